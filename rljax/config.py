@@ -1,0 +1,243 @@
+"""The one schema: every key of a run, with its type, default, meaning and bounds.
+
+`configs/*.py` build a ConfigDict from these classes, the command line overrides it, and `rljax.main` turns it back into
+a frozen `Config` at once. Importing this module imports nothing heavy.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from rljax import config_checks
+from rljax.config_checks import key
+
+
+@dataclass(frozen=True, kw_only=True)
+class TasksetConfig:
+    """One taskset. Its name is its key in `tasks.train` or `tasks.validation`."""
+
+    source: str = key("", "reverse_digits | add_numbers | FILE.jsonl | FILE.parquet | hub:ID | reasoning_gym:NAME")
+    split: str = key("train", "split of a hub data set")
+    subset: str | None = key(None, "subset (configuration name) of a hub data set")
+    prompt_key: str = key("question", "column that holds the prompt")
+    answer_key: str = key("answer", "column that holds the reference answer")
+    template: str = key("{prompt}", "user message; {prompt} is replaced")
+    system_prompt: str | None = key(None, "system message, where the chat template has one")
+    rewards: tuple[str, ...] = key(("exact",), "exact | digits | numeric | format | module:function, added up")
+    reward_weights: tuple[float, ...] | None = key(None, "weight of each reward; None: all 1")
+    weight: float = key(1.0, "share of this taskset among the tasks, relative to the others", low=0, low_open=True)
+    offset: int = key(0, "rows skipped at the start", low=0)
+    limit: int | None = key(None, "rows used after the offset; None: all", low=1)
+    shuffle: bool = key(True, "a new order each epoch, from the run's seed; false: the file's order")
+    args: Mapping[str, Any] = key({}, "arguments of a procedural or reasoning_gym generator")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TasksConfig:
+    """What is trained on and what is held out."""
+
+    train: Mapping[str, TasksetConfig] = key({}, "training tasksets by name")
+    validation: Mapping[str, TasksetConfig] = key({}, "validation tasksets by name")
+    on_bad_row: str = key("fail", "what a bad row of a file does", choices=("skip", "fail"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class TinyConfig:
+    """The architecture of `model.path=tiny`."""
+
+    family: str = key("qwen3", "whose layers", choices=("llama", "qwen2", "qwen3"))
+    hidden_size: int = key(64, "width", low=8)
+    intermediate_size: int = key(256, "width of the MLP", low=8)
+    num_layers: int = key(2, "layers", low=1)
+    num_heads: int = key(4, "query heads", low=1)
+    num_kv_heads: int = key(2, "key and value heads", low=1)
+    head_dim: int = key(32, "width of a head", low=2)
+    tie_embeddings: bool = key(True, "the output head is the embedding")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    """The policy."""
+
+    path: str = key("tiny", "directory | hub id | smollm2-135m | tiny")
+    dtype: str = key("fp32", "compute dtype; masters are always fp32", choices=("fp32", "bf16"))
+    remat: str = key("none", "what the backward pass recomputes", choices=("none", "dots", "full"))
+    max_prompt_tokens: int = key(64, "longer prompts are bad rows", low=1)
+    max_response_tokens: int = key(64, "budget of tokens after the prompt", low=1)
+    logprob_chunk: int = key(1024, "tokens whose logits exist at once", low=1)
+    tiny: TinyConfig = field(default_factory=TinyConfig)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeshConfig:
+    """Sizes of the mesh axes; their product is the number of learner devices."""
+
+    data: int = key(1, "replicas", low=1)
+    fsdp: int = key(1, "shards of parameters and batch", low=1)
+    sequence: int = key(1, "shards of the time axis", low=1)
+    expert: int = key(1, "shards of the experts (dense models: 1)", low=1, high=1)
+    tensor: int = key(1, "shards of heads and MLP", low=1)
+
+    @property
+    def size(self) -> int:
+        """Number of devices."""
+        return self.data * self.fsdp * self.sequence * self.expert * self.tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimizerConfig:
+    """AdamW and its schedule."""
+
+    learning_rate: float = key(1e-6, "peak learning rate", low=0)
+    schedule: str = key("constant", "after the warm-up", choices=("constant", "linear", "cosine"))
+    warmup_steps: int = key(0, "optimizer updates of linear warm-up", low=0)
+    min_lr_ratio: float = key(0.0, "final over peak learning rate of linear and cosine", low=0, high=1)
+    weight_decay: float = key(0.0, "decoupled weight decay", low=0)
+    beta1: float = key(0.9, "decay of the first moment", low=0, high=1)
+    beta2: float = key(0.999, "decay of the second moment", low=0, high=1)
+    eps: float = key(1e-8, "Adam's epsilon", low=0)
+    grad_clip: float | None = key(1.0, "largest global gradient norm; None: no clipping", low=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LearnerConfig:
+    """How the policy is trained."""
+
+    devices: str = key("auto", "auto | cpu | cpu:0-3 | gpu:0-3,6 | tpu:0-7")
+    mesh: MeshConfig = field(default_factory=MeshConfig)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    max_tokens_per_row: int | None = key(None, "length of a packed row; None: longest prompt plus response", low=1)
+    rows_per_microbatch: int = key(8, "packed rows in one forward and backward pass", low=1)
+    max_nonfinite_steps: int = key(3, "non-finite updates in a row before the run stops", low=1)
+    checkpoints_to_keep: int = key(2, "committed checkpoints kept; the oldest is where a replay can start", low=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AlgorithmConfig:
+    """The objective."""
+
+    adv_estimator: str = key("grpo", "name in the advantage registry")
+    pg_variant: str = key("ppo", "name in the policy loss registry")
+    aggregation: str = key("token-mean", "name in the aggregation registry")
+    filters: tuple[str, ...] = key((), "names in the filter registry, or module:function; a filtered group is replaced")
+    ppo_epochs: int = key(1, "passes over each batch", low=1)
+    minibatch_size: int | None = key(None, "trajectories per optimizer update; None: the whole batch", low=1)
+    clip_low: float = key(0.2, "ppo: the ratio is clipped below at 1 - clip_low", low=0, high=1)
+    clip_high: float = key(0.2, "ppo: the ratio is clipped above at 1 + clip_high", low=0)
+    dual_clip: float | None = key(None, "ppo: bound on the loss where the advantage is negative; None: off", low=1)
+    tis_low: float = key(0.0, "tis: lower bound of the ratio", low=0)
+    tis_high: float = key(1.0, "tis: upper bound of the ratio", low=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GeneratingConfig:
+    """How text is sampled."""
+
+    temperature: float = key(1.0, "divides the logits; 0 (greedy) is for validation only", low=0)
+    top_p: float = key(1.0, "nucleus mass; 1: untruncated", low=0, high=1, low_open=True)
+    top_k: int = key(0, "candidates; 0: untruncated", low=0)
+    max_new_tokens: int | None = key(None, "budget of one turn; None: model.max_response_tokens", low=1)
+    stop: tuple[str, ...] = key((), "strings that end a turn; tokens are never trimmed")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SidecarConfig:
+    """What generates."""
+
+    engine: str = key("embedded", "embedded: the JAX sampler", choices=("embedded",))
+    num_engines: int = key(1, "engines", low=1)
+    devices: str = key("auto", "like learner.devices; accelerators may not be shared with the learner")
+    max_concurrency: int = key(64, "requests that one engine runs at once", low=1)
+    decode_steps: int = key(8, "tokens that the embedded engine samples between looks at its queue", low=1)
+    generating_args: GeneratingConfig = field(default_factory=GeneratingConfig)
+    val_generating_args: GeneratingConfig = field(default_factory=lambda: GeneratingConfig(temperature=0.0))
+
+
+@dataclass(frozen=True, kw_only=True)
+class RolloutConfig:
+    """How trajectories are made, and what happens when one fails."""
+
+    max_retries: int = key(2, "attempts after a failed one; then the task is dropped as failed", low=0)
+    trajectory_timeout: float = key(600.0, "seconds for one attempt, validation pauses excluded", low=0, low_open=True)
+    reward_timeout: float = key(30.0, "seconds for one reward", low=0, low_open=True)
+    reward_workers: int = key(1, "processes for rewards that may hang", low=1)
+    claim_timeout: float = key(60.0, "seconds without a heartbeat after which a claim expires", low=0, low_open=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExplorerConfig:
+    """Who explores."""
+
+    name: str = key("explorer", "unique among the explorers of a run")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ObserveConfig:
+    """What is left behind for people."""
+
+    progress: str = key("auto", "live view; auto: when there is a terminal, else lines", choices=("auto", "live", "lines", "off"))
+    tensorboard: bool = key(True, "write TensorBoard events")
+    report: bool = key(True, "write report.html")
+    trace: bool = key(True, "write trace.json (Perfetto)")
+    trace_events: int = key(200_000, "events kept in trace.json", low=1)
+    samples_per_step: int = key(2, "trajectories kept as text for each step", low=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """A run."""
+
+    mode: str = key("both", "what this process does", choices=("both", "train", "explore", "evaluate", "replay", "audit"))
+    launcher: str = key("local", "who starts the parts", choices=("local",))
+    run_dir: str | None = key(None, "everything the run leaves behind; None: runs/<name of the config>")
+    seed: int = key(0, "seed of everything", low=0, high=2**31 - 1)
+    async_generation_ratio: float = key(1.0, "α: batches generated ahead of the learner; 0 is synchronous", low=0)
+    max_staleness: int | None = key(None, "S, in steps; None: ⌈α⌉ + sync_interval − 1, the least possible", low=0)
+    sync_interval: int = key(1, "steps between published versions", low=1)
+    sync_method: str = key("checkpoint", "how weights travel", choices=("checkpoint",))
+    sync_dtype: str = key("auto", "dtype of published weights; auto: model.dtype", choices=("auto", "fp32", "bf16"))
+    parity_bound: float | None = key(None, "largest log-probability gap of learner and engine; None: by dtype", low=0)
+    rollout_batch_size: int = key(64, "trajectories that one step trains", low=1)
+    group_size: int = key(8, "trajectories of one task", low=1)
+    max_steps: int = key(100, "steps of the run", low=1)
+    total_epochs: int | None = key(None, "passes over the finite tasksets; None: as many as it takes", low=1)
+    save_steps: int = key(50, "steps between checkpoints; the last step is always saved", low=1)
+    eval_steps: int | None = key(10, "steps between validations; None: only at the end", low=1)
+    logging_steps: int = key(1, "steps between printed lines where there is no live view", low=1)
+    val_batch_size: int | None = key(None, "tasks of each validation taskset; None: all", low=1)
+    wait_timeout: float = key(3600.0, "seconds any part waits for another before the run fails", low=0, low_open=True)
+    algorithm: AlgorithmConfig = field(default_factory=AlgorithmConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    learner: LearnerConfig = field(default_factory=LearnerConfig)
+    sidecar: SidecarConfig = field(default_factory=SidecarConfig)
+    rollout: RolloutConfig = field(default_factory=RolloutConfig)
+    explorer: ExplorerConfig = field(default_factory=ExplorerConfig)
+    tasks: TasksConfig = field(default_factory=TasksConfig)
+    observe: ObserveConfig = field(default_factory=ObserveConfig)
+
+    def __post_init__(self) -> None:
+        config_checks.check_config(self)
+
+    @property
+    def groups_per_batch(self) -> int:
+        """b, the groups that one step trains."""
+        return self.rollout_batch_size // self.group_size
+
+    @property
+    def staleness_bound(self) -> int:
+        """S: no trained token is staler than this many steps (promise P1)."""
+        least = math.ceil(self.async_generation_ratio) + self.sync_interval - 1
+        return least if self.max_staleness is None else self.max_staleness
+
+    @property
+    def row_tokens(self) -> int:
+        """Length of a packed row, in tokens."""
+        return self.learner.max_tokens_per_row or self.model.max_prompt_tokens + self.model.max_response_tokens
+
+    @property
+    def resolved_sync_dtype(self) -> str:
+        """Dtype of published weights: fp32 or bf16."""
+        return self.model.dtype if self.sync_dtype == "auto" else self.sync_dtype

@@ -1,0 +1,165 @@
+"""What a config must satisfy: bounds of single keys, and the combinations that cannot work (promise P9)."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import math
+import re
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rljax.config import Config
+
+_DEVICES = re.compile(r"^(auto|(cpu|gpu|tpu)(:\d+(-\d+)?(,\d+(-\d+)?)*)?)$")
+
+
+class ConfigError(ValueError):
+    """A config that is refused: one line with the key's path, the reason and what to write instead."""
+
+
+def key(default: Any, help: str, **bounds: Any) -> Any:
+    """A dataclass field with its meaning and bounds: ``low``, ``high``, ``low_open``, ``choices``."""
+    metadata = {"help": help, **bounds}
+    if isinstance(default, (dict, list)):
+        return dataclasses.field(default_factory=lambda: copy.deepcopy(default), metadata=metadata)
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def walk(config: Any, path: str = "") -> Iterator[tuple[str, Any, Mapping[str, Any]]]:
+    """Yields (dotted path, value, metadata) of every leaf key."""
+    for spec in dataclasses.fields(config):
+        value = getattr(config, spec.name)
+        here = f"{path}{spec.name}"
+        if dataclasses.is_dataclass(value):
+            yield from walk(value, f"{here}.")
+        elif isinstance(value, Mapping) and any(dataclasses.is_dataclass(v) for v in value.values()):
+            for name, item in value.items():
+                yield from walk(item, f"{here}.{name}.")
+        else:
+            yield here, value, spec.metadata
+
+
+def check_config(config: Config) -> None:
+    """Refuses what cannot work.
+
+    Raises:
+        ConfigError: on the first key that is out of bounds, or combination that is impossible.
+    """
+    for path, value, metadata in walk(config):
+        _check_bounds(path, value, metadata)
+    _check_batch(config)
+    _check_sampling(config)
+    _check_devices(config)
+    _check_tasks(config)
+
+
+def _check_bounds(path: str, value: Any, metadata: Mapping[str, Any]) -> None:
+    choices = metadata.get("choices")
+    if choices and value not in choices:
+        raise ConfigError(f"{path}={value!r}: not one of {', '.join(choices)}")
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return
+    if not math.isfinite(value):
+        raise ConfigError(f"{path}={value}: must be finite")
+    low, high = metadata.get("low"), metadata.get("high")
+    if low is not None and (value < low or (metadata.get("low_open") and value == low)):
+        raise ConfigError(f"{path}={value}: must be {'above' if metadata.get('low_open') else 'at least'} {low}")
+    if high is not None and value > high:
+        raise ConfigError(f"{path}={value}: must be at most {high}")
+
+
+def _check_batch(config: Config) -> None:
+    batch, group = config.rollout_batch_size, config.group_size
+    if batch % group:
+        nearest = max(group, round(batch / group) * group)
+        raise ConfigError(
+            f"rollout_batch_size={batch}: not a multiple of group_size={group}, and a step trains whole groups; "
+            f"nearest that works: {nearest}"
+        )
+    least = math.ceil(config.async_generation_ratio) + config.sync_interval - 1
+    if config.max_staleness is not None and config.max_staleness < least:
+        raise ConfigError(
+            f"max_staleness={config.max_staleness}: async_generation_ratio={config.async_generation_ratio} and "
+            f"sync_interval={config.sync_interval} need at least {least} (⌈α⌉ + k − 1)"
+        )
+    minibatch = config.algorithm.minibatch_size
+    if minibatch is not None and (minibatch > batch or batch % minibatch):
+        raise ConfigError(f"algorithm.minibatch_size={minibatch}: must divide rollout_batch_size={batch}")
+    longest = config.model.max_prompt_tokens + config.model.max_response_tokens
+    row = config.learner.max_tokens_per_row
+    if row is not None and row < longest:
+        raise ConfigError(
+            f"learner.max_tokens_per_row={row}: a trajectory may be {longest} tokens long "
+            "(model.max_prompt_tokens + model.max_response_tokens)"
+        )
+    mesh, rows = config.learner.mesh, config.learner.rows_per_microbatch
+    if rows % (mesh.data * mesh.fsdp):
+        raise ConfigError(
+            f"learner.rows_per_microbatch={rows}: must be a multiple of mesh.data × mesh.fsdp = {mesh.data * mesh.fsdp}"
+        )
+    if config.algorithm.tis_low > config.algorithm.tis_high:
+        raise ConfigError(f"algorithm.tis_low={config.algorithm.tis_low}: above tis_high={config.algorithm.tis_high}")
+
+
+def _check_sampling(config: Config) -> None:
+    if config.sidecar.generating_args.temperature == 0:
+        raise ConfigError(
+            "sidecar.generating_args.temperature=0: greedy samples carry no policy gradient; "
+            "write a temperature above 0 (validation has its own: sidecar.val_generating_args.temperature)"
+        )
+    for name in ("generating_args", "val_generating_args"):
+        budget = getattr(config.sidecar, name).max_new_tokens
+        if budget is not None and budget > config.model.max_response_tokens:
+            raise ConfigError(
+                f"sidecar.{name}.max_new_tokens={budget}: above model.max_response_tokens="
+                f"{config.model.max_response_tokens}"
+            )
+
+
+def device_indices(devices: str) -> tuple[str, frozenset[int] | None]:
+    """Splits ``gpu:0-3,6`` into its platform and indices; None stands for all of them."""
+    platform, _, spans = devices.partition(":")
+    if not spans:
+        return platform, None
+    bounds = [span.partition("-") for span in spans.split(",")]
+    return platform, frozenset(i for low, _, high in bounds for i in range(int(low), int(high or low) + 1))
+
+
+def _check_devices(config: Config) -> None:
+    placed = {"learner.devices": config.learner.devices, "sidecar.devices": config.sidecar.devices}
+    for path, devices in placed.items():
+        if not _DEVICES.match(devices):
+            raise ConfigError(f"{path}={devices!r}: write auto, cpu, cpu:0-3, gpu:0-3,6 or tpu:0-7")
+    (platform, mine), (other, theirs) = (device_indices(d) for d in placed.values())
+    indices = mine
+    if indices is not None and len(indices) != config.learner.mesh.size:
+        raise ConfigError(
+            f"learner.devices={config.learner.devices!r}: names {len(indices)} devices, "
+            f"learner.mesh multiplies to {config.learner.mesh.size}"
+        )
+    if platform == other and platform in ("gpu", "tpu") and (mine is None or theirs is None or mine & theirs):
+        raise ConfigError(
+            f"sidecar.devices={config.sidecar.devices!r}: overlaps learner.devices={config.learner.devices!r}; "
+            "give each its own accelerators (CPUs may be shared)"
+        )
+
+
+def _check_tasks(config: Config) -> None:
+    for role in ("train", "validation"):
+        for name, taskset in getattr(config.tasks, role).items():
+            path = f"tasks.{role}.{name}"
+            if not re.fullmatch(r"[A-Za-z0-9_.\-]+", name):
+                raise ConfigError(f"{path}: a taskset's name is letters, digits, '_', '-' and '.'")
+            if not taskset.source:
+                raise ConfigError(f"{path}.source: missing")
+            if "{prompt}" not in taskset.template:
+                raise ConfigError(f"{path}.template={taskset.template!r}: must contain {{prompt}}")
+            if not taskset.rewards:
+                raise ConfigError(f"{path}.rewards: at least one reward is needed")
+            weights = taskset.reward_weights
+            if weights is not None and len(weights) != len(taskset.rewards):
+                raise ConfigError(f"{path}.reward_weights: {len(weights)} weights for {len(taskset.rewards)} rewards")
+    if config.mode in ("both", "train", "explore") and not config.tasks.train:
+        raise ConfigError("tasks.train: no taskset to train on")

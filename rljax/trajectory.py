@@ -1,0 +1,166 @@
+"""The data that flows from the explorer to the learner, and its codec.
+
+A *trajectory* is one attempt at a task; a *group* is the attempts at one task that are compared with each other.
+The codec is safetensors: plain arrays behind a JSON header, safe to read from anywhere.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import load, save
+
+CODEC_VERSION = 1
+NOT_SAMPLED = -1
+"""Entry of `Trajectory.versions` for a token that no engine sampled (prompt, environment text)."""
+
+_ARRAYS = {"token_ids": np.int32, "loss_mask": np.bool_, "logprobs": np.float32, "versions": np.int32}
+
+
+@dataclass(frozen=True, slots=True)
+class TaskId:
+    """Names one task for ever: a position in one epoch of a taskset."""
+
+    taskset: str
+    epoch: int
+    index: int
+
+    def __str__(self) -> str:
+        return f"{self.taskset}/{self.epoch}/{self.index}"
+
+
+@dataclass(frozen=True, slots=True)
+class Trajectory:
+    """One attempt at a task.
+
+    Attributes:
+        token_ids: int32 ``[time]``, prompt and everything after it, concatenated by token id.
+        loss_mask: bool ``[time]``, true for the tokens that the policy sampled and is trained on.
+        logprobs: float32 ``[time]``, behaviour log-probabilities in nats; 0 where not sampled.
+        versions: int32 ``[time]``, weight version of each sampled token; `NOT_SAMPLED` elsewhere.
+        turns: int32 ``[turns, 2]``, start and end of each sampled turn.
+        reward: the score that the advantage is made of.
+        reward_parts: named parts of the reward, for the log.
+        temperature, top_p, top_k: the sampling parameters; the learner divides its logits by the same temperature.
+        finish_reason: why the last turn ended: ``stop``, ``length``.
+        member: place in the group, counted from 0.
+        seed: sampling seed of the trajectory (before turns are mixed in).
+        retries: attempts that failed before this one.
+        metrics: anything else worth logging, by name.
+    """
+
+    token_ids: np.ndarray
+    loss_mask: np.ndarray
+    logprobs: np.ndarray
+    versions: np.ndarray
+    turns: np.ndarray
+    reward: float
+    reward_parts: Mapping[str, float] = field(default_factory=dict)
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    finish_reason: str = "stop"
+    member: int = 0
+    seed: int = 0
+    retries: int = 0
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        lengths = {name: len(getattr(self, name)) for name in _ARRAYS}
+        if len(set(lengths.values())) != 1:
+            raise ValueError(f"a trajectory's arrays differ in length: {lengths}")
+        if np.any(self.versions[self.loss_mask] < 0):
+            raise ValueError("a trained token has no weight version")
+
+    @property
+    def prompt_length(self) -> int:
+        """Tokens before the first sampled one."""
+        return int(self.turns[0, 0]) if len(self.turns) else len(self.token_ids)
+
+    @property
+    def min_version(self) -> int | None:
+        """Oldest version of a trained token; None if no token is trained."""
+        return int(self.versions[self.loss_mask].min()) if self.loss_mask.any() else None
+
+    @property
+    def max_version(self) -> int | None:
+        """Newest version of a trained token; None if no token is trained."""
+        return int(self.versions[self.loss_mask].max()) if self.loss_mask.any() else None
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The trajectories of one task, in member order."""
+
+    task: TaskId
+    trajectories: tuple[Trajectory, ...]
+
+    @property
+    def rewards(self) -> np.ndarray:
+        """float32 ``[group]``."""
+        return np.array([t.reward for t in self.trajectories], np.float32)
+
+    def version_counts(self) -> dict[int, int]:
+        """Number of trained tokens by weight version."""
+        trained = [t.versions[t.loss_mask] for t in self.trajectories]
+        versions, counts = np.unique(np.concatenate(trained), return_counts=True) if trained else ([], [])
+        return {int(v): int(c) for v, c in zip(versions, counts, strict=True)}
+
+
+def _header(trajectory: Trajectory) -> dict[str, Any]:
+    return {
+        "length": len(trajectory.token_ids),
+        "turns": trajectory.turns.tolist(),
+        "reward": float(trajectory.reward),
+        "reward_parts": dict(trajectory.reward_parts),
+        "temperature": trajectory.temperature,
+        "top_p": trajectory.top_p,
+        "top_k": trajectory.top_k,
+        "finish_reason": trajectory.finish_reason,
+        "member": trajectory.member,
+        "seed": trajectory.seed,
+        "retries": trajectory.retries,
+        "metrics": dict(trajectory.metrics),
+    }
+
+
+def encode(group: Group) -> bytes:
+    """Packs a group into bytes. Arrays of all members are concatenated; the header says where each ends."""
+    task = {"taskset": group.task.taskset, "epoch": group.task.epoch, "index": group.task.index}
+    header = {"codec": CODEC_VERSION, "task": task, "members": [_header(t) for t in group.trajectories]}
+    arrays = {
+        name: np.concatenate([np.asarray(getattr(t, name), dtype) for t in group.trajectories] or [np.zeros(0, dtype)])
+        for name, dtype in _ARRAYS.items()
+    }
+    arrays["header"] = np.frombuffer(json.dumps(header).encode(), np.uint8)
+    return save(arrays)
+
+
+def decode(payload: bytes) -> Group:
+    """Undoes `encode`.
+
+    Raises:
+        ValueError: the bytes are not a group, or were written by another version of the codec.
+    """
+    try:
+        arrays = load(payload)
+        header = json.loads(arrays["header"].tobytes())
+    except Exception as error:
+        raise ValueError(f"not an encoded group: {error}") from error
+    if header.get("codec") != CODEC_VERSION:
+        raise ValueError(f"group written by codec {header.get('codec')}, this program reads {CODEC_VERSION}")
+    ends = np.cumsum([member["length"] for member in header["members"]])
+    return Group(TaskId(**header["task"]), tuple(_members(header["members"], arrays, ends)))
+
+
+def _members(headers: Sequence[dict[str, Any]], arrays: Mapping[str, np.ndarray], ends: np.ndarray) -> list[Trajectory]:
+    members = []
+    for fields, end in zip(headers, ends, strict=True):
+        span = slice(int(end) - fields.pop("length"), int(end))
+        turns = np.asarray(fields.pop("turns"), np.int32).reshape(-1, 2)
+        members.append(Trajectory(**{name: arrays[name][span] for name in _ARRAYS}, turns=turns, **fields))
+    return members

@@ -1,0 +1,181 @@
+"""The contract between whoever wants tokens and whoever makes them.
+
+An *engine* turns token ids into token ids. Everything that crosses this boundary is plain data: numpy arrays, strings,
+numbers and dataclasses of them, so that it travels through threads, processes and Ray alike.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+
+class PauseMode(enum.StrEnum):
+    """What happens to the requests that are running when an engine is paused."""
+
+    KEEP = "keep"  # they stand still, tokens and place kept, and go on at resume
+    WAIT = "wait"  # they run to their end first; new ones are held
+    ABORT = "abort"  # they return at once with the tokens that they have
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How tokens are drawn.
+
+    Attributes:
+        temperature: divides the logits; 0 is greedy (refused for training).
+        top_p: nucleus mass in (0, 1]; 1 is untruncated.
+        top_k: number of candidates; 0 is untruncated.
+        max_new_tokens: budget of sampled tokens, at least 1.
+        stop_token_ids: sampling any of these ends the request; the token is included.
+        stop_strings: the request ends when its decoded text contains one; no token is trimmed.
+        seed: 63-bit seed of this request's own random stream.
+    """
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    max_new_tokens: int = 16
+    stop_token_ids: tuple[int, ...] = ()
+    stop_strings: tuple[str, ...] = ()
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.temperature < 0 or not 0 < self.top_p <= 1 or self.top_k < 0 or self.max_new_tokens < 1:
+            raise ValueError(f"sampling parameters out of bounds: {self}")
+
+
+@dataclass(frozen=True, slots=True)
+class GenerateRequest:
+    """One prompt to be continued.
+
+    Attributes:
+        id: unique among the requests in flight.
+        prompt_ids: int32 ``[prompt]``, at least one token.
+        sampling: how tokens are drawn.
+        min_version: no token is sampled from weights older than this; the request waits for them.
+        affinity: requests with the same key profit from sharing an engine (a common prefix).
+        priority: lower runs first.
+    """
+
+    id: str
+    prompt_ids: np.ndarray
+    sampling: SamplingParams
+    min_version: int = 0
+    affinity: str = ""
+    priority: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """What an engine made of a request.
+
+    Attributes:
+        token_ids: int32 ``[n]``, the sampled tokens, stop token included.
+        logprobs: float32 ``[n]``, of the distribution actually sampled from (temperature applied, truncation
+            renormalised), in nats. For greedy decoding: of the raw distribution at temperature 1.
+        versions: int32 ``[n]``, the weight version that each token was sampled from.
+        finish_reason: ``stop``, ``length`` or ``abort``.
+    """
+
+    token_ids: np.ndarray
+    logprobs: np.ndarray
+    versions: np.ndarray
+    finish_reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class WeightUpdate:
+    """A published version to load: ``path`` is a directory that `sidecar.versions.read_version` understands."""
+
+    version: int
+    lineage: int
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStatus:
+    """What an engine is doing.
+
+    Attributes:
+        version: version of the weights loaded, -1 before the first.
+        lineage: lineage of those weights, -1 before the first.
+        running: requests that hold a slot.
+        waiting: requests queued, for a slot or for a version.
+        slots: requests that can run at once.
+        paused: whether generation is paused.
+        busy_seconds: time spent computing since the start, monotone.
+        tokens: tokens sampled since the start, monotone.
+        details: engine-specific gauges, by name.
+    """
+
+    version: int
+    lineage: int
+    running: int
+    waiting: int
+    slots: int
+    paused: bool
+    busy_seconds: float
+    tokens: int
+    details: Mapping[str, float] = field(default_factory=dict)
+
+
+class EngineError(RuntimeError):
+    """The engine cannot serve: it died, or it was closed."""
+
+
+class RequestError(ValueError):
+    """This one request can never be served (it is too long, or empty); the engine goes on."""
+
+
+class WeightUpdateError(RuntimeError):
+    """A version did not load or did not match its checksums. The engine still serves the version that it had."""
+
+
+class Engine(Protocol):
+    """What every engine does. All methods may be called from any event loop, also before the first weights."""
+
+    async def generate(self, request: GenerateRequest) -> Completion:
+        """Continues the prompt. Waits while the engine is paused or its weights are older than ``min_version``.
+
+        Raises:
+            RequestError: the prompt is empty, or prompt and budget exceed the engine's context.
+            EngineError: the engine died or was closed.
+        """
+        ...
+
+    async def abort(self, request_ids: Sequence[str]) -> None:
+        """Ends these requests; each returns the tokens that it has with reason ``abort``. Unknown ids are ignored."""
+        ...
+
+    async def score(self, token_ids: np.ndarray) -> np.ndarray:
+        """Returns float32 ``[n - 1]``: raw log-probability (temperature 1, untruncated) of ``token_ids[1:]``."""
+        ...
+
+    async def update_weights(self, update: WeightUpdate) -> None:
+        """Loads a version. Requests in flight go on with it from their next token; no older KV is kept.
+
+        Raises:
+            WeightUpdateError: nothing changed; the engine keeps its version.
+        """
+        ...
+
+    async def pause(self, mode: PauseMode) -> None:
+        """Stops sampling; returns once no token is being sampled. Requests that arrive meanwhile are held."""
+        ...
+
+    async def resume(self) -> None:
+        """Goes on after `pause`."""
+        ...
+
+    async def status(self) -> EngineStatus:
+        """Returns a snapshot; never waits for running work."""
+        ...
+
+    async def close(self) -> None:
+        """Ends the engine; requests in flight raise `EngineError`."""
+        ...

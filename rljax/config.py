@@ -178,7 +178,9 @@ class ExplorerConfig:
 class ObserveConfig:
     """What is left behind for people."""
 
-    progress: str = key("auto", "live view; auto: when there is a terminal, else lines", choices=("auto", "live", "lines", "off"))
+    progress: str = key(
+        "auto", "live view; auto: when there is a terminal, else lines", choices=("auto", "live", "lines", "off")
+    )
     tensorboard: bool = key(True, "write TensorBoard events")
     report: bool = key(True, "write report.html")
     trace: bool = key(True, "write trace.json (Perfetto)")
@@ -190,7 +192,9 @@ class ObserveConfig:
 class Config:
     """A run."""
 
-    mode: str = key("both", "what this process does", choices=("both", "train", "explore", "evaluate", "replay", "audit"))
+    mode: str = key(
+        "both", "what this process does", choices=("both", "train", "explore", "evaluate", "replay", "audit")
+    )
     launcher: str = key("local", "who starts the parts", choices=("local",))
     run_dir: str | None = key(None, "everything the run leaves behind; None: runs/<name of the config>")
     seed: int = key(0, "seed of everything", low=0, high=2**31 - 1)

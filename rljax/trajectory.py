@@ -107,7 +107,7 @@ class Group:
     def version_counts(self) -> dict[int, int]:
         """Number of trained tokens by weight version."""
         trained = [t.versions[t.loss_mask] for t in self.trajectories]
-        versions, counts = np.unique(np.concatenate(trained), return_counts=True) if trained else ([], [])
+        versions, counts = np.unique(np.concatenate([np.zeros(0, np.int32), *trained]), return_counts=True)
         return {int(v): int(c) for v, c in zip(versions, counts, strict=True)}
 
 
@@ -162,5 +162,6 @@ def _members(headers: Sequence[dict[str, Any]], arrays: Mapping[str, np.ndarray]
     for fields, end in zip(headers, ends, strict=True):
         span = slice(int(end) - fields.pop("length"), int(end))
         turns = np.asarray(fields.pop("turns"), np.int32).reshape(-1, 2)
-        members.append(Trajectory(**{name: arrays[name][span] for name in _ARRAYS}, turns=turns, **fields))
+        columns: dict[str, Any] = {name: arrays[name][span] for name in _ARRAYS}
+        members.append(Trajectory(**columns, turns=turns, **fields))
     return members

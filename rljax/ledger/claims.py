@@ -1,0 +1,265 @@
+"""The explorer's transactions: claim tasks, and say what became of them.
+
+Every claim has a number. Whoever stores, filters, drops or hands back a group shows that number; once the claim has
+expired, or the group was claimed again, the number is stale and the write is refused.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, Row, delete, func, insert, select, update
+
+from rljax.ledger import schema
+from rljax.ledger.credit import claimable, credit
+from rljax.ledger.database import Database, RunFailedError, RunSpec, StaleWriterError, record_event, run_row
+from rljax.trajectory import Group, TaskId, encode
+
+g = schema.groups.c
+UNLEASED = ("claimed", "ready")
+
+
+@dataclass(frozen=True)
+class TasksetSize:
+    """A taskset as the ledger sees it: how many tasks an epoch has, and its share."""
+
+    name: str
+    size: int
+    weight: float = 1.0
+
+
+@dataclass(frozen=True)
+class Claim:
+    """The right, and the duty, to settle one group.
+
+    Its tokens come from weights of ``version`` or newer, published by ``lineage`` or a later one: an engine that still
+    holds weights of a lost lineage must not serve it.
+    """
+
+    group_id: int
+    number: int
+    task: TaskId
+    version: int
+    deadline: int
+    lineage: int
+
+
+@dataclass(frozen=True)
+class Claimed:
+    """What `claim` granted; if nothing, ``reason`` says what is waited for, ``over`` that the run has ended."""
+
+    claims: tuple[Claim, ...]
+    reason: str = ""
+    over: bool = False
+
+
+def register_tasksets(db: Database, tasksets: Sequence[TasksetSize]) -> None:
+    """Makes tasksets known, or checks that they still are what the run began with.
+
+    Raises:
+        StaleWriterError: a taskset of this name has another size.
+    """
+    with db.transaction() as tx:
+        known = {row.name: row for row in tx.execute(select(schema.tasksets))}
+        for taskset in tasksets:
+            if taskset.name not in known:
+                values = {"name": taskset.name, "size": taskset.size, "weight": taskset.weight, "issued": 0}
+                tx.execute(insert(schema.tasksets).values(values))
+            elif known[taskset.name].size != taskset.size:
+                raise StaleWriterError(
+                    f"taskset {taskset.name}: {taskset.size} tasks, but this run began with "
+                    f"{known[taskset.name].size}; restore the data, or choose another run_dir"
+                )
+
+
+def claim(db: Database, explorer: str, tasksets: Sequence[str], limit: int) -> Claimed:
+    """Claims up to ``limit`` tasks, reopened ones first, as far as the staleness credit allows.
+
+    Raises:
+        RunFailedError: the run has failed.
+    """
+    with db.transaction() as tx:
+        row = run_row(tx)
+        if row.failure:
+            raise RunFailedError(row.failure)
+        room, reason = _room(tx, db.spec, row)
+        if room <= 0:
+            return Claimed((), reason, over=row.finished)
+        tasks = _next_tasks(tx, db.spec, tasksets, min(room, limit))
+        claims = [_grant(tx, db, row, explorer, row.claims + i, task) for i, task in enumerate(tasks)]
+        tx.execute(update(schema.run).values(claims=row.claims + len(claims)))
+        return Claimed(tuple(claims), "" if claims else "the tasksets are exhausted")
+
+
+def outstanding(tx: Connection, row: Row, batch_groups: int) -> int:
+    """Groups claimed and not yet consumed: unleased, leased, and trained but unannounced."""
+    states = ("claimed", "ready", "leased")
+    living = tx.execute(select(func.count()).where(g.state.in_(states))).scalar_one()
+    return living + batch_groups * len(unannounced_steps(tx, row))
+
+
+def unannounced_steps(tx: Connection, row: Row) -> list[int]:
+    """Publishing steps that are trained and whose version is not announced yet."""
+    if row.announced >= row.trained:
+        return []
+    s = schema.steps.c
+    rows = tx.execute(
+        select(s.step).where(s.lineage == row.lineage, s.publishes, s.step >= row.announced, s.step < row.trained)
+    )
+    return [r.step for r in rows]
+
+
+def unleased_deadlines(tx: Connection) -> dict[int, int]:
+    """Number of claimed and ready groups by deadline."""
+    query = select(g.deadline, func.count().label("n")).where(g.state.in_(UNLEASED)).group_by(g.deadline)
+    return {row.deadline: row.n for row in tx.execute(query)}
+
+
+def _room(tx: Connection, spec: RunSpec, row: Row) -> tuple[int, str]:
+    b = spec.batch_groups
+    if row.announced < 0:
+        return 0, "no weights are announced yet"
+    if row.finished:
+        return 0, "the run is finished"
+    used, allowed = outstanding(tx, row, b), credit(spec.alpha, b)
+    deadline, step = row.announced + spec.staleness_bound, row.trained + int(row.leasing)
+    in_time = claimable(unleased_deadlines(tx), step, b, deadline)
+    living = tx.execute(select(func.count()).where(g.state.in_((*UNLEASED, "leased")))).scalar_one()
+    to_the_end = spec.max_steps * b - row.trained * b - living
+    room = min(allowed - used, in_time, to_the_end)
+    if room > 0:
+        return room, ""
+    if to_the_end <= 0:
+        return 0, "every group up to max_steps is claimed"
+    if allowed <= used:
+        return 0, f"credit: {used} of {allowed} groups are outstanding; the learner must train step {row.trained}"
+    return 0, f"staleness: as many groups of version {row.announced} are open as can be trained by step {deadline}"
+
+
+def _next_tasks(tx: Connection, spec: RunSpec, names: Sequence[str], count: int) -> list[tuple[int | None, TaskId]]:
+    reopened = tx.execute(
+        select(g.id, g.taskset, g.epoch, g.task_index)
+        .where(g.state == "open", g.taskset.in_(names))
+        .order_by(g.id)
+        .limit(count)
+    )
+    tasks: list[tuple[int | None, TaskId]] = [(r.id, TaskId(r.taskset, r.epoch, r.task_index)) for r in reopened]
+    sets = {r.name: r for r in tx.execute(select(schema.tasksets).where(schema.tasksets.c.name.in_(names)))}
+    issued = {name: row.issued for name, row in sets.items()}
+    while len(tasks) < count:
+        left = [n for n in sorted(sets) if spec.total_epochs is None or issued[n] < sets[n].size * spec.total_epochs]
+        if not left:
+            break
+        name = min(left, key=lambda n: issued[n] / sets[n].weight)
+        epoch, index = divmod(issued[name], sets[name].size)
+        tasks.append((None, TaskId(name, epoch, index)))
+        issued[name] += 1
+    for name, row in sets.items():
+        if issued[name] != row.issued:
+            where = schema.tasksets.c.name == name
+            tx.execute(update(schema.tasksets).where(where).values(issued=issued[name]))
+    return tasks
+
+
+def _grant(
+    tx: Connection, db: Database, row: Row, explorer: str, number: int, task: tuple[int | None, TaskId]
+) -> Claim:
+    group_id, task_id = task
+    deadline = row.announced + db.spec.staleness_bound
+    values = {
+        "state": "claimed",
+        "claim": number,
+        "explorer": explorer,
+        "version": row.announced,
+        "deadline": deadline,
+        "claimed_at": db.clock(),
+    }
+    if group_id is None:
+        key = {"taskset": task_id.taskset, "epoch": task_id.epoch, "task_index": task_id.index, "retired": 0}
+        group_id = tx.execute(insert(schema.groups).values(**values, **key).returning(g.id)).scalar_one()
+    else:
+        tx.execute(update(schema.groups).where(g.id == group_id).values(values))
+    return Claim(int(group_id), number, task_id, row.announced, deadline, row.lineage)
+
+
+def store(db: Database, claimed: Claim, group: Group) -> None:
+    """Keeps a whole group and closes its claim.
+
+    Raises:
+        StaleWriterError: the claim is no longer this one's; nothing is written.
+        ValueError: a token is older than the claim allows.
+    """
+    counts = group.version_counts()
+    if counts and min(counts) < claimed.version:
+        raise ValueError(f"group {claimed.group_id}: a token of version {min(counts)}, claimed at {claimed.version}")
+    payload = encode(group)
+    with db.transaction() as tx:
+        row = _held(tx, claimed)
+        if counts and max(counts) > row.announced:
+            raise StaleWriterError(f"group {claimed.group_id}: tokens of version {max(counts)}, which was withdrawn")
+        tx.execute(insert(schema.payloads).values(group_id=claimed.group_id, data=payload))
+        values = {
+            "state": "ready",
+            "stored_at": db.clock(),
+            "max_version": max(counts, default=None),
+            "version_counts": json.dumps(counts),
+        }
+        tx.execute(update(schema.groups).where(g.id == claimed.group_id).values(values))
+
+
+def settle(db: Database, claimed: Claim, state: str, reason: str) -> None:
+    """Closes a claim as ``filtered`` or ``dropped``, with its reason. Its credit returns and another task replaces it.
+
+    Raises:
+        StaleWriterError: the claim is no longer this one's.
+    """
+    if state not in ("filtered", "dropped"):
+        raise ValueError(f"a claim is settled as filtered or dropped, not {state!r}")
+    with db.transaction() as tx:
+        _held(tx, claimed)
+        tx.execute(update(schema.groups).where(g.id == claimed.group_id).values(state=state, reason=reason))
+
+
+def hand_back(db: Database, explorer: str, kind: str = "") -> int:
+    """Reopens every open claim of an explorer that leaves, restarts or died; returns how many.
+
+    ``kind`` names the fault that made it necessary; empty for a planned leave.
+    """
+    with db.transaction() as tx:
+        return reopen_claims_of(tx, db.clock(), explorer, kind)
+
+
+def reopen_claims_of(tx: Connection, now: float, explorer: str, kind: str) -> int:
+    """`hand_back` inside a transaction of the caller's."""
+    where = (g.state == "claimed", g.explorer == explorer)
+    count = tx.execute(update(schema.groups).where(*where).values(state="open")).rowcount
+    if count and kind:
+        record_event(tx, now, explorer, kind, f"{count} open claims of {explorer} were reopened")
+    return count
+
+
+def discard_payloads(tx: Connection, group_ids: Sequence[int]) -> None:
+    """Deletes what these groups stored."""
+    for start in range(0, len(group_ids), 500):
+        some = group_ids[start : start + 500]
+        tx.execute(delete(schema.payloads).where(schema.payloads.c.group_id.in_(some)))
+
+
+def states(db: Database) -> Mapping[str, int]:
+    """Number of groups by state."""
+    with db.read() as tx:
+        return states_of(tx)
+
+
+def states_of(tx: Connection) -> dict[str, int]:
+    """`states` inside a transaction of the caller's."""
+    return {row.state: row.n for row in tx.execute(select(g.state, func.count().label("n")).group_by(g.state))}
+
+
+def _held(tx: Connection, claimed: Claim) -> Row:
+    found = tx.execute(select(g.state, g.claim).where(g.id == claimed.group_id)).one_or_none()
+    if found is None or found.state != "claimed" or found.claim != claimed.number:
+        raise StaleWriterError(f"group {claimed.group_id} ({claimed.task}): claim {claimed.number} has expired")
+    return run_row(tx)

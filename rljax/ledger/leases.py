@@ -1,0 +1,232 @@
+"""The learner's transactions: begin a lineage, lease a batch, mark it trained.
+
+Each carries the lineage; once another learner has begun a newer one, every write of the older is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, Row, delete, func, insert, or_, select, update
+
+from rljax.ledger import schema
+from rljax.ledger.claims import discard_payloads, unleased_deadlines
+from rljax.ledger.credit import feasible
+from rljax.ledger.database import Database, LedgerError, RunFailedError, StaleWriterError, record_event, run_row
+from rljax.trajectory import Group, decode
+
+g = schema.groups.c
+
+
+@dataclass(frozen=True)
+class Leased:
+    """A batch, in its order."""
+
+    step: int
+    group_ids: tuple[int, ...]
+    groups: tuple[Group, ...]
+
+
+@dataclass(frozen=True)
+class NotYet:
+    """Why there is no batch: what is waited for, how much of it is there, and whether it will never come."""
+
+    reason: str
+    ready: int
+    over: bool = False
+
+
+def begin_lineage(db: Database, from_version: int) -> int:
+    """Starts a life of the learner from the checkpoint of ``from_version``; returns its number.
+
+    Batches trained after that version are ready again; groups with a token of a later version are retired and their
+    tasks reopened, as are open claims that may hold such tokens; later versions and their validations are withdrawn.
+    Nothing can be claimed until the learner announces ``from_version`` anew.
+
+    Raises:
+        LedgerError: a batch that must be trained again is no longer kept.
+    """
+    with db.transaction() as tx:
+        row = run_row(tx)
+        if from_version < row.pruned:
+            raise LedgerError(
+                f"checkpoint {from_version} is older than the batches kept (from step {row.pruned} on); "
+                "restore a newer checkpoint, or choose another run_dir"
+            )
+        if from_version > row.trained:
+            raise LedgerError(
+                f"checkpoint {from_version} is ahead of the ledger, which saw {row.trained} batches; "
+                "the ledger and the checkpoints are not of the same run"
+            )
+        again = or_(g.state == "leased", (g.state == "trained") & (g.step >= from_version))
+        tx.execute(update(schema.groups).where(again).values(state="ready", step=None, position=None))
+        retired = _retire_lost(tx, from_version)
+        v, a = schema.versions.c, schema.validations.c
+        lost_versions = tx.execute(select(func.count()).where(v.version > from_version, ~v.withdrawn)).scalar_one()
+        if lost_versions:
+            tx.execute(update(schema.groups).where(g.state == "claimed").values(state="open"))
+            tx.execute(update(schema.versions).where(v.version > from_version).values(withdrawn=True))
+        tx.execute(delete(schema.validations).where(a.version > from_version))
+        values = {"from_version": from_version, "started_at": db.clock(), "retired": retired}
+        lineage = tx.execute(insert(schema.lineages).values(values).returning(schema.lineages.c.id)).scalar_one()
+        if retired or row.trained > from_version:
+            redone = row.trained - from_version
+            message = f"lineage {lineage} from version {from_version}: {redone} steps redone, {retired} groups retired"
+            record_event(tx, db.clock(), "trainer", "restart", message)
+        fresh = {"leasing": False, "announced": -1, "announced_lineage": -1, "finished": False, "failure": None}
+        tx.execute(update(schema.run).values(lineage=lineage, trained=from_version, **fresh))
+        return lineage
+
+
+def _retire_lost(tx: Connection, from_version: int) -> int:
+    lost = select(g.id).where(g.state == "ready", g.max_version > from_version)
+    ids = [r.id for r in tx.execute(lost)]
+    discard_payloads(tx, ids)
+    for start in range(0, len(ids), 500):
+        where = g.id.in_(ids[start : start + 500])
+        tx.execute(update(schema.groups).where(where).values(state="open", retired=g.retired + 1))
+    return len(ids)
+
+
+def lease(db: Database, lineage: int) -> Leased | NotYet:
+    """Leases the next batch, most urgent groups first, once the others can still be trained in time.
+
+    Raises:
+        StaleWriterError: a newer lineage lives.
+        RunFailedError: the run has failed.
+    """
+    with db.transaction() as tx:
+        row = living(tx, lineage)
+        b, step = db.spec.batch_groups, row.trained
+        if row.leasing:
+            chosen = tx.execute(select(g.id, g.deadline).where(g.state == "leased").order_by(g.position)).all()
+            return _load(tx, step, [c.id for c in chosen])
+        ready = select(g.id, g.deadline).where(g.state == "ready").order_by(g.deadline, g.claim)
+        chosen = tx.execute(ready.limit(b)).all()
+        if len(chosen) < b:
+            return _too_few(tx, db, row, len(chosen))
+        rest = unleased_deadlines(tx)
+        for c in chosen:
+            rest[c.deadline] -= 1
+        if not feasible(rest, step + 1, b):
+            return _stragglers(tx, step, b)
+        for position, c in enumerate(chosen):
+            values = {"state": "leased", "step": step, "position": position}
+            tx.execute(update(schema.groups).where(g.id == c.id).values(values))
+        tx.execute(update(schema.run).values(leasing=True))
+        return _load(tx, step, [c.id for c in chosen])
+
+
+def mark_trained(db: Database, lineage: int, step: int, publishes: bool) -> None:
+    """Records that the leased batch is in the weights of this lineage.
+
+    Raises:
+        StaleWriterError: a newer lineage lives, or this step is not the leased one.
+    """
+    with db.transaction() as tx:
+        row = living(tx, lineage)
+        if not row.leasing or row.trained != step:
+            raise StaleWriterError(f"step {step} is not leased; the ledger is at step {row.trained}")
+        batch = tx.execute(select(g.id, g.position, g.version_counts).where(g.state == "leased")).all()
+        tx.execute(
+            insert(schema.batches),
+            [
+                {
+                    "lineage": lineage,
+                    "step": step,
+                    "position": r.position,
+                    "group_id": r.id,
+                    "version_counts": r.version_counts,
+                }
+                for r in batch
+            ],
+        )
+        values = {"lineage": lineage, "step": step, "publishes": publishes, "trained_at": db.clock()}
+        tx.execute(insert(schema.steps).values(values))
+        tx.execute(update(schema.groups).where(g.state == "leased").values(state="trained"))
+        tx.execute(update(schema.run).values(trained=step + 1, leasing=False))
+
+
+def prune_payloads(db: Database, lineage: int, before_step: int) -> None:
+    """Deletes the payloads of batches that no kept checkpoint needs: those of steps before ``before_step``."""
+    with db.transaction() as tx:
+        living(tx, lineage)
+        old = select(g.id).where(g.state == "trained", g.step < before_step)
+        kept = select(schema.payloads.c.group_id)
+        discard_payloads(tx, [r.id for r in tx.execute(old.where(g.id.in_(kept)))])
+        tx.execute(update(schema.run).where(schema.run.c.pruned < before_step).values(pruned=before_step))
+
+
+def finish(db: Database, lineage: int) -> None:
+    """Says that the run is over: explorers stop."""
+    with db.transaction() as tx:
+        living(tx, lineage)
+        tx.execute(update(schema.run).values(finished=True))
+
+
+def recorded_batches(db: Database, from_step: int, to_step: int) -> list[Leased]:
+    """The surviving batches of steps ``from_step`` to ``to_step`` (exclusive), to train them again (promise P13).
+
+    Raises:
+        LedgerError: their payloads are no longer kept.
+    """
+    with db.read() as tx:
+        if from_step < run_row(tx).pruned:
+            raise LedgerError(f"the batches before step {run_row(tx).pruned} are no longer kept; replay from there on")
+        found = []
+        for step in range(from_step, to_step):
+            rows = tx.execute(select(g.id).where(g.state == "trained", g.step == step).order_by(g.position))
+            found.append(_load(tx, step, [r.id for r in rows]))
+        return found
+
+
+def living(tx: Connection, lineage: int) -> Row:
+    """The run's row, if ``lineage`` is still the living one.
+
+    Raises:
+        StaleWriterError: it is not.
+        RunFailedError: the run has failed.
+    """
+    row = run_row(tx)
+    if row.lineage != lineage:
+        raise StaleWriterError(f"lineage {lineage} has been replaced by {row.lineage}: another trainer has taken over")
+    if row.failure:
+        raise RunFailedError(row.failure)
+    return row
+
+
+def _load(tx: Connection, step: int, ids: Sequence[int]) -> Leased:
+    p = schema.payloads.c
+    data = {r.group_id: r.data for r in tx.execute(select(schema.payloads).where(p.group_id.in_(ids)))}
+    missing = [i for i in ids if i not in data]
+    if missing:
+        raise LedgerError(f"step {step}: the trajectories of groups {missing[:5]} are missing from the ledger")
+    return Leased(step, tuple(ids), tuple(decode(data[i]) for i in ids))
+
+
+def _too_few(tx: Connection, db: Database, row: Row, ready: int) -> NotYet:
+    b = db.spec.batch_groups
+    busy = tx.execute(select(func.count()).where(g.state.in_(("claimed", "open")))).scalar_one()
+    explorers = schema.processes.c
+    alive = tx.execute(select(func.count()).where(explorers.role == "explorer", explorers.alive)).scalar_one()
+    if not busy and _exhausted(tx, db.spec.total_epochs):
+        left = update(schema.groups).where(g.state == "ready")
+        tx.execute(left.values(state="dropped", reason="end_of_data"))
+        return NotYet("the tasksets are exhausted", ready, over=True)
+    if not alive:
+        return NotYet(f"no explorer: {ready} of {b} groups are ready and nobody generates; start one", ready)
+    return NotYet(f"{ready} of {b} groups are ready", ready)
+
+
+def _exhausted(tx: Connection, total_epochs: int | None) -> bool:
+    if total_epochs is None:
+        return False
+    sets = tx.execute(select(schema.tasksets)).all()
+    return bool(sets) and all(s.issued >= s.size * total_epochs for s in sets)
+
+
+def _stragglers(tx: Connection, step: int, b: int) -> NotYet:
+    late = select(g.id, g.deadline).where(g.state == "claimed").order_by(g.deadline, g.claim).limit(3)
+    names = ", ".join(f"group {r.id} (due at step {r.deadline})" for r in tx.execute(late))
+    return NotYet(f"stragglers that would come too late after step {step}: {names}", b)

@@ -1,0 +1,53 @@
+"""Waking those who wait for the ledger to change: threads and event loops of this process.
+
+Changes made by other processes are found by looking again every `POLL` seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+
+POLL = 0.1
+"""Seconds between looks for changes made by other processes."""
+
+
+class Notifier:
+    """A change counter that threads and event loops can wait on."""
+
+    def __init__(self) -> None:
+        self._condition = threading.Condition()
+        self._changes = 0
+        self._loops: dict[asyncio.AbstractEventLoop, asyncio.Event] = {}
+
+    @property
+    def changes(self) -> int:
+        """Changes seen so far; take it before looking, and hand it to `wait`."""
+        return self._changes
+
+    def notify(self) -> None:
+        """Says that something changed. Any thread."""
+        with self._condition:
+            self._changes += 1
+            self._condition.notify_all()
+            loops = list(self._loops.items())
+        for loop, changed in loops:
+            with contextlib.suppress(RuntimeError):  # a loop that has closed meanwhile has nobody left to wake
+                loop.call_soon_threadsafe(changed.set)
+
+    def wait(self, seen: int, timeout: float = POLL) -> None:
+        """Blocks this thread until a change after ``seen``, at most ``timeout`` seconds."""
+        with self._condition:
+            self._condition.wait_for(lambda: self._changes > seen, timeout)
+
+    async def wait_async(self, seen: int, at_most: float = POLL) -> None:
+        """Suspends this task until a change after ``seen``, at most so many seconds of its loop's clock."""
+        loop = asyncio.get_running_loop()
+        with self._condition:
+            if self._changes > seen:
+                return
+            changed = self._loops.setdefault(loop, asyncio.Event())
+            changed.clear()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(changed.wait(), at_most)

@@ -1,0 +1,128 @@
+"""Who is alive: heartbeats, goodbyes, and what happens to the claims of the dead."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import uuid
+from collections.abc import Mapping
+
+import psutil
+from sqlalchemy import Connection, Row, insert, select, update
+
+from rljax.ledger import schema
+from rljax.ledger.claims import reopen_claims_of
+from rljax.ledger.database import Database, LedgerError, StaleWriterError, record_event, run_row
+
+p = schema.processes.c
+
+
+def register(db: Database, name: str, role: str) -> str:
+    """Says hello; returns the token of this life. Claims of an earlier life of the same name are reopened.
+
+    Raises:
+        LedgerError: a process of this name is alive.
+    """
+    token = uuid.uuid4().hex
+    with db.transaction() as tx:
+        found = tx.execute(select(schema.processes).where(p.name == name)).one_or_none()
+        if found is not None and _still_alive(found, db):
+            hint = "end it first" if role == "trainer" else "end it first, or set another explorer.name"
+            raise LedgerError(
+                f"{db.path.parent}: a {role} named {name!r} is alive here (pid {found.pid} on {found.host}); {hint}"
+            )
+        values = {
+            "role": role,
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "token": token,
+            "heartbeat": db.clock(),
+            "alive": True,
+            "version": -1,
+            "gauges": "{}",
+        }
+        if found is None:
+            tx.execute(insert(schema.processes).values(name=name, **values))
+        else:
+            _bury(tx, db, found, "" if not found.alive else "died")
+            tx.execute(update(schema.processes).where(p.name == name).values(values))
+    return token
+
+
+def heartbeat(
+    db: Database, name: str, token: str, version: int = -1, gauges: Mapping[str, float] | None = None
+) -> None:
+    """Says that this life goes on, and buries those that have not said so for ``claim_timeout`` seconds.
+
+    Raises:
+        StaleWriterError: this life was declared dead or replaced; its claims are gone.
+    """
+    with db.transaction() as tx:
+        now = db.clock()
+        values = {"heartbeat": now, "version": version, "gauges": json.dumps(dict(gauges or {}))}
+        mine = (p.name == name, p.token == token, p.alive)
+        if not tx.execute(update(schema.processes).where(*mine).values(values)).rowcount:
+            raise StaleWriterError(f"{name}: declared dead after {db.spec.claim_timeout:g} s without a heartbeat")
+        silent = select(schema.processes).where(p.alive, p.heartbeat < now - db.spec.claim_timeout)
+        for row in tx.execute(silent).all():
+            _bury(tx, db, row, "silent")
+
+
+def leave(db: Database, name: str, token: str) -> None:
+    """Says goodbye: open claims and validations are handed back."""
+    with db.transaction() as tx:
+        found = tx.execute(select(schema.processes).where(p.name == name, p.token == token)).one_or_none()
+        if found is not None:
+            _bury(tx, db, found, "")
+
+
+def gauges(db: Database, role: str) -> dict[str, dict[str, float]]:
+    """What each live process of a role measures of itself, by name."""
+    with db.read() as tx:
+        rows = tx.execute(select(p.name, p.gauges).where(p.role == role, p.alive))
+        return {row.name: json.loads(row.gauges) for row in rows}
+
+
+def bury_dead(db: Database) -> list[str]:
+    """Buries processes of this host that are gone and all that have been silent too long; returns their names."""
+    with db.transaction() as tx:
+        rows = tx.execute(select(schema.processes).where(p.alive)).all()
+        dead = [row for row in rows if not _still_alive(row, db)]
+        for row in dead:
+            _bury(tx, db, row, "died")
+        return [row.name for row in dead]
+
+
+def fail_run(db: Database, who: str, message: str) -> None:
+    """Records why the run cannot go on; every process stops on it."""
+    with db.transaction() as tx:
+        record_event(tx, db.clock(), who, "failure", message)
+        if run_row(tx).failure is None:
+            tx.execute(update(schema.run).values(failure=message))
+
+
+def note(db: Database, who: str, kind: str, message: str) -> None:
+    """Records a fault that the run survives."""
+    with db.transaction() as tx:
+        record_event(tx, db.clock(), who, kind, message)
+
+
+def _still_alive(row: Row, db: Database) -> bool:
+    if not row.alive:
+        return False
+    if row.host == socket.gethostname():
+        try:
+            return psutil.Process(row.pid).status() != psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            return False
+    return row.heartbeat >= db.clock() - db.spec.claim_timeout
+
+
+def _bury(tx: Connection, db: Database, row: Row, kind: str) -> None:
+    tx.execute(update(schema.processes).where(p.name == row.name).values(alive=False, version=-1))
+    if row.role == "explorer":
+        reopen_claims_of(tx, db.clock(), row.name, kind)
+        a = schema.validations.c
+        mine = (a.state == "claimed", a.explorer == row.name)
+        tx.execute(update(schema.validations).where(*mine).values(state="requested", explorer=None))

@@ -1,0 +1,169 @@
+"""The tables of the ledger, and what every column means.
+
+One row of `groups` is one task and what became of it. Its life::
+
+    (claim) ──> claimed ──store──> ready ──lease──> leased ──trained──> trained
+                 │  ▲                │                 │
+                 │  └──claim── open <┴── retired       └── learner restarts ──> ready
+                 ├──> filtered (reason)
+                 └──> dropped (reason)
+
+A claim that expires, is handed back, or whose tokens belong to a lost lineage returns to ``open`` and is claimed again,
+with a later deadline, before any new task.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Float,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+)
+
+SCHEMA_VERSION = 1
+"""Written into every ledger; a file of another version is refused."""
+
+metadata = MetaData()
+
+run = Table(
+    "run",
+    metadata,
+    Column("id", Integer, primary_key=True, comment="always 1"),
+    Column("schema_version", Integer, nullable=False),
+    Column("spec", Text, nullable=False, comment="RunSpec as JSON: what all processes of the run must agree on"),
+    Column("lineage", Integer, nullable=False, comment="the living lineage; 0 before the first learner"),
+    Column("trained", Integer, nullable=False, comment="t: batches trained into the surviving weights"),
+    Column("leasing", Boolean, nullable=False, comment="whether step t is leased"),
+    Column("announced", Integer, nullable=False, comment="v: newest announced version; -1 before the first"),
+    Column("announced_lineage", Integer, nullable=False, comment="lineage that published it"),
+    Column("claims", BigInteger, nullable=False, comment="claims made so far; numbers them in order"),
+    Column("pruned", Integer, nullable=False, comment="payloads of steps before this one are deleted"),
+    Column("finished", Boolean, nullable=False, comment="the learner has ended the run"),
+    Column("failure", Text, comment="why the run cannot go on; every process stops on it"),
+)
+
+groups = Table(
+    "groups",
+    metadata,
+    Column("id", Integer, primary_key=True, comment="in order of first claim"),
+    Column("taskset", String(200), nullable=False),
+    Column("epoch", Integer, nullable=False),
+    Column("task_index", BigInteger, nullable=False, comment="position in the epoch"),
+    Column("state", String(10), nullable=False, comment="open claimed ready leased trained filtered dropped"),
+    Column("claim", BigInteger, nullable=False, comment="number of the newest claim: its fencing token and its order"),
+    Column("explorer", String(200), nullable=False, comment="who made the newest claim"),
+    Column("version", Integer, nullable=False, comment="v when claimed: no token is older"),
+    Column("deadline", Integer, nullable=False, comment="last step that may train it: version + S"),
+    Column("claimed_at", Float, nullable=False, comment="seconds of the ledger's clock"),
+    Column("stored_at", Float),
+    Column("max_version", Integer, comment="newest version of a trained token; null when no token is trained"),
+    Column("version_counts", Text, comment="JSON {version: trained tokens}"),
+    Column("step", Integer, comment="step that leased or trained it"),
+    Column("position", Integer, comment="place in that step's batch"),
+    Column("reason", Text, comment="why it was filtered or dropped"),
+    Column("retired", Integer, nullable=False, comment="times its trajectories were lost with a lineage"),
+    UniqueConstraint("taskset", "epoch", "task_index"),
+    Index("groups_by_state", "state", "deadline", "claim"),
+    Index("groups_by_step", "step", "position"),
+)
+
+payloads = Table(
+    "payloads",
+    metadata,
+    Column("group_id", Integer, primary_key=True),
+    Column("data", LargeBinary, nullable=False, comment="rljax.trajectory.encode"),
+)
+
+tasksets = Table(
+    "tasksets",
+    metadata,
+    Column("name", String(200), primary_key=True),
+    Column("size", BigInteger, nullable=False, comment="tasks in an epoch"),
+    Column("weight", Float, nullable=False),
+    Column("issued", BigInteger, nullable=False, comment="tasks ever claimed: the cursor over all epochs"),
+)
+
+lineages = Table(
+    "lineages",
+    metadata,
+    Column("id", Integer, primary_key=True, comment="counted from 1"),
+    Column("from_version", Integer, nullable=False, comment="version that it started from"),
+    Column("started_at", Float, nullable=False),
+    Column("retired", Integer, nullable=False, comment="groups whose trajectories its start retired"),
+)
+
+steps = Table(
+    "steps",
+    metadata,
+    Column("lineage", Integer, primary_key=True),
+    Column("step", Integer, primary_key=True),
+    Column("publishes", Boolean, nullable=False, comment="its groups are consumed once version step+1 is announced"),
+    Column("trained_at", Float, nullable=False),
+)
+
+batches = Table(
+    "batches",
+    metadata,
+    Column("lineage", Integer, primary_key=True),
+    Column("step", Integer, primary_key=True),
+    Column("position", Integer, primary_key=True),
+    Column("group_id", Integer, nullable=False),
+    Column("version_counts", Text, nullable=False, comment="as trained: outlives a later retirement of the group"),
+)
+
+versions = Table(
+    "versions",
+    metadata,
+    Column("version", Integer, primary_key=True),
+    Column("lineage", Integer, primary_key=True),
+    Column("path", Text, nullable=False, comment="directory, relative to the run directory"),
+    Column("announced_at", Float, nullable=False),
+    Column("withdrawn", Boolean, nullable=False, comment="belongs to a lost lineage"),
+    Column("deleted", Boolean, nullable=False, comment="its files are gone"),
+    Column("probe", LargeBinary, comment="float32 log-probabilities that the learner gives the probe"),
+    Column("gap", Float, comment="largest difference of the engines' probe from the learner's, in nats"),
+)
+
+validations = Table(
+    "validations",
+    metadata,
+    Column("version", Integer, primary_key=True),
+    Column("lineage", Integer, primary_key=True),
+    Column("state", String(10), nullable=False, comment="requested claimed done"),
+    Column("explorer", String(200), comment="who runs it"),
+    Column("result", Text, comment="JSON of metrics"),
+    Column("reported", Boolean, nullable=False, comment="the learner has logged it"),
+)
+
+processes = Table(
+    "processes",
+    metadata,
+    Column("name", String(200), primary_key=True, comment="trainer, or the explorer's name"),
+    Column("role", String(10), nullable=False, comment="trainer explorer"),
+    Column("host", String(200), nullable=False),
+    Column("pid", Integer, nullable=False),
+    Column("token", String(40), nullable=False, comment="one life of the process; fences an older life"),
+    Column("heartbeat", Float, nullable=False, comment="seconds of the ledger's clock"),
+    Column("alive", Boolean, nullable=False, comment="false once it has said goodbye or was declared dead"),
+    Column("version", Integer, nullable=False, comment="version whose files it uses; -1 for none"),
+    Column("gauges", Text, nullable=False, comment="JSON of what it measures of itself"),
+)
+
+events = Table(
+    "events",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("at", Float, nullable=False),
+    Column("who", String(200), nullable=False),
+    Column("kind", String(60), nullable=False, comment="what went wrong, as a word"),
+    Column("message", Text, nullable=False),
+)

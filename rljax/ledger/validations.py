@@ -1,0 +1,67 @@
+"""Validations in the ledger: requested with a version, run by one explorer, reclaimable when it dies (promise P8)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from sqlalchemy import func, select, update
+
+from rljax.ledger import schema
+from rljax.ledger.database import Database, StaleWriterError
+from rljax.ledger.versions import Announced, get
+
+a = schema.validations.c
+
+
+def claim_validation(db: Database, explorer: str) -> Announced | None:
+    """Takes the oldest requested validation; returns the version that it is pinned to."""
+    with db.transaction() as tx:
+        row = tx.execute(select(a.version, a.lineage).where(a.state == "requested").order_by(a.version)).first()
+        if row is None:
+            return None
+        where = (a.version == row.version, a.lineage == row.lineage)
+        tx.execute(update(schema.validations).where(*where).values(state="claimed", explorer=explorer))
+    return get(db, row.version, row.lineage)
+
+
+def finish_validation(db: Database, explorer: str, pinned: Announced, result: Mapping[str, float]) -> None:
+    """Records the metrics of a validation.
+
+    Raises:
+        StaleWriterError: it was withdrawn, or another explorer has taken it over.
+    """
+    with db.transaction() as tx:
+        where = (a.version == pinned.version, a.lineage == pinned.lineage, a.state == "claimed", a.explorer == explorer)
+        values = {"state": "done", "result": json.dumps(dict(result))}
+        if not tx.execute(update(schema.validations).where(*where).values(values)).rowcount:
+            raise StaleWriterError(f"the validation of version {pinned.version} is no longer {explorer}'s")
+
+
+def unfinished(db: Database) -> int:
+    """Validations requested or running."""
+    with db.read() as tx:
+        return tx.execute(select(func.count()).where(a.state != "done")).scalar_one()
+
+
+def running(db: Database) -> bool:
+    """Whether some explorer is validating."""
+    with db.read() as tx:
+        return tx.execute(select(a.version).where(a.state == "claimed").limit(1)).first() is not None
+
+
+def take_unreported(db: Database) -> list[tuple[int, dict[str, float]]]:
+    """The (version, metrics) of validations done and not yet logged, oldest first; marks them logged."""
+    with db.transaction() as tx:
+        rows = tx.execute(select(schema.validations).where(a.state == "done", ~a.reported).order_by(a.version)).all()
+        for row in rows:
+            where = (a.version == row.version, a.lineage == row.lineage)
+            tx.execute(update(schema.validations).where(*where).values(reported=True))
+        return [(row.version, json.loads(row.result)) for row in rows]
+
+
+def results(db: Database) -> list[tuple[int, dict[str, float]]]:
+    """The (version, metrics) of every validation done, by version."""
+    with db.read() as tx:
+        rows = tx.execute(select(schema.validations).where(a.state == "done").order_by(a.version))
+        return [(row.version, json.loads(row.result)) for row in rows]

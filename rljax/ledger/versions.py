@@ -1,0 +1,110 @@
+"""Versions in the ledger: announced, withdrawn, deleted, and how far engines and learner agree about them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from sqlalchemy import insert, select, update
+
+from rljax.ledger import schema
+from rljax.ledger.database import Database, run_row
+from rljax.ledger.leases import living
+
+v = schema.versions.c
+
+
+@dataclass(frozen=True)
+class Announced:
+    """A version that exists for everybody. ``path`` is relative to the run directory."""
+
+    version: int
+    lineage: int
+    path: str
+    probe: np.ndarray | None = None
+
+
+def announce(
+    db: Database, lineage: int, version: int, path: str, *, probe: np.ndarray | None = None, validate: bool = False
+) -> None:
+    """Makes a written version exist, and with it frees the credit of the batches it has seen.
+
+    Args:
+        db: the ledger.
+        lineage: the learner's; 0 for initial weights that an explorer publishes before any learner lives.
+        version: batches that the weights have seen.
+        path: directory of the version, relative to the run directory.
+        probe: float32 ``[probe]``, log-probabilities that the learner gives the probe (promise P7).
+        validate: request a validation of exactly this version.
+
+    Raises:
+        StaleWriterError: a newer lineage lives.
+    """
+    with db.transaction() as tx:
+        living(tx, lineage)
+        values = {"path": path, "announced_at": db.clock(), "withdrawn": False, "deleted": False, "gap": None}
+        probe_bytes = None if probe is None else np.asarray(probe, np.float32).tobytes()
+        tx.execute(insert(schema.versions).values(version=version, lineage=lineage, probe=probe_bytes, **values))
+        tx.execute(update(schema.run).values(announced=version, announced_lineage=lineage))
+        done = select(schema.validations.c.version).where(schema.validations.c.version == version)
+        if validate and tx.execute(done).first() is None:
+            request = {"version": version, "lineage": lineage, "state": "requested", "reported": False}
+            tx.execute(insert(schema.validations).values(request))
+
+
+def newest(db: Database) -> Announced | None:
+    """The version that engines should serve; None before the first."""
+    with db.read() as tx:
+        row = run_row(tx)
+        if row.announced < 0:
+            return None
+        where = (v.version == row.announced, ~v.withdrawn)
+        found = tx.execute(select(schema.versions).where(*where).order_by(v.lineage.desc())).first()
+        return None if found is None else _announced(found)
+
+
+def get(db: Database, version: int, lineage: int) -> Announced:
+    """One announced version."""
+    with db.read() as tx:
+        return _announced(tx.execute(select(schema.versions).where(v.version == version, v.lineage == lineage)).one())
+
+
+def report_gap(db: Database, version: int, lineage: int, gap: float) -> None:
+    """Records the largest probe difference, in nats, between the learner and an engine that loaded this version."""
+    with db.transaction() as tx:
+        where = (v.version == version, v.lineage == lineage)
+        known = tx.execute(select(v.gap).where(*where)).scalar_one()
+        tx.execute(update(schema.versions).where(*where).values(gap=max(gap, known or 0.0)))
+
+
+def latest_gap(db: Database) -> tuple[int, float] | None:
+    """The newest version with a reported gap, and the gap in nats."""
+    with db.read() as tx:
+        where = (v.gap.is_not(None), ~v.withdrawn)
+        row = tx.execute(select(v.version, v.gap).where(*where).order_by(v.version.desc(), v.lineage.desc())).first()
+        return None if row is None else (row.version, row.gap)
+
+
+def take_deletable(db: Database, lineage: int) -> list[Announced]:
+    """Marks as deleted, and returns, the versions that nobody needs: not the two newest, not one that a live process
+    uses, not one whose validation is not done.
+    """
+    with db.transaction() as tx:
+        row = living(tx, lineage)
+        p, a = schema.processes.c, schema.validations.c
+        needed = {r.version for r in tx.execute(select(p.version).where(p.alive))}
+        needed |= {r.version for r in tx.execute(select(a.version).where(a.state != "done"))}
+        standing = tx.execute(select(schema.versions).where(~v.deleted).order_by(v.version, v.lineage)).all()
+        good = [r for r in standing if not r.withdrawn]
+        keep = {(r.version, r.lineage) for r in good[-2:]} | {(row.announced, row.announced_lineage)}
+        old = [r for r in standing if (r.version, r.lineage) not in keep and r.version not in needed]
+        for r in old:
+            where = (v.version == r.version, v.lineage == r.lineage)
+            tx.execute(update(schema.versions).where(*where).values(deleted=True))
+        return [_announced(r) for r in old]
+
+
+def _announced(row: object) -> Announced:
+    probe = row.probe  # type: ignore[attr-defined]
+    array = None if probe is None else np.frombuffer(probe, np.float32)
+    return Announced(row.version, row.lineage, row.path, array)  # type: ignore[attr-defined]

@@ -20,13 +20,13 @@ class TasksetConfig:
     """One taskset. Its name is its key in `tasks.train` or `tasks.validation`."""
 
     source: str = key("", "reverse_digits | add_numbers | FILE.jsonl | FILE.parquet | hub:ID | reasoning_gym:NAME")
-    split: str = key("train", "split of a hub data set")
+    split: str | None = key(None, "hub data set: its split; generator: train or validation side; None: by role")
     subset: str | None = key(None, "subset (configuration name) of a hub data set")
     prompt_key: str = key("question", "column that holds the prompt")
     answer_key: str = key("answer", "column that holds the reference answer")
     template: str = key("{prompt}", "user message; {prompt} is replaced")
     system_prompt: str | None = key(None, "system message, where the chat template has one")
-    rewards: tuple[str, ...] = key(("exact",), "exact | digits | numeric | format | module:function, added up")
+    rewards: tuple[str, ...] = key(("exact",), "exact digits numeric format[:REGEX] reasoning_gym module:function")
     reward_weights: tuple[float, ...] | None = key(None, "weight of each reward; None: all 1")
     weight: float = key(1.0, "share of this taskset among the tasks, relative to the others", low=0, low_open=True)
     offset: int = key(0, "rows skipped at the start", low=0)
@@ -193,8 +193,9 @@ class Config:
     """A run."""
 
     mode: str = key(
-        "both", "what this process does", choices=("both", "train", "explore", "evaluate", "replay", "audit")
+        "both", "what this process does", choices=("both", "train", "explore", "evaluate", "export", "replay", "audit")
     )
+    checkpoint: str = key("latest", "evaluate and export: latest | all | initial | batches seen; replay: where from")
     launcher: str = key("local", "who starts the parts", choices=("local",))
     run_dir: str | None = key(None, "everything the run leaves behind; None: runs/<name of the config>")
     seed: int = key(0, "seed of everything", low=0, high=2**31 - 1)

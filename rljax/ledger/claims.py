@@ -9,15 +9,16 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from sqlalchemy import Connection, Row, delete, func, insert, select, update
+from sqlalchemy import Connection, Row, bindparam, delete, func, insert, select, true, update
 
 from rljax.ledger import schema
 from rljax.ledger.credit import claimable, credit
 from rljax.ledger.database import Database, RunFailedError, RunSpec, StaleWriterError, record_event, run_row
 from rljax.trajectory import Group, TaskId, encode
 
-g = schema.groups.c
+g, a = schema.groups.c, schema.validations.c
 UNLEASED = ("claimed", "ready")
 
 
@@ -84,20 +85,34 @@ def claim(db: Database, explorer: str, tasksets: Sequence[str], limit: int) -> C
         row = run_row(tx)
         if row.failure:
             raise RunFailedError(row.failure)
+        if not is_alive(tx, explorer):
+            # Nobody would reopen its claims if it died.
+            return Claimed((), f"{explorer} is not registered, or was declared dead; it must register again")
         room, reason = _room(tx, db.spec, row)
         if room <= 0:
             return Claimed((), reason, over=row.finished)
         tasks = _next_tasks(tx, db.spec, tasksets, min(room, limit))
-        claims = [_grant(tx, db, row, explorer, row.claims + i, task) for i, task in enumerate(tasks)]
-        tx.execute(update(schema.run).values(claims=row.claims + len(claims)))
-        return Claimed(tuple(claims), "" if claims else "the tasksets are exhausted")
+        claims = _grant(tx, db, row, explorer, tasks)
+        return Claimed(claims, "" if claims else "the tasksets are exhausted")
 
 
-def outstanding(tx: Connection, row: Row, batch_groups: int) -> int:
-    """Groups claimed and not yet consumed: unleased, leased, and trained but unannounced."""
-    states = ("claimed", "ready", "leased")
-    living = tx.execute(select(func.count()).where(g.state.in_(states))).scalar_one()
-    return living + batch_groups * len(unannounced_steps(tx, row))
+def is_alive(tx: Connection, explorer: str) -> bool:
+    """Whether an explorer of this name is registered and was not declared dead."""
+    p = schema.processes.c
+    return tx.execute(select(p.pid).where(p.name == explorer, p.alive)).first() is not None
+
+
+def in_flight(tx: Connection) -> tuple[dict[int, int], int]:
+    """The claimed and ready groups by deadline, and the number of leased ones."""
+    query = select(g.state, g.deadline, func.count().label("n")).where(g.state.in_((*UNLEASED, "leased")))
+    deadlines: dict[int, int] = {}
+    leased = 0
+    for row in tx.execute(query.group_by(g.state, g.deadline)):
+        if row.state == "leased":
+            leased += row.n
+        else:
+            deadlines[row.deadline] = deadlines.get(row.deadline, 0) + row.n
+    return deadlines, leased
 
 
 def unannounced_steps(tx: Connection, row: Row) -> list[int]:
@@ -111,22 +126,20 @@ def unannounced_steps(tx: Connection, row: Row) -> list[int]:
     return [r.step for r in rows]
 
 
-def unleased_deadlines(tx: Connection) -> dict[int, int]:
-    """Number of claimed and ready groups by deadline."""
-    query = select(g.deadline, func.count().label("n")).where(g.state.in_(UNLEASED)).group_by(g.deadline)
-    return {row.deadline: row.n for row in tx.execute(query)}
-
-
 def _room(tx: Connection, spec: RunSpec, row: Row) -> tuple[int, str]:
     b = spec.batch_groups
     if row.announced < 0:
         return 0, "no weights are announced yet"
     if row.finished:
         return 0, "the run is finished"
-    used, allowed = outstanding(tx, row, b), credit(spec.alpha, b)
+    pending = tx.execute(select(a.version).where(a.state != "done").limit(1)).first()
+    if pending is not None:
+        return 0, f"the validation of version {pending.version} comes first"
+    deadlines, leased = in_flight(tx)
+    living = sum(deadlines.values()) + leased
+    used, allowed = living + b * len(unannounced_steps(tx, row)), credit(spec.alpha, b)
     deadline, step = row.announced + spec.staleness_bound, row.trained + int(row.leasing)
-    in_time = claimable(unleased_deadlines(tx), step, b, deadline)
-    living = tx.execute(select(func.count()).where(g.state.in_((*UNLEASED, "leased")))).scalar_one()
+    in_time = claimable(deadlines, step, b, deadline)
     to_the_end = spec.max_steps * b - row.trained * b - living
     room = min(allowed - used, in_time, to_the_end)
     if room > 0:
@@ -164,49 +177,61 @@ def _next_tasks(tx: Connection, spec: RunSpec, names: Sequence[str], count: int)
 
 
 def _grant(
-    tx: Connection, db: Database, row: Row, explorer: str, number: int, task: tuple[int | None, TaskId]
-) -> Claim:
-    group_id, task_id = task
-    deadline = row.announced + db.spec.staleness_bound
-    values = {
-        "state": "claimed",
-        "claim": number,
-        "explorer": explorer,
-        "version": row.announced,
-        "deadline": deadline,
-        "claimed_at": db.clock(),
-    }
-    if group_id is None:
-        key = {"taskset": task_id.taskset, "epoch": task_id.epoch, "task_index": task_id.index, "retired": 0}
-        group_id = tx.execute(insert(schema.groups).values(**values, **key).returning(g.id)).scalar_one()
-    else:
-        tx.execute(update(schema.groups).where(g.id == group_id).values(values))
-    return Claim(int(group_id), number, task_id, row.announced, deadline, row.lineage)
+    tx: Connection, db: Database, row: Row, explorer: str, tasks: Sequence[tuple[int | None, TaskId]]
+) -> tuple[Claim, ...]:
+    deadline, now = row.announced + db.spec.staleness_bound, db.clock()
+    first = tx.execute(select(func.coalesce(func.max(g.id), 0) + 1)).scalar_one() if tasks else 0
+    new: list[dict[str, Any]] = []
+    reopened: list[dict[str, Any]] = []
+    claims: list[Claim] = []
+    for number, (known, task) in enumerate(tasks, start=row.claims):
+        claim = Claim(first + len(new) if known is None else known, number, task, row.announced, deadline, row.lineage)
+        values = {"state": "claimed", "claim": number, "explorer": explorer}
+        values |= {"version": claim.version, "deadline": deadline, "claimed_at": now}
+        if known is None:
+            key = {"taskset": task.taskset, "epoch": task.epoch, "task_index": task.index, "retired": 0}
+            new.append({"id": claim.group_id, **values, **key})
+        else:
+            reopened.append({"known": known, **values})
+        claims.append(claim)
+    if new:
+        tx.execute(insert(schema.groups), new)
+    if reopened:
+        tx.execute(update(schema.groups).where(g.id == bindparam("known")), reopened)
+    tx.execute(update(schema.run).values(claims=row.claims + len(claims)))
+    return tuple(claims)
 
 
 def store(db: Database, claimed: Claim, group: Group) -> None:
     """Keeps a whole group and closes its claim.
 
     Raises:
-        StaleWriterError: the claim is no longer this one's; nothing is written.
+        StaleWriterError: the claim is no longer this one's, or a token is of a withdrawn version and the task is open
+            again; the group is not kept.
         ValueError: a token is older than the claim allows.
     """
     counts = group.version_counts()
     if counts and min(counts) < claimed.version:
         raise ValueError(f"group {claimed.group_id}: a token of version {min(counts)}, claimed at {claimed.version}")
     payload = encode(group)
+    values = {
+        "state": "ready",
+        "stored_at": db.clock(),
+        "max_version": max(counts, default=None),
+        "version_counts": json.dumps(counts),
+    }
     with db.transaction() as tx:
         row = _held(tx, claimed)
-        if counts and max(counts) > row.announced:
-            raise StaleWriterError(f"group {claimed.group_id}: tokens of version {max(counts)}, which was withdrawn")
-        tx.execute(insert(schema.payloads).values(group_id=claimed.group_id, data=payload))
-        values = {
-            "state": "ready",
-            "stored_at": db.clock(),
-            "max_version": max(counts, default=None),
-            "version_counts": json.dumps(counts),
-        }
+        # Between a restart and its first announcement, the versions up to the checkpoint's are those that stand.
+        standing = row.announced if row.announced >= 0 else row.trained
+        withdrawn = max(counts, default=-1) > standing
+        if withdrawn:
+            values = {"state": "open"}
+        else:
+            tx.execute(insert(schema.payloads).values(group_id=claimed.group_id, data=payload))
         tx.execute(update(schema.groups).where(g.id == claimed.group_id).values(values))
+    if withdrawn:
+        raise StaleWriterError(f"group {claimed.group_id}: tokens of version {max(counts)}, which was withdrawn")
 
 
 def settle(db: Database, claimed: Claim, state: str, reason: str) -> None:
@@ -259,7 +284,9 @@ def states_of(tx: Connection) -> dict[str, int]:
 
 
 def _held(tx: Connection, claimed: Claim) -> Row:
-    found = tx.execute(select(g.state, g.claim).where(g.id == claimed.group_id)).one_or_none()
+    r = schema.run.c
+    both = select(g.state, g.claim, r.announced, r.trained).join_from(schema.groups, schema.run, true())
+    found = tx.execute(both.where(g.id == claimed.group_id)).one_or_none()
     if found is None or found.state != "claimed" or found.claim != claimed.number:
         raise StaleWriterError(f"group {claimed.group_id} ({claimed.task}): claim {claimed.number} has expired")
-    return run_row(tx)
+    return found

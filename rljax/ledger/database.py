@@ -9,12 +9,12 @@ from __future__ import annotations
 import contextlib
 import json
 import random
-import threading
+import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from sqlalchemy import Connection, Row, create_engine, event, insert, inspect, select, update
 from sqlalchemy.exc import DatabaseError, OperationalError
@@ -25,6 +25,8 @@ from rljax.ledger.notify import Notifier
 
 LOCK_TIMEOUT = 60.0
 """Seconds that a transaction waits for the others before it fails."""
+
+T = TypeVar("T")
 
 
 class LedgerError(RuntimeError):
@@ -54,6 +56,11 @@ class RunSpec:
     claim_timeout: float
 
     MUTABLE: ClassVar[tuple[str, ...]] = ("max_steps", "total_epochs", "claim_timeout")
+    KEYS: ClassVar[dict[str, str]] = {
+        "batch_groups": "rollout_batch_size / group_size",
+        "alpha": "async_generation_ratio",
+        "staleness_bound": "max_staleness",
+    }
 
     @classmethod
     def of(cls, config: Config) -> RunSpec:
@@ -87,6 +94,7 @@ class Database:
         self.notifier = Notifier()
         self._engine = create_engine(f"sqlite:///{path}", connect_args={"timeout": 5.0, "isolation_level": None})
         event.listen(self._engine, "connect", _configure)
+        event.listen(self._engine, "after_execute", _note_change)
         try:
             self.spec = self._create_or_check(spec)
         except DatabaseError as error:
@@ -96,10 +104,17 @@ class Database:
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[Connection]:
-        """A write transaction: alone among writers, all or nothing. Wakes local waiters once committed."""
+        """A write transaction: alone among writers, all or nothing. Wakes local waiters if it changed anything.
+
+        Raises:
+            LedgerError: the disk is full or refuses the write, or others kept the file locked for `LOCK_TIMEOUT`.
+        """
         with self._begin("BEGIN IMMEDIATE") as connection:
+            connection.info["changed"] = False
             yield connection
-        self.notifier.notify()
+            changed = connection.info["changed"]
+        if changed:
+            self.notifier.notify()
 
     @contextlib.contextmanager
     def read(self) -> Iterator[Connection]:
@@ -113,14 +128,17 @@ class Database:
 
     @contextlib.contextmanager
     def _begin(self, statement: str) -> Iterator[Connection]:
-        with self._engine.connect() as connection:
-            _retry_while_locked(lambda: connection.exec_driver_sql(statement))
-            try:
+        try:
+            # Closing rolls back what is not committed, also where SQLite has already done so (a full disk).
+            with retry_while_locked(self._engine.connect) as connection:
+                retry_while_locked(lambda: connection.exec_driver_sql(statement))
                 yield connection
-            except BaseException:
-                connection.exec_driver_sql("ROLLBACK")
-                raise
-            _retry_while_locked(lambda: connection.exec_driver_sql("COMMIT"))
+                retry_while_locked(lambda: connection.exec_driver_sql("COMMIT"))
+        except (OperationalError, sqlite3.OperationalError) as error:
+            cause = getattr(error, "orig", error)
+            raise LedgerError(
+                f"{self.path}: {cause}; check the disk's space and permissions, and who else holds the file"
+            ) from error
 
     def _create_or_check(self, spec: RunSpec | None) -> RunSpec:
         with self._begin("BEGIN IMMEDIATE") as tx:
@@ -147,8 +165,9 @@ class Database:
     def _check_spec(self, recorded: RunSpec, wanted: RunSpec) -> None:
         for name, value in asdict(recorded).items():
             if name not in RunSpec.MUTABLE and getattr(wanted, name) != value:
+                key = RunSpec.KEYS.get(name, name)
                 raise LedgerError(
-                    f"{self.path}: this run has {name}={value}, the config says {getattr(wanted, name)}; "
+                    f"{self.path}: this run has {key}={value}, the config says {getattr(wanted, name)}; "
                     "use the run's own value, or another run_dir"
                 )
 
@@ -156,6 +175,14 @@ class Database:
 def run_row(tx: Connection) -> Row[Any]:
     """The one row of `schema.run`."""
     return tx.execute(select(schema.run)).one()
+
+
+def is_finished(db: Database, max_steps: int) -> bool:
+    """Whether the learner has ended the run, and ``max_steps`` asks for no more of it."""
+    with db.read() as tx:
+        row = run_row(tx)
+        ended_early = row.finished and row.trained < db.spec.max_steps
+        return bool(row.finished) and (row.trained >= max_steps or ended_early)
 
 
 def record_event(tx: Connection, at: float, who: str, kind: str, message: str) -> None:
@@ -180,6 +207,11 @@ def _first_row(spec: RunSpec) -> dict[str, Any]:
     }
 
 
+def _note_change(connection: Connection, statement: Any, _many: Any, _one: Any, _options: Any, _result: Any) -> None:
+    if getattr(statement, "is_dml", False):
+        connection.info["changed"] = True
+
+
 def _configure(connection: Any, _record: Any) -> None:
     cursor = connection.cursor()
     cursor.execute("PRAGMA journal_mode=WAL")
@@ -187,16 +219,23 @@ def _configure(connection: Any, _record: Any) -> None:
     cursor.close()
 
 
-def _retry_while_locked(action: Callable[[], Any]) -> None:
-    deadline = time.monotonic() + LOCK_TIMEOUT
-    delay = threading.Event()
-    for attempt in range(1_000_000):
+def retry_while_locked(
+    action: Callable[[], T],
+    now: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> T:
+    """Runs ``action`` until the file is free, with jittered backoff of at most a second, for `LOCK_TIMEOUT` seconds.
+
+    Raises:
+        OperationalError: the file stayed locked, or something else is wrong with it.
+    """
+    deadline = now() + LOCK_TIMEOUT
+    delay = 0.01
+    while True:
         try:
-            action()
-        except OperationalError as error:
-            busy = "locked" in str(error.orig) or "busy" in str(error.orig)
-            if not busy or time.monotonic() > deadline:
+            return action()
+        except (OperationalError, sqlite3.OperationalError) as error:
+            if not any(word in str(error) for word in ("locked", "busy")) or now() > deadline:
                 raise
-            delay.wait(min(1.0, 0.01 * 2 ** min(attempt, 6)) * random.uniform(0.5, 1.0))
-        else:
-            return
+        sleep(delay * random.uniform(0.5, 1.0))
+        delay = min(2 * delay, 1.0)

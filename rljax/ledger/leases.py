@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, Row, delete, func, insert, or_, select, update
+from sqlalchemy import Connection, Row, bindparam, delete, func, insert, or_, select, update
 
 from rljax.ledger import schema
-from rljax.ledger.claims import discard_payloads, unleased_deadlines
+from rljax.ledger.claims import discard_payloads, in_flight
 from rljax.ledger.credit import feasible
 from rljax.ledger.database import Database, LedgerError, RunFailedError, StaleWriterError, record_event, run_row
 from rljax.trajectory import Group, decode
@@ -30,8 +30,16 @@ class Leased:
 
 @dataclass(frozen=True)
 class NotYet:
-    """Why there is no batch: what is waited for, how much of it is there, and whether it will never come."""
+    """Why there is no batch.
 
+    Attributes:
+        kind: ``explorer`` (nobody generates), ``generation`` (too few groups yet), ``stragglers`` or ``data`` (exhausted).
+        reason: the same for people, with names and numbers.
+        ready: groups that are ready.
+        over: no batch will ever come.
+    """
+
+    kind: str
     reason: str
     ready: int
     over: bool = False
@@ -92,6 +100,9 @@ def _retire_lost(tx: Connection, from_version: int) -> int:
 def lease(db: Database, lineage: int) -> Leased | NotYet:
     """Leases the next batch, most urgent groups first, once the others can still be trained in time.
 
+    Ties go by the task's first claim: a task that was claimed again after a death keeps its place, so that a batch is
+    in the same order as without it (promise P11).
+
     Raises:
         StaleWriterError: a newer lineage lives.
         RunFailedError: the run has failed.
@@ -102,18 +113,17 @@ def lease(db: Database, lineage: int) -> Leased | NotYet:
         if row.leasing:
             chosen = tx.execute(select(g.id, g.deadline).where(g.state == "leased").order_by(g.position)).all()
             return _load(tx, step, [c.id for c in chosen])
-        ready = select(g.id, g.deadline).where(g.state == "ready").order_by(g.deadline, g.claim)
+        ready = select(g.id, g.deadline).where(g.state == "ready").order_by(g.deadline, g.id)
         chosen = tx.execute(ready.limit(b)).all()
         if len(chosen) < b:
             return _too_few(tx, db, row, len(chosen))
-        rest = unleased_deadlines(tx)
+        rest, _ = in_flight(tx)
         for c in chosen:
             rest[c.deadline] -= 1
         if not feasible(rest, step + 1, b):
             return _stragglers(tx, step, b)
-        for position, c in enumerate(chosen):
-            values = {"state": "leased", "step": step, "position": position}
-            tx.execute(update(schema.groups).where(g.id == c.id).values(values))
+        batch = [{"chosen": c.id, "state": "leased", "step": step, "position": i} for i, c in enumerate(chosen)]
+        tx.execute(update(schema.groups).where(g.id == bindparam("chosen")), batch)
         tx.execute(update(schema.run).values(leasing=True))
         return _load(tx, step, [c.id for c in chosen])
 
@@ -181,6 +191,12 @@ def recorded_batches(db: Database, from_step: int, to_step: int) -> list[Leased]
         return found
 
 
+def check_living(db: Database, lineage: int) -> None:
+    """`living` in a transaction of its own."""
+    with db.read() as tx:
+        living(tx, lineage)
+
+
 def living(tx: Connection, lineage: int) -> Row:
     """The run's row, if ``lineage`` is still the living one.
 
@@ -213,10 +229,12 @@ def _too_few(tx: Connection, db: Database, row: Row, ready: int) -> NotYet:
     if not busy and _exhausted(tx, db.spec.total_epochs):
         left = update(schema.groups).where(g.state == "ready")
         tx.execute(left.values(state="dropped", reason="end_of_data"))
-        return NotYet("the tasksets are exhausted", ready, over=True)
+        return NotYet("data", "the tasksets are exhausted", ready, over=True)
     if not alive:
-        return NotYet(f"no explorer: {ready} of {b} groups are ready and nobody generates; start one", ready)
-    return NotYet(f"{ready} of {b} groups are ready", ready)
+        return NotYet(
+            "explorer", f"no explorer: {ready} of {b} groups are ready and nobody generates; start one", ready
+        )
+    return NotYet("generation", f"{ready} of {b} groups are ready", ready)
 
 
 def _exhausted(tx: Connection, total_epochs: int | None) -> bool:
@@ -227,6 +245,6 @@ def _exhausted(tx: Connection, total_epochs: int | None) -> bool:
 
 
 def _stragglers(tx: Connection, step: int, b: int) -> NotYet:
-    late = select(g.id, g.deadline).where(g.state == "claimed").order_by(g.deadline, g.claim).limit(3)
+    late = select(g.id, g.deadline).where(g.state == "claimed").order_by(g.deadline, g.id).limit(3)
     names = ", ".join(f"group {r.id} (due at step {r.deadline})" for r in tx.execute(late))
-    return NotYet(f"stragglers that would come too late after step {step}: {names}", b)
+    return NotYet("stragglers", f"stragglers that would come too late after step {step}: {names}", b)

@@ -16,6 +16,8 @@ from rljax.ledger.claims import reopen_claims_of
 from rljax.ledger.database import Database, LedgerError, StaleWriterError, record_event, run_row
 
 p = schema.processes.c
+CLOCK_STEP = 2.0
+"""Seconds by which the start of one process may seem to move when the wall clock is corrected."""
 
 
 def register(db: Database, name: str, role: str) -> str:
@@ -36,6 +38,7 @@ def register(db: Database, name: str, role: str) -> str:
             "role": role,
             "host": socket.gethostname(),
             "pid": os.getpid(),
+            "started": psutil.Process().create_time(),
             "token": token,
             "heartbeat": db.clock(),
             "alive": True,
@@ -84,6 +87,15 @@ def gauges(db: Database, role: str) -> dict[str, dict[str, float]]:
         return {row.name: json.loads(row.gauges) for row in rows}
 
 
+def summed_gauges(db: Database, role: str) -> dict[str, float]:
+    """`gauges`, added up over the live processes of a role."""
+    total: dict[str, float] = {}
+    for measured in gauges(db, role).values():
+        for name, value in measured.items():
+            total[name] = total.get(name, 0.0) + value
+    return total
+
+
 def bury_dead(db: Database) -> list[str]:
     """Buries processes of this host that are gone and all that have been silent too long; returns their names."""
     with db.transaction() as tx:
@@ -113,7 +125,9 @@ def _still_alive(row: Row, db: Database) -> bool:
         return False
     if row.host == socket.gethostname():
         try:
-            return psutil.Process(row.pid).status() != psutil.STATUS_ZOMBIE
+            process = psutil.Process(row.pid)
+            reused = process.create_time() > row.started + CLOCK_STEP
+            return not reused and process.status() != psutil.STATUS_ZOMBIE
         except psutil.NoSuchProcess:
             return False
     return row.heartbeat >= db.clock() - db.spec.claim_timeout

@@ -59,7 +59,7 @@ groups = Table(
     Column("epoch", Integer, nullable=False),
     Column("task_index", BigInteger, nullable=False, comment="position in the epoch"),
     Column("state", String(10), nullable=False, comment="open claimed ready leased trained filtered dropped"),
-    Column("claim", BigInteger, nullable=False, comment="number of the newest claim: its fencing token and its order"),
+    Column("claim", BigInteger, nullable=False, comment="number of the newest claim: its fencing token"),
     Column("explorer", String(200), nullable=False, comment="who made the newest claim"),
     Column("version", Integer, nullable=False, comment="v when claimed: no token is older"),
     Column("deadline", Integer, nullable=False, comment="last step that may train it: version + S"),
@@ -72,7 +72,7 @@ groups = Table(
     Column("reason", Text, comment="why it was filtered or dropped"),
     Column("retired", Integer, nullable=False, comment="times its trajectories were lost with a lineage"),
     UniqueConstraint("taskset", "epoch", "task_index"),
-    Index("groups_by_state", "state", "deadline", "claim"),
+    Index("groups_by_state", "state", "deadline"),
     Index("groups_by_step", "step", "position"),
 )
 
@@ -151,6 +151,7 @@ processes = Table(
     Column("role", String(10), nullable=False, comment="trainer explorer"),
     Column("host", String(200), nullable=False),
     Column("pid", Integer, nullable=False),
+    Column("started", Float, nullable=False, comment="when that pid began, wall clock: tells a reused pid"),
     Column("token", String(40), nullable=False, comment="one life of the process; fences an older life"),
     Column("heartbeat", Float, nullable=False, comment="seconds of the ledger's clock"),
     Column("alive", Boolean, nullable=False, comment="false once it has said goodbye or was declared dead"),

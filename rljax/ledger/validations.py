@@ -8,15 +8,26 @@ from collections.abc import Mapping
 from sqlalchemy import func, select, update
 
 from rljax.ledger import schema
+from rljax.ledger.claims import is_alive
 from rljax.ledger.database import Database, StaleWriterError
-from rljax.ledger.versions import Announced, get
+from rljax.ledger.versions import Announced, get, request_validation
 
 a = schema.validations.c
 
 
-def claim_validation(db: Database, explorer: str) -> Announced | None:
-    """Takes the oldest requested validation; returns the version that it is pinned to."""
+def request(db: Database, version: int, lineage: int) -> None:
+    """Asks for a validation of an announced version, unless there has been one."""
     with db.transaction() as tx:
+        request_validation(tx, version, lineage)
+
+
+def claim_validation(db: Database, explorer: str) -> Announced | None:
+    """Takes the oldest requested validation; returns the version that it is pinned to. None for an explorer that is not
+    registered as alive: nobody would reclaim it.
+    """
+    with db.transaction() as tx:
+        if not is_alive(tx, explorer):
+            return None
         row = tx.execute(select(a.version, a.lineage).where(a.state == "requested").order_by(a.version)).first()
         if row is None:
             return None

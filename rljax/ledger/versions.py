@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from sqlalchemy import insert, select, update
+from sqlalchemy import Connection, insert, select, update
 
 from rljax.ledger import schema
 from rljax.ledger.database import Database, run_row
@@ -27,7 +27,8 @@ class Announced:
 def announce(
     db: Database, lineage: int, version: int, path: str, *, probe: np.ndarray | None = None, validate: bool = False
 ) -> None:
-    """Makes a written version exist, and with it frees the credit of the batches it has seen.
+    """Makes a written version exist, and with it frees the credit of the batches it has seen. Once is enough: of two
+    explorers that publish the initial weights, the second changes nothing.
 
     Args:
         db: the ledger.
@@ -42,14 +43,22 @@ def announce(
     """
     with db.transaction() as tx:
         living(tx, lineage)
+        if tx.execute(select(v.version).where(v.version == version, v.lineage == lineage)).first() is not None:
+            return
         values = {"path": path, "announced_at": db.clock(), "withdrawn": False, "deleted": False, "gap": None}
         probe_bytes = None if probe is None else np.asarray(probe, np.float32).tobytes()
         tx.execute(insert(schema.versions).values(version=version, lineage=lineage, probe=probe_bytes, **values))
         tx.execute(update(schema.run).values(announced=version, announced_lineage=lineage))
-        done = select(schema.validations.c.version).where(schema.validations.c.version == version)
-        if validate and tx.execute(done).first() is None:
-            request = {"version": version, "lineage": lineage, "state": "requested", "reported": False}
-            tx.execute(insert(schema.validations).values(request))
+        if validate:
+            request_validation(tx, version, lineage)
+
+
+def request_validation(tx: Connection, version: int, lineage: int) -> None:
+    """Asks for a validation of an announced version, unless there has been one."""
+    a = schema.validations.c
+    if tx.execute(select(a.version).where(a.version == version)).first() is None:
+        values = {"version": version, "lineage": lineage, "state": "requested", "reported": False}
+        tx.execute(insert(schema.validations).values(values))
 
 
 def newest(db: Database) -> Announced | None:
@@ -108,3 +117,9 @@ def _announced(row: object) -> Announced:
     probe = row.probe  # type: ignore[attr-defined]
     array = None if probe is None else np.frombuffer(probe, np.float32)
     return Announced(row.version, row.lineage, row.path, array)  # type: ignore[attr-defined]
+
+
+def lineage(db: Database) -> int:
+    """The living lineage; 0 before the first learner."""
+    with db.read() as tx:
+        return int(run_row(tx).lineage)

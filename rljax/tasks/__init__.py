@@ -1,0 +1,1 @@
+"""Tasksets, prompt templates and rewards. Nothing here imports jax."""

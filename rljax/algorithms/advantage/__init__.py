@@ -1,0 +1,1 @@
+"""Advantages: one function a file, found by its registered name."""

@@ -1,0 +1,27 @@
+"""Leave-one-out advantage."""
+
+from __future__ import annotations
+
+import numpy as np
+from jaxtyping import Float
+
+from rljax.algorithms.registry import advantages
+from rljax.config import AlgorithmConfig
+
+
+@advantages.register("rloo")
+def rloo(rewards: Float[np.ndarray, "groups member"], config: AlgorithmConfig) -> Float[np.ndarray, "groups member"]:
+    """A = R − mean of the other members' rewards = K/(K−1) · (R − mean), for groups of K members.
+
+    A group of one, or of equal rewards, gives exactly 0.
+
+    Reference: Ahmadian et al. 2024, Back to Basics, https://arxiv.org/abs/2402.14740, section 3.
+
+    >>> rloo(np.array([[0.0, 0.0, 3.0]]), AlgorithmConfig())
+    array([[-1.5, -1.5,  3. ]])
+    """
+    members = rewards.shape[1]
+    if members < 2:
+        return np.zeros_like(rewards)
+    left_out = members / (members - 1) * (rewards - rewards.mean(axis=1, keepdims=True))
+    return np.where(np.ptp(rewards, axis=1, keepdims=True) > 0, left_out, 0.0)

@@ -1,0 +1,1 @@
+"""Filters of scored groups: one a file, found by its registered name."""

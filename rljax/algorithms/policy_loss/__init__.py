@@ -1,0 +1,1 @@
+"""Policy losses: one formula a file, found by its registered name."""

@@ -1,0 +1,173 @@
+"""Finds the parts of the objective by the names that a config gives them.
+
+One registry for each slot: `advantages`, `policy_losses`, `aggregations`, `filters`. An entry is a pure function in a
+file of its own inside the slot's package; a new file there is found without being listed anywhere. A notebook adds its
+own with ``@advantages.register("mine")``, a config names one of another package with ``module:function``.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import pkgutil
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from rljax.config_checks import ConfigError
+from rljax.trajectory import Group
+
+if TYPE_CHECKING:
+    from jax import Array
+
+    from rljax.algorithms.inputs import LossInputs
+    from rljax.config import AlgorithmConfig
+
+Function = TypeVar("Function", bound=Callable[..., object])
+
+
+class Advantage(Protocol):
+    """Advantages of groups of equal size, from the rewards of their members (float64)."""
+
+    def __call__(
+        self, rewards: Float[np.ndarray, "groups member"], config: AlgorithmConfig, /
+    ) -> Float[np.ndarray, "groups member"]: ...
+
+
+class PolicyLoss(Protocol):
+    """Loss of each token, unweighted, and per-token values whose mean over the trained tokens is logged by name."""
+
+    def __call__(
+        self, inputs: LossInputs, config: AlgorithmConfig, /
+    ) -> tuple[Float[Array, "batch time"], dict[str, Float[Array, "batch time"]]]: ...
+
+
+class Aggregation(Protocol):
+    """Weight of each trained token of a trajectory; the loss of an update is the weighted sum of its token losses.
+
+    ``token_counts`` are the trained tokens of **all** trajectories of the update, so that the loss depends neither on
+    packing, nor on microbatches, nor on the mesh. The weight of a trajectory without trained tokens is not used.
+    """
+
+    def __call__(
+        self, token_counts: Int[np.ndarray, "trajectories"], max_response_tokens: int, /
+    ) -> Float[np.ndarray, "trajectories"]: ...
+
+
+class Filter(Protocol):
+    """Reason for which a scored group is not trained, or None where it is kept."""
+
+    def __call__(self, group: Group, /) -> str | None: ...
+
+
+class Registry(Generic[Function]):
+    """The functions of one slot, by name.
+
+    Args:
+        slot: what the functions are, for messages.
+        key: path of the config key that names one.
+        package: package whose modules hold the built-in ones; imported at the first look-up.
+    """
+
+    def __init__(self, slot: str, key: str, package: str) -> None:
+        self.slot = slot
+        self.key = key
+        self._package = package
+        self._entries: dict[str, Function] = {}
+        self._discovered = False
+
+    def register(self, name: str) -> Callable[[Function], Function]:
+        """Decorator that adds a function; a later one of the same name replaces it, so that a cell can be re-run."""
+
+        def add(function: Function) -> Function:
+            self._discover()
+            self._entries[name] = function
+            return function
+
+        return add
+
+    def names(self) -> list[str]:
+        """All names, sorted."""
+        self._discover()
+        return sorted(self._entries)
+
+    def get(self, name: str) -> Function:
+        """The function of that name, or the one that ``module:function`` points to.
+
+        Raises:
+            ConfigError: no such name, module or function; the closest names are in the message.
+        """
+        if ":" in name:
+            return self._imported(name)
+        self._discover()
+        if name in self._entries:
+            return self._entries[name]
+        close = difflib.get_close_matches(name, self._entries, n=3, cutoff=0.5)
+        hint = f"closest: {', '.join(close)}" if close else f"there are: {', '.join(self.names())}"
+        raise ConfigError(f"{self.key}={name!r}: no such {self.slot}; {hint}")
+
+    def _discover(self) -> None:
+        # A user's entry must not be overwritten by the built-in of the same name, so built-ins are imported first;
+        # the flag is set before, because their own decorators come back here.
+        if self._discovered:
+            return
+        self._discovered = True
+        package = importlib.import_module(self._package)
+        for module in pkgutil.iter_modules(package.__path__):
+            importlib.import_module(f"{self._package}.{module.name}")
+
+    def _imported(self, target: str) -> Function:
+        module, _, attribute = target.partition(":")
+        try:
+            function = getattr(importlib.import_module(module), attribute)
+        except (ImportError, AttributeError, ValueError) as error:
+            raise ConfigError(f"{self.key}={target!r}: cannot be imported ({error}); write module:function") from error
+        if not callable(function):
+            raise ConfigError(f"{self.key}={target!r}: not a function but a {type(function).__name__}")
+        return function
+
+
+advantages: Registry[Advantage] = Registry("advantage", "algorithm.adv_estimator", "rljax.algorithms.advantage")
+policy_losses: Registry[PolicyLoss] = Registry("policy loss", "algorithm.pg_variant", "rljax.algorithms.policy_loss")
+aggregations: Registry[Aggregation] = Registry("aggregation", "algorithm.aggregation", "rljax.algorithms.aggregation")
+filters: Registry[Filter] = Registry("filter", "algorithm.filters", "rljax.algorithms.filter")
+
+
+def check_names(config: AlgorithmConfig) -> None:
+    """Looks every name of the config up.
+
+    Raises:
+        ConfigError: one of them leads nowhere.
+    """
+    advantages.get(config.adv_estimator)
+    aggregations.get(config.aggregation)
+    for name in config.filters:
+        filters.get(name)
+    policy_losses.get(config.pg_variant)
+
+
+def batch_advantages(groups: Sequence[Group], config: AlgorithmConfig) -> Float[np.ndarray, "trajectories"]:
+    """Advantage of every trajectory, float32, in batch order (group by group, members in order).
+
+    Groups of different sizes are handed to the advantage function size by size.
+
+    Raises:
+        ValueError: the advantage function returned another shape, or something that is not finite.
+    """
+    estimate = advantages.get(config.adv_estimator)
+    sizes = np.array([len(group.trajectories) for group in groups], np.int64)
+    result = np.zeros(int(sizes.sum()), np.float32)
+    starts = np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.int64)
+    for size in np.unique(sizes[sizes > 0]):
+        chosen = np.flatnonzero(sizes == size)
+        rewards = np.array([[t.reward for t in groups[index].trajectories] for index in chosen], np.float64)
+        values = np.asarray(estimate(rewards, config))
+        if values.shape != rewards.shape or not np.isfinite(values).all():
+            raise ValueError(
+                f"algorithm.adv_estimator={config.adv_estimator!r}: returned {values.shape} for rewards of "
+                f"{rewards.shape}, or values that are not finite"
+            )
+        result[starts[chosen][:, None] + np.arange(size)] = values
+    return result

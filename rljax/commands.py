@@ -1,0 +1,145 @@
+"""What each mode of the command line does."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from rljax.config import Config
+
+
+def train(config: Config) -> int:
+    """Modes both and train: trains to the end, or to SIGTERM, after which the same command resumes."""
+    from rljax.run import Run
+
+    with Run(config, _progress) as run:
+        if run.finished:
+            print(f"{run.run_dir.root}: this run is finished; raise max_steps to go on, or choose another run_dir")
+            return 0
+        signal.signal(signal.SIGTERM, lambda *_: run.interrupt())
+        for _ in run:
+            pass
+        if run.interrupted:
+            print(f"stopped after a checkpoint; the same command resumes {run.run_dir.root}")
+            return 0
+    return _closing_lines(run.run_dir.root)
+
+
+def explore(config: Config) -> int:
+    """Mode explore: generates until the run ends or SIGTERM comes."""
+    from rljax.run import Run
+
+    def on_start(stop: Callable[[], None]) -> None:
+        signal.signal(signal.SIGTERM, lambda *_: stop())
+        signal.signal(signal.SIGINT, lambda *_: stop())
+
+    with Run(config, _progress) as run:
+        if run.finished:
+            print(f"{run.run_dir.root}: this run is finished")
+            return 0
+        run.explore(on_start)
+    print(f"explorer {config.explorer.name}: left; its open claims are handed back")
+    return 0
+
+
+def evaluate(config: Config) -> int:
+    """Mode evaluate: scores checkpoints on the validation tasksets."""
+    from rljax.pipeline.evaluate import evaluate as evaluated
+    from rljax.pipeline.run_dir import RunDir
+    from rljax.pipeline.setup import open_model
+
+    run = RunDir.create(config)
+    for steps, metrics in evaluated(config, run, open_model(config, run, _progress)):
+        scores = ", ".join(f"{name} {value:.4f}" for name, value in metrics.items() if name.endswith("/score"))
+        print(f"checkpoint {steps}: {scores}", flush=True)
+    print(f"written to {run.root / 'evaluation.json'}")
+    return 0
+
+
+def export(config: Config) -> int:
+    """Mode export: writes checkpoints as Hugging Face directories."""
+    from rljax.pipeline.evaluate import export as exported
+    from rljax.pipeline.run_dir import RunDir
+    from rljax.pipeline.setup import open_model
+
+    run = RunDir.create(config)
+    for path in exported(config, run, open_model(config, run, _progress)):
+        print(f"written to {path}")
+    return 0
+
+
+def replay(config: Config) -> int:
+    """Mode replay: trains the recorded batches again and compares with the checkpoints that the run left."""
+    from rljax.pipeline.replay import replay as replayed
+    from rljax.pipeline.run_dir import RunDir
+    from rljax.pipeline.setup import open_ledger, open_model
+
+    run = RunDir.existing(config)
+    different = 0
+    for done in replayed(config, run, open_ledger(config, run), open_model(config, run, _progress)):
+        if done.differing is not None:
+            verdict = "bit for bit the same" if not done.differing else f"{done.differing} parameters differ"
+            print(f"replayed to step {done.step}: {verdict}", flush=True)
+            different += done.differing
+    return 1 if different else 0
+
+
+def audit(config: Config) -> int:
+    """Mode audit: the ledger's balance."""
+    from rljax.ledger.audit import audit as audited
+    from rljax.ledger.database import Database
+    from rljax.pipeline.run_dir import RunDir
+
+    run = RunDir.existing(config)
+    report = audited(Database(run.ledger, None))
+    (run.root / "audit.json").write_text(json.dumps(report, indent=1) + "\n")
+    print(_audit_line(report))
+    for problem in report["problems"]:
+        print(f"rljax: audit: {problem}", file=sys.stderr)
+    return 0 if report["balanced"] else 1
+
+
+COMMANDS: dict[str, Callable[[Config], int]] = {
+    "both": train,
+    "train": train,
+    "explore": explore,
+    "evaluate": evaluate,
+    "export": export,
+    "replay": replay,
+    "audit": audit,
+}
+
+
+def _progress(label: str, fraction: float) -> None:
+    print(f"\r{label}: {fraction:4.0%}", end="\n" if fraction >= 1 else "", file=sys.stderr, flush=True)
+
+
+def _audit_line(report: dict[str, object]) -> str:
+    dropped, filtered = report["dropped"], report["filtered"]
+    assert isinstance(dropped, dict)
+    assert isinstance(filtered, dict)
+    return (
+        f"audit: {'balanced' if report['balanced'] else 'DOES NOT BALANCE'}: {report['claimed']} groups claimed = "
+        f"{report['trained']} trained + {report['open']} open + {sum(dropped.values())} dropped + "
+        f"{sum(filtered.values())} filtered; trained_twice {report['trained_twice']}; "
+        f"max_staleness {report['max_staleness']} (bound {report['staleness_bound']})"
+    )
+
+
+def _closing_lines(root: Path) -> int:
+    from rljax.observe.metrics import read_metrics
+
+    report = json.loads((root / "audit.json").read_text())
+    scores: dict[str, list[float]] = {}
+    for row in read_metrics(root):
+        for name, value in row.items():
+            if name.startswith("val/") and name.endswith("/score"):
+                scores.setdefault(name, []).append(value)
+    for name, values in scores.items():
+        print(f"{name}: {values[0]:.3f} -> {values[-1]:.3f} (best {max(values):.3f})")
+    print(_audit_line(report))
+    print(f"report: {root / 'report.html'}")
+    return 0 if report["balanced"] else 1

@@ -1,0 +1,43 @@
+"""Keeps the ledger told that this process is alive, from a thread that no compilation can hold up."""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+from rljax.ledger import processes
+from rljax.ledger.database import Database, LedgerError, StaleWriterError
+
+log = logging.getLogger(__name__)
+
+SECONDS = 1.0
+
+
+class Heartbeat:
+    """Registers a process and beats until it is closed."""
+
+    def __init__(self, db: Database, name: str, role: str) -> None:
+        """Raises LedgerError if a process of this name is alive."""
+        self._db = db
+        self._name = name
+        self._token = processes.register(db, name, role)
+        self._role = role
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._beat, name=f"heartbeat of {name}", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Says goodbye."""
+        self._done.set()
+        self._thread.join(timeout=10 * SECONDS)
+        processes.leave(self._db, self._name, self._token)
+
+    def _beat(self) -> None:
+        while not self._done.wait(SECONDS):
+            try:
+                processes.heartbeat(self._db, self._name, self._token)
+            except StaleWriterError as error:
+                log.warning("%s: %s", self._name, error)
+                return
+            except LedgerError as error:
+                log.warning("%s: heartbeat missed: %s", self._name, error)

@@ -1,0 +1,90 @@
+"""Runs an explorer in a thread of this process, beside the learner."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Mapping
+
+from rljax.ledger import processes
+from rljax.ledger.database import Database, RunFailedError
+from rljax.pipeline.explore import run_to_end
+from rljax.rollout.explorer import Explorer
+from rljax.tasks.rewards.runner import RewardRunner
+
+SHUTDOWN = 60.0
+"""Seconds that an explorer may take to hand its claims back."""
+
+
+class ExplorerThread:
+    """An explorer with an event loop and a thread of its own."""
+
+    def __init__(self, db: Database, name: str, explorer: Explorer, rewards: RewardRunner) -> None:
+        self._db = db
+        self._name = name
+        self._explorer = explorer
+        self._rewards = rewards
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopping = False
+        self._gauges: Mapping[str, float] = {}
+        self.error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name=f"explorer {name}", daemon=True)
+
+    def start(self) -> None:
+        """Starts exploring."""
+        self._thread.start()
+
+    def gauges(self) -> Mapping[str, float]:
+        """Sums over the engines, as of now; the last known ones while the explorer starts or ends."""
+        if self._loop is not None and self._thread.is_alive():
+            asked = asyncio.run_coroutine_threadsafe(self._explorer.gauges(), self._loop)
+            try:
+                self._gauges = asked.result(timeout=1.0)
+            except (TimeoutError, asyncio.CancelledError, RuntimeError):
+                asked.cancel()
+        return self._gauges
+
+    @property
+    def alive(self) -> bool:
+        """Whether it explores."""
+        return self._thread.is_alive()
+
+    def stop(self) -> None:
+        """Asks the explorer to hand its claims back and end. Any thread, any signal handler."""
+        self._stopping = True
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # a closed loop: it has ended by itself
+                self._loop.call_soon_threadsafe(self._explorer.stop)
+
+    def join(self, seconds: float) -> None:
+        """Waits for its end, so long at most."""
+        self._thread.join(seconds)
+
+    def close(self) -> None:
+        """Ends it.
+
+        Raises:
+            TimeoutError: it did not end in time.
+        """
+        self.stop()
+        if self._thread.ident is not None:
+            self._thread.join(SHUTDOWN)
+        if self._thread.is_alive():
+            waiting = self._explorer.waiting_for
+            raise TimeoutError(f"explorer {self._name}: did not end within {SHUTDOWN:g} s; waiting for {waiting}")
+
+    def _run(self) -> None:
+        try:
+            run_to_end(self._explorer, self._rewards, self._started)
+        except RunFailedError as error:
+            self.error = error
+        except BaseException as error:
+            self.error = error
+            message = f"explorer {self._name} ended: {type(error).__name__}: {error}"
+            processes.fail_run(self._db, self._name, message)
+
+    def _started(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        if self._stopping:
+            self._explorer.stop()

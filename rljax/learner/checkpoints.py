@@ -1,0 +1,148 @@
+"""Checkpoints of the learner's state: written in the background by Orbax, counted only once committed."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+from orbax.checkpoint import v1 as ocp
+
+from rljax.learner.state import TrainState
+
+SAVE_TIMEOUT = 1200.0
+"""Seconds that one checkpoint may take before the run fails."""
+
+_TRASH = ".deleting"
+
+
+class CheckpointError(RuntimeError):
+    """A checkpoint that could not be written or read: one line with what, where and what to do."""
+
+
+class Checkpoints:
+    """The checkpoints of a run: ``DIRECTORY/<step>``, a step being the number of batches trained.
+
+    One learner writes; any number of processes may read. At most one save is under way, and the state may be donated
+    as soon as `save` returns: Orbax has copied it to the host by then, or holds the host buffer so that XLA copies
+    instead of reusing it.
+
+    Args:
+        directory: made when the first checkpoint is saved.
+        keep: committed checkpoints kept; older ones are deleted once a newer one is committed.
+    """
+
+    def __init__(self, directory: Path, keep: int) -> None:
+        self.directory = directory
+        self.keep = keep
+        self._pending: tuple[int, Any] | None = None
+
+    def committed(self) -> list[int]:
+        """Steps of the committed checkpoints, oldest first."""
+        if not self.directory.is_dir():
+            return []
+        paths = [path for path in self.directory.iterdir() if path.name.isdecimal()]
+        return sorted(int(path.name) for path in paths if ocp.is_orbax_checkpoint(path))
+
+    def latest(self) -> int | None:
+        """Step of the newest committed checkpoint; None if there is none."""
+        return max(self.committed(), default=None)
+
+    def save(self, step: int, state: TrainState, metadata: Mapping[str, Any]) -> None:
+        """Starts to write a checkpoint; waits for the one before first. A checkpoint of the same step is replaced.
+
+        Args:
+            step: batches trained.
+            state: what to save.
+            metadata: anything that JSON can hold, given back by `metadata`.
+
+        Raises:
+            CheckpointError: this save could not be started, or the one before failed.
+        """
+        self.wait()
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            self._delete_leftovers()
+            with _context():
+                response = ocp.save_async(
+                    self.directory / str(step), state, overwrite=True, custom_metadata=dict(metadata)
+                )
+        except (OSError, ValueError) as error:
+            raise self._failed("write", step, error) from error
+        self._pending = (step, response)
+
+    def wait(self, timeout: float = SAVE_TIMEOUT) -> None:
+        """Returns when the save under way, if any, is committed, and deletes what is beyond `keep`.
+
+        Raises:
+            CheckpointError: it failed, or took longer than `timeout` seconds.
+        """
+        if self._pending is None:
+            return
+        (step, response), self._pending = self._pending, None
+        try:
+            response.result(timeout=timeout)
+        except Exception as error:  # Orbax re-raises whatever its writers met
+            raise self._failed("write", step, error) from error
+        for old in self.committed()[: -self.keep]:
+            self._delete(self.directory / str(old))
+
+    def restore(self, step: int, abstract_state: TrainState) -> TrainState:
+        """Reads a committed checkpoint, onto whatever devices the shardings of `abstract_state` name.
+
+        Args:
+            step: one of `committed`.
+            abstract_state: `jax.ShapeDtypeStruct` leaves with shardings; `Learner.abstract_state` makes it.
+
+        Raises:
+            CheckpointError: there is none of that step, or it does not fit `abstract_state`.
+        """
+        if step not in self.committed():
+            raise CheckpointError(f"no committed checkpoint of step {step} in {self.directory}; {self._present()}")
+        try:
+            state = ocp.load(self.directory / str(step), abstract_state)
+        except Exception as error:  # Orbax has no common base class for what it raises here
+            raise self._failed("read", step, error) from error
+        for path, want in jax.tree_util.tree_leaves_with_path(abstract_state.params):
+            got = state.params
+            for part in path:
+                got = got[part.key]
+            if got.shape != want.shape:
+                raise self._failed(
+                    "read", step, ValueError(f"{jax.tree_util.keystr(path)}: {got.shape}, not {want.shape}")
+                )
+        return state
+
+    def metadata(self, step: int) -> dict[str, Any]:
+        """What `save` was given as `metadata`."""
+        return dict(ocp.metadata(self.directory / str(step)).custom_metadata or {})
+
+    def _failed(self, verb: str, step: int, error: BaseException) -> CheckpointError:
+        reason = " ".join(str(error).split())[:300] or type(error).__name__
+        return CheckpointError(
+            f"could not {verb} the checkpoint of step {step} in {self.directory}: {reason}; {self._present()}"
+        )
+
+    def _present(self) -> str:
+        return f"committed there: {', '.join(map(str, self.committed())) or 'none'}"
+
+    def _delete(self, path: Path) -> None:
+        # Renamed first: a half-deleted directory must never look committed.
+        trash = path.with_name(path.name + _TRASH)
+        path.rename(trash)
+        shutil.rmtree(trash)
+
+    def _delete_leftovers(self) -> None:
+        for path in self.directory.iterdir():
+            if path.is_dir() and not (path.name.isdecimal() and ocp.is_orbax_checkpoint(path)):
+                shutil.rmtree(path)
+
+
+def _context() -> ocp.Context:
+    # Compression costs more time than it saves on weights. Directories are made before save_async returns, because a
+    # failure to make one later leaves Orbax's writers waiting for it until they time out.
+    arrays = ocp.options.ArrayOptions(saving=ocp.options.ArrayOptions.Saving(use_compression=False))
+    asynchronous = ocp.options.AsyncOptions(timeout_secs=int(SAVE_TIMEOUT), create_directories_asynchronously=False)
+    return ocp.Context(array_options=arrays, async_options=asynchronous)

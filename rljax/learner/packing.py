@@ -1,0 +1,222 @@
+"""Trajectories laid into rows of fixed length, by numpy on the host.
+
+A row holds several trajectories one after another, told apart by segment ids. A trajectory of n tokens takes at most
+n − 1 places: each place reads one token and predicts the next, and what comes after the last trained token changes
+nothing (attention is causal), so it is left out, as are trajectories without any trained token.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import jax
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from rljax.trajectory import Trajectory
+
+MAX_ROW_LENGTHS = 3
+ROW_LENGTH_MULTIPLE = 8  # keeps rows aligned for vector units without padding short rows much
+
+
+@dataclass(frozen=True)
+class RowShape:
+    """A shape that a batch can be packed into: ``[slots, rows, length]``.
+
+    Attributes:
+        length: tokens of a row.
+        rows: rows of a microbatch.
+        slots: microbatches that there is room for; the train step runs the filled ones only.
+    """
+
+    length: int
+    rows: int
+    slots: int
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Batch:
+    """Packed rows, every array ``[slot, row, time]`` on the host and ``[row, time]`` within one microbatch.
+
+    Attributes:
+        token_ids, positions: what the model reads; positions count from 0 within a trajectory.
+        segment_ids: int32, counted from 1 within a row; 0 is padding.
+        targets: the token that comes next in the same trajectory.
+        mask: whether the target is trained.
+        behaviour_logprobs: recorded log-probability of the target, in nats.
+        advantages, rewards, temperature: of the trajectory.
+        weights: what the target's loss is multiplied by; 0 where not trained. See `algorithms.registry.Aggregation`.
+    """
+
+    token_ids: Int[Array, "*slot row time"]
+    positions: Int[Array, "*slot row time"]
+    segment_ids: Int[Array, "*slot row time"]
+    targets: Int[Array, "*slot row time"]
+    mask: Bool[Array, "*slot row time"]
+    behaviour_logprobs: Float[Array, "*slot row time"]
+    advantages: Float[Array, "*slot row time"]
+    rewards: Float[Array, "*slot row time"]
+    temperature: Float[Array, "*slot row time"]
+    weights: Float[Array, "*slot row time"]
+
+
+@dataclass(frozen=True)
+class PackedBatch:
+    """A batch, how many of its microbatches are filled, and what they hold.
+
+    Attributes:
+        batch: numpy arrays.
+        microbatches: filled ones; they come first.
+        trained_tokens: targets under the mask.
+        fill: share of the filled microbatches' places that hold a token; 1 where there is none.
+    """
+
+    batch: Batch
+    microbatches: int
+    trained_tokens: int
+    fill: float
+
+
+def row_shapes(row_tokens: int, rows: int, trajectories: int, sequence_shards: int = 1) -> tuple[RowShape, ...]:
+    """The few shapes that a run packs into, longest row first; each costs one compilation, when first used.
+
+    The longest row has room for `row_tokens`; the others are a half and a quarter of it, and their microbatches have
+    two and four times the rows, so that a microbatch is the same number of tokens in each. Every shape has slots for
+    the worst case, one trajectory a row: its size depends on the config alone, and unused slots cost no computation.
+
+    Args:
+        row_tokens: tokens of the longest trajectory that a row must hold.
+        rows: rows of a microbatch of the longest rows.
+        trajectories: most trajectories that are packed at once.
+        sequence_shards: devices that a row is cut over.
+    """
+    multiple = ROW_LENGTH_MULTIPLE * sequence_shards
+    shapes: dict[int, RowShape] = {}
+    for halvings in range(MAX_ROW_LENGTHS):
+        length = -(-max(row_tokens - 1, 1) // (multiple << halvings)) * multiple
+        share = rows << halvings
+        shapes.setdefault(length, RowShape(length, share, -(-trajectories // share)))
+    return tuple(shapes.values())
+
+
+def best_fit_decreasing(
+    lengths: Int[np.ndarray, "segments"], capacity: int
+) -> tuple[Int[np.ndarray, "segments"], Int[np.ndarray, "segments"], Int[np.ndarray, "segments"], int]:
+    """Places segments into as few rows as the heuristic finds: longest first, each into the fullest row that fits it.
+
+    Uses at most 11/9 of the fewest rows possible (Johnson 1973). The result depends on the lengths alone, ties are
+    taken in order. Segments of length 0 go nowhere (row −1).
+
+    Args:
+        lengths: of the segments, at most `capacity`.
+        capacity: of a row.
+
+    Returns:
+        Row, offset within the row and rank within the row (from 1) of each segment, and the number of rows.
+    """
+    row_of = np.full(len(lengths), -1, np.int64)
+    offset_of = np.zeros(len(lengths), np.int64)
+    rank_of = np.zeros(len(lengths), np.int64)
+    free_rows: list[tuple[int, int]] = []  # (free places, row), sorted
+    ranks: list[int] = []
+    sizes = lengths.tolist()
+    for index in np.argsort(-lengths, kind="stable").tolist():
+        size = sizes[index]
+        if size == 0:
+            break
+        fit = bisect.bisect_left(free_rows, (size, -1))
+        if fit < len(free_rows):
+            free, row = free_rows.pop(fit)
+        else:
+            free, row = capacity, len(ranks)
+            ranks.append(0)
+        ranks[row] += 1
+        row_of[index], offset_of[index], rank_of[index] = row, capacity - free, ranks[row]
+        if free > size:
+            bisect.insort(free_rows, (free - size, row))
+    return row_of, offset_of, rank_of, len(ranks)
+
+
+def pack(
+    trajectories: Sequence[Trajectory],
+    advantages: Float[np.ndarray, "trajectories"],
+    weights: Float[np.ndarray, "trajectories"],
+    shapes: Sequence[RowShape],
+) -> PackedBatch:
+    """Packs the trajectories of one optimizer update. A pure function of its arguments.
+
+    Of the shapes whose rows hold the longest trajectory, it takes the one with the shortest rows (least attention)
+    among those that need at most 1/16 more microbatches than the fewest.
+
+    Args:
+        trajectories: in batch order.
+        advantages: of each trajectory.
+        weights: of each trained token of each trajectory.
+        shapes: what to choose from, as `row_shapes` makes them. A batch of more trajectories than they are for gets
+            twice the slots as often as it takes.
+
+    Raises:
+        ValueError: a trajectory is longer than the longest row, or trains its first token, which nothing predicts.
+    """
+    counts = np.array([len(t.token_ids) for t in trajectories], np.int64)
+    starts = np.cumsum(counts) - counts
+    mask = np.concatenate([t.loss_mask for t in trajectories] or [np.zeros(0, np.bool_)])
+    if mask[starts[counts > 0]].any():
+        raise ValueError("a trajectory trains its first token, but nothing comes before it that could predict it")
+    trained = np.flatnonzero(mask)
+    owners = np.repeat(np.arange(len(trajectories)), counts)[trained]
+    spans = np.zeros(len(trajectories), np.int64)
+    spans[owners] = trained - starts[owners]  # the last assignment stays: the last trained token of each
+
+    shape, (row, offset, rank, rows) = _choose(spans, shapes)
+    microbatches = -(-rows // shape.rows)
+    slots = shape.slots
+    while slots < microbatches:
+        slots *= 2
+    inside = np.arange(int(spans.sum())) - np.repeat(np.cumsum(spans) - spans, spans)
+    source = np.repeat(starts, spans) + inside
+    target = np.repeat(row * shape.length + offset, spans) + inside
+
+    def lay(values: np.ndarray, dtype: type, fill: float = 0) -> np.ndarray:
+        laid = np.full(slots * shape.rows * shape.length, fill, dtype)
+        laid[target] = values
+        return laid.reshape(slots, shape.rows, shape.length)
+
+    token_ids = np.concatenate([t.token_ids for t in trajectories] or [np.zeros(0, np.int32)])
+    logprobs = np.concatenate([t.logprobs for t in trajectories] or [np.zeros(0, np.float32)])
+    predicted = mask[source + 1]
+    batch = Batch(
+        token_ids=lay(token_ids[source], np.int32),
+        positions=lay(inside, np.int32),
+        segment_ids=lay(np.repeat(rank, spans), np.int32),
+        targets=lay(token_ids[source + 1], np.int32),
+        mask=lay(predicted, np.bool_),
+        behaviour_logprobs=lay(np.where(predicted, logprobs[source + 1], 0), np.float32),
+        advantages=lay(np.repeat(advantages, spans), np.float32),
+        rewards=lay(np.repeat(np.array([t.reward for t in trajectories], np.float32), spans), np.float32),
+        temperature=lay(np.repeat(np.array([t.temperature for t in trajectories], np.float32), spans), np.float32, 1),
+        weights=lay(np.where(predicted, np.repeat(weights, spans), 0), np.float32),
+    )
+    places = microbatches * shape.rows * shape.length
+    return PackedBatch(batch, microbatches, len(trained), len(source) / places if places else 1.0)
+
+
+Placement = tuple[np.ndarray, np.ndarray, np.ndarray, int]
+
+
+def _choose(spans: Int[np.ndarray, "trajectories"], shapes: Sequence[RowShape]) -> tuple[RowShape, Placement]:
+    longest = int(spans.max(initial=0))
+    fitting = [shape for shape in shapes if shape.length >= longest]
+    if not fitting:
+        raise ValueError(
+            f"a trajectory has {longest + 1} tokens, a row holds {max(s.length for s in shapes) + 1}: raise "
+            "learner.max_tokens_per_row, or model.max_prompt_tokens or model.max_response_tokens"
+        )
+    placements = [best_fit_decreasing(spans, shape.length) for shape in fitting]
+    needed = [-(-rows // shape.rows) for shape, (*_, rows) in zip(fitting, placements, strict=True)]
+    most = min(needed) * 17 / 16
+    chosen = max(index for index, microbatches in enumerate(needed) if microbatches <= most)
+    return fitting[chosen], placements[chosen]

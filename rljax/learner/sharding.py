@@ -1,0 +1,144 @@
+"""Every sharding rule: which mesh axis cuts which dimension of parameters, optimizer state, batch and activations.
+
+A rule names one entry per dimension: a mesh axis, several, or None. An entry whose axes do not divide its dimension
+evenly is dropped, so that the dimension is replicated: a model with two key-value heads still runs on eight devices.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from rljax.config import MeshConfig
+from rljax.config_checks import ConfigError, device_indices
+
+AXES = ("data", "fsdp", "sequence", "expert", "tensor")
+BATCH = ("data", "fsdp")
+Rule = tuple[str | tuple[str, ...] | None, ...]
+
+# Parameters by their last name; those of layers have the layer as their first dimension. Megatron's pairing over
+# `tensor` (columns, then rows) needs one reduction per attention and per MLP.
+PARAMETERS: Mapping[str, Rule] = {
+    "embedding": ("tensor", "fsdp"),
+    "head": ("fsdp", "tensor"),
+    "final_norm": (None,),
+    "attention_norm": (None, None),
+    "mlp_norm": (None, None),
+    "query": (None, "fsdp", "tensor"),
+    "key": (None, "fsdp", "tensor"),
+    "value": (None, "fsdp", "tensor"),
+    "output": (None, "tensor", "fsdp"),
+    "query_bias": (None, "tensor"),
+    "key_bias": (None, "tensor"),
+    "value_bias": (None, "tensor"),
+    "output_bias": (None, None),
+    "query_norm": (None, None),
+    "key_norm": (None, None),
+    "gate": (None, "fsdp", "tensor"),
+    "up": (None, "fsdp", "tensor"),
+    "down": (None, "tensor", "fsdp"),
+}
+
+# Activations by the names that the model gives them; `logits` are those of one chunk of tokens.
+ACTIVATIONS: Mapping[str, Rule] = {
+    "hidden": (BATCH, "sequence", None),
+    "heads": (BATCH, "sequence", "tensor", None),
+    "mlp": (BATCH, "sequence", "tensor"),
+    "logits": ((*BATCH, "sequence"), "tensor"),
+}
+
+BATCH_ROWS: Rule = (None, BATCH, "sequence")
+
+
+def select_devices(devices: str, count: int) -> list[jax.Device]:
+    """The devices that a config's ``auto``, ``cpu``, ``cpu:0-3`` or ``gpu:0-3,6`` names; the first `count` of them.
+
+    Raises:
+        ConfigError: the platform or an index is not there, or fewer than `count` devices are.
+    """
+    platform, indices = device_indices(devices)
+    try:
+        present = jax.devices() if platform == "auto" else jax.devices(platform)
+    except RuntimeError as error:
+        raise ConfigError(f"learner.devices={devices!r}: this machine has no {platform} ({error})") from error
+    chosen = [d for d in present if indices is None or present.index(d) in indices]
+    if len(chosen) < count:
+        raise ConfigError(
+            f"learner.mesh: multiplies to {count} devices, learner.devices={devices!r} gives {len(chosen)} "
+            f"({', '.join(str(d) for d in chosen) or 'none'})"
+        )
+    return chosen[:count]
+
+
+def make_mesh(mesh: MeshConfig, devices: Sequence[jax.Device]) -> Mesh:
+    """The learner's mesh over `devices`, row-major, so that neighbours share the tensor axis.
+
+    Raises:
+        ValueError: the number of devices is not the product of the axes.
+    """
+    shape = tuple(getattr(mesh, axis) for axis in AXES)
+    if len(devices) != math.prod(shape):
+        raise ValueError(
+            f"the mesh {dict(zip(AXES, shape, strict=True))} needs {math.prod(shape)} devices, got {len(devices)}"
+        )
+    return Mesh(np.array(devices).reshape(shape), AXES, axis_types=(AxisType.Auto,) * len(AXES))
+
+
+def spec(rule: Rule, shape: Sequence[int], mesh: Mesh) -> P:
+    """The partition of an array of that shape under a rule; entries that do not divide their dimension are dropped.
+
+    Raises:
+        ValueError: the rule has another number of dimensions, or names a mesh axis twice.
+    """
+    if len(rule) != len(shape):
+        raise ValueError(f"sharding rule {rule} has {len(rule)} dimensions, the array {tuple(shape)} has {len(shape)}")
+    groups = [() if entry is None else (entry,) if isinstance(entry, str) else entry for entry in rule]
+    axes = [axis for group in groups for axis in group]
+    if len(set(axes)) != len(axes):
+        raise ValueError(f"sharding rule {rule} names a mesh axis twice")
+    fits = [
+        size % math.prod(mesh.shape[axis] for axis in group) == 0 for group, size in zip(groups, shape, strict=True)
+    ]
+    return P(*[entry if fit else None for entry, fit in zip(rule, fits, strict=True)])
+
+
+def parameter_shardings(tree: Any, mesh: Mesh) -> Any:
+    """Shardings of a tree of parameters, or of optimizer state made of such trees; scalars are replicated.
+
+    Args:
+        tree: leaves with a ``shape``; the last name on the way to each is that of its parameter.
+        mesh: of the learner.
+
+    Raises:
+        ValueError: a parameter has no rule.
+    """
+
+    def place(path: tuple[Any, ...], leaf: Any) -> NamedSharding:
+        if not leaf.shape:
+            return NamedSharding(mesh, P())
+        name = str(getattr(path[-1], "key", path[-1]))
+        if name not in PARAMETERS:
+            raise ValueError(f"parameter {name!r} has no sharding rule; add one to rljax/learner/sharding.py")
+        return NamedSharding(mesh, spec(PARAMETERS[name], leaf.shape, mesh))
+
+    return jax.tree_util.tree_map_with_path(place, tree)
+
+
+def batch_sharding(shape: Sequence[int], mesh: Mesh) -> NamedSharding:
+    """Sharding of ``[slot, row, time]`` arrays: rows over data and fsdp, time over sequence."""
+    return NamedSharding(mesh, spec(BATCH_ROWS, shape, mesh))
+
+
+def constrain_activations(mesh: Mesh) -> Callable[[jax.Array, str], jax.Array]:
+    """The function that the model calls on its activations, by name, to have them laid over the mesh."""
+
+    def constrain(x: jax.Array, name: str) -> jax.Array:
+        return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, spec(ACTIVATIONS[name], x.shape, mesh)))
+
+    return constrain

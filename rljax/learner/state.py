@@ -1,0 +1,77 @@
+"""What the learner learns: parameters and optimizer state, and the optimizer that moves them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Float, Int
+
+from rljax.config import Config, OptimizerConfig
+from rljax.models.transformer import Params
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class TrainState:
+    """All that a checkpoint holds.
+
+    Attributes:
+        params: float32 master weights.
+        opt_state: Adam's moments (float32) and the count of updates made, skipped ones excluded.
+        step: batches trained.
+    """
+
+    params: Params
+    opt_state: Any
+    step: int
+
+
+def updates_per_step(config: Config) -> int:
+    """Optimizer updates that one batch is cut into."""
+    minibatch = config.algorithm.minibatch_size or config.rollout_batch_size
+    return config.algorithm.ppo_epochs * (config.rollout_batch_size // minibatch)
+
+
+def learning_rate(config: OptimizerConfig, total_updates: int) -> optax.Schedule:
+    """Learning rate of update n, counted from 0.
+
+    Rises linearly to the peak over the first `warmup_steps` updates (peak/warmup at n = 0, so that none is wasted),
+    then stays, or falls in a straight line or half a cosine to `min_lr_ratio` of the peak at `total_updates`.
+    """
+    warmup, floor = config.warmup_steps, config.min_lr_ratio
+    falling = max(total_updates - warmup, 1)
+
+    def rate(count: Int[Array, ""] | int) -> Float[Array, ""]:
+        progress = jnp.clip((jnp.asarray(count, jnp.float32) - warmup) / falling, 0.0, 1.0)
+        shapes = {
+            "constant": jnp.ones_like(progress),
+            "linear": 1 - progress,
+            "cosine": 0.5 * (1 + jnp.cos(jnp.pi * progress)),
+        }
+        share = floor + (1 - floor) * shapes[config.schedule]
+        return config.learning_rate * share * jnp.minimum((jnp.asarray(count, jnp.float32) + 1) / max(warmup, 1), 1.0)
+
+    return rate
+
+
+def make_optimizer(config: OptimizerConfig, total_updates: int) -> optax.GradientTransformation:
+    """AdamW (Loshchilov & Hutter 2019) behind clipping by the global gradient norm."""
+    adamw = optax.adamw(
+        learning_rate(config, total_updates),
+        b1=config.beta1,
+        b2=config.beta2,
+        eps=config.eps,
+        weight_decay=config.weight_decay,
+    )
+    if config.grad_clip is None:
+        return adamw
+    return optax.chain(optax.clip_by_global_norm(config.grad_clip), adamw)
+
+
+def updates_made(opt_state: Any) -> Int[Array, ""]:
+    """Updates that an optimizer state of `make_optimizer` has seen."""
+    return optax.tree_utils.tree_get_all_with_path(opt_state, "count")[0][1]

@@ -1,0 +1,62 @@
+"""The command line: parse, check, dispatch on mode.
+
+    python -m rljax.main --config=configs/quickstart.py --config.max_steps=50
+
+Exit codes: 0 done (or asked to stop), 1 the run failed or the audit does not balance, 2 the config is refused.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+from collections.abc import Sequence
+
+from rljax.config_checks import ConfigError
+from rljax.config_edge import key_help, load_config, parse_arguments
+
+REFUSED, FAILED = 2, 1
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command line; returns the exit code. One line on stderr says what failed and what to do."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if not arguments or {"-h", "--help"} & set(arguments):
+        print(__doc__)
+        print("\n".join(f"  --config.{path}={default}\n      {meaning}" for path, default, meaning in key_help()))
+        return 0
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    try:
+        path, overrides = parse_arguments(arguments)
+        config = load_config(path, overrides)
+    except ConfigError as error:
+        return _say(error, REFUSED)
+    from rljax import commands
+
+    try:
+        return commands.COMMANDS[config.mode](config)
+    except ConfigError as error:
+        return _say(error, REFUSED)
+    except KeyboardInterrupt:
+        return _say("interrupted; the same command resumes", 128 + signal.SIGINT)
+    except Exception as error:
+        if os.environ.get("RLJAX_TRACEBACK"):
+            raise
+        return _say(error, FAILED)
+
+
+def _say(error: BaseException | str, code: int) -> int:
+    line = " ".join(str(error).split()) or type(error).__name__
+    kind = "" if isinstance(error, str | ConfigError) or not _is_foreign(error) else f"{type(error).__name__}: "
+    hint = "" if not kind else " (RLJAX_TRACEBACK=1 shows where)"
+    print(f"rljax: {kind}{line}{hint}", file=sys.stderr)
+    return code
+
+
+def _is_foreign(error: BaseException) -> bool:
+    return not type(error).__module__.startswith(("rljax", "sidecar")) and not isinstance(error, TimeoutError)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,186 @@
+"""Hugging Face model directories: `config.json`, safetensors (one file, or shards with an index), tokenizer files."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save_file
+
+from rljax.models.architecture import Architecture
+from rljax.models.hf_names import from_hf, tensor_shapes
+from rljax.models.transformer import Params
+
+_WEIGHTS = "model.safetensors"
+_INDEX = "model.safetensors.index.json"
+_SHARD_BYTES = 5_000_000_000
+_DTYPES = {"fp32": ("float32", np.dtype(np.float32)), "bf16": ("bfloat16", np.dtype(ml_dtypes.bfloat16))}
+_TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "tokenizer.model",
+    "chat_template.jinja",
+    "generation_config.json",
+)
+_SPECIAL_IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
+
+
+def read_config(directory: Path) -> dict[str, Any]:
+    """The fields of a directory's `config.json`.
+
+    Raises:
+        ValueError: when it is missing or is no JSON object.
+    """
+    file = Path(directory) / "config.json"
+    try:
+        config = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ValueError(f"{directory} is no Hugging Face model directory: it has no config.json") from None
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{file} is no valid JSON: {error}") from None
+    if not isinstance(config, dict):
+        raise ValueError(f"{file} is no JSON object")
+    return config
+
+
+def load_architecture(directory: Path) -> Architecture:
+    """What `config.json` describes.
+
+    Raises:
+        ValueError: when it is missing, or describes a model that is not supported; names the directory.
+    """
+    config = read_config(directory)
+    try:
+        return Architecture.from_hf(config)
+    except ValueError as error:
+        raise ValueError(f"{directory}: {error}") from None
+
+
+def load_directory(path: Path) -> tuple[Architecture, Params]:
+    """A model's architecture and its parameters, float32 numpy arrays, whatever dtype and files it is stored in.
+
+    Raises:
+        ValueError: one line that names the directory and what is missing, unreadable or unsupported.
+    """
+    path = Path(path)
+    architecture = load_architecture(path)
+    tensors: dict[str, np.ndarray] = {}
+    for file in _weight_files(path):
+        try:
+            tensors.update(load_file(file))
+        except FileNotFoundError:
+            raise ValueError(f"{path}: the weight file {file.name} is missing") from None
+        except SafetensorError as error:
+            raise ValueError(f"{file} is damaged or incomplete ({error}); fetch it again") from None
+    try:
+        return architecture, from_hf(tensors, architecture)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+def _weight_files(path: Path) -> list[Path]:
+    if (path / _WEIGHTS).exists():
+        return [path / _WEIGHTS]
+    if (path / _INDEX).exists():
+        index = json.loads((path / _INDEX).read_text(encoding="utf-8"))
+        return [path / name for name in sorted(set(index["weight_map"].values()))]
+    raise ValueError(f"{path} has neither {_WEIGHTS} nor {_INDEX}; only safetensors weights are read")
+
+
+def save_directory(
+    path: Path,
+    architecture: Architecture,
+    named_tensors: Mapping[str, np.ndarray],
+    tokenizer_source: Path | None,
+    dtype: str,
+    shard_bytes: int = _SHARD_BYTES,
+) -> None:
+    """Writes a directory that transformers and vLLM load. It appears whole or not at all.
+
+    Args:
+        path: the directory; must not exist.
+        architecture: of the model.
+        named_tensors: every tensor under its Hugging Face name.
+        tokenizer_source: a model directory whose tokenizer files and special token ids are copied; None: none are.
+        dtype: of the stored weights, ``fp32`` or ``bf16``.
+        shard_bytes: the weights are cut into files of at most this size (one tensor may exceed it).
+
+    Raises:
+        FileExistsError: when `path` exists, also when another process made it meanwhile.
+        ValueError: for tensors that do not fit the architecture.
+    """
+    path = Path(path)
+    expected = tensor_shapes(architecture)
+    if {name: tuple(t.shape) for name, t in named_tensors.items()} != expected:
+        raise ValueError(f"{path} was not written: the tensors are not those of the architecture")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
+    try:
+        draft.chmod(0o755)  # mkdtemp makes it private
+        config = architecture.to_hf() | {"dtype": _DTYPES[dtype][0], "torch_dtype": _DTYPES[dtype][0]}
+        if tokenizer_source is not None:
+            config |= _copy_tokenizer(Path(tokenizer_source), draft)
+        (draft / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+        _write_weights(draft, named_tensors, _DTYPES[dtype][1], shard_bytes)
+        publish_directory(draft, path)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def publish_directory(draft: Path, path: Path) -> None:
+    """Renames a finished directory to its final name.
+
+    Raises:
+        FileExistsError: when `path` exists; it is left as it is.
+    """
+    try:
+        os.rename(draft, path)
+    except OSError as error:
+        if path.exists():
+            raise FileExistsError(f"{path} exists already; remove it or choose another directory") from None
+        raise error
+
+
+def _copy_tokenizer(source: Path, target: Path) -> dict[str, Any]:
+    for name in _TOKENIZER_FILES:
+        if (source / name).exists():
+            shutil.copyfile(source / name, target / name)
+    if not (source / "config.json").exists():
+        return {}
+    config = read_config(source)
+    return {key: config[key] for key in _SPECIAL_IDS if config.get(key) is not None}
+
+
+def _write_weights(directory: Path, tensors: Mapping[str, np.ndarray], dtype: np.dtype, shard_bytes: int) -> None:
+    shards: list[list[str]] = [[]]
+    filled = 0
+    for name, tensor in tensors.items():
+        size = tensor.size * dtype.itemsize
+        if shards[-1] and filled + size > shard_bytes:
+            shards.append([])
+            filled = 0
+        shards[-1].append(name)
+        filled += size
+    places: dict[str, str] = {}
+    for number, names in enumerate(shards, 1):
+        file = _WEIGHTS if len(shards) == 1 else f"model-{number:05d}-of-{len(shards):05d}.safetensors"
+        # safetensors writes memory as it lies: a transposed view must become contiguous first
+        arrays = {name: np.ascontiguousarray(tensors[name], dtype=dtype) for name in names}
+        save_file(arrays, directory / file, metadata={"format": "pt"})
+        places |= dict.fromkeys(names, file)
+    if len(shards) > 1:
+        total = sum(tensor.size for tensor in tensors.values()) * dtype.itemsize
+        index = {"metadata": {"total_size": total}, "weight_map": places}
+        (directory / _INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")

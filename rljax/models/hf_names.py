@@ -1,0 +1,112 @@
+"""Between the stacked parameter tree and the flat names and shapes of Hugging Face."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rljax.models.architecture import Architecture
+from rljax.models.transformer import Params, abstract_params
+
+_LAYER = {
+    "attention_norm": "input_layernorm.weight",
+    "query": "self_attn.q_proj.weight",
+    "key": "self_attn.k_proj.weight",
+    "value": "self_attn.v_proj.weight",
+    "output": "self_attn.o_proj.weight",
+    "query_bias": "self_attn.q_proj.bias",
+    "key_bias": "self_attn.k_proj.bias",
+    "value_bias": "self_attn.v_proj.bias",
+    "output_bias": "self_attn.o_proj.bias",
+    "query_norm": "self_attn.q_norm.weight",
+    "key_norm": "self_attn.k_norm.weight",
+    "mlp_norm": "post_attention_layernorm.weight",
+    "gate": "mlp.gate_proj.weight",
+    "up": "mlp.up_proj.weight",
+    "down": "mlp.down_proj.weight",
+}
+_TOP = {"embedding": "model.embed_tokens.weight", "final_norm": "model.norm.weight", "head": "lm_head.weight"}
+_IGNORED = ("rotary_emb.inv_freq",)  # a constant that old checkpoints carry
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where a tensor lives in the tree: its key, its layer (None at the top), whether it is stored transposed."""
+
+    key: str
+    layer: int | None
+    transposed: bool
+    shape: tuple[int, ...]
+
+
+def _places(architecture: Architecture) -> dict[str, _Place]:
+    tree = abstract_params(architecture)
+    places = {}
+    for key, name in _TOP.items():
+        if key in tree:
+            transposed = key == "head"
+            shape = tree[key].shape
+            places[name] = _Place(key, None, transposed, shape[::-1] if transposed else shape)
+    for layer in range(architecture.num_layers):
+        for key, leaf in tree["layers"].items():
+            # torch's Linear keeps [out, in]; ours are [in, out]
+            transposed = len(leaf.shape) == 3
+            shape = leaf.shape[:0:-1] if transposed else leaf.shape[1:]
+            places[f"model.layers.{layer}.{_LAYER[key]}"] = _Place(key, layer, transposed, shape)
+    return places
+
+
+def tensor_shapes(architecture: Architecture) -> dict[str, tuple[int, ...]]:
+    """The Hugging Face name and shape of every tensor of the model; a tied head has none."""
+    return {name: tuple(place.shape) for name, place in _places(architecture).items()}
+
+
+def to_hf(params: Params, architecture: Architecture) -> dict[str, jax.Array]:
+    """The parameters under Hugging Face names: unstacked, [out, in], dtype unchanged. Can be jitted."""
+    tensors = {}
+    for name, place in _places(architecture).items():
+        array = params[place.key] if place.layer is None else params["layers"][place.key][place.layer]
+        tensors[name] = jnp.swapaxes(array, 0, 1) if place.transposed else array
+    return tensors
+
+
+def from_hf(tensors: Mapping[str, np.ndarray], architecture: Architecture) -> Params:
+    """The stacked float32 parameter tree, as numpy arrays, of a model's Hugging Face tensors.
+
+    Args:
+        tensors: name to array in any float dtype; `lm_head.weight` may be there in a tied model, where it is ignored.
+        architecture: of the model.
+
+    Raises:
+        ValueError: naming the first tensors that are missing, unexpected or of the wrong shape.
+    """
+    places = _places(architecture)
+    _check(tensors, places, architecture.tie_embeddings)
+    params: Params = {"layers": {}}
+    for name, place in places.items():
+        array = np.asarray(tensors[name])
+        array = array.T if place.transposed else array
+        if place.layer is None:
+            params[place.key] = np.ascontiguousarray(array, dtype=np.float32)
+            continue
+        if place.key not in params["layers"]:
+            params["layers"][place.key] = np.empty((architecture.num_layers, *array.shape), np.float32)
+        params["layers"][place.key][place.layer] = array
+    return params
+
+
+def _check(tensors: Mapping[str, np.ndarray], places: Mapping[str, _Place], tied: bool) -> None:
+    missing = sorted(set(places) - set(tensors))
+    ignored = {name for name in tensors if name.endswith(_IGNORED) or (tied and name == _TOP["head"])}
+    unexpected = sorted(set(tensors) - set(places) - ignored)
+    if missing:
+        raise ValueError(f"the model lacks {len(missing)} tensors, the first is {missing[0]}")
+    if unexpected:
+        raise ValueError(f"the model has {len(unexpected)} tensors that nothing reads, the first is {unexpected[0]}")
+    for name, place in places.items():
+        if tuple(tensors[name].shape) != tuple(place.shape):
+            raise ValueError(f"tensor {name} has shape {list(tensors[name].shape)}, expected {list(place.shape)}")

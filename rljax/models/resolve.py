@@ -1,0 +1,81 @@
+"""From what `model.path` says to a Hugging Face directory on this machine."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from rljax.config import ModelConfig
+from rljax.models.hf_files import load_architecture
+
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+_HUB_FILES = ("*.json", "*.safetensors", "*.txt", "*.jinja", "tokenizer.model")
+
+
+class ModelNotFound(FileNotFoundError):
+    """A model that is not on this machine and cannot be fetched."""
+
+
+def resolve_model(
+    model: ModelConfig, seed: int, directory: Path, progress: Callable[[str, float], None] | None = None
+) -> Path:
+    """The directory of the model that `model.path` names, made or fetched where need be.
+
+    Args:
+        model: the config; its `path` is ``tiny``, ``smollm2-135m``, a directory or a hub id.
+        seed: from which ``tiny`` is made.
+        directory: the run's; ``tiny`` goes to its ``model``.
+        progress: told what is being done, and which fraction of it is done.
+
+    Returns:
+        A directory with `config.json`, safetensors and tokenizer files.
+
+    Raises:
+        ModelNotFound: one line: what is missing, where, what to do.
+        ValueError: for a directory that holds no supported model.
+    """
+    if model.path == "tiny":
+        from rljax.models.tiny import make_tiny
+
+        return make_tiny(model, seed, Path(directory) / "model")
+    if model.path == "smollm2-135m":
+        from rljax.models.smollm2 import DownloadError, smollm2_directory
+
+        try:
+            return smollm2_directory(progress)
+        except DownloadError as error:
+            raise ModelNotFound(f"model.path=smollm2-135m: {error}") from None
+    path = Path(model.path).expanduser()
+    if not path.is_dir():
+        path = _download(model.path, progress)
+    load_architecture(path)
+    return path
+
+
+def _download(name: str, progress: Callable[[str, float], None] | None) -> Path:
+    if not _HUB_ID.fullmatch(name):
+        raise ModelNotFound(
+            f"model.path={name}: there is no such directory; give a directory, a hub id (owner/name), "
+            "smollm2-135m or tiny"
+        )
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
+
+    if progress is not None:
+        progress(f"downloading {name}", 0.0)
+    problem = f"model.path={name}: there is no such directory, and"
+    try:
+        found = Path(snapshot_download(name, allow_patterns=list(_HUB_FILES)))
+    except GatedRepoError:
+        raise ModelNotFound(f"{problem} the hub model is gated; accept its terms, then `hf auth login`") from None
+    except RepositoryNotFoundError:
+        raise ModelNotFound(f"{problem} the hub has no such public model; check the name") from None
+    except Exception as error:  # the hub client lets the errors of whichever HTTP library it uses through
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise ModelNotFound(
+            f"{problem} it cannot be downloaded from the hub ({reason}); copy the model here and give its directory"
+        ) from None
+    if progress is not None:
+        progress(f"{name} is ready", 1.0)
+    return found

@@ -1,0 +1,59 @@
+"""The `tiny` model: a small random transformer with a tokenizer of its own, made from the run's seed."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from rljax.config import ModelConfig
+from rljax.models.architecture import Architecture
+from rljax.models.hf_files import load_architecture, save_directory
+from rljax.models.hf_names import to_hf
+from rljax.models.tokenizer import save_tiny_tokenizer, tiny_vocabulary
+from rljax.models.transformer import init_params
+
+_LEAST_POSITIONS = 2048
+
+
+def tiny_architecture(model: ModelConfig) -> Architecture:
+    """The shape that `model.tiny` asks for, with the vocabulary of the tiny tokenizer."""
+    tiny = model.tiny
+    return Architecture(
+        family=tiny.family,
+        vocab_size=len(tiny_vocabulary()),
+        hidden_size=tiny.hidden_size,
+        intermediate_size=tiny.intermediate_size,
+        num_layers=tiny.num_layers,
+        num_heads=tiny.num_heads,
+        num_kv_heads=tiny.num_kv_heads,
+        head_dim=tiny.head_dim,
+        tie_embeddings=tiny.tie_embeddings,
+        attention_bias=tiny.family == "qwen2",
+        qk_norm=tiny.family == "qwen3",
+        max_position_embeddings=max(_LEAST_POSITIONS, model.max_prompt_tokens + model.max_response_tokens),
+    )
+
+
+def make_tiny(model: ModelConfig, seed: int, directory: Path) -> Path:
+    """Makes the model directory if it is not there. Processes may race: one of them makes it, all see it whole.
+
+    Raises:
+        ValueError: when `directory` holds a model of another shape.
+    """
+    architecture = tiny_architecture(model)
+    if not directory.exists():
+        params = jax.jit(init_params, static_argnums=0)(architecture, seed)
+        tensors = {name: np.asarray(tensor) for name, tensor in to_hf(params, architecture).items()}
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".tokenizer-", dir=directory.parent) as draft:
+            save_tiny_tokenizer(Path(draft))
+            with contextlib.suppress(FileExistsError):  # another process was faster, with the same seed
+                save_directory(directory, architecture, tensors, Path(draft), "fp32")
+    found = load_architecture(directory)
+    if found != architecture:
+        raise ValueError(f"{directory} holds a model of another shape than model.tiny asks for; use another run_dir")
+    return directory

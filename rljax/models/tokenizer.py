@@ -1,0 +1,71 @@
+"""Tokenizers: that of a model directory, and the small one of the `tiny` model."""
+
+from __future__ import annotations
+
+import functools
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tokenizers import AddedToken, Tokenizer, decoders, models
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+_PAD, _UNKNOWN, _END = "<pad>", "<unk>", "<|end|>"
+_SPECIALS = (_PAD, _UNKNOWN, _END, "<|system|>", "<|user|>", "<|assistant|>", "<|tool|>")
+_CHARACTERS = "\t\n" + "".join(map(chr, range(32, 127)))
+_CHAT_TEMPLATE = (
+    "{% for message in messages %}{{ '<|' + message['role'] + '|>' + message['content'] + '<|end|>' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
+)
+
+
+@functools.lru_cache(maxsize=8)
+def load_tokenizer(directory: Path | str) -> PreTrainedTokenizerFast:
+    """The tokenizer of a model directory; the same object for the same directory.
+
+    Raises:
+        ValueError: when the directory has no `tokenizer.json`.
+    """
+    from transformers import PreTrainedTokenizerFast
+
+    if not (Path(directory) / "tokenizer.json").exists():
+        raise ValueError(f"{directory} has no tokenizer.json; save the model with a fast tokenizer")
+    return PreTrainedTokenizerFast.from_pretrained(str(directory))
+
+
+def save_tokenizer(
+    backend: Tokenizer, directory: Path, *, chat_template: str, bos: str | None, eos: str, pad: str, unknown: str
+) -> None:
+    """Writes the tokenizer files of a model directory, and a `config.json` with nothing but the special token ids."""
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        chat_template=chat_template,
+        bos_token=bos,
+        eos_token=eos,
+        pad_token=pad,
+        unk_token=unknown,
+        clean_up_tokenization_spaces=False,
+    )
+    tokenizer.save_pretrained(str(directory))
+    names = ("bos_token_id", "eos_token_id", "pad_token_id")
+    ids = {name: getattr(tokenizer, name) for name in names if getattr(tokenizer, name) is not None}
+    (directory / "config.json").write_text(json.dumps(ids), encoding="utf-8")
+
+
+def tiny_vocabulary() -> dict[str, int]:
+    """The tokens of the `tiny` model and their ids: special tokens, tab, newline, printable ASCII."""
+    return {token: index for index, token in enumerate((*_SPECIALS, *_CHARACTERS))}
+
+
+def save_tiny_tokenizer(directory: Path) -> None:
+    """Writes the tokenizer of the `tiny` model: one token a character, turns marked by one token each."""
+    vocabulary = tiny_vocabulary()
+    # Byte-pair encoding without a single merge: every character stays alone, digits too.
+    backend = Tokenizer(models.BPE(vocab=vocabulary, merges=[], unk_token=_UNKNOWN))
+    backend.decoder = decoders.Fuse()
+    backend.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in _SPECIALS])
+    save_tokenizer(backend, directory, chat_template=_CHAT_TEMPLATE, bos=None, eos=_END, pad=_PAD, unknown=_UNKNOWN)

@@ -1,0 +1,220 @@
+"""The one transformer: a Flax NNX module for Llama, Qwen2 and Qwen3, used as functions of a plain parameter pytree.
+
+Parameters (float32 masters), with layers stacked on a leading axis L:
+
+    embedding [V, D]
+    layers/attention_norm [L, D]       layers/mlp_norm [L, D]
+    layers/query [L, D, H*K]           layers/key, layers/value [L, D, G*K]      layers/output [L, H*K, D]
+    layers/query_bias [L, H*K]         layers/key_bias, value_bias [L, G*K]      layers/output_bias [L, D]
+    layers/query_norm, key_norm [L, K]
+    layers/gate, layers/up [L, D, F]   layers/down [L, F, D]
+    final_norm [D]                     head [D, V] (untied models only)
+
+V vocabulary, D hidden, H heads, G key-value heads, K head width, F MLP width. Matrices are [in, out].
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float, Int
+
+from rljax.models.architecture import Architecture
+from rljax.models.attention import attention
+from rljax.models.rope import rotate, rotation
+
+Params = dict[str, Any]
+"""Nested dict of arrays, as in the table above."""
+
+Constrain = Callable[[jax.Array, str], jax.Array]
+"""Applied to activations by name (hidden, heads, mlp, logits), so that a caller can lay them over a mesh."""
+
+_INIT_STD = 0.02  # the initializer_range of all three families
+
+
+def unconstrained(x: jax.Array, name: str) -> jax.Array:
+    """The `Constrain` that leaves activations where they are."""
+    del name
+    return x
+
+
+def rms_norm(x: Float[Array, "... width"], scale: Float[Array, " width"], eps: float) -> Float[Array, "... width"]:
+    """Root-mean-square normalisation (Zhang & Sennrich 2019), in float32 whatever the dtype of `x`."""
+    wide = x.astype(jnp.float32)
+    normed = wide * jax.lax.rsqrt(jnp.mean(wide * wide, axis=-1, keepdims=True) + eps)
+    return normed.astype(x.dtype) * scale.astype(x.dtype)
+
+
+class Block(nnx.Module):
+    """One decoder layer: attention and gated MLP, each behind an RMS norm and a residual."""
+
+    def __init__(self, architecture: Architecture, rngs: nnx.Rngs) -> None:
+        a = architecture
+        self.architecture = a
+        queries, keys = a.num_heads * a.head_dim, a.num_kv_heads * a.head_dim
+
+        def matrix(rows: int, columns: int) -> nnx.Param:
+            return nnx.Param(_INIT_STD * jax.random.normal(rngs.params(), (rows, columns), jnp.float32))
+
+        def constant(value: float, size: int) -> nnx.Param:
+            return nnx.Param(jnp.full((size,), value, jnp.float32))
+
+        self.attention_norm = constant(1.0, a.hidden_size)
+        self.query = matrix(a.hidden_size, queries)
+        self.key = matrix(a.hidden_size, keys)
+        self.value = matrix(a.hidden_size, keys)
+        self.output = matrix(queries, a.hidden_size)
+        if a.attention_bias:
+            self.query_bias = constant(0.0, queries)
+            self.key_bias = constant(0.0, keys)
+            self.value_bias = constant(0.0, keys)
+        if a.output_bias:
+            self.output_bias = constant(0.0, a.hidden_size)
+        if a.qk_norm:
+            self.query_norm = constant(1.0, a.head_dim)
+            self.key_norm = constant(1.0, a.head_dim)
+        self.mlp_norm = constant(1.0, a.hidden_size)
+        self.gate = matrix(a.hidden_size, a.intermediate_size)
+        self.up = matrix(a.hidden_size, a.intermediate_size)
+        self.down = matrix(a.intermediate_size, a.hidden_size)
+
+    def project(
+        self,
+        x: Float[Array, "batch time hidden"],
+        cos: Float[Array, "batch time 1 pairs"],
+        sin: Float[Array, "batch time 1 pairs"],
+        constrain: Constrain = unconstrained,
+    ) -> tuple[Float[Array, "batch time heads head_dim"], ...]:
+        """Queries, keys and values of the layer's input; the first two rotated."""
+        a = self.architecture
+        normed = rms_norm(x, self.attention_norm[...], a.rms_eps)
+        query, key, value = normed @ self.query[...], normed @ self.key[...], normed @ self.value[...]
+        if a.attention_bias:
+            query, key, value = query + self.query_bias[...], key + self.key_bias[...], value + self.value_bias[...]
+        query, key, value = (constrain(y.reshape(*x.shape[:2], -1, a.head_dim), "heads") for y in (query, key, value))
+        if a.qk_norm:
+            query = rms_norm(query, self.query_norm[...], a.rms_eps)
+            key = rms_norm(key, self.key_norm[...], a.rms_eps)
+        return rotate(query, cos, sin), rotate(key, cos, sin), value
+
+    def finish(
+        self,
+        x: Float[Array, "batch time hidden"],
+        attended: Float[Array, "batch time heads head_dim"],
+        constrain: Constrain = unconstrained,
+    ) -> Float[Array, "batch time hidden"]:
+        """The layer's output, given its input and what its heads attended to."""
+        a = self.architecture
+        mixed = attended.reshape(*x.shape[:2], -1) @ self.output[...]
+        if a.output_bias:
+            mixed = mixed + self.output_bias[...]
+        x = constrain(x + mixed, "hidden")
+        normed = rms_norm(x, self.mlp_norm[...], a.rms_eps)
+        inner = jax.nn.silu(normed @ self.gate[...]) * (normed @ self.up[...])
+        return constrain(x + constrain(inner, "mlp") @ self.down[...], "hidden")
+
+
+class Transformer(nnx.Module):
+    """Embedding, stacked layers, final norm and, where it is not tied, the output head."""
+
+    def __init__(self, architecture: Architecture, rngs: nnx.Rngs) -> None:
+        a = architecture
+        stacked = nnx.split_rngs(splits=a.num_layers)(nnx.vmap(lambda layer_rngs: Block(a, layer_rngs)))
+        self.embedding = nnx.Param(
+            _INIT_STD * jax.random.normal(rngs.params(), (a.vocab_size, a.hidden_size), jnp.float32)
+        )
+        self.layers = stacked(rngs)
+        self.final_norm = nnx.Param(jnp.ones((a.hidden_size,), jnp.float32))
+        if not a.tie_embeddings:
+            self.head = nnx.Param(
+                _INIT_STD * jax.random.normal(rngs.params(), (a.hidden_size, a.vocab_size), jnp.float32)
+            )
+
+
+def init_params(architecture: Architecture, seed: int | Int[Array, ""]) -> Params:
+    """Random float32 parameters: normal with deviation 0.02, norms 1, biases 0. Can be jitted."""
+    model = Transformer(architecture, nnx.Rngs(jax.random.key(seed)))
+    return nnx.to_pure_dict(nnx.state(model, nnx.Param))
+
+
+@functools.cache
+def abstract_params(architecture: Architecture) -> Params:
+    """The shapes and dtypes of `init_params`, as `jax.ShapeDtypeStruct`."""
+    return jax.eval_shape(functools.partial(init_params, architecture), 0)
+
+
+@functools.cache
+def _block_graph(architecture: Architecture) -> tuple[Any, Any]:
+    graph, state = nnx.split(nnx.eval_shape(lambda: Block(architecture, nnx.Rngs(0))))
+    return graph, jax.tree.structure(state)
+
+
+def bind_block(architecture: Architecture, weights: Params, dtype: jnp.dtype) -> Block:
+    """The layer that computes with one slice of ``params["layers"]``, cast to `dtype`."""
+    graph, structure = _block_graph(architecture)
+    # A new state each time: threads trace side by side.
+    return nnx.merge(graph, jax.tree.unflatten(structure, [w.astype(dtype) for w in jax.tree.leaves(weights)]))
+
+
+def hidden_states(
+    params: Params,
+    architecture: Architecture,
+    token_ids: Int[Array, "batch time"],
+    positions: Int[Array, "batch time"],
+    segment_ids: Int[Array, "batch time"],
+    *,
+    dtype: jnp.dtype = jnp.float32,
+    remat: str = "none",
+    constrain: Constrain = unconstrained,
+) -> Float[Array, "batch time hidden"]:
+    """The normalised output of the last layer: what the output head reads.
+
+    Args:
+        params: as `init_params` makes them; cast to `dtype` where they are used.
+        architecture: the model's shape.
+        token_ids: packed rows of tokens.
+        positions: place of each token within its own trajectory, counted from 0.
+        segment_ids: trajectory of each token within its row, 0 for padding. Tokens see their own segment only.
+        dtype: of the computation; norms and attention scores are float32 always.
+        remat: what the backward pass recomputes: ``none``, ``dots`` (all but matrix products) or ``full`` (layers).
+        constrain: called on activations with their names.
+
+    Returns:
+        Activations of type `dtype`. Those of padding mean nothing.
+    """
+    cos, sin = rotation(positions, architecture)
+
+    def layer(x: jax.Array, weights: Params) -> tuple[jax.Array, None]:
+        block = bind_block(architecture, weights, dtype)
+        query, key, value = block.project(x, cos, sin, constrain)
+        return block.finish(x, attention(query, key, value, segment_ids), constrain), None
+
+    x = constrain(params["embedding"][token_ids].astype(dtype), "hidden")
+    x, _ = jax.lax.scan(rematerialised(layer, remat), x, params["layers"])
+    return rms_norm(x, params["final_norm"], architecture.rms_eps)
+
+
+def rematerialised(layer: Callable[..., Any], remat: str) -> Callable[..., Any]:
+    """Wraps a scanned layer so that its backward pass recomputes what the policy `remat` names.
+
+    Raises:
+        ValueError: for an unknown policy.
+    """
+    if remat == "none":
+        return layer
+    if remat == "full":
+        return jax.checkpoint(layer, prevent_cse=False)
+    if remat == "dots":
+        policy = jax.checkpoint_policies.dots_with_no_batch_dims_saveable
+        return jax.checkpoint(layer, prevent_cse=False, policy=policy)
+    raise ValueError(f"remat {remat!r} is unknown; choose none, dots or full")
+
+
+def output_head(params: Params, architecture: Architecture) -> Float[Array, "hidden vocabulary"]:
+    """The matrix that turns hidden states into logits: the head, or the transposed embedding where they are tied."""
+    return params["embedding"].T if architecture.tie_embeddings else params["head"]

@@ -1,0 +1,34 @@
+"""What a batch says about itself, before it is trained."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rljax.ledger.leases import Leased
+
+
+def batch_metrics(batch: Leased) -> dict[str, float]:
+    """Rewards, lengths and staleness of a batch; staleness in steps, over trained tokens."""
+    members = [trajectory for group in batch.groups for trajectory in group.trajectories]
+    rewards = np.array([m.reward for m in members], np.float64)
+    lengths = np.array([m.loss_mask.sum() for m in members], np.float64)
+    versions = np.concatenate([m.versions[m.loss_mask] for m in members])
+    staleness = batch.step - versions
+    spread = np.array([group.rewards.std() for group in batch.groups])
+    values = {
+        "reward/mean": float(rewards.mean()),
+        "reward/std": float(rewards.std()),
+        "reward/flat_groups": float((spread == 0).mean()),
+        "staleness/mean": float(staleness.mean()) if len(staleness) else 0.0,
+        "staleness/max": float(staleness.max()) if len(staleness) else 0.0,
+        "response/mean_tokens": float(lengths.mean()),
+        "response/max_tokens": float(lengths.max()),
+        "response/cut_off": float(np.mean([m.finish_reason == "length" for m in members])),
+        "response/mixed_versions": float(np.mean([len(np.unique(m.versions[m.loss_mask])) > 1 for m in members])),
+        "tokens/trained": float(lengths.sum()),
+        "tokens/all": float(sum(len(m.token_ids) for m in members)),
+        "rollout/retries": float(sum(m.retries for m in members)),
+    }
+    for part in sorted({part for m in members for part in m.reward_parts}):
+        values[f"reward/{part}"] = float(np.mean([m.reward_parts.get(part, 0.0) for m in members]))
+    return values

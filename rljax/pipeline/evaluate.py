@@ -1,0 +1,167 @@
+"""Measures weights outside a run's own loop: the model as it came, a checkpoint, or every checkpoint of a run."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from rljax.config import Config
+from rljax.config_checks import ConfigError
+from rljax.learner.checkpoints import Checkpoints
+from rljax.ledger.versions import Announced
+from rljax.models.hf_files import load_directory, save_directory
+from rljax.models.hf_names import to_hf
+from rljax.models.transformer import abstract_params
+from rljax.observe.trace import NullTrace
+from rljax.pipeline.explore import make_pool, make_rewards, make_workflow
+from rljax.pipeline.run_dir import RunDir
+from rljax.pipeline.setup import Model
+from rljax.rollout.pool import EnginePool
+from rljax.rollout.validation import validate
+from rljax.tasks.seeds import stable_hash
+from rljax.tasks.tasksets import load_tasksets
+from rljax.tasks.templates import render_messages
+from rljax.weights.publisher import OrbaxPublisher
+from sidecar.protocol import GenerateRequest, SamplingParams
+
+INITIAL = 0
+"""Batches seen by the weights that the model came with."""
+
+
+def chosen_checkpoints(config: Config, run: RunDir) -> list[int]:
+    """What ``config.checkpoint`` names, as batches completed.
+
+    Raises:
+        ConfigError: it names a checkpoint that does not exist.
+    """
+    committed = Checkpoints(run.checkpoints, config.learner.checkpoints_to_keep).committed()
+    if config.checkpoint == "initial":
+        return [INITIAL]
+    if config.checkpoint == "all":
+        return [INITIAL, *committed]
+    if config.checkpoint == "latest":
+        return committed[-1:] or [INITIAL]
+    if config.checkpoint.isdigit() and int(config.checkpoint) in [INITIAL, *committed]:
+        return [int(config.checkpoint)]
+    known = ", ".join(map(str, committed)) or "none"
+    raise ConfigError(f"checkpoint={config.checkpoint}: write latest, all, initial or one of those kept: {known}")
+
+
+def weights_of(config: Config, run: RunDir, model: Model, steps: int) -> dict[str, np.ndarray]:
+    """Weights of a checkpoint by Hugging Face name, in float32."""
+    if steps == INITIAL:
+        architecture, params = load_directory(model.directory)
+    else:
+        checkpoints = Checkpoints(run.checkpoints, config.learner.checkpoints_to_keep)
+        architecture, params = (
+            model.architecture,
+            checkpoints.restore_params(steps, abstract_params(model.architecture)),
+        )
+    return {name: np.asarray(tensor, np.float32) for name, tensor in to_hf(params, architecture).items()}
+
+
+class Bench:
+    """Engines of one's own beside a run, that serve one set of weights at a time."""
+
+    def __init__(self, config: Config, run: RunDir, model: Model) -> None:
+        self._config = config
+        self._run = run
+        self._model = model
+        self._faults: list[str] = []
+        self._rewards = make_rewards(config)
+        self._scratch = run.root / "evaluation"
+        self._pool: EnginePool | None = None
+
+    async def __aenter__(self) -> Bench:
+        self._pool = make_pool(self._config, self._run, self._model, NullTrace(), lambda _, m: self._faults.append(m))
+        await self._pool.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._engines.close()
+        await self._rewards.close()
+        shutil.rmtree(self._scratch, ignore_errors=True)
+
+    @property
+    def _engines(self) -> EnginePool:
+        if self._pool is None:
+            raise RuntimeError("enter the bench first: async with Bench(...)")
+        return self._pool
+
+    async def serve(self, steps: int) -> None:
+        """Loads a checkpoint into the engines, by the same way that training weights take."""
+        tensors = weights_of(self._config, self._run, self._model, steps)
+        path = OrbaxPublisher(self._scratch).publish(steps, 0, tensors, model=self._config.model.path, dtype="fp32")
+        await self._engines.load(Announced(steps, 0, str(path.relative_to(self._run.root.absolute()))))
+
+    async def evaluate(self) -> dict[str, float]:
+        """``val/<taskset>/…`` of the weights served."""
+        held_out = load_tasksets(
+            self._config.tasks.validation, self._config.seed, self._config.tasks.on_bad_row, role="validation"
+        )
+        workflow = make_workflow(self._config, self._model, self._rewards, self._config.sidecar.val_generating_args)
+        return await validate(
+            self._engines,
+            workflow,
+            held_out,
+            seed=self._config.seed,
+            batch_size=self._config.val_batch_size,
+            attempt_seconds=self._config.rollout.trajectory_timeout,
+        )
+
+    async def generate(self, prompts: Sequence[str], temperature: float) -> list[str]:
+        """Answers to user messages, with the model's chat template."""
+        sampling = self._config.sidecar.val_generating_args
+        budget = sampling.max_new_tokens or self._config.model.max_response_tokens
+
+        async def one(index: int, prompt: str) -> str:
+            params = SamplingParams(
+                temperature=temperature,
+                top_p=sampling.top_p,
+                top_k=sampling.top_k,
+                max_new_tokens=budget,
+                stop_token_ids=self._model.stop_token_ids,
+                stop_strings=sampling.stop,
+                seed=stable_hash(self._config.seed, "generate", index),
+            )
+            ids = render_messages(self._model.tokenizer, [{"role": "user", "content": prompt}])
+            done = await self._engines.generate(GenerateRequest(f"prompt-{index}", ids, params), 0, validation=True)
+            return str(self._model.tokenizer.decode(done.token_ids, skip_special_tokens=True))
+
+        return list(await asyncio.gather(*(one(i, prompt) for i, prompt in enumerate(prompts))))
+
+
+def evaluate(config: Config, run: RunDir, model: Model) -> Iterator[tuple[int, dict[str, float]]]:
+    """Yields (batches completed, ``val/<taskset>/…``) of each chosen checkpoint; leaves ``evaluation.json`` behind.
+
+    Raises:
+        ConfigError: no validation taskset, or no such checkpoint.
+    """
+    if not config.tasks.validation:
+        raise ConfigError("tasks.validation: nothing to evaluate on")
+    chosen = chosen_checkpoints(config, run)
+    found: dict[int, dict[str, float]] = {}
+
+    async def one(steps: int) -> dict[str, float]:
+        async with Bench(config, run, model) as bench:
+            await bench.serve(steps)
+            return await bench.evaluate()
+
+    for steps in chosen:
+        found[steps] = asyncio.run(one(steps))
+        rows = [{"step": s, **metrics} for s, metrics in found.items()]
+        (run.root / "evaluation.json").write_text(json.dumps(rows, indent=1) + "\n")
+        yield steps, found[steps]
+
+
+def export(config: Config, run: RunDir, model: Model) -> Iterator[str]:
+    """Writes each chosen checkpoint as a Hugging Face directory; yields where."""
+    for steps in chosen_checkpoints(config, run):
+        target = run.root / "export" / f"step_{steps}"
+        tensors = weights_of(config, run, model, steps)
+        save_directory(target, model.architecture, tensors, model.directory, config.resolved_sync_dtype)
+        yield str(target)

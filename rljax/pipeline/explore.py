@@ -1,0 +1,126 @@
+"""Builds an explorer out of a config, and runs it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import jax.numpy as jnp
+
+from rljax.algorithms.registry import filters
+from rljax.config import Config, GeneratingConfig
+from rljax.ledger import processes
+from rljax.ledger.database import Database
+from rljax.observe.trace import NullTrace, Trace
+from rljax.pipeline.run_dir import RunDir
+from rljax.pipeline.setup import Model, parity_bound, probe_tokens
+from rljax.rollout.deadlines import PausableDeadlines
+from rljax.rollout.explorer import Explorer, Probe, ValidationPlan
+from rljax.rollout.groups import GroupRunner
+from rljax.rollout.pool import EnginePool
+from rljax.rollout.workflow import SingleTurn
+from rljax.sampler.engine import EmbeddedEngine
+from rljax.tasks.rewards.runner import RewardRunner
+from rljax.tasks.tasksets import load_tasksets
+from sidecar.protocol import Engine
+
+COMPUTE_DTYPES = {"fp32": jnp.float32, "bf16": jnp.bfloat16}
+
+
+def make_rewards(config: Config) -> RewardRunner:
+    """What scores responses; its worker processes start when the first reward needs them."""
+    return RewardRunner(timeout=config.rollout.reward_timeout, workers=config.rollout.reward_workers)
+
+
+def make_workflow(config: Config, model: Model, rewards: RewardRunner, generating: GeneratingConfig) -> SingleTurn:
+    """One question, one answer."""
+    return SingleTurn(
+        model.tokenizer,
+        rewards,
+        generating,
+        max_prompt_tokens=config.model.max_prompt_tokens,
+        max_response_tokens=config.model.max_response_tokens,
+        stop_token_ids=model.stop_token_ids,
+    )
+
+
+def make_pool(
+    config: Config, run: RunDir, model: Model, trace: Trace | NullTrace, on_fault: Callable[[str, str], None]
+) -> EnginePool:
+    """The engines that the config asks for, not started yet."""
+
+    async def start(index: int) -> Engine:
+        name = f"engine {index}"
+        return EmbeddedEngine(
+            model.architecture,
+            slots=config.sidecar.max_concurrency,
+            max_length=config.model.max_prompt_tokens + config.model.max_response_tokens,
+            decode_steps=config.sidecar.decode_steps,
+            dtype=COMPUTE_DTYPES[config.model.dtype],
+            tokenizer=model.tokenizer,
+            name=name,
+            trace=lambda kind, begin, end, details: trace.span(name, kind, begin, end, **details),
+        )
+
+    return EnginePool(start, config.sidecar.num_engines, run.root.absolute(), on_fault)
+
+
+def make_explorer(
+    config: Config, run: RunDir, db: Database, model: Model, rewards: RewardRunner, trace: Trace | NullTrace
+) -> Explorer:
+    """Everything between the ledger and the engines.
+
+    Raises:
+        ConfigError, BadRow: a taskset, reward or filter that does not work.
+    """
+    name = config.explorer.name
+    seed, bad = config.seed, config.tasks.on_bad_row
+    tasksets = load_tasksets(config.tasks.train, seed, bad, role="train")
+    held_out = load_tasksets(config.tasks.validation, seed, bad, role="validation")
+    pool = make_pool(config, run, model, trace, lambda kind, message: processes.note(db, name, kind, message))
+    deadlines = PausableDeadlines()
+    runner = GroupRunner(
+        db,
+        name,
+        make_workflow(config, model, rewards, config.sidecar.generating_args),
+        pool,
+        deadlines,
+        group_size=config.group_size,
+        max_retries=config.rollout.max_retries,
+        trajectory_timeout=config.rollout.trajectory_timeout,
+        filters=[(f, filters.get(f)) for f in config.algorithm.filters],
+        fail_on_bad_row=bad == "fail",
+        trace=trace,
+    )
+    plan = ValidationPlan(
+        make_workflow(config, model, rewards, config.sidecar.val_generating_args),
+        held_out,
+        config.val_batch_size,
+        config.rollout.trajectory_timeout,
+    )
+    return Explorer(
+        db,
+        name,
+        pool,
+        runner,
+        deadlines,
+        tasksets,
+        {n: t.weight for n, t in tasksets.items()},
+        plan,
+        Probe(probe_tokens(model.architecture), parity_bound(config)),
+        wait_timeout=config.wait_timeout,
+        trace=trace,
+    )
+
+
+def run_to_end(explorer: Explorer, rewards: RewardRunner, started: Callable[[asyncio.AbstractEventLoop], None]) -> None:
+    """Runs an explorer on an event loop of its own in this thread; ``started`` is handed the loop."""
+
+    async def main() -> None:
+        started(asyncio.get_running_loop())
+        try:
+            await explorer.run()
+        finally:
+            await rewards.close()
+
+    asyncio.run(main())

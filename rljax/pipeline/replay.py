@@ -1,0 +1,68 @@
+"""Trains the recorded batches again from a checkpoint, and compares (promise P13)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import jax
+import numpy as np
+
+from rljax.config import Config
+from rljax.config_checks import ConfigError
+from rljax.learner.checkpoints import Checkpoints
+from rljax.learner.learner import Learner
+from rljax.ledger import leases
+from rljax.ledger.database import Database
+from rljax.pipeline.build import build_learner, open_checkpoints
+from rljax.pipeline.run_dir import RunDir
+from rljax.pipeline.setup import Model
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """One step trained again. ``differing`` counts the parameters unlike the checkpoint's; None without one there."""
+
+    step: int
+    metrics: dict[str, float]
+    differing: int | None
+
+
+def replay(config: Config, run: RunDir, db: Database, model: Model) -> Iterator[Replayed]:
+    """Yields every recorded step from ``config.checkpoint`` (default: the oldest kept) to the newest checkpoint.
+
+    Raises:
+        ConfigError: there are no two points to replay between.
+        LedgerError: the batches are no longer kept.
+    """
+    checkpoints = open_checkpoints(config, run)
+    committed = checkpoints.committed()
+    start = _start(config, committed)
+    end = max(committed, default=0)
+    if start >= end:
+        raise ConfigError(
+            f"checkpoint={config.checkpoint}: nothing to replay from {start} to the newest checkpoint {end}"
+        )
+    learner = build_learner(config, model, checkpoints, start)
+    for step in range(start, end):
+        (batch,) = leases.recorded_batches(db, step, step + 1)
+        metrics = learner.train(batch.groups)
+        done = step + 1
+        differing = _differing(learner, checkpoints, done) if done in committed else None
+        yield Replayed(done, metrics, differing)
+
+
+def _start(config: Config, committed: list[int]) -> int:
+    if config.checkpoint == "latest":
+        return min(committed, default=0)
+    if config.checkpoint == "initial":
+        return 0
+    if config.checkpoint.isdigit() and int(config.checkpoint) in [0, *committed]:
+        return int(config.checkpoint)
+    raise ConfigError(f"checkpoint={config.checkpoint}: write initial, or one of those kept: {committed}")
+
+
+def _differing(learner: Learner, checkpoints: Checkpoints, steps: int) -> int:
+    saved = checkpoints.restore(steps, learner.abstract_state)
+    pairs = zip(jax.tree.leaves(learner.state.params), jax.tree.leaves(saved.params), strict=True)
+    return sum(int(np.sum(np.asarray(mine) != np.asarray(theirs))) for mine, theirs in pairs)

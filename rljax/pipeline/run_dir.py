@@ -1,0 +1,82 @@
+"""The run directory: where everything of a run lies, and the message when it cannot be written."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rljax.config import Config
+from rljax.config_checks import ConfigError
+from rljax.config_edge import as_plain, from_plain
+
+
+@dataclass(frozen=True)
+class RunDir:
+    """Paths inside ``root``."""
+
+    root: Path
+
+    @property
+    def ledger(self) -> Path:
+        """The database that records everything."""
+        return self.root / "ledger.db"
+
+    @property
+    def checkpoints(self) -> Path:
+        """Learner states, by batches completed."""
+        return self.root / "checkpoints"
+
+    @property
+    def weights(self) -> Path:
+        """Published versions."""
+        return self.root / "weights"
+
+    @property
+    def config(self) -> Path:
+        """The resolved config, as JSON."""
+        return self.root / "config.json"
+
+    @classmethod
+    def create(cls, config: Config) -> RunDir:
+        """Makes the directory and proves that it can be written.
+
+        Raises:
+            ConfigError: it cannot.
+        """
+        run = cls(Path(config.run_dir or "runs/unnamed"))
+        try:
+            for path in (run.root, run.weights, run.checkpoints):
+                path.mkdir(parents=True, exist_ok=True)
+            probe = run.root / f".writable-{os.getpid()}"
+            probe.write_bytes(b"")
+            probe.unlink()
+        except OSError as error:
+            reason = f"cannot be written ({error.strerror}); choose another run_dir or mend its permissions"
+            raise ConfigError(f"run_dir={run.root}: {reason}") from error
+        return run
+
+    @classmethod
+    def existing(cls, config: Config) -> RunDir:
+        """The directory of a run that has begun.
+
+        Raises:
+            ConfigError: there is none.
+        """
+        run = cls(Path(config.run_dir or "runs/unnamed"))
+        if not run.ledger.exists():
+            raise ConfigError(f"run_dir={run.root}: no run here; train first, or correct run_dir")
+        return run
+
+    def write_config(self, config: Config) -> None:
+        """Leaves the resolved config behind, atomically."""
+        staged = self.config.with_suffix(f".{os.getpid()}.tmp")
+        staged.write_text(json.dumps(as_plain(config), indent=2) + "\n")
+        staged.replace(self.config)
+
+    def read_config(self) -> Config:
+        """The config that the run was started with."""
+        values: dict[str, Any] = json.loads(self.config.read_text())
+        return from_plain(values)

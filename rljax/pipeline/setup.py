@@ -1,0 +1,108 @@
+"""Builds the parts of a run out of its config. Whatever is built here is built the same way in every process."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rljax.config import Config
+from rljax.config_checks import ConfigError
+from rljax.ledger import versions
+from rljax.ledger.database import Database, RunSpec, StaleWriterError
+from rljax.models.architecture import Architecture
+from rljax.models.hf_files import load_architecture, load_directory
+from rljax.models.hf_names import to_hf
+from rljax.models.resolve import resolve_model
+from rljax.models.tokenizer import load_tokenizer
+from rljax.pipeline.run_dir import RunDir
+from rljax.tasks.seeds import stable_hash
+from rljax.weights.publisher import DTYPES, OrbaxPublisher, PublishError
+
+PROBE_TOKENS = 48
+PARITY_BOUNDS = {"fp32": 1e-3, "bf16": 0.25}
+"""Largest log-probability gap allowed, in nats, by compute dtype; bf16 was measured at 0.13 to 0.20."""
+
+ProgressCallback = Callable[[str, float], None]
+
+
+@dataclass(frozen=True)
+class Model:
+    """The policy's directory and what is read from it without its weights."""
+
+    directory: Path
+    architecture: Architecture
+    tokenizer: Any
+    stop_token_ids: tuple[int, ...]
+
+
+def open_ledger(config: Config, run: RunDir) -> Database:
+    """Opens or creates the run's ledger.
+
+    Raises:
+        LedgerError: it belongs to another run, or is none.
+    """
+    return Database(run.ledger, RunSpec.of(config))
+
+
+def open_model(config: Config, run: RunDir, progress: ProgressCallback | None = None) -> Model:
+    """Finds, fetches or makes the model's directory.
+
+    Raises:
+        ModelNotFound: it is not here and cannot be fetched.
+        ConfigError: prompt and response do not fit into the model's context.
+    """
+    directory = resolve_model(config.model, config.seed, run.root, progress)
+    architecture = load_architecture(directory)
+    longest = config.model.max_prompt_tokens + config.model.max_response_tokens
+    if longest > architecture.max_position_embeddings:
+        raise ConfigError(
+            f"model.max_prompt_tokens + model.max_response_tokens = {longest}: more than the model's context of "
+            f"{architecture.max_position_embeddings} tokens; lower one of them"
+        )
+    tokenizer = load_tokenizer(directory)
+    return Model(directory, architecture, tokenizer, _stop_token_ids(directory, tokenizer))
+
+
+def _stop_token_ids(directory: Path, tokenizer: Any) -> tuple[int, ...]:
+    """What ends a turn: the tokenizer's end token, and those of generation_config.json (Llama 3 has several)."""
+    found = {tokenizer.eos_token_id}
+    file = directory / "generation_config.json"
+    if file.exists():
+        listed = json.loads(file.read_text()).get("eos_token_id")
+        found.update(listed if isinstance(listed, list) else [listed])
+    return tuple(sorted(token for token in found if token is not None))
+
+
+def probe_tokens(architecture: Architecture) -> np.ndarray:
+    """int32 ``[PROBE_TOKENS]``: the text that learner and engines are compared on; a pure function of the model."""
+    ids = [stable_hash("probe", i) % architecture.vocab_size for i in range(PROBE_TOKENS)]
+    return np.asarray(ids, np.int32)
+
+
+def parity_bound(config: Config) -> float:
+    """Largest gap allowed, in nats."""
+    coarsest = "bf16" if "bf16" in (config.model.dtype, config.resolved_sync_dtype) else "fp32"
+    return PARITY_BOUNDS[coarsest] if config.parity_bound is None else config.parity_bound
+
+
+def publish_initial_weights(config: Config, run: RunDir, db: Database, model: Model) -> None:
+    """Publishes version 0 where no learner has lived yet, so that an explorer need not wait for one.
+
+    A learner that starts meanwhile publishes the same weights; then this does nothing.
+    """
+    if versions.newest(db) is not None:
+        return
+    architecture, params = load_directory(model.directory)
+    dtype = config.resolved_sync_dtype
+    tensors = {name: np.asarray(t).astype(DTYPES[dtype]) for name, t in to_hf(params, architecture).items()}
+    try:
+        path = OrbaxPublisher(run.weights).publish(0, 0, tensors, model=config.model.path, dtype=dtype)
+        versions.announce(db, 0, 0, str(path.relative_to(run.root.absolute())))
+    except (StaleWriterError, PublishError):
+        if versions.newest(db) is None and versions.lineage(db) == 0:
+            raise

@@ -1,0 +1,251 @@
+"""The learner's loop: wait for a batch, train it, publish, checkpoint, account for all of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from rljax.config import Config
+from rljax.failpoints import failpoint
+from rljax.learner.checkpoints import Checkpoints
+from rljax.learner.learner import Learner
+from rljax.ledger import leases, processes, validations, versions
+from rljax.ledger.database import Database
+from rljax.ledger.leases import Leased, NotYet
+from rljax.pipeline.batch_metrics import batch_metrics
+from rljax.pipeline.observers import Observers
+from rljax.pipeline.run_dir import RunDir
+from rljax.pipeline.setup import probe_tokens
+from rljax.weights.publisher import Publisher
+
+Gauges = Callable[[], Mapping[str, float]]
+"""Sums over the engines; at least ``busy_seconds`` (monotone) and ``tokens``."""
+
+LOOK_FOR_DEAD = 2.0
+"""Seconds between looks for processes that died while the learner waits."""
+
+
+@dataclass
+class Clock:
+    """Where the seconds of one step went."""
+
+    began: float = field(default_factory=time.perf_counter)
+    spent: dict[str, float] = field(default_factory=dict)
+
+    def add(self, name: str, since: float) -> float:
+        """Books the time since ``since`` (perf_counter) under ``name``; returns now."""
+        now = time.perf_counter()
+        self.spent[name] = self.spent.get(name, 0.0) + now - since
+        return now
+
+
+class Trainer:
+    """Trains a run to its end, one step at a time."""
+
+    def __init__(
+        self,
+        config: Config,
+        run: RunDir,
+        db: Database,
+        learner: Learner,
+        checkpoints: Checkpoints,
+        publisher: Publisher,
+        observers: Observers,
+        gauges: Gauges,
+    ) -> None:
+        self._config = config
+        self._run = run
+        self._db = db
+        self._learner = learner
+        self._checkpoints = checkpoints
+        self._publisher = publisher
+        self._observers = observers
+        self._gauges = gauges
+        self._probe = probe_tokens(learner.architecture)
+        self._lineage = 0
+        self._pruned = 0
+        self._interrupted = False
+
+    def interrupt(self) -> None:
+        """Asks the loop to save a checkpoint and end after the step at hand. Any thread, any signal handler."""
+        self._interrupted = True
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether `interrupt` ended the run before its last step."""
+        return self._interrupted and self._learner.steps < self._config.max_steps
+
+    def steps(self) -> Iterator[dict[str, float]]:
+        """Yields the metrics of each step, until ``max_steps`` or the end of the data.
+
+        Raises:
+            StaleWriterError: another trainer has taken over.
+            RunFailedError: some process recorded why the run cannot go on.
+            NonFiniteError: too many updates in a row were not finite.
+            TimeoutError: a wait outlasted ``wait_timeout``; names what was waited for.
+        """
+        self._lineage = leases.begin_lineage(self._db, self._learner.steps)
+        self._observers.resume(self._learner.steps)
+        self._publish(Clock())
+        busy = self._gauges().get("busy_seconds", 0.0)
+        try:
+            while self._learner.steps < self._config.max_steps and not self._interrupted:
+                clock = Clock()
+                batch = self._next_batch(clock)
+                if batch is None:
+                    break
+                metrics = self._train(batch, clock)
+                if self._publishes(self._learner.steps):
+                    self._publish(clock)
+                self._checkpoint(clock)
+                before, busy = busy, self._gauges().get("busy_seconds", 0.0)
+                yield self._report(batch, metrics, clock, busy - before)
+        except GeneratorExit:
+            self._interrupted = True
+            raise
+        finally:
+            if self._interrupted:
+                self._save()
+        if not self._interrupted:
+            self._finish()
+
+    def _next_batch(self, clock: Clock) -> Leased | None:
+        begin = since = time.perf_counter()
+        deadline, ready, looked = begin + self._config.wait_timeout, -1, begin
+        while not self._interrupted:
+            seen = self._db.notifier.changes
+            failpoint("lease")
+            found = leases.lease(self._db, self._lineage)
+            if isinstance(found, Leased):
+                since = clock.add("wait", since)
+                self._observers.leased(found, begin, since)
+                return found
+            if found.over:
+                self._observers.message(f"{found.reason}: the run ends after {self._learner.steps} steps")
+                return None
+            if found.ready != ready:
+                ready, deadline = found.ready, since + self._config.wait_timeout
+            if since > deadline:
+                raise TimeoutError(f"trainer: waited {self._config.wait_timeout:g} s for: {found.reason}")
+            if since - looked > LOOK_FOR_DEAD:
+                processes.bury_dead(self._db)
+                looked = since
+            self._wait(found, seen)
+            now = clock.add("wait", since)
+            clock.add(f"wait/{found.kind}", since)
+            since = now
+            self._log_validations()
+        return None
+
+    def _wait(self, found: NotYet, seen: int) -> None:
+        self._observers.waiting(found.reason, found.ready, self._config.groups_per_batch)
+        self._db.notifier.wait(seen)
+
+    def _train(self, batch: Leased, clock: Clock) -> dict[str, float]:
+        self._observers.waiting(None, self._config.groups_per_batch, self._config.groups_per_batch)
+        since = time.perf_counter()
+        failpoint("train")
+        metrics = self._learner.train(batch.groups)
+        leases.mark_trained(self._db, self._lineage, batch.step, self._publishes(self._learner.steps))
+        clock.add("train", since)
+        return metrics
+
+    def _publishes(self, version: int) -> bool:
+        return version % self._config.sync_interval == 0 or self._validates(version) or self._is_last(version)
+
+    def _validates(self, version: int) -> bool:
+        if not self._config.tasks.validation:
+            return False
+        every = self._config.eval_steps
+        return self._is_last(version) or (every is not None and version % every == 0)
+
+    def _is_last(self, version: int) -> bool:
+        return version == self._config.max_steps
+
+    def _publish(self, clock: Clock, validate: bool | None = None) -> None:
+        since = time.perf_counter()
+        version, dtype = self._learner.steps, self._config.resolved_sync_dtype
+        failpoint("publish")
+        tensors = self._learner.export(dtype)
+        path = self._publisher.publish(version, self._lineage, tensors, model=self._config.model.path, dtype=dtype)
+        failpoint("announce")
+        versions.announce(
+            self._db,
+            self._lineage,
+            version,
+            str(path.relative_to(self._run.root.absolute())),
+            probe=self._learner.score(self._probe),
+            validate=self._validates(version) if validate is None else validate,
+        )
+        for old in versions.take_deletable(self._db, self._lineage):
+            self._publisher.delete(old.version, old.lineage)
+        clock.add("publish", since)
+
+    def _checkpoint(self, clock: Clock) -> None:
+        since = time.perf_counter()
+        steps = self._learner.steps
+        if steps % self._config.save_steps == 0 or self._is_last(steps):
+            failpoint("checkpoint")
+            self._checkpoints.save(steps, self._learner.state, {"lineage": self._lineage})
+        # What a committed checkpoint covers need not be trained again; a replay starts from the oldest that is kept.
+        oldest = min(self._checkpoints.committed(), default=0)
+        if oldest > self._pruned:
+            leases.prune_payloads(self._db, self._lineage, oldest)
+            self._pruned = oldest
+        clock.add("checkpoint", since)
+
+    def _report(self, batch: Leased, metrics: dict[str, float], clock: Clock, busy: float) -> dict[str, float]:
+        wall = time.perf_counter() - clock.began
+        values = batch_metrics(batch) | metrics
+        values |= {f"time/{name}": clock.spent.get(name, 0.0) for name in ("wait", "train", "publish", "checkpoint")}
+        values |= {name: seconds for name, seconds in clock.spent.items() if name.startswith("wait/")}
+        values["time/step"] = wall
+        values["time/engine_busy"] = busy
+        values["tokens_per_second"] = values["tokens/trained"] / wall
+        values["bound/fraction"] = min(1.0, max(clock.spent["train"], busy) / wall)
+        gap = versions.latest_gap(self._db)
+        if gap is not None and self._publishes(self._learner.steps):
+            values["parity/version"], values["parity/max_abs_logprob_gap"] = gap
+        self._observers.step(self._learner.steps, values, batch)
+        self._log_validations()
+        return values
+
+    def _log_validations(self) -> None:
+        for version, result in validations.take_unreported(self._db):
+            self._observers.validation(version, result)
+
+    def _finish(self) -> None:
+        if not self._is_last(self._learner.steps) and self._config.tasks.validation:
+            self._publish_for_validation()
+        self._save()
+        self._await_validations()
+        leases.finish(self._db, self._lineage)
+
+    def _save(self) -> None:
+        self._checkpoints.wait()
+        if self._learner.steps not in self._checkpoints.committed():
+            self._checkpoints.save(self._learner.steps, self._learner.state, {"lineage": self._lineage})
+        self._checkpoints.wait()
+
+    def _publish_for_validation(self) -> None:
+        """The data ended before ``max_steps``: the last weights are published and measured all the same."""
+        newest = versions.newest(self._db)
+        if newest is None or newest.version != self._learner.steps:
+            self._publish(Clock(), validate=True)
+        else:
+            validations.request(self._db, newest.version, newest.lineage)
+
+    def _await_validations(self) -> None:
+        deadline = time.perf_counter() + self._config.wait_timeout
+        while (left := validations.unfinished(self._db)) and not self._interrupted:
+            seen = self._db.notifier.changes
+            processes.bury_dead(self._db)
+            nobody = "" if processes.gauges(self._db, "explorer") else "; no explorer is alive to run them, start one"
+            reason = f"{left} validation{'s' if left > 1 else ''} to end{nobody}"
+            if time.perf_counter() > deadline:
+                raise TimeoutError(f"trainer: waited {self._config.wait_timeout:g} s for {reason}")
+            leases.check_living(self._db, self._lineage)
+            self._observers.waiting(reason, 0, self._config.groups_per_batch)
+            self._db.notifier.wait(seen)
+        self._log_validations()

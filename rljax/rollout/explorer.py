@@ -1,0 +1,239 @@
+"""The explorer: validates what is due, serves the newest version, claims tasks, and settles them. For ever, or until
+the run ends.
+
+One conductor does these in turn; the groups run beside it, each in tasks of its own, so that nothing waits for the
+slowest of anything. Time comes from the event loop alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rljax.failpoints import failpoint
+from rljax.ledger import claims, processes, validations, versions
+from rljax.ledger.claims import Claim, TasksetSize
+from rljax.ledger.database import Database, RunFailedError, StaleWriterError
+from rljax.observe.trace import NullTrace, Trace
+from rljax.rollout.deadlines import PausableDeadlines
+from rljax.rollout.groups import GroupRunner
+from rljax.rollout.pool import EnginePool
+from rljax.rollout.validation import validate
+from rljax.rollout.workflow import Workflow
+from rljax.tasks.task import BadRow, Taskset
+from sidecar.protocol import WeightUpdateError
+
+log = logging.getLogger(__name__)
+
+HEARTBEAT = 1.0
+"""Seconds between heartbeats."""
+CLAIM_LIMIT = 256
+"""Groups claimed in one transaction."""
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What parity is measured on (promise P7): int32 ``[probe]`` token ids, and the largest gap allowed, in nats."""
+
+    token_ids: np.ndarray
+    bound: float
+
+
+@dataclass(frozen=True)
+class ValidationPlan:
+    """What validation measures, and how."""
+
+    workflow: Workflow
+    tasksets: Mapping[str, Taskset]
+    batch_size: int | None
+    attempt_seconds: float
+
+
+class Explorer:
+    """Generates ahead of the learner, as far as the ledger allows."""
+
+    def __init__(
+        self,
+        db: Database,
+        name: str,
+        pool: EnginePool,
+        runner: GroupRunner,
+        deadlines: PausableDeadlines,
+        tasksets: Mapping[str, Taskset],
+        weights: Mapping[str, float],
+        plan: ValidationPlan,
+        probe: Probe | None,
+        *,
+        wait_timeout: float,
+        trace: Trace | NullTrace,
+    ) -> None:
+        """``weights`` are the shares of the tasksets; ``wait_timeout`` in seconds bounds every wait for the learner."""
+        self._db = db
+        self._name = name
+        self._pool = pool
+        self._runner = runner
+        self._deadlines = deadlines
+        self._tasksets = tasksets
+        self._weights = weights
+        self._plan = plan
+        self._probe = probe
+        self._wait_timeout = wait_timeout
+        self._trace = trace
+        self._token = ""
+        self._groups: dict[asyncio.Task[None], Claim] = {}
+        self._stopping = asyncio.Event()
+        self.waiting_for = "engines to start"
+
+    def stop(self) -> None:
+        """Asks the explorer to hand its claims back and leave. From its own event loop."""
+        self._stopping.set()
+
+    async def run(self) -> None:
+        """Explores until the run is finished, has failed, or `stop` is called.
+
+        Raises:
+            RunFailedError: some process recorded why the run cannot go on.
+            TimeoutError: nothing happened for ``wait_timeout`` seconds; names what was waited for.
+            EngineError: no engine can be kept alive.
+        """
+        self._token = processes.register(self._db, self._name, "explorer")
+        sizes = [TasksetSize(n, len(t), self._weights.get(n, 1.0)) for n, t in self._tasksets.items()]
+        claims.register_tasksets(self._db, sizes)
+        beat = asyncio.ensure_future(self._heartbeats())
+        conduct, stop = asyncio.ensure_future(self._conduct(beat)), asyncio.ensure_future(self._stopping.wait())
+        try:
+            await asyncio.wait({conduct, stop}, return_when=asyncio.FIRST_COMPLETED)
+            if conduct.done():
+                conduct.result()
+        finally:
+            ours = [beat, conduct, stop, *self._groups]
+            for task in ours:
+                task.cancel()
+            await asyncio.gather(*ours, return_exceptions=True)
+            await self._pool.close()
+            processes.leave(self._db, self._name, self._token)
+
+    async def gauges(self) -> dict[str, Any]:
+        """Engine metrics and groups in flight."""
+        return {**await self._pool.gauges(), "groups_in_flight": float(len(self._groups))}
+
+    async def _conduct(self, beat: asyncio.Future[None]) -> None:
+        await self._pool.start()
+        loop = asyncio.get_running_loop()
+        last_progress, last_state = loop.time(), ("", self._pool.serving)
+        while True:
+            seen = self._db.notifier.changes
+            self._raise_what_failed(beat)
+            await self._validate_if_due()
+            await self._serve_newest()
+            granted = claims.claim(self._db, self._name, list(self._tasksets), CLAIM_LIMIT)
+            if granted.over:
+                return
+            for claim in granted.claims:
+                self._begin(claim)
+            self.waiting_for = granted.reason
+            state = (granted.reason, self._pool.serving)
+            if granted.claims or self._groups or state != last_state:
+                last_progress, last_state = loop.time(), state
+            if loop.time() - last_progress > self._wait_timeout:
+                raise TimeoutError(f"explorer {self._name}: waited {self._wait_timeout:g} s for: {granted.reason}")
+            if not granted.claims:
+                await self._db.notifier.wait_async(seen)
+
+    def _begin(self, claim: Claim) -> None:
+        failpoint("claim")
+        try:
+            task = self._tasksets[claim.task.taskset].task(claim.task.epoch, claim.task.index)
+        except BadRow as error:
+            self._runner.bad_row(claim, error)
+            return
+        running = asyncio.ensure_future(self._runner.settle(claim, task))
+        self._groups[running] = claim
+        running.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if task.cancelled() or task.exception() is None:
+            self._groups.pop(task, None)
+        self._db.notifier.notify()
+
+    def _raise_what_failed(self, beat: asyncio.Future[None]) -> None:
+        for task in [beat, *self._groups]:
+            if task.done() and not task.cancelled() and (error := task.exception()) is not None:
+                raise error
+
+    async def _serve_newest(self) -> None:
+        newest = versions.newest(self._db)
+        serving = self._pool.serving
+        if newest is None or (serving and (serving.version, serving.lineage) == (newest.version, newest.lineage)):
+            return
+        self.waiting_for = f"version {newest.version} to load"
+        begin = self._db.clock()
+        try:
+            await self._pool.load(newest)
+        except WeightUpdateError as error:
+            replaced = versions.newest(self._db)
+            if replaced is not None and (replaced.version, replaced.lineage) != (newest.version, newest.lineage):
+                return  # it was superseded and deleted while it was being read; the next round loads its successor
+            processes.fail_run(self._db, self._name, f"version {newest.version} cannot be loaded: {error}")
+            raise RunFailedError(f"version {newest.version} cannot be loaded: {error}") from error
+        end = self._db.clock()
+        self._trace.span("versions", f"load version {newest.version}", begin, end)
+        await self._check_parity(newest)
+
+    async def _check_parity(self, newest: versions.Announced) -> None:
+        if self._probe is None or newest.probe is None:
+            return
+        scores = await self._pool.score(self._probe.token_ids)
+        gap = max(float(np.max(np.abs(score - newest.probe))) for score in scores)
+        versions.report_gap(self._db, newest.version, newest.lineage, gap)
+        if not gap <= self._probe.bound:
+            message = (
+                f"parity: learner at version {newest.version} and engine at version {newest.version} differ by {gap:.3g} "
+                f"nats on the probe, more than {self._probe.bound:g}; look at the dtypes, or set parity_bound"
+            )
+            processes.fail_run(self._db, self._name, message)
+            raise RunFailedError(message)
+
+    async def _validate_if_due(self) -> None:
+        while (pinned := validations.claim_validation(self._db, self._name)) is not None:
+            self.waiting_for = f"the validation of version {pinned.version}"
+            begin = self._db.clock()
+            self._deadlines.hold()
+            await self._pool.hold()
+            try:
+                failpoint("validate")
+                serving = self._pool.serving
+                if serving is None or (serving.version, serving.lineage) != (pinned.version, pinned.lineage):
+                    await self._pool.load(pinned)
+                    await self._check_parity(pinned)
+                result = await validate(
+                    self._pool,
+                    self._plan.workflow,
+                    self._plan.tasksets,
+                    seed=self._db.spec.seed,
+                    batch_size=self._plan.batch_size,
+                    attempt_seconds=self._plan.attempt_seconds,
+                )
+                end = self._db.clock()
+                self._trace.span("versions", f"validate version {pinned.version}", begin, end)
+                validations.finish_validation(self._db, self._name, pinned, {**result, "val/seconds": end - begin})
+            except StaleWriterError as error:
+                log.warning("%s", error)
+            finally:
+                self._pool.release()
+                self._deadlines.release()
+
+    async def _heartbeats(self) -> None:
+        while True:
+            version = -1 if self._pool.serving is None else self._pool.serving.version
+            try:
+                processes.heartbeat(self._db, self._name, self._token, version, await self.gauges())
+            except StaleWriterError as error:
+                log.warning("%s; registering again", error)
+                self._token = processes.register(self._db, self._name, "explorer")
+            await asyncio.sleep(HEARTBEAT)

@@ -1,0 +1,138 @@
+"""One claim, from task to settled group: its members run side by side, each with its own limits and retries.
+
+There is no barrier between members, nor between groups. A member that fails is tried again from the start with a seed
+of its own; when its retries are used up the group is dropped with the reason, and its credit lets another task in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+from rljax.algorithms.registry import Filter
+from rljax.failpoints import failpoint
+from rljax.ledger import claims, processes
+from rljax.ledger.claims import Claim
+from rljax.ledger.database import Database, RunFailedError, StaleWriterError
+from rljax.observe.trace import NullTrace, Trace
+from rljax.rollout.deadlines import PausableDeadlines
+from rljax.rollout.pool import EnginePool
+from rljax.rollout.workflow import Attempt, Workflow
+from rljax.tasks.task import BadRow, Task
+from rljax.trajectory import Group, Trajectory
+from sidecar.protocol import EngineError
+
+log = logging.getLogger(__name__)
+
+
+class MemberFailed(Exception):
+    """A member used up its retries; the message is the reason that the group is dropped for."""
+
+
+class GroupRunner:
+    """Settles claims."""
+
+    def __init__(
+        self,
+        db: Database,
+        name: str,
+        workflow: Workflow,
+        pool: EnginePool,
+        deadlines: PausableDeadlines,
+        *,
+        group_size: int,
+        max_retries: int,
+        trajectory_timeout: float,
+        filters: Sequence[tuple[str, Filter]],
+        fail_on_bad_row: bool,
+        trace: Trace | NullTrace,
+    ) -> None:
+        """``name`` is the explorer's, ``trajectory_timeout`` in seconds."""
+        self._db = db
+        self._name = name
+        self._workflow = workflow
+        self._pool = pool
+        self._deadlines = deadlines
+        self._group_size = group_size
+        self._max_retries = max_retries
+        self._timeout = trajectory_timeout
+        self._filters = filters
+        self._fail_on_bad_row = fail_on_bad_row
+        self._trace = trace
+
+    async def settle(self, claim: Claim, task: Task) -> None:
+        """Runs the group and stores, filters or drops it. A claim that has expired meanwhile is let go of.
+
+        Raises:
+            EngineError: no engine can be kept alive.
+        """
+        try:
+            group = await self._run(claim, task)
+            reason = next((f"{name}: {why}" for name, keep in self._filters if (why := keep(group))), None)
+            failpoint("store")
+            if reason is not None:
+                claims.settle(self._db, claim, "filtered", reason)
+            else:
+                claims.store(self._db, claim, group)
+        except MemberFailed as failure:
+            self._settle_quietly(claim, str(failure))
+        except BadRow as error:
+            self.bad_row(claim, error)
+        except StaleWriterError as error:
+            log.warning("%s; its tokens are lost and the task is open again", error)
+
+    def bad_row(self, claim: Claim, error: BadRow) -> None:
+        """Drops a claim whose row is bad, or fails the run, as configured.
+
+        Raises:
+            RunFailedError: bad rows are to fail the run.
+        """
+        self._note("bad_row", error)
+        if self._fail_on_bad_row:
+            message = f"{error}; mend the row, or set tasks.on_bad_row=skip"
+            processes.fail_run(self._db, self._name, message)
+            raise RunFailedError(message) from error
+        self._settle_quietly(claim, "bad_row")
+
+    def _settle_quietly(self, claim: Claim, reason: str) -> None:
+        try:
+            claims.settle(self._db, claim, "dropped", reason)
+        except StaleWriterError as error:
+            log.warning("%s; not dropped as %s", error, reason)
+
+    async def _run(self, claim: Claim, task: Task) -> Group:
+        members = [asyncio.ensure_future(self._member(claim, task, m)) for m in range(self._group_size)]
+        try:
+            return Group(claim.task, tuple(await asyncio.gather(*members)))
+        finally:
+            for member in members:
+                member.cancel()
+            await asyncio.gather(*members, return_exceptions=True)
+
+    async def _member(self, claim: Claim, task: Task, member: int) -> Trajectory:
+        reason = ""
+        for retry in range(self._max_retries + 1):
+            attempt = Attempt(self._db.spec.seed, member, retry, claim.version, claim.lineage)
+            begin = self._db.clock()
+            try:
+                failpoint("generate")
+                async with self._deadlines.limit(self._timeout):
+                    trajectory = await self._workflow.run(task, attempt, self._pool)
+            except (EngineError, StaleWriterError, BadRow):
+                raise
+            except Exception as error:
+                reason = "timeout" if isinstance(error, TimeoutError) else type(error).__name__
+                self._note(reason, f"{claim.task} member {member}, attempt {retry}: {error or reason}")
+            else:
+                track = f"group {claim.group_id} · member {member}"
+                tokens = int(trajectory.loss_mask.sum())
+                self._trace.span(
+                    track, str(claim.task), begin, self._db.clock(), reward=trajectory.reward, tokens=tokens
+                )
+                return trajectory
+        raise MemberFailed(reason)
+
+    def _note(self, kind: str, message: object) -> None:
+        log.warning("%s: %s", kind, message)
+        processes.note(self._db, self._name, kind, str(message))

@@ -1,0 +1,170 @@
+"""A run from Python: what the command line does, one step at a time.
+
+import rljax
+config = rljax.load_config("configs/quickstart.py", max_steps=50)
+with rljax.Run(config) as run:
+    for metrics in run:
+        print(metrics["step"], metrics["reward/mean"])
+    print(run.audit())
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import json
+from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from rljax.config import Config
+from rljax.config_edge import as_plain
+from rljax.launch.heartbeat import Heartbeat
+from rljax.launch.local import ExplorerThread
+from rljax.ledger import audit as auditing
+from rljax.ledger import processes
+from rljax.ledger.database import RunFailedError, is_finished
+from rljax.pipeline.build import build_learner, open_checkpoints
+from rljax.pipeline.evaluate import Bench, chosen_checkpoints
+from rljax.pipeline.explore import make_explorer, make_rewards
+from rljax.pipeline.observers import Observers
+from rljax.pipeline.run_dir import RunDir
+from rljax.pipeline.setup import ProgressCallback, open_ledger, open_model, publish_initial_weights
+from rljax.pipeline.train import Gauges, Trainer
+from rljax.weights.publisher import OrbaxPublisher
+
+T = TypeVar("T")
+
+
+class Run:
+    """A run directory and, while it is iterated, what trains in it.
+
+    ``config.mode`` decides what an iteration starts: a learner, and with ``both`` an explorer in a thread beside it.
+    Leaving the ``with`` block, or `close`, saves a checkpoint and ends what was started; the same config resumes it.
+    """
+
+    def __init__(self, config: Config, progress: ProgressCallback | None = None) -> None:
+        """Opens the run directory and the model; ``progress`` hears of downloads and conversions.
+
+        Raises:
+            ConfigError, LedgerError, ModelNotFound: one line that says what is wrong and what to do.
+        """
+        self.config = config
+        self.run_dir = RunDir.create(config)
+        self._db = open_ledger(config, self.run_dir)
+        self.model = open_model(config, self.run_dir, progress)
+        self._steps: Generator[dict[str, float], None, None] | None = None
+        self._trainer: Trainer | None = None
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __iter__(self) -> Iterator[dict[str, float]]:
+        """Trains, and yields the metrics of each step; a loop that was left goes on where it stood."""
+        if self._steps is None:
+            self._steps = self._train()
+        return self._steps
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run has ended as configured, so that there is nothing left to train."""
+        return is_finished(self._db, self.config.max_steps)
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether `interrupt` ended the training before its last step."""
+        return self._trainer is not None and self._trainer.interrupted
+
+    def interrupt(self) -> None:
+        """Asks the training to save a checkpoint and end. Any thread, any signal handler."""
+        if self._trainer is not None:
+            self._trainer.interrupt()
+
+    def explore(self, on_start: Callable[[Callable[[], None]], None] | None = None) -> None:
+        """Explores until the run ends; ``on_start`` is handed a function that asks the explorer to leave.
+
+        Raises:
+            RunFailedError, TimeoutError, EngineError: as `rljax.rollout.explorer.Explorer.run`.
+        """
+        with Observers(self.config, self.run_dir, role=self.config.explorer.name) as observers:
+            publish_initial_weights(self.config, self.run_dir, self._db, self.model)
+            rewards = make_rewards(self.config)
+            explorer = make_explorer(self.config, self.run_dir, self._db, self.model, rewards, observers.trace)
+            thread = ExplorerThread(self._db, self.config.explorer.name, explorer, rewards)
+            if on_start is not None:
+                on_start(thread.stop)
+            thread.start()
+            while thread.alive:
+                observers.explorer(thread.gauges(), explorer.waiting_for)
+                thread.join(1.0)
+        if thread.error is not None:
+            raise thread.error
+
+    def evaluate(self, checkpoint: str = "latest") -> dict[str, float]:
+        """Scores a checkpoint on the validation tasksets; see `config.checkpoint` for the names."""
+        return self._on_bench(checkpoint, lambda bench: bench.evaluate())
+
+    def generate(self, prompts: Sequence[str], *, temperature: float = 0.0, checkpoint: str = "latest") -> list[str]:
+        """Answers of a checkpoint to user messages."""
+        return self._on_bench(checkpoint, lambda bench: bench.generate(prompts, temperature))
+
+    def audit(self) -> dict[str, Any]:
+        """The ledger's balance; also written to ``audit.json``."""
+        report = auditing.audit(self._db)
+        (self.run_dir.root / "audit.json").write_text(json.dumps(report, indent=1) + "\n")
+        return report
+
+    def close(self) -> None:
+        """Ends what was started, with a checkpoint, and closes the ledger."""
+        try:
+            if self._steps is not None:
+                self._steps.close()
+        finally:
+            self._db.close()
+
+    def _on_bench(self, checkpoint: str, ask: Callable[[Bench], Coroutine[Any, Any, T]]) -> T:
+        (steps,) = chosen_checkpoints(dataclasses.replace(self.config, checkpoint=checkpoint), self.run_dir)[-1:]
+
+        async def main() -> T:
+            async with Bench(self.config, self.run_dir, self.model) as bench:
+                await bench.serve(steps)
+                return await ask(bench)
+
+        # A thread of its own: a notebook's has an event loop running already.
+        with ThreadPoolExecutor(1) as pool:
+            return pool.submit(asyncio.run, main()).result()
+
+    def _train(self) -> Generator[dict[str, float], None, None]:
+        config, db = self.config, self._db
+        with contextlib.ExitStack() as parts:
+            parts.enter_context(contextlib.closing(Heartbeat(db, "trainer", "trainer")))
+            self.run_dir.write_config(config)
+            observers = parts.enter_context(Observers(config, self.run_dir, role="trainer"))
+            parts.callback(lambda: observers.finish(self.audit(), as_plain(config)))
+            checkpoints = open_checkpoints(config, self.run_dir)
+            parts.callback(checkpoints.wait)
+            learner = build_learner(config, self.model, checkpoints, None)
+            explorer, gauges = self._beside(observers)
+            publisher = OrbaxPublisher(self.run_dir.weights)
+            self._trainer = Trainer(config, self.run_dir, db, learner, checkpoints, publisher, observers, gauges)
+            if explorer is not None:
+                parts.enter_context(contextlib.closing(explorer)).start()
+            try:
+                yield from self._trainer.steps()
+            except RunFailedError as error:
+                raise (error if explorer is None or explorer.error is None else explorer.error) from None
+            except Exception as error:
+                processes.fail_run(db, "trainer", f"trainer: {type(error).__name__}: {error}")
+                raise
+
+    def _beside(self, observers: Observers) -> tuple[ExplorerThread | None, Gauges]:
+        if self.config.mode != "both":
+            return None, lambda: processes.summed_gauges(self._db, "explorer")
+        rewards = make_rewards(self.config)
+        explorer = make_explorer(self.config, self.run_dir, self._db, self.model, rewards, observers.trace)
+        thread = ExplorerThread(self._db, self.config.explorer.name, explorer, rewards)
+        return thread, thread.gauges

@@ -1,0 +1,92 @@
+"""The numeric reward: is the response's final answer equal to the reference, as math-verify sees it?"""
+
+from __future__ import annotations
+
+import logging
+import re
+from typing import Any
+
+from rljax.tasks.task import Task
+
+# Where a final answer may be announced, the last one counting. `#### 18` is GSM8K's; `#### Step 2` is a heading.
+_MARKERS = re.compile(r"\\boxed\s*\{|<answer>|####(?=\s*[-+$€£¥(\\.*0-9])")
+_CURRENCY = str.maketrans("", "", "$€£¥")
+
+
+def numeric(task: Task, response: str) -> float:
+    r"""1 if the response's final answer equals the reference answer, else 0.
+
+    The reference is what follows ``####`` (GSM8K), else what its last ``\boxed{}`` holds (MATH), else the whole answer.
+    The response's answer is what its last ``\boxed{}``, ``####`` or ``<answer>`` holds; without any of these
+    math-verify looks for it: a formula, then "the answer is", then the last number.
+
+    Raises:
+        ValueError: the reference is neither number nor formula.
+    """
+    reference = _reference(task.answer)
+    gold = _parse(_boxed(reference)) or _parse(reference)
+    if not gold:
+        raise ValueError(f"the reference answer {reference!r} is neither number nor formula; use the reward 'exact'")
+    marked = marked_answer(response)
+    if marked is None:
+        return float(_equal(gold, _parse(response.replace(r"\$", "$"))))
+    return float(_equal(gold, _parse(_boxed(marked))) or _equal(gold, _parse(marked)))
+
+
+def marked_answer(text: str) -> str | None:
+    r"""What the last answer marker of a text holds; None where there is no marker.
+
+    >>> marked_answer("9 eggs at $2 each make $18.\n#### 18")
+    '18'
+    """
+    markers = list(_MARKERS.finditer(text))
+    if not markers:
+        return None
+    marker, rest = markers[-1].group(), text[markers[-1].end() :]
+    if marker == "####":
+        # The tag may enclose the whole line: <answer>#### 18</answer>.
+        return rest.strip().partition("\n")[0].partition("</answer>")[0].strip()
+    if marker == "<answer>":
+        return rest.partition("</answer>")[0].strip()
+    return _to_closing_brace(rest).strip()
+
+
+def _reference(answer: str) -> str:
+    if "####" in answer:
+        return answer.rpartition("####")[2].strip()
+    marked = marked_answer(answer)
+    return answer if marked is None else marked
+
+
+def _to_closing_brace(text: str) -> str:
+    depth = 1
+    for place, character in enumerate(text):
+        depth += (character == "{") - (character == "}")
+        if depth == 0:
+            return text[:place]
+    return ""  # cut off in the middle of the answer: no answer
+
+
+def _boxed(text: str) -> str:
+    # In a box math-verify reads plain numbers and bare LaTeX alike; a dollar sign there would open an environment.
+    return rf"\boxed{{{text.replace(chr(92) + '$', '').translate(_CURRENCY).strip().rstrip('.')}}}"
+
+
+def _parse(text: str) -> list[Any]:
+    _silence_timeout_warning()
+    from math_verify import parse
+
+    # math-verify's own time limit is a signal, which works on a main thread only; the worker process has a limit.
+    parsed: list[Any] = parse(text, fallback_mode="no_fallback", parsing_timeout=None)
+    return parsed
+
+
+def _equal(gold: list[Any], answers: list[Any]) -> bool:
+    from math_verify import verify
+
+    return bool(answers) and bool(verify(gold, answers, timeout_seconds=None))
+
+
+def _silence_timeout_warning() -> None:
+    for name in ("math_verify.parser", "math_verify.grader"):
+        logging.getLogger(name).setLevel(logging.ERROR)

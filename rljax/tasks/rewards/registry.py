@@ -1,0 +1,162 @@
+"""Finds a reward by the name that the config gives it, and says where it must run."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from types import ModuleType
+
+from rljax.config_checks import ConfigError
+from rljax.tasks.rewards.gym_score import reasoning_gym_score
+from rljax.tasks.rewards.numeric import numeric
+from rljax.tasks.rewards.reward import RewardFunction
+from rljax.tasks.rewards.text import PatternFormat, digits, exact, think_answer_format
+from rljax.tasks.rows import nearest
+from rljax.tasks.task import RewardTerm
+
+_FORMAT = "format:"
+
+
+class Place(Enum):
+    """Where a reward runs."""
+
+    INLINE = "on the event loop: it is known to be quick"
+    THREAD = "on a thread: it exists in this process alone"
+    PROCESS = "in a worker process, which can be killed"
+
+
+@dataclass(frozen=True, slots=True)
+class Scorer:
+    """A reward that was found.
+
+    Attributes:
+        name: as the config has it.
+        part: what it is logged under.
+        function: judges a response.
+        place: where it runs.
+        score_on_timeout: the score of a response that it cannot judge in time; None: that is an error. Where the
+            response alone decides how long judging takes, dropping the trajectory would favour what is easily judged.
+    """
+
+    name: str
+    part: str
+    function: RewardFunction
+    place: Place
+    score_on_timeout: float | None = None
+
+
+_BUILT_IN = {
+    scorer.name: scorer
+    for scorer in (
+        Scorer("exact", "exact", exact, Place.INLINE),
+        Scorer("digits", "digits", digits, Place.INLINE),
+        Scorer("format", "format", think_answer_format, Place.INLINE),
+        Scorer("numeric", "numeric", numeric, Place.PROCESS, score_on_timeout=0.0),
+        Scorer("reasoning_gym", "reasoning_gym", reasoning_gym_score, Place.PROCESS, score_on_timeout=0.0),
+    )
+}
+_registered: dict[str, Scorer] = {}
+
+
+def register_reward(name: str) -> Callable[[RewardFunction], RewardFunction]:
+    """Decorator that makes a function ``(task, response) -> float | Reward`` usable by name in ``rewards``.
+
+    Meant for a notebook: the function stays in this process and runs on a thread. A thread cannot be killed, so a
+    reward that may hang is better placed in a file and named ``module:function``. A later one of the same name
+    replaces it.
+
+    Raises:
+        ConfigError: the name is that of a built-in, is not plain, or the function takes other arguments.
+    """
+
+    def add(function: RewardFunction) -> RewardFunction:
+        if name in _BUILT_IN or not re.fullmatch(r"\w+", name):
+            raise ConfigError(f"register_reward({name!r}): built-in or not a plain name; choose another")
+        _check_signature(function, f"register_reward({name!r})")
+        _registered[name] = Scorer(name, name, function, Place.THREAD)
+        return function
+
+    return add
+
+
+def resolve_reward(name: str, key: str) -> Scorer:
+    """Finds a reward.
+
+    Args:
+        name: a built-in, a registered one, ``format:REGEX`` or ``module:function``.
+        key: config path, for messages.
+
+    Raises:
+        ConfigError: there is none of that name; the nearest is in the message.
+    """
+    if found := _BUILT_IN.get(name) or _registered.get(name):
+        return found
+    if name.startswith(_FORMAT):
+        try:
+            pattern = PatternFormat(name.removeprefix(_FORMAT))
+        except re.error as error:
+            raise ConfigError(f"{key}={name!r}: not a regular expression ({error})") from error
+        return Scorer(name, "format", pattern, Place.PROCESS, score_on_timeout=0.0)
+    if ":" in name:
+        return Scorer(name, name.rpartition(":")[2], _imported(name, key), Place.PROCESS)
+    hint = nearest(name, [*_BUILT_IN, *_registered], "there are")
+    raise ConfigError(f"{key}={name!r}: no such reward; {hint}, or write module:function")
+
+
+def reward_terms(names: Sequence[str], weights: Sequence[float] | None, key: str) -> tuple[RewardTerm, ...]:
+    """Looks up the rewards of a taskset; two of the same short name are logged under their full names.
+
+    Raises:
+        ConfigError: see `resolve_reward`; or a name occurs twice.
+    """
+    scorers = [resolve_reward(name, key) for name in names]
+    if len(set(names)) != len(names):
+        raise ConfigError(f"{key}={tuple(names)}: one of them stands there twice; give it a weight instead")
+    short = [scorer.part for scorer in scorers]
+    parts = [s.part if short.count(s.part) == 1 else s.name.replace(":", ".") for s in scorers]
+    factors = [1.0] * len(names) if weights is None else weights
+    return tuple(RewardTerm(*term) for term in zip(names, parts, factors, strict=True))
+
+
+def _imported(name: str, key: str) -> RewardFunction:
+    module_name, _, attribute = name.partition(":")
+    module = _import_module(module_name, f"{key}={name!r}")
+    function = getattr(module, attribute, None)
+    if not callable(function):
+        functions = [n for n, value in vars(module).items() if callable(value) and not n.startswith("_")]
+        raise ConfigError(
+            f"{key}={name!r}: no function {attribute!r} there; {nearest(attribute, functions, 'there are')}"
+        )
+    _check_signature(function, f"{key}={name!r}")
+    return function
+
+
+def _import_module(name: str, what: str) -> ModuleType:
+    if name == "__main__":
+        raise ConfigError(f"{what}: a worker process has another __main__; decorate it with register_reward instead")
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        missing = error.name or name
+        if name != missing and not name.startswith(f"{missing}."):
+            raise ConfigError(f"{what}: importing it fails: {error}") from error
+        parent = missing.rpartition(".")[0]
+        path = importlib.import_module(parent).__path__ if parent else None
+        siblings = [f"{parent}.{m.name}" if parent else m.name for m in pkgutil.iter_modules(path)]
+        raise ConfigError(f"{what}: no module {missing!r}; {nearest(missing, siblings, 'there are')}") from error
+    except Exception as error:
+        raise ConfigError(f"{what}: importing it fails: {type(error).__name__}: {error}") from error
+
+
+def _check_signature(function: Callable[..., object], what: str) -> None:
+    try:
+        inspect.signature(function).bind("task", "response")
+    except TypeError as error:
+        raise ConfigError(f"{what}: must take (task, response): {error}") from error
+    except ValueError:
+        return  # a function of C code may not tell its signature; the first call will

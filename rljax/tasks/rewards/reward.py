@@ -1,0 +1,51 @@
+"""The score of a response, and the ways in which there is none."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from rljax.tasks.task import Task
+
+
+@dataclass(frozen=True, slots=True)
+class Reward:
+    """A response's score and its named parts, which are logged."""
+
+    score: float
+    parts: Mapping[str, float] = field(default_factory=dict)
+
+
+class RewardError(RuntimeError):
+    """A reward that gave no score: it raised, died, or returned something that is no finite number."""
+
+
+class RewardTimeout(RewardError):
+    """A reward that did not return within its time limit."""
+
+
+RewardFunction = Callable[[Task, str], "float | Reward"]
+"""Judges the text of a response to a task."""
+
+
+def as_reward(value: object) -> Reward:
+    """Checks what a reward function returned.
+
+    Raises:
+        TypeError: no number.
+        ValueError: a number that is not finite.
+    """
+    if isinstance(value, Reward):
+        return Reward(_number(value.score), {str(name): _number(part) for name, part in value.parts.items()})
+    return Reward(_number(value))
+
+
+def _number(value: object) -> float:
+    # `float()` would accept the text "1.0"; what has `__float__` is a number, of Python, numpy, jax or sympy.
+    if not hasattr(value, "__float__"):
+        raise TypeError(f"returned {type(value).__name__}, not a number")
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError(f"returned {number}")
+    return number

@@ -1,0 +1,50 @@
+"""Rewards that compare text: cheap enough for the event loop, in time linear in the response."""
+
+from __future__ import annotations
+
+import re
+
+from rljax.tasks.task import Task
+
+_DIGIT = re.compile("[0-9]")
+_TAGS = ("<think>", "</think>", "<answer>", "</answer>")
+
+
+def exact(task: Task, response: str) -> float:
+    """1 if the response is the reference answer, white space around both aside; else 0."""
+    return float(response.strip() == task.answer.strip())
+
+
+def digits(task: Task, response: str) -> float:
+    """Share of digits that are right and at the right place, in [0, 1].
+
+    Other characters are passed over, in the response and in the reference. The share is of the longer of the two, so
+    that digits too many cost as much as digits missing.
+    """
+    wanted, given = _DIGIT.findall(task.answer), _DIGIT.findall(response)
+    right = sum(a == b for a, b in zip(wanted, given, strict=False))
+    return right / max(len(wanted), len(given), 1)
+
+
+def think_answer_format(_task: Task, response: str) -> float:
+    """1 for ``<think>...</think> <answer>...</answer>``: each tag once, nothing outside; else 0."""
+    text = response.strip()
+    places = [text.find(tag) for tag in _TAGS]
+    whole = text.startswith(_TAGS[0]) and text.endswith(_TAGS[-1])
+    once = all(text.count(tag) == 1 for tag in _TAGS)
+    between = text[places[1] + len(_TAGS[1]) : places[2]]
+    return float(whole and once and places == sorted(places) and not between.strip())
+
+
+class PatternFormat:
+    """1 if the pattern is found in the response (``.`` matches line ends too), else 0.
+
+    A pattern may backtrack for ever, so this one belongs into a worker process.
+    """
+
+    def __init__(self, pattern: str) -> None:
+        self._pattern = re.compile(pattern, re.DOTALL)
+
+    def __call__(self, _task: Task, response: str) -> float:
+        """Searches the response."""
+        return float(self._pattern.search(response) is not None)

@@ -1,0 +1,119 @@
+"""Threads for rewards that live in this process alone, such as a function of a notebook cell."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import queue
+import threading
+from dataclasses import dataclass, field
+from typing import Any
+
+from rljax.tasks.rewards.reward import Reward, RewardError, RewardFunction, RewardTimeout, as_reward
+from rljax.tasks.rewards.worker import Failure, describe
+from rljax.tasks.task import Task
+
+_THREADS = 8
+_MAX_HUNG = 16
+
+
+@dataclass(eq=False)
+class _Job:
+    function: RewardFunction
+    task: Task
+    response: str
+    started: asyncio.Future[None]
+    outcome: asyncio.Future[Reward | Failure]
+    abandoned: threading.Event = field(default_factory=threading.Event)
+
+    def post(self, future: asyncio.Future[Any], value: object) -> None:
+        """Fulfils a future from another thread, if anyone still waits for it."""
+
+        def fulfil() -> None:
+            if not future.done():
+                future.set_result(value)
+
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
+            future.get_loop().call_soon_threadsafe(fulfil)
+
+
+class DeadlineThreads:
+    """Up to `_THREADS` daemon threads. One that outlives the limit is left behind and replaced.
+
+    Args:
+        limit: seconds for one call, counted from when a thread takes it up.
+    """
+
+    def __init__(self, *, limit: float) -> None:
+        self._limit = limit
+        self._lock = threading.Lock()
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._alive = 0
+        self._hung = 0
+
+    @property
+    def pending(self) -> int:
+        """Calls that wait for a thread."""
+        return self._jobs.qsize()
+
+    async def judge(self, function: RewardFunction, task: Task, response: str) -> Reward:
+        """Calls a reward on a thread.
+
+        Raises:
+            RewardTimeout: it outlived its limit.
+            RewardError: it raised, or too many threads hang already.
+        """
+        if self._hung >= _MAX_HUNG:
+            raise RewardError(f"{_MAX_HUNG} threads already hang in rewards; mend the function and start again")
+        loop = asyncio.get_running_loop()
+        job = _Job(function, task, response, loop.create_future(), loop.create_future())
+        deadline = self._limit * (2 + self._jobs.qsize() // _THREADS)
+        self._submit(job)
+        try:
+            await asyncio.wait({job.started}, timeout=deadline)
+            done, _ = await asyncio.wait({job.outcome}, timeout=self._limit)
+        finally:
+            if not job.outcome.done():
+                self._abandon(job)
+        if not done:
+            raise RewardTimeout(f"not done after {self._limit:g} s; its thread cannot be killed and is left behind")
+        outcome = job.outcome.result()
+        if isinstance(outcome, Failure):
+            raise RewardError(outcome.reason)
+        return outcome
+
+    def close(self) -> None:
+        """Lets idle threads end. A thread inside a reward ends with it, or with the process."""
+        for _ in range(self._alive):
+            self._jobs.put(None)
+
+    def _submit(self, job: _Job) -> None:
+        self._jobs.put(job)
+        with self._lock:
+            if self._alive < _THREADS:
+                self._alive += 1
+                threading.Thread(target=self._work, name="reward", daemon=True).start()
+
+    def _abandon(self, job: _Job) -> None:
+        with self._lock:
+            job.abandoned.set()
+            if job.started.done():  # its thread will not come back for more
+                self._alive -= 1
+                self._hung += 1
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            if job.abandoned.is_set():
+                continue
+            job.post(job.started, None)
+            try:
+                outcome: Reward | Failure = as_reward(job.function(job.task, job.response))
+            except BaseException as error:
+                outcome = Failure(describe(error))
+            with self._lock:
+                if job.abandoned.is_set():
+                    self._hung -= 1
+                    return
+            job.post(job.outcome, outcome)
+        with self._lock:
+            self._alive -= 1

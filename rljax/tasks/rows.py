@@ -1,0 +1,80 @@
+"""From the rows of a source to problems, and what makes a row bad."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from rljax.tasks.task import BadRow
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A row before the template: what is asked and what is right."""
+
+    prompt: str
+    answer: str
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Rows(Protocol):
+    """The usable rows of a source, in its own order.
+
+    Attributes:
+        bad_rows: rows that were left out.
+    """
+
+    bad_rows: int
+
+    def __len__(self) -> int: ...
+
+    def problem(self, index: int) -> Problem:
+        """The row at a place among the usable ones."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Which columns of a row hold the prompt and the answer."""
+
+    prompt: str
+    answer: str
+
+    def problem(self, row: object, where: str) -> Problem:
+        """Checks a row.
+
+        Args:
+            row: what the source holds there.
+            where: file and line, for the message.
+
+        Raises:
+            BadRow: it is no object, lacks a column, or its prompt or answer is no usable text.
+        """
+        if not isinstance(row, Mapping):
+            raise BadRow(f"{where}: a {type(row).__name__}, not an object with columns")
+        prompt = _text(row, self.prompt, where)
+        if not prompt.strip():
+            raise BadRow(f"{where}: the prompt ({self.prompt!r}) is empty")
+        answer = _text(row, self.answer, where)
+        rest = {name: value for name, value in row.items() if name not in (self.prompt, self.answer)}
+        return Problem(prompt, answer, rest)
+
+
+def _text(row: Mapping[str, Any], column: str, where: str) -> str:
+    if column not in row:
+        raise BadRow(f"{where}: no column {column!r}; {nearest(column, row, 'there are')}")
+    value = row[column]
+    if isinstance(value, str):
+        return value
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return str(value)
+    raise BadRow(f"{where}: column {column!r} holds {type(value).__name__}, not text")
+
+
+def nearest(name: str, known: Iterable[str], otherwise: str) -> str:
+    """``nearest: X`` for a mistyped name, or the list of what there is where nothing is close."""
+    names = sorted(map(str, known))
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    return f"nearest: {close[0]}" if close else f"{otherwise}: {', '.join(names[:20]) or 'none'}"

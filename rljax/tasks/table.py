@@ -1,0 +1,139 @@
+"""Rows of a table: a Parquet file, or a data set of the Hugging Face hub."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from rljax.config_checks import ConfigError
+from rljax.tasks.rows import Columns, Problem, nearest
+from rljax.tasks.task import BadRow
+
+_SCAN = 1024
+
+
+class TableRows:
+    """Usable rows of a table. Rows are named by their number, counted from 1.
+
+    Args:
+        name: file or data set, for messages.
+        scan: yields prompt and answer of every row, in order.
+        read: the whole row at a place.
+        columns: where prompt and answer are.
+        on_bad_row: ``fail`` raises at the first bad row, ``skip`` counts it in `bad_rows`.
+        needed: usable rows after which the scan stops; None: all.
+
+    Raises:
+        BadRow: with ``fail``, naming file and row.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        scan: Iterator[Mapping[str, Any]],
+        read: Callable[[int], Mapping[str, Any]],
+        columns: Columns,
+        on_bad_row: str,
+        needed: int | None = None,
+    ) -> None:
+        self._name = name
+        self._read = read
+        self._columns = columns
+        self._places = array("q")
+        self.bad_rows = 0
+        self.first_bad_row: BadRow | None = None
+        for place, row in enumerate(scan):
+            if len(self) == needed:
+                return
+            try:
+                columns.problem(row, self._where(place))
+            except BadRow as error:
+                if on_bad_row == "fail":
+                    raise
+                self.first_bad_row = self.first_bad_row or error
+                self.bad_rows += 1
+            else:
+                self._places.append(place)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def problem(self, index: int) -> Problem:
+        """Reads one row."""
+        place = self._places[index]
+        return self._columns.problem(self._read(place), self._where(place))
+
+    def _where(self, place: int) -> str:
+        return f"{self._name}: row {place + 1}"
+
+
+def parquet_rows(path: Path, columns: Columns, on_bad_row: str, key: str, needed: int | None = None) -> TableRows:
+    """Opens a Parquet file; its columns stay in memory as Arrow buffers.
+
+    Args:
+        key: config path of the taskset, for messages.
+
+    Raises:
+        ConfigError: it is no Parquet file, or a column is missing.
+        BadRow: see `TableRows`.
+        OSError: the file cannot be read.
+    """
+    import pyarrow
+    import pyarrow.parquet
+
+    try:
+        table = pyarrow.parquet.read_table(path)
+    except pyarrow.ArrowInvalid as error:
+        reason = str(error).splitlines()[0]
+        raise ConfigError(f"{key}.source={str(path)!r}: not a Parquet file ({reason})") from error
+    _check_columns(columns, table.column_names, key)
+    batches = table.select([columns.prompt, columns.answer]).to_batches(max_chunksize=_SCAN)
+    scan = (row for batch in batches for row in batch.to_pylist())
+    return TableRows(str(path), scan, lambda place: table.slice(place, 1).to_pylist()[0], columns, on_bad_row, needed)
+
+
+def hub_rows(
+    dataset_id: str,
+    subset: str | None,
+    split: str,
+    columns: Columns,
+    on_bad_row: str,
+    key: str,
+    needed: int | None = None,
+) -> TableRows:
+    """Loads a data set of the Hugging Face hub, or its cached copy; rows stay in memory-mapped files.
+
+    Raises:
+        ConfigError: the package `datasets` is missing; the hub cannot be reached and nothing is cached; there is no
+            such data set, subset, split or column.
+        BadRow: see `TableRows`.
+    """
+    try:
+        import datasets
+    except ImportError as error:
+        raise ConfigError(f"{key}.source='hub:{dataset_id}': needs `pip install 'rljax[data]'`") from error
+    try:
+        dataset = datasets.load_dataset(dataset_id, name=subset, split=split)
+    except (OSError, ValueError, KeyError, RuntimeError, datasets.exceptions.DatasetsError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ConfigError(
+            f"{key}.source='hub:{dataset_id}' (subset {subset or 'default'}, split {split}): {reason}; "
+            "where no hub can be reached, give the path of a .jsonl or .parquet file"
+        ) from error
+    _check_columns(columns, dataset.column_names, key)
+    scan = (
+        dict(zip(batch, values, strict=True))
+        for batch in dataset.select_columns([columns.prompt, columns.answer]).iter(_SCAN)
+        for values in zip(*batch.values(), strict=True)
+    )
+    return TableRows(
+        f"hub:{dataset_id}[{split}]", scan, lambda place: dict(dataset[place]), columns, on_bad_row, needed
+    )
+
+
+def _check_columns(columns: Columns, names: list[str], key: str) -> None:
+    for option, column in (("prompt_key", columns.prompt), ("answer_key", columns.answer)):
+        if column not in names:
+            raise ConfigError(f"{key}.{option}={column!r}: no such column; {nearest(column, names, 'there are')}")

@@ -1,0 +1,82 @@
+"""What a task is, and what a stream of tasks promises."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from rljax.trajectory import TaskId
+
+Message = Mapping[str, str]
+"""One chat message: ``role`` and ``content``."""
+
+
+class BadRow(ValueError):
+    """A row that makes no task: one line with the file, the line and the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class RewardTerm:
+    """One summand of a task's score.
+
+    Attributes:
+        name: what the config calls it, such as ``numeric`` or ``package.module:function``.
+        part: the name that it is logged under.
+        weight: its factor in the sum.
+    """
+
+    name: str
+    part: str
+    weight: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One prompt and what is needed to judge the answer.
+
+    Attributes:
+        id: taskset, epoch and position in the epoch.
+        messages: the prompt as chat messages.
+        answer: the reference answer as it stands in the data.
+        seed: `environment_seed` of the task.
+        metadata: the row's other columns; plain values.
+        rewards: what scores it, added up.
+    """
+
+    id: TaskId
+    messages: tuple[Message, ...]
+    answer: str
+    seed: int = 0
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    rewards: tuple[RewardTerm, ...] = ()
+
+
+class Taskset(Protocol):
+    """An ordered, resumable stream of tasks. Who iterates keeps the place: a taskset has no cursor.
+
+    Attributes:
+        name: its key in the config.
+        weight: its share of the tasks, relative to the other tasksets.
+    """
+
+    name: str
+    weight: float
+
+    @property
+    def bad_rows(self) -> int:
+        """Rows that were skipped while loading."""
+        ...
+
+    def __len__(self) -> int:
+        """Tasks in one epoch."""
+        ...
+
+    def task(self, epoch: int, index: int) -> Task:
+        """The task at a position of an epoch; a pure function of the run's seed, the epoch and the index.
+
+        Raises:
+            IndexError: the index is not below the length.
+            BadRow: the row can no longer be read as it could when the taskset was loaded.
+        """
+        ...

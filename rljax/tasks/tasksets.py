@@ -1,0 +1,167 @@
+"""Tasksets as the config names them: a source, an order, a template, rewards."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+from rljax.config import TasksetConfig
+from rljax.config_checks import ConfigError
+from rljax.tasks.gym_rows import ReasoningGymRows
+from rljax.tasks.jsonl import JsonlRows
+from rljax.tasks.permutation import Permutation
+from rljax.tasks.procedural import GENERATORS, SIDES, procedural_rows
+from rljax.tasks.rewards.registry import reward_terms
+from rljax.tasks.rows import Columns, Rows, nearest
+from rljax.tasks.seeds import environment_seed, stable_hash
+from rljax.tasks.table import hub_rows, parquet_rows
+from rljax.tasks.task import RewardTerm, Task, Taskset
+from rljax.tasks.templates import chat_messages
+from rljax.trajectory import TaskId
+
+Role = Literal["train", "validation"]
+
+_LOG = logging.getLogger(__name__)
+_FILES = (".jsonl", ".parquet")
+_HUB = "hub:"
+_GYM = "reasoning_gym:"
+
+
+def load_tasksets(
+    configs: Mapping[str, TasksetConfig], seed: int, on_bad_row: str, *, role: Role
+) -> dict[str, Taskset]:
+    """Opens the tasksets of ``tasks.train`` or ``tasks.validation`` and checks all that can be checked at the start.
+
+    Args:
+        configs: tasksets by name.
+        seed: the run's seed.
+        on_bad_row: ``fail`` or ``skip``.
+        role: which of the two; validation is never shuffled, and its seeds are its own.
+
+    Raises:
+        ConfigError: a source, column, argument or reward that does not exist, or a taskset without a usable row.
+        BadRow: a bad row, with ``on_bad_row="fail"``.
+    """
+    return {name: _load(name, config, seed, on_bad_row, role) for name, config in configs.items()}
+
+
+class RowTaskset:
+    """A taskset over the rows of a source.
+
+    Args:
+        name: its key in the config.
+        config: offset, limit, shuffle, template, weight.
+        rows: the usable rows.
+        terms: what scores its tasks.
+        seed: the run's seed.
+        role: ``train`` or ``validation``.
+    """
+
+    def __init__(
+        self, name: str, config: TasksetConfig, rows: Rows, terms: tuple[RewardTerm, ...], seed: int, role: Role
+    ) -> None:
+        self.name = name
+        self.weight = config.weight
+        self._config = config
+        self._rows = rows
+        self._terms = terms
+        self._seed = seed
+        # A taskset may have the same name on both sides; '/' cannot occur in a name, so their seeds never meet.
+        self._stream = name if role == "train" else f"{role}/{name}"
+        self._shuffle = config.shuffle and role == "train"
+        rest = max(0, len(rows) - config.offset)
+        self._size = rest if config.limit is None else min(rest, config.limit)
+
+    @property
+    def bad_rows(self) -> int:
+        """Rows that were skipped while loading."""
+        return self._rows.bad_rows
+
+    def __len__(self) -> int:
+        return self._size
+
+    def task(self, epoch: int, index: int) -> Task:
+        """See `Taskset.task`. With shuffling off the epoch changes the seed alone."""
+        if not 0 <= index < self._size:
+            raise IndexError(f"taskset {self.name}: task {index} of {self._size}")
+        place = self._order(epoch)[index] if self._shuffle else index
+        problem = self._rows.problem(self._config.offset + place)
+        return Task(
+            id=TaskId(self.name, epoch, index),
+            messages=chat_messages(self._config.template, self._config.system_prompt, problem.prompt),
+            answer=problem.answer,
+            seed=environment_seed(self._seed, TaskId(self._stream, epoch, index)),
+            metadata=problem.metadata,
+            rewards=self._terms,
+        )
+
+    def _order(self, epoch: int) -> Permutation:
+        return Permutation(self._size, stable_hash(self._seed, self._stream, epoch, "order"))
+
+
+def _load(name: str, config: TasksetConfig, seed: int, on_bad_row: str, role: Role) -> Taskset:
+    key = f"tasks.{role}.{name}"
+    terms = reward_terms(config.rewards, config.reward_weights, f"{key}.rewards")
+    if not config.source.startswith(_GYM) and any(term.name == "reasoning_gym" for term in terms):
+        raise ConfigError(f"{key}.rewards: 'reasoning_gym' scores sources of reasoning_gym:NAME only")
+    rows = _open(config, on_bad_row, role, key)
+    taskset = RowTaskset(name, config, rows, terms, seed, role)
+    first = getattr(rows, "first_bad_row", None)
+    if not len(taskset):
+        bad = f", {rows.bad_rows} bad rows skipped; first: {first}" if first else ""
+        raise ConfigError(
+            f"{key}.source={config.source!r}: no usable row (offset {config.offset}, {len(rows)} rows{bad})"
+        )
+    if first:
+        _LOG.warning("%s: %d bad rows skipped; first: %s", key, rows.bad_rows, first)
+    return taskset
+
+
+def _open(config: TasksetConfig, on_bad_row: str, role: Role, key: str) -> Rows:
+    _check_options(config, key)
+    source, columns = config.source, Columns(config.prompt_key, config.answer_key)
+    needed = None if config.limit is None else config.offset + config.limit
+    if source in GENERATORS:
+        return procedural_rows(source, _side(config, role, key), config.args, key)
+    if source.startswith(_GYM):
+        return ReasoningGymRows(source.removeprefix(_GYM), _side(config, role, key), config.args, key)
+    if source.startswith(_HUB):
+        split = config.split or role
+        return hub_rows(source.removeprefix(_HUB), config.subset, split, columns, on_bad_row, key, needed)
+    path = Path(source).expanduser()
+    if path.suffix not in _FILES:
+        raise ConfigError(
+            f"{key}.source={source!r}: not a generator, FILE.jsonl, FILE.parquet, {_HUB}ID or {_GYM}NAME; "
+            f"{nearest(source, GENERATORS, 'generators')}"
+        )
+    try:
+        if path.suffix == ".parquet":
+            return parquet_rows(path, columns, on_bad_row, key, needed)
+        return JsonlRows(path, columns, on_bad_row, needed)
+    except OSError as error:
+        raise ConfigError(
+            f"{key}.source={source!r}: cannot be read ({error.strerror or error}; looked in {Path.cwd()})"
+        ) from error
+
+
+def _side(config: TasksetConfig, role: Role, key: str) -> str:
+    side = config.split or role
+    if side not in SIDES:
+        raise ConfigError(f"{key}.split={side!r}: a generator has the sides {' and '.join(SIDES)}")
+    return side
+
+
+def _check_options(config: TasksetConfig, key: str) -> None:
+    """Refuses options that the source would not read."""
+    hub = config.source.startswith(_HUB)
+    generated = config.source in GENERATORS or config.source.startswith(_GYM)
+    if config.subset is not None and not hub:
+        raise ConfigError(f"{key}.subset={config.subset!r}: only a hub data set has subsets")
+    if config.split is not None and not (hub or generated):
+        raise ConfigError(
+            f"{key}.split={config.split!r}: a file has no splits; name another file, or use offset and limit"
+        )
+    if config.args and not generated:
+        raise ConfigError(f"{key}.args: only generators and reasoning_gym:NAME take arguments")

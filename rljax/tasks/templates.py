@@ -1,0 +1,67 @@
+"""From a prompt to chat messages, and from messages to the token ids that a model sees."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from jaxtyping import Int
+
+from rljax.tasks.task import BadRow, Message, Task
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+def chat_messages(template: str, system_prompt: str | None, prompt: str) -> tuple[Message, ...]:
+    """The messages of a task. ``{prompt}`` alone is replaced: other braces of a template are text."""
+    user = {"role": "user", "content": template.replace("{prompt}", prompt)}
+    return (user,) if system_prompt is None else ({"role": "system", "content": system_prompt}, user)
+
+
+def render_messages(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message]) -> Int[np.ndarray, " time"]:
+    """Token ids, int32, up to where the model's reply begins.
+
+    The tokenizer's chat template writes the turns; where it refuses a system message, that goes before the first user
+    message. Without a template the contents follow one another, a line each, with the tokenizer's own special tokens.
+
+    Raises:
+        jinja2.TemplateError: the chat template refuses the messages.
+    """
+    if not tokenizer.chat_template:
+        text = "\n".join(message["content"] for message in messages)
+        return np.asarray(tokenizer(text)["input_ids"], np.int32)
+    text = _apply_template(tokenizer, messages)
+    return np.asarray(tokenizer(text, add_special_tokens=False)["input_ids"], np.int32)
+
+
+def render_prompt(tokenizer: PreTrainedTokenizerBase, task: Task, max_prompt_tokens: int) -> Int[np.ndarray, " time"]:
+    """Token ids of a task's prompt, int32.
+
+    Raises:
+        BadRow: it is empty, or longer than ``max_prompt_tokens``.
+    """
+    token_ids = render_messages(tokenizer, task.messages)
+    if not 0 < len(token_ids) <= max_prompt_tokens:
+        raise BadRow(
+            f"task {task.id}: a prompt of {len(token_ids)} tokens; model.max_prompt_tokens is {max_prompt_tokens}"
+        )
+    return token_ids
+
+
+def _apply_template(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message]) -> str:
+    from jinja2 import TemplateError
+
+    def apply(chat: Sequence[Message]) -> str:
+        plain = [dict(message) for message in chat]
+        return str(tokenizer.apply_chat_template(plain, tokenize=False, add_generation_prompt=True))
+
+    try:
+        return apply(messages)
+    except TemplateError:
+        if len(messages) < 2 or messages[0]["role"] != "system":
+            raise
+        system, first, *rest = messages
+        merged = {**first, "content": f"{system['content']}\n\n{first['content']}"}
+        return apply([merged, *rest])

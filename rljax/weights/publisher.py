@@ -1,0 +1,145 @@
+"""Writes versions of the weights where engines find them.
+
+The channel behind `OrbaxPublisher` is the file system: it works on every machine and needs nothing of the receiver but
+`sidecar.versions`.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import uuid
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Protocol
+
+import jax
+import numpy as np
+from orbax.checkpoint import v1 as ocp
+
+from sidecar.versions import MANIFEST_NAME, Manifest, TensorInfo, checksum, version_directory
+
+DTYPES = {"bf16": "bfloat16", "fp32": "float32"}
+"""Config name of a dtype to numpy's."""
+
+_HIDDEN = ".unfinished-"
+_VISIBLE = re.compile(r"v(\d+)-(\d+)")
+
+
+class PublishError(RuntimeError):
+    """A version could not be written; nothing of it is visible. One line: what, where, what to do."""
+
+
+class Publisher(Protocol):
+    """A channel by which versions reach engines. One process publishes; any number read."""
+
+    def publish(self, version: int, lineage: int, tensors: Mapping[str, jax.Array], *, model: str, dtype: str) -> Path:
+        """Makes a version visible, whole or not at all, and returns the path that a `WeightUpdate` carries.
+
+        Args:
+            version: batches that these weights have seen.
+            lineage: life of the learner.
+            tensors: by Hugging Face name, unstacked, all of type `dtype`.
+            model: what the weights are of, for people.
+            dtype: ``bf16`` or ``fp32``.
+
+        Raises:
+            PublishError: it could not be written.
+        """
+        ...
+
+    def delete(self, version: int, lineage: int) -> None:
+        """Withdraws a version; no error if it is not there."""
+        ...
+
+    def prune(self, keep: Collection[tuple[int, int]]) -> None:
+        """Withdraws every version whose (version, lineage) is not in `keep`."""
+        ...
+
+
+class OrbaxPublisher:
+    """Publishes versions as Orbax checkpoints below one directory.
+
+    A version is written under a hidden name and renamed, so a crash leaves nothing that a reader could take for one.
+    What crashed writers left is removed at the next start.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        """Makes `directory`, the run's ``weights``, if need be.
+
+        Raises:
+            PublishError: it cannot be made or listed.
+        """
+        self.directory = Path(directory).absolute()
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            for leftover in self.directory.glob(f"{_HIDDEN}*"):
+                shutil.rmtree(leftover, ignore_errors=True)
+        except OSError as error:
+            raise PublishError(
+                f"{self.directory} cannot be used for weights: {error}; choose another run_dir"
+            ) from error
+
+    def publish(self, version: int, lineage: int, tensors: Mapping[str, jax.Array], *, model: str, dtype: str) -> Path:
+        """See `Publisher.publish`. A version that is there already is replaced."""
+        final = version_directory(self.directory, version, lineage)
+        arrays: dict[str, np.ndarray] = jax.device_get(dict(tensors))
+        _check_dtypes(arrays, dtype)
+        infos = {name: TensorInfo(a.shape, str(a.dtype), checksum(a)) for name, a in arrays.items()}
+        manifest = Manifest(version, lineage, model, dtype, infos)
+        hidden = self._hidden()
+        try:
+            _save(hidden, arrays)
+            (hidden / MANIFEST_NAME).write_text(manifest.to_json())
+            self.delete(version, lineage)
+            hidden.rename(final)
+        except (OSError, ValueError, RuntimeError) as error:
+            shutil.rmtree(hidden, ignore_errors=True)
+            line = (str(error).strip() or type(error).__name__).splitlines()[0][:300]
+            raise PublishError(
+                f"version {version} cannot be published to {final}: {line}; free disk space or choose another run_dir"
+            ) from error
+        return final
+
+    def delete(self, version: int, lineage: int) -> None:
+        """See `Publisher.delete`. Whoever is reading it gets a `VersionError`."""
+        hidden = self._hidden()
+        try:
+            # renamed first: a half-deleted version is never seen under its name
+            version_directory(self.directory, version, lineage).rename(hidden)
+        except FileNotFoundError:
+            return
+        shutil.rmtree(hidden, ignore_errors=True)
+
+    def prune(self, keep: Collection[tuple[int, int]]) -> None:
+        """See `Publisher.prune`."""
+        for version, lineage in self.published():
+            if (version, lineage) not in keep:
+                self.delete(version, lineage)
+
+    def published(self) -> list[tuple[int, int]]:
+        """The (version, lineage) of every version that is there, in order."""
+        found = (_VISIBLE.fullmatch(entry.name) for entry in self.directory.iterdir())
+        return sorted((int(match[1]), int(match[2])) for match in found if match)
+
+    def _hidden(self) -> Path:
+        return self.directory / f"{_HIDDEN}{uuid.uuid4().hex}"
+
+
+def _check_dtypes(arrays: Mapping[str, np.ndarray], dtype: str) -> None:
+    if dtype not in DTYPES:
+        raise ValueError(f"dtype {dtype!r} is unknown; choose one of {', '.join(DTYPES)}")
+    for name, array in arrays.items():
+        if str(array.dtype) != DTYPES[dtype]:
+            raise ValueError(f"tensor {name} is {array.dtype}, to be published as {dtype}; cast it first")
+
+
+def _save(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
+    context = ocp.Context()
+    # Of what a checkpoint may hold, a version needs the arrays alone. On a tiny model each of these costs milliseconds.
+    context.array.saving.use_compression = False
+    context.array.saving.array_metadata_store = None
+    context.array.saving.enable_write_sharding_file = False
+    context.memory.deepcopy_host_arrays = False
+    with context:
+        ocp.save(path, dict(arrays))

@@ -1,0 +1,165 @@
+"""Reads a published version of the weights as numpy arrays, without JAX.
+
+A version is a directory ``v<version>-<lineage>``: an Orbax checkpoint of ``{hugging_face_name: array}`` (OCDBT and zarr3
+on disk, which tensorstore reads by itself) with a ``manifest.json`` that says what must be in it.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes  # noqa: F401  (numpy learns the name bfloat16)
+import numpy as np
+import tensorstore
+
+MANIFEST_NAME = "manifest.json"
+MANIFEST_FORMAT = 1
+# Where Orbax keeps the arrays within its checkpoint; tests/sidecar/test_versions.py pins it.
+_ARRAYS = "state"
+
+
+class VersionError(RuntimeError):
+    """A published version is missing, incomplete, or not what its manifest says. One line: what, where, what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class TensorInfo:
+    """What the manifest says of one tensor: shape, numpy dtype name, checksum of its bytes in C order."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    checksum: str
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What a version is.
+
+    Attributes:
+        version: batches that these weights have seen.
+        lineage: life of the learner that published them.
+        model: what the weights are of, for people.
+        dtype: ``bf16`` or ``fp32``.
+        tensors: every tensor by its Hugging Face name.
+    """
+
+    version: int
+    lineage: int
+    model: str
+    dtype: str
+    tensors: Mapping[str, TensorInfo]
+
+    def to_json(self) -> str:
+        """The text of ``manifest.json``."""
+        return json.dumps({"format": MANIFEST_FORMAT, **asdict(self)}, indent=1)
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedVersion:
+    """A version that was read whole and agrees with its manifest."""
+
+    manifest: Manifest
+    tensors: Mapping[str, np.ndarray]
+
+
+def version_directory(root: Path, version: int, lineage: int) -> Path:
+    """Where a version lies below the run's ``weights`` directory."""
+    return root / f"v{version}-{lineage}"
+
+
+def checksum(array: np.ndarray) -> str:
+    """CRC-32 of the array's bytes in C order, as ``crc32:xxxxxxxx`` (1 to 4 GB/s a core)."""
+    return f"crc32:{zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data):08x}"
+
+
+def read_manifest(path: str | Path) -> Manifest:
+    """Reads the manifest of the version in directory `path`.
+
+    Raises:
+        VersionError: there is none, or it is no manifest of this format.
+    """
+    file = Path(path) / MANIFEST_NAME
+    try:
+        content = json.loads(file.read_text())
+    except FileNotFoundError:
+        raise VersionError(_gone(Path(path))) from None
+    except (OSError, ValueError) as error:
+        raise VersionError(f"{file} cannot be read: {_line(error)}") from error
+    if not isinstance(content, dict) or content.pop("format", None) != MANIFEST_FORMAT:
+        raise VersionError(f"{file} is no manifest of format {MANIFEST_FORMAT}; publish the version again")
+    try:
+        return _manifest(content)
+    except (KeyError, TypeError, ValueError) as error:
+        raise VersionError(f"{file} is damaged ({_line(error)}); publish the version again") from error
+
+
+def read_version(path: str | Path) -> PublishedVersion:
+    """Reads every tensor of the version in directory `path` and checks it against the manifest.
+
+    Raises:
+        VersionError: the version is gone, or a tensor is missing, mis-shaped or corrupted; the line names it.
+    """
+    path = Path(path).absolute()
+    manifest = read_manifest(path)
+    tensors = _read_arrays(path, manifest)
+    for name, expected in manifest.tensors.items():
+        _check(path, name, tensors[name], expected)
+    return PublishedVersion(manifest, tensors)
+
+
+def _manifest(content: Mapping[str, Any]) -> Manifest:
+    tensors = {
+        name: TensorInfo(tuple(int(n) for n in info["shape"]), str(np.dtype(info["dtype"])), str(info["checksum"]))
+        for name, info in content["tensors"].items()
+    }
+    return Manifest(int(content["version"]), int(content["lineage"]), content["model"], content["dtype"], tensors)
+
+
+def _read_arrays(path: Path, manifest: Manifest) -> dict[str, np.ndarray]:
+    # one context: the OCDBT index is read once for all tensors; all of them are opened, then read, at the same time
+    context = tensorstore.Context({})
+    base = f"file://{path / _ARRAYS}/"
+    stores: dict[str, Any] = {}
+    for name in manifest.tensors:
+        kvstore = {"driver": "ocdbt", "base": base, "path": f"{name}/"}
+        stores[name] = tensorstore.open({"driver": "zarr3", "kvstore": kvstore}, open=True, context=context)
+    reads = {name: _wait(path, name, store).read() for name, store in stores.items()}
+    return {name: _wait(path, name, read) for name, read in reads.items()}
+
+
+def _wait(path: Path, name: str, future: Any) -> Any:
+    try:
+        return future.result()
+    except (ValueError, OSError, RuntimeError, NotImplementedError) as error:
+        if not (path / MANIFEST_NAME).exists():
+            raise VersionError(_gone(path)) from error
+        raise VersionError(f"{path}: tensor {name} cannot be read: {_line(error)}; publish the version again") from error
+
+
+def _check(path: Path, name: str, array: np.ndarray, expected: TensorInfo) -> None:
+    found = (tuple(array.shape), str(array.dtype))
+    if found != (expected.shape, expected.dtype):
+        raise VersionError(
+            f"{path}: tensor {name} is {found[1]} {list(found[0])}, the manifest says {expected.dtype} "
+            f"{list(expected.shape)}; publish the version again"
+        )
+    actual = checksum(array)
+    if actual != expected.checksum:
+        raise VersionError(
+            f"{path}: tensor {name} is corrupted: its checksum is {actual}, the manifest says {expected.checksum}; "
+            "publish the version again"
+        )
+
+
+def _gone(path: Path) -> str:
+    return f"{path} is not there: never published, or withdrawn in the meantime; load a version that the ledger announces"
+
+
+def _line(error: Exception) -> str:
+    text = str(error).strip() or type(error).__name__
+    return text.splitlines()[0][:300]

@@ -1,0 +1,97 @@
+import numpy as np
+import pytest
+
+from rljax.algorithms import advantages, aggregations, filters, policy_losses
+from rljax.algorithms.registry import Registry, batch_advantages, check_names
+from rljax.config import AlgorithmConfig
+from rljax.config_checks import ConfigError
+from rljax.trajectory import Group, TaskId, Trajectory
+
+
+def group_of(*rewards: float) -> Group:
+    ids = np.array([1, 2], np.int32)
+    mask = np.array([False, True])
+    return Group(
+        TaskId("t", 0, 0),
+        tuple(
+            Trajectory(ids, mask, np.zeros(2, np.float32), np.array([-1, 0], np.int32), np.array([[1, 2]], np.int32), r)
+            for r in rewards
+        ),
+    )
+
+
+def test_built_in_entries_are_found_without_a_list() -> None:
+    assert {"grpo", "rloo"} <= set(advantages.names())
+    assert {"vanilla", "ppo", "tis"} <= set(policy_losses.names())
+    assert set(aggregations.names()) >= {
+        "token-mean",
+        "seq-mean-token-mean",
+        "seq-mean-token-sum",
+        "seq-mean-token-sum-norm",
+    }
+    assert "group_variance" in filters.names()
+
+
+def test_the_default_config_leads_somewhere() -> None:
+    check_names(AlgorithmConfig(filters=("group_variance",)))
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        (AlgorithmConfig(adv_estimator="grop"), ("algorithm.adv_estimator='grop'", "grpo")),
+        (AlgorithmConfig(pg_variant="pppo"), ("algorithm.pg_variant='pppo'", "closest: ppo")),
+        (AlgorithmConfig(aggregation="token_mean"), ("algorithm.aggregation='token_mean'", "token-mean")),
+        (AlgorithmConfig(filters=("variance",)), ("algorithm.filters='variance'", "group_variance")),
+        (AlgorithmConfig(pg_variant="zzz"), ("there are: ", "ppo", "tis", "vanilla")),
+        (AlgorithmConfig(pg_variant="no.such.module:f"), ("algorithm.pg_variant", "no.such.module", "module:function")),
+        (AlgorithmConfig(pg_variant="math:no_such"), ("algorithm.pg_variant", "no_such")),
+        (AlgorithmConfig(pg_variant="math:pi"), ("algorithm.pg_variant", "float")),
+    ],
+)
+def test_a_wrong_name_is_refused_in_one_line_with_the_closest(config: AlgorithmConfig, words: tuple[str, ...]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        check_names(config)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert all(word in message for word in words), message
+
+
+def test_module_function_reaches_any_importable_function() -> None:
+    import math
+
+    assert advantages.get("math:fsum") is math.fsum
+
+
+def test_a_users_entry_is_found_and_can_be_replaced_like_a_cell_that_is_run_again() -> None:
+    registry: Registry = Registry("advantage", "algorithm.adv_estimator", "rljax.algorithms.advantage")
+    registry.register("mine")(lambda rewards, config: rewards)
+    replacement = lambda rewards, config: -rewards  # noqa: E731
+    assert registry.register("mine")(replacement) is replacement
+    assert registry.get("mine") is replacement
+
+
+def test_a_users_entry_of_a_built_in_name_stays() -> None:
+    original = advantages.get("grpo")
+    try:
+        mine = advantages.register("grpo")(lambda rewards, config: rewards)
+        assert advantages.get("grpo") is mine
+    finally:
+        advantages.register("grpo")(original)
+
+
+def test_batch_advantages_are_in_batch_order_whatever_the_group_sizes() -> None:
+    groups = [group_of(0.0, 3.0), group_of(7.0), group_of(0.0, 0.0, 3.0), group_of(2.0, 0.0)]
+    got = batch_advantages(groups, AlgorithmConfig(adv_estimator="rloo"))
+    # leave-one-out by hand: R minus the mean of the others
+    np.testing.assert_allclose(got, [-3, 3, 0, -1.5, -1.5, 3, 2, -2])
+    assert got.dtype == np.float32
+
+
+def test_an_advantage_function_that_breaks_its_contract_is_named() -> None:
+    advantages.register("broken")(lambda rewards, config: rewards[:, :1])
+    with pytest.raises(ValueError, match="broken"):
+        batch_advantages([group_of(0.0, 1.0)], AlgorithmConfig(adv_estimator="broken"))
+    advantages.register("broken")(lambda rewards, config: rewards * np.nan)
+    with pytest.raises(ValueError, match="not finite"):
+        batch_advantages([group_of(0.0, 1.0)], AlgorithmConfig(adv_estimator="broken"))

@@ -1,0 +1,117 @@
+"""Small makers for the ledger's tests: specs, groups, ledgers on a fast disk, a clock that tests turn."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections.abc import Sequence
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rljax.ledger import claims, leases, processes, versions
+from rljax.ledger.claims import Claim, TasksetSize
+from rljax.ledger.database import Database, RunSpec
+from rljax.ledger.leases import Leased, NotYet
+from rljax.trajectory import Group, TaskId, Trajectory
+
+SHARED_MEMORY = Path("/dev/shm")
+
+
+class Clock:
+    """Seconds that pass only when a test says so."""
+
+    def __init__(self, now: float = 1000.0) -> None:
+        self.now = now
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def fast_directory() -> Path:
+    """A new directory, in memory where the machine has such a place."""
+    return Path(tempfile.mkdtemp(prefix="ledger", dir=SHARED_MEMORY if SHARED_MEMORY.is_dir() else None))
+
+
+def make_spec(alpha: float = 1.0, k: int = 1, b: int = 2, extra: int = 0, **changes: Any) -> RunSpec:
+    """A spec with S at its default, ⌈α⌉ + k − 1, plus ``extra``."""
+    fields: dict[str, Any] = {
+        "seed": 0,
+        "group_size": 1,
+        "batch_groups": b,
+        "alpha": alpha,
+        "staleness_bound": math.ceil(Fraction(str(alpha))) + k - 1 + extra,
+        "sync_interval": k,
+        "max_steps": 1000,
+        "total_epochs": None,
+        "claim_timeout": 60.0,
+    }
+    return RunSpec(**{**fields, **changes})
+
+
+def make_group(task: TaskId, token_versions: Sequence[int], prompt: int = 1) -> Group:
+    """One trajectory, with one trained token of each version named, after an untrained prompt."""
+    n = len(token_versions)
+    trajectory = Trajectory(
+        token_ids=np.arange(prompt + n, dtype=np.int32),
+        loss_mask=np.arange(prompt + n) >= prompt,
+        logprobs=np.full(prompt + n, -0.5, np.float32),
+        versions=np.array([-1] * prompt + list(token_versions), np.int32),
+        turns=np.array([[prompt, prompt + n]], np.int32),
+        reward=1.0,
+    )
+    return Group(task, (trajectory,))
+
+
+class Bench:
+    """A ledger with one explorer ``e`` and one taskset ``a``, driven by hand. Every step that should publishes."""
+
+    def __init__(self, directory: Path, spec: RunSpec, size: int = 1000, learner: bool = True) -> None:
+        self.clock = Clock()
+        self.path = directory / "ledger.db"
+        self.db = Database(self.path, spec, self.clock)
+        self.token = processes.register(self.db, "e", "explorer")
+        claims.register_tasksets(self.db, [TasksetSize("a", size)])
+        self.lineage = 0
+        if learner:
+            self.restart(0)
+
+    def restart(self, version: int) -> None:
+        """A learner starts from a checkpoint and republishes it."""
+        self.lineage = leases.begin_lineage(self.db, version)
+        self.publish(version)
+
+    def publish(self, version: int, validate: bool = False) -> None:
+        path = f"weights/v{version}-{self.lineage}"
+        versions.announce(self.db, self.lineage, version, path, validate=validate)
+
+    def claim(self, limit: int = 1000) -> list[Claim]:
+        return list(claims.claim(self.db, "e", ["a"], limit).claims)
+
+    def store(self, claim: Claim, *token_versions: int) -> None:
+        """Stores a group with these token versions; the claim's own where none is named."""
+        claims.store(self.db, claim, make_group(claim.task, token_versions or [claim.version]))
+
+    def lease(self) -> Leased | NotYet:
+        return leases.lease(self.db, self.lineage)
+
+    def indices(self) -> list[int]:
+        """Leases a batch, which must be there; the task indices in its order."""
+        leased = self.lease()
+        assert isinstance(leased, Leased), leased
+        return [group.task.index for group in leased.groups]
+
+    def trained(self, announce: bool = True) -> None:
+        """Marks the leased batch trained, and announces its version where the sync interval says so."""
+        step = self.steps
+        publishes = (step + 1) % self.db.spec.sync_interval == 0
+        leases.mark_trained(self.db, self.lineage, step, publishes)
+        if publishes and announce:
+            self.publish(step + 1)
+
+    @property
+    def steps(self) -> int:
+        with self.db.read() as tx:
+            return int(tx.exec_driver_sql("SELECT trained FROM run").scalar_one())

@@ -1,0 +1,302 @@
+"""Promises P1, P2, P3 and P5 against every order of events that hypothesis thinks of.
+
+The real ledger and the naive model of it are told the same things; after each they must say the same.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections import Counter
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
+
+from rljax.ledger import claims, leases, processes, validations, versions
+from rljax.ledger.audit import audit
+from rljax.ledger.claims import Claim, TasksetSize
+from rljax.ledger.database import Database, LedgerError, StaleWriterError
+from rljax.ledger.leases import Leased
+from tests.ledger.builders import Clock, fast_directory, make_group, make_spec
+from tests.ledger.naive_model import NaiveLedger, Task
+
+EXPLORERS = {"e0": ["a", "b"], "e1": ["a"], "e2": ["a", "b"]}
+AUDIT_EVERY = 6
+anything = st.integers(0, 10**6)
+"""A number that picks one of however many there are, or seeds a choice."""
+
+
+class LedgerMachine(RuleBasedStateMachine):
+    """A run, told at random."""
+
+    def __init__(self, alpha: str) -> None:
+        super().__init__()
+        self.alpha = alpha
+        self.directory = fast_directory()
+        self.clock = Clock()
+        self.rules = 0
+        self.over_credit = False
+
+    @initialize(
+        k=st.integers(1, 4),
+        extra=st.sampled_from([0, 0, 1, 3]),
+        b=st.sampled_from([1, 2, 3, 5]),
+        steps=st.integers(2, 7),
+        epochs=st.sampled_from([None, 1, 2]),
+        sizes=st.tuples(st.integers(1, 9), st.integers(1, 9)),
+    )
+    def begin(self, k: int, extra: int, b: int, steps: int, epochs: int | None, sizes: tuple[int, int]) -> None:
+        spec = make_spec(float(self.alpha), k, b, extra, max_steps=steps, total_epochs=epochs)
+        self.k = k
+        self.db = Database(self.directory / "ledger.db", spec, self.clock)
+        sets = {"a": (sizes[0], 1), "b": (sizes[1], 2)}
+        claims.register_tasksets(self.db, [TasksetSize(name, n, float(w)) for name, (n, w) in sets.items()])
+        self.tokens = {name: processes.register(self.db, name, "explorer") for name in EXPLORERS}
+        self.model = NaiveLedger(self.alpha, b, spec.staleness_bound, steps, sets, epochs)
+        self.expired: list[Claim] = []
+        self.lineage = leases.begin_lineage(self.db, 0)
+        self.announce(0, validate=False)
+
+    # Explorers
+
+    @rule(name=st.sampled_from(sorted(EXPLORERS)), limit=st.sampled_from([1, 2, 3, 100, 100]))
+    def claim(self, name: str, limit: int) -> None:
+        wanted = self.model.claim(name, EXPLORERS[name], limit) if name in self.tokens else []
+        granted = claims.claim(self.db, name, EXPLORERS[name], limit).claims
+        found = [((c.task.taskset, c.task.epoch, c.task.index), c.version, c.deadline, c.lineage) for c in granted]
+        assert found == [(task.key, task.version, task.deadline, self.lineage) for task in wanted]
+        for task, granted_claim in zip(wanted, granted, strict=True):
+            if task.claim is not None:
+                self.expired.append(task.claim)
+            task.claim = granted_claim
+        if granted:
+            assert self.model.outstanding <= self.model.credit
+
+    @precondition(lambda self: self.model.within("claimed"))
+    @rule(pick=anything)
+    def store_one(self, pick: int) -> None:
+        self._store(_pick(self.model.within("claimed"), pick), random.Random(pick))
+
+    @rule(seed=anything, share=st.sampled_from([0.5, 0.9, 1.0]))
+    def store_many(self, seed: int, share: float) -> None:
+        chance = random.Random(seed)
+        claimed = self.model.within("claimed")
+        chance.shuffle(claimed)
+        for task in claimed:
+            if chance.random() < share:
+                self._store(task, chance)
+
+    def _store(self, task: Task, chance: random.Random) -> None:
+        newest = self.model.restarted_from if self.model.announced is None else self.model.announced
+        tokens = [chance.randint(task.version, newest) for _ in range(chance.choice([0, 1, 1, 2, 4]))]
+        claims.store(self.db, task.claim, make_group(task.claim.task, tokens))
+        self.model.store(task, tokens)
+
+    @precondition(lambda self: self.model.within("claimed"))
+    @rule(pick=anything, state=st.sampled_from(["filtered", "dropped"]), reason=st.sampled_from(["dull", "timeout"]))
+    def settle(self, pick: int, state: str, reason: str) -> None:
+        task = _pick(self.model.within("claimed"), pick)
+        claims.settle(self.db, task.claim, state, reason)
+        self.model.settle(task, state, reason)
+
+    @precondition(lambda self: self.expired or [t for t in self.model.tasks if t.state != "claimed"])
+    @rule(pick=anything)
+    def write_with_an_expired_claim(self, pick: int) -> None:
+        closed = [task.claim for task in self.model.tasks if task.state != "claimed"]
+        claim = _pick(self.expired + closed, pick)
+        with pytest.raises(StaleWriterError, match="expired"):
+            claims.store(self.db, claim, make_group(claim.task, [claim.version]))
+        with pytest.raises(StaleWriterError, match="expired"):
+            claims.settle(self.db, claim, "dropped", "late")
+
+    @rule(name=st.sampled_from(sorted(EXPLORERS)), how=st.sampled_from(["hand back", "leave", "silence"]))
+    def lose_an_explorer(self, name: str, how: str) -> None:
+        if name not in self.tokens:
+            self.tokens[name] = processes.register(self.db, name, "explorer")
+            return
+        if how == "hand back":
+            claims.hand_back(self.db, name)
+            self.model.die(name)
+            return
+        token = self.tokens.pop(name)
+        if how == "leave":
+            processes.leave(self.db, name, token)
+        else:
+            self.clock.now += 61
+            if not self.tokens:
+                assert processes.bury_dead(self.db) == []  # its process lives: only other explorers can tell
+                self.tokens[name] = token
+                return
+            for other, living in self.tokens.items():
+                with self.db.transaction() as tx:  # they have all spoken lately, but none of them has looked around yet
+                    tx.exec_driver_sql("UPDATE processes SET heartbeat=? WHERE token=?", (self.clock.now, living))
+            processes.heartbeat(self.db, other, living)
+        with pytest.raises(StaleWriterError, match="declared dead"):
+            processes.heartbeat(self.db, name, token)
+        self.model.die(name)
+        self._end_validations_of(name)
+
+    # The learner
+
+    @rule(train=st.booleans())
+    def lease(self, train: bool) -> None:
+        wanted, found = self.model.lease(), leases.lease(self.db, self.lineage)
+        if isinstance(found, Leased):
+            assert isinstance(wanted, list), f"the ledger leased, the model says {wanted}"
+            assert found.step == self.model.t
+            assert [(g.task.taskset, g.task.epoch, g.task.index) for g in found.groups] == [t.key for t in wanted]
+            assert [g.version_counts() for g in found.groups] == [Counter(t.tokens) for t in wanted]
+            if train:
+                self._train()
+        else:
+            assert wanted == ("over" if found.over else "wait"), found.reason
+
+    def _train(self) -> None:
+        step = self.model.t
+        publishes = (step + 1) % self.k == 0 or step + 1 == self.model.max_steps
+        leases.mark_trained(self.db, self.lineage, step, publishes)
+        self.model.train(publishes)
+
+    @precondition(lambda self: self.model.leased)
+    @rule()
+    def train(self) -> None:
+        self._train()
+
+    @precondition(lambda self: self.model.announced is None or self.model.unannounced)
+    @rule(pick=anything, validate=st.sampled_from([False, False, True]))
+    def publish(self, pick: int, validate: bool) -> None:
+        """The republished version first; then any that waits to be announced, however late."""
+        due = sorted(step + 1 for step in self.model.unannounced)
+        self.announce(self.model.restarted_from if self.model.announced is None else _pick(due, pick), validate)
+
+    def announce(self, version: int, validate: bool) -> None:
+        versions.announce(self.db, self.lineage, version, f"weights/v{version}-{self.lineage}", validate=validate)
+        self.model.announce(version, validate)
+
+    @rule(pick=anything)
+    def learner_dies(self, pick: int) -> None:
+        """It starts again from any checkpoint that its batches are kept for; the old one is a zombie from then on."""
+        zombie, step = self.lineage, self.model.t
+        version = self.model.pruned + pick % (step - self.model.pruned + 1)
+        self.lineage = leases.begin_lineage(self.db, version)
+        assert self.lineage == zombie + 1
+        self.model.restart(version)
+        self.over_credit = True
+        with pytest.raises(StaleWriterError, match="taken over"):
+            leases.lease(self.db, zombie)
+        with pytest.raises(StaleWriterError, match="taken over"):
+            leases.mark_trained(self.db, zombie, step, True)
+        with pytest.raises(StaleWriterError, match="taken over"):
+            versions.announce(self.db, zombie, step + 1, "zombie")
+
+    @rule(pick=anything)
+    def prune(self, pick: int) -> None:
+        before = pick % (self.model.t + 1)
+        leases.prune_payloads(self.db, self.lineage, before)
+        self.model.pruned = max(self.model.pruned, before)
+        if self.model.pruned > 0:
+            with pytest.raises(LedgerError, match="older than the batches kept"):
+                leases.begin_lineage(self.db, self.model.pruned - 1)
+
+    # Validation
+
+    @rule(name=st.sampled_from(sorted(EXPLORERS)), finish=st.booleans())
+    def validate(self, name: str, finish: bool) -> None:
+        requested = sorted(v for v, state in self.model.validations.items() if state == "requested")
+        pinned = validations.claim_validation(self.db, name)
+        if name not in self.tokens or not requested:
+            assert pinned is None
+            return
+        assert pinned is not None
+        assert pinned.version == requested[0]
+        self.model.validations[pinned.version] = name
+        if finish:
+            validations.finish_validation(self.db, name, pinned, {"val/score": 0.5})
+            self.model.validations[pinned.version] = "done"
+
+    def _end_validations_of(self, name: str) -> None:
+        for version, state in self.model.validations.items():
+            if state == name:
+                self.model.validations[version] = "requested"
+
+    # What must hold whenever
+
+    @invariant()
+    def states_agree(self) -> None:
+        assert claims.states(self.db) == Counter(task.state for task in self.model.tasks)
+
+    @invariant()
+    def promises_hold(self) -> None:
+        model = self.model
+        if model.outstanding <= model.credit:
+            self.over_credit = False
+        assert self.over_credit or model.outstanding <= model.credit
+        assert model.feasible(model.unleased(), model.next_step)
+        assert all(t - v <= model.bound for t, batch in enumerate(model.batches) for _, used in batch for v in used)
+
+    @invariant()
+    def audits_agree(self) -> None:
+        self.rules += 1
+        if self.rules % AUDIT_EVERY == 0:
+            self._compare_audits()
+
+    def _compare_audits(self) -> None:
+        found = audit(self.db)
+        assert {key: found[key] for key in self.model.audit()} == self.model.audit()
+        newest = max(self.model.standing, default=-1)
+        assert found["versions"]["newest"] == newest
+        assert found["versions"]["announced"] == self.model.announcements
+
+    def teardown(self) -> None:
+        """Wherever it has come to, the run can still be brought to its end."""
+        try:
+            if hasattr(self, "model"):
+                self._drain()
+                self.db.close()
+        finally:
+            shutil.rmtree(self.directory)
+
+    def _drain(self) -> None:
+        model = self.model
+        for name in EXPLORERS:
+            if name not in self.tokens:
+                self.tokens[name] = processes.register(self.db, name, "explorer")
+        for version, state in list(model.validations.items()):
+            if state in EXPLORERS:
+                pinned = versions.Announced(version, 0, "")
+                with self.db.read() as tx:
+                    query = "SELECT lineage FROM validations WHERE version=?"
+                    pinned = versions.get(self.db, version, tx.exec_driver_sql(query, (version,)).scalar_one())
+                validations.finish_validation(self.db, state, pinned, {})
+                model.validations[version] = "done"
+        for _ in range(3 * model.max_steps + 10):
+            while any(state != "done" for state in model.validations.values()):
+                self.validate("e0", finish=True)
+            while model.announced is None or model.unannounced:
+                self.publish(0, validate=False)
+            self.claim("e0", 1000)
+            self.store_many(0, 1.0)
+            over = not model.within("claimed", "open", "ready") and all(model.exhausted(n) for n in model.sets)
+            if model.t == model.max_steps or over:
+                break
+            self.lease(train=True)
+        else:
+            raise AssertionError("the run has come to a standstill")
+        self._compare_audits()
+        if model.epochs is None:
+            assert model.t == model.max_steps
+            assert audit(self.db)["open"] == len(model.within("open"))
+
+
+def _pick(items: list, number: int):  # type: ignore[no-untyped-def,type-arg]
+    return items[number % len(items)]
+
+
+@pytest.mark.parametrize("alpha", ["0", "0.5", "1", "2.5", "7"])
+def test_the_ledger_does_what_the_model_does(alpha: str) -> None:
+    quick = settings(
+        max_examples=40, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True
+    )
+    run_state_machine_as_test(lambda: LedgerMachine(alpha), settings=quick)

@@ -1,0 +1,65 @@
+import numpy as np
+import pytest
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Split
+from transformers import PreTrainedTokenizerFast
+
+from rljax.tasks.task import BadRow, Task
+from rljax.tasks.templates import chat_messages, render_messages, render_prompt
+from rljax.trajectory import TaskId
+
+WORDS = ["<s>", "[", "]", "\n", "S", "U", "A", *"0123456789 abcdefghijklmnopqrstuvwxyz.,?"]
+TURNS = "{% for m in messages %}[{{ 'S' if m.role == 'system' else 'U' }}{{ m.content }}]{% endfor %}"
+REPLY = "{% if add_generation_prompt %}[A{% endif %}"
+NO_SYSTEM = "{% if messages[0].role == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}"
+
+
+def tokenizer(chat_template: str | None) -> PreTrainedTokenizerFast:
+    """One token a character."""
+    model = Tokenizer(WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="?"))
+    model.pre_tokenizer = Split("", "isolated")
+    return PreTrainedTokenizerFast(tokenizer_object=model, chat_template=chat_template)
+
+
+def text(token_ids: np.ndarray) -> str:
+    return "".join(WORDS[i] for i in token_ids)
+
+
+def task(*messages: dict[str, str]) -> Task:
+    return Task(TaskId("mine", 0, 7), messages, "")
+
+
+def test_the_chat_template_writes_the_turns_and_opens_the_reply() -> None:
+    token_ids = render_messages(tokenizer(TURNS + REPLY), chat_messages("{prompt}?", "be nice", "hi"))
+    assert text(token_ids) == "[Sbe nice][Uhi?][A"
+    assert token_ids.dtype == np.int32
+
+
+def test_a_system_message_that_is_refused_goes_before_the_question() -> None:
+    token_ids = render_messages(tokenizer(NO_SYSTEM + TURNS + REPLY), chat_messages("{prompt}", "be nice", "hi"))
+    assert text(token_ids) == "[Ube nice\n\nhi][A"
+
+
+def test_other_refusals_are_not_hidden() -> None:
+    jinja2 = pytest.importorskip("jinja2")
+    refusing = tokenizer("{{ raise_exception('no') }}")
+    for messages in (chat_messages("{prompt}", None, "hi"), chat_messages("{prompt}", "be nice", "hi")):
+        with pytest.raises(jinja2.TemplateError):
+            render_messages(refusing, messages)
+
+
+def test_without_a_template_the_contents_follow_one_another() -> None:
+    assert text(render_messages(tokenizer(None), chat_messages("{prompt}", "be nice", "hi"))) == "be nice\nhi"
+
+
+def test_a_prompt_may_have_as_many_tokens_as_allowed_and_no_more() -> None:
+    long = task({"role": "user", "content": "12345"})
+    assert len(render_prompt(tokenizer(None), long, 5)) == 5
+    with pytest.raises(BadRow, match="task mine/0/7: a prompt of 5 tokens; model.max_prompt_tokens is 4"):
+        render_prompt(tokenizer(None), long, 4)
+
+
+def test_an_empty_prompt_is_a_bad_row() -> None:
+    with pytest.raises(BadRow, match="a prompt of 0 tokens"):
+        render_prompt(tokenizer(None), task({"role": "user", "content": ""}), 4)

@@ -1,0 +1,98 @@
+"""Versions appear whole or not at all, and go when they are withdrawn."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from rljax.weights import publisher
+from rljax.weights.publisher import OrbaxPublisher, PublishError
+
+from sidecar.versions import VersionError, read_version
+
+TENSORS = {"a": jnp.arange(6, dtype=jnp.float32).reshape(2, 3), "b.weight": jnp.ones(4, jnp.float32)}
+
+CRASH = """
+import os, signal, sys
+from pathlib import Path
+import numpy as np
+from rljax.weights import publisher
+def die(*args, **kwargs):
+    os.kill(os.getpid(), signal.SIGKILL)
+if sys.argv[2] == "after the arrays":
+    Path.write_text = die
+elif sys.argv[2] == "before the rename":
+    Path.rename = die
+else:
+    save = publisher._save
+    publisher._save = lambda path, arrays: (save(path, dict(list(arrays.items())[:1])), die())
+publisher.OrbaxPublisher(Path(sys.argv[1])).publish(5, 2, {"a": np.ones((3, 4), np.float32)}, model="", dtype="fp32")
+"""
+
+
+@pytest.mark.parametrize("moment", ["among the arrays", "after the arrays", "before the rename"])
+def test_a_crash_leaves_nothing_visible(tmp_path, moment):
+    OrbaxPublisher(tmp_path).publish(4, 2, TENSORS, model="", dtype="fp32")
+    end = subprocess.run([sys.executable, "-c", CRASH, str(tmp_path), moment], timeout=120)
+    assert end.returncode == -signal.SIGKILL
+    with pytest.raises(VersionError, match="not there"):
+        read_version(tmp_path / "v5-2")
+    assert len(list(tmp_path.iterdir())) == 2  # what the crash left, hidden
+    again = OrbaxPublisher(tmp_path)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["v4-2"]
+    assert again.published() == [(4, 2)]
+    read_version(tmp_path / "v4-2")
+
+
+def test_a_failed_write_is_one_line_and_leaves_nothing(tmp_path, monkeypatch):
+    def full(path, arrays):
+        Path(path).mkdir()
+        raise OSError(28, "No space left on device")
+
+    channel = OrbaxPublisher(tmp_path)
+    monkeypatch.setattr(publisher, "_save", full)
+    with pytest.raises(PublishError, match=r"version 1 cannot be published to .*v1-1: .*No space left.*; free") as error:
+        channel.publish(1, 1, TENSORS, model="", dtype="fp32")
+    assert "\n" not in str(error.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_unusable_directory_is_one_line(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(PublishError, match=r"file/weights cannot be used for weights"):
+        OrbaxPublisher(tmp_path / "file" / "weights")
+
+
+def test_publishing_again_replaces(tmp_path):
+    channel = OrbaxPublisher(tmp_path)
+    channel.publish(1, 1, TENSORS, model="", dtype="fp32")
+    path = channel.publish(1, 1, {"a": TENSORS["a"] + 1}, model="", dtype="fp32")
+    assert set(read_version(path).tensors) == {"a"}
+    np.testing.assert_array_equal(read_version(path).tensors["a"], np.asarray(TENSORS["a"]) + 1)
+
+
+def test_delete_and_prune(tmp_path):
+    channel = OrbaxPublisher(tmp_path)
+    for version, lineage in [(0, 1), (1, 1), (10, 1), (1, 2)]:
+        channel.publish(version, lineage, TENSORS, model="", dtype="fp32")
+    assert channel.published() == [(0, 1), (1, 1), (1, 2), (10, 1)]
+    channel.delete(0, 1)
+    channel.delete(0, 1)
+    assert channel.published() == [(1, 1), (1, 2), (10, 1)]
+    channel.prune({(1, 2), (10, 1), (99, 9)})
+    assert channel.published() == [(1, 2), (10, 1)]
+    assert {entry.name for entry in tmp_path.iterdir()} == {"v1-2", "v10-1"}
+
+
+def test_dtype_must_be_what_it_is_said_to_be(tmp_path):
+    channel = OrbaxPublisher(tmp_path)
+    with pytest.raises(ValueError, match="tensor a is float32, to be published as bf16"):
+        channel.publish(0, 1, TENSORS, model="", dtype="bf16")
+    with pytest.raises(ValueError, match="dtype 'int8' is unknown"):
+        channel.publish(0, 1, TENSORS, model="", dtype="int8")
+    assert list(tmp_path.iterdir()) == []

@@ -23,9 +23,7 @@ from rljax.config_edge import to_config_dict
 
 def get_config() -> ConfigDict:
     taskset = TasksetConfig(source="reverse_digits", rewards=("digits",), args={"digits": 4})
-    held_out = TasksetConfig(
-        source="reverse_digits", rewards=("digits",), args={"digits": 4}, split="validation", limit=256
-    )
+    held_out = TasksetConfig(source="reverse_digits", rewards=("digits",), args={"digits": 4}, limit=256)
     config = Config(
         async_generation_ratio=1.0,
         rollout_batch_size=256,

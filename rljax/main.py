@@ -33,10 +33,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ConfigError as error:
         return _say(error, REFUSED)
     from rljax import commands
+    from rljax.tasks.task import BadRow
 
     try:
         return commands.COMMANDS[config.mode](config)
-    except ConfigError as error:
+    except (ConfigError, BadRow) as error:
         return _say(error, REFUSED)
     except KeyboardInterrupt:
         return _say("interrupted; the same command resumes", 128 + signal.SIGINT)

@@ -28,7 +28,7 @@ from rljax.ledger.database import RunFailedError, is_finished
 from rljax.pipeline.build import build_learner, open_checkpoints
 from rljax.pipeline.evaluate import Bench, chosen_checkpoints
 from rljax.pipeline.explore import make_explorer, make_rewards
-from rljax.pipeline.observers import Observers
+from rljax.pipeline.observers import LearnerObservers, Observers
 from rljax.pipeline.run_dir import RunDir
 from rljax.pipeline.setup import ProgressCallback, open_ledger, open_model, publish_initial_weights
 from rljax.pipeline.train import Gauges, Trainer
@@ -56,6 +56,7 @@ class Run:
         self.model = open_model(config, self.run_dir, progress)
         self._steps: Generator[dict[str, float], None, None] | None = None
         self._trainer: Trainer | None = None
+        self._gauges: Gauges = lambda: processes.summed_gauges(self._db, "explorer")
 
     def __enter__(self) -> Run:
         return self
@@ -90,7 +91,7 @@ class Run:
         Raises:
             RunFailedError, TimeoutError, EngineError: as `rljax.rollout.explorer.Explorer.run`.
         """
-        with Observers(self.config, self.run_dir, role=self.config.explorer.name) as observers:
+        with Observers(self.config, self.run_dir.root, self.config.explorer.name, None) as observers:
             publish_initial_weights(self.config, self.run_dir, self._db, self.model)
             rewards = make_rewards(self.config)
             explorer = make_explorer(self.config, self.run_dir, self._db, self.model, rewards, observers.trace)
@@ -99,7 +100,8 @@ class Run:
                 on_start(thread.stop)
             thread.start()
             while thread.alive:
-                observers.explorer(thread.gauges(), explorer.waiting_for)
+                observers.progress.update(**thread.gauges())
+                observers.progress.waiting(explorer.waiting_for or None)
                 thread.join(1.0)
         if thread.error is not None:
             raise thread.error
@@ -143,14 +145,16 @@ class Run:
         with contextlib.ExitStack() as parts:
             parts.enter_context(contextlib.closing(Heartbeat(db, "trainer", "trainer")))
             self.run_dir.write_config(config)
-            observers = parts.enter_context(Observers(config, self.run_dir, role="trainer"))
+            observers = parts.enter_context(
+                LearnerObservers(config, self.run_dir.root, self.model, lambda: self._gauges())
+            )
             parts.callback(lambda: observers.finish(self.audit(), as_plain(config)))
             checkpoints = open_checkpoints(config, self.run_dir)
             parts.callback(checkpoints.wait)
             learner = build_learner(config, self.model, checkpoints, None)
-            explorer, gauges = self._beside(observers)
+            explorer = self._beside(observers)
             publisher = OrbaxPublisher(self.run_dir.weights)
-            self._trainer = Trainer(config, self.run_dir, db, learner, checkpoints, publisher, observers, gauges)
+            self._trainer = Trainer(config, self.run_dir, db, learner, checkpoints, publisher, observers, self._gauges)
             if explorer is not None:
                 parts.enter_context(contextlib.closing(explorer)).start()
             try:
@@ -161,10 +165,11 @@ class Run:
                 processes.fail_run(db, "trainer", f"trainer: {type(error).__name__}: {error}")
                 raise
 
-    def _beside(self, observers: Observers) -> tuple[ExplorerThread | None, Gauges]:
+    def _beside(self, observers: Observers) -> ExplorerThread | None:
         if self.config.mode != "both":
-            return None, lambda: processes.summed_gauges(self._db, "explorer")
+            return None
         rewards = make_rewards(self.config)
         explorer = make_explorer(self.config, self.run_dir, self._db, self.model, rewards, observers.trace)
         thread = ExplorerThread(self._db, self.config.explorer.name, explorer, rewards)
-        return thread, thread.gauges
+        self._gauges = thread.gauges
+        return thread

@@ -83,7 +83,7 @@ class Bench:
 
     async def __aexit__(self, *_: object) -> None:
         await self._engines.close()
-        await self._rewards.close()
+        self._rewards.close()
         shutil.rmtree(self._scratch, ignore_errors=True)
 
     @property

@@ -28,8 +28,10 @@ COMPUTE_DTYPES = {"fp32": jnp.float32, "bf16": jnp.bfloat16}
 
 
 def make_rewards(config: Config) -> RewardRunner:
-    """What scores responses; its worker processes start when the first reward needs them."""
-    return RewardRunner(timeout=config.rollout.reward_timeout, workers=config.rollout.reward_workers)
+    """What scores responses, in training and in validation."""
+    tasksets = [*config.tasks.train.values(), *config.tasks.validation.values()]
+    names = {name for taskset in tasksets for name in taskset.rewards}
+    return RewardRunner(names, timeout=config.rollout.reward_timeout, workers=config.rollout.reward_workers)
 
 
 def make_workflow(config: Config, model: Model, rewards: RewardRunner, generating: GeneratingConfig) -> SingleTurn:
@@ -121,6 +123,6 @@ def run_to_end(explorer: Explorer, rewards: RewardRunner, started: Callable[[asy
         try:
             await explorer.run()
         finally:
-            await rewards.close()
+            rewards.close()
 
     asyncio.run(main())

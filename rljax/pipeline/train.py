@@ -14,7 +14,7 @@ from rljax.ledger import leases, processes, validations, versions
 from rljax.ledger.database import Database
 from rljax.ledger.leases import Leased, NotYet
 from rljax.pipeline.batch_metrics import batch_metrics
-from rljax.pipeline.observers import Observers
+from rljax.pipeline.observers import LearnerObservers
 from rljax.pipeline.run_dir import RunDir
 from rljax.pipeline.setup import probe_tokens
 from rljax.weights.publisher import Publisher
@@ -51,7 +51,7 @@ class Trainer:
         learner: Learner,
         checkpoints: Checkpoints,
         publisher: Publisher,
-        observers: Observers,
+        observers: LearnerObservers,
         gauges: Gauges,
     ) -> None:
         self._config = config
@@ -119,7 +119,7 @@ class Trainer:
             found = leases.lease(self._db, self._lineage)
             if isinstance(found, Leased):
                 since = clock.add("wait", since)
-                self._observers.leased(found, begin, since)
+                self._observers.span("wait for a batch", since - begin, step=found.step)
                 return found
             if found.over:
                 self._observers.message(f"{found.reason}: the run ends after {self._learner.steps} steps")
@@ -148,7 +148,8 @@ class Trainer:
         failpoint("train")
         metrics = self._learner.train(batch.groups)
         leases.mark_trained(self._db, self._lineage, batch.step, self._publishes(self._learner.steps))
-        clock.add("train", since)
+        spent = clock.add("train", since) - since
+        self._observers.span(f"train step {batch.step}", spent, loss=metrics["loss"])
         return metrics
 
     def _publishes(self, version: int) -> bool:
@@ -180,7 +181,7 @@ class Trainer:
         )
         for old in versions.take_deletable(self._db, self._lineage):
             self._publisher.delete(old.version, old.lineage)
-        clock.add("publish", since)
+        self._observers.span(f"publish version {version}", clock.add("publish", since) - since)
 
     def _checkpoint(self, clock: Clock) -> None:
         since = time.perf_counter()

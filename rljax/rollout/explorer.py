@@ -193,8 +193,8 @@ class Explorer:
         versions.report_gap(self._db, newest.version, newest.lineage, gap)
         if not gap <= self._probe.bound:
             message = (
-                f"parity: learner at version {newest.version} and engine at version {newest.version} differ by {gap:.3g} "
-                f"nats on the probe, more than {self._probe.bound:g}; look at the dtypes, or set parity_bound"
+                f"parity: learner at version {newest.version} and engine at version {newest.version} differ by "
+                f"{gap:.3g} nats on the probe, more than {self._probe.bound:g}; look at the dtypes, or set parity_bound"
             )
             processes.fail_run(self._db, self._name, message)
             raise RunFailedError(message)

@@ -103,7 +103,7 @@ class EnginePool:
                 await self._loaded.wait_for(lambda: self.serving is not None and self.serving.lineage >= lineage)
             if not validation and not self._open.is_set():
                 continue
-            part = await self._once(dataclasses.replace(request, **self._rest(request, parts)))
+            part = await self._once(self._rest(request, parts))
             if part is None:
                 continue
             parts.append(part)
@@ -152,17 +152,18 @@ class EnginePool:
         finally:
             seat.requests.pop(request.id, None)
 
-    def _rest(self, request: GenerateRequest, parts: list[Completion]) -> dict[str, object]:
+    def _rest(self, request: GenerateRequest, parts: list[Completion]) -> GenerateRequest:
         """What is left to ask for. The id is new each time: an engine may still be ending the old one."""
         self._serial += 1
-        fresh: dict[str, object] = {"id": f"{request.id}#{self._serial}"}
-        if parts:
-            tokens = np.concatenate([p.token_ids for p in parts])
-            rest = request.sampling.max_new_tokens - len(tokens)
-            seed = stable_hash(request.sampling.seed, "resumed", len(tokens))
-            fresh["sampling"] = dataclasses.replace(request.sampling, max_new_tokens=rest, seed=seed)
-            fresh["prompt_ids"] = np.concatenate([request.prompt_ids, tokens]).astype(np.int32)
-        return fresh
+        fresh = dataclasses.replace(request, id=f"{request.id}#{self._serial}")
+        tokens = np.concatenate([request.prompt_ids[:0], *(p.token_ids for p in parts)])
+        if not len(tokens):
+            return fresh
+        rest = request.sampling.max_new_tokens - len(tokens)
+        seed = stable_hash(request.sampling.seed, "resumed", *tokens.tolist())
+        sampling = dataclasses.replace(request.sampling, max_new_tokens=rest, seed=seed)
+        prompt = np.concatenate([request.prompt_ids, tokens]).astype(np.int32)
+        return dataclasses.replace(fresh, prompt_ids=prompt, sampling=sampling)
 
     async def _restart(self, seat: _Seat, dead: Engine, error: EngineError) -> None:
         async with self._restart_lock:

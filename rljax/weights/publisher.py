@@ -6,8 +6,11 @@ The channel behind `OrbaxPublisher` is the file system: it works on every machin
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
 import shutil
+import socket
 import uuid
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -17,7 +20,15 @@ import jax
 import numpy as np
 from orbax.checkpoint import v1 as ocp
 
-from sidecar.versions import MANIFEST_NAME, Manifest, TensorInfo, checksum, version_directory
+from sidecar.versions import (
+    MANIFEST_NAME,
+    Manifest,
+    TensorInfo,
+    VersionError,
+    checksum,
+    read_manifest,
+    version_directory,
+)
 
 DTYPES = {"bf16": "bfloat16", "fp32": "float32"}
 """Config name of a dtype to numpy's."""
@@ -61,7 +72,7 @@ class OrbaxPublisher:
     """Publishes versions as Orbax checkpoints below one directory.
 
     A version is written under a hidden name and renamed, so a crash leaves nothing that a reader could take for one.
-    What crashed writers left is removed at the next start.
+    What crashed writers of this machine left is removed at the next start.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -73,15 +84,16 @@ class OrbaxPublisher:
         self.directory = Path(directory).absolute()
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
-            for leftover in self.directory.glob(f"{_HIDDEN}*"):
-                shutil.rmtree(leftover, ignore_errors=True)
+            for leftover in self.directory.glob(f"{_HIDDEN}{socket.gethostname()}-*"):
+                if not _alive(int(leftover.name.split("-")[-2])):
+                    shutil.rmtree(leftover, ignore_errors=True)
         except OSError as error:
             raise PublishError(
                 f"{self.directory} cannot be used for weights: {error}; choose another run_dir"
             ) from error
 
     def publish(self, version: int, lineage: int, tensors: Mapping[str, jax.Array], *, model: str, dtype: str) -> Path:
-        """See `Publisher.publish`. A version that is there already is replaced."""
+        """See `Publisher.publish`. A version that is there already is replaced, unless it is the same."""
         final = version_directory(self.directory, version, lineage)
         arrays: dict[str, np.ndarray] = jax.device_get(dict(tensors))
         _check_dtypes(arrays, dtype)
@@ -91,8 +103,7 @@ class OrbaxPublisher:
         try:
             _save(hidden, arrays)
             (hidden / MANIFEST_NAME).write_text(manifest.to_json())
-            self.delete(version, lineage)
-            hidden.rename(final)
+            self._reveal(hidden, final, manifest)
         except (OSError, ValueError, RuntimeError) as error:
             shutil.rmtree(hidden, ignore_errors=True)
             line = (str(error).strip() or type(error).__name__).splitlines()[0][:300]
@@ -122,8 +133,28 @@ class OrbaxPublisher:
         found = (_VISIBLE.fullmatch(entry.name) for entry in self.directory.iterdir())
         return sorted((int(match[1]), int(match[2])) for match in found if match)
 
+    def _reveal(self, hidden: Path, final: Path, manifest: Manifest) -> None:
+        if final.exists():
+            # two processes may publish the initial weights at once; whoever reads the first must not lose them
+            with contextlib.suppress(VersionError):
+                if read_manifest(final) == manifest:
+                    shutil.rmtree(hidden, ignore_errors=True)
+                    return
+            self.delete(manifest.version, manifest.lineage)
+        hidden.rename(final)
+
     def _hidden(self) -> Path:
-        return self.directory / f"{_HIDDEN}{uuid.uuid4().hex}"
+        return self.directory / f"{_HIDDEN}{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex}"
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 def _check_dtypes(arrays: Mapping[str, np.ndarray], dtype: str) -> None:

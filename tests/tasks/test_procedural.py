@@ -56,7 +56,7 @@ def test_answers_of_sums(digits: int, data: st.DataObject) -> None:
 
 
 def test_the_problems_are_golden() -> None:
-    """What is held out must stay held out in later versions, or old checkpoints are measured on what they trained on."""
+    """What is held out must stay so in later versions, or old checkpoints are measured on what they trained on."""
     assert prompts("reverse_digits", "validation", count=3) == ["4364", "0484", "3084"]
     assert prompts("add_numbers", "validation", count=3) == ["56 + 87", "95 + 14", "64 + 52"]
 

@@ -76,6 +76,21 @@ def test_publishing_again_replaces(tmp_path):
     np.testing.assert_array_equal(read_version(path).tensors["a"], np.asarray(TENSORS["a"]) + 1)
 
 
+def test_publishing_the_same_again_leaves_the_first_in_place(tmp_path):
+    path = OrbaxPublisher(tmp_path).publish(0, 0, TENSORS, model="", dtype="fp32")
+    before = path.stat().st_ino
+    assert OrbaxPublisher(tmp_path).publish(0, 0, TENSORS, model="", dtype="fp32") == path
+    assert path.stat().st_ino == before
+    assert [entry.name for entry in tmp_path.iterdir()] == ["v0-0"]
+
+
+def test_another_writer_at_work_is_left_alone(tmp_path):
+    work = OrbaxPublisher(tmp_path)._hidden()
+    work.mkdir()
+    OrbaxPublisher(tmp_path)
+    assert work.exists()
+
+
 def test_delete_and_prune(tmp_path):
     channel = OrbaxPublisher(tmp_path)
     for version, lineage in [(0, 1), (1, 1), (10, 1), (1, 2)]:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import queue
 import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from rljax.tasks.rewards.reward import Reward, RewardError, RewardFunction, RewardTimeout, as_reward
@@ -24,7 +24,8 @@ class _Job:
     response: str
     started: asyncio.Future[None]
     outcome: asyncio.Future[Reward | Failure]
-    abandoned: threading.Event = field(default_factory=threading.Event)
+    running: bool = False
+    abandoned: bool = False
 
     def post(self, future: asyncio.Future[Any], value: object) -> None:
         """Fulfils a future from another thread, if anyone still waits for it."""
@@ -67,10 +68,13 @@ class DeadlineThreads:
             raise RewardError(f"{_MAX_HUNG} threads already hang in rewards; mend the function and start again")
         loop = asyncio.get_running_loop()
         job = _Job(function, task, response, loop.create_future(), loop.create_future())
-        deadline = self._limit * (2 + self._jobs.qsize() // _THREADS)
-        self._submit(job)
+        deadline = (self._limit + 1) * (2 + self._jobs.qsize() // _THREADS)
+        self._jobs.put(job)
+        self._staff()
         try:
-            await asyncio.wait({job.started}, timeout=deadline)
+            started, _ = await asyncio.wait({job.started}, timeout=deadline)
+            if not started:
+                raise RewardTimeout(f"no thread took it up within {deadline:.1f} s")
             done, _ = await asyncio.wait({job.outcome}, timeout=self._limit)
         finally:
             if not job.outcome.done():
@@ -87,33 +91,38 @@ class DeadlineThreads:
         for _ in range(self._alive):
             self._jobs.put(None)
 
-    def _submit(self, job: _Job) -> None:
-        self._jobs.put(job)
+    def _staff(self) -> None:
+        """Starts a thread if work waits and the threads that can be counted on are fewer than allowed."""
         with self._lock:
-            if self._alive < _THREADS:
+            if self._alive < _THREADS and not self._jobs.empty():
                 self._alive += 1
                 threading.Thread(target=self._work, name="reward", daemon=True).start()
 
     def _abandon(self, job: _Job) -> None:
         with self._lock:
-            job.abandoned.set()
-            if job.started.done():  # its thread will not come back for more
-                self._alive -= 1
-                self._hung += 1
+            job.abandoned = True
+            if not job.running:
+                return
+            self._alive -= 1
+            self._hung += 1
+        self._staff()
 
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
-            if job.abandoned.is_set():
-                continue
+            with self._lock:
+                if job.abandoned:
+                    continue
+                job.running = True
             job.post(job.started, None)
             try:
                 outcome: Reward | Failure = as_reward(job.function(job.task, job.response))
             except BaseException as error:
                 outcome = Failure(describe(error))
             with self._lock:
-                if job.abandoned.is_set():
+                if job.abandoned:
                     self._hung -= 1
                     return
+                job.running = False
             job.post(job.outcome, outcome)
         with self._lock:
             self._alive -= 1

@@ -1,0 +1,159 @@
+"""How the state of a run looks: a rich panel for live views, a line for pipes and logs."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from dataclasses import dataclass, field
+
+from rich.console import Group as Rows
+from rich.console import RenderableType
+from rich.markup import escape
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from rljax.observe.wording import clock, number, short, validation_scores
+
+BARS = "▁▂▃▄▅▆▇█"
+SPARK_POINTS = 32
+ACCENT, GOOD, QUIET, WARN = "cyan", "green", "bright_black", "yellow"
+
+
+@dataclass
+class State:
+    """What is known of a run at one moment; owned and locked by `Progress`.
+
+    Attributes:
+        title: name of the run.
+        total_steps: steps of the run; None where this process counts none (an explorer).
+        step: batches completed.
+        resumed_at: batches completed before this process started.
+        metrics: newest value of every metric by name.
+        fields: values of `Progress.update` by name; ``ready`` and ``needed`` fill the batch bar, the rest is listed.
+        rewards: mean reward of the last steps.
+        waiting: what is waited for, None if nothing is.
+        waiting_since: monotonic seconds.
+        fractions: downloads and conversions under way, by label.
+        began: monotonic seconds.
+    """
+
+    title: str
+    total_steps: int | None = None
+    step: int = 0
+    resumed_at: int | None = None
+    metrics: dict[str, float] = field(default_factory=dict)
+    fields: dict[str, float | str] = field(default_factory=dict)
+    rewards: deque[float] = field(default_factory=lambda: deque(maxlen=20_000))
+    waiting: str | None = None
+    waiting_since: float = 0.0
+    fractions: dict[str, float] = field(default_factory=dict)
+    began: float = field(default_factory=time.monotonic)
+
+
+def draw(state: State, unicode: bool = True) -> RenderableType:
+    """The panel."""
+    rows: list[RenderableType] = []
+    bars = _bars(state)
+    if bars is not None:
+        rows.append(bars)
+    numbers = _numbers(state)
+    if numbers:
+        rows.append(_columns(numbers))
+    if len(state.rewards) > 1 and unicode:
+        low, high = min(state.rewards), max(state.rewards)
+        line = Text("reward   ", style=QUIET)
+        line.append(sparkline(list(state.rewards)), style=ACCENT).append(f"  {low:.3g} to {high:.3g}", style=QUIET)
+        rows.append(line)
+    if state.waiting is not None:
+        seconds = time.monotonic() - state.waiting_since
+        rows.append(Text(f"waiting for {state.waiting} · {seconds:.0f} s", style=WARN))
+    elif not rows:
+        rows.append(Text("starting …" if unicode else "starting", style=QUIET))
+    title = f"[bold]rljax[/] [{QUIET}]·[/] {escape(state.title)}"
+    return Panel(Rows(*rows), title=title, title_align="left", border_style=QUIET, padding=(0, 1))
+
+
+def line(state: State) -> str:
+    """The newest step in one line."""
+    m = state.metrics
+    of = f"/{state.total_steps}" if state.total_steps else ""
+    parts = [f"step {state.step}{of}", f"reward {number(m.get('reward/mean'))}"]
+    for name, score in validation_scores(m).items():
+        parts.append(f"held out {name} {number(score)}")
+    if "staleness/mean" in m:
+        parts.append(f"staleness {number(m['staleness/mean'])} (max {number(m.get('staleness/max'))})")
+    if "tokens_per_second" in m:
+        parts.append(f"{short(m['tokens_per_second'])} tok/s")
+    if "time/step" in m:
+        parts.append(f"{m['time/step']:.2f} s ({m.get('time/wait', 0.0):.2f} waiting)")
+    if "bound/fraction" in m:
+        parts.append(f"bound {m['bound/fraction']:.0%}")
+    return " · ".join(parts)
+
+
+def sparkline(values: list[float], points: int = SPARK_POINTS) -> str:
+    """Means of ``points`` equal stretches of the values, as bars between the least and the greatest of them."""
+    count = min(points, len(values))
+    edges = [round(i * len(values) / count) for i in range(count + 1)]
+    means = [sum(values[a:b]) / (b - a) for a, b in zip(edges, edges[1:], strict=False)]
+    low, spread = min(means), (max(means) - min(means)) or 1.0
+    return "".join(BARS[round((mean - low) / spread * (len(BARS) - 1))] for mean in means)
+
+
+def _bars(state: State) -> Table | None:
+    table = Table.grid(padding=(0, 1, 0, 0))
+    table.add_column(width=8, style=QUIET)
+    table.add_column(width=32)
+    table.add_column(overflow="ellipsis", no_wrap=True)
+    if state.total_steps:
+        begun = state.resumed_at or 0
+        elapsed = time.monotonic() - state.began
+        text = f"{state.step}/{state.total_steps} steps  [{QUIET}]{clock(elapsed)} elapsed"
+        if state.step > begun:
+            left = elapsed / (state.step - begun) * (state.total_steps - state.step)
+            text += f", {clock(left)} left" if left else ""
+        table.add_row("run", _bar(state.step / state.total_steps), Text.from_markup(text + "[/]"))
+    ready, needed = state.fields.get("ready"), state.fields.get("needed")
+    if isinstance(ready, int | float) and isinstance(needed, int | float) and needed > 0:
+        table.add_row("batch", _bar(ready / needed), f"{ready:g} of {needed:g} groups ready")
+    for label, fraction in state.fractions.items():
+        table.add_row("fetch", _bar(fraction), f"{fraction:.0%} {escape(label)}")
+    return table if table.row_count else None
+
+
+def _bar(fraction: float) -> ProgressBar:
+    return ProgressBar(
+        total=1.0, completed=min(max(fraction, 0.0), 1.0), complete_style=ACCENT, finished_style=GOOD, style="grey23"
+    )
+
+
+def _numbers(state: State) -> list[tuple[str, str]]:
+    m, fields = state.metrics, state.fields
+    found: list[tuple[str, str]] = []
+    if "reward/mean" in m:
+        found.append(("reward", number(m["reward/mean"])))
+    found += [(f"held out {name}", number(score)) for name, score in list(validation_scores(m).items())[:4]]
+    if "staleness/mean" in m:
+        bound = f" ≤ {number(fields['bound'])}" if "bound" in fields else ""
+        found.append(("staleness", f"{number(m['staleness/mean'])}, max {number(m.get('staleness/max'))}{bound}"))
+    if "tokens_per_second" in m:
+        found.append(("tokens/s", short(m["tokens_per_second"])))
+    if "time/step" in m:
+        found.append(("s/step", f"{m['time/step']:.2f}"))
+    if "bound/fraction" in m:
+        found.append(("of the bound", f"{m['bound/fraction']:.0%}"))
+    for name, value in fields.items():
+        if name not in ("ready", "needed", "bound"):
+            shown = f"{value:.0%}" if name in ("occupancy", "engine_busy") and isinstance(value, float) else number(value)
+            found.append((name.replace("_", " "), shown))
+    return found
+
+
+def _columns(numbers: list[tuple[str, str]], across: int = 3) -> Table:
+    table = Table.grid(padding=(0, 3, 0, 0))
+    cells = [Text.assemble((f"{label} ", QUIET), (value, "bold")) for label, value in numbers]
+    for start in range(0, len(cells), across):
+        table.add_row(*cells[start : start + across])
+    return table

@@ -1,0 +1,272 @@
+"""The live view of a run: a panel on a terminal or in a notebook, lines in a pipe, or nothing.
+
+Callers only change a state in memory; a thread of its own draws it. A terminal that hangs or a pipe that closes costs
+the view, never a step.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import math
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Protocol
+
+from rich.console import Console
+from rich.live import Live
+
+from rljax.observe.complaint import Complaint
+from rljax.observe.panel import State, draw, line
+
+log = logging.getLogger(__name__)
+
+MODES = ("auto", "live", "lines", "off")
+CLOSE_SECONDS = 3.0
+"""Seconds that closing waits for the last drawing."""
+
+FIRST_WAIT_LINE, LONGEST_WAIT_LINE = 5.0, 60.0
+"""Seconds of waiting before a line says so where there is no live view, doubling up to the longest."""
+
+
+class Surface(Protocol):
+    """Where a state is drawn; called from one thread only."""
+
+    period: float
+
+    def draw(self, state: State, messages: list[str]) -> None:
+        """Shows the state, and the messages that came since the last time."""
+
+    def close(self) -> None:
+        """Leaves the last state to be read."""
+
+
+class Progress:
+    """Shows how a run goes. Use as a context manager; every method may be called from any thread."""
+
+    def __init__(
+        self,
+        mode: str,
+        title: str,
+        total_steps: int | None = None,
+        logging_steps: int = 1,
+        console: Console | None = None,
+    ) -> None:
+        """``mode`` as of `config.observe.progress`; ``logging_steps``: steps between lines where there is no live view.
+
+        Raises:
+            ValueError: an unknown mode.
+        """
+        if mode not in MODES:
+            raise ValueError(f"progress mode {mode!r}: use one of {', '.join(MODES)}")
+        self._state = State(title, total_steps)
+        self._logging_steps = max(logging_steps, 1)
+        self._lock = threading.Lock()
+        self._messages: deque[str] = deque(maxlen=1000)
+        self._next_wait_line = FIRST_WAIT_LINE
+        self._surface = _surface(mode, console)
+        self._lines = isinstance(self._surface, _Lines)
+        self._complain = Complaint(log, "the live view ends, the run goes on")
+        self._closing = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> Progress:
+        if self._surface is not None and self._thread is None:
+            self._thread = threading.Thread(target=self._run, args=(self._surface,), name="progress", daemon=True)
+            self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def update(self, **fields: float | str | None) -> None:
+        """Sets what is shown: ``ready`` and ``needed`` groups, ``bound`` (of staleness), or anything by name."""
+        with self._lock:
+            for name, value in fields.items():
+                if value is None:
+                    self._state.fields.pop(name, None)
+                else:
+                    self._state.fields[name] = value
+
+    def step(self, step: int, metrics: Mapping[str, Any]) -> None:
+        """A step is done: ``step`` batches completed, with these metrics (names as in metrics.jsonl)."""
+        with self._lock:
+            state = self._state
+            if state.resumed_at is None:
+                state.resumed_at, state.began = step - 1, time.monotonic() - float(metrics.get("time/step") or 0.0)
+            state.step = step
+            state.metrics.update({k: v for k, v in metrics.items() if isinstance(v, int | float) and math.isfinite(v)})
+            if "reward/mean" in metrics and "reward/mean" in state.metrics:
+                state.rewards.append(state.metrics["reward/mean"])
+            if self._lines and (step % self._logging_steps == 0 or step == state.total_steps):
+                self._messages.append(line(state))
+
+    def metrics(self, step: int, values: Mapping[str, float]) -> None:
+        """Metrics of an earlier step that came late, such as a validation's."""
+        with self._lock:
+            self._state.metrics.update({k: v for k, v in values.items() if math.isfinite(v)})
+            if self._lines:
+                scores = [f"{name} {value:.3g}" for name, value in values.items() if name.endswith("/score")]
+                self._messages.extend([f"version {step}: " + ", ".join(scores)] if scores else [])
+
+    def waiting(self, reason: str | None) -> None:
+        """What is waited for; None when the wait is over. The seconds count from the first reason after None."""
+        with self._lock:
+            if self._state.waiting is None:
+                self._state.waiting_since = time.monotonic()
+                self._next_wait_line = FIRST_WAIT_LINE
+            self._state.waiting = reason
+
+    def message(self, text: str) -> None:
+        """A line for the reader, above the live view."""
+        self._messages.append(text)
+        if self._surface is None:
+            log.info("%s", text)
+
+    def fraction(self, label: str, fraction: float) -> None:
+        """How far a download or conversion is, 0 to 1; the callback of `resolve_model`."""
+        with self._lock:
+            before = self._state.fractions.get(label)
+            if fraction >= 1:
+                self._state.fractions.pop(label, None)
+            else:
+                self._state.fractions[label] = fraction
+            quarter = int(fraction * 4)
+            if self._lines and (before is None or quarter > int(before * 4)):
+                self._messages.append(f"{label}: {fraction:.0%}")
+
+    def close(self) -> None:
+        """Draws the last state and ends, within `CLOSE_SECONDS`."""
+        self._closing.set()
+        if self._thread is not None:
+            self._thread.join(CLOSE_SECONDS)
+            if self._thread.is_alive():
+                self._complain(f"the terminal took no output for {CLOSE_SECONDS:g} s")
+
+    def _run(self, surface: Surface) -> None:
+        closing = False
+        try:
+            while not closing:
+                closing = self._closing.wait(surface.period)
+                self._say_waiting()
+                messages = [self._messages.popleft() for _ in range(len(self._messages))]
+                surface.draw(self._snapshot(), messages)
+        except Exception as error:
+            self._complain(error)
+        finally:
+            _close_quietly(surface)
+
+    def _snapshot(self) -> State:
+        with self._lock:
+            s = self._state
+            copies = {"metrics": dict(s.metrics), "fields": dict(s.fields), "fractions": dict(s.fractions)}
+            return State(**(vars(s) | copies | {"rewards": deque(s.rewards)}))
+
+    def _say_waiting(self) -> None:
+        with self._lock:
+            state = self._state
+            seconds = time.monotonic() - state.waiting_since
+            if self._lines and state.waiting is not None and seconds >= self._next_wait_line:
+                self._next_wait_line = seconds + min(self._next_wait_line, LONGEST_WAIT_LINE)
+                self._messages.append(f"waiting for {state.waiting} · {seconds:.0f} s")
+
+
+def _close_quietly(surface: Surface) -> None:
+    try:
+        surface.close()
+    except Exception as error:  # drawing has failed before, and was said
+        log.debug("closing the live view: %s", error)
+
+
+def _surface(mode: str, console: Console | None) -> Surface | None:
+    if mode == "off":
+        return None
+    if mode in ("auto", "live"):
+        if console is None and _in_notebook():
+            return _Notebook()
+        chosen = console or Console()
+        if chosen.is_terminal and not chosen.is_dumb_terminal:
+            return _Terminal(chosen)
+    return _Lines(console or Console(soft_wrap=True))
+
+
+def _in_notebook() -> bool:
+    """A Jupyter kernel, also Colab's; IPython is asked only if it runs."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    return shell is not None and type(shell).__name__ in ("ZMQInteractiveShell", "Shell")
+
+
+class _Terminal:
+    period = 0.2
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._unicode = console.encoding.startswith("utf")
+        self._live: Live | None = None
+
+    def draw(self, state: State, messages: list[str]) -> None:
+        if self._live is None:
+            self._live = Live(console=self._console, auto_refresh=False, vertical_overflow="visible")
+            self._live.start()
+        for message in messages:
+            self._console.print(message, markup=False, highlight=False)
+        self._live.update(draw(state, self._unicode), refresh=True)
+
+    def close(self) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+
+class _Lines:
+    period = 0.1
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+
+    def draw(self, state: State, messages: list[str]) -> None:
+        for message in messages:
+            self._console.print(message, markup=False, highlight=False, soft_wrap=True)
+
+    def close(self) -> None:
+        self._console.file.flush()
+
+
+class _Notebook:
+    """Replaces one output of the cell; needs no widgets."""
+
+    period = 0.5
+    _FORMAT = '<pre style="line-height:1.25;font-family:Menlo,Consolas,monospace">{code}</pre>'
+
+    def __init__(self) -> None:
+        from IPython.display import DisplayHandle
+
+        self._handle = DisplayHandle()
+        self._shown = ""
+        self._messages: deque[str] = deque(maxlen=20)
+
+    def draw(self, state: State, messages: list[str]) -> None:
+        from IPython.display import HTML
+
+        self._messages.extend(messages)
+        console = Console(
+            record=True, file=io.StringIO(), width=96, force_terminal=True, force_jupyter=False, color_system="truecolor"
+        )
+        for message in self._messages:
+            console.print(message, markup=False, highlight=False)
+        console.print(draw(state))
+        html = console.export_html(inline_styles=True, code_format=self._FORMAT)
+        if not self._shown:
+            self._handle.display(HTML(html))
+        elif html != self._shown:
+            self._handle.update(HTML(html))
+        self._shown = html
+
+    def close(self) -> None:
+        """The last output stays."""

@@ -1,0 +1,164 @@
+"""What the report says, as numbers: derived from metrics, audit, config and samples, without a word of HTML."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from rljax.observe.metrics import Row
+from rljax.observe.samples import Sample
+from rljax.observe.wording import validation_scores
+
+NOT_A_SPLIT = ("time/step", "time/engine_busy")
+SPLIT_ORDER = ("train", "wait", "publish", "checkpoint")
+
+
+@dataclass(frozen=True)
+class RunData:
+    """Everything that a report is made of.
+
+    Attributes:
+        name: of the run.
+        rows: of metrics.jsonl.
+        config: the resolved config, nested.
+        audit: as of the ledger's audit; None where there is none.
+        samples: sampled trajectories.
+        facts: further lines of the header by name, such as commit and device.
+    """
+
+    name: str
+    rows: Sequence[Row]
+    config: Mapping[str, Any]
+    audit: Mapping[str, Any] | None
+    samples: Sequence[Sample]
+    facts: Mapping[str, str] = field(default_factory=dict)
+
+    def series(self, name: str) -> tuple[list[int], list[float]]:
+        """Steps and values of a metric where it is known."""
+        known = [(row["step"], float(row[name])) for row in self.rows if isinstance(row.get(name), int | float)]
+        return [step for step, _ in known], [value for _, value in known]
+
+    def values(self, name: str) -> list[float]:
+        """Values of a metric where it is known."""
+        return self.series(name)[1]
+
+    def metric_names(self, prefix: str) -> list[str]:
+        """Names of the metrics that begin so, in order of appearance."""
+        return list(dict.fromkeys(name for row in self.rows for name in row if name.startswith(prefix)))
+
+    def tasksets(self) -> list[str]:
+        """Tasksets that were validated."""
+        return list(dict.fromkeys(name for row in self.rows for name in validation_scores(row)))
+
+    @property
+    def steps(self) -> int:
+        """Batches completed."""
+        return max((row["step"] for row in self.rows), default=0)
+
+    @property
+    def bound(self) -> int | None:
+        """S, where the audit says it."""
+        return None if self.audit is None else self.audit.get("staleness_bound")
+
+    @property
+    def engines(self) -> int:
+        """Engines of one explorer."""
+        return int(self.config.get("sidecar", {}).get("num_engines", 1))
+
+
+def steady(rows: Sequence[Row]) -> Sequence[Row]:
+    """Rows of training steps without the first tenth, which compiles and warms up."""
+    trained = [row for row in rows if isinstance(row.get("time/step"), int | float)]
+    return trained[len(trained) // 10 :] if len(trained) > 1 else trained
+
+
+def typical(rows: Sequence[Row], name: str) -> float | None:
+    """Median of a metric in the steady part of a run; None where it is not known."""
+    known = [float(row[name]) for row in steady(rows) if isinstance(row.get(name), int | float)]
+    return median(known) if known else None
+
+
+def waits(data: RunData) -> dict[str, float]:
+    """Seconds that the learner waited, by reason, the longest first; what has no reason is ``other``."""
+    total = sum(data.values("time/wait"))
+    by_reason = {name.removeprefix("wait/"): sum(data.values(name)) for name in data.metric_names("wait/")}
+    rest = total - sum(by_reason.values())
+    if rest > 0.01 * total and rest > 0.05:
+        by_reason["other"] = rest
+    return dict(sorted(((k, v) for k, v in by_reason.items() if v > 0), key=lambda item: -item[1]))
+
+
+def split_names(data: RunData) -> list[str]:
+    """Parts of a step's time that the metrics know, trained first."""
+    known = [name.removeprefix("time/") for name in data.metric_names("time/") if name not in NOT_A_SPLIT]
+    return [n for n in SPLIT_ORDER if n in known] + [n for n in known if n not in SPLIT_ORDER]
+
+
+def time_split(data: RunData) -> tuple[list[int], dict[str, list[float]]]:
+    """Steps, and the seconds of each by part; ``other`` is what no part accounts for."""
+    rows = [row for row in data.rows if isinstance(row.get("time/step"), int | float)]
+    names = split_names(data)
+    parts = {name: [float(row.get(f"time/{name}") or 0.0) for row in rows] for name in names}
+    if rows:
+        spent = [sum(values) for values in zip(*parts.values(), strict=True)] if parts else [0.0] * len(rows)
+        parts["other"] = [max(float(row["time/step"]) - s, 0.0) for row, s in zip(rows, spent, strict=True)]
+    return [row["step"] for row in rows], parts
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """A run with so many engines, all else equal; seconds per step.
+
+    Attributes:
+        engines: number of them.
+        generation: G, each engine's work for one batch.
+        training: T, the learner's.
+        least_step: max(G, T); no step can be shorter.
+        over_turns: (G + T) / max(G, T), the most that working at the same time can gain over taking turns.
+        gain: how many times faster than with the engines of now, at most.
+    """
+
+    engines: int
+    generation: float
+    training: float
+    least_step: float
+    over_turns: float
+    gain: float
+
+
+def outlooks(data: RunData, more: int = 2) -> list[Outlook]:
+    """The bound of DESIGN section 9 with the engines of now and up to ``more`` further ones; empty where not known.
+
+    ``time/engine_busy`` is the busy time of a step summed over the engines, so that each of n engines has 1/n of it.
+    """
+    work, training = typical(data.rows, "time/engine_busy"), typical(data.rows, "time/train")
+    if not work or not training:
+        return []
+    now = max(work / data.engines, training)
+    found = []
+    for engines in range(data.engines, data.engines + more + 1):
+        generation = work / engines
+        least = max(generation, training)
+        found.append(Outlook(engines, generation, training, least, (generation + training) / least, now / least))
+    return found
+
+
+def chosen_samples(samples: Sequence[Sample], most: int = 200) -> list[Sample]:
+    """At most so many samples, spread evenly over the run, the first and the last included."""
+    if len(samples) <= most:
+        return list(samples)
+    return [samples[round(i * (len(samples) - 1) / (most - 1))] for i in range(most)]
+
+
+def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested keys as dotted paths."""
+    found: dict[str, Any] = {}
+    for key, value in config.items():
+        if isinstance(value, Mapping) and value:
+            found |= flat(value, f"{prefix}{key}.")
+        else:
+            found[f"{prefix}{key}"] = value
+    return found

@@ -1,0 +1,132 @@
+"""Some trajectories of every step as readable text, for the report and for people with ``less``.
+
+Parts are JSON lines named by role and pid, as those of the trace are; `read_samples` joins them.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rljax.observe.complaint import Complaint
+from rljax.observe.metrics import read_json_lines
+from rljax.observe.trace import part_path
+from rljax.trajectory import Group, TaskId, Trajectory
+
+log = logging.getLogger(__name__)
+
+PARTS = "samples"
+MAX_CHARACTERS = 20_000
+"""Characters kept of a prompt and of a response."""
+
+Decode = Callable[[Sequence[int]], str]
+Sample = dict[str, Any]
+
+
+class SampleLog:
+    """Writes samples; any thread. A failure is said once and costs samples only."""
+
+    def __init__(self, run_dir: Path, role: str, decode: Decode, per_step: int) -> None:
+        """``decode`` turns token ids into text, special tokens included; ``per_step`` as in `config.observe`."""
+        self._path = Path(run_dir) / PARTS / part_path(run_dir, role).name
+        self._decode = decode
+        self._per_step = per_step
+        self._lock = threading.Lock()
+        self._complain = Complaint(log, "sampled trajectories are missing from the report")
+
+    def write(self, step: int, groups: Sequence[Group], trained_from: int) -> None:
+        """Keeps some trajectories of the batch that completed ``step``, trained from weights ``trained_from``.
+
+        Which ones depends on the step alone. Staleness is ``trained_from`` minus the version of a token.
+        """
+        try:
+            self._append([describe(step, task, t, self._decode, trained_from) for task, t in self._choose(step, groups)])
+        except Exception as error:
+            self._complain(error)
+
+    def truncate(self, step: int) -> None:
+        """Hides the samples of ``step`` and later that were written before now."""
+        try:
+            self._append([{"truncate": step}])
+        except OSError as error:
+            self._complain(error)
+
+    def _choose(self, step: int, groups: Sequence[Group]) -> list[tuple[TaskId, Trajectory]]:
+        every = [(group.task, trajectory) for group in groups for trajectory in group.trajectories]
+        return random.Random(step).sample(every, min(self._per_step, len(every)))
+
+    def _append(self, rows: list[Sample]) -> None:
+        if not rows:
+            return
+        lines = "".join(json.dumps({"at": time.time()} | row, ensure_ascii=False) + "\n" for row in rows)
+        with self._lock:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            with open(self._path, "a", encoding="utf-8") as file:
+                file.write(lines)
+
+
+def describe(step: int, task: TaskId, trajectory: Trajectory, decode: Decode, trained_from: int) -> Sample:
+    """A trajectory as plain JSON: prompt, reward and parts, and ``spans``, the response cut where the version changes.
+
+    A span has ``text``, ``tokens`` and ``version``, which is None where no engine sampled it (environment text).
+    """
+    start = trajectory.prompt_length
+    trained = trajectory.versions[trajectory.loss_mask]
+    return {
+        "step": step,
+        "task": str(task),
+        "member": trajectory.member,
+        "prompt": _shortened(decode(trajectory.token_ids[:start].tolist())),
+        "spans": _spans(trajectory.token_ids[start:], trajectory.versions[start:], decode),
+        "reward": float(trajectory.reward),
+        "reward_parts": {name: float(value) for name, value in trajectory.reward_parts.items()},
+        "finish_reason": trajectory.finish_reason,
+        "temperature": trajectory.temperature,
+        "trained_from": trained_from,
+        "staleness": trained_from - int(trained.min()) if len(trained) else None,
+        "tokens": len(trained),
+        "retries": trajectory.retries,
+    }
+
+
+def read_samples(run_dir: Path) -> list[Sample]:
+    """The samples of a run, by step; those of steps that a resumed run trained again are left out."""
+    rows = [row for path in sorted((Path(run_dir) / PARTS).glob("*.jsonl")) for row in read_json_lines(path)]
+    standing: list[Sample] = []
+    for row in sorted(rows, key=lambda row: row["at"]):
+        if "truncate" in row:
+            standing = [other for other in standing if other["step"] < row["truncate"]]
+        else:
+            standing.append(row)
+    return sorted(standing, key=lambda row: row["step"])
+
+
+def _spans(token_ids: np.ndarray, versions: np.ndarray, decode: Decode) -> list[dict[str, Any]]:
+    """Decodes from the start to each change of version, so that a character cut by one goes to the later span."""
+    changes = (np.flatnonzero(np.diff(versions)) + 1).tolist()
+    spans, before, characters = [], "", 0
+    for begin, end in zip([0, *changes], [*changes, len(token_ids)], strict=True):
+        so_far = decode(token_ids[:end].tolist())
+        whole = so_far if end == len(token_ids) else so_far.rstrip("\ufffd")
+        text = whole[len(before) :][: max(MAX_CHARACTERS - characters, 0)]
+        characters += len(text)
+        version = int(versions[begin]) if end > begin and versions[begin] >= 0 else None
+        spans.append({"text": text, "tokens": end - begin, "version": version})
+        before = whole
+    if len(before) > characters:
+        spans[-1]["text"] += f" […, {len(before) - characters} more characters]"
+    return [span for span in spans if span["tokens"]]
+
+
+def _shortened(text: str) -> str:
+    if len(text) <= MAX_CHARACTERS:
+        return text
+    return text[:MAX_CHARACTERS] + f" […, {len(text) - MAX_CHARACTERS} more characters]"

@@ -1,0 +1,129 @@
+"""Everything that a process of a run leaves behind for people, behind one object."""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import jax
+
+from rljax.config import Config
+from rljax.ledger.leases import Leased
+from rljax.observe.metrics import MetricsLog
+from rljax.observe.progress import Progress
+from rljax.observe.report import write_report
+from rljax.observe.resources import Resources, Source
+from rljax.observe.samples import SampleLog
+from rljax.observe.trace import NullTrace, Trace, part_path
+from rljax.observe.trace_merge import merge_traces
+from rljax.pipeline.setup import Model
+
+LEARNER = "learner"
+"""The learner's track in the trace."""
+
+
+def device_memory() -> dict[str, float]:
+    """Mebibytes in use on this process's devices, where the platform tells."""
+    stats = [device.memory_stats() or {} for device in jax.local_devices()]
+    used = [s["bytes_in_use"] / 2**20 for s in stats if "bytes_in_use" in s]
+    return {"memory_mib": float(sum(used))} if used else {}
+
+
+class Observers:
+    """What every process has: a live view and a trace. Use as a context manager."""
+
+    def __init__(self, config: Config, root: Path, role: str, total_steps: int | None) -> None:
+        """``root`` is the run directory, ``role`` says who this process is."""
+        observe = config.observe
+        self._root = root
+        self._traced = observe.trace
+        self._limit = observe.trace_events
+        self.trace = Trace(part_path(root, role), observe.trace_events, role) if observe.trace else NullTrace()
+        self.progress = Progress(observe.progress, f"{root.name} · {role}", total_steps, config.logging_steps)
+
+    def __enter__(self) -> Observers:
+        self.progress.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.progress.close()
+        self.trace.close()
+        if self._traced:
+            merge_traces(self._root, self._limit)
+
+
+class LearnerObservers(Observers):
+    """What the learner adds: metrics, samples, gauges, the report."""
+
+    def __init__(self, config: Config, root: Path, model: Model, engines: Source) -> None:
+        """``engines`` gives sums over the engines."""
+        super().__init__(config, root, LEARNER, config.max_steps)
+        self._config = config
+        self._metrics = MetricsLog(root, config.observe.tensorboard)
+        decode = model.tokenizer.decode
+        self._samples = SampleLog(root, LEARNER, lambda ids: str(decode(ids)), config.observe.samples_per_step)
+        self._resources = Resources({"device": device_memory, "engine": engines}, root)
+        self._initial: dict[str, float] = {}
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._resources.close()
+        self._metrics.close()
+        super().__exit__(kind, error, traceback)
+
+    def resume(self, steps: int) -> None:
+        """The learner starts from ``steps`` batches: what was written of later ones is redone."""
+        self._metrics.truncate(steps + 1)
+        self._samples.truncate(steps + 1)
+        self.progress.update(bound=float(self._config.staleness_bound))
+        if steps:
+            self.progress.message(f"resumed from the checkpoint of step {steps}")
+
+    def waiting(self, reason: str | None, ready: int, needed: int) -> None:
+        """What the learner waits for, and how full its next batch is."""
+        self.progress.update(ready=float(ready), needed=float(needed))
+        self.progress.waiting(reason)
+
+    def message(self, text: str) -> None:
+        """A line for the reader."""
+        self.progress.message(text)
+
+    def span(self, name: str, seconds: float, **details: Any) -> None:
+        """Something that the learner did and that has just ended."""
+        now = time.time()
+        self.trace.span(LEARNER, name, now - seconds, now, **details)
+
+    def step(self, step: int, values: Mapping[str, float], batch: Leased) -> None:
+        """A step is done; ``step`` counts batches completed."""
+        gauges = self._resources.take()
+        row = {**values, **gauges}
+        self._metrics.write(step, row)
+        self._samples.write(step, batch.groups, batch.step)
+        self.progress.step(step, row)
+        self.trace.counter("reward", time.time(), mean=values["reward/mean"])
+        self.trace.counter("staleness", time.time(), mean=values["staleness/mean"], max=values["staleness/max"])
+
+    def validation(self, version: int, result: Mapping[str, float]) -> None:
+        """A validation has ended. Row 0 of the metrics describes the initial weights; its reward is the validation's."""
+        row = dict(result)
+        if version == 0:
+            scores = [value for name, value in result.items() if name.endswith("/score")]
+            still = ("staleness/mean", "staleness/max", "time/wait", "tokens_per_second", "bound/fraction")
+            row |= dict.fromkeys(still, 0.0)
+            row |= {"reward/mean": statistics.fmean(scores), "time/step": result.get("val/seconds", 0.0)}
+        self._metrics.write(version, row)
+        self.progress.metrics(version, result)
+
+    def finish(self, audit: dict[str, Any], config: dict[str, Any]) -> None:
+        """Writes the report."""
+        if self._config.observe.report:
+            with contextlib.suppress(KeyboardInterrupt):
+                write_report(self._root, config, audit)

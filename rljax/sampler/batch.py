@@ -1,0 +1,261 @@
+"""The requests that are being decoded: which slot each holds, its row, and the cache behind it.
+
+The cache is as small as the requests of the moment allow: it grows and shrinks by the sizes of `buckets`, because on a
+CPU every idle slot and every unused position costs time. Where a request sits has no influence on its tokens.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rljax.models.architecture import Architecture
+from rljax.models.cache import KVCache, init_cache
+from rljax.models.transformer import Params
+from rljax.sampler import buckets, programs
+from rljax.sampler.programs import Decoded, Rows
+from rljax.sampler.requests import Job, Tokenizer, end_of_text
+
+Trace = Callable[[str, float, float, dict[str, float]], None]
+"""Called with the name of what was done, its start and end in Unix seconds, and its numbers."""
+
+_PREFILL_TOKENS = 8192  # prompt tokens read at once, padding included
+_STOPS = (4, 16, 64, 256, 1024)  # numbers of stop tokens that a row is filled up to
+
+
+class RunningBatch:
+    """Decodes up to `slots` requests at a time. Belongs to one thread."""
+
+    def __init__(
+        self,
+        architecture: Architecture,
+        *,
+        slots: int,
+        max_length: int,
+        decode_steps: int,
+        dtype: str,
+        device: jax.Device,
+        tokenizer: Tokenizer | None,
+        trace: Trace | None,
+    ) -> None:
+        """See `EmbeddedEngine`. Nothing is allocated before the first request."""
+        self.slots = slots
+        self.max_length = max_length
+        self.tokens_sampled = 0
+        self.tokens_prefilled = 0
+        self.version = -1
+        self.params: Params | None = None
+        self._architecture = architecture
+        self._steps = decode_steps
+        self._dtype = dtype
+        self._device = device
+        self._tokenizer = tokenizer
+        self._trace = trace
+        self._batch_buckets = buckets.batch_buckets(slots)
+        self._prefill_buckets = buckets.prefill_buckets(slots)
+        self._cache_lengths = buckets.cache_lengths(max_length)
+        self._prompt_lengths = buckets.prompt_lengths(max_length)
+        self._jobs: list[Job | None] = [None] * slots
+        self._rows = _idle_rows(slots)
+        self._cache: KVCache | None = None
+
+    @property
+    def running(self) -> int:
+        """Requests that hold a slot."""
+        return sum(job is not None for job in self._jobs)
+
+    @property
+    def cache_shape(self) -> tuple[int, int]:
+        """Slots and positions of the cache at present."""
+        return (self._cache.slots, self._cache.length) if self._cache is not None else (0, 0)
+
+    def jobs(self) -> list[Job]:
+        """The requests that hold a slot."""
+        return [job for job in self._jobs if job is not None]
+
+    def load(self, params: Params, version: int) -> list[Job]:
+        """Takes other weights. Returns the running requests: they lose their slots, for no older KV may be kept."""
+        self.params, self.version = params, version
+        evicted = self.jobs()
+        for job in evicted:
+            self.remove(job)
+        return evicted
+
+    def remove(self, job: Job) -> None:
+        """Takes the slot of a running request away; ignores others."""
+        for slot, holder in enumerate(self._jobs):
+            if holder is job:
+                self._free(slot)
+
+    def admit(self, jobs: Sequence[Job]) -> None:
+        """Gives each a slot (there must be enough) and reads its prompt and the tokens that it has."""
+        if not jobs:
+            return
+        sequences = [job.sequence() for job in jobs]
+        self._fit(len(jobs), max(len(sequence) for sequence in sequences))
+        free = [slot for slot in range(self.cache_shape[0]) if self._jobs[slot] is None]
+        placed = list(zip(free, jobs, sequences, strict=False))
+        for slot, job, sequence in placed:
+            self._jobs[slot] = job
+            self._write_row(slot, job, sequence)
+        self._prefill([(slot, sequence[:-1]) for slot, _, sequence in placed if len(sequence) > 1])
+
+    def step(self) -> list[tuple[Job, str]]:
+        """Samples up to `decode_steps` tokens for every running request. Returns those that ended, with the reason."""
+        start = time.time()
+        self._fit(0, 0)
+        size = self.cache_shape[0]
+        rows = Rows(*(column[:size] for column in self._rows))
+        truncate = bool(np.any((rows.budget > 0) & ((rows.top_k > 0) | (rows.top_p < 1))))
+        self._cache, decoded = programs.decode(
+            self.params,
+            self._cache,
+            rows,
+            architecture=self._architecture,
+            dtype=self._dtype,
+            steps=self._steps,
+            truncate=truncate,
+        )
+        host: Decoded = jax.device_get(decoded)
+        self._advance(rows, host)
+        ended = self._collect(host)
+        self._note("decode", start, slots=float(size), tokens=float(host.counts.sum()))
+        return ended
+
+    def score(self, token_ids: np.ndarray) -> np.ndarray:
+        """Float32 ``[n - 1]``: log-probabilities at temperature 1 of all tokens but the first."""
+        padded = np.zeros((1, buckets.round_up(len(token_ids), self._prompt_lengths)), np.int32)
+        padded[0, : len(token_ids)] = token_ids
+        scores = programs.score(self.params, padded, architecture=self._architecture, dtype=self._dtype)
+        return np.array(scores[: len(token_ids) - 1])
+
+    def _advance(self, rows: Rows, decoded: Decoded) -> None:
+        counts = decoded.counts
+        last = decoded.tokens[np.maximum(counts - 1, 0), np.arange(len(counts))]
+        rows.token[:] = np.where(counts > 0, last, rows.token)
+        rows.position[:] += counts
+        rows.sampled[:] += counts
+        rows.budget[:] = decoded.budget
+
+    def _collect(self, decoded: Decoded) -> list[tuple[Job, str]]:
+        tokens, logprobs = decoded.tokens.T.tolist(), decoded.logprobs.T.tolist()
+        counts, budgets, stopped = decoded.counts.tolist(), decoded.budget.tolist(), decoded.stopped.tolist()
+        ended: list[tuple[Job, str]] = []
+        for slot, count in enumerate(counts):
+            job = self._jobs[slot]
+            if job is None:
+                continue
+            stop = stopped[slot]
+            new = tokens[slot][:count]
+            if job.request.sampling.stop_strings:
+                end = self._end_of_text(job, new)
+                # what was sampled beyond the end is not part of the answer
+                if end is not None:
+                    count, stop, budgets[slot] = end, True, 0
+            job.extend(new[:count], logprobs[slot][:count], self.version)
+            self.tokens_sampled += count
+            if budgets[slot] == 0:
+                self._free(slot)
+                ended.append((job, "stop" if stop else "length"))
+        return ended
+
+    def _end_of_text(self, job: Job, new: list[int]) -> int | None:
+        assert self._tokenizer is not None  # the engine refuses stop strings without one
+        old = len(job.tokens)
+        end = end_of_text(job.tokens + new, old, job.request.sampling.stop_strings, self._tokenizer)
+        return None if end is None else end - old
+
+    def _fit(self, joining: int, longest: int) -> None:
+        # the cache gets the smallest size for the requests running, those joining, and the tokens of one step
+        held = [slot for slot, job in enumerate(self._jobs) if job is not None]
+        wanted = buckets.round_up(len(held) + joining, self._batch_buckets)
+        reach = max([longest, *(int(self._rows.position[slot]) + 1 for slot in held)]) + self._steps
+        length = buckets.round_up(reach, self._cache_lengths)
+        if self.cache_shape == (wanted, length):
+            return
+        if self._cache is None or not held:
+            self._cache = None  # the old one's memory is free before the new one is made
+            with jax.default_device(self._device):
+                self._cache = init_cache(self._architecture, wanted, length, jnp.dtype(self._dtype))
+            return
+        sources = np.zeros(wanted, np.int32)
+        sources[: len(held)] = held
+        self._cache = programs.resize(self._cache, sources, length=length)
+        jobs = [self._jobs[slot] for slot in held]
+        self._jobs = jobs + [None] * (self.slots - len(held))
+        for column in self._rows:
+            column[: len(held)] = column[held]
+        self._rows.budget[len(held) :] = 0
+
+    def _prefill(self, placed: Sequence[tuple[int, np.ndarray]]) -> None:
+        # Requests with the same tokens (the members of a group) are read once. Short ones go together.
+        slots_of: dict[bytes, list[int]] = {}
+        for slot, tokens in placed:
+            slots_of.setdefault(tokens.tobytes(), []).append(slot)
+        distinct = sorted(slots_of.items(), key=lambda item: len(item[0]))
+        while distinct:
+            longest = buckets.round_up(len(distinct[-1][0]) // 4, self._prompt_lengths)
+            fitting = [size for size in self._prefill_buckets if size * longest <= _PREFILL_TOKENS]
+            count, size = next(buckets.split(len(distinct), fitting or self._prefill_buckets[:1]))
+            chunk, distinct = distinct[-count:], distinct[:-count]
+            self._read(chunk, size, longest)
+
+    def _read(self, chunk: Sequence[tuple[bytes, list[int]]], size: int, length: int) -> None:
+        start = time.time()
+        token_ids, lengths = np.zeros((size, length), np.int32), np.ones(size, np.int32)
+        for row, (content, _) in enumerate(chunk):
+            tokens = np.frombuffer(content, np.int32)
+            token_ids[row, : len(tokens)], lengths[row] = tokens, len(tokens)
+        prompts = programs.read_prompts(
+            self.params, token_ids, lengths, architecture=self._architecture, dtype=self._dtype
+        )
+        pairs = [(row, slot) for row, (_, slots) in enumerate(chunk) for slot in slots]
+        copies = np.full((2, buckets.round_up(len(pairs), self._batch_buckets)), [[0], [self.slots]], np.int32)
+        copies[:, : len(pairs)] = np.asarray(pairs, np.int32).T
+        assert self._cache is not None
+        self._cache = jax.block_until_ready(programs.insert(self._cache, prompts, copies[0], copies[1]))
+        read = int(lengths[: len(chunk)].sum())
+        self.tokens_prefilled += read
+        self._note("prefill", start, rows=float(len(chunk)), requests=float(len(pairs)), tokens=float(read))
+
+    def _write_row(self, slot: int, job: Job, sequence: np.ndarray) -> None:
+        rows, sampling = self._rows, job.request.sampling
+        rows.token[slot] = sequence[-1]
+        rows.position[slot] = len(sequence) - 1
+        rows.sampled[slot] = len(job.tokens)
+        rows.budget[slot] = job.budget
+        rows.temperature[slot] = sampling.temperature
+        rows.top_k[slot] = 0 if sampling.temperature == 0 else sampling.top_k
+        rows.top_p[slot] = 1 if sampling.temperature == 0 else sampling.top_p
+        rows.seeds[slot] = divmod(sampling.seed & (2**64 - 1), 2**32)
+        stops = sampling.stop_token_ids
+        if len(stops) > rows.stops.shape[1]:
+            width = buckets.round_up(len(stops), (*_STOPS, len(stops)))
+            wider = np.full((self.slots, width), -1, np.int32)
+            wider[:, : rows.stops.shape[1]] = rows.stops
+            self._rows = rows = rows._replace(stops=wider)
+        rows.stops[slot] = -1
+        rows.stops[slot, : len(stops)] = stops
+
+    def _free(self, slot: int) -> None:
+        self._jobs[slot] = None
+        self._rows.budget[slot] = 0
+
+    def _note(self, what: str, start: float, **numbers: float) -> None:
+        if self._trace is not None:
+            self._trace(what, start, time.time(), numbers)
+
+
+def _idle_rows(slots: int) -> Rows:
+    def ints() -> np.ndarray:
+        return np.zeros(slots, np.int32)
+
+    def ones() -> np.ndarray:
+        return np.ones(slots, np.float32)
+
+    seeds, stops = np.zeros((slots, 2), np.uint32), np.full((slots, _STOPS[0]), -1, np.int32)
+    return Rows(ints(), ints(), ints(), ints(), ones(), ints(), ones(), seeds, stops)

@@ -1,0 +1,185 @@
+"""The compiled programs of the engine. Each is compiled once per combination of bucket sizes."""
+
+from __future__ import annotations
+
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, UInt
+
+from rljax.models.architecture import Architecture
+from rljax.models.cache import KVCache, decode_step, init_cache, prefill
+from rljax.models.logprobs import token_logprobs
+from rljax.models.transformer import Params, hidden_states
+from rljax.sampler.sampling import request_uniforms, sample
+
+_SCORE_CHUNK = 256  # tokens whose logits exist at once
+
+
+class Rows(NamedTuple):
+    """What the engine knows of each slot; a pytree of arrays with one entry a slot.
+
+    Attributes:
+        token: the last token, whose keys and values are not in the cache yet.
+        position: its position.
+        sampled: tokens of the response so far: the index of the next one in the request's random stream.
+        budget: tokens that may still be sampled; 0 for an idle slot.
+        temperature, top_k, top_p: as in `sampling.sample`.
+        seeds: high and low half of the request's seed.
+        stops: tokens that end the request, filled up with -1.
+    """
+
+    token: Int[Array, "slots"]
+    position: Int[Array, "slots"]
+    sampled: Int[Array, "slots"]
+    budget: Int[Array, "slots"]
+    temperature: Float[Array, "slots"]
+    top_k: Int[Array, "slots"]
+    top_p: Float[Array, "slots"]
+    seeds: UInt[Array, "slots 2"]
+    stops: Int[Array, "slots stops"]
+
+
+class Decoded(NamedTuple):
+    """What one call of `decode` sampled.
+
+    Attributes:
+        tokens: int32; row i holds the i-th token of every slot, beyond the slot's count anything.
+        logprobs: float32, like `tokens`.
+        counts: tokens that each slot sampled.
+        budget: what is left of each slot's budget; 0 when its request has ended.
+        stopped: whether a stop token ended it.
+    """
+
+    tokens: Int[Array, "steps slots"]
+    logprobs: Float[Array, "steps slots"]
+    counts: Int[Array, "slots"]
+    budget: Int[Array, "slots"]
+    stopped: Bool[Array, "slots"]
+
+
+class _Loop(NamedTuple):
+    step: Int[Array, ""]
+    cache: KVCache
+    token: Int[Array, "slots"]
+    decoded: Decoded
+
+
+@functools.partial(jax.jit, static_argnames=("architecture", "dtype"))
+def read_prompts(
+    params: Params,
+    token_ids: Int[Array, "rows time"],
+    lengths: Int[Array, "rows"],
+    *,
+    architecture: Architecture,
+    dtype: str,
+) -> KVCache:
+    """Keys and values of whole sequences, as a cache of one slot a row. `lengths` are at least 1."""
+    rows, time = token_ids.shape
+    compute = jnp.dtype(dtype)
+    empty = init_cache(architecture, rows, time, compute)
+    return prefill(params, architecture, empty, jnp.arange(rows), token_ids, lengths, dtype=compute)[1]
+
+
+@functools.partial(jax.jit, donate_argnames="cache")
+def insert(cache: KVCache, prompts: KVCache, rows: Int[Array, "n"], slots: Int[Array, "n"]) -> KVCache:
+    """Copies row ``rows[i]`` of what `read_prompts` made into slot ``slots[i]``; out of range slots are left out."""
+    time = min(prompts.length, cache.length)
+    return jax.tree.map(
+        lambda old, new: old.at[:, slots, :time].set(new[:, rows, :time], mode="drop"), cache, prompts
+    )
+
+
+@functools.partial(jax.jit, static_argnames="length")
+def resize(cache: KVCache, sources: Int[Array, "slots"], *, length: int) -> KVCache:
+    """A cache whose slot i is the old one's slot ``sources[i]``, cut or filled up to `length` positions."""
+    kept = min(length, cache.length)
+
+    def one(old: jax.Array) -> jax.Array:
+        picked = old[:, sources, :kept]
+        return jnp.pad(picked, ((0, 0), (0, 0), (0, length - kept), (0, 0), (0, 0)))
+
+    return jax.tree.map(one, cache)
+
+
+@functools.partial(
+    jax.jit, static_argnames=("architecture", "dtype", "steps", "truncate"), donate_argnames="cache"
+)
+def decode(
+    params: Params,
+    cache: KVCache,
+    rows: Rows,
+    *,
+    architecture: Architecture,
+    dtype: str,
+    steps: int,
+    truncate: bool,
+) -> tuple[KVCache, Decoded]:
+    """Samples up to `steps` tokens for every slot, fewer when all requests end before.
+
+    Args:
+        params: of the model.
+        cache: holds every position of each slot before ``rows.position``; given away.
+        rows: of the slots.
+        architecture: of the model.
+        dtype: of the computation.
+        steps: tokens at most.
+        truncate: whether a request in the batch uses top-k or top-p.
+    """
+    slots = rows.token.shape[0]
+    start = Decoded(
+        tokens=jnp.zeros((steps, slots), jnp.int32),
+        logprobs=jnp.zeros((steps, slots), jnp.float32),
+        counts=jnp.zeros(slots, jnp.int32),
+        budget=rows.budget,
+        stopped=jnp.zeros(slots, jnp.bool_),
+    )
+
+    def unfinished(loop: _Loop) -> Bool[Array, ""]:
+        return (loop.step < steps) & jnp.any(loop.decoded.budget > 0)
+
+    def body(loop: _Loop) -> _Loop:
+        done = loop.decoded
+        active = done.budget > 0
+        # beyond the cache, nothing is written
+        position = jnp.where(active, rows.position + loop.step, cache.length)
+        logits, filled = decode_step(
+            params, architecture, loop.cache, loop.token, position, dtype=jnp.dtype(dtype)
+        )
+        uniforms = request_uniforms(rows.seeds, rows.sampled + loop.step)
+        token, logprob = sample(logits, rows.temperature, rows.top_k, rows.top_p, uniforms, truncate=truncate)
+        stopped = active & jnp.any(token[:, None] == rows.stops, axis=-1)
+        decoded = Decoded(
+            tokens=done.tokens.at[loop.step].set(token),
+            logprobs=done.logprobs.at[loop.step].set(logprob),
+            counts=done.counts + active,
+            budget=jnp.where(stopped, 0, done.budget - active),
+            stopped=done.stopped | stopped,
+        )
+        return _Loop(loop.step + 1, filled, token, decoded)
+
+    end = jax.lax.while_loop(unfinished, body, _Loop(jnp.int32(0), cache, rows.token, start))
+    return end.cache, end.decoded
+
+
+@functools.partial(jax.jit, static_argnames=("architecture", "dtype"))
+def score(
+    params: Params, token_ids: Int[Array, "1 time"], *, architecture: Architecture, dtype: str
+) -> Float[Array, "time"]:
+    """Log-probability at temperature 1 of the token after each position; the last entry means nothing."""
+    time = token_ids.shape[1]
+    positions = jnp.arange(time, dtype=jnp.int32)[None]
+    hidden = hidden_states(
+        params, architecture, token_ids, positions, jnp.ones_like(token_ids), dtype=jnp.dtype(dtype)
+    )
+    targets = jnp.roll(token_ids, -1, axis=1)
+    logprobs, _ = token_logprobs(params, architecture, hidden, targets, 1.0, chunk=_SCORE_CHUNK)
+    return logprobs[0]
+
+
+@functools.partial(jax.jit, static_argnames="dtype")
+def cast(params: Params, *, dtype: str) -> Params:
+    """The parameters in the engine's compute dtype."""
+    return jax.tree.map(lambda array: array.astype(jnp.dtype(dtype)), params)

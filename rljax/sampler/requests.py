@@ -1,0 +1,88 @@
+"""A request inside the engine, and when its text ends it."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from sidecar.protocol import Completion, GenerateRequest
+
+
+class Tokenizer(Protocol):
+    """What stop strings need of a tokenizer."""
+
+    def decode(self, token_ids: list[int], **options: Any) -> str:
+        """The text of these tokens."""
+        ...
+
+
+@dataclass(eq=False, slots=True)
+class Job:
+    """A request and the tokens that it has so far.
+
+    Attributes:
+        request: what was asked for.
+        order: number of arrival.
+        loop: the event loop that waits for it.
+        future: what is waited for.
+        tokens: sampled so far.
+        logprobs: of `tokens`.
+        spans: (version, number of tokens) in order: which weights sampled how many.
+        done: whether it has been answered.
+    """
+
+    request: GenerateRequest
+    order: int
+    loop: asyncio.AbstractEventLoop
+    future: asyncio.Future[Completion]
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    spans: list[tuple[int, int]] = field(default_factory=list)
+    done: bool = False
+
+    @property
+    def budget(self) -> int:
+        """Tokens that may still be sampled."""
+        return self.request.sampling.max_new_tokens - len(self.tokens)
+
+    def sequence(self) -> np.ndarray:
+        """int32: the prompt and the tokens so far."""
+        prompt = np.asarray(self.request.prompt_ids, np.int32)
+        return np.concatenate([prompt, np.asarray(self.tokens, np.int32)]) if self.tokens else prompt
+
+    def extend(self, tokens: list[int], logprobs: list[float], version: int) -> None:
+        """Appends tokens that weights `version` sampled."""
+        self.tokens += tokens
+        self.logprobs += logprobs
+        self.spans.append((version, len(tokens)))
+
+    def completion(self, reason: str) -> Completion:
+        """The answer, as it stands."""
+        versions = np.repeat(*np.asarray(self.spans, np.int32).reshape(-1, 2).T)
+        return Completion(np.asarray(self.tokens, np.int32), np.asarray(self.logprobs, np.float32), versions, reason)
+
+
+def end_of_text(tokens: list[int], old: int, stop_strings: tuple[str, ...], tokenizer: Tokenizer) -> int | None:
+    """How many tokens it takes until the text contains a stop string; None if it contains none.
+
+    The answer does not depend on how many tokens arrive at once.
+
+    Args:
+        tokens: the response so far.
+        old: how many of them are known to contain none.
+        stop_strings: not empty strings.
+        tokenizer: decodes them.
+    """
+    # a token adds at least a byte, so a stop string that ends in a new token begins at most this many before it
+    begin = max(0, old - max(len(stop.encode()) for stop in stop_strings) - 4)
+
+    def contains(end: int) -> bool:
+        text = tokenizer.decode(tokens[begin:end], skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        return any(stop in text for stop in stop_strings)
+
+    if not contains(len(tokens)):
+        return None
+    return next(end for end in range(old + 1, len(tokens) + 1) if contains(end))

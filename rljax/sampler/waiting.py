@@ -1,0 +1,50 @@
+"""Requests that wait for a slot or for a version."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable
+
+from rljax.sampler.requests import Job
+
+
+class WaitingLine:
+    """Jobs by priority, then arrival; those that need newer weights stand aside until `version_changed`.
+
+    A job whose `done` is set is skipped, so that leaving the line costs nothing.
+    """
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, int, Job]] = []
+        self._aside: list[Job] = []
+
+    def push(self, jobs: Iterable[Job]) -> None:
+        """Lets jobs join."""
+        for job in jobs:
+            heapq.heappush(self._heap, (job.request.priority, job.order, job))
+
+    def take(self, count: int, version: int) -> list[Job]:
+        """Removes and returns up to `count` jobs, the first ones that weights `version` may serve."""
+        taken: list[Job] = []
+        while self._heap and len(taken) < count:
+            job = heapq.heappop(self._heap)[2]
+            if job.done:
+                continue
+            (taken if job.request.min_version <= version else self._aside).append(job)
+        return taken
+
+    def version_changed(self) -> None:
+        """Lets those who stood aside try again."""
+        aside, self._aside = self._aside, []
+        self.push(aside)
+
+    def ready(self) -> bool:
+        """Whether `take` may return something."""
+        while self._heap and self._heap[0][2].done:
+            heapq.heappop(self._heap)
+        return bool(self._heap)
+
+    def empty(self) -> bool:
+        """Whether nobody waits, for a slot or for a version."""
+        self._aside = [job for job in self._aside if not job.done]
+        return not self.ready() and not self._aside

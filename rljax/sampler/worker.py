@@ -1,0 +1,261 @@
+"""The engine's thread: takes calls between two looks at its requests, and answers the event loops.
+
+All state of the engine is touched by this thread alone. Others hand it calls; a call runs when no token is being
+sampled. Answers travel back in batches: one wake-up of an event loop for all that one turn has finished.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import queue
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rljax.models.transformer import Params
+from rljax.sampler.batch import RunningBatch
+from rljax.sampler.requests import Job
+from rljax.sampler.waiting import WaitingLine
+from sidecar.protocol import EngineError, PauseMode, RequestError
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Call:
+    """Something to be done on the engine's thread.
+
+    Attributes:
+        function: called there; what it returns or raises is the answer, unless it returns `LATER`.
+        loop: the event loop that waits.
+        future: what it waits for.
+    """
+
+    function: Callable[[Call], Any]
+    loop: asyncio.AbstractEventLoop
+    future: asyncio.Future[Any]
+
+
+LATER = object()
+"""Returned by a call whose answer is given later."""
+
+_Outcome = tuple["asyncio.Future[Any]", Any, BaseException | None]
+
+
+class Worker:
+    """Runs a `RunningBatch` in a thread of its own."""
+
+    def __init__(self, batch: RunningBatch, name: str) -> None:
+        """Starts the thread. `name` stands in its errors."""
+        self.name = name
+        self.batch = batch
+        self.lineage = -1
+        self.paused = False
+        self.busy_seconds = 0.0
+        self.updates = 0
+        self._draining: list[Call] = []
+        self._scores: list[tuple[Call, np.ndarray]] = []
+        self._jobs: dict[str, Job] = {}
+        # those whose slot an update took go first, and are served even while `_draining`
+        self._interrupted, self._line = WaitingLine(), WaitingLine()
+        self._arrivals = 0
+        self._closed = False
+        self._failure: EngineError | None = None
+        self._inbox: queue.SimpleQueue[Call] = queue.SimpleQueue()
+        self._inbox_lock = threading.Lock()
+        self._outcomes: dict[asyncio.AbstractEventLoop, list[_Outcome]] = collections.defaultdict(list)
+        self.thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self.thread.start()
+
+    @property
+    def in_flight(self) -> int:
+        """Requests not answered yet."""
+        return len(self._jobs)
+
+    async def call(self, function: Callable[[Call], Any]) -> Any:
+        """Has the thread call `function` and waits for the answer.
+
+        Raises:
+            EngineError: the engine died or was closed, before or meanwhile.
+        """
+        loop = asyncio.get_running_loop()
+        call = Call(function, loop, loop.create_future())
+        self.submit(call)
+        return await call.future
+
+    def submit(self, call: Call) -> None:
+        """Hands over a call without waiting. Raises like `call`."""
+        with self._inbox_lock:
+            if self._failure is not None:
+                raise EngineError(str(self._failure)) from self._failure.__cause__
+            self._inbox.put(call)
+
+    # What follows runs on the thread.
+
+    def add(self, call: Call, job: Job) -> object:
+        """A request arrives; its future is answered when it ends."""
+        if job.request.id in self._jobs:
+            raise RequestError(f"request id {job.request.id!r} is in flight already; ids must be unique")
+        job.order = self._arrivals
+        self._arrivals += 1
+        self._jobs[job.request.id] = job
+        self._line.push([job])
+        return LATER
+
+    def abort(self, ids: list[str]) -> None:
+        """Answers these requests with the tokens that they have."""
+        for job in [self._jobs[i] for i in ids if i in self._jobs]:
+            self.batch.remove(job)
+            self._finish(job, "abort")
+
+    def forget(self, job: Job) -> None:
+        """Nobody waits for this request any more."""
+        if not job.done and self._jobs.get(job.request.id) is job:
+            self.abort([job.request.id])
+
+    def swap(self, params: Params, version: int, lineage: int) -> None:
+        """Takes other weights. Requests in flight lose their keys and values, and are read again with the new ones."""
+        self._interrupted.push(self.batch.load(params, version))
+        self.lineage = lineage
+        self.updates += 1
+        self._interrupted.version_changed()
+        self._line.version_changed()
+        scores, self._scores = self._scores, []
+        for call, token_ids in scores:
+            self._answer(call, lambda _, ids=token_ids: self._score(ids))
+
+    def score(self, call: Call, token_ids: np.ndarray) -> Any:
+        """Log-probabilities of given tokens, once there are weights."""
+        if self.batch.params is None:
+            self._scores.append((call, token_ids))
+            return LATER
+        return self._score(token_ids)
+
+    def pause(self, call: Call, mode: PauseMode) -> Any:
+        """Stops sampling; see `PauseMode`. ``abort`` ends the requests that wait, too."""
+        if mode is PauseMode.ABORT:
+            self.abort(list(self._jobs))
+        if mode is PauseMode.WAIT and self._started():
+            self.paused = False
+            self._draining.append(call)
+            return LATER
+        self.paused = True
+        self._release_drains()
+        return None
+
+    def resume(self) -> None:
+        """Goes on."""
+        self.paused = False
+        self._release_drains()
+
+    def close(self, call: Call) -> None:
+        """Ends the thread."""
+        self._closed = True
+        self._send(call.loop, call.future, None, None)
+
+    def _run(self) -> None:
+        try:
+            while not self._closed:
+                self._take_calls(wait=not self._has_work())
+                if not self._closed and self._has_work():
+                    start = time.perf_counter()
+                    self._turn()
+                    self.busy_seconds += time.perf_counter() - start
+                self._deliver()
+            self._end(EngineError(f"{self.name} was closed"))
+        except BaseException as error:  # whatever it was, nobody may wait for ever
+            self._end(EngineError(f"{self.name} died: {type(error).__name__}: {error}".splitlines()[0]), error)
+
+    def _has_work(self) -> bool:
+        if self.paused or self.batch.params is None:
+            return False
+        waiting = self._interrupted.ready() or (not self._draining and self._line.ready())
+        return bool(self.batch.running or waiting)
+
+    def _turn(self) -> None:
+        version, free = self.batch.version, self.batch.slots - self.batch.running
+        jobs = self._interrupted.take(free, version)
+        if not self._draining:
+            jobs += self._line.take(free - len(jobs), version)
+        self.batch.admit(jobs)
+        if self.batch.running:
+            for job, reason in self.batch.step():
+                self._finish(job, reason)
+        if self._draining and not self._started():
+            self.paused = True
+            self._release_drains()
+
+    def _started(self) -> bool:
+        return bool(self.batch.running) or not self._interrupted.empty()
+
+    def _release_drains(self) -> None:
+        draining, self._draining = self._draining, []
+        for call in draining:
+            self._send(call.loop, call.future, None, None)
+
+    def _score(self, token_ids: np.ndarray) -> np.ndarray:
+        start = time.perf_counter()
+        scores = self.batch.score(token_ids)
+        self.busy_seconds += time.perf_counter() - start
+        return scores
+
+    def _finish(self, job: Job, reason: str) -> None:
+        job.done = True
+        del self._jobs[job.request.id]
+        self._send(job.loop, job.future, job.completion(reason), None)
+
+    def _take_calls(self, wait: bool) -> None:
+        try:
+            while True:
+                call = self._inbox.get(block=wait)
+                wait = False
+                self._answer(call, call.function)
+        except queue.Empty:
+            pass
+
+    def _answer(self, call: Call, function: Callable[[Call], Any]) -> None:
+        try:
+            value = function(call)
+        except RequestError as error:
+            self._send(call.loop, call.future, None, error)
+        else:
+            if value is not LATER:
+                self._send(call.loop, call.future, value, None)
+
+    def _send(self, loop: asyncio.AbstractEventLoop, future: Any, value: Any, error: BaseException | None) -> None:
+        self._outcomes[loop].append((future, value, error))
+
+    def _deliver(self) -> None:
+        for loop, outcomes in self._outcomes.items():
+            try:
+                loop.call_soon_threadsafe(_settle, outcomes)
+            except RuntimeError:
+                continue  # that event loop is closed: nobody waits on it
+        self._outcomes.clear()
+
+    def _end(self, failure: EngineError, cause: BaseException | None = None) -> None:
+        failure.__cause__ = cause
+        with self._inbox_lock:
+            self._failure = failure
+        calls = [*self._draining, *(call for call, _ in self._scores)]
+        while not self._inbox.empty():
+            calls.append(self._inbox.get())
+        for waiter in [*calls, *self._jobs.values()]:
+            error = EngineError(str(failure))
+            error.__cause__ = cause
+            self._send(waiter.loop, waiter.future, None, error)
+        self._jobs.clear()
+        self._deliver()
+
+
+def _settle(outcomes: list[_Outcome]) -> None:
+    for future, value, error in outcomes:
+        if future.done():
+            continue
+        if error is None:
+            future.set_result(value)
+        else:
+            future.set_exception(error)

@@ -1,0 +1,89 @@
+"""Runs the program as a user does: a process, a command line, a run directory."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+SMALLEST = ROOT / "tests" / "e2e" / "smallest.py"
+LIMIT = 300.0
+"""Seconds that any one process of these tests may take."""
+
+
+def environment(cache: Path, **extra: str) -> dict[str, str]:
+    """The environment of a child: compiled programs are shared, failpoints only as asked for."""
+    clean = {name: value for name, value in os.environ.items() if name != "RLJAX_FAILPOINT"}
+    return {**clean, "JAX_COMPILATION_CACHE_DIR": str(cache), "JAX_PLATFORMS": "cpu", **extra}
+
+
+def command(run_dir: Path, *overrides: str, config: Path = SMALLEST) -> list[str]:
+    given = [f"--config.run_dir={run_dir}", *(f"--config.{override}" for override in overrides)]
+    return [sys.executable, "-m", "rljax.main", f"--config={config}", *given]
+
+
+def run(run_dir: Path, cache: Path, *overrides: str, failpoint: str = "") -> subprocess.CompletedProcess[str]:
+    """Runs to the end."""
+    extra = {"RLJAX_FAILPOINT": failpoint} if failpoint else {}
+    return subprocess.run(
+        command(run_dir, *overrides),
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
+        env=environment(cache, **extra),
+        cwd=ROOT,
+        check=False,
+    )
+
+
+def start(run_dir: Path, cache: Path, *overrides: str) -> subprocess.Popen[str]:
+    """Starts and returns at once."""
+    return subprocess.Popen(
+        command(run_dir, *overrides),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(cache),
+        cwd=ROOT,
+    )
+
+
+def wait_until(condition: Callable[[], bool], what: str, process: subprocess.Popen[str] | None = None) -> None:
+    """Looks until it holds; says what was waited for if it never does, or if the process ends first."""
+    deadline = time.monotonic() + LIMIT
+    while not condition():
+        if process is not None and process.poll() is not None:
+            raise AssertionError(f"the process ended with {process.returncode}: {process.communicate()}")
+        if time.monotonic() > deadline:
+            raise AssertionError(f"waited {LIMIT:g} s for {what}")
+        time.sleep(0.05)
+
+
+def audit_of(run_dir: Path) -> dict[str, Any]:
+    return json.loads((run_dir / "audit.json").read_text())
+
+
+def query(run_dir: Path, sql: str) -> list[tuple[Any, ...]]:
+    """Rows of the ledger; none while it does not exist yet."""
+    if not (run_dir / "ledger.db").exists():
+        return []
+    connection = sqlite3.connect(f"file:{run_dir / 'ledger.db'}?mode=ro", uri=True, timeout=30)
+    try:
+        return connection.execute(sql).fetchall()
+    except sqlite3.OperationalError:
+        return []
+    finally:
+        connection.close()
+
+
+def batches_of(run_dir: Path) -> list[tuple[Any, ...]]:
+    """(step, position, taskset, epoch, index) of what was trained into the surviving weights."""
+    columns = "step, position, taskset, epoch, task_index"
+    return query(run_dir, f"SELECT {columns} FROM groups WHERE state = 'trained' ORDER BY step, position")

@@ -1,0 +1,145 @@
+"""The command line: what it refuses, what it leaves behind, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+
+import pytest
+from program import audit_of, query, run, start, wait_until
+
+STEP_KEYS = {
+    "step",
+    "reward/mean",
+    "staleness/mean",
+    "staleness/max",
+    "time/step",
+    "time/wait",
+    "tokens_per_second",
+    "bound/fraction",
+    "parity/max_abs_logprob_gap",
+}
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("max_step=3", "max_step: unknown key; did you mean max_steps?"),
+        ("max_steps=many", "max_steps=many: expected an integer"),
+        ("async_generation_ratio=-1", "async_generation_ratio=-1.0: must be at least 0"),
+        ("group_size=5", "rollout_batch_size=16: not a multiple of group_size=5"),
+        ("model.max_prompt_tokens=100000", "more than the model's context"),
+        ("model.path=/nowhere/at/all", "no such directory"),
+        ("run_dir=/dev/null/run", "cannot be written"),
+        ("algorithm.pg_variant=pop", "closest: ppo"),
+        ("tasks.train.digits.source=reverse_digit", "reverse_digits"),
+        ("learner.devices=cpu:0-63", "learner.mesh"),
+    ],
+)
+def test_refusal_is_one_line_with_exit_code_2(override: str, words: str, tmp_path: Path, cache: Path) -> None:
+    done = run(tmp_path / "run", cache, override)
+    lines = [line for line in done.stderr.splitlines() if line.startswith("rljax:")]
+    assert done.returncode == (1 if "model.path" in override else 2), done.stderr
+    assert len(lines) == 1, done.stderr
+    assert words in lines[0]
+    assert "Traceback" not in done.stderr
+
+
+def test_run_leaves_everything_behind_and_a_second_one_says_so(tmp_path: Path, cache: Path) -> None:
+    run_dir = tmp_path / "run"
+    done = run(run_dir, cache, "async_generation_ratio=1.0", "observe.tensorboard=true")
+    assert done.returncode == 0, done.stderr
+    assert "audit: balanced" in done.stdout
+    rows = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows] == list(range(7))
+    for row in rows[1:]:
+        assert set(row) >= STEP_KEYS, STEP_KEYS - set(row)
+        assert row["parity/max_abs_logprob_gap"] < 1e-3
+    assert [row["step"] for row in rows if "val/digits/score" in row] == [0, 3, 6]
+    report = audit_of(run_dir)
+    assert report["balanced"], report["problems"]
+    assert report["max_staleness"] <= 1
+    for name in ("config.json", "report.html", "trace.json", "samples.jsonl", "checkpoints", "weights", "tensorboard"):
+        assert (run_dir / name).exists(), name
+    assert json.loads((run_dir / "trace.json").read_text())["traceEvents"]
+    again = run(run_dir, cache, "async_generation_ratio=1.0", "observe.tensorboard=true")
+    assert again.returncode == 0
+    assert "this run is finished" in again.stdout
+    audited = run(run_dir, cache, "async_generation_ratio=1.0", "mode=audit")
+    assert audited.returncode == 0, audited.stderr
+    replayed = run(run_dir, cache, "async_generation_ratio=1.0", "mode=replay")
+    assert replayed.returncode == 0, replayed.stderr
+    assert "bit for bit the same" in replayed.stdout
+    evaluated = run(run_dir, cache, "async_generation_ratio=1.0", "mode=evaluate", "checkpoint=all")
+    assert evaluated.returncode == 0, evaluated.stderr
+    scores = {row["step"]: row["val/digits/score"] for row in json.loads((run_dir / "evaluation.json").read_text())}
+    assert scores[6] == pytest.approx(rows[6]["val/digits/score"])
+    assert scores[0] == pytest.approx(rows[0]["val/digits/score"])
+
+
+def test_explorer_first_then_trainer(tmp_path: Path, cache: Path) -> None:
+    """An explorer alone fills its credit and waits; its groups are trained once; the trainer waits for the next."""
+    run_dir, ahead = tmp_path / "run", ("async_generation_ratio=1.0", "observe.progress=lines")
+    explorer = start(run_dir, cache, *ahead, "mode=explore")
+    ready = "SELECT count(*) FROM groups WHERE state = 'ready'"
+    wait_until(lambda: query(run_dir, ready) == [(8,)], "8 ready groups", explorer)
+    explorer.send_signal(signal.SIGTERM)
+    out, err = explorer.communicate(timeout=60)
+    assert explorer.returncode == 0, err
+    assert "credit: 8 of 8 groups" in out + err
+    assert query(run_dir, ready) == [(8,)]
+
+    trainer = start(run_dir, cache, *ahead, "mode=train")
+    trained = "SELECT trained FROM run"
+    wait_until(lambda: query(run_dir, trained) == [(2,)], "the two stored batches to be trained", trainer)
+    second = start(run_dir, cache, *ahead, "mode=explore")
+    out, err = trainer.communicate(timeout=200)
+    assert trainer.returncode == 0, err
+    assert "no explorer" in out + err
+    out, err = second.communicate(timeout=60)
+    assert second.returncode == 0, err
+    report = audit_of(run_dir)
+    assert report["balanced"], report["problems"]
+    assert report["trained"] == 24
+    assert report["trained_twice"] == 0
+
+
+def test_sigterm_saves_and_the_same_command_resumes(tmp_path: Path, cache: Path) -> None:
+    run_dir, long = tmp_path / "run", ("max_steps=400", "save_steps=1000", "eval_steps=none")
+    first = start(run_dir, cache, *long)
+    wait_until(lambda: (query(run_dir, "SELECT trained FROM run") or [(0,)])[0][0] >= 3, "three steps", first)
+    first.send_signal(signal.SIGTERM)
+    out, err = first.communicate(timeout=100)
+    assert first.returncode == 0, err
+    assert "the same command resumes" in out
+    steps = query(run_dir, "SELECT trained FROM run")[0][0]
+    assert (run_dir / "checkpoints" / str(steps)).exists()
+    done = run(run_dir, cache, f"max_steps={steps + 2}", "save_steps=1000", "eval_steps=none")
+    assert done.returncode == 0, done.stderr
+    report = audit_of(run_dir)
+    assert report["balanced"], report["problems"]
+    assert report["steps"] == steps + 2
+    assert report["retired"] == 0 or report["lineages"][-1]["from_version"] == steps
+
+
+def test_second_trainer_is_refused(tmp_path: Path, cache: Path) -> None:
+    first = start(tmp_path / "run", cache, "max_steps=400", "eval_steps=none")
+    living = "SELECT count(*) FROM processes WHERE name = 'trainer' AND alive"
+    wait_until(lambda: query(tmp_path / "run", living) == [(1,)], "the first trainer", first)
+    second = run(tmp_path / "run", cache, "max_steps=400", "eval_steps=none")
+    assert second.returncode == 1
+    assert "a trainer named 'trainer' is alive here" in second.stderr
+    first.send_signal(signal.SIGTERM)
+    assert first.wait(timeout=100) == 0
+
+
+def test_import_is_light() -> None:
+    """`import rljax` loads no accelerator library, and a refused config none either."""
+    import subprocess
+    import sys
+
+    heavy = ("jax", "torch", "ray", "vllm", "flax", "transformers")
+    code = f"import sys, rljax, rljax.main, rljax.config_edge; print([m for m in {heavy} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.strip() == "[]"

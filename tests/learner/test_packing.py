@@ -1,0 +1,183 @@
+import time
+
+import numpy as np
+import pytest
+from tests.learner.made_up import make_groups, make_trajectory, trajectories_of
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rljax.learner.packing import PackedBatch, RowShape, best_fit_decreasing, pack, row_shapes
+from rljax.trajectory import Trajectory
+
+SHAPES = (RowShape(32, 2, 8), RowShape(16, 4, 4), RowShape(8, 8, 2))
+
+
+def pack_plainly(trajectories: list[Trajectory], shapes: tuple[RowShape, ...] = SHAPES) -> PackedBatch:
+    index = np.arange(1, len(trajectories) + 1, dtype=np.float64)
+    return pack(trajectories, index, index / 100, shapes)
+
+
+def unpack(packed: PackedBatch) -> dict[int, list[tuple]]:
+    """Reads every place back, one by one: what is predicted from what, by trajectory (its advantage is its number)."""
+    batch, found = packed.batch, {}
+    for slot in range(batch.mask.shape[0]):
+        for row in range(batch.mask.shape[1]):
+            for time_ in range(batch.mask.shape[2]):
+                at = (slot, row, time_)
+                if batch.segment_ids[at] == 0:
+                    assert not batch.mask[at]
+                    assert batch.weights[at] == 0
+                    continue
+                segment = batch.segment_ids[slot, row] == batch.segment_ids[at]
+                start = int(np.flatnonzero(segment)[0])
+                assert segment[start : time_ + 1].all(), "a trajectory's places are next to each other"
+                assert batch.positions[at] == time_ - start
+                number = round(float(batch.advantages[at]))
+                context = tuple(batch.token_ids[slot, row, start : time_ + 1].tolist())
+                behaviour, weight = float(batch.behaviour_logprobs[at]), float(batch.weights[at])
+                place = (context, int(batch.targets[at]), bool(batch.mask[at]), behaviour, weight)
+                found.setdefault(number, []).append(place)
+                assert slot < packed.microbatches
+    return found
+
+
+def expected_places(trajectory: Trajectory, number: int) -> list[tuple]:
+    places = []
+    last = max((i for i in range(len(trajectory.token_ids)) if trajectory.loss_mask[i]), default=0)
+    for i in range(1, last + 1):
+        trained = bool(trajectory.loss_mask[i])
+        places.append(
+            (
+                tuple(trajectory.token_ids[:i].tolist()),
+                int(trajectory.token_ids[i]),
+                trained,
+                float(trajectory.logprobs[i]) if trained else 0.0,
+                float(np.float32(number / 100)) if trained else 0.0,
+            )
+        )
+    return places
+
+
+def multi_turn(rng: np.random.Generator, lengths: list[tuple[int, bool]]) -> Trajectory:
+    """Spans of tokens, sampled or not."""
+    mask = np.concatenate([[False], *[np.full(n, sampled) for n, sampled in lengths]]).astype(bool)
+    n = len(mask)
+    return Trajectory(
+        rng.integers(0, 99, n).astype(np.int32),
+        mask,
+        np.where(mask, -rng.random(n), 0).astype(np.float32),
+        np.where(mask, 0, -1).astype(np.int32),
+        np.zeros((0, 2), np.int32),
+        0.0,
+    )
+
+
+SPANS = st.lists(st.tuples(st.integers(0, 8), st.booleans()), max_size=4)
+
+
+@given(st.lists(SPANS, max_size=12), st.integers(0, 9))
+@settings(max_examples=60, deadline=None)
+def test_every_trained_token_is_there_once_with_its_own_context(spans: list, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    trajectories = [multi_turn(rng, lengths) for lengths in spans]
+    packed = pack_plainly(trajectories, (RowShape(40, 2, 8), RowShape(24, 4, 4), RowShape(12, 8, 2)))
+    found = unpack(packed)
+    expected = {n: expected_places(t, n) for n, t in enumerate(trajectories, 1)}
+    assert found == {n: places for n, places in expected.items() if places}
+    assert packed.trained_tokens == sum(int(t.loss_mask.sum()) for t in trajectories)
+
+
+def test_what_comes_after_the_last_trained_token_takes_no_place() -> None:
+    rng = np.random.default_rng(0)
+    packed = pack_plainly([multi_turn(rng, [(2, True), (20, False)])])
+    assert int((packed.batch.segment_ids > 0).sum()) == 2
+
+
+def test_trajectories_without_trained_tokens_take_no_row() -> None:
+    rng = np.random.default_rng(0)
+    packed = pack_plainly([multi_turn(rng, [(9, False)]), make_trajectory(rng, 1, 0)])
+    assert (packed.microbatches, packed.trained_tokens, packed.fill) == (0, 0, 1.0)
+    assert pack_plainly([]).microbatches == 0
+
+
+def test_a_first_token_cannot_be_trained() -> None:
+    with pytest.raises(ValueError, match="trains its first token"):
+        pack_plainly([make_trajectory(np.random.default_rng(0), 0, 3)])
+
+
+def test_a_trajectory_that_fits_no_row_is_refused_with_what_to_do() -> None:
+    rng = np.random.default_rng(0)
+    assert pack_plainly([make_trajectory(rng, 30, 3)]).microbatches == 1
+    with pytest.raises(ValueError, match=r"34 tokens, a row holds 33: .*max_tokens_per_row"):
+        pack_plainly([make_trajectory(rng, 30, 4)])
+
+
+@given(st.lists(st.integers(0, 50), max_size=60))
+@settings(deadline=None)
+def test_best_fit_decreasing_keeps_its_bound(sizes: list[int]) -> None:
+    lengths = np.array(sizes, np.int64)
+    row, offset, rank, rows = best_fit_decreasing(lengths, 50)
+    taken = np.zeros((rows, 50), int)
+    for index, size in enumerate(sizes):
+        assert (row[index] >= 0) == (size > 0)
+        if size:
+            taken[row[index], offset[index] : offset[index] + size] += 1
+    assert taken.max(initial=0) <= 1
+    assert taken.sum() == lengths.sum(), "nothing sticks out of a row"
+    # at most one row can be half empty or more, so rows < 2·total/capacity + 1
+    assert rows <= 2 * lengths.sum() / 50 + 1
+    for r in range(rows):
+        assert sorted(rank[row == r]) == list(range(1, int((row == r).sum()) + 1))
+
+
+def test_best_fit_decreasing_by_hand() -> None:
+    row, offset, _, rows = best_fit_decreasing(np.array([3, 7, 5, 2, 0, 3]), 10)
+    # 7 | 5 | 3 (first) into the fullest row that fits: 7+3 | 3 (second): 5+3 | 2: 5+3+2
+    assert (row.tolist(), offset.tolist(), rows) == ([0, 0, 1, 1, -1, 1], [7, 0, 0, 8, 0, 5], 2)
+
+
+def test_shapes_are_few_and_depend_on_the_config_alone() -> None:
+    assert row_shapes(row_tokens=257, rows=8, trajectories=64) == (
+        RowShape(256, 8, 8),
+        RowShape(128, 16, 4),
+        RowShape(64, 32, 2),
+    )
+    assert row_shapes(row_tokens=10, rows=3, trajectories=7) == (RowShape(16, 3, 3), RowShape(8, 6, 2))
+    assert row_shapes(row_tokens=1, rows=1, trajectories=1) == (RowShape(8, 1, 1),)
+    lengths = [shape.length for shape in row_shapes(row_tokens=100, rows=2, trajectories=4, sequence_shards=4)]
+    assert lengths == [128, 64, 32]
+
+
+def test_short_trajectories_are_packed_into_short_rows() -> None:
+    rng = np.random.default_rng(0)
+    short = [make_trajectory(rng, 3, 4) for _ in range(16)]
+    assert pack_plainly(short).batch.mask.shape[-1] == 8
+    assert pack_plainly([*short[1:], make_trajectory(rng, 20, 9)]).batch.mask.shape[-1] == 32
+    # 10 tokens take 9 places: rows of 16 would lose 7 each, rows of 32 lose 5
+    assert pack_plainly([make_trajectory(rng, 5, 5) for _ in range(16)]).batch.mask.shape[-1] == 32
+
+
+def test_more_trajectories_than_the_config_says_double_the_slots() -> None:
+    rng = np.random.default_rng(0)
+    packed = pack_plainly([make_trajectory(rng, 20, 13) for _ in range(40)])
+    assert packed.microbatches == 20
+    assert packed.batch.mask.shape == (32, 2, 32)
+
+
+def test_packing_is_a_pure_function() -> None:
+    one, two = (pack_plainly(trajectories_of(make_groups(3))) for _ in range(2))
+    for name, array in vars(one.batch).items():
+        np.testing.assert_array_equal(array, getattr(two.batch, name))
+        assert array.dtype == getattr(two.batch, name).dtype
+
+
+def test_packing_is_quick() -> None:
+    rng = np.random.default_rng(0)
+    trajectories = [make_trajectory(rng, 8, int(rng.integers(1, 16))) for _ in range(256)]
+    shapes = row_shapes(24, 8, 256)
+    times = []
+    for _ in range(5):
+        start = time.perf_counter()
+        pack_plainly(trajectories, shapes)
+        times.append(time.perf_counter() - start)
+    assert min(times) < 0.02

@@ -1,0 +1,77 @@
+import jax
+import pytest
+from jax.sharding import AbstractMesh, AxisType
+from jax.sharding import PartitionSpec as P
+
+from rljax.config import MeshConfig
+from rljax.config_checks import ConfigError
+from rljax.learner.sharding import ACTIVATIONS, AXES, PARAMETERS, make_mesh, parameter_shardings, select_devices, spec
+from rljax.models.architecture import Architecture
+from rljax.models.transformer import abstract_params
+
+
+def mesh_of(**sizes: int) -> AbstractMesh:
+    return AbstractMesh(tuple(sizes.get(axis, 1) for axis in AXES), AXES, axis_types=(AxisType.Auto,) * len(AXES))
+
+
+def test_a_dimension_that_does_not_divide_is_replicated() -> None:
+    mesh = mesh_of(fsdp=4, tensor=8)
+    assert spec((None, "fsdp", "tensor"), (2, 64, 64), mesh) == P(None, "fsdp", "tensor")
+    assert spec((None, "fsdp", "tensor"), (2, 64, 12), mesh) == P(None, "fsdp", None)
+    assert spec((("data", "fsdp"), None), (6, 3), mesh_of(data=2, fsdp=2)) == P(None, None)
+    assert spec((("data", "fsdp"), None), (8, 3), mesh_of(data=2, fsdp=2)) == P(("data", "fsdp"), None)
+
+
+def test_a_rule_may_not_use_an_axis_twice_nor_have_another_rank() -> None:
+    with pytest.raises(ValueError, match="twice"):
+        spec(("fsdp", ("data", "fsdp")), (8, 8), mesh_of(fsdp=2))
+    with pytest.raises(ValueError, match="2 dimensions"):
+        spec(("fsdp", None), (8, 8, 8), mesh_of(fsdp=2))
+
+
+def test_no_rule_collides() -> None:
+    for rule in [*PARAMETERS.values(), *ACTIVATIONS.values()]:
+        spec(rule, (8,) * len(rule), mesh_of(data=2, fsdp=2, tensor=2))
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])
+@pytest.mark.parametrize("tie", [False, True])
+def test_every_parameter_of_every_family_has_a_rule(family: str, tie: bool) -> None:
+    architecture = Architecture(
+        family,
+        vocab_size=16,
+        hidden_size=8,
+        intermediate_size=16,
+        num_layers=2,
+        num_heads=2,
+        num_kv_heads=1,
+        head_dim=4,
+        tie_embeddings=tie,
+        attention_bias=family != "qwen3",
+        qk_norm=family == "qwen3",
+    )
+    mesh = make_mesh(MeshConfig(), jax.devices()[:1])
+    parameter_shardings(abstract_params(architecture), mesh)
+
+
+def test_a_parameter_without_a_rule_is_named() -> None:
+    mesh = make_mesh(MeshConfig(), jax.devices()[:1])
+    with pytest.raises(ValueError, match="'novelty' has no sharding rule"):
+        parameter_shardings({"layers": {"novelty": jax.ShapeDtypeStruct((2, 2), "float32")}}, mesh)
+
+
+def test_the_mesh_has_five_auto_axes() -> None:
+    mesh = make_mesh(MeshConfig(), jax.devices()[:1])
+    assert mesh.axis_names == ("data", "fsdp", "sequence", "expert", "tensor")
+    assert set(mesh.axis_types) == {AxisType.Auto}
+    with pytest.raises(ValueError, match="needs 2 devices, got 1"):
+        make_mesh(MeshConfig(fsdp=2), jax.devices()[:1])
+
+
+def test_devices_that_are_not_there_are_refused() -> None:
+    assert select_devices("auto", 1) == jax.devices()[:1]
+    assert select_devices("cpu:0", 1) == jax.devices("cpu")[:1]
+    with pytest.raises(ConfigError, match=r"learner.mesh: multiplies to 999 devices, learner.devices='cpu'"):
+        select_devices("cpu", 999)
+    with pytest.raises(ConfigError, match=r"learner.devices='tpu': this machine has no tpu"):
+        select_devices("tpu", 1)

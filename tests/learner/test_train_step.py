@@ -1,0 +1,218 @@
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rljax.algorithms.registry import aggregations, batch_advantages
+from rljax.config import AlgorithmConfig, Config, ModelConfig
+from rljax.learner.packing import pack, row_shapes
+from rljax.learner.train_step import Objective, loss_and_gradient
+from rljax.models.transformer import Params, hidden_states, output_head, unconstrained
+from rljax.trajectory import Group
+from tests.learner.made_up import (
+    ARCHITECTURE,
+    MAX_RESPONSE,
+    make_config,
+    make_groups,
+    make_params,
+    relative_error,
+    trajectories_of,
+)
+
+PARAMS = make_params()
+
+
+def evaluate(config: Config, groups: list[Group], shape: int | None = None, **rows: int) -> tuple[float, Params, dict]:
+    """Loss, gradient and metrics of a batch, packed into one of the shapes or the one chosen for it."""
+    trajectories = trajectories_of(groups)
+    advantages = batch_advantages(groups, config.algorithm)
+    counts = np.array([t.loss_mask.sum() for t in trajectories])
+    weights = aggregations.get(config.algorithm.aggregation)(counts, MAX_RESPONSE)
+    shapes = row_shapes(**{"row_tokens": 24, "rows": 2, "trajectories": 16, **rows})
+    packed = pack(trajectories, advantages, weights, shapes if shape is None else shapes[shape : shape + 1])
+    loss, gradient, metrics = compiled(config.algorithm, config.model)(PARAMS, packed.batch, packed.microbatches)
+    assert loss.dtype == jnp.float32
+    return float(loss), gradient, {name: float(value) for name, value in metrics.items()}
+
+
+@functools.cache
+def compiled(algorithm: AlgorithmConfig, model: ModelConfig) -> Any:
+    objective = Objective(make_config(algorithm=vars(algorithm), model=vars(model)), ARCHITECTURE, unconstrained)
+    return jax.jit(functools.partial(loss_and_gradient, objective))
+
+
+@functools.cache
+def separate(variant: str) -> Any:
+    """Summed token losses of one trajectory in a row of its own, whole logits, nothing shared but the model."""
+
+    def one(params: Params, ids: jax.Array, mask: jax.Array, behaviour: jax.Array, heat: float, advantage: float) -> jax.Array:
+        time = jnp.arange(ids.shape[1])[None]
+        hidden = hidden_states(params, ARCHITECTURE, ids, time, jnp.ones_like(ids))
+        logits = (hidden[0] @ output_head(params, ARCHITECTURE))[:-1] / heat
+        logprobs = jnp.take_along_axis(jax.nn.log_softmax(logits), ids[0, 1:, None], 1)[:, 0]
+        ratio = jnp.exp(jnp.where(mask, logprobs - behaviour, 0))
+        if variant == "vanilla":
+            losses = -advantage * logprobs
+        elif variant == "tis":
+            losses = -jnp.clip(jax.lax.stop_gradient(ratio), 0.0, 1.0) * advantage * logprobs
+        else:
+            losses = -jnp.minimum(ratio * advantage, jnp.clip(ratio, 0.8, 1.2) * advantage)
+        return jnp.sum(losses * mask)
+
+    return jax.jit(jax.value_and_grad(one))
+
+
+def reference(config: Config, groups: list[Group]) -> tuple[float, Params]:
+    """Loss and gradient of a batch, trajectory by trajectory, added up in float64."""
+    trajectories = trajectories_of(groups)
+    tokens = sum(int(t.loss_mask.sum()) for t in trajectories)
+    loss, gradient = 0.0, jax.tree.map(lambda p: np.zeros(p.shape), PARAMS)
+    for t, advantage in zip(trajectories, batch_advantages(groups, config.algorithm), strict=True):
+        own = int(t.loss_mask.sum())
+        weight = {
+            "token-mean": 1 / tokens,
+            "seq-mean-token-mean": 1 / len(trajectories) / own,
+            "seq-mean-token-sum": 1 / len(trajectories),
+            "seq-mean-token-sum-norm": 1 / len(trajectories) / MAX_RESPONSE,
+        }[config.algorithm.aggregation]
+        rest = 24 - len(t.token_ids)  # nothing looks ahead, so what follows does not matter
+        ids, mask, behaviour = (np.pad(x, (0, rest)) for x in (t.token_ids, t.loss_mask, t.logprobs))
+        part, part_gradient = separate(config.algorithm.pg_variant)(
+            PARAMS, ids[None], mask[1:], behaviour[1:], t.temperature, advantage
+        )
+        loss += weight * float(part)
+        gradient = jax.tree.map(lambda g, p, w=weight: g + w * np.asarray(p, np.float64), gradient, part_gradient)
+    return loss, gradient
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        {"pg_variant": "vanilla", "aggregation": "seq-mean-token-sum"},
+        {"pg_variant": "ppo", "aggregation": "token-mean"},
+        {"pg_variant": "tis", "aggregation": "seq-mean-token-mean", "adv_estimator": "rloo"},
+        {"pg_variant": "ppo", "aggregation": "seq-mean-token-sum-norm"},
+    ],
+    ids=lambda algorithm: f"{algorithm['pg_variant']}-{algorithm['aggregation']}",
+)
+def test_packed_loss_and_gradient_are_those_of_separate_trajectories(algorithm: dict[str, str]) -> None:
+    config, groups = make_config(algorithm=algorithm), make_groups(1, groups=2)
+    loss, gradient, _ = evaluate(config, groups)
+    expected_loss, expected_gradient = reference(config, groups)
+    assert loss == pytest.approx(expected_loss, rel=1e-5, abs=1e-6)
+    assert relative_error(gradient, expected_gradient) < 1e-5
+
+
+def test_the_loss_does_not_depend_on_packing_nor_on_microbatches() -> None:
+    config, groups = make_config(), make_groups(2)
+    loss, gradient, metrics = evaluate(config, groups)
+    layouts: list[dict[str, int]] = [
+        {"rows": 1},
+        {"rows": 16},
+        {"rows": 3, "row_tokens": 60},
+        {"rows": 1, "row_tokens": 300, "shape": 0},
+        {"rows": 2, "row_tokens": 96, "shape": 2},
+    ]
+    for layout in layouts:
+        other_loss, other_gradient, other_metrics = evaluate(config, groups, **layout)
+        assert other_loss == pytest.approx(loss, rel=1e-5), layout
+        assert relative_error(other_gradient, gradient) < 1e-5, layout
+        for name, value in metrics.items():
+            assert other_metrics[name] == pytest.approx(value, rel=1e-4, abs=1e-6), (layout, name)
+
+
+def test_the_order_of_the_batch_does_not_matter() -> None:
+    config, groups = make_config(), make_groups(2)
+    loss, gradient, _ = evaluate(config, groups)
+    other_loss, other_gradient, _ = evaluate(config, groups[::-1])
+    assert other_loss == pytest.approx(loss, rel=1e-5)
+    assert relative_error(other_gradient, gradient) < 1e-5
+
+
+@pytest.mark.parametrize("variant", ["ppo", "tis"])
+def test_ratios_are_made_of_the_recorded_log_probabilities(variant: str) -> None:
+    """Promise P6: were the current policy used in their place, planting wrong ones would change nothing."""
+    config, groups = make_config(algorithm={"pg_variant": variant}), make_groups(4, groups=1)
+    loss, gradient, metrics = evaluate(config, groups)
+    planted = []
+    for t in groups[0].trajectories:
+        planted.append(dataclasses.replace(t, logprobs=np.where(t.loss_mask, t.logprobs - 0.05, 0).astype(np.float32)))
+    other_loss, other_gradient, other_metrics = evaluate(config, [dataclasses.replace(groups[0], trajectories=tuple(planted))])
+    assert abs(other_loss - loss) > 1e-4
+    assert relative_error(other_gradient, gradient) > 1e-3
+    # every ratio is exp(0.05) times what it was
+    assert other_metrics["policy/ratio_mean"] == pytest.approx(metrics["policy/ratio_mean"] * np.exp(0.05), rel=1e-4)
+
+
+def test_masked_tokens_never_change_a_loss() -> None:
+    config, groups = make_config(), make_groups(5, groups=1)
+    expected = evaluate(config, groups)
+    planted = []
+    for t in groups[0].trajectories:
+        logprobs = np.where(t.loss_mask, t.logprobs, np.nan).astype(np.float32)
+        tail = np.zeros(3, np.int32)
+        planted.append(
+            dataclasses.replace(
+                t,
+                token_ids=np.concatenate([t.token_ids, tail + 7]),
+                loss_mask=np.concatenate([t.loss_mask, tail > 0]),
+                logprobs=np.concatenate([logprobs, np.full(3, np.inf, np.float32)]),
+                versions=np.concatenate([t.versions, tail - 1]),
+            )
+        )
+    got = evaluate(config, [dataclasses.replace(groups[0], trajectories=tuple(planted))], row_tokens=27, shape=0)
+    assert got[0] == pytest.approx(expected[0], rel=1e-5)
+    assert relative_error(got[1], expected[1]) < 1e-5
+
+
+def test_one_token_responses_and_the_metrics_by_hand() -> None:
+    config = make_config()
+    groups = make_groups(6, groups=1, size=2)
+    short = []
+    for t, reward in zip(groups[0].trajectories, (0.0, 1.0), strict=True):
+        n = t.prompt_length + 1
+        fields = {name: getattr(t, name)[:n] for name in ("token_ids", "loss_mask", "logprobs", "versions")}
+        short.append(dataclasses.replace(t, **fields, turns=np.array([[n - 1, n]], np.int32), reward=reward))
+    group = dataclasses.replace(groups[0], trajectories=tuple(short))
+    loss, gradient, metrics = evaluate(config, [group])
+    expected_loss, expected_gradient = reference(config, [group])
+    assert loss == pytest.approx(expected_loss, rel=1e-5)
+    assert relative_error(gradient, expected_gradient) < 1e-5
+
+    ratios = np.zeros(2)
+    for index, t in enumerate(short):
+        length = len(t.token_ids)
+        ids = jnp.asarray(t.token_ids)[None]
+        hidden = hidden_states(PARAMS, ARCHITECTURE, ids, jnp.arange(length)[None], jnp.ones((1, length), jnp.int32))
+        logits = np.asarray(hidden[0] @ output_head(PARAMS, ARCHITECTURE), np.float64)[-2] / t.temperature
+        logprob = logits[t.token_ids[-1]] - np.log(np.exp(logits).sum())
+        ratios[index] = np.exp(logprob - t.logprobs[-1])
+    assert metrics["policy/ratio_mean"] == pytest.approx(np.mean(ratios), rel=1e-4)
+    assert metrics["policy/ratio_max"] == pytest.approx(ratios.max(), rel=1e-4)
+    assert metrics["policy/approx_kl"] == pytest.approx(np.mean(ratios - 1 - np.log(ratios)), rel=1e-3)
+
+
+def test_nothing_trained_gives_zero() -> None:
+    config = make_config()
+    empty = make_groups(7, groups=1)
+    nothing = [dataclasses.replace(t, loss_mask=np.zeros(len(t.token_ids), bool)) for t in empty[0].trajectories]
+    loss, gradient, metrics = evaluate(config, [dataclasses.replace(empty[0], trajectories=tuple(nothing))])
+    assert loss == 0
+    assert all(not np.any(g) for g in jax.tree.leaves(gradient))
+    assert all(value == 0 for value in metrics.values())
+
+
+def test_bf16_computes_in_bf16_and_accumulates_in_fp32() -> None:
+    groups = make_groups(8)
+    loss, gradient, _ = evaluate(make_config(model={"dtype": "bf16"}), groups)
+    expected_loss, expected_gradient, _ = evaluate(make_config(), groups)
+    assert {g.dtype for g in jax.tree.leaves(gradient)} == {jnp.dtype("float32")}
+    cosine = sum(float(jnp.vdot(a, b)) for a, b in zip(*map(jax.tree.leaves, (gradient, expected_gradient)), strict=True))
+    norms = [np.sqrt(sum(float(jnp.vdot(a, a)) for a in jax.tree.leaves(g))) for g in (gradient, expected_gradient)]
+    assert cosine / norms[0] / norms[1] > 0.99
+    assert loss == pytest.approx(expected_loss, rel=0.1, abs=0.02)
+    assert relative_error(gradient, expected_gradient) > 1e-4, "bf16 was not used"

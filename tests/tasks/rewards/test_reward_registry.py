@@ -1,0 +1,98 @@
+import re
+from pathlib import Path
+
+import pytest
+
+from rljax.config_checks import ConfigError
+from rljax.tasks.rewards import register_reward
+from rljax.tasks.rewards.registry import Place, resolve_reward, reward_terms
+from rljax.tasks.task import Task
+
+KEY = "tasks.train.mine.rewards"
+
+SOURCE = """
+LIMIT = 3
+def length(task, response): return len(response)
+def three(task, response, trajectory): return 0
+class Judge:
+    def __call__(self, task, response): return 1.0
+judge = Judge()
+"""
+
+
+@pytest.fixture(autouse=True)
+def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "rewards_of_mine"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "lengths.py").write_text(SOURCE)
+    (package / "broken.py").write_text("import no_such_package_at_all")
+    (package / "raising.py").write_text("1 / 0")
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+
+def test_where_each_reward_runs() -> None:
+    @register_reward("noted")
+    def noted(task: Task, response: str) -> float:
+        return 0.0
+
+    places = {
+        "exact": Place.INLINE,
+        "digits": Place.INLINE,
+        "format": Place.INLINE,
+        "numeric": Place.PROCESS,
+        "reasoning_gym": Place.PROCESS,
+        "format:<b>.*</b>": Place.PROCESS,
+        "rewards_of_mine.lengths:length": Place.PROCESS,
+        "noted": Place.THREAD,
+    }
+    assert {name: resolve_reward(name, KEY).place for name in places} == places
+
+
+def test_an_object_that_can_be_called_is_a_reward() -> None:
+    assert resolve_reward("rewards_of_mine.lengths:judge", KEY).part == "judge"
+
+
+def test_rewards_of_one_short_name_are_logged_apart() -> None:
+    names = ("format", "format:<b>", "rewards_of_mine.lengths:length")
+    assert [term.part for term in reward_terms(names, None, KEY)] == ["format", "format.<b>", "length"]
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("exakt", f"{KEY}='exakt': no such reward; nearest: exact, or write module:function"),
+        ("format:(", "not a regular expression"),
+        ("rewards_of_mine.lenghts:length", "no module 'rewards_of_mine.lenghts'; nearest: rewards_of_mine.lengths"),
+        ("reward_of_mine:length", "no module 'reward_of_mine'; nearest: rewards_of_mine"),
+        ("rewards_of_mine.lengths:lenght", "no function 'lenght' there; nearest: length"),
+        ("rewards_of_mine.lengths:LIMIT", "no function 'LIMIT' there"),
+        ("rewards_of_mine.lengths:three", "must take (task, response): missing a required argument: 'trajectory'"),
+        ("rewards_of_mine.broken:length", "importing it fails: No module named 'no_such_package_at_all'"),
+        ("rewards_of_mine.raising:length", "importing it fails: ZeroDivisionError"),
+        (":length", "importing it fails: ValueError: Empty module name"),
+        ("rewards_of_mine.lengths:", "no function '' there"),
+        ("__main__:length", "decorate it with register_reward"),
+    ],
+)
+def test_what_does_not_exist_is_refused_in_one_line(name: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(message)) as caught:
+        resolve_reward(name, KEY)
+    assert str(caught.value).startswith(KEY)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_reward_named_twice_is_refused() -> None:
+    with pytest.raises(ConfigError, match="stands there twice"):
+        reward_terms(("exact", "exact"), None, KEY)
+
+
+@pytest.mark.parametrize("name", ["exact", "module:function", "two words", ""])
+def test_names_that_cannot_be_registered(name: str) -> None:
+    with pytest.raises(ConfigError, match="choose another"):
+        register_reward(name)(lambda task, response: 0.0)
+
+
+def test_a_registered_function_must_take_both_arguments() -> None:
+    with pytest.raises(ConfigError, match=r"must take \(task, response\)"):
+        register_reward("short")(lambda response: 0.0)  # type: ignore[arg-type, misc]

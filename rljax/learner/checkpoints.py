@@ -11,6 +11,7 @@ import jax
 from orbax.checkpoint import v1 as ocp
 
 from rljax.learner.state import TrainState
+from rljax.models.transformer import Params
 
 SAVE_TIMEOUT = 1200.0
 """Seconds that one checkpoint may take before the run fails."""
@@ -114,6 +115,22 @@ class Checkpoints:
                     "read", step, ValueError(f"{jax.tree_util.keystr(path)}: {got.shape}, not {want.shape}")
                 )
         return state
+
+    def restore_params(self, step: int, abstract_params: Params) -> Params:
+        """Reads the weights alone of a committed checkpoint, float32.
+
+        Raises:
+            CheckpointError: there is none of that step, or it does not fit `abstract_params`.
+        """
+        if step not in self.committed():
+            raise CheckpointError(f"no committed checkpoint of step {step} in {self.directory}; {self._present()}")
+        context = _context()
+        context.pytree.loading.partial_load = True
+        try:
+            with context:
+                return ocp.load(self.directory / str(step), {"params": abstract_params})["params"]
+        except Exception as error:  # as above
+            raise self._failed("read", step, error) from error
 
     def metadata(self, step: int) -> dict[str, Any]:
         """What `save` was given as `metadata`."""

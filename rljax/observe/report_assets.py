@@ -46,11 +46,11 @@ p { margin: 0; }
   background: var(--bad-tint); color: var(--bad); border-radius: 12px; padding: 12px 16px; margin: 16px 0 0;
   overflow-wrap: anywhere;
 }
-.tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(168px, 1fr)); gap: 12px; }
+.tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(196px, 1fr)); gap: 12px; }
 .tile, .card { background: var(--card); border: 1px solid var(--rule); border-radius: 14px; }
 .tile { padding: 13px 16px 12px; min-width: 0; }
 .tile .label { color: var(--muted); font-size: 12.5px; }
-.tile .value { font-size: 23px; font-weight: 620; letter-spacing: -0.02em; line-height: 1.3; white-space: nowrap; }
+.tile .value { font-size: 22px; font-weight: 620; letter-spacing: -0.02em; line-height: 1.3; white-space: nowrap; }
 .tile .value .from { color: var(--muted); font-weight: 500; }
 .tile .note { color: var(--muted); font-size: 12.5px; overflow-wrap: anywhere; }
 .tile.good .value { color: var(--good); }

@@ -12,7 +12,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, PercentFormatter
 
 from rljax.observe.report_data import RunData, time_split
 from rljax.observe.wording import short
@@ -89,7 +89,8 @@ def smooth(values: np.ndarray, window: int) -> np.ndarray:
 def render(spec: PlotSpec, data: RunData, prefix: str) -> Plot | None:
     """Draws a plot; None where its data is missing. ``prefix`` keeps the ids of several plots of a page apart."""
     with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(5.6, 2.35), layout="constrained")
+        figure = Figure(figsize=(5.6, 2.35))
+        figure.subplots_adjust(left=0.085, right=0.985, top=0.95, bottom=0.185)
         FigureCanvasSVG(figure)
         axes = figure.add_subplot()
         found = spec.draw(data, axes)
@@ -122,7 +123,7 @@ def themed(svg: str, prefix: str, title: str) -> str:
 def _steps_axis(axes: Axes) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(7, integer=True))
     axes.yaxis.set_major_locator(MaxNLocator(5))
-    axes.set_xlabel("step", loc="right", fontsize=8, labelpad=1)
+    axes.set_xlabel("step", loc="right", fontsize=8, labelpad=0)
 
 
 def _curve(axes: Axes, steps: Sequence[int], values: Sequence[float], colour: str, smoothed: bool = False) -> None:
@@ -200,7 +201,7 @@ def _staleness_histogram(data: RunData, axes: Axes) -> Drawn:
     axes.xaxis.set_major_locator(MaxNLocator(12, integer=True))
     axes.yaxis.set_major_locator(MaxNLocator(4))
     axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
-    axes.set_xlabel("staleness, steps", loc="right", fontsize=8, labelpad=1)
+    axes.set_xlabel("staleness, steps", loc="right", fontsize=8, labelpad=0)
     return f"Share of the {short(total)} trained tokens by staleness.", legend
 
 
@@ -258,6 +259,10 @@ def _parity(data: RunData, axes: Axes) -> Drawn:
         return None
     _curve(axes, steps, [max(value, 1e-9) for value in values], "s5")
     axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(numticks=6))
+    axes.yaxis.set_minor_formatter(NullFormatter())
+    low, high = min(max(value, 1e-9) for value in values), max(*values, 1e-9)
+    axes.set_ylim(10 ** np.floor(np.log10(low)), 10 ** np.ceil(np.log10(high * 1.01)))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0e}".replace("e-0", "e-")))
     return f"Largest difference of log-probabilities on the probe, nats, by version; at most {max(values):.1e}.", []
 

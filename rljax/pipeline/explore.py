@@ -109,7 +109,7 @@ def make_explorer(
         tasksets,
         {n: t.weight for n, t in tasksets.items()},
         plan,
-        Probe(probe_tokens(model.architecture), parity_bound(config)),
+        Probe(probe_tokens(config, model.architecture), parity_bound(config)),
         wait_timeout=config.wait_timeout,
         trace=trace,
     )

@@ -24,6 +24,7 @@ from rljax.tasks.seeds import stable_hash
 from rljax.weights.publisher import DTYPES, OrbaxPublisher, PublishError
 
 PROBE_TOKENS = 48
+"""Tokens of the parity probe, where the context has room for them."""
 PARITY_BOUNDS = {"fp32": 1e-3, "bf16": 0.25}
 """Largest log-probability gap allowed, in nats, by compute dtype; bf16 was measured at 0.13 to 0.20."""
 
@@ -78,9 +79,10 @@ def _stop_token_ids(directory: Path, tokenizer: Any) -> tuple[int, ...]:
     return tuple(sorted(token for token in found if token is not None))
 
 
-def probe_tokens(architecture: Architecture) -> np.ndarray:
-    """int32 ``[PROBE_TOKENS]``: the text that learner and engines are compared on; a pure function of the model."""
-    ids = [stable_hash("probe", i) % architecture.vocab_size for i in range(PROBE_TOKENS)]
+def probe_tokens(config: Config, architecture: Architecture) -> np.ndarray:
+    """int32 ``[probe]``: the text that learner and engines are compared on, the same in every process of a run."""
+    length = min(PROBE_TOKENS, config.model.max_prompt_tokens + config.model.max_response_tokens)
+    ids = [stable_hash("probe", i) % architecture.vocab_size for i in range(length)]
     return np.asarray(ids, np.int32)
 
 

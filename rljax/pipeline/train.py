@@ -62,7 +62,7 @@ class Trainer:
         self._publisher = publisher
         self._observers = observers
         self._gauges = gauges
-        self._probe = probe_tokens(learner.architecture)
+        self._probe = probe_tokens(config, learner.architecture)
         self._lineage = 0
         self._pruned = 0
         self._interrupted = False

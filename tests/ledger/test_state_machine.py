@@ -154,7 +154,7 @@ class LedgerMachine(RuleBasedStateMachine):
             self.claim(chance.choice(sorted(EXPLORERS)), chance.choice([1, 100, 100]))
             self.store_many(chance.randrange(10**6), haste)
             self.lease(train=True)
-            if self.model.unannounced and chance.random() < haste:
+            if self.model.unannounced and chance.random() < 0.4:
                 self.publish(chance.randrange(10**6), validate=False)
             if chance.random() < haste:
                 self.validate(chance.choice(sorted(EXPLORERS)), finish=True)
@@ -346,7 +346,7 @@ def test_long_lives(alpha: str, k: int, extra: int) -> None:
 
 def _one_event(machine: LedgerMachine, chance: random.Random) -> None:
     name, number, model = chance.choice(sorted(EXPLORERS)), chance.randrange(10**6), machine.model
-    match chance.choices(range(11), [10, 3, 2, 3, 2, 2, 2, 1, 1, 2, 2])[0]:
+    match chance.choices(range(11), [12, 3, 2, 3, 2, 1, 2, 2, 1, 2, 2])[0]:
         case 0:
             machine.go_on_for_a_while(chance.randint(1, 3), number, chance.choice([0.3, 0.6, 0.9]))
         case 1:

@@ -89,7 +89,7 @@ class Lab:
         """float64 [n, vocabulary]: what transformers predicts for each response token from its whole prefix."""
         ids = torch.tensor([[*prompt, *tokens]])
         with torch.no_grad():
-            logits = self.models[version](ids).logits[0].double().numpy()
+            logits = self.models[version](ids).logits[0].numpy()
         return logits[len(prompt) - 1 : len(prompt) - 1 + len(tokens)] if len(tokens) else logits
 
     def logprobs(self, prompt, completion: Completion, temperature: float = 1.0, version: int = 0) -> np.ndarray:
@@ -108,10 +108,10 @@ class Lab:
 @functools.cache
 def _reference(version: int) -> tuple[dict[str, np.ndarray], torch.nn.Module]:
     # larger weights than at initialisation, so that distributions are far from uniform
-    params = jax.tree.map(lambda w: w * (8.0 if w.ndim > 1 else 1.0), init_params(ARCHITECTURE, version))
+    params = jax.tree.map(lambda w: w * (4.0 if w.ndim > 1 else 1.0), init_params(ARCHITECTURE, version))
     tensors = {name: np.asarray(array) for name, array in to_hf(params, ARCHITECTURE).items()}
-    model = AutoModelForCausalLM.from_config(Qwen3Config(**ARCHITECTURE.to_hf())).float().eval()
-    model.load_state_dict({name: torch.from_numpy(array.copy()) for name, array in tensors.items()}, strict=False)
+    model = AutoModelForCausalLM.from_config(Qwen3Config(**ARCHITECTURE.to_hf())).double().eval()
+    model.load_state_dict({name: torch.from_numpy(array.astype(np.float64)) for name, array in tensors.items()}, strict=False)
     model.tie_weights()
     return tensors, model
 

@@ -17,6 +17,7 @@ from rljax.config import (
     SidecarConfig,
     TasksConfig,
     TasksetConfig,
+    TinyConfig,
 )
 from rljax.config_edge import to_config_dict
 
@@ -31,7 +32,9 @@ def get_config() -> ConfigDict:
         max_steps=200,
         save_steps=50,
         eval_steps=25,
-        model=ModelConfig(path="tiny", max_prompt_tokens=16, max_response_tokens=8),
+        model=ModelConfig(
+            path="tiny", max_prompt_tokens=8, max_response_tokens=5, tiny=TinyConfig(characters="0123456789")
+        ),
         learner=LearnerConfig(optimizer=OptimizerConfig(learning_rate=2e-3, warmup_steps=10), rows_per_microbatch=32),
         algorithm=AlgorithmConfig(adv_estimator="rloo", pg_variant="ppo"),
         sidecar=SidecarConfig(max_concurrency=256),

@@ -56,6 +56,7 @@ class TinyConfig:
     num_kv_heads: int = key(2, "key and value heads", low=1)
     head_dim: int = key(32, "width of a head", low=2)
     tie_embeddings: bool = key(True, "the output head is the embedding")
+    characters: str | None = key(None, "characters that the tokenizer knows; None: printable ASCII")
 
 
 @dataclass(frozen=True, kw_only=True)

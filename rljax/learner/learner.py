@@ -29,7 +29,7 @@ from rljax.models.architecture import Architecture
 from rljax.models.hf_names import to_hf
 from rljax.models.logprobs import token_logprobs
 from rljax.models.transformer import Params, hidden_states
-from rljax.trajectory import Group, Trajectory
+from rljax.trajectory import Group
 
 _SHORTEST_SCORE = 16
 _LAST = "learning_rate"
@@ -80,8 +80,8 @@ class Learner:
         )
         opt_state = jax.jit(optimizer.init, out_shardings=self._shardings[1])(placed)
         self.state = TrainState(placed, opt_state, 0)
-        self._objective = Objective(config, architecture, constrain_activations(self.mesh))
-        self._update = make_update(self._objective, self._shardings)
+        self.objective = Objective(config, architecture, constrain_activations(self.mesh))
+        self._update = make_update(self.objective, self._shardings)
         self._aggregate = aggregations.get(config.algorithm.aggregation)
         self._minibatch = config.algorithm.minibatch_size or config.rollout_batch_size
         self._shapes = row_shapes(
@@ -130,13 +130,8 @@ class Learner:
             NonFiniteError: ``learner.max_nonfinite_steps`` updates in a row, this step's included, were not finite.
             ValueError: a trajectory does not fit a row.
         """
-        trajectories = [trajectory for group in groups for trajectory in group.trajectories]
-        advantages = batch_advantages(groups, self.config.algorithm)
-        starts = range(0, len(trajectories), self._minibatch)
-        packed = [
-            self._pack(trajectories[i : i + self._minibatch], advantages[i : i + self._minibatch]) for i in starts
-        ]
-        placed = [(self._place(p.batch), np.int32(p.microbatches)) for p in packed if p.microbatches]
+        packed = self.pack(groups)
+        placed = [(self.place(p.batch), np.int32(p.microbatches)) for p in packed if p.microbatches]
         params, opt_state = self.state.params, self.state.opt_state
         updates = []
         for _ in range(self.config.algorithm.ppo_epochs):
@@ -175,7 +170,7 @@ class Learner:
 
         @jax.jit
         def score(params: Params, token_ids: Int[Array, "1 time"], segments: Int[Array, "1 time"]) -> Array:
-            computed = self._objective.cast(params)
+            computed = self.objective.cast(params)
             positions = jnp.arange(token_ids.shape[1])[None]
             hidden = hidden_states(
                 computed, self.architecture, token_ids, positions, segments, dtype=DTYPES[model.dtype], remat="none"
@@ -185,12 +180,20 @@ class Learner:
 
         return score
 
-    def _pack(self, trajectories: Sequence[Trajectory], advantages: Float[np.ndarray, "trajectories"]) -> PackedBatch:
+    def pack(self, groups: Sequence[Group]) -> list[PackedBatch]:
+        """The minibatches of a batch, as numpy arrays: advantages by group, weights by the counts of each minibatch."""
+        trajectories = [trajectory for group in groups for trajectory in group.trajectories]
+        advantages = batch_advantages(groups, self.config.algorithm)
         counts = np.array([np.count_nonzero(t.loss_mask) for t in trajectories], np.int64)
-        weights = self._aggregate(counts, self.config.model.max_response_tokens)
-        return pack(trajectories, advantages, weights, self._shapes)
+        packed = []
+        for start in range(0, len(trajectories), self._minibatch):
+            cut = slice(start, start + self._minibatch)
+            weights = self._aggregate(counts[cut], self.config.model.max_response_tokens)
+            packed.append(pack(trajectories[cut], advantages[cut], weights, self._shapes))
+        return packed
 
-    def _place(self, batch: Batch) -> Batch:
+    def place(self, batch: Batch) -> Batch:
+        """A packed batch on the mesh."""
         sharding = batch_sharding(batch.mask.shape, self.mesh)
         return jax.device_put(batch, jax.tree.map(lambda _: sharding, batch))
 

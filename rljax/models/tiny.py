@@ -24,7 +24,7 @@ def tiny_architecture(model: ModelConfig) -> Architecture:
     tiny = model.tiny
     return Architecture(
         family=tiny.family,
-        vocab_size=len(tiny_vocabulary()),
+        vocab_size=len(tiny_vocabulary(tiny.characters)),
         hidden_size=tiny.hidden_size,
         intermediate_size=tiny.intermediate_size,
         num_layers=tiny.num_layers,
@@ -50,7 +50,7 @@ def make_tiny(model: ModelConfig, seed: int, directory: Path) -> Path:
         tensors = {name: np.asarray(tensor) for name, tensor in to_hf(params, architecture).items()}
         directory.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".tokenizer-", dir=directory.parent) as draft:
-            save_tiny_tokenizer(Path(draft))
+            save_tiny_tokenizer(Path(draft), model.tiny.characters)
             with contextlib.suppress(FileExistsError):  # another process was faster, with the same seed
                 save_directory(directory, architecture, tensors, Path(draft), "fp32")
     found = load_architecture(directory)

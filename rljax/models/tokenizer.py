@@ -56,14 +56,18 @@ def save_tokenizer(
     (directory / "config.json").write_text(json.dumps(ids), encoding="utf-8")
 
 
-def tiny_vocabulary() -> dict[str, int]:
-    """The tokens of the `tiny` model and their ids: special tokens, tab, newline, printable ASCII."""
-    return {token: index for index, token in enumerate((*_SPECIALS, *_CHARACTERS))}
+def tiny_vocabulary(characters: str | None = None) -> dict[str, int]:
+    """The tokens of the `tiny` model and their ids: special tokens, then ``characters``.
+
+    None stands for tab, newline and printable ASCII. Anything else becomes the unknown token.
+    """
+    known = _CHARACTERS if characters is None else "".join(dict.fromkeys(characters))
+    return {token: index for index, token in enumerate((*_SPECIALS, *known))}
 
 
-def save_tiny_tokenizer(directory: Path) -> None:
+def save_tiny_tokenizer(directory: Path, characters: str | None = None) -> None:
     """Writes the tokenizer of the `tiny` model: one token a character, turns marked by one token each."""
-    vocabulary = tiny_vocabulary()
+    vocabulary = tiny_vocabulary(characters)
     # Byte-pair encoding without a single merge: every character stays alone, digits too.
     backend = Tokenizer(models.BPE(vocab=vocabulary, merges=[], unk_token=_UNKNOWN))
     backend.decoder = decoders.Fuse()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections import deque
 from dataclasses import dataclass, field
@@ -63,7 +64,7 @@ def draw(state: State, unicode: bool = True) -> RenderableType:
         rows.append(_columns(numbers))
     if len(state.rewards) > 1 and unicode:
         low, high = min(state.rewards), max(state.rewards)
-        line = Text("reward   ", style=QUIET)
+        line = Text("trend    ", style=QUIET)
         line.append(sparkline(list(state.rewards)), style=ACCENT).append(f"  {low:.3g} to {high:.3g}", style=QUIET)
         rows.append(line)
     if state.waiting is not None:
@@ -97,7 +98,7 @@ def sparkline(values: list[float], points: int = SPARK_POINTS) -> str:
     """Means of ``points`` equal stretches of the values, as bars between the least and the greatest of them."""
     count = min(points, len(values))
     edges = [round(i * len(values) / count) for i in range(count + 1)]
-    means = [sum(values[a:b]) / (b - a) for a, b in zip(edges, edges[1:], strict=False)]
+    means = [sum(values[a:b]) / (b - a) for a, b in itertools.pairwise(edges)]
     low, spread = min(means), (max(means) - min(means)) or 1.0
     return "".join(BARS[round((mean - low) / spread * (len(BARS) - 1))] for mean in means)
 
@@ -146,7 +147,9 @@ def _numbers(state: State) -> list[tuple[str, str]]:
         found.append(("of the bound", f"{m['bound/fraction']:.0%}"))
     for name, value in fields.items():
         if name not in ("ready", "needed", "bound"):
-            shown = f"{value:.0%}" if name in ("occupancy", "engine_busy") and isinstance(value, float) else number(value)
+            shown = (
+                f"{value:.0%}" if name in ("occupancy", "engine_busy") and isinstance(value, float) else number(value)
+            )
             found.append((name.replace("_", " "), shown))
     return found
 

@@ -256,7 +256,12 @@ class _Notebook:
 
         self._messages.extend(messages)
         console = Console(
-            record=True, file=io.StringIO(), width=96, force_terminal=True, force_jupyter=False, color_system="truecolor"
+            record=True,
+            file=io.StringIO(),
+            width=96,
+            force_terminal=True,
+            force_jupyter=False,
+            color_system="truecolor",
         )
         for message in self._messages:
             console.print(message, markup=False, highlight=False)

@@ -27,17 +27,16 @@ def write_report(
     config: Mapping[str, Any] | None = None,
     audit: Mapping[str, Any] | None = None,
     facts: Mapping[str, str] | None = None,
-) -> Path:
+) -> Path | None:
     """Writes the report of a run, whatever of it there is, and returns its path.
+
+    Data that is missing or spoilt gives a sentence in the page. A page that cannot be written gives a warning and None.
 
     Args:
         run_dir: where ``metrics.jsonl`` and ``samples/`` lie.
         config: the resolved config, nested; None: ``config.json`` of the run.
         audit: the ledger's audit; None: ``audit.json`` of the run, if there is one.
         facts: lines of the header by name, such as ``{"commit": ..., "device": ...}``.
-
-    Raises:
-        OSError: the page cannot be written. Data that is missing or spoilt gives a sentence in the page instead.
     """
     run_dir = Path(run_dir)
     found_audit = audit if audit is not None else _read_json(run_dir / "audit.json")
@@ -47,8 +46,12 @@ def write_report(
     data = RunData(name, read_metrics(run_dir), found_config, found_audit, read_samples(run_dir), facts)
     path = run_dir / FILE
     staged = path.with_name(f".{FILE}.{os.getpid()}.tmp")
-    staged.write_text(page(data), encoding="utf-8")
-    staged.replace(path)
+    try:
+        staged.write_text(page(data), encoding="utf-8")
+        staged.replace(path)
+    except OSError as error:
+        Complaint(log, f"{path} was not written")(error)
+        return None
     return path
 
 
@@ -61,9 +64,8 @@ def page(data: RunData) -> str:
         ("summary", sections.tiles),
         ("curves", lambda d: sections.plots(_plots(d))),
         ("speed", sections.speed),
-        ("audit", sections.audit_table),
+        ("audit", sections.audit),
         ("trajectories", sections.trajectories),
-        ("faults", sections.faults),
         ("config", sections.config),
     ]
     body = "\n".join(_guarded(name, draw, data) for name, draw in parts)
@@ -72,8 +74,8 @@ def page(data: RunData) -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{escape(data.name)} · rljax</title><style>{CSS}</style></head>\n"
         f"<body>{_guarded('header', sections.header, data)}<main>{body}</main>"
-        "<footer>metrics.jsonl, audit.json, samples/ and trace.json (open it at ui.perfetto.dev) hold what is drawn here."
-        f"</footer><script>{JS}</script></body></html>\n"
+        "<footer>metrics.jsonl, audit.json, samples/ and trace.json (open it at ui.perfetto.dev) hold what is drawn "
+        f"here.</footer><script>{JS}</script></body></html>\n"
     )
 
 

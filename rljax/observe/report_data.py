@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -37,8 +36,9 @@ class RunData:
     facts: Mapping[str, str] = field(default_factory=dict)
 
     def series(self, name: str) -> tuple[list[int], list[float]]:
-        """Steps and values of a metric where it is known."""
-        known = [(row["step"], float(row[name])) for row in self.rows if isinstance(row.get(name), int | float)]
+        """Steps and values of a metric where it is known; row 0 is no step and knows validation scores only."""
+        rows = self.rows if name.startswith("val/") else trained(self.rows)
+        known = [(row["step"], float(row[name])) for row in rows if isinstance(row.get(name), int | float)]
         return [step for step, _ in known], [value for _, value in known]
 
     def values(self, name: str) -> list[float]:
@@ -69,10 +69,15 @@ class RunData:
         return int(self.config.get("sidecar", {}).get("num_engines", 1))
 
 
+def trained(rows: Sequence[Row]) -> list[Row]:
+    """Rows of steps: row 0 describes the initial weights."""
+    return [row for row in rows if row["step"] > 0]
+
+
 def steady(rows: Sequence[Row]) -> Sequence[Row]:
     """Rows of training steps without the first tenth, which compiles and warms up."""
-    trained = [row for row in rows if isinstance(row.get("time/step"), int | float)]
-    return trained[len(trained) // 10 :] if len(trained) > 1 else trained
+    timed = [row for row in trained(rows) if isinstance(row.get("time/step"), int | float)]
+    return timed[-(-len(timed) // 10) :] if len(timed) > 1 else timed
 
 
 def typical(rows: Sequence[Row], name: str) -> float | None:
@@ -99,7 +104,7 @@ def split_names(data: RunData) -> list[str]:
 
 def time_split(data: RunData) -> tuple[list[int], dict[str, list[float]]]:
     """Steps, and the seconds of each by part; ``other`` is what no part accounts for."""
-    rows = [row for row in data.rows if isinstance(row.get("time/step"), int | float)]
+    rows = [row for row in trained(data.rows) if isinstance(row.get("time/step"), int | float)]
     names = split_names(data)
     parts = {name: [float(row.get(f"time/{name}") or 0.0) for row in rows] for name in names}
     if rows:

@@ -6,6 +6,7 @@ import io
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
@@ -19,12 +20,14 @@ from rljax.observe.wording import short
 
 POINTS = 240
 """Points of a curve; longer runs are averaged down to them."""
+NICE = [1, 2, 2.5, 5, 10]
+"""Distances between ticks, up to a power of ten."""
 
 # Colours that no figure has by chance; each becomes the CSS variable of the same name.
 COLOURS = {f"s{i}": f"#f0f0{i:02x}" for i in range(1, 9)} | {"muted": "#f0f0a1", "rule": "#f0f0a2", "bad": "#f0f0a3"}
 SPLIT_COLOURS = {"train": "s1", "wait": "s3", "publish": "s4", "checkpoint": "s2", "other": "s8"}
 
-STYLE = {
+STYLE: dict[str, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "rljax",
     "font.family": "sans-serif",
@@ -115,24 +118,24 @@ def themed(svg: str, prefix: str, title: str) -> str:
     svg = re.sub(r"url\(#", f"url(#{prefix}-", svg)
     svg = re.sub(r'href="#', f'href="#{prefix}-', svg)
     svg = re.sub(r"font: ([\d.]+)px [^;\"]*", r"font-size: \1px", svg)
+    svg = re.sub(r"font-family: [^;\"]*;? ?", "", svg)
     for name, colour in COLOURS.items():
         svg = svg.replace(colour, f"var(--{name})")
     return svg
 
 
 def _steps_axis(axes: Axes) -> None:
-    axes.xaxis.set_major_locator(MaxNLocator(7, integer=True))
-    axes.yaxis.set_major_locator(MaxNLocator(5))
+    axes.xaxis.set_major_locator(MaxNLocator(7, integer=True, steps=NICE))
+    axes.yaxis.set_major_locator(MaxNLocator(5, steps=NICE))
     axes.set_xlabel("step", loc="right", fontsize=8, labelpad=0)
 
 
 def _curve(axes: Axes, steps: Sequence[int], values: Sequence[float], colour: str, smoothed: bool = False) -> None:
     x, y = binned(steps, values)
-    mark = {"marker": "o", "markersize": 3.5} if len(x) < 2 else {}
     if smoothed and len(y) >= 20:
         axes.plot(x, y, color=COLOURS[colour], alpha=0.3, linewidth=1)
         y = smooth(y, max(len(y) // 20, 3))
-    axes.plot(x, y, color=COLOURS[colour], **mark)
+    axes.plot(x, y, color=COLOURS[colour], marker="o" if len(x) < 2 else "", markersize=3.5)
     _steps_axis(axes)
 
 
@@ -222,9 +225,11 @@ def _time_split(data: RunData, axes: Axes) -> Drawn:
         bottom = bottom + y
         legend.append((f"{name} {sum(values) / max(sum(map(sum, parts.values())), 1e-9):.0%}", colour))
     _steps_axis(axes)
-    axes.set_ylim(0, _robust_top(bottom))
+    top = _robust_top(bottom)
+    axes.set_ylim(0, top)
+    cut = " Slower steps, such as the first, which compiles, are cut off." if bottom.max() > top else ""
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g} s"))
-    return "Seconds of each step, by what the learner did with them; shares are of the whole run.", legend
+    return f"Seconds of each step, by what the learner did; shares are of the whole run.{cut}", legend
 
 
 def _robust_top(values: np.ndarray) -> float:
@@ -240,7 +245,10 @@ def _bound(data: RunData, axes: Axes) -> Drawn:
     _curve(axes, steps, values, "s2", smoothed=True)
     axes.set_ylim(0, 1.05)
     axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
-    return "How close a step came to the longer of training and generating it: 100% is as fast as this split can be.", []
+    return (
+        "How close a step came to the longer of training and generating it: 100% is as fast as this split can be.",
+        [],
+    )
 
 
 def _throughput(data: RunData, axes: Axes) -> Drawn:
@@ -289,7 +297,7 @@ PLOTS = (
     PlotSpec("Where the time of a step went", _time_split, "No step has recorded its time."),
     PlotSpec("Fraction of the bound", _bound, "No step has recorded it."),
     PlotSpec("Throughput", _throughput, "No step has recorded it."),
-    PlotSpec("Learner and engine apart", _parity, "No published version has been probed."),
+    PlotSpec("Gap between learner and engine", _parity, "No published version has been probed."),
     PlotSpec("Entropy", _ENTROPY, "No step has recorded it."),
     PlotSpec("Gradient norm", _GRAD_NORM, "No step has recorded it."),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
@@ -50,19 +51,23 @@ def tiles(data: RunData) -> str:
     most = data.config.get("max_steps")
     wall = sum(data.values("time/step"))
     made = [_tile("Steps", str(data.steps), f"of {most}" if most else "")]
-    for name in data.tasksets()[:3]:
-        scores = data.values(f"val/{name}/score")
-        if scores:
-            value = f'<span class="from">{number(round(scores[0], 3))} →</span> {number(round(scores[-1], 3))}'
-            made.append(_tile("Held-out score", value, name, raw=True))
-    if not data.tasksets():
-        made.append(_tile("Held-out score", "–", "not validated yet"))
+    made.append(_held_out_tile(data))
     made += _audit_tiles(data)
     rate, fraction = typical(data.rows, "tokens_per_second"), typical(data.rows, "bound/fraction")
     made.append(_tile("Tokens per second", short(rate) if rate is not None else "–", "trained, median"))
     made.append(_tile("Of the bound", f"{fraction:.0%}" if fraction is not None else "–", "median of the steps"))
     made.append(_tile("Wall time", clock(wall) if wall else "–", "all steps"))
     return f'<div class="tiles">{"".join(made)}</div>'
+
+
+def _held_out_tile(data: RunData) -> str:
+    scores = {name: data.values(f"val/{name}/score") for name in data.tasksets()}
+    ends = {name: (number(round(v[0], 3)), number(round(v[-1], 3))) for name, v in scores.items() if v}
+    if not ends:
+        return _tile("Held-out score", "–", "not validated yet")
+    (name, (first, last)), *others = ends.items()
+    note = ", ".join([name, *(f"{other} {a} → {b}" for other, (a, b) in others[:3])])
+    return _tile("Held-out score", f'<span class="from">{first} →</span> {last}', note, raw=True)
 
 
 def _audit_tiles(data: RunData) -> list[str]:
@@ -83,7 +88,8 @@ def _audit_tiles(data: RunData) -> list[str]:
 def _tile(label: str, value: str, note: str = "", tone: str = "", raw: bool = False) -> str:
     shown = value if raw else escape(value)
     below = f'<div class="note">{escape(note)}</div>' if note else ""
-    return f'<div class="tile {tone}"><div class="label">{escape(label)}</div><div class="value">{shown}</div>{below}</div>'
+    above = f'<div class="label">{escape(label)}</div>'
+    return f'<div class="tile {tone}">{above}<div class="value">{shown}</div>{below}</div>'
 
 
 def plots(found: Iterable[tuple[str, Plot | str]]) -> str:
@@ -95,9 +101,7 @@ def plots(found: Iterable[tuple[str, Plot | str]]) -> str:
             continue
         legend = "".join(f'<span style="--c:var(--{colour})">{escape(label)}</span>' for label, colour in plot.legend)
         legend = f'<div class="legend">{legend}</div>' if legend else ""
-        cards.append(
-            f'<div class="card"><h3>{escape(title)}</h3><p>{escape(plot.caption)}</p>{legend}{plot.svg}</div>'
-        )
+        cards.append(f'<div class="card"><h3>{escape(title)}</h3><p>{escape(plot.caption)}</p>{legend}{plot.svg}</div>')
     return f'<h2>Curves</h2><div class="plots">{"".join(cards)}</div>'
 
 
@@ -146,7 +150,8 @@ def _engines(data: RunData) -> str:
 def _verdict(found: Sequence[Outlook], step: float | None) -> str:
     now, next_one = found[0], found[1]
     if next_one.gain > 1.02:
-        text = f"One more engine lowers the least step to {seconds(next_one.least_step)}: at most {next_one.gain:.2f}× faster."
+        least = seconds(next_one.least_step)
+        text = f"One more engine lowers the least step to {least}: at most {next_one.gain:.2f}× faster."
     else:
         text = "One more engine would buy nothing: training is the longer side."
     if step is not None and step > 1.25 * now.least_step:
@@ -154,56 +159,60 @@ def _verdict(found: Sequence[Outlook], step: float | None) -> str:
     return text + " Engines that share the learner's cores or chips buy less."
 
 
-def audit_table(data: RunData) -> str:
-    """What each claimed group became."""
-    audit, title = data.audit, "<h2>Audit</h2>"
-    if audit is None:
-        return f'{title}<div class="card"><p class="missing">There is no audit of this run yet.</p></div>'
-    lead = "Every claimed group, and what became of it. Counts are in groups."
-    rows = [("claimed", audit.get("claimed"), ""), ("trained", audit.get("trained"), _share(audit, "trained"))]
+def audit(data: RunData) -> str:
+    """What each claimed group became, and the faults on the way."""
+    lead = '<p class="lead">Every claimed group, and what became of it. Counts are in groups.</p>'
+    return f'<h2>Audit</h2>{lead}<div class="two">{_balance(data)}{_faults(data)}</div>'
+
+
+def _balance(data: RunData) -> str:
+    found = data.audit
+    if found is None:
+        return '<div class="card"><h3>Balance</h3><p class="missing">There is no audit of this run yet.</p></div>'
+    rows = [("claimed", found.get("claimed"), ""), ("trained", found.get("trained"), _share(found, "trained"))]
     for state in ("filtered", "dropped"):
-        reasons = audit.get(state) or {}
+        reasons = found.get(state) or {}
         rows.append((state, sum(reasons.values()), ", ".join(f"{reason} {n}" for reason, n in reasons.items())))
-    still = audit.get("open_by_state") or {}
-    rows.append(("open", audit.get("open"), ", ".join(f"{state} {n}" for state, n in still.items())))
-    rows.append(("trained twice", audit.get("trained_twice"), ""))
-    if "retired" in audit:
-        rows.append(("retired", audit["retired"], "of a lost lineage; their tasks were opened again"))
-    versions = audit.get("versions")
+    still = found.get("open_by_state") or {}
+    rows.append(("open", found.get("open"), ", ".join(f"{state} {n}" for state, n in still.items())))
+    rows.append(("trained twice", found.get("trained_twice"), ""))
+    if found.get("retired"):
+        rows.append(("retired", found["retired"], "of a lost lineage; their tasks were opened again"))
+    versions = found.get("versions")
     if isinstance(versions, Mapping):
         rows.append(("versions", versions.get("announced"), _listed(versions, skip="announced")))
     elif versions is not None:
         rows.append(("versions", versions if isinstance(versions, int) else len(versions), ""))
-    if audit.get("lineages"):
-        rows.append(("lineages", len(audit["lineages"]), "lives of the learner"))
+    if found.get("lineages"):
+        rows.append(("lineages", len(found["lineages"]), "lives of the learner"))
     body = "".join(
-        f'<tr><td>{escape(name)}</td><td>{escape(note)}</td><td class="n">{escape(number(count))}</td></tr>'
+        f"<tr><td>{escape(name)}{f' <small>{escape(note)}</small>' if note else ''}</td>"
+        f'<td class="n">{escape(number(count))}</td></tr>'
         for name, count, note in rows
     )
-    problems = "".join(f'<p class="alert">{escape(str(problem))}</p>' for problem in audit.get("problems") or [])
-    return f'{title}<p class="lead">{lead}</p><div class="card"><table>{body}</table>{problems}</div>'
+    problems = "".join(f'<p class="alert">{escape(str(problem))}</p>' for problem in found.get("problems") or [])
+    return f'<div class="card"><h3>Balance</h3><table>{body}</table>{problems}</div>'
 
 
 def _share(audit: Mapping[str, Any], name: str) -> str:
     claimed = audit.get("claimed")
-    return f"{audit.get(name, 0) / claimed:.0%} of the claimed" if claimed else ""
+    return f"{math.floor(1000 * audit.get(name, 0) / claimed) / 10:g}% of the claimed" if claimed else ""
 
 
 def _listed(values: Mapping[str, Any], skip: str) -> str:
     return ", ".join(f"{name} {value}" for name, value in values.items() if name != skip)
 
 
-def faults(data: RunData) -> str:
-    """Faults that the run survived."""
-    found = (data.audit or {}).get("faults") or {}
+def _faults(data: RunData) -> str:
+    title, found = "<h3>Faults that the run survived</h3>", (data.audit or {}).get("faults") or {}
     if not found:
         said = "None was recorded." if data.audit is not None else "Not known: there is no audit of this run yet."
-        return f'<h2>Faults</h2><div class="card"><p class="missing">{said}</p></div>'
+        return f'<div class="card">{title}<p class="missing">{said}</p></div>'
     rows = "".join(
         f'<tr><td>{escape(str(kind).replace("_", " "))}</td><td class="n">{escape(number(count))}</td></tr>'
         for kind, count in sorted(found.items(), key=lambda item: -item[1])
     )
-    return f'<h2>Faults</h2><p class="lead">What the run survived, by kind.</p><div class="card"><table>{rows}</table></div>'
+    return f'<div class="card">{title}<table>{rows}</table></div>'
 
 
 def trajectories(data: RunData) -> str:
@@ -221,7 +230,7 @@ def trajectories(data: RunData) -> str:
         '<span class="where" id="where"></span></div><div class="chips" id="chips"></div>'
         '<p class="role">Prompt</p><pre id="prompt" tabindex="0"></pre>'
         '<p class="role">Response</p><pre id="response" tabindex="0"></pre><div class="legend" id="versions"></div>'
-        '<noscript>Trajectories need JavaScript; samples/ in the run directory has them as text.</noscript></div>'
+        "<noscript>Trajectories need JavaScript; samples/ in the run directory has them as text.</noscript></div>"
         f'<script type="application/json" id="samples">{embedded}</script>'
     )
 
@@ -242,7 +251,10 @@ def config(data: RunData) -> str:
     if not data.config:
         return '<h2>Config</h2><div class="card"><p class="missing">The resolved config was not found.</p></div>'
     rows = "".join(
-        f"<div><span>{escape(key)}</span><code>{escape(json.dumps(value, ensure_ascii=False, default=str))}</code></div>"
+        f"<div><span>{escape(key)}</span><code>{escape(shown)}</code></div>"
         for key, value in flat(data.config).items()
+        for shown in [json.dumps(value, ensure_ascii=False, default=str)]
     )
-    return f'<details><summary>Resolved config</summary><div class="card"><div class="config">{rows}</div></div></details>'
+    return (
+        f'<details><summary>Resolved config</summary><div class="card"><div class="config">{rows}</div></div></details>'
+    )

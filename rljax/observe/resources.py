@@ -34,7 +34,7 @@ class Resources:
     def __init__(
         self, sources: Mapping[str, Source] | None = None, run_dir: Path | None = None, seconds: float = 1.0
     ) -> None:
-        """``sources`` by prefix: ``{"device": f}`` where f gives ``{"memory_mib": 3.0}`` makes ``device/memory_mib``."""
+        """``sources`` by prefix: ``{"device": f}``, where f gives ``{"memory_mib": 3}``, makes ``device/memory_mib``."""
         self._sources: dict[str, Source] = {"host": HostGauges(run_dir), **(sources or {})}
         self._complaints = {name: Complaint(log, f"gauges {name}/* are missing") for name in self._sources}
         self._seconds = seconds
@@ -104,6 +104,7 @@ class HostGauges:
         self._process.cpu_percent()
 
     def __call__(self) -> dict[str, float]:
+        """By name, without the prefix."""
         gauges = {
             "cpu_percent": psutil.cpu_percent(),
             "process_cpu_percent": self._process.cpu_percent(),

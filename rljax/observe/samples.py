@@ -48,7 +48,9 @@ class SampleLog:
         Which ones depends on the step alone. Staleness is ``trained_from`` minus the version of a token.
         """
         try:
-            self._append([describe(step, task, t, self._decode, trained_from) for task, t in self._choose(step, groups)])
+            self._append(
+                [describe(step, task, t, self._decode, trained_from) for task, t in self._choose(step, groups)]
+            )
         except Exception as error:
             self._complain(error)
 

@@ -58,23 +58,24 @@ class TensorBoard:
         while True:
             what, step, at, values = self._queue.get()
             try:
-                if what == "purge" and writer is not None:
+                if writer is not None and what != "write":
                     writer.close()
                     writer = None
-                if writer is None and what != "close":
-                    # Imported here: it takes seconds where torch is installed.
-                    from tensorboardX import SummaryWriter
-
-                    purge_step = step if what == "purge" else None
-                    writer = SummaryWriter(str(self._directory), purge_step=purge_step, flush_secs=10)
+                if what == "close":
+                    return
+                writer = writer or self._open(step if what == "purge" else None)
                 for name, value in values.items():
                     if math.isfinite(value):
                         writer.add_scalar(name, value, step, walltime=at)
-                if what == "close":
-                    if writer is not None:
-                        writer.close()
-                    return
             except Exception as error:
                 self._complain(error)
                 if what == "close":
                     return
+
+    def _open(self, purge_step: int | None) -> Any:
+        # Imported here: it takes seconds where torch is installed.
+        from tensorboardX import SummaryWriter
+
+        # Of two writers that open within one second, the second would overwrite the first without a suffix.
+        suffix = f".{time.time_ns()}"
+        return SummaryWriter(str(self._directory), purge_step=purge_step, flush_secs=10, filename_suffix=suffix)

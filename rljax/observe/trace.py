@@ -62,12 +62,12 @@ class NullTrace:
 class Trace:
     """Records events from any thread, at the cost of an append; a thread of its own writes them down.
 
-    The newest events are kept, between half of ``limit`` and ``limit`` of them: the part is written in two segments, and
-    the older one goes when the newer is full. The merged trace says how many were dropped.
+    The newest events are kept, between half of ``limit`` and ``limit`` of them: the part is written in two segments,
+    and the older one goes when the newer is full. The merged trace says how many were dropped.
     """
 
     def __init__(self, path: Path, limit: int, role: str = "", flush_seconds: float = 5.0) -> None:
-        """``path`` as of `part_path`; ``role`` names the process in Perfetto (default: the start of the file's name)."""
+        """``path`` as of `part_path`; ``role`` names the process in Perfetto (default: how the file's name starts)."""
         self._path = Path(path)
         self._role = role or self._path.stem.split("-")[0]
         self._segment_events = max(limit // 2, 1)
@@ -160,7 +160,7 @@ class Trace:
 def _write_events(file: TextIO, events: list[Event]) -> None:
     encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_plain).encode
     for phase, track, name, start, end, args in events:
-        begin, finish = round(start * 1e9), round(end * 1e9)
+        begin, finish = round(start * 1e6), round(end * 1e6)
         try:
             line = encode([phase, track, name, begin, max(finish - begin, 0), args])
         except ValueError:  # a value that JSON does not know: not finite

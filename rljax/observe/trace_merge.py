@@ -6,6 +6,7 @@ The format is Chrome's Trace Event Format (JSON object form): times in microseco
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 from collections import defaultdict
@@ -13,13 +14,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from rljax.observe.complaint import Complaint
 from rljax.observe.metrics import read_json_lines
 from rljax.observe.trace import PARTS
 
+log = logging.getLogger(__name__)
+
 FILE = "trace.json"
+FIRST_TID = 1_000_000
+"""Beyond every pid: a thread whose id is its process's would pass for the main thread."""
 
 Part = list[Any]
-"""Phase, track, name, start (Unix ns), duration (ns), arguments; as in a part's lines."""
+"""Phase, track, name, start (Unix µs), duration (µs), arguments; as in a part's lines."""
 
 Track = tuple[str, str]
 """Names of process and thread in Perfetto."""
@@ -28,9 +34,18 @@ Track = tuple[str, str]
 def merge_traces(run_dir: Path, limit: int | None = None) -> Path | None:
     """Writes ``trace.json`` out of the parts written so far; returns its path, None where there are no parts.
 
-    ``limit`` keeps the newest events of all; those dropped are counted in ``otherData``. Times count from the first event.
+    ``limit`` keeps the newest events of all; those dropped are counted in ``otherData``. Times count from the first
+    event. Parts or a trace that the disk refuses give a warning and None.
     """
-    tracks, dropped = _read_parts(Path(run_dir) / PARTS)
+    try:
+        return _merge(Path(run_dir), limit)
+    except OSError as error:
+        Complaint(log, f"{Path(run_dir) / FILE} was not written")(error)
+        return None
+
+
+def _merge(run_dir: Path, limit: int | None) -> Path | None:
+    tracks, dropped = _read_parts(run_dir / PARTS)
     if not tracks:
         return None
     events = sorted(((event, track) for track, found in tracks.items() for event in found), key=lambda pair: pair[0][3])
@@ -41,9 +56,9 @@ def merge_traces(run_dir: Path, limit: int | None = None) -> Path | None:
     for event, track in events:
         kept[track].append(event)
     origin = events[0][0][3]
-    path = Path(run_dir) / FILE
+    path = run_dir / FILE
     staged = path.with_name(f".{FILE}.{os.getpid()}.tmp")
-    other = {"dropped_events": dropped, "first_event_unix_seconds": origin / 1e9}
+    other = {"dropped_events": dropped, "first_event_unix_seconds": origin / 1e6}
     with open(staged, "w", encoding="utf-8") as file:
         file.write('{"displayTimeUnit":"ms","otherData":' + json.dumps(other) + ',"traceEvents":[')
         for position, row in enumerate(_chrome_events(kept, origin)):
@@ -71,15 +86,15 @@ def _read_parts(folder: Path) -> tuple[dict[Track, list[Part]], int]:
 
 def _chrome_events(tracks: dict[Track, list[Part]], origin: int) -> Iterator[dict[str, Any]]:
     processes: dict[str, int] = {}
-    next_thread: dict[str, int] = defaultdict(lambda: 1)
+    tid = FIRST_TID
     for process, thread in sorted(tracks, key=_order):
-        pid = processes.setdefault(process, len(processes) + 1)
-        if next_thread[process] == 1:
-            yield _name("process_name", pid, 0, name=process)
-            yield _name("process_sort_index", pid, 0, sort_index=pid)
+        if process not in processes:
+            pid = processes[process] = len(processes) + 1
+            yield _name("process_name", pid, pid, name=process)
+            yield _name("process_sort_index", pid, pid, sort_index=pid)
+        pid = processes[process]
         for lane, events in enumerate(_lanes(tracks[process, thread])):
-            tid = next_thread[process]
-            next_thread[process] += 1
+            tid += 1
             yield _name("thread_name", pid, tid, name=thread if lane == 0 else f"{thread} ({lane + 1})")
             yield _name("thread_sort_index", pid, tid, sort_index=tid)
             for event in events:
@@ -100,26 +115,25 @@ def _lanes(events: list[Part]) -> list[list[Part]]:
     open_ends: list[list[int]] = []
     for event in sorted(events, key=lambda e: (e[3], -e[4])):
         begin, end = event[3], event[3] + event[4]
-        for lane, ends in zip(lanes, open_ends, strict=True):
+        for ends in open_ends:
             while ends and ends[-1] <= begin:
                 ends.pop()
-            if event[0] != "X" or not ends or end <= ends[-1]:
-                break
-        else:
-            lane, ends = [], []
-            lanes.append(lane)
-            open_ends.append(ends)
-        lane.append(event)
+        fits = (i for i, ends in enumerate(open_ends) if event[0] != "X" or not ends or end <= ends[-1])
+        lane = next(fits, len(lanes))
+        if lane == len(lanes):
+            lanes.append([])
+            open_ends.append([])
+        lanes[lane].append(event)
         if event[0] == "X":
-            ends.append(end)
+            open_ends[lane].append(end)
     return lanes
 
 
 def _chrome_event(event: Part, pid: int, tid: int, origin: int) -> dict[str, Any]:
     phase, _, name, start, duration, args = event
-    row = {"ph": phase, "name": name, "pid": pid, "tid": tid, "ts": (start - origin) / 1000, "args": args}
+    row = {"ph": phase, "name": name, "pid": pid, "tid": tid, "ts": start - origin, "args": args}
     if phase == "X":
-        row["dur"] = duration / 1000
+        row["dur"] = duration
         row["cat"] = "rljax"
     elif phase == "i":
         row["s"] = "t"

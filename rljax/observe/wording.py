@@ -10,7 +10,7 @@ def short(value: float) -> str:
     """1234 as 1.2k, 1234567 as 1.2M."""
     for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
         if abs(value) >= size:
-            return f"{value / size:.1f}{unit}"
+            return f"{value / size:.1f}".removesuffix(".0") + unit
     return f"{value:.0f}"
 
 

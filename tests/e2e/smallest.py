@@ -20,7 +20,15 @@ from rljax.config_edge import to_config_dict
 
 def get_config() -> ConfigDict:
     digits = TasksetConfig(source="reverse_digits", rewards=("digits",), args={"digits": 2})
-    tiny = TinyConfig(hidden_size=32, intermediate_size=64, num_layers=1, num_heads=2, num_kv_heads=1, head_dim=16)
+    tiny = TinyConfig(
+        hidden_size=32,
+        intermediate_size=64,
+        num_layers=1,
+        num_heads=2,
+        num_kv_heads=1,
+        head_dim=16,
+        characters="0123456789",
+    )
     config = Config(
         async_generation_ratio=0.0,
         rollout_batch_size=16,

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rljax.algorithms.registry import aggregations, batch_advantages
-from rljax.config import AlgorithmConfig, Config, ModelConfig
+from rljax.config import Config, ModelConfig
 from rljax.learner.packing import pack, row_shapes
 from rljax.learner.train_step import Objective, loss_and_gradient
 from rljax.models.transformer import Params, hidden_states, output_head, unconstrained
@@ -26,22 +26,23 @@ from tests.learner.made_up import (
 PARAMS = make_params()
 
 
-def evaluate(config: Config, groups: list[Group], shape: int | None = None, **rows: int) -> tuple[float, Params, dict]:
-    """Loss, gradient and metrics of a batch, packed into one of the shapes or the one chosen for it."""
+def evaluate(config: Config, groups: list[Group], shape: int = 0, **rows: int) -> tuple[float, Params, dict]:
+    """Loss, gradient and metrics of a batch, packed into the shape of that place in the list."""
     trajectories = trajectories_of(groups)
     advantages = batch_advantages(groups, config.algorithm)
     counts = np.array([t.loss_mask.sum() for t in trajectories])
     weights = aggregations.get(config.algorithm.aggregation)(counts, MAX_RESPONSE)
     shapes = row_shapes(**{"row_tokens": 24, "rows": 2, "trajectories": 16, **rows})
-    packed = pack(trajectories, advantages, weights, shapes if shape is None else shapes[shape : shape + 1])
-    loss, gradient, metrics = compiled(config.algorithm, config.model)(PARAMS, packed.batch, packed.microbatches)
+    packed = pack(trajectories, advantages, weights, shapes[shape : shape + 1])
+    loss, gradient, metrics = compiled(config.algorithm.pg_variant, config.model)(PARAMS, packed.batch, packed.microbatches)
     assert loss.dtype == jnp.float32
     return float(loss), gradient, {name: float(value) for name, value in metrics.items()}
 
 
 @functools.cache
-def compiled(algorithm: AlgorithmConfig, model: ModelConfig) -> Any:
-    objective = Objective(make_config(algorithm=vars(algorithm), model=vars(model)), ARCHITECTURE, unconstrained)
+def compiled(variant: str, model: ModelConfig) -> Any:
+    config = make_config(algorithm={"pg_variant": variant}, model=vars(model))
+    objective = Objective(config, ARCHITECTURE, unconstrained)
     return jax.jit(functools.partial(loss_and_gradient, objective))
 
 
@@ -110,12 +111,10 @@ def test_packed_loss_and_gradient_are_those_of_separate_trajectories(algorithm: 
 def test_the_loss_does_not_depend_on_packing_nor_on_microbatches() -> None:
     config, groups = make_config(), make_groups(2)
     loss, gradient, metrics = evaluate(config, groups)
-    layouts: list[dict[str, int]] = [
-        {"rows": 1},
-        {"rows": 16},
-        {"rows": 3, "row_tokens": 60},
-        {"rows": 1, "row_tokens": 300, "shape": 0},
-        {"rows": 2, "row_tokens": 96, "shape": 2},
+    layouts = [
+        {"rows": 1, "row_tokens": 300},  # everything in one row
+        {"rows": 16},  # everything in one microbatch
+        {"rows": 3, "row_tokens": 96, "shape": 2},  # short rows, a microbatch that is not full
     ]
     for layout in layouts:
         other_loss, other_gradient, other_metrics = evaluate(config, groups, **layout)
@@ -164,7 +163,7 @@ def test_masked_tokens_never_change_a_loss() -> None:
                 versions=np.concatenate([t.versions, tail - 1]),
             )
         )
-    got = evaluate(config, [dataclasses.replace(groups[0], trajectories=tuple(planted))], row_tokens=27, shape=0)
+    got = evaluate(config, [dataclasses.replace(groups[0], trajectories=tuple(planted))])
     assert got[0] == pytest.approx(expected[0], rel=1e-5)
     assert relative_error(got[1], expected[1]) < 1e-5
 

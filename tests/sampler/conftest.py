@@ -66,6 +66,8 @@ class Lab:
     publisher: OrbaxPublisher
     updates: list[WeightUpdate]
     models: list[torch.nn.Module]
+    gate: type[Gate] = Gate
+    deadline: float = DEADLINE
 
     @staticmethod
     def request(name: str, prompt: list[int] | np.ndarray, min_version: int = 0, priority: int = 0, **sampling):

@@ -1,0 +1,1 @@
+"""Text environments. None yet: they come with the agentic pipeline."""

@@ -1,0 +1,51 @@
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from rljax.learner.checkpoints import Checkpoints
+from rljax.learner.learner import Learner
+from tests.learner.made_up import ARCHITECTURE, make_config, make_groups, make_params
+
+
+def run_on_eight_devices(what: str, directory: Path) -> list[dict[str, Any]]:
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8"
+    subprocess.run(
+        [sys.executable, "-m", "tests.learner.mesh_worker", what, str(directory)],
+        env={**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"},
+        cwd=Path(__file__).parents[2],
+        check=True,
+        timeout=550,
+    )
+    return json.loads((directory / "outcome.json").read_text())
+
+
+def test_loss_and_gradient_do_not_depend_on_the_mesh(tmp_path: Path) -> None:
+    outcome = run_on_eight_devices("layouts", tmp_path)
+    assert {result["devices"] for result in outcome} == {1, 2, 4, 8}
+    for result in outcome:
+        assert result["loss"] < 1e-5, result
+        assert result["gradient"] < 1e-5, result
+        sharded = {"fsdp", "tensor"} & set(result["layout"])
+        assert bool(result["cut"]) == bool(sharded), "fsdp and tensor cut the parameters, data does not"
+
+
+def test_a_checkpoint_of_eight_devices_is_restored_onto_one(tmp_path: Path) -> None:
+    (metrics,) = run_on_eight_devices("save", tmp_path)
+    learner = Learner(make_config(), ARCHITECTURE, make_params(1))
+    learner.restore(Checkpoints(tmp_path / "checkpoints", keep=1), 1)
+    saved = np.load(tmp_path / "state.npz")
+    leaves = jax.tree.leaves(learner.state)
+    assert len(leaves) == len(saved.files)
+    for leaf, name in zip(leaves, saved.files, strict=True):
+        np.testing.assert_array_equal(np.asarray(leaf), saved[name])
+    assert learner.steps == 1
+    # and what eight devices computed is what one does
+    alone = Learner(make_config(), ARCHITECTURE, make_params())
+    assert alone.train(make_groups(0))["loss"] == pytest.approx(metrics["loss"], rel=1e-5)

@@ -1,0 +1,105 @@
+"""Claims: who gets which task, what stops them, and that no number is used twice."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from rljax.ledger import claims, processes, validations
+from rljax.ledger.claims import TasksetSize
+from rljax.ledger.database import StaleWriterError
+from tests.ledger.builders import Bench, make_spec
+
+
+def test_tasksets_are_mixed_by_weight_and_epochs_follow_each_other(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, make_spec(alpha=7, b=3), size=3)
+    claims.register_tasksets(bench.db, [TasksetSize("b", 100, weight=3.0)])
+    granted = claims.claim(bench.db, "e", ["a", "b"], 16).claims
+    assert Counter(c.task.taskset for c in granted) == {"a": 4, "b": 12}
+    mine = [(c.task.epoch, c.task.index) for c in granted if c.task.taskset == "a"]
+    assert mine == [(0, 0), (0, 1), (0, 2), (1, 0)]
+
+
+def test_explorers_share_a_taskset_and_may_bring_their_own(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, make_spec(alpha=1, b=3))
+    processes.register(bench.db, "f", "explorer")
+    claims.register_tasksets(bench.db, [TasksetSize("own", 10)])
+    one = claims.claim(bench.db, "e", ["a"], 2).claims
+    two = claims.claim(bench.db, "f", ["a"], 2).claims
+    three = claims.claim(bench.db, "f", ["own"], 2).claims
+    assert [str(c.task) for c in one + two + three] == ["a/0/0", "a/0/1", "a/0/2", "a/0/3", "own/0/0", "own/0/1"]
+    assert len({c.number for c in one + two + three}) == 6
+
+
+def test_a_taskset_that_changed_its_size_is_refused(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, make_spec(), size=10)
+    claims.register_tasksets(bench.db, [TasksetSize("a", 10)])
+    with pytest.raises(StaleWriterError, match="taskset a: 11 tasks, but this run began with 10"):
+        claims.register_tasksets(bench.db, [TasksetSize("a", 11)])
+
+
+def test_why_nothing_is_granted_is_said(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, make_spec(alpha=0, b=2, max_steps=1), learner=False)
+    reason = lambda: claims.claim(bench.db, "e", ["a"], 10).reason  # noqa: E731
+    assert reason() == "no weights are announced yet"
+    bench.restart(0)
+    claimed = bench.claim()
+    assert reason() == "every group up to max_steps is claimed"
+    for claim in claimed:
+        bench.store(claim)
+    bench.indices()
+    bench.trained()
+    assert reason() == "every group up to max_steps is claimed"
+
+
+def test_credit_names_the_step_that_must_be_trained(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, make_spec(alpha=0.5, b=2))
+    assert len(bench.claim()) == 3
+    found = claims.claim(bench.db, "e", ["a"], 10)
+    assert found.reason == "credit: 3 of 3 groups are outstanding; the learner must train step 0"
+
+
+def test_staleness_stops_claims_while_a_publication_is_late(tmp_path: Path) -> None:
+    """α=1, k=2, b=1, S=2: three steps are trained on version 0, nothing is announced: what is claimed would be late."""
+    bench = Bench(tmp_path, make_spec(alpha=1, k=2, b=1))
+    for _ in range(3):
+        for claim in bench.claim():
+            bench.store(claim)
+        bench.indices()
+        bench.trained(announce=False)
+    found = claims.claim(bench.db, "e", ["a"], 10)
+    assert found.claims == ()
+    assert found.reason == "staleness: as many groups of version 0 are open as can be trained by step 2"
+    bench.publish(2)
+    assert [c.deadline for c in bench.claim()] == [4, 4]
+
+
+def test_only_a_registered_living_explorer_claims(tmp_path: Path) -> None:
+    """Nobody would reopen the claims of one that was declared dead, if it then died."""
+    bench = Bench(tmp_path, make_spec())
+    assert "not registered" in claims.claim(bench.db, "stranger", ["a"], 1).reason
+    processes.leave(bench.db, "e", bench.token)
+    bench.publish(1, validate=True)
+    assert bench.claim() == []
+    assert validations.claim_validation(bench.db, "e") is None
+    bench.token = processes.register(bench.db, "e", "explorer")
+    assert validations.claim_validation(bench.db, "e") is not None
+
+
+def test_a_handed_back_claim_is_no_longer_its_owners(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, make_spec(alpha=0, b=2))
+    first, second = bench.claim()
+    assert claims.hand_back(bench.db, "e") == 2
+    with pytest.raises(StaleWriterError, match=r"group 1 \(a/0/0\): claim 0 has expired"):
+        bench.store(first)
+    again = bench.claim()
+    assert [(c.group_id, c.number) for c in again] == [(1, 2), (2, 3)]
+    with pytest.raises(StaleWriterError, match="claim 1 has expired"):
+        claims.settle(bench.db, second, "dropped", "late")
+    bench.store(again[0])
+    with pytest.raises(StaleWriterError, match="expired"):
+        bench.store(again[0])
+    with pytest.raises(ValueError, match="not 'trained'"):
+        claims.settle(bench.db, again[1], "trained", "no")

@@ -1,0 +1,115 @@
+"""Who is alive, and what becomes of the claims of the dead."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rljax.ledger import claims, processes
+from rljax.ledger.audit import audit
+from rljax.ledger.database import LedgerError, StaleWriterError
+from tests.ledger.builders import Bench, make_spec
+
+
+def set_row(bench: Bench, name: str, **values: object) -> None:
+    """Edits what a process said of itself, as if it had been another."""
+    with bench.db.transaction() as tx:
+        for column, value in values.items():
+            tx.exec_driver_sql(f"UPDATE processes SET {column}=? WHERE name=?", (value, name))
+
+
+def a_dead_pid() -> int:
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    child.wait(timeout=60)
+    return child.pid
+
+
+def test_an_alive_process_refuses_a_second_of_its_name(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, make_spec())
+    with pytest.raises(LedgerError, match=r"an? explorer named 'e' is alive here \(pid \d+ on .*explorer\.name") as info:
+        processes.register(bench.db, "e", "explorer")
+    assert "\n" not in str(info.value)
+    processes.register(bench.db, "trainer", "trainer")
+    with pytest.raises(LedgerError, match="a trainer named 'trainer' is alive here .* end it first$"):
+        processes.register(bench.db, "trainer", "trainer")
+
+
+def test_a_dead_process_of_this_host_is_buried_at_once(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, make_spec(b=2))
+    assert len(bench.claim()) == 4
+    set_row(bench, "e", pid=a_dead_pid())
+    assert processes.bury_dead(bench.db) == ["e"]
+    assert claims.states(bench.db) == {"open": 4}
+    assert audit(bench.db)["faults"] == {"died": 1}
+    assert processes.bury_dead(bench.db) == []
+
+
+def test_a_dead_explorer_is_replaced_by_one_of_its_name(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, make_spec(b=2))
+    bench.claim()
+    set_row(bench, "e", pid=a_dead_pid())
+    token = processes.register(bench.db, "e", "explorer")
+    assert claims.states(bench.db) == {"open": 4}
+    with pytest.raises(StaleWriterError):
+        processes.heartbeat(bench.db, "e", bench.token)
+    processes.heartbeat(bench.db, "e", token)
+    processes.leave(bench.db, "e", bench.token)
+    processes.heartbeat(bench.db, "e", token)  # the goodbye of an earlier life is not this one's
+
+
+def test_a_pid_that_was_given_to_another_process_does_not_count_as_alive(tmp_path: Path) -> None:
+    """In a container the restarted program often has the pid of the one that was killed: its own."""
+    bench = Bench(tmp_path, make_spec(b=2))
+    bench.claim()
+    with bench.db.read() as tx:
+        started = tx.exec_driver_sql("SELECT started FROM processes").scalar_one()
+    set_row(bench, "e", started=started - 30)
+    processes.register(bench.db, "e", "explorer")
+    assert claims.states(bench.db) == {"open": 4}
+
+
+def test_a_silent_process_is_buried_by_anothers_heartbeat(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, make_spec(b=2, claim_timeout=60.0))
+    trainer = processes.register(bench.db, "trainer", "trainer")
+    bench.claim()
+    bench.clock.now += 60
+    processes.heartbeat(bench.db, "trainer", trainer)
+    assert claims.states(bench.db) == {"claimed": 4}
+    bench.clock.now += 1
+    processes.heartbeat(bench.db, "trainer", trainer)
+    assert claims.states(bench.db) == {"open": 4}
+    assert audit(bench.db)["faults"] == {"silent": 1}
+    with pytest.raises(StaleWriterError, match="e: declared dead after 60 s without a heartbeat"):
+        processes.heartbeat(bench.db, "e", bench.token)
+    # It may come back, as a new life.
+    token = processes.register(bench.db, "e", "explorer")
+    processes.heartbeat(bench.db, "e", token)
+
+
+def test_another_host_is_judged_by_its_heartbeat(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, make_spec())
+    set_row(bench, "e", host="elsewhere", pid=a_dead_pid())
+    assert processes.bury_dead(bench.db) == []
+    with pytest.raises(LedgerError, match="on elsewhere"):
+        processes.register(bench.db, "e", "explorer")
+    bench.clock.now += 61
+    assert processes.bury_dead(bench.db) == ["e"]
+
+
+def test_gauges_are_those_of_the_living(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, make_spec())
+    processes.heartbeat(bench.db, "e", bench.token, 0, {"busy_seconds": 2.5})
+    assert processes.gauges(bench.db, "explorer") == {"e": {"busy_seconds": 2.5}}
+    assert processes.gauges(bench.db, "trainer") == {}
+    processes.leave(bench.db, "e", bench.token)
+    assert processes.gauges(bench.db, "explorer") == {}
+
+
+def test_faults_are_counted_by_kind(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, make_spec())
+    for kind in ("timeout", "timeout", "bad_row"):
+        processes.note(bench.db, "e", kind, "x" * 5000)
+    assert audit(bench.db)["faults"] == {"timeout": 2, "bad_row": 1}

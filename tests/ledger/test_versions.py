@@ -1,0 +1,147 @@
+"""Versions and validations in the ledger."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rljax.ledger import leases, processes, validations, versions
+from rljax.ledger.database import StaleWriterError
+from tests.ledger.builders import Bench, make_spec
+
+
+def step(bench: Bench, validate: bool = False) -> None:
+    """Trains one batch and announces its version."""
+    for claim in bench.claim():
+        bench.store(claim)
+    bench.indices()
+    bench.trained(announce=False)
+    bench.publish(bench.steps, validate)
+
+
+def deletable(bench: Bench) -> list[tuple[int, int]]:
+    return [(a.version, a.lineage) for a in versions.take_deletable(bench.db, bench.lineage)]
+
+
+def test_the_newest_version_and_its_probe(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, make_spec(alpha=0, b=1), learner=False)
+    assert versions.newest(bench.db) is None
+    bench.lineage = leases.begin_lineage(bench.db, 0)
+    probe = np.array([-0.5, -1.25], np.float64)
+    versions.announce(bench.db, bench.lineage, 0, "weights/v0-1", probe=probe)
+    found = versions.newest(bench.db)
+    assert found is not None
+    assert (found.version, found.lineage, found.path) == (0, 1, "weights/v0-1")
+    assert found.probe is not None
+    assert found.probe.dtype == np.float32
+    assert found.probe.tolist() == [-0.5, -1.25]
+
+
+def test_a_restart_withdraws_later_versions(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, make_spec(alpha=0, b=1))
+    step(bench)
+    step(bench)
+    bench.lineage = leases.begin_lineage(bench.db, 1)
+    assert versions.newest(bench.db) is None, "engines wait for the republished version"
+    bench.publish(1)
+    found = versions.newest(bench.db)
+    assert found is not None
+    assert (found.version, found.lineage) == (1, 2)
+
+
+def test_two_explorers_may_both_publish_the_initial_weights(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, make_spec(), learner=False)
+    bench.publish(0)
+    bench.publish(0)
+    found = versions.newest(bench.db)
+    assert found is not None
+    assert (found.version, found.lineage) == (0, 0)
+
+
+def test_versions_are_deleted_once_nobody_needs_them(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, make_spec(alpha=0, b=1))
+    for validate in (True, False, False, False):
+        step(bench, validate)
+        processes.heartbeat(bench.db, "e", bench.token, version=2)
+        if validate:
+            pinned = validations.claim_validation(bench.db, "e")
+            assert pinned is not None
+    # Of 0 to 4: 3 and 4 are the newest, 2 is in use, 1 is being validated.
+    assert deletable(bench) == [(0, 1)]
+    assert deletable(bench) == [], "taken once"
+    validations.finish_validation(bench.db, "e", pinned, {})
+    processes.heartbeat(bench.db, "e", bench.token, version=4)
+    assert deletable(bench) == [(1, 1), (2, 1)]
+
+
+def test_withdrawn_versions_are_deleted_but_never_the_announced_one(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, make_spec(alpha=0, b=1))
+    for _ in range(3):
+        step(bench)
+    bench.restart(1)
+    # Standing: 0 and 1 of lineage 1, 1 of lineage 2. Withdrawn: 2 and 3 of lineage 1.
+    assert deletable(bench) == [(0, 1), (2, 1), (3, 1)]
+
+
+def test_the_largest_gap_is_kept(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, make_spec(alpha=0, b=1))
+    assert versions.latest_gap(bench.db) is None
+    for gap in (0.25, 0.5, 0.125):
+        versions.report_gap(bench.db, 0, 1, gap)
+    assert versions.latest_gap(bench.db) == (0, 0.5)
+
+
+def test_a_validation_is_run_once_and_logged_once(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, make_spec(alpha=1, b=1))
+    step(bench, validate=True)
+    assert validations.unfinished(bench.db) == 1
+    assert not validations.running(bench.db)
+    assert not bench.claim(), "training generation waits for it"
+    pinned = validations.claim_validation(bench.db, "e")
+    assert pinned is not None
+    assert (pinned.version, pinned.lineage) == (1, 1)
+    assert validations.running(bench.db)
+    assert validations.claim_validation(bench.db, "e") is None
+    validations.finish_validation(bench.db, "e", pinned, {"val/a/score": 0.75})
+    assert validations.unfinished(bench.db) == 0
+    assert validations.take_unreported(bench.db) == [(1, {"val/a/score": 0.75})]
+    assert validations.take_unreported(bench.db) == []
+    assert validations.results(bench.db) == [(1, {"val/a/score": 0.75})]
+    assert bench.claim()
+
+
+def test_a_validation_is_reclaimed_when_its_explorer_dies(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, make_spec(alpha=0, b=1))
+    other = processes.register(bench.db, "f", "explorer")
+    step(bench, validate=True)
+    pinned = validations.claim_validation(bench.db, "e")
+    assert pinned is not None
+    bench.clock.now += 59
+    processes.heartbeat(bench.db, "f", other)
+    assert validations.claim_validation(bench.db, "f") is None
+    bench.clock.now += 2
+    processes.heartbeat(bench.db, "f", other)
+    again = validations.claim_validation(bench.db, "f")
+    assert again is not None
+    assert (again.version, again.lineage, again.path) == (pinned.version, pinned.lineage, pinned.path)
+    with pytest.raises(StaleWriterError, match="the validation of version 1 is no longer e's"):
+        validations.finish_validation(bench.db, "e", pinned, {})
+    validations.finish_validation(bench.db, "f", again, {})
+
+
+def test_a_restart_withdraws_validations_of_lost_versions_and_repeats_no_other(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, make_spec(alpha=0, b=1))
+    step(bench, validate=True)
+    done = validations.claim_validation(bench.db, "e")
+    assert done is not None
+    validations.finish_validation(bench.db, "e", done, {"val/a/score": 0.5})
+    step(bench, validate=True)
+    lost = validations.claim_validation(bench.db, "e")
+    assert lost is not None
+    bench.lineage = leases.begin_lineage(bench.db, 1)
+    bench.publish(1, validate=True)
+    assert validations.unfinished(bench.db) == 0
+    with pytest.raises(StaleWriterError, match="the validation of version 2 is no longer e's"):
+        validations.finish_validation(bench.db, "e", lost, {})

@@ -1,0 +1,225 @@
+"""report.html: complete where the data is, a sentence where it is not, and nothing fetched from elsewhere."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rljax.observe.metrics import MetricsLog
+from rljax.observe.report import write_report
+from rljax.observe.report_data import RunData, chosen_samples, flat, outlooks, time_split, waits
+from rljax.observe.report_plots import binned, smooth
+
+AUDIT: dict[str, Any] = {
+    "claimed": 102,
+    "trained": 96,
+    "open": 1,
+    "open_by_state": {"ready": 1},
+    "dropped": {"end_of_data": 2},
+    "filtered": {"group_variance": 3},
+    "trained_twice": 0,
+    "max_staleness": 2,
+    "staleness_bound": 2,
+    "staleness_histogram": {"0": 10, "1": 80, "2": 10},
+    "versions": {"announced": 13, "withdrawn": 0, "newest": 12},
+    "lineages": [{"id": 1}],
+    "faults": {"timeout": 4},
+    "finished": True,
+    "failure": None,
+    "problems": [],
+    "balanced": True,
+}
+VOID = {"meta", "input", "br", "use", "path", "rect", "circle"}
+
+
+class Checker(HTMLParser):
+    """Collects ids, addresses and text, and checks that elements close in order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.ids: list[str] = []
+        self.addresses: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag not in VOID:
+            self.open.append(tag)
+        self._note(attrs)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self._note(attrs)
+
+    def _note(self, attrs: list[tuple[str, str | None]]) -> None:
+        for name, value in attrs:
+            if name == "id":
+                self.ids.append(value or "")
+            if name in ("src", "href", "xlink:href"):
+                self.addresses.append(value or "")
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in VOID:
+            assert self.open.pop() == tag
+
+
+def row(step: int) -> dict[str, float | None]:
+    return {
+        "reward/mean": step / 500,
+        "staleness/mean": 1.0,
+        "staleness/max": 2.0,
+        "time/step": 1.0,
+        "time/train": 0.4,
+        "time/wait": 0.3,
+        "time/publish": 0.1,
+        "wait/generation": 0.2,
+        "wait/stragglers": 0.1,
+        "time/engine_busy": 0.6,
+        "tokens_per_second": 1500.0,
+        "bound/fraction": 0.6,
+        "parity/max_abs_logprob_gap": 1e-6,
+        "entropy": 1.0,
+        "grad_norm": float("nan") if step == 3 else 0.5,
+    }
+
+
+def checked(path: Path) -> str:
+    page = path.read_text(encoding="utf-8")
+    checker = Checker()
+    checker.feed(page)
+    assert checker.open == []
+    assert len(set(checker.ids)) == len(checker.ids)
+    assert all(address.startswith("#") for address in checker.addresses)
+    for reference in re.findall(r"url\(#([^)]+)\)", page):
+        assert reference in checker.ids
+    assert "could not be" not in page.lower()
+    return page
+
+
+def test_a_whole_run_in_under_three_seconds(tmp_path: Path) -> None:
+    log = MetricsLog(tmp_path)
+    for step in range(1, 501):
+        log.write(step, row(step))
+        if step % 50 == 0:
+            log.write(step, {"val/digits/score": 0.1 + step / 625})
+    sample = {
+        "at": 1.0,
+        "step": 5,
+        "task": "digits/0/1",
+        "member": 0,
+        "prompt": "</script><b>",
+        "reward": 1.0,
+        "tokens": 2,
+    }
+    sample |= {"reward_parts": {}, "finish_reason": "stop", "trained_from": 4, "staleness": 1, "retries": 0}
+    sample["spans"] = [{"text": "4 < 5", "tokens": 2, "version": 3}]
+    (tmp_path / "samples").mkdir()
+    (tmp_path / "samples" / "a.jsonl").write_text(json.dumps(sample) + "\n")
+    config = {"max_steps": 500, "sidecar": {"num_engines": 1, "engine": "embedded"}, "seed": 0}
+    began = time.process_time()
+    page = checked(write_report(tmp_path, config, AUDIT, {"commit": "abc<1>"}))
+    assert time.process_time() - began < 3
+    assert page.count("<svg") == 10
+    for said in ("finished", "0.18 →</span> 0.9", "balanced", "bound S = 2", "1.5k", "60%", "8:20", "group_variance 3"):
+        assert said in page
+    assert "abc&lt;1&gt;" in page
+    assert "sidecar.num_engines" in page
+    (embedded,) = re.findall(r'<script type="application/json" id="samples">(.*?)</script>', page, re.S)
+    assert json.loads(embedded)[0]["prompt"] == "</script><b>"
+
+
+def test_an_empty_run_gives_sentences(tmp_path: Path) -> None:
+    page = checked(write_report(tmp_path))
+    assert "<svg" not in page
+    for said in (
+        "not started",
+        "No step has been trained yet",
+        "There is no audit",
+        "No trajectory was sampled",
+        "config was not found",
+    ):
+        assert said in page
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+def test_a_run_that_has_just_begun(tmp_path: Path, rows: int) -> None:
+    log = MetricsLog(tmp_path)
+    log.write(0, {"val/digits/score": 0.1})
+    for step in range(1, rows + 1):
+        log.write(step, row(step))
+    page = checked(write_report(tmp_path, {}, None))
+    assert page.count("<svg") == 9  # all but the audit's histogram
+
+
+def test_a_failed_run_says_why(tmp_path: Path) -> None:
+    audit = AUDIT | {"failure": "trainer: 3 updates <in a row>", "balanced": False, "problems": ["2 groups were lost"]}
+    audit |= {"finished": False, "max_staleness": 3}
+    page = checked(write_report(tmp_path, {}, audit))
+    for said in ('pill bad">failed', "3 updates &lt;in a row&gt;", "does not balance", "2 groups were lost"):
+        assert said in page
+
+
+def test_spoilt_data_spoils_its_section_only(tmp_path: Path) -> None:
+    MetricsLog(tmp_path).write(1, row(1))
+    (tmp_path / "config.json").write_text("{")
+    (tmp_path / "audit.json").write_text(json.dumps(AUDIT | {"dropped": 7, "staleness_histogram": {"x": 1}}))
+    page = write_report(tmp_path).read_text()
+    assert "section “audit” could not be written" in page
+    assert "Could not be drawn" in page
+    assert page.count("<svg") == 8
+
+
+def data(rows: list[dict[str, Any]], config: dict[str, Any] | None = None) -> RunData:
+    return RunData("x", rows, config or {}, None, [])
+
+
+def test_one_more_engine_by_hand() -> None:
+    # Two engines share 6 s of work a step, G = 3; training takes T = 2.
+    rows = [{"step": i, "time/step": 4.0, "time/train": 2.0, "time/engine_busy": 6.0} for i in range(1, 11)]
+    rows[0] |= {"time/train": 60.0}  # compiles
+    now, one_more, two_more = outlooks(data(rows, {"sidecar": {"num_engines": 2}}))
+    assert (now.engines, now.generation, now.training, now.least_step) == (2, 3.0, 2.0, 3.0)
+    assert now.over_turns == pytest.approx(5 / 3)
+    assert (one_more.generation, one_more.least_step, one_more.gain) == (2.0, 2.0, 1.5)
+    assert one_more.over_turns == 2.0
+    assert (two_more.least_step, two_more.gain) == (2.0, 1.5)
+    assert outlooks(data([])) == []
+
+
+def test_waits_and_time_split_by_hand() -> None:
+    rows = [
+        {
+            "step": 1,
+            "time/step": 3.0,
+            "time/train": 1.0,
+            "time/wait": 1.5,
+            "wait/generation": 0.5,
+            "wait/explorer": 0.75,
+        },
+        {"step": 2, "time/step": 2.0, "time/train": 1.0, "time/wait": 0.5, "wait/generation": 0.5, "time/zip": 0.25},
+    ]
+    assert waits(data(rows)) == {"generation": 1.0, "explorer": 0.75, "other": 0.25}
+    steps, parts = time_split(data(rows))
+    assert steps == [1, 2]
+    assert parts == {"train": [1.0, 1.0], "wait": [1.5, 0.5], "zip": [0.0, 0.25], "other": [0.5, 0.25]}
+
+
+def test_binned_means_by_hand() -> None:
+    steps, values = binned([1, 2, 3, 4, 5, 6], [1, 3, 5, 7, 9, 11], points=3)
+    assert (steps.tolist(), values.tolist()) == ([2, 4, 6], [2, 6, 10])
+    assert smooth(np.array([0.0, 3.0, 6.0]), 3).tolist() == [1.5, 3.0, 4.5]
+
+
+def test_samples_keep_first_and_last() -> None:
+    samples = [{"step": i} for i in range(1000)]
+    kept = [sample["step"] for sample in chosen_samples(samples, 5)]
+    assert (kept[0], kept[-1], len(kept)) == (0, 999, 5)
+
+
+def test_flat_config() -> None:
+    assert flat({"a": {"b": 1, "c": {"d": None}}, "e": {}}) == {"a.b": 1, "a.c.d": None, "e": {}}

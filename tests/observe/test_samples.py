@@ -1,0 +1,98 @@
+"""Samples: text, version spans and staleness as a reader needs them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from rljax.observe.samples import SampleLog, describe, read_samples
+from rljax.trajectory import NOT_SAMPLED, Group, TaskId, Trajectory
+
+TASK = TaskId("digits", 0, 7)
+
+
+def decode(ids: Sequence[int]) -> str:
+    return bytes(ids).decode("utf-8", errors="replace")
+
+
+def trajectory(prompt: str, pieces: list[tuple[bytes, int]], member: int = 0) -> Trajectory:
+    start = len(prompt.encode())
+    body = b"".join(text for text, _ in pieces)
+    ids = np.frombuffer(prompt.encode() + body, np.uint8).astype(np.int32)
+    versions = np.array([NOT_SAMPLED] * start + [v for text, v in pieces for _ in text], np.int32)
+    return Trajectory(
+        ids,
+        versions >= 0,
+        np.zeros(len(ids), np.float32),
+        versions,
+        np.array([[start, len(ids)]]),
+        0.5,
+        {"digits": 0.5},
+        member=member,
+    )
+
+
+def test_spans_follow_the_versions() -> None:
+    made = trajectory("2+2=", [(b"fo", 3), (b"ur", 4), (b" env ", NOT_SAMPLED), (b"ok", 4)])
+    found = describe(6, TASK, made, decode, trained_from=5)
+    assert found["prompt"] == "2+2="
+    assert [(s["text"], s["tokens"], s["version"]) for s in found["spans"]] == [
+        ("fo", 2, 3),
+        ("ur", 2, 4),
+        (" env ", 5, None),
+        ("ok", 2, 4),
+    ]
+    assert found["staleness"] == 2
+    assert found["tokens"] == 6
+    assert found["task"] == "digits/0/7"
+
+
+def test_a_character_cut_by_a_new_version_stays_whole() -> None:
+    euro = "€".encode()
+    found = describe(1, TASK, trajectory("p", [(b"a" + euro[:1], 0), (euro[1:] + b"b", 1)]), decode, 1)
+    assert [s["text"] for s in found["spans"]] == ["a", "€b"]
+
+
+def test_nothing_sampled() -> None:
+    empty = Trajectory(
+        np.array([65], np.int32),
+        np.zeros(1, bool),
+        np.zeros(1, np.float32),
+        np.array([-1], np.int32),
+        np.zeros((0, 2), np.int32),
+        0.0,
+    )
+    found = describe(1, TASK, empty, decode, 1)
+    assert (found["prompt"], found["spans"], found["staleness"]) == ("A", [], None)
+
+
+def test_parts_join_and_a_resumed_run_replaces(tmp_path: Path) -> None:
+    group = Group(TASK, tuple(trajectory("p", [(b"x", 0)], member) for member in range(4)))
+    first = SampleLog(tmp_path, "trainer", decode, per_step=2)
+    for step in (1, 2, 3):
+        first.write(step, [group], step - 1)
+    resumed = SampleLog(tmp_path, "trainer", decode, per_step=1)
+    resumed.truncate(3)
+    resumed.write(3, [group], 2)
+    assert [row["step"] for row in read_samples(tmp_path)] == [1, 1, 2, 2, 3]
+    assert len(list((tmp_path / "samples").iterdir())) == 2
+
+
+def test_the_same_step_chooses_the_same(tmp_path: Path) -> None:
+    group = Group(TASK, tuple(trajectory("p", [(b"x", 0)], member) for member in range(8)))
+    chosen = []
+    for place in ("a", "b"):
+        SampleLog(tmp_path / place, "trainer", decode, per_step=3).write(5, [group], 4)
+        chosen.append([row["member"] for row in read_samples(tmp_path / place)])
+    assert chosen[0] == chosen[1]
+    assert len(chosen[0]) == 3
+
+
+def test_a_decoder_that_fails_stops_nothing(tmp_path: Path) -> None:
+    def broken(ids: Sequence[int]) -> str:
+        raise RuntimeError("no tokenizer")
+
+    SampleLog(tmp_path, "t", broken, 2).write(1, [Group(TASK, (trajectory("p", [(b"x", 0)]),))], 0)
+    assert read_samples(tmp_path) == []

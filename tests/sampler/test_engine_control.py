@@ -1,0 +1,356 @@
+"""Stopping, aborting, pausing, waiting, refusing and ending."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import numpy as np
+import pytest
+
+from sidecar.protocol import EngineError, PauseMode, RequestError
+
+LONG = 60
+
+
+class Letters:
+    """Decodes token i as the letter of i."""
+
+    def decode(self, token_ids, **options):
+        return "".join(chr(65 + i) for i in token_ids)
+
+
+def whole(lab, request):
+    """The same request, undisturbed."""
+
+    async def main():
+        async with lab.engine() as engine:
+            return await engine.generate(request)
+
+    return asyncio.run(main())
+
+
+def test_stop_token_is_included(lab):
+    free = lab.request("a", [4], max_new_tokens=LONG, seed=5)
+    tokens = whole(lab, free).token_ids.tolist()
+    for place in (0, 3, 4, 11):  # the first, and both sides of the end of a decode call
+        stop = tokens[place]
+        end = tokens.index(stop) + 1
+        stopped = whole(lab, lab.request("a", [4], max_new_tokens=LONG, seed=5, stop_token_ids=(stop,)))
+        assert stopped.token_ids.tolist() == tokens[:end]
+        assert stopped.finish_reason == "stop"
+    many = tuple(range(61, 200)) + (tokens[2],)  # more than a row holds at first
+    assert whole(lab, lab.request("a", [4], max_new_tokens=LONG, seed=5, stop_token_ids=many)).finish_reason == "stop"
+
+
+@pytest.mark.parametrize("decode_steps", [1, 4, 9])
+def test_stop_string_ends_without_trimming(lab, decode_steps):
+    async def main():
+        async with lab.engine(tokenizer=Letters(), decode_steps=decode_steps) as engine:
+            free = await engine.generate(lab.request("a", [4], max_new_tokens=30, seed=5))
+            text = Letters().decode(free.token_ids.tolist())
+            stop = text[9:12]
+            request = lab.request("b", [4], max_new_tokens=30, seed=5, stop_strings=("??", stop))
+            return text, stop, await engine.generate(request), (await engine.status()).tokens
+
+    text, stop, completion, tokens = asyncio.run(main())
+    end = text.index(stop) + len(stop)
+    assert Letters().decode(completion.token_ids.tolist()) == text[:end]
+    assert completion.finish_reason == "stop"
+    assert tokens == 30 + end
+
+
+def test_budget_and_stop_at_the_same_token_is_a_stop(lab):
+    tokens = whole(lab, lab.request("a", [4], max_new_tokens=5, seed=5)).token_ids.tolist()
+    budget = tokens.index(tokens[4]) + 1
+    request = lab.request("a", [4], max_new_tokens=budget, seed=5, stop_token_ids=(tokens[4],))
+    assert whole(lab, request).finish_reason == "stop"
+
+
+def test_the_whole_context_can_be_used(lab):
+    completion = whole(lab, lab.request("a", list(range(20)), max_new_tokens=44, seed=1))
+    assert len(completion.token_ids) == 44
+    np.testing.assert_allclose(completion.logprobs, lab.logprobs(list(range(20)), completion), atol=1e-4)
+
+
+def test_abort_keeps_tokens(lab):
+    request = lab.request("long", [4, 5], max_new_tokens=LONG, seed=5)
+
+    async def main():
+        gate = lab.gate(decodes=3)
+        async with lab.engine(slots=1, trace=gate) as engine:
+            running = asyncio.create_task(engine.generate(request))
+            queued = asyncio.create_task(engine.generate(lab.request("queued", [1], max_new_tokens=3)))
+            await gate.wait()
+            aborted = asyncio.create_task(engine.abort(["long", "unknown"]))
+            await asyncio.sleep(0)
+            gate.opened.set()
+            await aborted
+            return await running, await queued
+
+    aborted, queued = asyncio.run(main())
+    assert aborted.finish_reason == "abort"
+    assert len(aborted.token_ids) == 12
+    np.testing.assert_array_equal(aborted.token_ids, whole(lab, request).token_ids[:12])
+    assert len(aborted.logprobs) == len(aborted.versions) == 12
+    assert queued.finish_reason == "length"
+
+
+def test_abort_of_a_waiting_request_returns_no_tokens(lab):
+    async def main():
+        async with lab.engine(None) as engine:
+            waiting = asyncio.create_task(engine.generate(lab.request("a", [1])))
+            await asyncio.sleep(0)
+            await engine.abort(["a"])
+            return await waiting
+
+    completion = asyncio.run(main())
+    assert completion.finish_reason == "abort"
+    assert [len(a) for a in (completion.token_ids, completion.logprobs, completion.versions)] == [0, 0, 0]
+
+
+async def paused_engine(lab, engine, gate, mode, requests):
+    """Starts requests, pauses in the middle of them, and returns the tasks and the pause."""
+    tasks = [asyncio.create_task(engine.generate(request)) for request in requests]
+    await gate.wait()
+    pause = asyncio.create_task(engine.pause(mode))
+    await asyncio.sleep(0)
+    gate.opened.set()
+    return tasks, pause
+
+
+def test_pause_keep(lab):
+    request = lab.request("a", [4, 5], max_new_tokens=LONG, seed=5)
+
+    async def main():
+        gate = lab.gate(decodes=2)
+        async with lab.engine(trace=gate) as engine:
+            (running,), pause = await paused_engine(lab, engine, gate, PauseMode.KEEP, [request])
+            await pause
+            before = await engine.status()
+            held = asyncio.create_task(engine.generate(lab.request("b", [1], max_new_tokens=3)))
+            await asyncio.sleep(0.05)
+            after = await engine.status()
+            assert not running.done()
+            assert not held.done()
+            await engine.resume()
+            return before, after, await running, await held
+
+    before, after, completion, held = asyncio.run(main())
+    assert before.paused
+    assert before.tokens == after.tokens == 8
+    assert (after.running, after.waiting) == (1, 1)
+    np.testing.assert_array_equal(completion.token_ids, whole(lab, request).token_ids)
+    assert len(held.token_ids) == 3
+
+
+def test_pause_wait_runs_to_the_end_and_holds_new_ones(lab):
+    requests = [lab.request("a", [4, 5], max_new_tokens=LONG, seed=5), lab.request("b", [1], max_new_tokens=20)]
+
+    async def main():
+        gate = lab.gate(decodes=2)
+        async with lab.engine(slots=1, trace=gate) as engine:
+            (first, second), pause = await paused_engine(lab, engine, gate, PauseMode.WAIT, requests)
+            await pause
+            status = await engine.status()
+            assert first.done()
+            assert not second.done()
+            await engine.resume()
+            return status, await first, await second
+
+    status, first, second = asyncio.run(main())
+    assert status.paused
+    assert (status.running, status.waiting) == (0, 1)
+    assert (first.finish_reason, len(first.token_ids)) == ("length", LONG)
+    assert len(second.token_ids) == 20
+
+
+def test_pause_wait_with_an_update_in_between_still_runs_to_the_end(lab):
+    async def main():
+        gate = lab.gate(decodes=2)
+        async with lab.engine(trace=gate) as engine:
+            request = lab.request("a", [4, 5], max_new_tokens=LONG, seed=5)
+            task = asyncio.create_task(engine.generate(request))
+            await gate.wait()
+            pause = asyncio.create_task(engine.pause(PauseMode.WAIT))
+            update = asyncio.create_task(engine.update_weights(lab.updates[1]))
+            await lab.until(lambda: engine._worker._inbox.qsize() == 2)
+            gate.opened.set()
+            await asyncio.gather(pause, update)
+            assert task.done()
+            return await task
+
+    completion = asyncio.run(main())
+    assert completion.versions.tolist() == [0] * 8 + [1] * (LONG - 8)
+
+
+def test_pause_abort_returns_everything(lab):
+    requests = [lab.request("a", [4, 5], max_new_tokens=LONG, seed=5), lab.request("b", [1], max_new_tokens=20)]
+
+    async def main():
+        gate = lab.gate(decodes=2)
+        async with lab.engine(slots=1, trace=gate) as engine:
+            tasks, pause = await paused_engine(lab, engine, gate, PauseMode.ABORT, requests)
+            await pause
+            first, second = await asyncio.gather(*tasks)
+            held = asyncio.create_task(engine.generate(lab.request("c", [1], max_new_tokens=2)))
+            await asyncio.sleep(0.02)
+            assert not held.done()
+            await engine.resume()
+            return first, second, await held
+
+    first, second, held = asyncio.run(main())
+    assert (first.finish_reason, len(first.token_ids)) == ("abort", 8)
+    assert (second.finish_reason, len(second.token_ids)) == ("abort", 0)
+    assert held.finish_reason == "length"
+
+
+def test_pause_and_resume_of_an_idle_engine(lab):
+    async def main():
+        async with lab.engine() as engine:
+            for mode in PauseMode:
+                await engine.pause(mode)
+                await engine.pause(mode)
+                assert (await engine.status()).paused
+                await engine.resume()
+                await engine.resume()
+                assert not (await engine.status()).paused
+            return await engine.generate(lab.request("a", [1], max_new_tokens=2))
+
+    assert asyncio.run(main()).finish_reason == "length"
+
+
+def test_priority_and_arrival_order(lab):
+    async def main():
+        gate = lab.gate(decodes=1)
+        ends = []
+        async with lab.engine(slots=1, trace=gate) as engine:
+
+            async def one(name, priority):
+                await engine.generate(lab.request(name, [1], max_new_tokens=2, priority=priority))
+                ends.append(name)
+
+            first = asyncio.create_task(one("first", 0))
+            await gate.wait()
+            rest = [asyncio.create_task(one(n, p)) for n, p in (("low", 5), ("a", 0), ("b", 0), ("high", -1))]
+            await asyncio.sleep(0)
+            gate.opened.set()
+            await asyncio.gather(first, *rest)
+        return ends
+
+    assert asyncio.run(main()) == ["first", "high", "a", "b", "low"]
+
+
+def test_requests_that_can_never_be_served(lab):
+    async def main():
+        async with lab.engine() as engine:
+            await engine.pause(PauseMode.KEEP)
+            good = asyncio.create_task(engine.generate(lab.request("good", [1], max_new_tokens=LONG)))
+            await asyncio.sleep(0)
+            for request, line in [
+                (lab.request("a", [1] * 40, max_new_tokens=25), "40 prompt tokens and 25 new ones exceed .* of 64"),
+                (lab.request("b", []), "at least one token"),
+                (lab.request("c", [61]), "vocabulary of 61"),
+                (lab.request("d", [-1]), "vocabulary of 61"),
+                (lab.request("e", [1], stop_strings=("x",)), "need a tokenizer"),
+                (lab.request("good", [1]), "'good' is in flight already"),
+            ]:
+                with pytest.raises(RequestError, match=line):
+                    await engine.generate(request)
+            for tokens in (np.zeros(0, np.int32), np.zeros(65, np.int32), np.full(3, 61)):
+                with pytest.raises(RequestError):
+                    await engine.score(tokens)
+            await engine.resume()
+            return await good
+
+    assert len(asyncio.run(main()).token_ids) == LONG
+
+
+def test_a_cancelled_request_leaves_its_slot(lab):
+    async def main():
+        gate = lab.gate(decodes=2)
+        async with lab.engine(slots=1, trace=gate) as engine:
+            task = asyncio.create_task(engine.generate(lab.request("a", [1], max_new_tokens=LONG)))
+            await gate.wait()
+            task.cancel()
+            await asyncio.sleep(0)
+            gate.opened.set()
+            # the id is free again, and so is the slot
+            completion = await engine.generate(lab.request("a", [2], max_new_tokens=3))
+            return task, completion, await engine.status()
+
+    task, completion, status = asyncio.run(main())
+    assert task.cancelled()
+    assert len(completion.token_ids) == 3
+    assert status.tokens == 8 + 3
+
+
+def test_close_ends_everything(lab):
+    async def main():
+        gate = lab.gate(decodes=2)
+        async with lab.engine(slots=1, trace=gate) as engine:
+            tasks = [asyncio.create_task(engine.generate(lab.request(str(i), [1], max_new_tokens=LONG))) for i in range(3)]
+            await gate.wait()
+            pause = asyncio.create_task(engine.pause(PauseMode.WAIT))
+            closing = asyncio.create_task(engine.close())
+            await asyncio.sleep(0)
+            gate.opened.set()
+            await closing
+            outcomes = await asyncio.gather(*tasks, pause, return_exceptions=True)
+            await engine.close()
+            for call in (engine.generate(lab.request("x", [1])), engine.score(np.ones(3)), engine.resume()):
+                with pytest.raises(EngineError, match="engine-0 was closed"):
+                    await call
+            with pytest.raises(EngineError):
+                await engine.update_weights(lab.updates[1])
+            assert (await engine.status()).version == 0
+            return outcomes, engine._worker.thread
+
+    outcomes, thread = asyncio.run(main())
+    assert all(isinstance(outcome, EngineError) for outcome in outcomes)
+    assert not thread.is_alive()
+
+
+def test_when_the_thread_dies_every_waiter_hears_of_it(lab):
+    async def main():
+        async with lab.engine(slots=1) as engine:
+
+            def broken():
+                raise MemoryError("no more room\nat all")
+
+            await engine.pause(PauseMode.KEEP)
+            tasks = [asyncio.create_task(engine.generate(lab.request(str(i), [1]))) for i in range(3)]
+            await asyncio.sleep(0)
+            engine._worker.batch.step = broken
+            await engine.resume()
+            outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+            with pytest.raises(EngineError):
+                await engine.generate(lab.request("x", [1]))
+            with pytest.raises(EngineError):
+                await engine.update_weights(lab.updates[0])
+            await engine.close()
+            await engine.status()
+        return outcomes
+
+    for outcome in asyncio.run(main()):
+        assert isinstance(outcome, EngineError)
+        assert str(outcome) == "engine-0 died: MemoryError: no more room"
+        assert isinstance(outcome.__cause__, MemoryError)
+
+
+def test_several_event_loops(lab):
+    async def main():
+        async with lab.engine() as engine:
+            found = []
+
+            def elsewhere():
+                found.append(asyncio.run(engine.generate(lab.request("there", [7], max_new_tokens=9, seed=3))))
+
+            thread = threading.Thread(target=elsewhere)
+            thread.start()
+            here = await engine.generate(lab.request("here", [7], max_new_tokens=9, seed=3))
+            await asyncio.to_thread(thread.join, lab.deadline)
+            return here, found[0]
+
+    here, there = asyncio.run(main())
+    np.testing.assert_array_equal(here.token_ids, there.token_ids)

@@ -19,7 +19,7 @@ def train(config: Config) -> int:
         if run.finished:
             print(f"{run.run_dir.root}: this run is finished; raise max_steps to go on, or choose another run_dir")
             return 0
-        signal.signal(signal.SIGTERM, lambda *_: run.interrupt())
+        _on_signals(run.interrupt)
         for _ in run:
             pass
         if run.interrupted:
@@ -32,15 +32,11 @@ def explore(config: Config) -> int:
     """Mode explore: generates until the run ends or SIGTERM comes."""
     from rljax.run import Run
 
-    def on_start(stop: Callable[[], None]) -> None:
-        signal.signal(signal.SIGTERM, lambda *_: stop())
-        signal.signal(signal.SIGINT, lambda *_: stop())
-
     with Run(config, _progress) as run:
         if run.finished:
             print(f"{run.run_dir.root}: this run is finished")
             return 0
-        run.explore(on_start)
+        run.explore(_on_signals)
     print(f"explorer {config.explorer.name}: left; its open claims are handed back")
     return 0
 
@@ -111,6 +107,18 @@ COMMANDS: dict[str, Callable[[Config], int]] = {
     "replay": replay,
     "audit": audit,
 }
+
+
+def _on_signals(stop: Callable[[], None]) -> None:
+    """SIGTERM and Ctrl-C ask to stop; a second Ctrl-C does not ask."""
+
+    def handle(number: int, _frame: object) -> None:
+        print(f"\nrljax: {signal.Signals(number).name}: stopping; what is under way is saved first", file=sys.stderr)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        stop()
+
+    signal.signal(signal.SIGTERM, handle)
+    signal.signal(signal.SIGINT, handle)
 
 
 def _progress(label: str, fraction: float) -> None:

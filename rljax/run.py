@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import dataclasses
 import json
+import threading
 from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -55,7 +56,7 @@ class Run:
         self._db = open_ledger(config, self.run_dir)
         self.model = open_model(config, self.run_dir, progress)
         self._steps: Generator[dict[str, float], None, None] | None = None
-        self._trainer: Trainer | None = None
+        self._stop = threading.Event()
         self._gauges: Gauges = lambda: processes.summed_gauges(self._db, "explorer")
 
     def __enter__(self) -> Run:
@@ -77,13 +78,12 @@ class Run:
 
     @property
     def interrupted(self) -> bool:
-        """Whether `interrupt` ended the training before its last step."""
-        return self._trainer is not None and self._trainer.interrupted
+        """Whether `interrupt` ended the training before its end."""
+        return self._stop.is_set() and not self.finished
 
     def interrupt(self) -> None:
         """Asks the training to save a checkpoint and end. Any thread, any signal handler."""
-        if self._trainer is not None:
-            self._trainer.interrupt()
+        self._stop.set()
 
     def explore(self, on_start: Callable[[Callable[[], None]], None] | None = None) -> None:
         """Explores until the run ends; ``on_start`` is handed a function that asks the explorer to leave.
@@ -98,11 +98,12 @@ class Run:
             thread = ExplorerThread(self._db, self.config.explorer.name, explorer, rewards)
             if on_start is not None:
                 on_start(thread.stop)
-            thread.start()
-            while thread.alive:
-                observers.progress.update(**thread.gauges())
-                observers.progress.waiting(explorer.waiting_for or None)
-                thread.join(1.0)
+            with contextlib.closing(thread):
+                thread.start()
+                while thread.alive:
+                    observers.progress.update(**thread.gauges())
+                    observers.progress.waiting(explorer.waiting_for or None)
+                    thread.join(1.0)
         if thread.error is not None:
             raise thread.error
 
@@ -154,11 +155,13 @@ class Run:
             learner = build_learner(config, self.model, checkpoints, None)
             explorer = self._beside(observers)
             publisher = OrbaxPublisher(self.run_dir.weights)
-            self._trainer = Trainer(config, self.run_dir, db, learner, checkpoints, publisher, observers, self._gauges)
+            trainer = Trainer(
+                config, self.run_dir, db, learner, checkpoints, publisher, observers, self._gauges, self._stop
+            )
             if explorer is not None:
                 parts.enter_context(contextlib.closing(explorer)).start()
             try:
-                yield from self._trainer.steps()
+                yield from trainer.steps()
             except RunFailedError as error:
                 raise (error if explorer is None or explorer.error is None else explorer.error) from None
             except Exception as error:

@@ -1,7 +1,7 @@
 """Reads a published version of the weights as numpy arrays, without JAX.
 
-A version is a directory ``v<version>-<lineage>``: an Orbax checkpoint of ``{hugging_face_name: array}`` (OCDBT and zarr3
-on disk, which tensorstore reads by itself) with a ``manifest.json`` that says what must be in it.
+A version is a directory ``v<version>-<lineage>``: an Orbax checkpoint of ``{hugging_face_name: array}`` (on disk OCDBT
+and zarr3, which tensorstore reads by itself) with a ``manifest.json`` that says what must be in it.
 """
 
 from __future__ import annotations
@@ -138,7 +138,9 @@ def _wait(path: Path, name: str, future: Any) -> Any:
     except (ValueError, OSError, RuntimeError, NotImplementedError) as error:
         if not (path / MANIFEST_NAME).exists():
             raise VersionError(_gone(path)) from error
-        raise VersionError(f"{path}: tensor {name} cannot be read: {_line(error)}; publish the version again") from error
+        raise VersionError(
+            f"{path}: tensor {name} cannot be read: {_line(error)}; publish the version again"
+        ) from error
 
 
 def _check(path: Path, name: str, array: np.ndarray, expected: TensorInfo) -> None:
@@ -157,7 +159,9 @@ def _check(path: Path, name: str, array: np.ndarray, expected: TensorInfo) -> No
 
 
 def _gone(path: Path) -> str:
-    return f"{path} is not there: never published, or withdrawn in the meantime; load a version that the ledger announces"
+    return (
+        f"{path} is not there: never published, or withdrawn in the meantime; load a version that the ledger announces"
+    )
 
 
 def _line(error: Exception) -> str:

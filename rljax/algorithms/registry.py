@@ -31,7 +31,7 @@ Function = TypeVar("Function", bound=Callable[..., object])
 class Advantage(Protocol):
     """Advantages of groups of equal size, from the rewards of their members (float64)."""
 
-    def __call__(
+    def __call__(  # noqa: D102
         self, rewards: Float[np.ndarray, "groups member"], config: AlgorithmConfig, /
     ) -> Float[np.ndarray, "groups member"]: ...
 
@@ -39,7 +39,7 @@ class Advantage(Protocol):
 class PolicyLoss(Protocol):
     """Loss of each token, unweighted, and per-token values whose mean over the trained tokens is logged by name."""
 
-    def __call__(
+    def __call__(  # noqa: D102
         self, inputs: LossInputs, config: AlgorithmConfig, /
     ) -> tuple[Float[Array, "batch time"], dict[str, Float[Array, "batch time"]]]: ...
 
@@ -51,15 +51,15 @@ class Aggregation(Protocol):
     packing, nor on microbatches, nor on the mesh. The weight of a trajectory without trained tokens is not used.
     """
 
-    def __call__(
-        self, token_counts: Int[np.ndarray, "trajectories"], max_response_tokens: int, /
-    ) -> Float[np.ndarray, "trajectories"]: ...
+    def __call__(  # noqa: D102
+        self, token_counts: Int[np.ndarray, " trajectories"], max_response_tokens: int, /
+    ) -> Float[np.ndarray, " trajectories"]: ...
 
 
 class Filter(Protocol):
     """Reason for which a scored group is not trained, or None where it is kept."""
 
-    def __call__(self, group: Group, /) -> str | None: ...
+    def __call__(self, group: Group, /) -> str | None: ...  # noqa: D102
 
 
 class Registry(Generic[Function]):
@@ -148,7 +148,7 @@ def check_names(config: AlgorithmConfig) -> None:
     policy_losses.get(config.pg_variant)
 
 
-def batch_advantages(groups: Sequence[Group], config: AlgorithmConfig) -> Float[np.ndarray, "trajectories"]:
+def batch_advantages(groups: Sequence[Group], config: AlgorithmConfig) -> Float[np.ndarray, " trajectories"]:
     """Advantage of every trajectory, float32, in batch order (group by group, members in order).
 
     Groups of different sizes are handed to the advantage function size by size.
@@ -162,7 +162,7 @@ def batch_advantages(groups: Sequence[Group], config: AlgorithmConfig) -> Float[
     starts = np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.int64)
     for size in np.unique(sizes[sizes > 0]):
         chosen = np.flatnonzero(sizes == size)
-        rewards = np.array([[t.reward for t in groups[index].trajectories] for index in chosen], np.float64)
+        rewards = np.array([[t.reward for t in groups[index].trajectories] for index in chosen.tolist()], np.float64)
         values = np.asarray(estimate(rewards, config))
         if values.shape != rewards.shape or not np.isfinite(values).all():
             raise ValueError(

@@ -100,36 +100,34 @@ class Checkpoints:
         Raises:
             CheckpointError: there is none of that step, or it does not fit `abstract_state`.
         """
-        if step not in self.committed():
-            raise CheckpointError(f"no committed checkpoint of step {step} in {self.directory}; {self._present()}")
-        try:
-            state = ocp.load(self.directory / str(step), abstract_state)
-        except Exception as error:  # Orbax has no common base class for what it raises here
-            raise self._failed("read", step, error) from error
-        for path, want in jax.tree_util.tree_leaves_with_path(abstract_state.params):
-            got = state.params
-            for part in path:
-                got = got[part.key]
-            if got.shape != want.shape:
-                raise self._failed(
-                    "read", step, ValueError(f"{jax.tree_util.keystr(path)}: {got.shape}, not {want.shape}")
-                )
-        return state
+        return self._load(step, abstract_state, abstract_state.params)
 
     def restore_params(self, step: int, abstract_params: Params) -> Params:
-        """Reads the weights alone of a committed checkpoint, float32.
+        """Reads the weights alone of a committed checkpoint, float32, onto one device of this process.
 
         Raises:
             CheckpointError: there is none of that step, or it does not fit `abstract_params`.
         """
-        if step not in self.committed():
-            raise CheckpointError(f"no committed checkpoint of step {step} in {self.directory}; {self._present()}")
+        # Without a sharding Orbax would ask for the devices that wrote the checkpoint.
+        here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+        params = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=here), abstract_params)
         context = _context()
         context.pytree.loading.partial_load = True
+        with context:
+            return self._load(step, {"params": params}, params)["params"]
+
+    def _load(self, step: int, abstract: Any, params: Params) -> Any:
+        if step not in self.committed():
+            raise CheckpointError(f"no committed checkpoint of step {step} in {self.directory}; {self._present()}")
+        path = self.directory / str(step)
         try:
-            with context:
-                return ocp.load(self.directory / str(step), {"params": abstract_params})["params"]
-        except Exception as error:  # as above
+            saved, wanted = _shapes(ocp.metadata(path).metadata["params"]), _shapes(params)
+            differing = sorted(name for name in saved.keys() | wanted.keys() if saved.get(name) != wanted.get(name))
+            if differing:
+                first = differing[0]
+                raise ValueError(f"it is of another model: {first} is {saved.get(first)}, not {wanted.get(first)}")
+            return ocp.load(path, abstract)
+        except Exception as error:  # Orbax has no common base class for what it raises here
             raise self._failed("read", step, error) from error
 
     def metadata(self, step: int) -> dict[str, Any]:
@@ -155,6 +153,10 @@ class Checkpoints:
         for path in self.directory.iterdir():
             if path.is_dir() and not (path.name.isdecimal() and ocp.is_orbax_checkpoint(path)):
                 shutil.rmtree(path)
+
+
+def _shapes(params: Any) -> dict[str, tuple[int, ...]]:
+    return {jax.tree_util.keystr(path): tuple(x.shape) for path, x in jax.tree_util.tree_leaves_with_path(params)}
 
 
 def _context() -> ocp.Context:

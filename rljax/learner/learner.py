@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from rljax.algorithms.registry import aggregations, batch_advantages
+from rljax.algorithms.registry import aggregations, batch_advantages, check_names
 from rljax.config import Config
 from rljax.learner.checkpoints import Checkpoints
 from rljax.learner.packing import Batch, PackedBatch, pack, row_shapes
@@ -61,6 +61,7 @@ class Learner:
         params: Params,
         devices: Sequence[jax.Device] | None = None,
     ) -> None:
+        check_names(config.algorithm)
         self.config = config
         self.architecture = architecture
         mesh_config = config.learner.mesh
@@ -144,7 +145,7 @@ class Learner:
         self.state = replace(self.state, step=self.state.step + 1)
         return {**_summarise(fetched), **_describe(packed)}
 
-    def score(self, token_ids: Int[np.ndarray, "time"]) -> Float[np.ndarray, "time-1"]:
+    def score(self, token_ids: Int[np.ndarray, " time"]) -> Float[np.ndarray, " time-1"]:
         """Log-probability of every token but the first, given those before: temperature 1, untruncated (promise P7)."""
         length = max(_SHORTEST_SCORE, 1 << (len(token_ids) - 1).bit_length())
         padded = np.zeros((2, 1, length), np.int32)
@@ -212,7 +213,7 @@ class Learner:
 def _summarise(updates: Sequence[Mapping[str, np.ndarray]]) -> dict[str, float]:
     if not updates:
         return {"loss": 0.0, "grad_norm": 0.0, _SUMMED: 0.0}
-    reduce = {_LAST: lambda values: values[-1], _LARGEST: max, _SUMMED: sum}
+    reduce: dict[str, Callable[..., Any]] = {_LAST: lambda values: values[-1], _LARGEST: max, _SUMMED: sum}
     return {name: float(reduce.get(name, np.mean)([m[name] for m in updates])) for name in updates[0]}
 
 

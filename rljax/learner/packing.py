@@ -10,6 +10,7 @@ from __future__ import annotations
 import bisect
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import numpy as np
@@ -103,8 +104,8 @@ def row_shapes(row_tokens: int, rows: int, trajectories: int, sequence_shards: i
 
 
 def best_fit_decreasing(
-    lengths: Int[np.ndarray, "segments"], capacity: int
-) -> tuple[Int[np.ndarray, "segments"], Int[np.ndarray, "segments"], Int[np.ndarray, "segments"], int]:
+    lengths: Int[np.ndarray, " segments"], capacity: int
+) -> tuple[Int[np.ndarray, " segments"], Int[np.ndarray, " segments"], Int[np.ndarray, " segments"], int]:
     """Places segments into as few rows as the heuristic finds: longest first, each into the fullest row that fits it.
 
     Uses at most 11/9 of the fewest rows possible (Johnson 1973). The result depends on the lengths alone, ties are
@@ -142,8 +143,8 @@ def best_fit_decreasing(
 
 def pack(
     trajectories: Sequence[Trajectory],
-    advantages: Float[np.ndarray, "trajectories"],
-    weights: Float[np.ndarray, "trajectories"],
+    advantages: Float[np.ndarray, " trajectories"],
+    weights: Float[np.ndarray, " trajectories"],
     shapes: Sequence[RowShape],
 ) -> PackedBatch:
     """Packs the trajectories of one optimizer update. A pure function of its arguments.
@@ -180,8 +181,8 @@ def pack(
     source = np.repeat(starts, spans) + inside
     target = np.repeat(row * shape.length + offset, spans) + inside
 
-    def lay(values: np.ndarray, dtype: type, fill: float = 0) -> np.ndarray:
-        laid = np.full(slots * shape.rows * shape.length, fill, dtype)
+    def lay(values: np.ndarray, dtype: type, fill: float = 0) -> Any:  # numpy here, JAX on the device
+        laid: np.ndarray = np.full(slots * shape.rows * shape.length, fill, dtype)
         laid[target] = values
         return laid.reshape(slots, shape.rows, shape.length)
 
@@ -207,7 +208,7 @@ def pack(
 Placement = tuple[np.ndarray, np.ndarray, np.ndarray, int]
 
 
-def _choose(spans: Int[np.ndarray, "trajectories"], shapes: Sequence[RowShape]) -> tuple[RowShape, Placement]:
+def _choose(spans: Int[np.ndarray, " trajectories"], shapes: Sequence[RowShape]) -> tuple[RowShape, Placement]:
     longest = int(spans.max(initial=0))
     fitting = [shape for shape in shapes if shape.length >= longest]
     if not fitting:

@@ -151,7 +151,7 @@ def make_update(objective: Objective, shardings: tuple[Any, Any]) -> Update:
     def update(params: Params, opt_state: Any, batch: Batch, microbatches: Int[Array, ""]) -> tuple[Params, Any, Sums]:
         loss, gradient, metrics = loss_and_gradient(objective, params, batch, microbatches)
         gradient = jax.lax.with_sharding_constraint(gradient, shardings[0])
-        norm = optax.global_norm(gradient)
+        norm = optax.tree.norm(gradient)
         finite = jnp.isfinite(loss) & jnp.isfinite(norm)
         changes, moved_state = optimizer.update(gradient, opt_state, params)
         moved = optax.apply_updates(params, changes)

@@ -155,10 +155,12 @@ class Database:
                     f"{self.path}: ledger of schema version {found}, this program reads {schema.SCHEMA_VERSION}; "
                     "finish the run with the program that began it, or choose another run_dir"
                 )
-            recorded = RunSpec(**json.loads(run_row(tx).spec))
+            row = run_row(tx)
+            recorded = RunSpec(**json.loads(row.spec))
             if spec is None:
                 return recorded
-            self._check_spec(recorded, spec)
+            if row.claims or row.lineage:  # until something has happened, a config may still be corrected
+                self._check_spec(recorded, spec)
             tx.execute(update(schema.run).values(spec=json.dumps(asdict(spec))))
             return spec
 

@@ -30,9 +30,10 @@ def register(db: Database, name: str, role: str) -> str:
     with db.transaction() as tx:
         found = tx.execute(select(schema.processes).where(p.name == name)).one_or_none()
         if found is not None and _still_alive(found, db):
-            hint = "end it first" if role == "trainer" else "end it first, or set another explorer.name"
+            who, hint = ("a trainer", "") if role == "trainer" else ("an explorer", ", or set another explorer.name")
             raise LedgerError(
-                f"{db.path.parent}: a {role} named {name!r} is alive here (pid {found.pid} on {found.host}); {hint}"
+                f"{db.path.parent}: {who} named {name!r} is alive here (pid {found.pid} on {found.host}); "
+                f"end it first{hint}"
             )
         values = {
             "role": role,
@@ -45,6 +46,9 @@ def register(db: Database, name: str, role: str) -> str:
             "version": -1,
             "gauges": "{}",
         }
+        others = tx.execute(select(p.name).where(p.alive, p.name != name).limit(1)).first()
+        if others is None:  # nobody is left of the run that failed: this is a new try
+            tx.execute(update(schema.run).values(failure=None))
         if found is None:
             tx.execute(insert(schema.processes).values(name=name, **values))
         else:

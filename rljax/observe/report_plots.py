@@ -27,7 +27,7 @@ NICE = [1, 2, 2.5, 5, 10]
 COLOURS = {f"s{i}": f"#f0f0{i:02x}" for i in range(1, 9)} | {"muted": "#f0f0a1", "rule": "#f0f0a2", "bad": "#f0f0a3"}
 SPLIT_COLOURS = {"train": "s1", "wait": "s3", "publish": "s4", "checkpoint": "s2", "other": "s8"}
 
-STYLE: dict[str, Any] = {
+STYLE: Any = {
     "svg.fonttype": "none",
     "svg.hashsalt": "rljax",
     "font.family": "sans-serif",

@@ -34,7 +34,7 @@ class Resources:
     def __init__(
         self, sources: Mapping[str, Source] | None = None, run_dir: Path | None = None, seconds: float = 1.0
     ) -> None:
-        """``sources`` by prefix: ``{"device": f}``, where f gives ``{"memory_mib": 3}``, makes ``device/memory_mib``."""
+        """``sources`` by prefix: where ``f`` gives ``{"memory_mib": 3}``, ``{"device": f}`` makes device/memory_mib."""
         self._sources: dict[str, Source] = {"host": HostGauges(run_dir), **(sources or {})}
         self._complaints = {name: Complaint(log, f"gauges {name}/* are missing") for name in self._sources}
         self._seconds = seconds

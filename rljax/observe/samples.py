@@ -114,7 +114,8 @@ def read_samples(run_dir: Path) -> list[Sample]:
 def _spans(token_ids: np.ndarray, versions: np.ndarray, decode: Decode) -> list[dict[str, Any]]:
     """Decodes from the start to each change of version, so that a character cut by one goes to the later span."""
     changes = (np.flatnonzero(np.diff(versions)) + 1).tolist()
-    spans, before, characters = [], "", 0
+    spans: list[dict[str, Any]] = []
+    before, characters = "", 0
     for begin, end in zip([0, *changes], [*changes, len(token_ids)], strict=True):
         so_far = decode(token_ids[:end].tolist())
         whole = so_far if end == len(token_ids) else so_far.rstrip("\ufffd")

@@ -18,8 +18,8 @@ log = logging.getLogger(__name__)
 QUEUE_ROWS = 1000
 """Rows that may wait for the disk before new ones are lost."""
 
-CLOSE_SECONDS = 5.0
-"""Seconds that closing waits for the last rows."""
+CLOSE_SECONDS = 30.0
+"""Seconds that closing waits for the last rows; on a busy machine the import alone can take ten."""
 
 
 class TensorBoard:

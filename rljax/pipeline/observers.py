@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import platform
 import statistics
+import subprocess
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,6 +27,17 @@ from rljax.pipeline.setup import Model
 
 LEARNER = "learner"
 """The learner's track in the trace."""
+
+
+def run_facts() -> dict[str, str]:
+    """Where this program came from and what it runs on."""
+    devices = jax.local_devices()
+    facts = {"device": f"{len(devices)} × {devices[0].device_kind}", "host": platform.node()}
+    with contextlib.suppress(OSError, subprocess.SubprocessError):  # installed without git: no commit to name
+        command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
+        found = subprocess.run(command, capture_output=True, text=True, timeout=5, check=True)
+        facts["commit"] = found.stdout.strip()
+    return facts
 
 
 def device_memory() -> dict[str, float]:
@@ -112,7 +125,7 @@ class LearnerObservers(Observers):
         self.trace.counter("staleness", time.time(), mean=values["staleness/mean"], max=values["staleness/max"])
 
     def validation(self, version: int, result: Mapping[str, float]) -> None:
-        """A validation has ended. Row 0 of the metrics describes the initial weights; its reward is the validation's."""
+        """A validation has ended. Row 0 describes the initial weights; its reward is that of their validation."""
         row = dict(result)
         if version == 0:
             scores = [value for name, value in result.items() if name.endswith("/score")]
@@ -126,4 +139,4 @@ class LearnerObservers(Observers):
         """Writes the report."""
         if self._config.observe.report:
             with contextlib.suppress(KeyboardInterrupt):
-                write_report(self._root, config, audit)
+                write_report(self._root, config, audit, run_facts())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -53,7 +54,9 @@ class Trainer:
         publisher: Publisher,
         observers: LearnerObservers,
         gauges: Gauges,
+        stop: threading.Event,
     ) -> None:
+        """``stop`` asks the loop to save a checkpoint and end after the step at hand."""
         self._config = config
         self._run = run
         self._db = db
@@ -65,16 +68,7 @@ class Trainer:
         self._probe = probe_tokens(config, learner.architecture)
         self._lineage = 0
         self._pruned = 0
-        self._interrupted = False
-
-    def interrupt(self) -> None:
-        """Asks the loop to save a checkpoint and end after the step at hand. Any thread, any signal handler."""
-        self._interrupted = True
-
-    @property
-    def interrupted(self) -> bool:
-        """Whether `interrupt` ended the run before its last step."""
-        return self._interrupted and self._learner.steps < self._config.max_steps
+        self._stop = stop
 
     def steps(self) -> Iterator[dict[str, float]]:
         """Yields the metrics of each step, until ``max_steps`` or the end of the data.
@@ -88,36 +82,40 @@ class Trainer:
         self._lineage = leases.begin_lineage(self._db, self._learner.steps)
         self._observers.resume(self._learner.steps)
         self._publish(Clock())
-        busy = self._gauges().get("busy_seconds", 0.0)
+        busy = self._engine_busy()
         try:
-            while self._learner.steps < self._config.max_steps and not self._interrupted:
-                clock = Clock()
+            clock = Clock()
+            while self._learner.steps < self._config.max_steps and not self._stop.is_set():
                 batch = self._next_batch(clock)
                 if batch is None:
                     break
                 metrics = self._train(batch, clock)
                 if self._publishes(self._learner.steps):
                     self._publish(clock)
+                before, busy = busy, self._engine_busy()
+                values = self._report(batch, metrics, clock, busy - before)
+                clock = Clock()
+                # After its row is written: no row may be missing of a step that a restart does not train again.
                 self._checkpoint(clock)
-                before, busy = busy, self._gauges().get("busy_seconds", 0.0)
-                yield self._report(batch, metrics, clock, busy - before)
+                yield values
         except GeneratorExit:
-            self._interrupted = True
+            self._stop.set()
             raise
         finally:
-            if self._interrupted:
+            if self._stop.is_set():
                 self._save()
-        if not self._interrupted:
+        if not self._stop.is_set():
             self._finish()
 
     def _next_batch(self, clock: Clock) -> Leased | None:
         begin = since = time.perf_counter()
-        deadline, ready, looked = begin + self._config.wait_timeout, -1, begin
-        while not self._interrupted:
+        deadline, ready, looked, kind = begin + self._config.wait_timeout, -1, begin, "generation"
+        while not self._stop.is_set():
             seen = self._db.notifier.changes
             failpoint("lease")
             found = leases.lease(self._db, self._lineage)
             if isinstance(found, Leased):
+                clock.add(f"wait/{kind}", since)
                 since = clock.add("wait", since)
                 self._observers.span("wait for a batch", since - begin, step=found.step)
                 return found
@@ -132,9 +130,9 @@ class Trainer:
                 processes.bury_dead(self._db)
                 looked = since
             self._wait(found, seen)
-            now = clock.add("wait", since)
-            clock.add(f"wait/{found.kind}", since)
-            since = now
+            kind = found.kind
+            clock.add(f"wait/{kind}", since)
+            since = clock.add("wait", since)
             self._log_validations()
         return None
 
@@ -151,6 +149,11 @@ class Trainer:
         spent = clock.add("train", since) - since
         self._observers.span(f"train step {batch.step}", spent, loss=metrics["loss"])
         return metrics
+
+    def _engine_busy(self) -> float:
+        """Seconds that an engine has computed so far, on average over the engines."""
+        gauges = self._gauges()
+        return gauges.get("busy_seconds", 0.0) / max(gauges.get("engines", 1.0), 1.0)
 
     def _publishes(self, version: int) -> bool:
         return version % self._config.sync_interval == 0 or self._validates(version) or self._is_last(version)
@@ -221,7 +224,8 @@ class Trainer:
             self._publish_for_validation()
         self._save()
         self._await_validations()
-        leases.finish(self._db, self._lineage)
+        if not self._stop.is_set():
+            leases.finish(self._db, self._lineage)
 
     def _save(self) -> None:
         self._checkpoints.wait()
@@ -239,7 +243,7 @@ class Trainer:
 
     def _await_validations(self) -> None:
         deadline = time.perf_counter() + self._config.wait_timeout
-        while (left := validations.unfinished(self._db)) and not self._interrupted:
+        while (left := validations.unfinished(self._db)) and not self._stop.is_set():
             seen = self._db.notifier.changes
             processes.bury_dead(self._db)
             nobody = "" if processes.gauges(self._db, "explorer") else "; no explorer is alive to run them, start one"

@@ -172,7 +172,9 @@ class EmbeddedEngine:
         except EngineError:
             pass
         except TimeoutError:
-            raise EngineError(f"{self.name} did not end within {CLOSE_SECONDS:.0f} s; it hangs in a computation") from None
+            raise EngineError(
+                f"{self.name} did not end within {CLOSE_SECONDS:.0f} s; it hangs in a computation"
+            ) from None
         await asyncio.to_thread(self._worker.thread.join, CLOSE_SECONDS)
 
     def _check(self, request: GenerateRequest) -> None:
@@ -180,8 +182,8 @@ class EmbeddedEngine:
         total = len(prompt) + request.sampling.max_new_tokens
         if total > self._max_length:
             raise RequestError(
-                f"request {request.id}: {len(prompt)} prompt tokens and {request.sampling.max_new_tokens} new ones exceed "
-                f"the engine's context of {self._max_length}; shorten the prompt or the budget"
+                f"request {request.id}: {len(prompt)} prompt tokens and {request.sampling.max_new_tokens} new ones "
+                f"exceed the engine's context of {self._max_length}; shorten the prompt or the budget"
             )
         if request.sampling.stop_strings and self._tokenizer is None:
             raise RequestError(f"request {request.id}: stop strings need a tokenizer, and {self.name} was given none")

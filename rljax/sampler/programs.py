@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +16,9 @@ from rljax.models.transformer import Params, hidden_states
 from rljax.sampler.sampling import request_uniforms, sample
 
 _SCORE_CHUNK = 256  # tokens whose logits exist at once
+
+Either = Any
+"""An array of numpy on the host's side of a program, of JAX within."""
 
 
 class Rows(NamedTuple):
@@ -31,15 +34,15 @@ class Rows(NamedTuple):
         stops: tokens that end the request, filled up with -1.
     """
 
-    token: Int[Array, "slots"]
-    position: Int[Array, "slots"]
-    sampled: Int[Array, "slots"]
-    budget: Int[Array, "slots"]
-    temperature: Float[Array, "slots"]
-    top_k: Int[Array, "slots"]
-    top_p: Float[Array, "slots"]
-    seeds: UInt[Array, "slots 2"]
-    stops: Int[Array, "slots stops"]
+    token: Int[Either, "slots"]
+    position: Int[Either, "slots"]
+    sampled: Int[Either, "slots"]
+    budget: Int[Either, "slots"]
+    temperature: Float[Either, "slots"]
+    top_k: Int[Either, "slots"]
+    top_p: Float[Either, "slots"]
+    seeds: UInt[Either, "slots 2"]
+    stops: Int[Either, "slots stops"]
 
 
 class Decoded(NamedTuple):
@@ -53,11 +56,11 @@ class Decoded(NamedTuple):
         stopped: whether a stop token ended it.
     """
 
-    tokens: Int[Array, "steps slots"]
-    logprobs: Float[Array, "steps slots"]
-    counts: Int[Array, "slots"]
-    budget: Int[Array, "slots"]
-    stopped: Bool[Array, "slots"]
+    tokens: Int[Either, "steps slots"]
+    logprobs: Float[Either, "steps slots"]
+    counts: Int[Either, "slots"]
+    budget: Int[Either, "slots"]
+    stopped: Bool[Either, "slots"]
 
 
 class _Loop(NamedTuple):
@@ -87,9 +90,7 @@ def read_prompts(
 def insert(cache: KVCache, prompts: KVCache, rows: Int[Array, "n"], slots: Int[Array, "n"]) -> KVCache:
     """Copies row ``rows[i]`` of what `read_prompts` made into slot ``slots[i]``; out of range slots are left out."""
     time = min(prompts.length, cache.length)
-    return jax.tree.map(
-        lambda old, new: old.at[:, slots, :time].set(new[:, rows, :time], mode="drop"), cache, prompts
-    )
+    return jax.tree.map(lambda old, new: old.at[:, slots, :time].set(new[:, rows, :time], mode="drop"), cache, prompts)
 
 
 @functools.partial(jax.jit, static_argnames="length")
@@ -104,9 +105,7 @@ def resize(cache: KVCache, sources: Int[Array, "slots"], *, length: int) -> KVCa
     return jax.tree.map(one, cache)
 
 
-@functools.partial(
-    jax.jit, static_argnames=("architecture", "dtype", "steps", "truncate"), donate_argnames="cache"
-)
+@functools.partial(jax.jit, static_argnames=("architecture", "dtype", "steps", "truncate"), donate_argnames="cache")
 def decode(
     params: Params,
     cache: KVCache,
@@ -145,9 +144,7 @@ def decode(
         active = done.budget > 0
         # beyond the cache, nothing is written
         position = jnp.where(active, rows.position + loop.step, cache.length)
-        logits, filled = decode_step(
-            params, architecture, loop.cache, loop.token, position, dtype=jnp.dtype(dtype)
-        )
+        logits, filled = decode_step(params, architecture, loop.cache, loop.token, position, dtype=jnp.dtype(dtype))
         uniforms = request_uniforms(rows.seeds, rows.sampled + loop.step)
         token, logprob = sample(logits, rows.temperature, rows.top_k, rows.top_p, uniforms, truncate=truncate)
         stopped = active & jnp.any(token[:, None] == rows.stops, axis=-1)
@@ -171,9 +168,7 @@ def score(
     """Log-probability at temperature 1 of the token after each position; the last entry means nothing."""
     time = token_ids.shape[1]
     positions = jnp.arange(time, dtype=jnp.int32)[None]
-    hidden = hidden_states(
-        params, architecture, token_ids, positions, jnp.ones_like(token_ids), dtype=jnp.dtype(dtype)
-    )
+    hidden = hidden_states(params, architecture, token_ids, positions, jnp.ones_like(token_ids), dtype=jnp.dtype(dtype))
     targets = jnp.roll(token_ids, -1, axis=1)
     logprobs, _ = token_logprobs(params, architecture, hidden, targets, 1.0, chunk=_SCORE_CHUNK)
     return logprobs[0]

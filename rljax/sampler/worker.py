@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import functools
 import queue
 import threading
 import time
@@ -125,7 +126,7 @@ class Worker:
         self._line.version_changed()
         scores, self._scores = self._scores, []
         for call, token_ids in scores:
-            self._answer(call, lambda _, ids=token_ids: self._score(ids))
+            self._answer(call, functools.partial(self.score, token_ids=token_ids))
 
     def score(self, call: Call, token_ids: np.ndarray) -> Any:
         """Log-probabilities of given tokens, once there are weights."""
@@ -240,10 +241,10 @@ class Worker:
         failure.__cause__ = cause
         with self._inbox_lock:
             self._failure = failure
-        calls = [*self._draining, *(call for call, _ in self._scores)]
+        waiters: list[Call | Job] = [*self._draining, *(call for call, _ in self._scores), *self._jobs.values()]
         while not self._inbox.empty():
-            calls.append(self._inbox.get())
-        for waiter in [*calls, *self._jobs.values()]:
+            waiters.append(self._inbox.get())
+        for waiter in waiters:
             error = EngineError(str(failure))
             error.__cause__ = cause
             self._send(waiter.loop, waiter.future, None, error)

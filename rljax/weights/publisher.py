@@ -44,7 +44,9 @@ class PublishError(RuntimeError):
 class Publisher(Protocol):
     """A channel by which versions reach engines. One process publishes; any number read."""
 
-    def publish(self, version: int, lineage: int, tensors: Mapping[str, jax.Array], *, model: str, dtype: str) -> Path:
+    def publish(
+        self, version: int, lineage: int, tensors: Mapping[str, jax.Array | np.ndarray], *, model: str, dtype: str
+    ) -> Path:
         """Makes a version visible, whole or not at all, and returns the path that a `WeightUpdate` carries.
 
         Args:
@@ -92,7 +94,9 @@ class OrbaxPublisher:
                 f"{self.directory} cannot be used for weights: {error}; choose another run_dir"
             ) from error
 
-    def publish(self, version: int, lineage: int, tensors: Mapping[str, jax.Array], *, model: str, dtype: str) -> Path:
+    def publish(
+        self, version: int, lineage: int, tensors: Mapping[str, jax.Array | np.ndarray], *, model: str, dtype: str
+    ) -> Path:
         """See `Publisher.publish`. A version that is there already is replaced, unless it is the same."""
         final = version_directory(self.directory, version, lineage)
         arrays: dict[str, np.ndarray] = jax.device_get(dict(tensors))

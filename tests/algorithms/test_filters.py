@@ -7,7 +7,13 @@ from rljax.trajectory import Group, TaskId, Trajectory
 
 @pytest.mark.parametrize(
     ("rewards", "reason"),
-    [([0, 0], "group_variance"), ([0.1] * 3, "group_variance"), ([1], "group_variance"), ([0, 1e-9], None), ([0, 1, 0], None)],
+    [
+        ([0, 0], "equal rewards"),
+        ([0.1] * 3, "equal rewards"),
+        ([1], "equal rewards"),
+        ([0, 1e-9], None),
+        ([0, 1, 0], None),
+    ],
 )
 def test_group_variance(rewards: list[float], reason: str | None) -> None:
     one = np.zeros(1, np.int32)

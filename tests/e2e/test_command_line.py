@@ -129,7 +129,7 @@ def test_second_trainer_is_refused(tmp_path: Path, cache: Path) -> None:
     wait_until(lambda: query(tmp_path / "run", living) == [(1,)], "the first trainer", first)
     second = run(tmp_path / "run", cache, "max_steps=400", "eval_steps=none")
     assert second.returncode == 1
-    assert "a trainer named 'trainer' is alive here" in second.stderr
+    assert "trainer named 'trainer' is alive here" in second.stderr
     first.send_signal(signal.SIGTERM)
     assert first.wait(timeout=100) == 0
 

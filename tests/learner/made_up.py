@@ -30,7 +30,9 @@ MAX_PROMPT, MAX_RESPONSE = 8, 16
 def make_config(**changes: Any) -> Config:
     """A config of this directory's size: 16 trajectories a batch, 4 a group."""
     algorithm = AlgorithmConfig(**changes.pop("algorithm", {}))
-    model = ModelConfig(**{"max_prompt_tokens": MAX_PROMPT, "max_response_tokens": MAX_RESPONSE, **changes.pop("model", {})})
+    model = ModelConfig(
+        **{"max_prompt_tokens": MAX_PROMPT, "max_response_tokens": MAX_RESPONSE, **changes.pop("model", {})}
+    )
     optimizer = OptimizerConfig(**{"learning_rate": 1e-2, **changes.pop("optimizer", {})})
     mesh = MeshConfig(**changes.pop("mesh", {}))
     learner = LearnerConfig(
@@ -70,7 +72,11 @@ def make_groups(seed: int = 0, groups: int = 4, size: int = 4, **fields: Any) ->
         prompt = int(rng.integers(1, MAX_PROMPT + 1))
         members = [
             make_trajectory(
-                rng, prompt, int(rng.integers(1, MAX_RESPONSE + 1)), float(rng.integers(0, 3)), float(rng.choice([0.7, 1.0]))
+                rng,
+                prompt,
+                int(rng.integers(1, MAX_RESPONSE + 1)),
+                float(rng.integers(0, 3)),
+                float(rng.choice([0.7, 1.0])),
             )
             for _ in range(size)
         ]
@@ -86,6 +92,8 @@ def trajectories_of(groups: list[Group]) -> list[Trajectory]:
 def relative_error(got: Any, expected: Any) -> float:
     """Over all tensors of two trees: the largest error of a tensor over its largest magnitude."""
     errors = jax.tree.map(
-        lambda g, e: np.abs(np.asarray(g, np.float64) - np.asarray(e)).max() / np.abs(np.asarray(e)).max(), got, expected
+        lambda g, e: np.abs(np.asarray(g, np.float64) - np.asarray(e)).max() / np.abs(np.asarray(e)).max(),
+        got,
+        expected,
     )
     return float(max(jax.tree.leaves(errors)))

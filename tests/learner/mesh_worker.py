@@ -1,4 +1,4 @@
-"""Run by the tests in a process of its own with eight fake CPU devices: ``python -m tests.learner.mesh_worker WHAT DIRECTORY``."""
+"""Run by the tests with eight fake CPU devices: ``python -m tests.learner.mesh_worker WHAT DIRECTORY``."""
 
 from __future__ import annotations
 

@@ -11,6 +11,7 @@ import pytest
 
 from rljax.learner.checkpoints import Checkpoints
 from rljax.learner.learner import Learner
+from rljax.models.transformer import abstract_params
 from tests.learner.made_up import ARCHITECTURE, make_config, make_groups, make_params
 
 
@@ -46,6 +47,9 @@ def test_a_checkpoint_of_eight_devices_is_restored_onto_one(tmp_path: Path) -> N
     for leaf, name in zip(leaves, saved.files, strict=True):
         np.testing.assert_array_equal(np.asarray(leaf), saved[name])
     assert learner.steps == 1
+    params = Checkpoints(tmp_path / "checkpoints", keep=1).restore_params(1, abstract_params(ARCHITECTURE))
+    for leaf, expected in zip(jax.tree.leaves(params), jax.tree.leaves(learner.state.params), strict=True):
+        np.testing.assert_array_equal(np.asarray(leaf), np.asarray(expected))
     # and what eight devices computed is what one does
     alone = Learner(make_config(), ARCHITECTURE, make_params())
     assert alone.train(make_groups(0))["loss"] == pytest.approx(metrics["loss"], rel=1e-5)

@@ -2,12 +2,12 @@ import time
 
 import numpy as np
 import pytest
-from tests.learner.made_up import make_groups, make_trajectory, trajectories_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rljax.learner.packing import PackedBatch, RowShape, best_fit_decreasing, pack, row_shapes
 from rljax.trajectory import Trajectory
+from tests.learner.made_up import make_groups, make_trajectory, trajectories_of
 
 SHAPES = (RowShape(32, 2, 8), RowShape(16, 4, 4), RowShape(8, 8, 2))
 

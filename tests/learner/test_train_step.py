@@ -34,7 +34,9 @@ def evaluate(config: Config, groups: list[Group], shape: int = 0, **rows: int) -
     weights = aggregations.get(config.algorithm.aggregation)(counts, MAX_RESPONSE)
     shapes = row_shapes(**{"row_tokens": 24, "rows": 2, "trajectories": 16, **rows})
     packed = pack(trajectories, advantages, weights, shapes[shape : shape + 1])
-    loss, gradient, metrics = compiled(config.algorithm.pg_variant, config.model)(PARAMS, packed.batch, packed.microbatches)
+    loss, gradient, metrics = compiled(config.algorithm.pg_variant, config.model)(
+        PARAMS, packed.batch, packed.microbatches
+    )
     assert loss.dtype == jnp.float32
     return float(loss), gradient, {name: float(value) for name, value in metrics.items()}
 
@@ -50,7 +52,9 @@ def compiled(variant: str, model: ModelConfig) -> Any:
 def separate(variant: str) -> Any:
     """Summed token losses of one trajectory in a row of its own, whole logits, nothing shared but the model."""
 
-    def one(params: Params, ids: jax.Array, mask: jax.Array, behaviour: jax.Array, heat: float, advantage: float) -> jax.Array:
+    def one(
+        params: Params, ids: jax.Array, mask: jax.Array, behaviour: jax.Array, heat: float, advantage: float
+    ) -> jax.Array:
         time = jnp.arange(ids.shape[1])[None]
         hidden = hidden_states(params, ARCHITECTURE, ids, time, jnp.ones_like(ids))
         logits = (hidden[0] @ output_head(params, ARCHITECTURE))[:-1] / heat
@@ -140,7 +144,9 @@ def test_ratios_are_made_of_the_recorded_log_probabilities(variant: str) -> None
     planted = []
     for t in groups[0].trajectories:
         planted.append(dataclasses.replace(t, logprobs=np.where(t.loss_mask, t.logprobs - 0.05, 0).astype(np.float32)))
-    other_loss, other_gradient, other_metrics = evaluate(config, [dataclasses.replace(groups[0], trajectories=tuple(planted))])
+    other_loss, other_gradient, other_metrics = evaluate(
+        config, [dataclasses.replace(groups[0], trajectories=tuple(planted))]
+    )
     assert abs(other_loss - loss) > 1e-4
     assert relative_error(other_gradient, gradient) > 1e-3
     # every ratio is exp(0.05) times what it was
@@ -210,7 +216,9 @@ def test_bf16_computes_in_bf16_and_accumulates_in_fp32() -> None:
     loss, gradient, _ = evaluate(make_config(model={"dtype": "bf16"}), groups)
     expected_loss, expected_gradient, _ = evaluate(make_config(), groups)
     assert {g.dtype for g in jax.tree.leaves(gradient)} == {jnp.dtype("float32")}
-    cosine = sum(float(jnp.vdot(a, b)) for a, b in zip(*map(jax.tree.leaves, (gradient, expected_gradient)), strict=True))
+    cosine = sum(
+        float(jnp.vdot(a, b)) for a, b in zip(*map(jax.tree.leaves, (gradient, expected_gradient)), strict=True)
+    )
     norms = [np.sqrt(sum(float(jnp.vdot(a, a)) for a in jax.tree.leaves(g))) for g in (gradient, expected_gradient)]
     assert cosine / norms[0] / norms[1] > 0.99
     assert loss == pytest.approx(expected_loss, rel=0.1, abs=0.02)

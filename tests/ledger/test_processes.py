@@ -29,7 +29,7 @@ def a_dead_pid() -> int:
 
 def test_an_alive_process_refuses_a_second_of_its_name(tmp_path: Path) -> None:
     bench = Bench(tmp_path, make_spec())
-    with pytest.raises(LedgerError, match=r"an? explorer named 'e' is alive here \(pid \d+ on .*explorer\.name") as info:
+    with pytest.raises(LedgerError, match=r"an explorer named 'e' is alive here \(pid \d+ on .*explorer\.name") as info:
         processes.register(bench.db, "e", "explorer")
     assert "\n" not in str(info.value)
     processes.register(bench.db, "trainer", "trainer")

@@ -61,7 +61,7 @@ def test_two_explorers_may_both_publish_the_initial_weights(tmp_path: Path) -> N
 
 
 def test_versions_are_deleted_once_nobody_needs_them(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, make_spec(alpha=0, b=1))
+    bench = Bench(tmp_path, make_spec(alpha=4, b=1))
     for validate in (True, False, False, False):
         step(bench, validate)
         processes.heartbeat(bench.db, "e", bench.token, version=2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 import time
 from html.parser import HTMLParser
@@ -88,7 +89,8 @@ def row(step: int) -> dict[str, float | None]:
     }
 
 
-def checked(path: Path) -> str:
+def checked(path: Path | None) -> str:
+    assert path is not None
     page = path.read_text(encoding="utf-8")
     checker = Checker()
     checker.feed(page)
@@ -168,10 +170,18 @@ def test_spoilt_data_spoils_its_section_only(tmp_path: Path) -> None:
     MetricsLog(tmp_path).write(1, row(1))
     (tmp_path / "config.json").write_text("{")
     (tmp_path / "audit.json").write_text(json.dumps(AUDIT | {"dropped": 7, "staleness_histogram": {"x": 1}}))
-    page = write_report(tmp_path).read_text()
+    write_report(tmp_path)
+    page = (tmp_path / "report.html").read_text()
     assert "section “audit” could not be written" in page
     assert "Could not be drawn" in page
     assert page.count("<svg") == 8
+
+
+def test_a_page_that_cannot_be_written_stops_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "report.html").mkdir()
+    with caplog.at_level(logging.WARNING):
+        assert write_report(tmp_path) is None
+    assert "report.html was not written" in caplog.text
 
 
 def data(rows: list[dict[str, Any]], config: dict[str, Any] | None = None) -> RunData:
@@ -182,6 +192,7 @@ def test_one_more_engine_by_hand() -> None:
     # Two engines share 6 s of work a step, G = 3; training takes T = 2.
     rows = [{"step": i, "time/step": 4.0, "time/train": 2.0, "time/engine_busy": 6.0} for i in range(1, 11)]
     rows[0] |= {"time/train": 60.0}  # compiles
+    rows.insert(0, {"step": 0, "time/step": 9.0, "reward/mean": 0.5})  # the initial weights' validation
     now, one_more, two_more = outlooks(data(rows, {"sidecar": {"num_engines": 2}}))
     assert (now.engines, now.generation, now.training, now.least_step) == (2, 3.0, 2.0, 3.0)
     assert now.over_turns == pytest.approx(5 / 3)
@@ -189,6 +200,7 @@ def test_one_more_engine_by_hand() -> None:
     assert one_more.over_turns == 2.0
     assert (two_more.least_step, two_more.gain) == (2.0, 1.5)
     assert outlooks(data([])) == []
+    assert data(rows).values("reward/mean") == []
 
 
 def test_waits_and_time_split_by_hand() -> None:

@@ -153,6 +153,16 @@ def test_a_disk_that_fails_is_said_once(tmp_path: Path, caplog: pytest.LogCaptur
     assert "trace.json" in caplog.text
 
 
+def test_a_trace_that_cannot_be_written_stops_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    trace = Trace(part_path(tmp_path, "e"), 100)
+    trace.instant("t", "x", T)
+    trace.close()
+    (tmp_path / "trace.json").mkdir()
+    with caplog.at_level(logging.WARNING):
+        assert merge_traces(tmp_path) is None
+    assert "trace.json was not written" in caplog.text
+
+
 def test_many_threads_lose_nothing(tmp_path: Path) -> None:
     trace = Trace(part_path(tmp_path, "e"), 100_000, flush_seconds=0.01)
 

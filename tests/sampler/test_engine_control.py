@@ -39,7 +39,7 @@ def test_stop_token_is_included(lab):
         stopped = whole(lab, lab.request("a", [4], max_new_tokens=LONG, seed=5, stop_token_ids=(stop,)))
         assert stopped.token_ids.tolist() == tokens[:end]
         assert stopped.finish_reason == "stop"
-    many = tuple(range(61, 200)) + (tokens[2],)  # more than a row holds at first
+    many = (*range(61, 200), tokens[2])  # more than a row holds at first
     assert whole(lab, lab.request("a", [4], max_new_tokens=LONG, seed=5, stop_token_ids=many)).finish_reason == "stop"
 
 
@@ -289,7 +289,9 @@ def test_close_ends_everything(lab):
     async def main():
         gate = lab.gate(decodes=2)
         async with lab.engine(slots=1, trace=gate) as engine:
-            tasks = [asyncio.create_task(engine.generate(lab.request(str(i), [1], max_new_tokens=LONG))) for i in range(3)]
+            tasks = [
+                asyncio.create_task(engine.generate(lab.request(str(i), [1], max_new_tokens=LONG))) for i in range(3)
+            ]
             await gate.wait()
             pause = asyncio.create_task(engine.pause(PauseMode.WAIT))
             closing = asyncio.create_task(engine.close())

@@ -40,7 +40,9 @@ def test_neighbours_slots_and_steps_do_not_matter(lab, probes, alone, slots, dec
         rng = np.random.default_rng(slots)
         async with lab.engine(slots=slots, decode_steps=decode_steps) as engine:
             noise = [
-                lab.request(f"n{i}", rng.integers(0, 61, rng.choice([2, 16, 27])), max_new_tokens=int(rng.integers(1, 30)))
+                lab.request(
+                    f"n{i}", rng.integers(0, 61, rng.choice([2, 16, 27])), max_new_tokens=int(rng.integers(1, 30))
+                )
                 for i in range(40)
             ]
             order = [*noise[:20], *probes[::-1], *noise[20:]]

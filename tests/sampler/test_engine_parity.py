@@ -32,7 +32,8 @@ def test_recorded_logprobs_are_the_full_forward_passes(lab, temperature):
     async def main():
         async with lab.engine() as engine:
             requests = [
-                lab.request(str(i), p, temperature=temperature, max_new_tokens=40, seed=i) for i, p in enumerate(PROMPTS)
+                lab.request(str(i), p, temperature=temperature, max_new_tokens=40, seed=i)
+                for i, p in enumerate(PROMPTS)
             ]
             return await asyncio.gather(*map(engine.generate, requests))
 
@@ -70,9 +71,7 @@ def test_the_first_token_follows_the_models_distribution(lab):
 
     async def main():
         async with lab.engine(slots=512, decode_steps=1) as engine:
-            requests = [
-                lab.request(str(i), [8, 3], temperature=0.3, max_new_tokens=1, seed=i) for i in range(draws)
-            ]
+            requests = [lab.request(str(i), [8, 3], temperature=0.3, max_new_tokens=1, seed=i) for i in range(draws)]
             return await asyncio.gather(*map(engine.generate, requests))
 
     counts = np.bincount([int(c.token_ids[0]) for c in asyncio.run(main())], minlength=61)

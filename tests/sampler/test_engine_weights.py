@@ -188,7 +188,9 @@ def test_a_version_that_does_not_load_changes_nothing(lab, damage):
     async def main():
         async with lab.engine() as engine:
             task = asyncio.create_task(engine.generate(lab.request("a", [4], max_new_tokens=LONG, seed=2)))
-            with pytest.raises(WeightUpdateError, match=rf"did not load version 5 .* keeps version 0: .*{line}") as error:
+            with pytest.raises(
+                WeightUpdateError, match=rf"did not load version 5 .* keeps version 0: .*{line}"
+            ) as error:
                 await engine.update_weights(WeightUpdate(5, 1, str(path)))
             assert "\n" not in str(error.value)
             completion = await task

@@ -8,8 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from rljax.sampler.sampling import request_uniforms, sample, truncated
 from scipy import stats
+
+from rljax.sampler.sampling import request_uniforms, sample, truncated
 
 LOGITS = np.random.default_rng(0).normal(size=(6, 300)).astype(np.float32) * 3
 jitted = jax.jit(sample, static_argnames="truncate")
@@ -46,7 +47,9 @@ def draw(logits, temperature=1.0, top_k=0, top_p=1.0, seeds=None, index=0, trunc
 
 
 @pytest.mark.parametrize("temperature", [0.3, 0.7, 1.0, 1.7])
-@pytest.mark.parametrize(("top_k", "top_p"), [(0, 1.0), (1, 1.0), (5, 1.0), (0, 0.9), (0, 0.1), (40, 0.8), (1000, 0.999)])
+@pytest.mark.parametrize(
+    ("top_k", "top_p"), [(0, 1.0), (1, 1.0), (5, 1.0), (0, 0.9), (0, 0.1), (40, 0.8), (1000, 0.999)]
+)
 def test_log_probabilities_renormalise(temperature, top_k, top_p):
     tokens, logprobs = draw(LOGITS, temperature, top_k, top_p)
     for row, token, logprob in zip(LOGITS, tokens, logprobs, strict=True):
@@ -77,7 +80,9 @@ def test_greedy_is_argmax_with_raw_log_probabilities():
 
 
 @pytest.mark.parametrize("vocabulary", [5, 128, 300])
-@pytest.mark.parametrize(("temperature", "top_k", "top_p"), [(1.0, 0, 1.0), (0.7, 0, 1.0), (1.5, 0, 0.9), (1.0, 4, 1.0)])
+@pytest.mark.parametrize(
+    ("temperature", "top_k", "top_p"), [(1.0, 0, 1.0), (0.7, 0, 1.0), (1.5, 0, 0.9), (1.0, 4, 1.0)]
+)
 def test_empirical_distribution(vocabulary, temperature, top_k, top_p):
     draws = 20_000
     logits = np.random.default_rng(vocabulary).normal(size=vocabulary).astype(np.float32) * 2

@@ -13,8 +13,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 from orbax.checkpoint import v1 as ocp
-from rljax.weights.publisher import OrbaxPublisher
 
+from rljax.weights.publisher import OrbaxPublisher
 from sidecar import versions
 from sidecar.versions import MANIFEST_NAME, VersionError, checksum, read_manifest, read_version
 
@@ -84,7 +84,9 @@ def test_missing_version(tmp_path):
             read(tmp_path / "v9-1")
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{", '{"format": 99}', '{"format": 1}', '{"format": 1, "tensors": {"a": 1}}'])
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{", '{"format": 99}', '{"format": 1}', '{"format": 1, "tensors": {"a": 1}}']
+)
 def test_damaged_manifest(published, text):
     (published / MANIFEST_NAME).write_text(text)
     with pytest.raises(VersionError, match=MANIFEST_NAME):

@@ -10,9 +10,9 @@ from pathlib import Path
 import jax.numpy as jnp
 import numpy as np
 import pytest
+
 from rljax.weights import publisher
 from rljax.weights.publisher import OrbaxPublisher, PublishError
-
 from sidecar.versions import VersionError, read_version
 
 TENSORS = {"a": jnp.arange(6, dtype=jnp.float32).reshape(2, 3), "b.weight": jnp.ones(4, jnp.float32)}
@@ -56,7 +56,9 @@ def test_a_failed_write_is_one_line_and_leaves_nothing(tmp_path, monkeypatch):
 
     channel = OrbaxPublisher(tmp_path)
     monkeypatch.setattr(publisher, "_save", full)
-    with pytest.raises(PublishError, match=r"version 1 cannot be published to .*v1-1: .*No space left.*; free") as error:
+    with pytest.raises(
+        PublishError, match=r"version 1 cannot be published to .*v1-1: .*No space left.*; free"
+    ) as error:
         channel.publish(1, 1, TENSORS, model="", dtype="fp32")
     assert "\n" not in str(error.value)
     assert list(tmp_path.iterdir()) == []

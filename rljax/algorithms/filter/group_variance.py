@@ -12,4 +12,4 @@ def group_variance(group: Group) -> str | None:
 
     Reference: dynamic sampling of Yu et al. 2025 (DAPO), https://arxiv.org/abs/2503.14476.
     """
-    return "group_variance" if len({t.reward for t in group.trajectories}) < 2 else None
+    return "equal rewards" if len({t.reward for t in group.trajectories}) < 2 else None

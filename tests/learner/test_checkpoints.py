@@ -1,0 +1,138 @@
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rljax.learner.checkpoints import CheckpointError, Checkpoints
+from rljax.learner.state import TrainState
+
+
+def make_state(seed: int, size: int = 64) -> TrainState:
+    keys = jax.random.split(jax.random.key(seed), 3)
+    params = {
+        "embedding": jax.random.normal(keys[0], (size, size)),
+        "layers": {"up": jax.random.normal(keys[1], (2, size))},
+    }
+    return TrainState(params, ({"mu": jax.random.normal(keys[2], (size,))}, jnp.int32(seed)), step=seed)
+
+
+def abstract(state: TrainState) -> TrainState:
+    return jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding) if isinstance(x, jax.Array) else 0, state
+    )
+
+
+def assert_same(got: TrainState, expected: TrainState) -> None:
+    assert jax.tree.structure(got) == jax.tree.structure(expected)
+    for g, e in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_array_equal(np.asarray(g), np.asarray(e))
+        assert np.asarray(g).dtype == np.asarray(e).dtype
+
+
+def test_what_is_restored_is_what_was_saved_bit_for_bit(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path / "checkpoints", keep=2)
+    assert checkpoints.latest() is None
+    state = make_state(3)
+    state.params["layers"]["up"] = state.params["layers"]["up"].at[0, :3].set([jnp.inf, -0.0, 1e-42])
+    checkpoints.save(3, state, {"lineage": 7, "digest": "abc"})
+    checkpoints.wait()
+    assert checkpoints.latest() == 3
+    assert checkpoints.metadata(3) == {"lineage": 7, "digest": "abc"}
+    assert_same(checkpoints.restore(3, abstract(state)), state)
+    assert Checkpoints(tmp_path / "checkpoints", keep=2).committed() == [3]
+
+
+def test_a_save_is_not_corrupted_by_the_training_that_donates_its_state(tmp_path: Path) -> None:
+    """Orbax writes in the background while the buffers that it writes from are donated again and again."""
+    overwrite = jax.jit(lambda tree: jax.tree.map(lambda x: x * 1.5 + 1, tree), donate_argnums=0)
+    for trial in range(3):
+        checkpoints = Checkpoints(tmp_path / str(trial), keep=1)
+        state = make_state(trial, size=1500)
+        expected = jax.tree.map(np.array, state)
+        shapes = abstract(state)
+        checkpoints.save(trial, state, {})
+        params = state.params
+        for _ in range(20):
+            params = overwrite(params)
+        jax.block_until_ready(params)
+        checkpoints.wait()
+        assert_same(checkpoints.restore(trial, shapes), expected)
+
+
+_DIES_WHILE_SAVING = """
+import os, sys
+from pathlib import Path
+from rljax.learner.checkpoints import Checkpoints
+from tests.learner.test_checkpoints import make_state
+checkpoints = Checkpoints(Path(sys.argv[1]), keep=3)
+checkpoints.save(1, make_state(1), {})
+checkpoints.save(2, make_state(2, size=4000), {})
+os._exit(9)
+"""
+
+
+def test_only_committed_checkpoints_count(tmp_path: Path) -> None:
+    run = [sys.executable, "-c", _DIES_WHILE_SAVING, str(tmp_path)]
+    assert subprocess.run(run, cwd=Path(__file__).parents[2], timeout=300).returncode == 9
+    left = sorted(path.name for path in tmp_path.iterdir())
+    assert len(left) == 2, f"the second save left something behind: {left}"
+    checkpoints = Checkpoints(tmp_path, keep=3)
+    assert checkpoints.committed() == [1]
+    assert checkpoints.latest() == 1
+    with pytest.raises(CheckpointError, match=r"no committed checkpoint of step 2 in .*; committed there: 1"):
+        checkpoints.restore(2, abstract(make_state(2)))
+    assert_same(checkpoints.restore(1, abstract(make_state(1))), make_state(1))
+    # what the crash left behind is gone with the next save, and its step can be saved again
+    checkpoints.save(2, make_state(2), {})
+    checkpoints.wait()
+    assert sorted(os.listdir(tmp_path)) == ["1", "2"]
+
+
+def test_a_save_under_way_does_not_count(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=3)
+    checkpoints.save(1, make_state(1, size=3000), {})
+    during = checkpoints.committed()
+    checkpoints.wait()
+    assert (during, checkpoints.committed()) == ([], [1])
+
+
+def test_old_checkpoints_go_once_a_newer_one_is_committed(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=2)
+    for step in (5, 10, 15, 20):
+        checkpoints.save(step, make_state(step), {"step": step})
+        assert len(checkpoints.committed()) >= min(step // 5 - 1, 2)
+    checkpoints.wait()
+    assert checkpoints.committed() == [15, 20]
+    assert sorted(os.listdir(tmp_path)) == ["15", "20"]
+
+
+def test_a_step_can_be_saved_again(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=1)
+    for seed in (1, 2):
+        checkpoints.save(5, make_state(seed), {"seed": seed})
+    checkpoints.wait()
+    assert checkpoints.metadata(5) == {"seed": 2}
+    assert_same(checkpoints.restore(5, abstract(make_state(2))), make_state(2))
+
+
+def test_another_models_checkpoint_is_refused_in_one_line(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=1)
+    checkpoints.save(1, make_state(1), {})
+    checkpoints.wait()
+    with pytest.raises(
+        CheckpointError, match=r"could not read the checkpoint of step 1 .*another model: \['embedding'\] is \(64, 64\)"
+    ) as caught:
+        checkpoints.restore(1, abstract(make_state(1, size=32)))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_directory_that_cannot_be_written_fails_at_once(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    checkpoints = Checkpoints(tmp_path / "file" / "checkpoints", keep=1)
+    with pytest.raises(CheckpointError, match=r"could not write the checkpoint of step 1 in .*file/checkpoints"):
+        checkpoints.save(1, make_state(1), {})

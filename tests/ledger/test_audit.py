@@ -1,0 +1,106 @@
+"""The audit is believed only because it finds what is wrong: each test spoils a balanced ledger by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rljax.ledger import claims
+from rljax.ledger.audit import audit
+from tests.ledger.builders import Bench, make_spec
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    """Two steps of two groups, α=1: step 0 on version 0, step 1 on tokens of versions 0 and 1. Two more are ready, one
+    of the last two is filtered and one dropped.
+    """
+    bench = Bench(tmp_path, make_spec(alpha=1, b=2))
+    first = bench.claim()
+    bench.store(first[0], 0, 0, 0)
+    bench.store(first[1], 0)
+    bench.indices()
+    bench.trained()
+    bench.store(first[2], 0, 0, 1)
+    bench.store(first[3], 1)
+    bench.indices()
+    bench.trained()
+    second = bench.claim()
+    bench.store(second[0])
+    claims.settle(bench.db, second[1], "filtered", "group_variance: dull")
+    claims.settle(bench.db, second[2], "dropped", "timeout")
+    return bench
+
+
+def spoil(bench: Bench, sql: str, parameters: Sequence[Any] = ()) -> list[str]:
+    with bench.db.transaction() as tx:
+        tx.exec_driver_sql(sql, tuple(parameters))
+    report = audit(bench.db)
+    assert report["balanced"] is False
+    return list(report["problems"])
+
+
+def test_the_numbers_of_a_balanced_run(bench: Bench) -> None:
+    report = audit(bench.db)
+    assert report["balanced"] is True
+    assert report["problems"] == []
+    wanted = {
+        "claimed": 8,
+        "trained": 4,
+        "open": 2,
+        "open_by_state": {"claimed": 1, "ready": 1},
+        "dropped": {"timeout": 1},
+        "filtered": {"group_variance: dull": 1},
+        "trained_twice": 0,
+        "steps": 2,
+        "max_staleness": 1,
+        "staleness_bound": 1,
+        "staleness_histogram": {"0": 6, "1": 2},
+        "versions": {"announced": 3, "withdrawn": 0, "newest": 2},
+        "retired": 0,
+        "gaps": {},
+    }
+    assert {key: report[key] for key in wanted} == wanted
+
+
+def test_an_empty_ledger_balances(tmp_path: Path) -> None:
+    report = audit(Bench(tmp_path, make_spec(), learner=False).db)
+    assert (report["balanced"], report["claimed"], report["versions"]["newest"]) == (True, 0, -1)
+
+
+def test_a_group_trained_twice_is_found(bench: Bench) -> None:
+    problems = spoil(bench, "UPDATE batches SET group_id=1 WHERE step=1 AND position=0")
+    assert "1 groups were trained twice" in problems
+    assert "1 groups are marked trained and in no batch, or the reverse" in problems
+    assert audit(bench.db)["trained_twice"] == 1
+
+
+def test_a_row_that_vanished_is_found(bench: Bench) -> None:
+    assert spoil(bench, "DELETE FROM groups WHERE id=6") == ["tasks were issued and have no row: {'a': [5]}"]
+
+
+def test_a_state_that_nobody_knows_is_found(bench: Bench) -> None:
+    assert spoil(bench, "UPDATE groups SET state='lost' WHERE id=6") == ["8 groups were claimed, but 7 are accounted for"]
+
+
+def test_a_missing_batch_is_found(bench: Bench) -> None:
+    problems = spoil(bench, "DELETE FROM batches WHERE step=0")
+    assert "the surviving batches are not those of steps 0 to 1" in problems
+
+
+def test_a_short_batch_is_found(bench: Bench) -> None:
+    assert "steps [1] did not train 2 groups" in spoil(bench, "DELETE FROM batches WHERE step=1 AND position=1")
+
+
+def test_a_token_beyond_the_bound_is_found(bench: Bench) -> None:
+    problems = spoil(bench, "UPDATE batches SET step=5 WHERE step=1")
+    assert "a token was 5 steps stale, the bound is 1" in problems
+
+
+def test_a_token_from_the_future_is_found(bench: Bench) -> None:
+    counts = '{"3": 1}'
+    problems = spoil(bench, "UPDATE batches SET version_counts=? WHERE step=0 AND position=0", [counts])
+    assert problems == ["a token was trained by a step older than its weights"]

@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from rljax.sampler.requests import Job, end_of_text
+from sidecar.protocol import GenerateRequest, SamplingParams
+
+
+class Bytes:
+    """Decodes a token as a byte; text may be incomplete in the middle of a character."""
+
+    def decode(self, token_ids, **options):
+        return bytes(token_ids).decode(errors="replace")
+
+
+@pytest.mark.parametrize("old", range(9))
+def test_the_end_does_not_depend_on_how_many_tokens_come_at_once(old):
+    tokens = list(b"one, two, three")
+    assert end_of_text(tokens, old, ("four", "two,"), Bytes()) == 9
+
+
+def test_the_first_of_several_ends_it():
+    tokens = list(b"abcdefgh")
+    assert end_of_text(tokens, 0, ("fg", "de"), Bytes()) == 5
+    assert end_of_text(tokens, 0, ("x", "a"), Bytes()) == 1
+    assert end_of_text(tokens, 0, ("xyz",), Bytes()) is None
+
+
+def test_characters_of_several_tokens():
+    tokens = list("naïve 🙂 end".encode())
+    assert end_of_text(tokens, 5, ("🙂",), Bytes()) == len("naïve 🙂".encode())
+
+
+def test_completion():
+    job = Job(GenerateRequest("a", np.asarray([7, 8]), SamplingParams(max_new_tokens=5)), 0, None, None)
+    assert job.completion("abort").versions.shape == (0,)
+    job.extend([1, 2], [-0.5, -1.0], 3)
+    job.extend([4], [-2.0], 5)
+    assert job.sequence().tolist() == [7, 8, 1, 2, 4]
+    assert job.budget == 2
+    completion = job.completion("length")
+    assert completion.token_ids.tolist() == [1, 2, 4]
+    assert completion.logprobs.tolist() == [-0.5, -1.0, -2.0]
+    assert completion.versions.tolist() == [3, 3, 5]
+    assert completion.versions.dtype == np.int32

@@ -129,6 +129,7 @@ class AlgorithmConfig:
     clip_low: float = key(0.2, "ppo: the ratio is clipped below at 1 - clip_low", low=0, high=1)
     clip_high: float = key(0.2, "ppo: the ratio is clipped above at 1 + clip_high", low=0)
     dual_clip: float | None = key(None, "ppo: bound on the loss where the advantage is negative; None: off", low=1)
+    entropy_coef: float = key(0.0, "weight of the entropy bonus that is subtracted from each token's loss", low=0)
     tis_low: float = key(0.0, "tis: lower bound of the ratio", low=0)
     tis_high: float = key(1.0, "tis: upper bound of the ratio", low=0)
 

@@ -45,12 +45,12 @@ PARAMETERS: Mapping[str, Rule] = {
     "down": (None, "tensor", "fsdp"),
 }
 
-# Activations by the names that the model gives them; `logits` are those of one chunk of tokens.
+# Activations by the names that the model gives them; `logits` are those of some tokens or of some of the vocabulary.
 ACTIVATIONS: Mapping[str, Rule] = {
     "hidden": (BATCH, "sequence", None),
     "heads": (BATCH, "sequence", "tensor", None),
     "mlp": (BATCH, "sequence", "tensor"),
-    "logits": ((*BATCH, "sequence"), "tensor"),
+    "logits": (BATCH, "sequence", "tensor"),
 }
 
 BATCH_ROWS: Rule = (None, BATCH, "sequence")

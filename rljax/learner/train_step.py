@@ -76,6 +76,7 @@ class Objective:
             segment_ids=batch.segment_ids,
         )
         token_loss, metrics = self.policy_loss(inputs, self.config.algorithm)
+        token_loss = token_loss - self.config.algorithm.entropy_coef * entropy
         loss = jnp.sum(jnp.where(batch.mask, token_loss * batch.weights, 0.0))
         ratio, log_ratio = inputs.ratio, inputs.log_ratio
         logged = {

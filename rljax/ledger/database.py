@@ -159,7 +159,8 @@ class Database:
             recorded = RunSpec(**json.loads(row.spec))
             if spec is None:
                 return recorded
-            if row.claims or row.lineage:  # until something has happened, a config may still be corrected
+            alive = tx.execute(select(schema.processes.c.name).where(schema.processes.c.alive)).first()
+            if row.claims or row.lineage or alive:  # until then nobody goes by it, and a config may still be corrected
                 self._check_spec(recorded, spec)
             tx.execute(update(schema.run).values(spec=json.dumps(asdict(spec))))
             return spec

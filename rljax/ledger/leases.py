@@ -33,7 +33,7 @@ class NotYet:
     """Why there is no batch.
 
     Attributes:
-        kind: ``explorer`` (nobody generates), ``generation`` (too few groups yet), ``stragglers`` or ``data`` (exhausted).
+        kind: ``explorer`` (nobody generates), ``generation`` (too few groups), ``stragglers`` or ``data`` (exhausted).
         reason: the same for people, with names and numbers.
         ready: groups that are ready.
         over: no batch will ever come.

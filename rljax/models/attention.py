@@ -7,9 +7,15 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Bool, Float, Int
 
+ATTENDED = "attended"
+"""Name of attention's results for rematerialisation policies."""
+
 _MASKED = -1e30  # finite, so that a row with nothing to see gives no NaN
+_SPLASH_BLOCK = 128  # lanes of a TPU; splash attention wants multiples of it
+_CUDNN_HEAD_DIM = 128  # largest head that cuDNN's fused kernels take on every GPU since Ampere
 
 
 def attention(
@@ -20,6 +26,9 @@ def attention(
 ) -> Float[Array, "batch time heads head_dim"]:
     """Causal attention within each segment of each row, scaled by 1/sqrt(head_dim).
 
+    The body is that of the platform the program is compiled for, where its limits on shapes and dtypes are met, and
+    the reference elsewhere.
+
     Args:
         query: queries, already rotated. Head h reads key-value head ``h // (heads / kv_heads)``.
         key: keys, already rotated.
@@ -29,7 +38,13 @@ def attention(
     Returns:
         Attended values in the dtype of `query`.
     """
-    return reference_attention(query, key, value, visible(segment_ids))
+    platform = jax.default_backend()
+    arguments = (query, key, value, segment_ids)
+    if platform == "gpu" and cudnn_takes(query):
+        return jax.lax.platform_dependent(*arguments, cuda=cudnn_attention, default=reference_attention)
+    if platform == "tpu" and splash_takes(query):
+        return jax.lax.platform_dependent(*arguments, tpu=splash_attention, default=reference_attention)
+    return reference_attention(*arguments)
 
 
 def visible(segment_ids: Int[Array, "batch time"]) -> Bool[Array, "batch time time"]:
@@ -41,16 +56,125 @@ def visible(segment_ids: Int[Array, "batch time"]) -> Bool[Array, "batch time ti
 
 def reference_attention(
     query: Float[Array, "batch time heads head_dim"],
-    key: Float[Array, "batch keys kv_heads head_dim"],
-    value: Float[Array, "batch keys kv_heads head_dim"],
-    mask: Bool[Array, "batch time keys"],
+    key: Float[Array, "batch time kv_heads head_dim"],
+    value: Float[Array, "batch time kv_heads head_dim"],
+    segment_ids: Int[Array, "batch time"],
 ) -> Float[Array, "batch time heads head_dim"]:
-    """Plain softmax attention with float32 scores; the query heads of one key-value head form one matrix product."""
-    batch, time, heads, width = query.shape
-    kv_heads = key.shape[2]
-    grouped = query.reshape(batch, time, kv_heads, heads // kv_heads, width) * width**-0.5
+    """`attention` in plain XLA, with float32 scores; the backward pass recomputes its weights."""
+    return _masked(query, key, value, visible(segment_ids))
+
+
+def cudnn_takes(query: Float[Array, "batch time heads head_dim"]) -> bool:
+    """Whether `cudnn_attention` supports the shape and dtype."""
+    width = query.shape[-1]
+    return query.dtype in (jnp.bfloat16, jnp.float16) and width % 8 == 0 and width <= _CUDNN_HEAD_DIM
+
+
+def cudnn_attention(
+    query: Float[Array, "batch time heads head_dim"],
+    key: Float[Array, "batch time kv_heads head_dim"],
+    value: Float[Array, "batch time kv_heads head_dim"],
+    segment_ids: Int[Array, "batch time"],
+) -> Float[Array, "batch time heads head_dim"]:
+    """`attention` by cuDNN's fused kernel; the segments go in as a mask that all heads share."""
+    mask = visible(segment_ids)[:, None]
+    return jax.nn.dot_product_attention(query, key, value, mask=mask, implementation="cudnn")
+
+
+def splash_takes(query: Float[Array, "batch time heads head_dim"]) -> bool:
+    """Whether `splash_attention` supports the shape."""
+    return query.shape[1] % _SPLASH_BLOCK == 0 and query.shape[-1] % _SPLASH_BLOCK == 0
+
+
+def splash_attention(
+    query: Float[Array, "batch time heads head_dim"],
+    key: Float[Array, "batch time kv_heads head_dim"],
+    value: Float[Array, "batch time kv_heads head_dim"],
+    segment_ids: Int[Array, "batch time"],
+    *,
+    interpret: bool = False,
+) -> Float[Array, "batch time heads head_dim"]:
+    """`attention` by the TPU's splash kernel; `interpret` runs it step by step on any device, for tests."""
+    from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as kernels
+    from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
+
+    _, time, heads, width = query.shape
+    mask = masks.MultiHeadMask([masks.CausalMask((time, time)) for _ in range(heads)])
+    kernel = kernels.make_splash_mha(mask, head_shards=1, q_seq_shards=1, interpret=interpret)
+    shared = heads // key.shape[2]
+
+    def row(q: jax.Array, k: jax.Array, v: jax.Array, segments: jax.Array) -> jax.Array:
+        # head axis first; the kernel for grouped heads wants them repeated on its grid, not in memory
+        q, k, v = (y.swapaxes(0, 1) for y in (q * width**-0.5, k, v))
+        k, v = (jnp.repeat(y, shared, axis=0) for y in (k, v))
+        return kernel(q, k, v, segment_ids=kernels.SegmentIds(segments, segments)).swapaxes(0, 1)
+
+    return jax.vmap(row)(query, key, value, segment_ids)
+
+
+def cached_attention(
+    query: Float[Array, "slots heads head_dim"],
+    key: Float[Array, "slots kv_heads head_dim keys"],
+    value: Float[Array, "slots kv_heads keys head_dim"],
+    mask: Bool[Array, "slots keys"],
+) -> Float[Array, "slots heads head_dim"]:
+    """Attention of one new token a slot to the keys and values of a cache, of which it sees those in `mask`.
+
+    Both products read the cache as it lies in memory; scores are float32.
+    """
+    slots, kv_heads, width, _ = key.shape
+    grouped = (query * width**-0.5).reshape(slots, kv_heads, -1, width)
+    scores = jnp.einsum("bgrk,bgks->bgrs", grouped, key, preferred_element_type=jnp.float32)
+    weights = jax.nn.softmax(jnp.where(mask[:, None, None], scores, _MASKED), axis=-1)
+    return jnp.einsum("bgrs,bgsk->bgrk", weights.astype(value.dtype), value).reshape(query.shape)
+
+
+def _scores(query: jax.Array, key: jax.Array, mask: jax.Array) -> jax.Array:
+    batch, time, _, width = query.shape
+    # The query heads that share a key-value head form one matrix product with it.
+    grouped = (query * width**-0.5).reshape(batch, time, key.shape[2], -1, width)
     scores = jnp.einsum("btgrk,bsgk->bgrts", grouped, key, preferred_element_type=jnp.float32)
-    scores = jnp.where(mask[:, None, None], scores, _MASKED)
-    weights = jax.nn.softmax(scores, axis=-1).astype(value.dtype)
-    attended = jnp.einsum("bgrts,bsgk->btgrk", weights, value)
-    return attended.reshape(batch, time, heads, width)
+    return jnp.where(mask[:, None, None], scores, _MASKED)
+
+
+def _attend(query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array) -> tuple[jax.Array, jax.Array]:
+    scores = _scores(query, key, mask)
+    highest = jnp.max(scores, axis=-1, keepdims=True)
+    weights = jnp.exp(scores - highest)
+    total = jnp.sum(weights, axis=-1, keepdims=True)
+    attended = jnp.einsum("bgrts,bsgk->btgrk", (weights / total).astype(value.dtype), value)
+    return attended.reshape(query.shape), highest + jnp.log(total)
+
+
+@jax.custom_vjp
+def _masked(query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array) -> jax.Array:
+    return _attend(query, key, value, mask)[0]
+
+
+def _masked_forward(
+    query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array
+) -> tuple[jax.Array, tuple[jax.Array, ...]]:
+    attended, log_total = (checkpoint_name(y, ATTENDED) for y in _attend(query, key, value, mask))
+    return attended, (query, key, value, mask, attended, log_total)
+
+
+def _masked_backward(
+    residuals: tuple[jax.Array, ...], cotangent: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array, None]:
+    """The backward pass of FlashAttention (Dao et al. 2022, algorithm 4), untiled."""
+    query, key, value, mask, attended, log_total = residuals
+    batch, time, heads, width = query.shape
+    grouped = (batch, time, key.shape[2], heads // key.shape[2], width)
+    weights = jnp.exp(_scores(query, key, mask) - log_total)
+    d_attended = cotangent.reshape(grouped)
+    d_value = jnp.einsum("bgrts,btgrk->bsgk", weights.astype(value.dtype), d_attended)
+    d_weights = jnp.einsum("btgrk,bsgk->bgrts", d_attended, value, preferred_element_type=jnp.float32)
+    shared = jnp.sum((cotangent * attended).astype(jnp.float32), axis=-1).reshape(grouped[:-1])
+    shared = shared.transpose(0, 2, 3, 1)[..., None]
+    d_scores = (weights * (d_weights - shared) * width**-0.5).astype(query.dtype)
+    d_query = jnp.einsum("bgrts,bsgk->btgrk", d_scores, key).reshape(query.shape)
+    d_key = jnp.einsum("bgrts,btgrk->bsgk", d_scores, query.reshape(grouped))
+    return d_query, d_key, d_value, None
+
+
+_masked.defvjp(_masked_forward, _masked_backward)

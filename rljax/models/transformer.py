@@ -25,7 +25,8 @@ from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from rljax.models.architecture import Architecture
-from rljax.models.attention import attention
+from rljax.models.attention import ATTENDED, attention
+from rljax.models.linear import PRODUCT, linear
 from rljax.models.rope import rotate, rotation
 
 Params = dict[str, Any]
@@ -33,6 +34,8 @@ Params = dict[str, Any]
 
 Constrain = Callable[[jax.Array, str], jax.Array]
 """Applied to activations by name (hidden, heads, mlp, logits), so that a caller can lay them over a mesh."""
+
+_SAVED = {"none": (PRODUCT, ATTENDED), "dots": (PRODUCT,), "full": ()}  # what each remat policy keeps
 
 
 def unconstrained(x: jax.Array, name: str) -> jax.Array:
@@ -91,7 +94,7 @@ class Block(nnx.Module):
         """Queries, keys and values of the layer's input; the first two rotated."""
         a = self.architecture
         normed = rms_norm(x, self.attention_norm[...], a.rms_eps)
-        query, key, value = normed @ self.query[...], normed @ self.key[...], normed @ self.value[...]
+        query, key, value = (linear(normed, w[...]) for w in (self.query, self.key, self.value))
         if a.attention_bias:
             query, key, value = query + self.query_bias[...], key + self.key_bias[...], value + self.value_bias[...]
         query, key, value = (constrain(y.reshape(*x.shape[:2], -1, a.head_dim), "heads") for y in (query, key, value))
@@ -108,13 +111,13 @@ class Block(nnx.Module):
     ) -> Float[Array, "batch time hidden"]:
         """The layer's output, given its input and what its heads attended to."""
         a = self.architecture
-        mixed = attended.reshape(*x.shape[:2], -1) @ self.output[...]
+        mixed = linear(attended.reshape(*x.shape[:2], -1), self.output[...])
         if a.output_bias:
             mixed = mixed + self.output_bias[...]
         x = constrain(x + mixed, "hidden")
         normed = rms_norm(x, self.mlp_norm[...], a.rms_eps)
-        inner = jax.nn.silu(normed @ self.gate[...]) * (normed @ self.up[...])
-        return constrain(x + constrain(inner, "mlp") @ self.down[...], "hidden")
+        inner = jax.nn.silu(linear(normed, self.gate[...])) * linear(normed, self.up[...])
+        return constrain(x + linear(constrain(inner, "mlp"), self.down[...]), "hidden")
 
 
 class Transformer(nnx.Module):
@@ -182,7 +185,8 @@ def hidden_states(
         positions: place of each token within its own trajectory, counted from 0.
         segment_ids: trajectory of each token within its row, 0 for padding. Tokens see their own segment only.
         dtype: of the computation; norms and attention scores are float32 always.
-        remat: what the backward pass recomputes: ``none``, ``dots`` (all but matrix products) or ``full`` (layers).
+        remat: what the backward pass recomputes: ``none`` (no matrix product but attention's own), ``dots`` (all but
+            the products with weights) or ``full`` (whole layers).
         constrain: called on activations with their names.
 
     Returns:
@@ -206,14 +210,11 @@ def rematerialised(layer: Callable[..., Any], remat: str) -> Callable[..., Any]:
     Raises:
         ValueError: for an unknown policy.
     """
-    if remat == "none":
-        return layer
-    if remat == "full":
-        return jax.checkpoint(layer, prevent_cse=False)
-    if remat == "dots":
-        policy = jax.checkpoint_policies.dots_with_no_batch_dims_saveable
-        return jax.checkpoint(layer, prevent_cse=False, policy=policy)
-    raise ValueError(f"remat {remat!r} is unknown; choose none, dots or full")
+    if remat not in _SAVED:
+        raise ValueError(f"remat {remat!r} is unknown; choose {', '.join(_SAVED)}")
+    # Even `none` recomputes norms, rotations and gates: on CPU that is cheaper than writing them down.
+    policy = jax.checkpoint_policies.save_only_these_names(*_SAVED[remat])
+    return jax.checkpoint(layer, prevent_cse=False, policy=policy)
 
 
 def output_head(params: Params, architecture: Architecture) -> Float[Array, "hidden vocabulary"]:

@@ -221,7 +221,7 @@ class EmbeddedEngine:
             if (manifest.version, manifest.lineage) != (update.version, update.lineage):
                 raise VersionError(f"{update.path} holds version {manifest.version} of lineage {manifest.lineage}")
             stacked = from_hf(published.tensors, self._architecture)
-            params = programs.cast(jax.device_put(stacked, self._device), dtype=self._dtype)
+            params = programs.place(jax.device_put(stacked, self._device), dtype=self._dtype)
             jax.block_until_ready(params)
         except (VersionError, ValueError, OSError, MemoryError, jax.errors.JaxRuntimeError) as error:
             raise WeightUpdateError(

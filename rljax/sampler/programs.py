@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, UInt
 
 from rljax.models.architecture import Architecture
-from rljax.models.cache import KVCache, decode_step, init_cache, prefill
+from rljax.models.cache import KVCache, apart, decode_step, init_cache, prefill, stacked
 from rljax.models.logprobs import token_logprobs
 from rljax.models.transformer import Params, hidden_states
 from rljax.sampler.sampling import request_uniforms, sample
@@ -34,13 +34,13 @@ class Rows(NamedTuple):
         stops: tokens that end the request, filled up with -1.
     """
 
-    token: Int[Either, "slots"]
-    position: Int[Either, "slots"]
-    sampled: Int[Either, "slots"]
-    budget: Int[Either, "slots"]
-    temperature: Float[Either, "slots"]
-    top_k: Int[Either, "slots"]
-    top_p: Float[Either, "slots"]
+    token: Int[Either, " slots"]
+    position: Int[Either, " slots"]
+    sampled: Int[Either, " slots"]
+    budget: Int[Either, " slots"]
+    temperature: Float[Either, " slots"]
+    top_k: Int[Either, " slots"]
+    top_p: Float[Either, " slots"]
     seeds: UInt[Either, "slots 2"]
     stops: Int[Either, "slots stops"]
 
@@ -58,15 +58,15 @@ class Decoded(NamedTuple):
 
     tokens: Int[Either, "steps slots"]
     logprobs: Float[Either, "steps slots"]
-    counts: Int[Either, "slots"]
-    budget: Int[Either, "slots"]
-    stopped: Bool[Either, "slots"]
+    counts: Int[Either, " slots"]
+    budget: Int[Either, " slots"]
+    stopped: Bool[Either, " slots"]
 
 
 class _Loop(NamedTuple):
     step: Int[Array, ""]
     cache: KVCache
-    token: Int[Array, "slots"]
+    token: Int[Array, " slots"]
     decoded: Decoded
 
 
@@ -74,7 +74,7 @@ class _Loop(NamedTuple):
 def read_prompts(
     params: Params,
     token_ids: Int[Array, "rows time"],
-    lengths: Int[Array, "rows"],
+    lengths: Int[Array, " rows"],
     *,
     architecture: Architecture,
     dtype: str,
@@ -83,26 +83,34 @@ def read_prompts(
     rows, time = token_ids.shape
     compute = jnp.dtype(dtype)
     empty = init_cache(architecture, rows, time, compute)
-    return prefill(params, architecture, empty, jnp.arange(rows), token_ids, lengths, dtype=compute)[1]
+    return prefill(stacked(params), architecture, empty, jnp.arange(rows), token_ids, lengths, dtype=compute)[1]
 
 
 @functools.partial(jax.jit, donate_argnames="cache")
-def insert(cache: KVCache, prompts: KVCache, rows: Int[Array, "n"], slots: Int[Array, "n"]) -> KVCache:
+def insert(cache: KVCache, prompts: KVCache, rows: Int[Array, " n"], slots: Int[Array, " n"]) -> KVCache:
     """Copies row ``rows[i]`` of what `read_prompts` made into slot ``slots[i]``; out of range slots are left out."""
     time = min(prompts.length, cache.length)
-    return jax.tree.map(lambda old, new: old.at[:, slots, :time].set(new[:, rows, :time], mode="drop"), cache, prompts)
+    keys = (
+        old.at[slots, :, :, :time].set(new[rows, :, :, :time], mode="drop")
+        for old, new in zip(cache.key, prompts.key, strict=True)
+    )
+    values = (
+        old.at[slots, :, :time].set(new[rows, :, :time], mode="drop")
+        for old, new in zip(cache.value, prompts.value, strict=True)
+    )
+    return KVCache(tuple(keys), tuple(values))
 
 
 @functools.partial(jax.jit, static_argnames="length")
-def resize(cache: KVCache, sources: Int[Array, "slots"], *, length: int) -> KVCache:
+def resize(cache: KVCache, sources: Int[Array, " slots"], *, length: int) -> KVCache:
     """A cache whose slot i is the old one's slot ``sources[i]``, cut or filled up to `length` positions."""
     kept = min(length, cache.length)
 
-    def one(old: jax.Array) -> jax.Array:
-        picked = old[:, sources, :kept]
-        return jnp.pad(picked, ((0, 0), (0, 0), (0, length - kept), (0, 0), (0, 0)))
+    def one(old: jax.Array, axis: int) -> jax.Array:
+        picked = jax.lax.slice_in_dim(old[sources], 0, kept, axis=axis)
+        return jnp.pad(picked, [(0, length - kept if i == axis else 0) for i in range(old.ndim)])
 
-    return jax.tree.map(one, cache)
+    return KVCache(tuple(one(keys, 3) for keys in cache.key), tuple(one(values, 2) for values in cache.value))
 
 
 @functools.partial(jax.jit, static_argnames=("architecture", "dtype", "steps", "truncate"), donate_argnames="cache")
@@ -119,7 +127,7 @@ def decode(
     """Samples up to `steps` tokens for every slot, fewer when all requests end before.
 
     Args:
-        params: of the model.
+        params: of the model, as `place` returns them.
         cache: holds every position of each slot before ``rows.position``; given away.
         rows: of the slots.
         architecture: of the model.
@@ -164,10 +172,11 @@ def decode(
 @functools.partial(jax.jit, static_argnames=("architecture", "dtype"))
 def score(
     params: Params, token_ids: Int[Array, "1 time"], *, architecture: Architecture, dtype: str
-) -> Float[Array, "time"]:
+) -> Float[Array, " time"]:
     """Log-probability at temperature 1 of the token after each position; the last entry means nothing."""
     time = token_ids.shape[1]
     positions = jnp.arange(time, dtype=jnp.int32)[None]
+    params = stacked(params)
     hidden = hidden_states(params, architecture, token_ids, positions, jnp.ones_like(token_ids), dtype=jnp.dtype(dtype))
     targets = jnp.roll(token_ids, -1, axis=1)
     logprobs, _ = token_logprobs(params, architecture, hidden, targets, 1.0, chunk=_SCORE_CHUNK)
@@ -175,6 +184,6 @@ def score(
 
 
 @functools.partial(jax.jit, static_argnames="dtype")
-def cast(params: Params, *, dtype: str) -> Params:
-    """The parameters in the engine's compute dtype."""
-    return jax.tree.map(lambda array: array.astype(jnp.dtype(dtype)), params)
+def place(params: Params, *, dtype: str) -> Params:
+    """Stacked parameters in the engine's compute dtype, layers apart: what the programs above take."""
+    return apart(jax.tree.map(lambda array: array.astype(jnp.dtype(dtype)), params))

@@ -14,13 +14,13 @@ _BLOCK = 128  # weights whose running sum is taken at once
 
 def sample(
     logits: Float[Array, "rows vocabulary"],
-    temperature: Float[Array, "rows"],
-    top_k: Int[Array, "rows"],
-    top_p: Float[Array, "rows"],
+    temperature: Float[Array, " rows"],
+    top_k: Int[Array, " rows"],
+    top_p: Float[Array, " rows"],
     uniforms: Float[Array, "rows 2"],
     *,
     truncate: bool,
-) -> tuple[Int[Array, "rows"], Float[Array, "rows"]]:
+) -> tuple[Int[Array, " rows"], Float[Array, " rows"]]:
     """Draws one token a row.
 
     Args:
@@ -48,7 +48,7 @@ def sample(
     return tokens, chosen - highest - jnp.log(total)
 
 
-def request_uniforms(seeds: UInt[Array, "rows 2"], indices: Int[Array, "rows"]) -> Float[Array, "rows 2"]:
+def request_uniforms(seeds: UInt[Array, "rows 2"], indices: Int[Array, " rows"]) -> Float[Array, "rows 2"]:
     """The two uniform numbers in [0, 1) that token ``indices[r]`` of the request with seed ``seeds[r]`` is drawn with.
 
     Counter-based (Threefry, Salmon et al. 2011): they depend on seed and index only, not on slot, neighbours or time.
@@ -64,7 +64,7 @@ def request_uniforms(seeds: UInt[Array, "rows 2"], indices: Int[Array, "rows"]) 
 
 
 def truncated(
-    scaled: Float[Array, "rows vocabulary"], top_k: Int[Array, "rows"], top_p: Float[Array, "rows"]
+    scaled: Float[Array, "rows vocabulary"], top_k: Int[Array, " rows"], top_p: Float[Array, " rows"]
 ) -> Bool[Array, "rows vocabulary"]:
     """Which tokens remain candidates: the `top_k` most likely, then the fewest of these whose mass reaches `top_p`.
 
@@ -86,8 +86,8 @@ def _ordered(values: Float[Array, "rows vocabulary"]) -> UInt[Array, "rows vocab
 
 
 def _threshold(
-    keys: UInt[Array, "rows vocabulary"], weights: Float[Array, "rows vocabulary"], target: Float[Array, "rows"]
-) -> UInt[Array, "rows"]:
+    keys: UInt[Array, "rows vocabulary"], weights: Float[Array, "rows vocabulary"], target: Float[Array, " rows"]
+) -> UInt[Array, " rows"]:
     # The largest t for which the weights with key >= t reach the target, one bit at a time: exact, and 32 passes over
     # the vocabulary are much cheaper than a sort.
     def bit(i: jax.Array, found: jax.Array) -> jax.Array:
@@ -100,7 +100,7 @@ def _threshold(
 
 def _draw(
     weights: Float[Array, "rows vocabulary"], uniforms: Float[Array, "rows 2"]
-) -> tuple[Int[Array, "rows"], Float[Array, "rows"]]:
+) -> tuple[Int[Array, " rows"], Float[Array, " rows"]]:
     # First a block of tokens, then a token of the block, each by inverting its distribution function: one random number
     # for each of the two instead of one per token, and running sums over hundreds instead of the whole vocabulary.
     rows, vocabulary = weights.shape
@@ -111,7 +111,7 @@ def _draw(
     return block * _BLOCK + _invert(inside, uniforms[:, 1]), jnp.sum(masses, axis=-1)
 
 
-def _invert(weights: Float[Array, "rows n"], uniform: Float[Array, "rows"]) -> Int[Array, "rows"]:
+def _invert(weights: Float[Array, "rows n"], uniform: Float[Array, " rows"]) -> Int[Array, " rows"]:
     # strictly below the total, so that rounding can choose no index of weight 0
     sums = jnp.cumsum(weights, axis=-1)
     target = jnp.minimum(uniform * sums[:, -1], jnp.nextafter(sums[:, -1], 0.0))

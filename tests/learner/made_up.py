@@ -43,8 +43,8 @@ def make_config(**changes: Any) -> Config:
 
 
 def make_params(seed: int = 0) -> Params:
-    """Random weights, numpy, larger than an initialisation's so that no gradient is lost in rounding."""
-    return jax.tree.map(lambda x: np.asarray(x) * (1.0 if x.ndim < 2 else 2.0), init_params(ARCHITECTURE, seed))
+    """Initial weights, numpy."""
+    return jax.tree.map(np.asarray, init_params(ARCHITECTURE, seed))
 
 
 def make_trajectory(

@@ -33,7 +33,9 @@ LAYOUTS: list[dict[str, int]] = [
 
 def make_learner(layout: dict[str, int]) -> Learner:
     """A learner over as many devices as the layout multiplies to."""
-    return Learner(make_config(mesh=layout, learner={"rows_per_microbatch": 8}), ARCHITECTURE, make_params())
+    # chunks smaller than the batch, so that the chunked log-probabilities are laid over the mesh too
+    config = make_config(mesh=layout, learner={"rows_per_microbatch": 8}, model={"logprob_chunk": 64})
+    return Learner(config, ARCHITECTURE, make_params())
 
 
 def compare_layouts() -> list[dict]:

@@ -220,6 +220,6 @@ def test_bf16_computes_in_bf16_and_accumulates_in_fp32() -> None:
         float(jnp.vdot(a, b)) for a, b in zip(*map(jax.tree.leaves, (gradient, expected_gradient)), strict=True)
     )
     norms = [np.sqrt(sum(float(jnp.vdot(a, a)) for a in jax.tree.leaves(g))) for g in (gradient, expected_gradient)]
-    assert cosine / norms[0] / norms[1] > 0.99
-    assert loss == pytest.approx(expected_loss, rel=0.1, abs=0.02)
+    assert cosine / norms[0] / norms[1] > 0.95
+    assert loss == pytest.approx(expected_loss, rel=0.1, abs=0.05)
     assert relative_error(gradient, expected_gradient) > 1e-4, "bf16 was not used"

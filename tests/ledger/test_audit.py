@@ -83,7 +83,9 @@ def test_a_row_that_vanished_is_found(bench: Bench) -> None:
 
 
 def test_a_state_that_nobody_knows_is_found(bench: Bench) -> None:
-    assert spoil(bench, "UPDATE groups SET state='lost' WHERE id=6") == ["8 groups were claimed, but 7 are accounted for"]
+    assert spoil(bench, "UPDATE groups SET state='lost' WHERE id=6") == [
+        "8 groups were claimed, but 7 are accounted for"
+    ]
 
 
 def test_a_missing_batch_is_found(bench: Bench) -> None:

@@ -54,8 +54,15 @@ def test_there_must_be_one_to_open_without_a_spec(tmp_path: Path) -> None:
 def test_another_spec_is_refused_by_the_keys_name(tmp_path: Path, field: str, value: Any, words: str) -> None:
     path = tmp_path / "ledger.db"
     spec = make_spec(alpha=1.0)
-    Database(path, spec).close()
+    processes.register(Database(path, spec), "e", "explorer")
     assert words in refusal(path, dataclasses.replace(spec, **{field: value}))
+
+
+def test_a_config_may_be_corrected_until_somebody_goes_by_it(tmp_path: Path) -> None:
+    Database(tmp_path / "ledger.db", make_spec(alpha=1.0)).close()
+    corrected = make_spec(alpha=2.0)
+    assert Database(tmp_path / "ledger.db", corrected).spec == corrected
+    assert Database(tmp_path / "ledger.db", None).spec == corrected
 
 
 def test_what_may_change_between_starts(tmp_path: Path) -> None:
@@ -69,7 +76,13 @@ def test_what_may_change_between_starts(tmp_path: Path) -> None:
 def test_the_spec_of_a_config() -> None:
     tasks = TasksConfig(train={"t": TasksetConfig(source="reverse_digits")})
     config = Config(
-        rollout_batch_size=24, group_size=8, async_generation_ratio=1.5, sync_interval=3, max_steps=7, seed=5, tasks=tasks
+        rollout_batch_size=24,
+        group_size=8,
+        async_generation_ratio=1.5,
+        sync_interval=3,
+        max_steps=7,
+        seed=5,
+        tasks=tasks,
     )
     assert RunSpec.of(config) == RunSpec(
         seed=5,
@@ -126,12 +139,16 @@ def test_a_directory_without_permission_is_refused(tmp_path: Path) -> None:
 def test_a_full_disk_is_one_line_and_loses_nothing_that_was_written(tmp_path: Path) -> None:
     bench = Bench(tmp_path, make_spec())
     claimed = bench.claim()
-    with pytest.raises(LedgerError, match=r"ledger\.db: database or disk is full; check the disk's space"):  # noqa: SIM117
+
+    def flood() -> None:
         with bench.db.transaction() as tx:
             pages = tx.exec_driver_sql("PRAGMA page_count").scalar_one()
             tx.exec_driver_sql(f"PRAGMA max_page_count={pages}")
             for _ in range(100):
                 database.record_event(tx, 0.0, "e", "flood", "x" * 2000)
+
+    with pytest.raises(LedgerError, match=r"ledger\.db: database or disk is full; check the disk's space"):
+        flood()
     assert claims.states(bench.db) == {"claimed": len(claimed)}
     with bench.db.read() as tx:
         assert tx.exec_driver_sql("SELECT count(*) FROM events").scalar_one() == 0
@@ -140,10 +157,14 @@ def test_a_full_disk_is_one_line_and_loses_nothing_that_was_written(tmp_path: Pa
 def test_a_transaction_that_raises_leaves_nothing_behind(tmp_path: Path) -> None:
     db = Database(tmp_path / "ledger.db", make_spec())
     seen = db.notifier.changes
-    with pytest.raises(ZeroDivisionError):  # noqa: SIM117
+
+    def fail() -> None:
         with db.transaction() as tx:
             database.record_event(tx, 0.0, "e", "half", "done")
-            _ = 1 / 0
+            raise ArithmeticError
+
+    with pytest.raises(ArithmeticError):
+        fail()
     with db.read() as tx:
         assert tx.exec_driver_sql("SELECT count(*) FROM events").scalar_one() == 0
     assert db.notifier.changes == seen, "only what is committed wakes anybody"

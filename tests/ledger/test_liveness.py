@@ -37,7 +37,7 @@ class System:
         self.heap: list[tuple[float, int, Callable[[], None]]] = []
         self.order = itertools.count()
         self.tokens: dict[str, str] = {}
-        self.lineage, self.learner_life, self.serving = 0, 0, 0
+        self.lineage, self.learner_life, self.serving, self.announced = 0, 0, 0, -1
         self.over = False
 
     def after(self, seconds: float, event: Callable[[], None]) -> None:
@@ -55,7 +55,7 @@ class System:
                 self.after(self.chance.uniform(5, 60), lambda name=name: self.explorer_dies(name))  # type: ignore[misc]
         while not self.over:
             assert self.heap
-            assert self.clock.now < 1e5, "nothing moves any more"
+            assert self.clock.now < 5000, "nothing moves any more"
             self.clock.now, _, event = heapq.heappop(self.heap)
             event()
 
@@ -109,7 +109,7 @@ class System:
         self.learner_life += 1
         life = self.learner_life
         self.lineage = leases.begin_lineage(self.db, version)
-        self.serving = version
+        self.serving, self.announced = version, -1
         self.after(self.chance.uniform(0, 5), lambda: self.announce(life, version))
         self.after(6.0, lambda: self.learn(life))
 
@@ -120,7 +120,8 @@ class System:
         self.after(self.chance.uniform(0, 50), lambda: self.learner_starts(max(0, trained - self.chance.randint(0, 3))))
 
     def announce(self, life: int, version: int) -> None:
-        if life == self.learner_life:
+        if life == self.learner_life and version > self.announced:  # a late one that was overtaken is not announced
+            self.announced = version
             versions.announce(self.db, self.lineage, version, f"v{version}-{self.lineage}")
             self.after(self.chance.uniform(0, 3), lambda: self.load(life, version))
 

@@ -33,7 +33,7 @@ def test_an_alive_process_refuses_a_second_of_its_name(tmp_path: Path) -> None:
         processes.register(bench.db, "e", "explorer")
     assert "\n" not in str(info.value)
     processes.register(bench.db, "trainer", "trainer")
-    with pytest.raises(LedgerError, match="a trainer named 'trainer' is alive here .* end it first$"):
+    with pytest.raises(LedgerError, match=r"a trainer named 'trainer' is alive here .* end it first$"):
         processes.register(bench.db, "trainer", "trainer")
 
 

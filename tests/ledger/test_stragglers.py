@@ -33,6 +33,7 @@ def test_a_straggler_is_waited_for_at_exactly_the_bound(tmp_path: Path, alpha: f
     # Without credit beyond one batch nothing can overtake; with it, the wait is for the deadline.
     assert bench.steps == (0 if alpha == 0 else spec.staleness_bound)
     if alpha:
+        assert isinstance(found, NotYet)
         assert f"group {straggler.group_id} (due at step {straggler.deadline})" in found.reason
     bench.store(straggler)
     assert straggler.task.index in bench.indices()
@@ -42,9 +43,11 @@ def test_a_straggler_is_waited_for_at_exactly_the_bound(tmp_path: Path, alpha: f
     assert report["max_staleness"] == bench.steps - 1
 
 
-@pytest.mark.parametrize(("alpha", "k", "bound"), [(0, 1, 0), (0, 3, 2), (0.5, 1, 1), (1, 1, 1), (1, 4, 4), (2.5, 2, 4)])
+@pytest.mark.parametrize(
+    ("alpha", "k", "bound"), [(0, 1, 0), (0, 3, 2), (0.5, 1, 1), (1, 1, 1), (1, 4, 4), (2.5, 2, 4)]
+)
 def test_the_default_bound_is_reached_without_stragglers(tmp_path: Path, alpha: float, k: int, bound: int) -> None:
-    """An explorer that is always as far ahead as it may be makes tokens of exactly S steps, and the learner trains them.
+    """An explorer that is always as far ahead as it may be makes tokens that are trained S steps later.
 
     By hand for α=1, k=4, b=2: four groups are claimed at version 0, and two more after each of the steps 0 to 2, which
     publish nothing: ten of version 0 in all, the last two of which are trained by step 4.

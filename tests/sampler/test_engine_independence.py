@@ -34,7 +34,7 @@ def alone(lab, probes):
     return asyncio.run(main())
 
 
-@pytest.mark.parametrize(("slots", "decode_steps"), [(3, 4), (40, 7)])
+@pytest.mark.parametrize(("slots", "decode_steps"), [(4, 4), (9, 7)])
 def test_neighbours_slots_and_steps_do_not_matter(lab, probes, alone, slots, decode_steps):
     async def main():
         rng = np.random.default_rng(slots)
@@ -56,7 +56,7 @@ def test_neighbours_slots_and_steps_do_not_matter(lab, probes, alone, slots, dec
 
 def test_late_arrival_does_not_matter(lab, probes, alone):
     async def main():
-        async with lab.engine(slots=8, decode_steps=2) as engine:
+        async with lab.engine(slots=4) as engine:
             first = asyncio.create_task(engine.generate(probes[3]))
             await asyncio.sleep(0.02)
             rest = [asyncio.create_task(engine.generate(request)) for request in probes[:3]]
@@ -81,7 +81,7 @@ def test_members_of_a_group_differ_by_seed_only(lab):
 
 def test_thousands_at_once(lab):
     async def main():
-        async with lab.engine(slots=128) as engine:
+        async with lab.engine(slots=32) as engine:
             requests = [lab.request(str(i), [i % 61, 1], max_new_tokens=1 + i % 5, seed=i) for i in range(3000)]
             completions = await asyncio.gather(*map(engine.generate, requests))
             status = await engine.status()

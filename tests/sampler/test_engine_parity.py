@@ -70,7 +70,7 @@ def test_the_first_token_follows_the_models_distribution(lab):
     draws = 3000
 
     async def main():
-        async with lab.engine(slots=512, decode_steps=1) as engine:
+        async with lab.engine(slots=32) as engine:
             requests = [lab.request(str(i), [8, 3], temperature=0.3, max_new_tokens=1, seed=i) for i in range(draws)]
             return await asyncio.gather(*map(engine.generate, requests))
 

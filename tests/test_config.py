@@ -1,0 +1,187 @@
+"""The schema itself (promise P9): bounds, and combinations that cannot work, each refused in one line that helps."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rljax.config import (
+    AlgorithmConfig,
+    Config,
+    GeneratingConfig,
+    LearnerConfig,
+    MeshConfig,
+    ModelConfig,
+    OptimizerConfig,
+    RolloutConfig,
+    SidecarConfig,
+    TasksConfig,
+    TasksetConfig,
+)
+from rljax.config_checks import ConfigError, device_indices, walk
+
+ROOT = Path(__file__).parents[1]
+TASKSET = TasksetConfig(source="reverse_digits")
+
+
+def make(**changes: Any) -> Config:
+    return Config(**{"tasks": TasksConfig(train={"digits": TASKSET}), **changes})
+
+
+def taskset(**changes: Any) -> dict[str, Any]:
+    return {"tasks": TasksConfig(train={"digits": dataclasses.replace(TASKSET, **changes)})}
+
+
+BOUNDS: list[tuple[Mapping[str, Any], str]] = [
+    ({"async_generation_ratio": -0.5}, "async_generation_ratio=-0.5: must be at least 0"),
+    ({"async_generation_ratio": float("inf")}, "async_generation_ratio=inf: must be finite"),
+    ({"async_generation_ratio": float("nan")}, "async_generation_ratio=nan: must be finite"),
+    ({"sync_interval": 0}, "sync_interval=0: must be at least 1"),
+    ({"seed": 2**31}, "seed=2147483648: must be at most 2147483647"),
+    ({"mode": "trian"}, "mode='trian': not one of both, train, explore"),
+    ({"launcher": "slurm"}, "launcher='slurm': not one of local"),
+    ({"wait_timeout": 0.0}, "wait_timeout=0.0: must be above 0"),
+    (
+        {"learner": LearnerConfig(optimizer=OptimizerConfig(beta1=1.5))},
+        "learner.optimizer.beta1=1.5: must be at most 1",
+    ),
+    ({"learner": LearnerConfig(mesh=MeshConfig(expert=2))}, "learner.mesh.expert=2: must be at most 1"),
+    ({"model": ModelConfig(dtype="fp8")}, "model.dtype='fp8': not one of fp32, bf16"),
+    ({"rollout": RolloutConfig(max_retries=-1)}, "rollout.max_retries=-1: must be at least 0"),
+    (
+        {"sidecar": SidecarConfig(generating_args=GeneratingConfig(top_p=0.0))},
+        "sidecar.generating_args.top_p=0.0: must be above 0",
+    ),
+    (taskset(weight=0.0), "tasks.train.digits.weight=0.0: must be above 0"),
+]
+
+COMBINATIONS: list[tuple[Mapping[str, Any], str]] = [
+    (
+        {"rollout_batch_size": 30, "group_size": 8},
+        "rollout_batch_size=30: not a multiple of group_size=8, and a step trains whole groups; nearest that works: 32",
+    ),
+    ({"rollout_batch_size": 3, "group_size": 8}, "nearest that works: 8"),
+    (
+        {"async_generation_ratio": 1.5, "sync_interval": 3, "max_staleness": 3},
+        "max_staleness=3: async_generation_ratio=1.5 and sync_interval=3 need at least 4",
+    ),
+    (
+        {"algorithm": AlgorithmConfig(minibatch_size=24)},
+        "algorithm.minibatch_size=24: must divide rollout_batch_size=64",
+    ),
+    ({"algorithm": AlgorithmConfig(minibatch_size=128)}, "algorithm.minibatch_size=128: must divide"),
+    ({"algorithm": AlgorithmConfig(tis_low=2.0)}, "algorithm.tis_low=2.0: above tis_high=1.0"),
+    (
+        {"learner": LearnerConfig(max_tokens_per_row=127)},
+        "learner.max_tokens_per_row=127: a trajectory may be 128 tokens long",
+    ),
+    (
+        {"learner": LearnerConfig(rows_per_microbatch=6, mesh=MeshConfig(data=2, fsdp=2))},
+        "learner.rows_per_microbatch=6: must be a multiple of mesh.data × mesh.fsdp = 4",
+    ),
+    (
+        {"learner": LearnerConfig(devices="cpu:0-2", mesh=MeshConfig(fsdp=2))},
+        "learner.devices='cpu:0-2': names 3 devices, learner.mesh multiplies to 2",
+    ),
+    ({"learner": LearnerConfig(devices="cuda:0")}, "learner.devices='cuda:0': write auto, cpu, cpu:0-3, gpu:0-3,6"),
+    (
+        {"learner": LearnerConfig(devices="gpu:0"), "sidecar": SidecarConfig(devices="gpu:0-1")},
+        "sidecar.devices='gpu:0-1': overlaps learner.devices='gpu:0'",
+    ),
+    (
+        {"learner": LearnerConfig(devices="gpu:0"), "sidecar": SidecarConfig(devices="gpu")},
+        "sidecar.devices='gpu': overlaps learner.devices='gpu:0'",
+    ),
+    (
+        {"sidecar": SidecarConfig(generating_args=GeneratingConfig(temperature=0.0))},
+        "sidecar.generating_args.temperature=0: greedy samples carry no policy gradient; write a temperature above 0",
+    ),
+    (
+        {"sidecar": SidecarConfig(val_generating_args=GeneratingConfig(max_new_tokens=65))},
+        "sidecar.val_generating_args.max_new_tokens=65: above model.max_response_tokens=64",
+    ),
+    ({"tasks": TasksConfig()}, "tasks.train: no taskset to train on"),
+    ({"tasks": TasksConfig(train={"a/b": TASKSET})}, "tasks.train.a/b: a taskset's name is letters, digits"),
+    (taskset(source=""), "tasks.train.digits.source: missing"),
+    (taskset(template="solve it"), "tasks.train.digits.template='solve it': must contain {prompt}"),
+    (taskset(rewards=()), "tasks.train.digits.rewards: at least one reward is needed"),
+    (taskset(reward_weights=(1.0, 2.0)), "tasks.train.digits.reward_weights: 2 weights for 1 rewards"),
+]
+
+
+@pytest.mark.parametrize(("changes", "line"), [*BOUNDS, *COMBINATIONS], ids=lambda x: x if isinstance(x, str) else "")
+def test_what_cannot_work_is_refused_in_one_line(changes: Mapping[str, Any], line: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(line)) as info:
+        make(**changes)
+    assert "\n" not in str(info.value)
+
+
+def test_what_can_work_is_not_refused() -> None:
+    make()
+    make(learner=LearnerConfig(devices="gpu:0"), sidecar=SidecarConfig(devices="gpu:1-3"))
+    make(learner=LearnerConfig(devices="cpu:0"), sidecar=SidecarConfig(devices="cpu:0"))
+    make(learner=LearnerConfig(devices="gpu:0"), sidecar=SidecarConfig(devices="tpu:0"))
+    make(sidecar=SidecarConfig(val_generating_args=GeneratingConfig(temperature=0.0)))
+    make(tasks=TasksConfig(validation={"held.out-1": TASKSET}), mode="evaluate")
+    make(async_generation_ratio=0.0, max_staleness=0)
+
+
+@pytest.mark.parametrize(
+    ("alpha", "k", "given", "bound"),
+    [(0, 1, None, 0), (0.5, 1, None, 1), (1, 1, None, 1), (2.5, 4, None, 6), (7, 2, None, 8), (1, 1, 5, 5)],
+)
+def test_the_staleness_bound(alpha: float, k: int, given: int | None, bound: int) -> None:
+    config = make(async_generation_ratio=alpha, sync_interval=k, max_staleness=given)
+    assert config.staleness_bound == bound
+
+
+def test_derived_values() -> None:
+    config = make(rollout_batch_size=48, group_size=6, model=ModelConfig(dtype="bf16"))
+    assert config.groups_per_batch == 8
+    assert config.row_tokens == 128
+    assert config.resolved_sync_dtype == "bf16"
+    assert dataclasses.replace(config, sync_dtype="fp32").resolved_sync_dtype == "fp32"
+    assert make(learner=LearnerConfig(max_tokens_per_row=500)).row_tokens == 500
+    assert MeshConfig(data=2, fsdp=3, tensor=4).size == 24
+
+
+def test_device_indices() -> None:
+    assert device_indices("gpu:0-3,6") == ("gpu", frozenset({0, 1, 2, 3, 6}))
+    assert device_indices("tpu") == ("tpu", None)
+
+
+def test_every_key_says_what_it_means() -> None:
+    keys = {path: metadata for path, _, metadata in walk(make())}
+    assert {"seed", "learner.mesh.tensor", "tasks.train.digits.source"} <= set(keys)
+    assert [path for path, metadata in keys.items() if len(metadata["help"]) < 5] == []
+
+
+def test_a_config_cannot_be_changed_and_its_mappings_are_its_own() -> None:
+    config = make()
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        config.seed = 1  # type: ignore[misc]
+    assert TasksetConfig(source="x").args is not TasksetConfig(source="x").args
+
+
+def test_no_key_is_dead() -> None:
+    """A key that nothing reads is a defect. Any attribute of its name counts as reading it."""
+    sources = [p for p in (ROOT / "rljax").rglob("*.py") if p.name != "config_checks.py"]
+    text = "\n".join(path.read_text() for path in sources)
+    keys = [(path, metadata.get("choices", ())) for path, _, metadata in walk(make())]
+    # Where there is one choice only, the check is what reads it.
+    names = {path.rpartition(".")[2] for path, choices in keys if len(choices) != 1}
+    assert sorted(name for name in names if not re.search(rf"\.{name}\b", text)) == []
+
+
+def test_the_schema_imports_nothing_heavy() -> None:
+    heavy = ("jax", "torch", "numpy", "transformers", "sqlalchemy")
+    program = f"import sys, rljax.config; print([m for m in {heavy} if m in sys.modules])"
+    found = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert (found.stdout.strip(), found.stderr) == ("[]", "")

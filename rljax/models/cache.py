@@ -1,4 +1,4 @@
-"""The key-value cache of the sampler: prompts are prefilled into slots, then every slot decodes one token at a time."""
+"""The key-value cache of the sampler: prompts are read whole, then every slot reads one token at a time."""
 
 from __future__ import annotations
 
@@ -47,71 +47,40 @@ def init_cache(architecture: Architecture, slots: int, length: int, dtype: jnp.d
     return KVCache(keys, values)
 
 
-def apart(params: Params) -> Params:
-    """The parameters with ``layers`` as a tuple, one tree a layer: how `decode_step` reads them without copying."""
-    layers = range(jax.tree.leaves(params["layers"])[0].shape[0])
-    return {**params, "layers": tuple(jax.tree.map(lambda w, i=i: w[i], params["layers"]) for i in layers)}
-
-
-def stacked(params: Params) -> Params:
-    """Undoes `apart`."""
-    return {**params, "layers": jax.tree.map(lambda *layers: jnp.stack(layers), *params["layers"])}
-
-
-def _logits(params: Params, architecture: Architecture, x: jax.Array, dtype: jnp.dtype) -> jax.Array:
-    x = rms_norm(x, params["final_norm"], architecture.rms_eps)
-    return jnp.dot(x, output_head(params, architecture).astype(dtype), preferred_element_type=jnp.float32)
-
-
 def prefill(
     params: Params,
     architecture: Architecture,
-    cache: KVCache,
-    slots: Int[Array, " rows"],
     token_ids: Int[Array, "rows time"],
     lengths: Int[Array, " rows"],
     *,
     dtype: jnp.dtype = jnp.float32,
-) -> tuple[Float[Array, "rows vocabulary"], KVCache]:
-    """Reads whole sequences into slots, over whatever these held.
+) -> tuple[Float[Array, "rows time hidden"], KVCache]:
+    """Reads whole sequences at once.
 
     Args:
-        params: of the model, in any dtype; cast to `dtype` where used.
+        params: of the model with its layers apart, as `hf_names.from_hf_apart` makes them, in any dtype; cast to
+            `dtype` where used.
         architecture: of the model.
-        cache: to be written.
-        slots: where each row goes; rows whose slot is out of range (the number of slots, say) are written nowhere.
         token_ids: the rows, padded on the right with anything.
         lengths: true length of each row, at least 1.
-        dtype: of the computation.
+        dtype: of the computation and the cache.
 
     Returns:
-        Float32 logits after each row's last token, and the cache.
+        What `transformer.hidden_states` returns for the rows, and a cache of one slot a row, as long as the rows.
     """
     rows, time = token_ids.shape
     steps = jnp.broadcast_to(jnp.arange(time, dtype=jnp.int32), (rows, time))
     cos, sin = rotation(steps, architecture)
     real = (steps < lengths[:, None]).astype(jnp.int32)
-
-    def layer(x: jax.Array, weights: Params) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    x = params["embedding"][token_ids].astype(dtype)
+    keys, values = [], []
+    for weights in params["layers"]:
         block = bind_block(architecture, weights, dtype)
         query, key, value = block.project(x, cos, sin)
-        return block.finish(x, attention(query, key, value, real)), (key, value)
-
-    x = params["embedding"][token_ids].astype(dtype)
-    x, (keys, values) = jax.lax.scan(layer, x, params["layers"])
-    keys, values = keys.transpose(0, 1, 3, 4, 2), values.swapaxes(2, 3)
-    cache = KVCache(
-        tuple(
-            old.at[slots, :, :, :time].set(new.astype(old.dtype), mode="drop")
-            for old, new in zip(cache.key, keys, strict=True)
-        ),
-        tuple(
-            old.at[slots, :, :time].set(new.astype(old.dtype), mode="drop")
-            for old, new in zip(cache.value, values, strict=True)
-        ),
-    )
-    last = jnp.take_along_axis(x, (lengths - 1)[:, None, None], axis=1)[:, 0]
-    return _logits(params, architecture, last, dtype), cache
+        x = block.finish(x, attention(query, key, value, real))
+        keys.append(key.transpose(0, 2, 3, 1))
+        values.append(value.swapaxes(1, 2))
+    return rms_norm(x, params["final_norm"], architecture.rms_eps), KVCache(tuple(keys), tuple(values))
 
 
 def decode_step(
@@ -126,7 +95,7 @@ def decode_step(
     """Reads one token into every slot.
 
     Args:
-        params: of the model as `apart` makes them, in any dtype; cast to `dtype` where used.
+        params: like those of `prefill`.
         architecture: of the model.
         cache: to be read and written.
         token_ids: the token of each slot.
@@ -152,5 +121,7 @@ def decode_step(
         x = block.finish(x, attended[:, None])
         filled_keys.append(keys)
         filled_values.append(values)
-    logits = _logits(params, architecture, x[:, 0], dtype)
+    hidden = rms_norm(x[:, 0], params["final_norm"], architecture.rms_eps)
+    head = output_head(params, architecture).astype(dtype)
+    logits = jnp.dot(hidden, head, preferred_element_type=jnp.float32)
     return logits, KVCache(tuple(filled_keys), tuple(filled_values))

@@ -99,6 +99,23 @@ def from_hf(tensors: Mapping[str, np.ndarray], architecture: Architecture) -> Pa
     return params
 
 
+def from_hf_apart(tensors: Mapping[str, jax.Array], architecture: Architecture) -> Params:
+    """Like `from_hf`, with ``layers`` as a tuple of one tree a layer: how the sampler reads them without copying.
+
+    The dtype is unchanged. Can be jitted; shapes are checked by `check_tensors`.
+    """
+    params: Params = {"layers": tuple({} for _ in range(architecture.num_layers))}
+    for name, place in _places(architecture).items():
+        home = params if place.layer is None else params["layers"][place.layer]
+        home[place.key] = jnp.swapaxes(tensors[name], 0, 1) if place.transposed else tensors[name]
+    return params
+
+
+def check_tensors(tensors: Mapping[str, np.ndarray], architecture: Architecture) -> None:
+    """Raises the ValueError that `from_hf` raises for tensors that are not those of the model."""
+    _check(tensors, _places(architecture), architecture.tie_embeddings)
+
+
 def _check(tensors: Mapping[str, np.ndarray], places: Mapping[str, _Place], tied: bool) -> None:
     missing = sorted(set(places) - set(tensors))
     ignored = {name for name in tensors if name.endswith(_IGNORED) or (tied and name == _TOP["head"])}

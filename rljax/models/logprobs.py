@@ -47,13 +47,14 @@ def token_logprobs(
     return _logprobs(chunk, constrain, hidden, table.astype(hidden.dtype), targets, lax.stop_gradient(heat))
 
 
-def _logits(x: jax.Array, table: jax.Array, heat: jax.Array, constrain: Constrain) -> jax.Array:
+def _logits(x: jax.Array, table: jax.Array, constrain: Constrain) -> jax.Array:
     logits = lax.dot_general(x, table, (((2,), (1,)), ((), ())), preferred_element_type=jnp.float32)
-    return constrain(logits, "logits") / heat[..., None]
+    return constrain(logits, "logits")
 
 
-def _score(logits: jax.Array, targets: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+def _score(logits: jax.Array, targets: jax.Array, heat: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Log-probability, entropy and log of the partition sum of each token."""
+    logits = logits / heat[..., None]
     highest = jnp.max(logits, axis=-1, keepdims=True)
     weights = jnp.exp(logits - highest)
     total = jnp.sum(weights, axis=-1)
@@ -75,8 +76,8 @@ def _forward(
 ) -> tuple[tuple[jax.Array, jax.Array], tuple[Any, ...]]:
     batch, time = targets.shape
     if batch * time <= chunk:
-        logits = _logits(hidden, table, heat, constrain)
-        logprobs, entropy, log_total = _score(logits, targets)
+        logits = _logits(hidden, table, constrain)
+        logprobs, entropy, log_total = _score(logits, targets, heat)
         return (logprobs, entropy), (hidden, table, targets, heat, entropy, log_total, logits)
     # Along time, not along all tokens: the batch axis may be laid over devices.
     steps = -(-time // max(1, chunk // batch))
@@ -87,7 +88,7 @@ def _forward(
         return jnp.pad(x, spare, constant_values=fill).reshape(batch, steps, size, *x.shape[2:]).swapaxes(0, 1)
 
     def step(rows: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
-        return _score(_logits(rows[0], table, rows[2], constrain), rows[1])
+        return _score(_logits(rows[0], table, constrain), rows[1], rows[2])
 
     parts = lax.map(step, (cut(hidden, 0), cut(targets, 0), cut(heat, 1)))
     whole = (part.swapaxes(0, 1).reshape(batch, steps * size)[:, :time] for part in parts)
@@ -103,7 +104,7 @@ def _backward(
 
     def gradients(logits: jax.Array, rows: jax.Array, ids: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Gradient of the hidden states through some rows of the table, and gradient of these rows."""
-        log_p = logits - log_total[..., None]
+        log_p = logits / heat[..., None] - log_total[..., None]
         chosen = jnp.where(ids == targets[..., None], d_logprobs, 0.0)
         d_logits = chosen - jnp.exp(log_p) * (d_logprobs + d_entropy * (log_p + entropy[..., None]))
         d_logits = constrain(d_logits, "logits").astype(hidden.dtype)
@@ -113,13 +114,13 @@ def _backward(
     if kept is not None:
         d_hidden, d_table = gradients(kept, table, jnp.arange(table.shape[0]))
         return d_hidden.astype(hidden.dtype), d_table, None, None
-    return *_vocabulary_steps(chunk, constrain, hidden, table, heat, gradients), None, None
+    return *_vocabulary_steps(chunk, constrain, hidden, table, gradients), None, None
 
 
 def _vocabulary_steps(
-    chunk: int, constrain: Constrain, hidden: jax.Array, table: jax.Array, heat: jax.Array, gradients: Any
+    chunk: int, constrain: Constrain, hidden: jax.Array, table: jax.Array, gradients: Any
 ) -> tuple[jax.Array, jax.Array]:
-    tokens, vocabulary = heat.size, table.shape[0]
+    tokens, vocabulary = hidden.shape[0] * hidden.shape[1], table.shape[0]
     steps = min(-(-tokens // chunk), vocabulary)
     size = vocabulary // steps
     # Step j has the rows j, j + steps, ...: a vocabulary that is laid over devices stays so within every step.
@@ -129,7 +130,7 @@ def _vocabulary_steps(
         d_hidden, d_strided = carry
         rows = lax.dynamic_index_in_dim(strided, number, axis=1, keepdims=False)
         ids = jnp.arange(size) * steps + number
-        more, d_rows = gradients(_logits(hidden, rows, heat, constrain), rows, ids)
+        more, d_rows = gradients(_logits(hidden, rows, constrain), rows, ids)
         return (d_hidden + more, lax.dynamic_update_index_in_dim(d_strided, d_rows, number, axis=1)), None
 
     start = (jnp.zeros(hidden.shape, jnp.float32), jnp.zeros_like(strided))
@@ -138,7 +139,7 @@ def _vocabulary_steps(
     if size * steps < vocabulary:
         rest = table[size * steps :]
         ids = jnp.arange(size * steps, vocabulary)
-        more, d_rest = gradients(_logits(hidden, rest, heat, constrain), rest, ids)
+        more, d_rest = gradients(_logits(hidden, rest, constrain), rest, ids)
         d_hidden, d_table = d_hidden + more, jnp.concatenate([d_table, d_rest])
     return d_hidden.astype(hidden.dtype), d_table
 

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from rljax.models.architecture import Architecture
-from rljax.models.hf_names import from_hf
+from rljax.models.hf_names import check_tensors
 from rljax.models.transformer import Params
 from rljax.sampler import programs
 from rljax.sampler.batch import RunningBatch, Trace
@@ -220,8 +220,9 @@ class EmbeddedEngine:
             manifest = published.manifest
             if (manifest.version, manifest.lineage) != (update.version, update.lineage):
                 raise VersionError(f"{update.path} holds version {manifest.version} of lineage {manifest.lineage}")
-            stacked = from_hf(published.tensors, self._architecture)
-            params = programs.place(jax.device_put(stacked, self._device), dtype=self._dtype)
+            check_tensors(published.tensors, self._architecture)
+            tensors = jax.device_put(dict(published.tensors), self._device)
+            params = programs.place(tensors, architecture=self._architecture, dtype=self._dtype)
             jax.block_until_ready(params)
         except (VersionError, ValueError, OSError, MemoryError, jax.errors.JaxRuntimeError) as error:
             raise WeightUpdateError(

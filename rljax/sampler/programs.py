@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -10,9 +11,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, UInt
 
 from rljax.models.architecture import Architecture
-from rljax.models.cache import KVCache, apart, decode_step, init_cache, prefill, stacked
+from rljax.models.cache import KVCache, decode_step, prefill
+from rljax.models.hf_names import from_hf_apart
 from rljax.models.logprobs import token_logprobs
-from rljax.models.transformer import Params, hidden_states
+from rljax.models.transformer import Params
 from rljax.sampler.sampling import request_uniforms, sample
 
 _SCORE_CHUNK = 256  # tokens whose logits exist at once
@@ -80,10 +82,7 @@ def read_prompts(
     dtype: str,
 ) -> KVCache:
     """Keys and values of whole sequences, as a cache of one slot a row. `lengths` are at least 1."""
-    rows, time = token_ids.shape
-    compute = jnp.dtype(dtype)
-    empty = init_cache(architecture, rows, time, compute)
-    return prefill(stacked(params), architecture, empty, jnp.arange(rows), token_ids, lengths, dtype=compute)[1]
+    return prefill(params, architecture, token_ids, lengths, dtype=jnp.dtype(dtype))[1]
 
 
 @functools.partial(jax.jit, donate_argnames="cache")
@@ -174,16 +173,14 @@ def score(
     params: Params, token_ids: Int[Array, "1 time"], *, architecture: Architecture, dtype: str
 ) -> Float[Array, " time"]:
     """Log-probability at temperature 1 of the token after each position; the last entry means nothing."""
-    time = token_ids.shape[1]
-    positions = jnp.arange(time, dtype=jnp.int32)[None]
-    params = stacked(params)
-    hidden = hidden_states(params, architecture, token_ids, positions, jnp.ones_like(token_ids), dtype=jnp.dtype(dtype))
+    length = jnp.full(1, token_ids.shape[1])
+    hidden, _ = prefill(params, architecture, token_ids, length, dtype=jnp.dtype(dtype))
     targets = jnp.roll(token_ids, -1, axis=1)
     logprobs, _ = token_logprobs(params, architecture, hidden, targets, 1.0, chunk=_SCORE_CHUNK)
     return logprobs[0]
 
 
-@functools.partial(jax.jit, static_argnames="dtype")
-def place(params: Params, *, dtype: str) -> Params:
-    """Stacked parameters in the engine's compute dtype, layers apart: what the programs above take."""
-    return apart(jax.tree.map(lambda array: array.astype(jnp.dtype(dtype)), params))
+@functools.partial(jax.jit, static_argnames=("architecture", "dtype"))
+def place(tensors: Mapping[str, Array], *, architecture: Architecture, dtype: str) -> Params:
+    """Tensors by Hugging Face name as the parameters that the programs above take, in the engine's compute dtype."""
+    return jax.tree.map(lambda array: array.astype(jnp.dtype(dtype)), from_hf_apart(tensors, architecture))

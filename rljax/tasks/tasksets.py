@@ -157,6 +157,8 @@ def _check_options(config: TasksetConfig, key: str) -> None:
     """Refuses options that the source would not read."""
     hub = config.source.startswith(_HUB)
     generated = config.source in GENERATORS or config.source.startswith(_GYM)
+    if not (hub or generated or config.source.endswith(_FILES)):
+        return  # no source at all: that is said when it is opened
     if config.subset is not None and not hub:
         raise ConfigError(f"{key}.subset={config.subset!r}: only a hub data set has subsets")
     if config.split is not None and not (hub or generated):

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sqlite3
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -43,27 +45,41 @@ def run(run_dir: Path, cache: Path, *overrides: str, failpoint: str = "") -> sub
     )
 
 
-def start(run_dir: Path, cache: Path, *overrides: str) -> subprocess.Popen[str]:
-    """Starts and returns at once."""
-    return subprocess.Popen(
-        command(run_dir, *overrides),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment(cache),
-        cwd=ROOT,
-    )
+class Started:
+    """A process of the program under way, and all that it has printed."""
 
+    def __init__(self, run_dir: Path, cache: Path, *overrides: str) -> None:
+        run_dir.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=run_dir.parent, suffix=".log", delete=False) as log:
+            self._log = Path(log.name)
+            self.process = subprocess.Popen(
+                command(run_dir, *overrides),
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                text=True,
+                env=environment(cache, PYTHONUNBUFFERED="1"),
+                cwd=ROOT,
+            )
 
-def wait_until(condition: Callable[[], bool], what: str, process: subprocess.Popen[str] | None = None) -> None:
-    """Looks until it holds; says what was waited for if it never does, or if the process ends first."""
-    deadline = time.monotonic() + LIMIT
-    while not condition():
-        if process is not None and process.poll() is not None:
-            raise AssertionError(f"the process ended with {process.returncode}: {process.communicate()}")
-        if time.monotonic() > deadline:
-            raise AssertionError(f"waited {LIMIT:g} s for {what}")
-        time.sleep(0.05)
+    @property
+    def printed(self) -> str:
+        return self._log.read_text()
+
+    def until(self, condition: Callable[[], bool], what: str) -> None:
+        """Looks until it holds; says what was waited for if it never does, or if the process ends first."""
+        deadline = time.monotonic() + LIMIT
+        while not condition():
+            if self.process.poll() is not None:
+                raise AssertionError(f"ended with {self.process.returncode} before {what}: {self.printed}")
+            if time.monotonic() > deadline:
+                raise AssertionError(f"waited {LIMIT:g} s for {what}: {self.printed}")
+            time.sleep(0.05)
+
+    def end(self, number: signal.Signals | None = None) -> int:
+        """Sends the signal, if any, and waits for the end."""
+        if number is not None:
+            self.process.send_signal(number)
+        return self.process.wait(timeout=LIMIT)
 
 
 def audit_of(run_dir: Path) -> dict[str, Any]:

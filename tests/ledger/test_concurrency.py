@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 from rljax.ledger import leases, processes, versions
 from rljax.ledger.audit import audit
@@ -48,7 +49,7 @@ print(json.dumps(mine))
 
 def test_processes_that_hammer_the_ledger_never_get_the_same_task(tmp_path: Path) -> None:
     """They also create it at the same moment."""
-    fields = {"alpha": 1.0, "b": BATCH, "max_steps": STEPS}
+    fields: dict[str, Any] = {"alpha": 1.0, "b": BATCH, "max_steps": STEPS}
     path = tmp_path / "ledger.db"
     command = [sys.executable, "-c", EXPLORER, str(path)]
     explorers = [

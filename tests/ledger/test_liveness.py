@@ -152,7 +152,7 @@ class System:
         self.learn(life)
 
 
-@pytest.mark.parametrize("extra", [0, 1, 3])
+@pytest.mark.parametrize("extra", [0, 1])
 @pytest.mark.parametrize("k", [1, 2, 4])
 @pytest.mark.parametrize("alpha", [0.0, 0.3, 0.5, 1.0, 2.5, 7.0])
 def test_every_run_comes_to_its_end(tmp_path: Path, alpha: float, k: int, extra: int) -> None:

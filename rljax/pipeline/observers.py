@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 import jax
 
@@ -59,7 +59,7 @@ class Observers:
         self.trace = Trace(part_path(root, role), observe.trace_events, role) if observe.trace else NullTrace()
         self.progress = Progress(observe.progress, f"{root.name} · {role}", total_steps, config.logging_steps)
 
-    def __enter__(self) -> Observers:
+    def __enter__(self) -> Self:
         self.progress.__enter__()
         return self
 

@@ -76,6 +76,31 @@ def test_staleness_stops_claims_while_a_publication_is_late(tmp_path: Path) -> N
     assert [c.deadline for c in bench.claim()] == [4, 4]
 
 
+def test_what_is_trained_and_not_announced_is_not_consumed(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, make_spec(alpha=1, b=2, extra=3))
+    for claim in bench.claim():
+        bench.store(claim)
+    bench.indices()
+    bench.trained(announce=False)
+    found = claims.claim(bench.db, "e", ["a"], 10)
+    assert found.reason == "credit: 4 of 4 groups are outstanding; the learner must train step 1"
+    bench.publish(1)
+    assert len(bench.claim()) == 2
+
+
+def test_a_claim_must_fit_behind_the_step_that_is_leased(tmp_path: Path) -> None:
+    """α=2, k=2, b=1, S=3: version 2 is late, step 3 is leased, and what is claimed at version 0 is due at step 3."""
+    bench = Bench(tmp_path, make_spec(alpha=2, k=2, b=1))
+    for step in range(4):
+        for claim in bench.claim():
+            bench.store(claim)
+        bench.indices()
+        if step < 3:
+            bench.trained(announce=False)
+    found = claims.claim(bench.db, "e", ["a"], 10)  # one is leased and one unannounced, of a credit of three
+    assert found.reason == "staleness: as many groups of version 0 are open as can be trained by step 3"
+
+
 def test_only_a_registered_living_explorer_claims(tmp_path: Path) -> None:
     """Nobody would reopen the claims of one that was declared dead, if it then died."""
     bench = Bench(tmp_path, make_spec())

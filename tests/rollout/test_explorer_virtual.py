@@ -275,7 +275,12 @@ def test_validation_holds_training_pins_one_version_and_loses_no_token(tmp_path:
     seen: list[tuple[float, str, int]] = []
 
     async def main(loop: asyncio.AbstractEventLoop) -> Any:
-        house = build(tmp_path, loop, spec=replace(SPEC, alpha=3.0, staleness_bound=4), latency=lambda r: 3.0 + int(r.sampling.seed) % 9)
+        house = build(
+            tmp_path,
+            loop,
+            spec=replace(SPEC, alpha=3.0, staleness_bound=4),
+            latency=lambda r: 3.0 + int(r.sampling.seed) % 9,
+        )
         engine = house.engine
         generate, load = engine.generate, engine.update_weights
 

@@ -26,7 +26,7 @@ from rljax.launch.local import ExplorerThread
 from rljax.ledger import audit as auditing
 from rljax.ledger import processes
 from rljax.ledger.database import RunFailedError, is_finished
-from rljax.pipeline.build import build_learner, open_checkpoints
+from rljax.pipeline.build import build_learner, newest_checkpoint, open_checkpoints
 from rljax.pipeline.evaluate import Bench, chosen_checkpoints
 from rljax.pipeline.explore import make_explorer, make_rewards
 from rljax.pipeline.observers import LearnerObservers, Observers
@@ -152,7 +152,7 @@ class Run:
             parts.callback(lambda: observers.finish(self.audit(), as_plain(config)))
             checkpoints = open_checkpoints(config, self.run_dir)
             parts.callback(checkpoints.wait)
-            learner = build_learner(config, self.model, checkpoints, None)
+            learner = build_learner(config, self.model, checkpoints, newest_checkpoint(db, checkpoints))
             explorer = self._beside(observers)
             publisher = OrbaxPublisher(self.run_dir.weights)
             trainer = Trainer(

@@ -97,6 +97,17 @@ def _retire_lost(tx: Connection, from_version: int) -> int:
     return len(ids)
 
 
+def survives(db: Database, lineage: int, version: int) -> bool:
+    """Whether the weights that ``lineage`` had after ``version`` batches are part of the history that lives.
+
+    A replaced learner that has not noticed may still write a checkpoint; no later lineage grew out of it.
+    """
+    later = schema.lineages.c
+    with db.read() as tx:
+        lost = select(later.id).where(later.id > lineage, later.from_version < version).limit(1)
+        return tx.execute(lost).first() is None
+
+
 def lease(db: Database, lineage: int) -> Leased | NotYet:
     """Leases the next batch, most urgent groups first, once the others can still be trained in time.
 

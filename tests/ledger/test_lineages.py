@@ -263,3 +263,14 @@ def test_a_token_older_than_its_claim_is_a_bug_of_the_caller(tmp_path: Path) -> 
     (claim,) = bench.claim()
     with pytest.raises(ValueError, match="a token of version 0, claimed at 1"):
         claims.store(bench.db, claim, make_group(claim.task, [1, 0]))
+
+
+def test_checkpoint_of_a_replaced_learner_does_not_survive(tmp_path: Path) -> None:
+    """P3: a zombie may commit a checkpoint after its successor has begun; nobody may resume from it."""
+    bench = Bench(tmp_path, make_spec(alpha=0, k=1, b=2))
+    zombie = bench.lineage
+    advance(bench, 5)
+    bench.restart(3)
+    assert leases.survives(bench.db, zombie, 3), "its successor grew out of it"
+    assert not leases.survives(bench.db, zombie, 4), "its successor started before it"
+    assert leases.survives(bench.db, bench.lineage, 4)

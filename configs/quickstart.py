@@ -33,12 +33,12 @@ def get_config() -> ConfigDict:
         save_steps=100,
         eval_steps=25,
         model=ModelConfig(
-            path="tiny", max_prompt_tokens=8, max_response_tokens=5, tiny=TinyConfig(characters="0123456789")
+            path="tiny", max_prompt_tokens=8, max_response_tokens=4, tiny=TinyConfig(characters="0123456789")
         ),
         learner=LearnerConfig(
             optimizer=OptimizerConfig(learning_rate=4e-3, warmup_steps=10, beta2=0.99), rows_per_microbatch=32
         ),
-        algorithm=AlgorithmConfig(adv_estimator="rloo", pg_variant="ppo", entropy_coef=0.02),
+        algorithm=AlgorithmConfig(adv_estimator="rloo", pg_variant="ppo", entropy_coef=0.02, minibatch_size=128),
         sidecar=SidecarConfig(max_concurrency=256),
         tasks=TasksConfig(train={"reverse_digits": taskset}, validation={"reverse_digits": held_out}),
     )

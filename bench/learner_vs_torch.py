@@ -2,10 +2,10 @@
 
     python -m bench.learner_vs_torch [--quick] [--pairs N] [--no-entropy]
 
-What: one whole optimizer update (host-side packing or padding, forward, PPO loss, backward, clipping, AdamW) on the two
-batches of `bench.workload`: the dense one, where both compute the same tokens, and the lognormal one, which torch pads
-to its longest trajectory and rljax packs. Each side runs in its own process, by turns. Before that, loss and gradient of
-both are compared on both batches: they must be the same function.
+What: one whole optimizer update (packing or padding on the host, forward, PPO loss, backward, clipping, AdamW) on the
+two batches of `bench.workload`: the dense one, where both compute the same tokens, and the lognormal one, which torch
+pads to its longest trajectory and rljax packs. Each side runs in its own process, by turns. Before that, loss and
+gradient of both are compared on both batches: they must be the same function.
 
 Targets: 1.0 times torch's steps per second on the dense batch (an untuned JAX step: 0.77), 2.0 times its trajectories
 per second on the lognormal one; largest gradient error over largest magnitude of a tensor below 1e-3 on float32.
@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from safetensors.numpy import load_file, save_file
 
 from bench.paired import CORES, PAIR_COLUMNS, Answer, Side, alternate, pair_row, print_machine, print_table
 from bench.workload import CASES, LEARNING_RATE, LONGEST, Case, make_groups, with_behaviour
@@ -39,7 +40,9 @@ def learner_config(case: Case) -> Config:
         rollout_batch_size=case.trajectories,
         group_size=case.group_size,
         algorithm=ALGORITHM,
-        model=ModelConfig(path="smollm2-135m", max_prompt_tokens=case.prompt, max_response_tokens=LONGEST - case.prompt),
+        model=ModelConfig(
+            path="smollm2-135m", max_prompt_tokens=case.prompt, max_response_tokens=LONGEST - case.prompt
+        ),
         learner=LearnerConfig(
             devices="cpu", optimizer=OptimizerConfig(learning_rate=LEARNING_RATE), rows_per_microbatch=case.rows
         ),
@@ -73,7 +76,7 @@ def start_rljax() -> Answer:
         packed = learner.pack(opened["groups"])[0]
         differentiate = jax.jit(lambda p, batch, n: loss_and_gradient(learner.objective, p, batch, n)[:2])
         loss, found = differentiate(learner.state.params, learner.place(packed.batch), np.int32(packed.microbatches))
-        np.savez(path, **{name: np.asarray(tensor) for name, tensor in to_hf(found, architecture).items()})
+        save_file({name: np.array(tensor) for name, tensor in to_hf(found, architecture).items()}, path)
         return float(loss)
 
     def step() -> float:
@@ -111,7 +114,7 @@ def start_torch() -> Answer:
         advantages = batch_advantages(groups, ALGORITHM)
         if request["do"] == "gradient":
             loss = learner.accumulate(trajectories, advantages, rows)
-            np.savez(request["path"], **learner.gradient())
+            save_file(learner.gradient(), request["path"])
             return loss
         learner.step(trajectories, advantages, rows)
         return time.perf_counter() - begin
@@ -121,10 +124,10 @@ def start_torch() -> Answer:
 
 def compare_gradients(ours: Path, theirs: Path) -> tuple[float, str]:
     """Over all tensors: the largest error over the tensor's largest magnitude, and the tensor's name."""
-    with np.load(ours) as a, np.load(theirs) as b:
-        if set(a) != set(b):
-            raise RuntimeError(f"the two models differ in their tensors: {sorted(set(a) ^ set(b))[:4]}")
-        return max((float(np.abs(a[name] - b[name]).max() / np.abs(b[name]).max()), name) for name in b)
+    a, b = load_file(ours), load_file(theirs)
+    if set(a) != set(b):
+        raise RuntimeError(f"the two models differ in their tensors: {sorted(set(a) ^ set(b))[:4]}")
+    return max((float(np.abs(a[name] - b[name]).max() / np.abs(b[name]).max()), name) for name in b)
 
 
 def _write(path: Path, groups: list[Group]) -> None:
@@ -142,7 +145,7 @@ def run_case(case: Case, ours: Side, theirs: Side, pairs: int, entropy: bool, sc
     batch = scratch / case.name
     microbatches = ours.ask(do="prepare", case=case.name, path=batch)
     padded = theirs.ask(do="prepare", case=case.name, path=batch, entropy=entropy)
-    files = [scratch / f"{case.name}-{side.name}.npz" for side in (ours, theirs)]
+    files = [scratch / f"{case.name}-{side.name}.safetensors" for side in (ours, theirs)]
     losses = [side.ask(do="gradient", path=file) for side, file in zip((ours, theirs), files, strict=True)]
     error, where = compare_gradients(*files)
     for file in files:

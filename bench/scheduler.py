@@ -1,4 +1,4 @@
-"""Explorer, scheduler and ledger alone: trajectories per second when the engine answers at once and training takes none.
+"""Explorer, scheduler and ledger alone: trajectories per second when engine and learner take no time.
 
     python -m bench.scheduler [--quick] [--profile]
 
@@ -54,9 +54,7 @@ class InstantEngine:
         await asyncio.sleep(0)
         self._running -= 1
         n = request.sampling.max_new_tokens
-        return Completion(
-            np.zeros(n, np.int32), np.zeros(n, np.float32), np.full(n, self._version, np.int32), "length"
-        )
+        return Completion(np.zeros(n, np.int32), np.zeros(n, np.float32), np.full(n, self._version, np.int32), "length")
 
     async def abort(self, request_ids: Sequence[str]) -> None:
         """There is never anything to abort."""

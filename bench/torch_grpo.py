@@ -99,7 +99,7 @@ def _pad(trajectories: Sequence[Trajectory], advantages: np.ndarray) -> dict[str
     completions = [t.token_ids[t.prompt_length :] for t in trajectories]
     before, after = max(map(len, prompts)), max(map(len, completions))
     rows = len(trajectories)
-    arrays = {
+    arrays: dict[str, np.ndarray] = {
         "prompt": np.zeros((rows, before), np.int64),
         "prompt_mask": np.zeros((rows, before), np.int64),
         "completion": np.zeros((rows, after), np.int64),

@@ -1,8 +1,8 @@
 """What both learners train: two batches of made-up trajectories, the same on every machine.
 
-``dense``: 2 trajectories of 256 tokens, all but the first trained. Nothing to gain from packing or from leaving prompts out.
+``dense``: 2 trajectories of 256 tokens, all but the first trained: nothing to gain from packing or by skipping prompts.
 
-``lognormal``: 64 trajectories in groups of 8, prompts of 16 tokens, whole lengths lognormal with mean 104 and at most 256.
+``lognormal``: 64 trajectories in groups of 8, prompts of 16 tokens, whole lengths lognormal with mean 104, at most 256.
 """
 
 from __future__ import annotations

@@ -162,6 +162,8 @@ def _shapes(params: Any) -> dict[str, tuple[int, ...]]:
 def _context() -> ocp.Context:
     # Compression costs more time than it saves on weights. Directories are made before save_async returns, because a
     # failure to make one later leaves Orbax's writers waiting for it until they time out.
-    arrays = ocp.options.ArrayOptions(saving=ocp.options.ArrayOptions.Saving(use_compression=False))
-    asynchronous = ocp.options.AsyncOptions(timeout_secs=int(SAVE_TIMEOUT), create_directories_asynchronously=False)
-    return ocp.Context(array_options=arrays, async_options=asynchronous)
+    context = ocp.Context()
+    context.array.saving.use_compression = False
+    context.asynchronous.timeout_secs = int(SAVE_TIMEOUT)
+    context.asynchronous.create_directories_asynchronously = False
+    return context

@@ -94,8 +94,11 @@ def _weight_files(path: Path) -> list[Path]:
     if (path / _WEIGHTS).exists():
         return [path / _WEIGHTS]
     if (path / _INDEX).exists():
-        index = json.loads((path / _INDEX).read_text(encoding="utf-8"))
-        return [path / name for name in sorted(set(index["weight_map"].values()))]
+        try:
+            places = json.loads((path / _INDEX).read_text(encoding="utf-8"))["weight_map"]
+            return [path / name for name in sorted(set(places.values()))]
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise ValueError(f"{path / _INDEX} is no index of safetensors files; fetch it again") from None
     raise ValueError(f"{path} has neither {_WEIGHTS} nor {_INDEX}; only safetensors weights are read")
 
 

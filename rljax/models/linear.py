@@ -22,9 +22,12 @@ def _forward(x: jax.Array, weight: jax.Array) -> tuple[jax.Array, tuple[jax.Arra
 
 def _backward(residuals: tuple[jax.Array, jax.Array], cotangent: jax.Array) -> tuple[jax.Array, jax.Array]:
     x, weight = residuals
-    leading = tuple(range(x.ndim - 1))
     d_x = lax.dot_general(cotangent, weight, (((x.ndim - 1,), (1,)), ((), ())))
-    # JAX's own rule makes the transposed gradient and turns it, which XLA on CPU does by copying activations.
+    # JAX's own rule makes the transposed gradient and turns it. XLA on CPU copies activations for that, as it does for
+    # several contracted axes; elsewhere the axes stay apart, since each may be laid over devices of its own.
+    if jax.default_backend() == "cpu":
+        x, cotangent = x.reshape(-1, x.shape[-1]), cotangent.reshape(-1, cotangent.shape[-1])
+    leading = tuple(range(x.ndim - 1))
     d_weight = lax.dot_general(x, cotangent, ((leading, leading), ((), ())))
     return d_x, d_weight
 

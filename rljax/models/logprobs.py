@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +12,10 @@ from jaxtyping import Array, Float, Int
 
 from rljax.models.architecture import Architecture
 from rljax.models.transformer import Constrain, Params, unconstrained
+
+_CACHED_LOGITS = 2**21  # logits of one step that stay in the cache of a CPU core
+_LOWEST = -1e30  # finite, so that nothing times it is nothing
+_Gradients = tuple[jax.Array, jax.Array]
 
 
 def token_logprobs(
@@ -26,9 +30,9 @@ def token_logprobs(
 ) -> tuple[Float[Array, "batch time"], Float[Array, "batch time"]]:
     """Log-probability of each target and entropy of its distribution, in nats, float32.
 
-    The forward pass goes through the time axis in steps of about `chunk` tokens. The backward pass goes through the
-    vocabulary in as many steps, with all tokens: so every row of the head's gradient is made once, where steps over
-    tokens would add up whole heads. Where all tokens are one chunk, their logits are kept and nothing is recomputed.
+    Both passes go through the vocabulary in steps, with all tokens at once (an online softmax, as in Milakov &
+    Gimelshein 2018): so every row of the head's gradient is made once, where steps over tokens would add up whole
+    heads. Where all tokens fit into one chunk their logits are kept; otherwise the backward pass recomputes them.
 
     Args:
         params: of the model.
@@ -36,8 +40,8 @@ def token_logprobs(
         hidden: what `hidden_states` returned.
         targets: the token that each position predicts (already shifted); the caller masks what means nothing.
         temperature: divides the logits; positive, for each token or for all. No gradient flows to it.
-        chunk: tokens whose logits exist at once.
-        constrain: called on logits ``[batch, time, vocabulary]``, of some times or some of the vocabulary.
+        chunk: tokens whose logits may exist at once, or the same number of logits of more tokens.
+        constrain: called on logits ``[batch, time, vocabulary]`` of some of the vocabulary.
 
     Returns:
         Log-probabilities and entropies.
@@ -47,21 +51,58 @@ def token_logprobs(
     return _logprobs(chunk, constrain, hidden, table.astype(hidden.dtype), targets, lax.stop_gradient(heat))
 
 
-def _logits(x: jax.Array, table: jax.Array, constrain: Constrain) -> jax.Array:
-    logits = lax.dot_general(x, table, (((2,), (1,)), ((), ())), preferred_element_type=jnp.float32)
-    return constrain(logits, "logits")
+class _Pieces(NamedTuple):
+    """The rows of the head, cut for the steps.
+
+    Step j has rows j, j + steps, ...: a vocabulary that is laid over devices stays so within every step. What is left
+    over by the division, fewer rows than there are steps, comes last.
+    """
+
+    strided: Float[Array, "size steps hidden"]
+    rest: Float[Array, "rest hidden"]
 
 
-def _score(logits: jax.Array, targets: jax.Array, heat: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Log-probability, entropy and log of the partition sum of each token."""
-    logits = logits / heat[..., None]
-    highest = jnp.max(logits, axis=-1, keepdims=True)
-    weights = jnp.exp(logits - highest)
-    total = jnp.sum(weights, axis=-1)
-    mean = jnp.sum(weights * (logits - highest), axis=-1) / total
-    log_total = jnp.log(total)
-    chosen = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0] - highest[..., 0]
-    return chosen - log_total, log_total - mean, highest[..., 0] + log_total
+def _cut(table: jax.Array, steps: int) -> _Pieces:
+    whole = table.shape[0] // steps * steps
+    return _Pieces(table[:whole].reshape(-1, steps, table.shape[1]), table[whole:])
+
+
+def _steps(tokens: int, vocabulary: int, chunk: int) -> int:
+    steps = -(-tokens // chunk)
+    if jax.default_backend() == "cpu":
+        steps = max(steps, tokens * vocabulary // _CACHED_LOGITS)
+    return min(steps, vocabulary)
+
+
+def _laid(logits: Float[Array, "some batch time"], constrain: Constrain) -> Float[Array, "some batch time"]:
+    return jnp.moveaxis(constrain(jnp.moveaxis(logits, 0, -1), "logits"), -1, 0)
+
+
+def _logits(x: jax.Array, rows: jax.Array, constrain: Constrain) -> Float[Array, "some batch time"]:
+    # Vocabulary first: so no product of either pass needs its operands turned, which XLA on CPU does by copying.
+    logits = lax.dot_general(rows, x, (((1,), (2,)), ((), ())), preferred_element_type=jnp.float32)
+    return _laid(logits, constrain)
+
+
+class _Softmax(NamedTuple):
+    """What is known of each token's distribution after some of the vocabulary, with x the scaled logits."""
+
+    highest: Float[Array, "batch time"]  # max x
+    total: Float[Array, "batch time"]  # sum of exp(x - highest)
+    weighted: Float[Array, "batch time"]  # sum of exp(x - highest) (x - highest)
+
+    def fold(self, logits: Float[Array, "some batch time"]) -> _Softmax:
+        """With more of the vocabulary."""
+        highest = jnp.maximum(self.highest, jnp.max(logits, axis=0))
+        lower = logits - highest
+        weights = jnp.exp(lower)
+        drop = self.highest - highest
+        scale = jnp.exp(drop)
+        return _Softmax(
+            highest,
+            scale * self.total + jnp.sum(weights, axis=0),
+            scale * (self.weighted + drop * self.total) + jnp.sum(weights * lower, axis=0),
+        )
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
@@ -74,74 +115,56 @@ def _logprobs(
 def _forward(
     chunk: int, constrain: Constrain, hidden: jax.Array, table: jax.Array, targets: jax.Array, heat: jax.Array
 ) -> tuple[tuple[jax.Array, jax.Array], tuple[Any, ...]]:
-    batch, time = targets.shape
-    if batch * time <= chunk:
-        logits = _logits(hidden, table, constrain)
-        logprobs, entropy, log_total = _score(logits, targets, heat)
-        return (logprobs, entropy), (hidden, table, targets, heat, entropy, log_total, logits)
-    # Along time, not along all tokens: the batch axis may be laid over devices.
-    steps = -(-time // max(1, chunk // batch))
-    size = -(-time // steps)
+    steps = _steps(targets.size, table.shape[0], chunk)
+    pieces = _cut(table, steps)
+    keep = targets.size <= chunk
 
-    def cut(x: jax.Array, fill: float) -> jax.Array:
-        spare = [(0, 0), (0, steps * size - time)] + [(0, 0)] * (x.ndim - 2)
-        return jnp.pad(x, spare, constant_values=fill).reshape(batch, steps, size, *x.shape[2:]).swapaxes(0, 1)
+    def step(softmax: _Softmax, number: jax.Array) -> tuple[_Softmax, jax.Array | None]:
+        logits = _logits(hidden, lax.dynamic_index_in_dim(pieces.strided, number, 1, keepdims=False), constrain)
+        return softmax.fold(logits / heat), logits if keep else None
 
-    def step(rows: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
-        return _score(_logits(rows[0], table, constrain), rows[1], rows[2])
-
-    parts = lax.map(step, (cut(hidden, 0), cut(targets, 0), cut(heat, 1)))
-    whole = (part.swapaxes(0, 1).reshape(batch, steps * size)[:, :time] for part in parts)
-    logprobs, entropy, log_total = whole
-    return (logprobs, entropy), (hidden, table, targets, heat, entropy, log_total, None)
+    nothing = jnp.zeros(targets.shape, jnp.float32)
+    softmax, kept = lax.scan(step, _Softmax(nothing + _LOWEST, nothing, nothing), jnp.arange(steps))
+    if pieces.rest.size:
+        softmax = softmax.fold(_logits(hidden, pieces.rest, constrain) / heat)
+    chosen = jnp.sum(hidden.astype(jnp.float32) * table[targets].astype(jnp.float32), axis=-1) / heat
+    log_total = softmax.highest + jnp.log(softmax.total)
+    entropy = jnp.log(softmax.total) - softmax.weighted / softmax.total
+    return (chosen - log_total, entropy), (hidden, table, targets, heat, entropy, log_total, kept)
 
 
 def _backward(
     chunk: int, constrain: Constrain, residuals: tuple[Any, ...], cotangents: tuple[jax.Array, jax.Array]
 ) -> tuple[jax.Array, jax.Array, None, None]:
     hidden, table, targets, heat, entropy, log_total, kept = residuals
-    d_logprobs, d_entropy = (cotangent[..., None] / heat[..., None] for cotangent in cotangents)
+    d_logprobs, d_entropy = (cotangent / heat for cotangent in cotangents)
+    steps = _steps(targets.size, table.shape[0], chunk)
+    pieces = _cut(table, steps)
 
     def gradients(logits: jax.Array, rows: jax.Array, ids: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Gradient of the hidden states through some rows of the table, and gradient of these rows."""
-        log_p = logits / heat[..., None] - log_total[..., None]
-        chosen = jnp.where(ids == targets[..., None], d_logprobs, 0.0)
-        d_logits = chosen - jnp.exp(log_p) * (d_logprobs + d_entropy * (log_p + entropy[..., None]))
-        d_logits = constrain(d_logits, "logits").astype(hidden.dtype)
-        d_hidden = lax.dot_general(d_logits, rows, (((2,), (0,)), ((), ())), preferred_element_type=jnp.float32)
-        return d_hidden, lax.dot_general(d_logits, hidden, (((0, 1), (0, 1)), ((), ())))
+        """Gradient of the hidden states ``[hidden, batch, time]`` through some rows, and gradient of these rows."""
+        log_p = logits / heat - log_total
+        chosen = jnp.where(ids[:, None, None] == targets, d_logprobs, 0.0)
+        d_logits = chosen - jnp.exp(log_p) * (d_logprobs + d_entropy * (log_p + entropy))
+        d_logits = _laid(d_logits, constrain).astype(hidden.dtype)
+        d_hidden = lax.dot_general(rows, d_logits, (((0,), (0,)), ((), ())), preferred_element_type=jnp.float32)
+        return d_hidden, lax.dot_general(d_logits, hidden, (((1, 2), (0, 1)), ((), ())))
 
-    if kept is not None:
-        d_hidden, d_table = gradients(kept, table, jnp.arange(table.shape[0]))
-        return d_hidden.astype(hidden.dtype), d_table, None, None
-    return *_vocabulary_steps(chunk, constrain, hidden, table, gradients), None, None
+    def step(carry: _Gradients, inputs: tuple[jax.Array, jax.Array | None]) -> tuple[_Gradients, None]:
+        number, logits = inputs
+        rows = lax.dynamic_index_in_dim(pieces.strided, number, 1, keepdims=False)
+        logits = _logits(hidden, rows, constrain) if logits is None else logits
+        more, d_rows = gradients(logits, rows, jnp.arange(rows.shape[0]) * steps + number)
+        return (carry[0] + more, lax.dynamic_update_index_in_dim(carry[1], d_rows, number, 1)), None
 
-
-def _vocabulary_steps(
-    chunk: int, constrain: Constrain, hidden: jax.Array, table: jax.Array, gradients: Any
-) -> tuple[jax.Array, jax.Array]:
-    tokens, vocabulary = hidden.shape[0] * hidden.shape[1], table.shape[0]
-    steps = min(-(-tokens // chunk), vocabulary)
-    size = vocabulary // steps
-    # Step j has the rows j, j + steps, ...: a vocabulary that is laid over devices stays so within every step.
-    strided = table[: size * steps].reshape(size, steps, -1)
-
-    def step(carry: tuple[jax.Array, jax.Array], number: jax.Array) -> tuple[tuple[jax.Array, jax.Array], None]:
-        d_hidden, d_strided = carry
-        rows = lax.dynamic_index_in_dim(strided, number, axis=1, keepdims=False)
-        ids = jnp.arange(size) * steps + number
-        more, d_rows = gradients(_logits(hidden, rows, constrain), rows, ids)
-        return (d_hidden + more, lax.dynamic_update_index_in_dim(d_strided, d_rows, number, axis=1)), None
-
-    start = (jnp.zeros(hidden.shape, jnp.float32), jnp.zeros_like(strided))
-    (d_hidden, d_strided), _ = lax.scan(step, start, jnp.arange(steps))
-    d_table = d_strided.reshape(size * steps, -1)
-    if size * steps < vocabulary:
-        rest = table[size * steps :]
-        ids = jnp.arange(size * steps, vocabulary)
-        more, d_rest = gradients(_logits(hidden, rest, constrain), rest, ids)
+    start = (jnp.zeros((hidden.shape[2], *targets.shape), jnp.float32), jnp.zeros_like(pieces.strided))
+    (d_hidden, d_strided), _ = lax.scan(step, start, (jnp.arange(steps), kept))
+    d_table = d_strided.reshape(-1, table.shape[1])
+    if pieces.rest.size:
+        ids = jnp.arange(d_table.shape[0], table.shape[0])
+        more, d_rest = gradients(_logits(hidden, pieces.rest, constrain), pieces.rest, ids)
         d_hidden, d_table = d_hidden + more, jnp.concatenate([d_table, d_rest])
-    return d_hidden.astype(hidden.dtype), d_table
+    return jnp.moveaxis(d_hidden, 0, -1).astype(hidden.dtype), d_table, None, None
 
 
 _logprobs.defvjp(_forward, _backward)

@@ -47,7 +47,7 @@ def test_run_survives_sigkill(moment: str, tmp_path: Path, cache: Path, undistur
 
 
 def test_asynchronous_run_survives_two_kills(tmp_path: Path, cache: Path) -> None:
-    ahead = ("async_generation_ratio=2.0", "sync_interval=2", "max_staleness=4")
+    ahead = ("async_generation_ratio=2.0", "sync_interval=2", "max_staleness=4", "max_steps=12")
     for moment in ("train:4", "store:9"):
         killed = run(tmp_path / "run", cache, *ahead, failpoint=moment)
         assert killed.returncode == -signal.SIGKILL, killed.stderr
@@ -56,5 +56,6 @@ def test_asynchronous_run_survives_two_kills(tmp_path: Path, cache: Path) -> Non
     report = audit_of(tmp_path / "run")
     assert report["balanced"], report["problems"]
     assert report["trained_twice"] == 0
+    assert report["trained"] == 12 * 4
     assert report["max_staleness"] <= 4
     assert len(report["lineages"]) == 3

@@ -1,0 +1,107 @@
+"""XLA's temporary memory of loss and gradient on 8 rows of 256 tokens: SmolLM2-135M, float32.
+
+    python -m bench.memory [--quick]
+
+What: ``compiled.memory_analysis().temp_size_in_bytes``; nothing is run and no weights are loaded. *naive* keeps all
+activations and the logits of every token. The others are the learner's own loss, without and with the microbatch
+loop around it: two microbatches need a second gradient (513 MiB in float32) to add up in.
+
+Target: at or below 345 MiB for loss and gradient with remat and chunked log-probabilities (naive: 5970 MiB).
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import Any, cast
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bench.paired import print_machine, print_table
+from rljax.config import Config, LearnerConfig, ModelConfig
+from rljax.learner.packing import Batch
+from rljax.learner.train_step import Objective, loss_and_gradient
+from rljax.models.architecture import Architecture
+from rljax.models.hf_files import load_architecture
+from rljax.models.smollm2 import smollm2_directory
+from rljax.models.transformer import Params, abstract_params, hidden_states, output_head, unconstrained
+
+ROWS, TIME = 8, 256
+TARGET_MIB = 345
+CHUNKS = (1024, 512, 256, 128)
+SPARSE: dict[str, Any] = {"token_ids": np.int32, "positions": np.int32, "segment_ids": np.int32, "targets": np.int32}
+DENSE: dict[str, Any] = {"mask": np.bool_, "behaviour_logprobs": np.float32, "advantages": np.float32}
+SCALED: dict[str, Any] = {"rewards": np.float32, "temperature": np.float32, "weights": np.float32}
+
+
+def abstract_batch(*slots: int) -> Batch:
+    """The shapes of a batch; ``slots`` is the number of microbatches, or nothing for a single one."""
+    dtypes = SPARSE | DENSE | SCALED
+    shape = (*slots, ROWS, TIME)
+    return Batch(**cast(Any, {name: jax.ShapeDtypeStruct(shape, dtype) for name, dtype in dtypes.items()}))
+
+
+def objective(architecture: Architecture, remat: str, chunk: int) -> Objective:
+    """The learner's loss, on one device."""
+    model = ModelConfig(
+        path="smollm2-135m", remat=remat, logprob_chunk=chunk, max_prompt_tokens=1, max_response_tokens=TIME - 1
+    )
+    config = Config(
+        mode="evaluate", rollout_batch_size=ROWS, model=model, learner=LearnerConfig(rows_per_microbatch=ROWS)
+    )
+    return Objective(config, architecture, unconstrained)
+
+
+def naive(architecture: Architecture) -> Callable[[Params, Batch], Any]:
+    """Loss with the logits of all tokens at once, and nothing recomputed."""
+
+    def loss(params: Params, batch: Batch) -> jax.Array:
+        hidden = hidden_states(params, architecture, batch.token_ids, batch.positions, batch.segment_ids)
+        logprobs = jax.nn.log_softmax(hidden @ output_head(params, architecture))
+        chosen = jnp.take_along_axis(logprobs, batch.targets[..., None], axis=-1)[..., 0]
+        return -jnp.sum(jnp.exp(chosen - batch.behaviour_logprobs) * batch.advantages * batch.weights)
+
+    return jax.value_and_grad(loss)
+
+
+def one_microbatch(architecture: Architecture, remat: str, chunk: int) -> Callable[[Params, Batch], Any]:
+    """The learner's loss and gradient of a microbatch."""
+    return jax.value_and_grad(objective(architecture, remat, chunk).microbatch_loss, has_aux=True)
+
+
+def temporary_mib(function: Callable[..., Any], *arguments: Any) -> float:
+    """What XLA allocates beside arguments and results, in MiB."""
+    analysis = jax.jit(function).lower(*arguments).compile().memory_analysis()
+    if analysis is None:
+        raise RuntimeError("this backend does not say how much memory a program takes")
+    return analysis.temp_size_in_bytes / 2**20
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="the naive loss and one chunk size only")
+    options = parser.parse_args()
+    print_machine()
+    architecture = load_architecture(smollm2_directory())
+    params, batch = abstract_params(architecture), abstract_batch()
+    rows: list[list[object]] = [["naive", temporary_mib(naive(architecture), params, batch), ""]]
+    for chunk in CHUNKS[1:2] if options.quick else CHUNKS:
+        mib = temporary_mib(one_microbatch(architecture, "full", chunk), params, batch)
+        rows.append([f"remat full, chunks of {chunk} tokens", mib, "met" if mib <= TARGET_MIB else "missed"])
+    if not options.quick:
+        chunk = CHUNKS[1]
+        for remat in ("none", "dots"):
+            mib = temporary_mib(one_microbatch(architecture, remat, chunk), params, batch)
+            rows.append([f"remat {remat}, chunks of {chunk} tokens", mib, ""])
+        full = objective(architecture, "full", chunk)
+        count = jax.ShapeDtypeStruct((), np.int32)
+        for slots in (1, 2):
+            step = temporary_mib(lambda p, b, n: loss_and_gradient(full, p, b, n), params, abstract_batch(slots), count)
+            rows.append([f"the same in the learner's loop over {slots} microbatch{'es'[: 2 * (slots - 1)]}", step, ""])
+    print_table(f"loss and gradient at {ROWS}x{TIME}, float32", ("what", "MiB", f"<= {TARGET_MIB}"), rows)
+
+
+if __name__ == "__main__":
+    main()

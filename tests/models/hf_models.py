@@ -1,0 +1,109 @@
+"""Random small models of transformers, saved as directories: the independent implementation that ours is held to."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import torch
+from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedConfig, PreTrainedModel, Qwen2Config, Qwen3Config
+
+from rljax.models.architecture import Architecture
+from rljax.models.transformer import Params, hidden_states, output_head
+
+VOCABULARY = 61
+_SHAPE: dict[str, Any] = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 256,
+}
+# In heads of width 24 its wavelengths are 6, 14, 29, 63 ... tokens: some kept, some stretched, some between.
+_LLAMA3_ROPE = {
+    "rope_type": "llama3",
+    "rope_theta": 10_000.0,
+    "factor": 4.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+}
+CONFIGS: dict[str, PreTrainedConfig] = {
+    "llama": LlamaConfig(**_SHAPE, head_dim=24, rope_parameters=_LLAMA3_ROPE, tie_word_embeddings=True),
+    "llama-untied": LlamaConfig(**_SHAPE, head_dim=24, rope_parameters=_LLAMA3_ROPE, attention_bias=True),
+    "qwen2": Qwen2Config(**_SHAPE, tie_word_embeddings=True),
+    "qwen2-untied": Qwen2Config(**_SHAPE, rms_norm_eps=1e-5),
+    "qwen3": Qwen3Config(**_SHAPE, head_dim=24, tie_word_embeddings=True),
+    "qwen3-untied": Qwen3Config(**_SHAPE, head_dim=24, rope_parameters={"rope_type": "default", "rope_theta": 1e6}),
+}
+FAMILIES = ("llama", "qwen2", "qwen3")
+
+
+def random_model(name: str, seed: int = 0) -> PreTrainedModel:
+    """The float32 model of ``CONFIGS[name]``: no bias is 0 and no norm is 1, as they are at initialisation."""
+    model = AutoModelForCausalLM.from_config(CONFIGS[name], dtype=torch.float32).eval()
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            noise = torch.randn(parameter.shape, generator=generator)
+            if parameter.ndim == 2:
+                parameter.copy_(1.5 * noise / parameter.shape[1] ** 0.5)
+            else:
+                parameter.add_(0.2 * noise)
+    return model
+
+
+@functools.cache
+def shared_model(name: str) -> PreTrainedModel:
+    """`random_model`, the same object for all tests: not to be changed."""
+    return random_model(name)
+
+
+def save(model: PreTrainedModel, directory: Path, **options: Any) -> Path:
+    """Writes the model as transformers does."""
+    model.save_pretrained(str(directory), **options)
+    return directory
+
+
+def tokens(rows: int, time: int, seed: int = 0) -> np.ndarray:
+    """Random token ids int32 ``[rows, time]``."""
+    return np.random.default_rng(seed).integers(0, VOCABULARY, (rows, time)).astype(np.int32)
+
+
+def reference_logits(model: torch.nn.Module, token_ids: np.ndarray) -> np.ndarray:
+    """Logits ``[rows, time, vocabulary]`` of rows without padding, by transformers."""
+    with torch.no_grad():
+        return model(torch.from_numpy(token_ids.astype(np.int64))).logits.numpy()
+
+
+@functools.partial(jax.jit, static_argnames="architecture")
+def _logits(
+    params: Params, architecture: Architecture, token_ids: jax.Array, positions: jax.Array, segment_ids: jax.Array
+) -> jax.Array:
+    return hidden_states(params, architecture, token_ids, positions, segment_ids) @ output_head(params, architecture)
+
+
+def our_logits(
+    params: Params,
+    architecture: Architecture,
+    token_ids: np.ndarray,
+    positions: np.ndarray | None = None,
+    segment_ids: np.ndarray | None = None,
+) -> np.ndarray:
+    """Logits ``[rows, time, vocabulary]``, by rljax; of rows without padding where nothing else is said."""
+    steps = np.broadcast_to(np.arange(token_ids.shape[1], dtype=np.int32), token_ids.shape)
+    positions = steps if positions is None else positions
+    segment_ids = np.ones_like(token_ids) if segment_ids is None else segment_ids
+    return np.asarray(_logits(params, architecture, token_ids, positions, segment_ids))
+
+
+def assert_same_logits(found: np.ndarray, expected: np.ndarray, tolerance: float) -> None:
+    """The largest difference is below `tolerance`, and every row's favourite is the same."""
+    assert found.shape == expected.shape
+    assert np.abs(found - expected).max() < tolerance
+    np.testing.assert_array_equal(found.argmax(-1), expected.argmax(-1))

@@ -1,0 +1,91 @@
+"""Reading and writing `config.json`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rljax.models.architecture import Architecture, Llama3Rope
+from tests.models.hf_models import CONFIGS
+
+LLAMA: dict[str, Any] = {
+    "model_type": "llama",
+    "vocab_size": 100,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+}
+ROPE = {
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+}
+
+
+def test_what_a_config_leaves_out_follows_from_the_rest() -> None:
+    found = Architecture.from_hf(LLAMA)
+    assert found.head_dim == 8
+    assert found.num_kv_heads == 4
+    assert found.rope_theta == 10_000.0
+    assert found.rope_scaling is None
+    assert (found.tie_embeddings, found.attention_bias, found.qk_norm) == (False, False, False)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"rope_theta": 500_000.0, "rope_scaling": {"rope_type": "llama3", **ROPE}},  # transformers 4
+        {"rope_theta": 500_000.0, "rope_scaling": {"type": "llama3", **ROPE}},  # earlier ones
+        {"rope_parameters": {"rope_type": "llama3", "rope_theta": 500_000.0, **ROPE}},  # transformers 5
+    ],
+)
+def test_rope_scaling_is_read_as_every_transformers_writes_it(fields: dict[str, Any]) -> None:
+    found = Architecture.from_hf(LLAMA | fields)
+    assert found.rope_theta == 500_000.0
+    assert found.rope_scaling == Llama3Rope(8.0, 1.0, 4.0, 8192)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_config_survives_the_round_trip(name: str) -> None:
+    found = Architecture.from_hf(CONFIGS[name].to_dict())
+    assert Architecture.from_hf(found.to_hf()) == found
+    assert found.attention_bias == (name.startswith("qwen2") or name == "llama-untied")
+    assert found.qk_norm == name.startswith("qwen3")
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"model_type": "mistral"}, r"^model_type 'mistral' is not supported; supported are llama, qwen2, qwen3$"),
+        ({"model_type": None}, r"^model_type None is not supported"),
+        ({"model_type": "qwen3_moe"}, r"^model_type 'qwen3_moe' is not supported"),
+        ({"hidden_act": "gelu"}, r"^llama with hidden_act 'gelu' is not supported; only silu is$"),
+        ({"mlp_bias": True}, r"^llama with mlp_bias is not supported$"),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, r"^rope type 'yarn' is not supported"),
+        ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, r"^rope type 'dynamic' is not supported"),
+        ({"model_type": "qwen2", "use_sliding_window": True, "sliding_window": 4096}, r"sliding attention window"),
+        ({"model_type": "qwen3", "layer_types": ["full_attention", "sliding_attention"]}, r"sliding attention window"),
+        ({"quantization_config": {"quant_method": "awq"}}, r"quantised weights is not supported; give the unquant"),
+        ({"num_key_value_heads": 3}, r"^4 query heads cannot share 3 key-value heads evenly$"),
+        ({"head_dim": 7}, r"^head_dim 7 is odd"),
+        ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, r"lacks the field 'low_freq_factor'$"),
+    ],
+)
+def test_what_is_not_supported_is_refused_in_one_line(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message) as caught:
+        Architecture.from_hf(LLAMA | fields)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("field", sorted(set(LLAMA) - {"model_type"}))
+def test_a_missing_field_is_named(field: str) -> None:
+    with pytest.raises(ValueError, match=f"^config.json of a llama model lacks the field '{field}'$"):
+        Architecture.from_hf({name: value for name, value in LLAMA.items() if name != field})
+
+
+def test_a_sliding_window_that_is_not_in_use_does_not_matter() -> None:
+    fields = {"model_type": "qwen2", "use_sliding_window": False, "sliding_window": 4096}
+    assert Architecture.from_hf(LLAMA | fields).family == "qwen2"

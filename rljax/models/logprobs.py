@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Int
 from rljax.models.architecture import Architecture
 from rljax.models.transformer import Constrain, Params, unconstrained
 
-_CACHED_LOGITS = 2**21  # logits of one step that stay in the cache of a CPU core
+_CACHED_LOGITS = 2**19  # logits of one step that stay in the cache of a CPU core
 _LOWEST = -1e30  # finite, so that nothing times it is nothing
 _Gradients = tuple[jax.Array, jax.Array]
 

@@ -70,6 +70,14 @@ def save(model: PreTrainedModel, directory: Path, **options: Any) -> Path:
     return directory
 
 
+def load_with_transformers(directory: Path) -> PreTrainedModel:
+    """The directory's model; every tensor of it was there, and none was left over."""
+    loaded: Any = AutoModelForCausalLM.from_pretrained(str(directory), output_loading_info=True)
+    model, report = loaded
+    assert not any(report.values()), report
+    return model.eval()
+
+
 def tokens(rows: int, time: int, seed: int = 0) -> np.ndarray:
     """Random token ids int32 ``[rows, time]``."""
     return np.random.default_rng(seed).integers(0, VOCABULARY, (rows, time)).astype(np.int32)

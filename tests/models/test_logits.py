@@ -28,7 +28,7 @@ from tests.models.hf_models import (
     tokens,
 )
 
-TOLERANCE = 2e-5
+TOLERANCE = 1e-4
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -80,8 +80,8 @@ def test_packed_rows_equal_separate_rows(name: str, tmp_path: Path) -> None:
 def _gradient(
     architecture: Architecture, params: Params, token_ids: np.ndarray, remat: str
 ) -> tuple[float, dict[str, np.ndarray]]:
-    inputs, targets = token_ids[:, :-1], token_ids[:, 1:]
-    positions = np.broadcast_to(np.arange(inputs.shape[1], dtype=np.int32), inputs.shape)
+    inputs, targets = jnp.asarray(token_ids[:, :-1]), jnp.asarray(token_ids[:, 1:])
+    positions = jnp.broadcast_to(jnp.arange(inputs.shape[1]), inputs.shape)
 
     def loss(params: Params) -> jax.Array:
         hidden = hidden_states(params, architecture, inputs, positions, jnp.ones_like(inputs), remat=remat)
@@ -98,10 +98,8 @@ def _gradient(
 
 def _assert_same_gradients(found: dict[str, np.ndarray], expected: dict[str, np.ndarray], tolerance: float) -> None:
     assert found.keys() == expected.keys()
-    # A key's bias shifts all scores of a query nearly alike, so its gradient nearly cancels: hence the common floor.
-    floor = 1e-2 * max(np.abs(gradient).max() for gradient in expected.values())
     for name, gradient in expected.items():
-        error = np.abs(found[name] - gradient).max() / max(np.abs(gradient).max(), floor)
+        error = np.abs(found[name] - gradient).max() / np.abs(gradient).max()
         assert error < tolerance, f"{name}: {error}"
 
 
@@ -110,20 +108,15 @@ def _expected_gradient(model: torch.nn.Module, token_ids: np.ndarray) -> tuple[f
     loss = torch.nn.functional.cross_entropy(model(ids[:, :-1]).logits.flatten(0, 1), ids[:, 1:].flatten())
     loss.backward()
     # named_parameters lists a tied head once, with the sum of both gradients
-    return loss.item(), {name: parameter.grad.numpy() for name, parameter in model.named_parameters()}
+    return loss.item(), {name: np.asarray(parameter.grad) for name, parameter in model.named_parameters()}
 
 
-@pytest.mark.parametrize(
-    ("name", "policies"), [("llama-untied", ("none",)), ("qwen3", ("none", "dots", "full"))], ids=FAMILIES[::2]
-)
-def test_gradients_are_those_of_transformers_under_every_remat_policy(
-    name: str, policies: tuple[str, ...], tmp_path: Path
-) -> None:
-    model = random_model(name)
-    architecture, params = load_directory(save(model, tmp_path / name))
+def test_gradients_are_those_of_transformers_under_every_remat_policy(tmp_path: Path) -> None:
+    model = random_model("qwen3")
+    architecture, params = load_directory(save(model, tmp_path / "model"))
     token_ids = tokens(2, 25)
     expected_loss, expected = _expected_gradient(model, token_ids)
-    found = [_gradient(architecture, params, token_ids, remat) for remat in policies]
+    found = [_gradient(architecture, params, token_ids, remat) for remat in ("none", "dots", "full")]
     for loss, gradient in found:
         assert loss == pytest.approx(expected_loss, abs=1e-5)
         _assert_same_gradients(gradient, expected, 1e-4)

@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers import AutoTokenizer, PreTrainedModel
 
 from rljax.models.hf_files import load_directory
 from rljax.models.smollm2 import DownloadError, smollm2_directory
 from rljax.models.tokenizer import load_tokenizer
-from tests.models.hf_models import assert_same_logits, our_logits, reference_logits
+from tests.models.hf_models import assert_same_logits, load_with_transformers, our_logits, reference_logits
 
 TEXT = "The Eiffel Tower is a wrought-iron lattice tower in Paris, France. It was completed in 1889."
 
@@ -27,10 +27,9 @@ def directory() -> Path:
 
 @pytest.fixture(scope="module")
 def model(directory: Path) -> PreTrainedModel:
-    loaded, info = AutoModelForCausalLM.from_pretrained(str(directory), output_loading_info=True)
-    assert not any(info.values()), info
+    loaded = load_with_transformers(directory)
     assert loaded.dtype == torch.float32
-    return loaded.eval()
+    return loaded
 
 
 def test_logits_are_those_of_transformers(directory: Path, model: PreTrainedModel) -> None:
@@ -46,12 +45,12 @@ def test_logits_are_those_of_transformers(directory: Path, model: PreTrainedMode
     assert time > 20
 
 
-def test_the_converted_weights_speak_english(directory: Path, model: PreTrainedModel) -> None:
-    """Wrongly permuted queries and keys, or shifted token ids, would agree with themselves; but not with English."""
-    ids = torch.tensor([AutoTokenizer.from_pretrained(str(directory)).encode(TEXT)])
+def test_the_converted_weights_can_count(directory: Path, model: PreTrainedModel) -> None:
+    """Wrongly permuted queries and keys would give the same logits twice, but then the model cannot count (2.9)."""
+    ids = torch.tensor([AutoTokenizer.from_pretrained(str(directory)).encode(" ".join(map(str, range(1, 60))))])
     with torch.no_grad():
         loss = model(ids, labels=ids).loss
-    assert float(loss) < 3.0  # nats a token; uniform is 10.8
+    assert loss.item() < 0.5  # nats a token
 
 
 def test_the_shape_is_the_published_one(directory: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -33,11 +34,11 @@ def test_the_chat_template_marks_turns_with_one_token_each(directory: Path) -> N
     messages = [{"role": "system", "content": "Add."}, {"role": "user", "content": "12+3"}]
     text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
     assert text == "<|system|>Add.<|end|><|user|>12+3<|end|><|assistant|>"
-    ids = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=True, return_dict=False)
+    ids: Any = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=True, return_dict=False)
     assert len(ids) == 5 + len("Add.12+3")
     assert tokenizer.decode(ids) == text
     assert tokenizer.decode(ids, skip_special_tokens=True) == "Add.12+3"
-    assert not tokenizer.apply_chat_template(messages, tokenize=False).endswith("<|assistant|>")
+    assert tokenizer.apply_chat_template(messages, tokenize=False) == "<|system|>Add.<|end|><|user|>12+3<|end|>"
 
 
 def test_a_turn_ends_with_the_end_token(directory: Path) -> None:

@@ -86,8 +86,10 @@ class OrbaxPublisher:
         self.directory = Path(directory).absolute()
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
-            for leftover in self.directory.glob(f"{_HIDDEN}{socket.gethostname()}-*"):
-                if not _alive(int(leftover.name.split("-")[-2])):
+            mine = f"{_HIDDEN}{socket.gethostname()}-"
+            for leftover in self.directory.glob(f"{mine}*"):
+                # Orbax appends words of its own to the name while it writes.
+                if not _alive(int(leftover.name.removeprefix(mine).partition("-")[0])):
                     shutil.rmtree(leftover, ignore_errors=True)
         except OSError as error:
             raise PublishError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -113,3 +114,13 @@ def test_dtype_must_be_what_it_is_said_to_be(tmp_path):
     with pytest.raises(ValueError, match="dtype 'int8' is unknown"):
         channel.publish(0, 1, TENSORS, model="", dtype="int8")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_orbax_itself_left_of_a_killed_writer_is_swept(tmp_path):
+    """Killed while Orbax writes, a version's hidden name carries Orbax's own words at its end."""
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait(timeout=60)
+    left = tmp_path / f".unfinished-{socket.gethostname()}-{dead.pid}-0123abcd.orbax-checkpoint-tmp"
+    left.mkdir()
+    OrbaxPublisher(tmp_path)
+    assert not left.exists()

@@ -115,12 +115,9 @@ def splash_attention(
     _, time, heads, width = query.shape
     mask = masks.MultiHeadMask([masks.CausalMask((time, time)) for _ in range(heads)])
     kernel = kernels.make_splash_mha(mask, head_shards=1, q_seq_shards=1, interpret=interpret)
-    shared = heads // key.shape[2]
 
     def row(q: jax.Array, k: jax.Array, v: jax.Array, segments: jax.Array) -> jax.Array:
-        # head axis first; the kernel for grouped heads wants them repeated on its grid, not in memory
-        q, k, v = (y.swapaxes(0, 1) for y in (q * width**-0.5, k, v))
-        k, v = (jnp.repeat(y, shared, axis=0) for y in (k, v))
+        q, k, v = (y.swapaxes(0, 1) for y in (q * width**-0.5, k, v))  # heads first; the kernel shares k and v
         return kernel(q, k, v, segment_ids=kernels.SegmentIds(segments, segments)).swapaxes(0, 1)
 
     return jax.vmap(row)(query, key, value, segment_ids)

@@ -10,6 +10,8 @@ import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Bool, Float, Int
 
+from rljax.models.products import einsum_fp32
+
 ATTENDED = "attended"
 """Name of attention's results for rematerialisation policies."""
 
@@ -135,7 +137,7 @@ def cached_attention(
     """
     slots, kv_heads, width, _ = key.shape
     grouped = (query * width**-0.5).reshape(slots, kv_heads, -1, width)
-    scores = jnp.einsum("bgrk,bgks->bgrs", grouped, key, preferred_element_type=jnp.float32)
+    scores = einsum_fp32("bgrk,bgks->bgrs", grouped, key)
     weights = jax.nn.softmax(jnp.where(mask[:, None, None], scores, _MASKED), axis=-1)
     return jnp.einsum("bgrs,bgsk->bgrk", weights.astype(value.dtype), value).reshape(query.shape)
 
@@ -145,7 +147,7 @@ _Keys = Float[Array, "batch kv_heads keys head_dim"]
 
 
 def _scores(query: _Grouped, key: _Keys, mask: Bool[Array, "batch time keys"]) -> jax.Array:
-    scores = jnp.einsum("bgrtk,bgsk->bgrts", query, key, preferred_element_type=jnp.float32)
+    scores = einsum_fp32("bgrtk,bgsk->bgrts", query, key)
     return jnp.where(mask[:, None, None], scores, _MASKED)
 
 
@@ -154,7 +156,7 @@ def _attend(query: _Grouped, key: _Keys, value: _Keys, mask: jax.Array) -> tuple
     highest = jnp.max(scores, axis=-1, keepdims=True)
     weights = jnp.exp(scores - highest)
     total = jnp.sum(weights, axis=-1, keepdims=True)
-    summed = jnp.einsum("bgrts,bgsk->bgrtk", weights.astype(value.dtype), value, preferred_element_type=jnp.float32)
+    summed = einsum_fp32("bgrts,bgsk->bgrtk", weights.astype(value.dtype), value)
     return (summed / total).astype(value.dtype), highest + jnp.log(total)
 
 
@@ -175,7 +177,7 @@ def _masked_backward(residuals: tuple[jax.Array, ...], cotangent: _Grouped) -> t
     query, key, value, mask, attended, log_total = residuals
     weights = jnp.exp(_scores(query, key, mask) - log_total)
     d_value = jnp.einsum("bgrts,bgrtk->bgsk", weights.astype(value.dtype), cotangent)
-    d_weights = jnp.einsum("bgrtk,bgsk->bgrts", cotangent, value, preferred_element_type=jnp.float32)
+    d_weights = einsum_fp32("bgrtk,bgsk->bgrts", cotangent, value)
     shared = jnp.sum((cotangent * attended).astype(jnp.float32), axis=-1, keepdims=True)
     d_scores = (weights * (d_weights - shared)).astype(query.dtype)
     d_query = jnp.einsum("bgrts,bgsk->bgrtk", d_scores, key)

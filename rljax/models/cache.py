@@ -9,6 +9,7 @@ from jaxtyping import Array, Float, Int
 
 from rljax.models.architecture import Architecture
 from rljax.models.attention import attention, cached_attention
+from rljax.models.products import einsum_fp32
 from rljax.models.rope import rotation
 from rljax.models.transformer import Params, bind_block, output_head, rms_norm
 
@@ -122,5 +123,5 @@ def decode_step(
         filled_values.append(values)
     hidden = rms_norm(x[:, 0], params["final_norm"], architecture.rms_eps)
     head = output_head(params, architecture).astype(dtype)
-    logits = jnp.dot(hidden, head, preferred_element_type=jnp.float32)
+    logits = einsum_fp32("bh,hv->bv", hidden, head)
     return logits, KVCache(tuple(filled_keys), tuple(filled_values))

@@ -11,6 +11,7 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from rljax.models.architecture import Architecture
+from rljax.models.products import einsum_fp32
 from rljax.models.transformer import Constrain, Params, unconstrained
 
 _CACHED_LOGITS = 2**19  # logits of one step that stay in the cache of a CPU core
@@ -80,7 +81,7 @@ def _laid(logits: Float[Array, "some batch time"], constrain: Constrain) -> Floa
 
 def _logits(x: jax.Array, rows: jax.Array, constrain: Constrain) -> Float[Array, "some batch time"]:
     # Vocabulary first: so no product of either pass needs its operands turned, which XLA on CPU does by copying.
-    logits = lax.dot_general(rows, x, (((1,), (2,)), ((), ())), preferred_element_type=jnp.float32)
+    logits = einsum_fp32("vh,bth->vbt", rows, x)
     return _laid(logits, constrain)
 
 
@@ -147,7 +148,7 @@ def _backward(
         chosen = jnp.where(ids[:, None, None] == targets, d_logprobs, 0.0)
         d_logits = chosen - jnp.exp(log_p) * (d_logprobs + d_entropy * (log_p + entropy))
         d_logits = _laid(d_logits, constrain).astype(hidden.dtype)
-        d_hidden = lax.dot_general(rows, d_logits, (((0,), (0,)), ((), ())), preferred_element_type=jnp.float32)
+        d_hidden = einsum_fp32("vh,vbt->hbt", rows, d_logits)
         return d_hidden, lax.dot_general(d_logits, hidden, (((1, 2), (0, 1)), ((), ())))
 
     def step(carry: _Gradients, inputs: tuple[jax.Array, jax.Array | None]) -> tuple[_Gradients, None]:

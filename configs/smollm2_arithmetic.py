@@ -6,6 +6,8 @@ The model is fetched once, out of a wheel on PyPI. Expected: held-out accuracy f
 40 minutes on two cores. The curve is in the README.
 """
 
+import dataclasses
+
 from ml_collections import ConfigDict
 
 from rljax.config import (
@@ -22,19 +24,25 @@ from rljax.config_edge import to_config_dict
 
 
 def get_config() -> ConfigDict:
-    template = "What is {prompt}? Answer with the number only."
-    sums = TasksetConfig(source="add_numbers", template=template, args={"digits": 2})
-    held_out = TasksetConfig(source="add_numbers", template=template, args={"digits": 2}, limit=128)
+    # Without examples the model answers with sentences; with two it answers with a number, mostly a wrong one.
+    sums = TasksetConfig(
+        source="add_numbers",
+        args={"digits": 2},
+        system_prompt="Answer with the number only.",
+        examples=("12 + 34", "46", "51 + 22", "73"),
+        rewards=("exact", "digits"),
+    )
+    held_out = dataclasses.replace(sums, rewards=("exact",), limit=128)
     config = Config(
         async_generation_ratio=1.0,
         rollout_batch_size=64,
         group_size=8,
-        max_steps=80,
+        max_steps=60,
         save_steps=20,
         eval_steps=10,
-        model=ModelConfig(path="smollm2-135m", max_prompt_tokens=64, max_response_tokens=8),
+        model=ModelConfig(path="smollm2-135m", max_prompt_tokens=72, max_response_tokens=8),
         learner=LearnerConfig(
-            optimizer=OptimizerConfig(learning_rate=2e-5, warmup_steps=5), max_tokens_per_row=256, rows_per_microbatch=4
+            optimizer=OptimizerConfig(learning_rate=2e-5, warmup_steps=5), max_tokens_per_row=209, rows_per_microbatch=2
         ),
         algorithm=AlgorithmConfig(adv_estimator="grpo", pg_variant="ppo"),
         sidecar=SidecarConfig(max_concurrency=64, decode_steps=4),

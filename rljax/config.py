@@ -26,6 +26,7 @@ class TasksetConfig:
     answer_key: str = key("answer", "column that holds the reference answer")
     template: str = key("{prompt}", "user message; {prompt} is replaced")
     system_prompt: str | None = key(None, "system message, where the chat template has one")
+    examples: tuple[str, ...] = key((), "few-shot turns before the prompt: prompt, answer, prompt, answer")
     rewards: tuple[str, ...] = key(("exact",), "exact digits numeric format[:REGEX] reasoning_gym module:function")
     reward_weights: tuple[float, ...] | None = key(None, "weight of each reward; None: all 1")
     weight: float = key(1.0, "share of this taskset among the tasks, relative to the others", low=0, low_open=True)

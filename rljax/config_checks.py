@@ -156,6 +156,8 @@ def _check_tasks(config: Config) -> None:
                 raise ConfigError(f"{path}.source: missing")
             if "{prompt}" not in taskset.template:
                 raise ConfigError(f"{path}.template={taskset.template!r}: must contain {{prompt}}")
+            if len(taskset.examples) % 2:
+                raise ConfigError(f"{path}.examples: {len(taskset.examples)} texts; each prompt needs its answer")
             if not taskset.rewards:
                 raise ConfigError(f"{path}.rewards: at least one reward is needed")
             weights = taskset.reward_weights

@@ -111,6 +111,7 @@ COMBINATIONS: list[tuple[Mapping[str, Any], str]] = [
     ({"tasks": TasksConfig(train={"a/b": TASKSET})}, "tasks.train.a/b: a taskset's name is letters, digits"),
     (taskset(source=""), "tasks.train.digits.source: missing"),
     (taskset(template="solve it"), "tasks.train.digits.template='solve it': must contain {prompt}"),
+    (taskset(examples=("1 + 1",)), "tasks.train.digits.examples: 1 texts; each prompt needs its answer"),
     (taskset(rewards=()), "tasks.train.digits.rewards: at least one reward is needed"),
     (taskset(reward_weights=(1.0, 2.0)), "tasks.train.digits.reward_weights: 2 weights for 1 rewards"),
 ]

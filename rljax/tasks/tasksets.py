@@ -87,10 +87,10 @@ class RowTaskset:
         if not 0 <= index < self._size:
             raise IndexError(f"taskset {self.name}: task {index} of {self._size}")
         place = self._order(epoch)[index] if self._shuffle else index
-        problem = self._rows.problem(self._config.offset + place)
+        problem, config = self._rows.problem(self._config.offset + place), self._config
         return Task(
             id=TaskId(self.name, epoch, index),
-            messages=chat_messages(self._config.template, self._config.system_prompt, problem.prompt),
+            messages=chat_messages(config.template, config.system_prompt, problem.prompt, config.examples),
             answer=problem.answer,
             seed=environment_seed(self._seed, TaskId(self._stream, epoch, index)),
             metadata=problem.metadata,

@@ -14,10 +14,22 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
-def chat_messages(template: str, system_prompt: str | None, prompt: str) -> tuple[Message, ...]:
-    """The messages of a task. ``{prompt}`` alone is replaced: other braces of a template are text."""
-    user = {"role": "user", "content": template.replace("{prompt}", prompt)}
-    return (user,) if system_prompt is None else ({"role": "system", "content": system_prompt}, user)
+def chat_messages(
+    template: str, system_prompt: str | None, prompt: str, examples: Sequence[str] = ()
+) -> tuple[Message, ...]:
+    """The messages of a task. ``{prompt}`` alone is replaced: other braces of a template are text.
+
+    Args:
+        template: user message around a prompt.
+        system_prompt: goes first; None: the chat template's own, if it has one.
+        prompt: of the task.
+        examples: prompts and answers by turns, shown before the task in the same template.
+    """
+    messages = [] if system_prompt is None else [{"role": "system", "content": system_prompt}]
+    for shown, answer in zip(examples[::2], examples[1::2], strict=True):
+        messages.append({"role": "user", "content": template.replace("{prompt}", shown)})
+        messages.append({"role": "assistant", "content": answer})
+    return (*messages, {"role": "user", "content": template.replace("{prompt}", prompt)})
 
 
 def render_messages(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message]) -> Int[np.ndarray, " time"]:

@@ -36,6 +36,12 @@ def test_the_chat_template_writes_the_turns_and_opens_the_reply() -> None:
     assert token_ids.dtype == np.int32
 
 
+def test_examples_are_turns_in_the_template_of_the_task() -> None:
+    messages = chat_messages("{prompt}?", "be nice", "hi", ("a", "1", "b", "2"))
+    assert [message["role"] for message in messages] == ["system", *["user", "assistant"] * 2, "user"]
+    assert [message["content"] for message in messages] == ["be nice", "a?", "1", "b?", "2", "hi?"]
+
+
 def test_a_system_message_that_is_refused_goes_before_the_question() -> None:
     token_ids = render_messages(tokenizer(NO_SYSTEM + TURNS + REPLY), chat_messages("{prompt}", "be nice", "hi"))
     assert text(token_ids) == "[Ube nice\n\nhi][A"

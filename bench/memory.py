@@ -38,7 +38,7 @@ SCALED: dict[str, Any] = {"rewards": np.float32, "temperature": np.float32, "wei
 
 def abstract_batch(*slots: int) -> Batch:
     """The shapes of a batch; ``slots`` is the number of microbatches, or nothing for a single one."""
-    dtypes = SPARSE | DENSE | SCALED
+    dtypes = SPARSE | DENSE | SCALED | {"places": np.int32}
     shape = (*slots, ROWS, TIME)
     return Batch(**cast(Any, {name: jax.ShapeDtypeStruct(shape, dtype) for name, dtype in dtypes.items()}))
 

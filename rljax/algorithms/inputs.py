@@ -12,7 +12,8 @@ from jaxtyping import Array, Bool, Float, Int
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class LossInputs:
-    """Packed rows of one microbatch; every array is ``[batch, time]`` and float32 unless said otherwise.
+    """The trained tokens of one microbatch, row by row in order; every array is ``[batch, time]`` and float32 unless
+    said otherwise.
 
     Attributes:
         logprobs: of the policy that is trained, in nats, at the temperature that the token was sampled at.

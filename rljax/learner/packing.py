@@ -13,12 +13,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from rljax.trajectory import Trajectory
 
 MAX_ROW_LENGTHS = 3
+MAX_HALVINGS = 3  # of the trained places that there is room for
 ROW_LENGTH_MULTIPLE = 8  # keeps rows aligned for vector units without padding short rows much
 
 
@@ -42,6 +44,9 @@ class RowShape:
 class Batch:
     """Packed rows, every array ``[slot, row, time]`` on the host and ``[row, time]`` within one microbatch.
 
+    `places` alone is shorter: as long as the row with the most trained targets needs, rounded up to a row's length or a
+    half, a quarter, an eighth of it.
+
     Attributes:
         token_ids, positions: what the model reads; positions count from 0 within a trajectory.
         segment_ids: int32, counted from 1 within a row; 0 is padding.
@@ -50,6 +55,7 @@ class Batch:
         behaviour_logprobs: recorded log-probability of the target, in nats.
         advantages, rewards, temperature: of the trajectory.
         weights: what the target's loss is multiplied by; 0 where not trained. See `algorithms.registry.Aggregation`.
+        places: where in a row the mask is true, in order, filled up with the row's length.
     """
 
     token_ids: Int[Array, "*slot row time"]
@@ -62,6 +68,12 @@ class Batch:
     rewards: Float[Array, "*slot row time"]
     temperature: Float[Array, "*slot row time"]
     weights: Float[Array, "*slot row time"]
+    places: Int[Array, "*slot row place"]
+
+    def trained(self, values: Shaped[Array, "row time *rest"]) -> Shaped[Array, "row place *rest"]:
+        """What an array says of the trained places of one microbatch; beyond a row's last one it means nothing."""
+        places = self.places.reshape(*self.places.shape, *[1] * (values.ndim - 2))
+        return jnp.take_along_axis(values, places, axis=1, mode="clip")
 
 
 @dataclass(frozen=True)
@@ -200,9 +212,21 @@ def pack(
         rewards=lay(np.repeat(np.array([t.reward for t in trajectories], np.float32), spans), np.float32),
         temperature=lay(np.repeat(np.array([t.temperature for t in trajectories], np.float32), spans), np.float32, 1),
         weights=lay(np.where(predicted, np.repeat(weights, spans), 0), np.float32),
+        places=_places(target[predicted], slots * shape.rows, shape.length).reshape(slots, shape.rows, -1),
     )
-    places = microbatches * shape.rows * shape.length
-    return PackedBatch(batch, microbatches, len(trained), len(source) / places if places else 1.0)
+    room = microbatches * shape.rows * shape.length
+    return PackedBatch(batch, microbatches, len(trained), len(source) / room if room else 1.0)
+
+
+def _places(trained: Int[np.ndarray, " tokens"], rows: int, length: int) -> Any:
+    row, place = np.divmod(np.sort(trained), length)
+    counts = np.bincount(row, minlength=rows)
+    room = min(
+        size for halvings in range(MAX_HALVINGS + 1) if (size := -(-length // (1 << halvings))) >= counts.max(initial=0)
+    )
+    places = np.full((rows, room), length, np.int32)
+    places[row, np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts)] = place
+    return places
 
 
 Placement = tuple[np.ndarray, np.ndarray, np.ndarray, int]

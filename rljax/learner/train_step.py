@@ -41,8 +41,11 @@ class Objective:
         """Parameters in the dtype that is computed in."""
         return jax.tree.map(lambda p: p.astype(DTYPES[self.config.model.dtype]), params)
 
-    def logprobs(self, params: Params, batch: Batch) -> tuple[Float[Array, "row time"], Float[Array, "row time"]]:
-        """Log-probabilities of one microbatch's targets at their temperatures, and entropies, float32, in nats."""
+    def logprobs(self, params: Params, batch: Batch) -> tuple[Float[Array, "row place"], Float[Array, "row place"]]:
+        """Log-probabilities of one microbatch's trained targets at their temperatures, and entropies, float32, in nats.
+
+        The head, a large part of a small model, reads the trained places alone; see `Batch.places`.
+        """
         model = self.config.model
         hidden = hidden_states(
             params,
@@ -57,9 +60,9 @@ class Objective:
         return token_logprobs(
             params,
             self.architecture,
-            hidden,
-            batch.targets,
-            batch.temperature,
+            batch.trained(hidden),
+            batch.trained(batch.targets),
+            batch.trained(batch.temperature),
             chunk=model.logprob_chunk,
             constrain=self.constrain,
         )
@@ -67,17 +70,18 @@ class Objective:
     def microbatch_loss(self, params: Params, batch: Batch) -> tuple[Float[Array, ""], tuple[Sums, Float[Array, ""]]]:
         """The part of the loss that one microbatch adds, sums of metrics over its trained tokens, the largest ratio."""
         logprobs, entropy = self.logprobs(params, batch)
+        mask = batch.places < batch.mask.shape[-1]
         inputs = LossInputs(
-            logprobs=jnp.where(batch.mask, logprobs, 0.0),
-            behaviour_logprobs=batch.behaviour_logprobs,
-            advantages=batch.advantages,
-            rewards=batch.rewards,
-            mask=batch.mask,
-            segment_ids=batch.segment_ids,
+            logprobs=jnp.where(mask, logprobs, 0.0),
+            behaviour_logprobs=batch.trained(batch.behaviour_logprobs),
+            advantages=batch.trained(batch.advantages),
+            rewards=batch.trained(batch.rewards),
+            mask=mask,
+            segment_ids=batch.trained(batch.segment_ids),
         )
         token_loss, metrics = self.policy_loss(inputs, self.config.algorithm)
         token_loss = token_loss - self.config.algorithm.entropy_coef * entropy
-        loss = jnp.sum(jnp.where(batch.mask, token_loss * batch.weights, 0.0))
+        loss = jnp.sum(jnp.where(mask, token_loss * batch.trained(batch.weights), 0.0))
         ratio, log_ratio = inputs.ratio, inputs.log_ratio
         logged = {
             "entropy": entropy,
@@ -86,8 +90,8 @@ class Objective:
             "policy/approx_kl": ratio - 1 - log_ratio,
             **{f"policy/{name}": values for name, values in metrics.items()},
         }
-        sums = {name: jnp.sum(jnp.where(batch.mask, jax.lax.stop_gradient(v), 0.0)) for name, v in logged.items()}
-        return loss, (sums, jnp.max(jnp.where(batch.mask, ratio, 0.0)))
+        sums = {name: jnp.sum(jnp.where(mask, jax.lax.stop_gradient(v), 0.0)) for name, v in logged.items()}
+        return loss, (sums, jnp.max(jnp.where(mask, ratio, 0.0)))
 
 
 def loss_and_gradient(

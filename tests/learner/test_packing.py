@@ -85,6 +85,18 @@ def test_every_trained_token_is_there_once_with_its_own_context(spans: list, see
     expected = {n: expected_places(t, n) for n, t in enumerate(trajectories, 1)}
     assert found == {n: places for n, places in expected.items() if places}
     assert packed.trained_tokens == sum(int(t.loss_mask.sum()) for t in trajectories)
+    length = packed.batch.mask.shape[2]
+    for mask, places in zip(
+        packed.batch.mask.reshape(-1, length), np.concatenate(packed.batch.places, dtype=int), strict=True
+    ):
+        assert places[places < length].tolist() == np.flatnonzero(mask).tolist()
+
+
+def test_trained_places_have_room_for_the_fullest_row_and_little_more() -> None:
+    rng = np.random.default_rng(0)
+    for response, room in ((1, 4), (4, 4), (5, 8), (9, 16), (17, 32)):
+        packed = pack_plainly([make_trajectory(rng, 25 if response < 8 else 8, response)], SHAPES[:1])
+        assert packed.batch.places.shape == (8, 2, room)
 
 
 def test_what_comes_after_the_last_trained_token_takes_no_place() -> None:

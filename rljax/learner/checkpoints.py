@@ -36,7 +36,7 @@ class Checkpoints:
     """
 
     def __init__(self, directory: Path, keep: int) -> None:
-        self.directory = directory
+        self.directory = directory.absolute()  # Orbax refuses others, once it writes
         self.keep = keep
         self._pending: tuple[int, Any] | None = None
 

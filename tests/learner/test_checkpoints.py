@@ -47,6 +47,14 @@ def test_what_is_restored_is_what_was_saved_bit_for_bit(tmp_path: Path) -> None:
     assert Checkpoints(tmp_path / "checkpoints", keep=2).committed() == [3]
 
 
+def test_a_relative_directory_will_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    checkpoints = Checkpoints(Path("runs/mine/checkpoints"), keep=2)
+    checkpoints.save(3, make_state(), {})
+    checkpoints.wait()
+    assert Checkpoints(tmp_path / "runs/mine/checkpoints", keep=2).committed() == [3]
+
+
 def test_a_save_is_not_corrupted_by_the_training_that_donates_its_state(tmp_path: Path) -> None:
     """Orbax writes in the background while the buffers that it writes from are donated again and again."""
     overwrite = jax.jit(lambda tree: jax.tree.map(lambda x: x * 1.5 + 1, tree), donate_argnums=0)

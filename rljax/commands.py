@@ -17,7 +17,8 @@ def train(config: Config) -> int:
 
     with Run(config, _progress) as run:
         if run.finished:
-            print(f"{run.run_dir.root}: this run is finished; raise max_steps to go on, or choose another run_dir")
+            hint = "raise max_steps (or total_epochs) to go on, or choose another run_dir"
+            print(f"{run.run_dir.root}: this run is finished; {hint}")
             return 0
         _on_signals(run.interrupt)
         for _ in run:

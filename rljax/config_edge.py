@@ -213,11 +213,28 @@ def _from_text(hint: Any, text: str, path: str) -> Any:
             raise ConfigError(f"{path}={text}: expected {_name(hint)}") from None
     if typing.get_origin(kind) is tuple:
         element = typing.get_args(kind)[0]
-        inner = text.strip().strip("()[]")
-        return tuple(_from_text(element, part.strip().strip("'\""), path) for part in inner.split(",") if part.strip())
+        return tuple(_from_text(element, part, path) for part in _parts(text, path))
     if kind is Any:
         return _literal(text)
+    if typing.get_origin(kind) is Mapping and text.strip() == "{}":
+        return {}
     raise ConfigError(f"{path}={text}: this is a group of keys; write {path}.KEY=VALUE")
+
+
+def _parts(text: str, path: str) -> list[str]:
+    """The elements of a tuple: a Python literal, or texts with commas between them."""
+    inner = text.strip()
+    if inner[:1] in ("(", "[", "'", '"'):
+        try:
+            value = ast.literal_eval(inner)
+            return [str(item) for item in value] if isinstance(value, (tuple, list)) else [str(value)]
+        except (ValueError, SyntaxError):
+            if (inner[0], inner[-1]) in (("(", ")"), ("[", "]")):
+                inner = inner[1:-1]
+    parts = [part.strip() for part in inner.removesuffix(",").split(",")]
+    if text and not all(parts):
+        raise ConfigError(f"{path}={text!r}: an element is empty; write a,b,c or ('a', 'b') or ()")
+    return parts if text else []
 
 
 def _literal(text: str) -> Any:

@@ -25,14 +25,15 @@ from rljax.launch.heartbeat import Heartbeat
 from rljax.launch.local import ExplorerThread
 from rljax.ledger import audit as auditing
 from rljax.ledger import processes
-from rljax.ledger.database import RunFailedError, is_finished
+from rljax.ledger.database import RunFailedError, StaleWriterError, is_finished
 from rljax.pipeline.build import build_learner, newest_checkpoint, open_checkpoints
+from rljax.pipeline.engine_meter import Gauges
 from rljax.pipeline.evaluate import Bench, chosen_checkpoints
 from rljax.pipeline.explore import make_explorer, make_rewards
 from rljax.pipeline.observers import LearnerObservers, Observers
 from rljax.pipeline.run_dir import RunDir
 from rljax.pipeline.setup import ProgressCallback, open_ledger, open_model, publish_initial_weights
-from rljax.pipeline.train import Gauges, Trainer
+from rljax.pipeline.train import Trainer
 from rljax.weights.publisher import OrbaxPublisher
 
 T = TypeVar("T")
@@ -56,6 +57,7 @@ class Run:
         self._db = open_ledger(config, self.run_dir)
         self.model = open_model(config, self.run_dir, progress)
         self._steps: Generator[dict[str, float], None, None] | None = None
+        self._trainer: Trainer | None = None
         self._stop = threading.Event()
         self._gauges: Gauges = lambda: processes.summed_gauges(self._db, "explorer")
 
@@ -66,8 +68,13 @@ class Run:
         self.close()
 
     def __iter__(self) -> Iterator[dict[str, float]]:
-        """Trains, and yields the metrics of each step; a loop that was left goes on where it stood."""
+        """Trains, and yields the metrics of each step; a loop that was left goes on where it stood.
+
+        After a failure it tries again, from the last checkpoint; when the run is finished there is nothing to yield.
+        """
         if self._steps is None:
+            if self.finished:
+                return iter(())
             self._steps = self._train()
         return self._steps
 
@@ -95,7 +102,7 @@ class Run:
             publish_initial_weights(self.config, self.run_dir, self._db, self.model)
             rewards = make_rewards(self.config)
             explorer = make_explorer(self.config, self.run_dir, self._db, self.model, rewards, observers.trace)
-            thread = ExplorerThread(self._db, self.config.explorer.name, explorer, rewards)
+            thread = ExplorerThread(self._db, self.config.explorer.name, explorer, rewards, needed=False)
             if on_start is not None:
                 on_start(thread.stop)
             with contextlib.closing(thread):
@@ -108,11 +115,14 @@ class Run:
             raise thread.error
 
     def evaluate(self, checkpoint: str = "latest") -> dict[str, float]:
-        """Scores a checkpoint on the validation tasksets; see `config.checkpoint` for the names."""
+        """Scores a checkpoint on the validation tasksets; see `config.checkpoint` for the names.
+
+        In the middle of a loop, ``latest`` means the weights of now: they are saved first.
+        """
         return self._on_bench(checkpoint, lambda bench: bench.evaluate())
 
     def generate(self, prompts: Sequence[str], *, temperature: float = 0.0, checkpoint: str = "latest") -> list[str]:
-        """Answers of a checkpoint to user messages."""
+        """Answers of a checkpoint, as in `evaluate`, to user messages."""
         return self._on_bench(checkpoint, lambda bench: bench.generate(prompts, temperature))
 
     def audit(self) -> dict[str, Any]:
@@ -130,6 +140,8 @@ class Run:
             self._db.close()
 
     def _on_bench(self, checkpoint: str, ask: Callable[[Bench], Coroutine[Any, Any, T]]) -> T:
+        if self._trainer is not None and checkpoint == "latest":
+            self._trainer.save()
         (steps,) = chosen_checkpoints(dataclasses.replace(self.config, checkpoint=checkpoint), self.run_dir)[-1:]
 
         async def main() -> T:
@@ -144,6 +156,7 @@ class Run:
     def _train(self) -> Generator[dict[str, float], None, None]:
         config, db = self.config, self._db
         with contextlib.ExitStack() as parts:
+            parts.callback(self._forget)
             parts.enter_context(contextlib.closing(Heartbeat(db, "trainer", "trainer")))
             self.run_dir.write_config(config)
             observers = parts.enter_context(
@@ -160,19 +173,25 @@ class Run:
             )
             if explorer is not None:
                 parts.enter_context(contextlib.closing(explorer)).start()
+            self._trainer = trainer
             try:
                 yield from trainer.steps()
+            except StaleWriterError:
+                raise  # another trainer has taken over: the run goes on without this one
             except RunFailedError as error:
                 raise (error if explorer is None or explorer.error is None else explorer.error) from None
             except Exception as error:
                 processes.fail_run(db, "trainer", f"trainer: {type(error).__name__}: {error}")
                 raise
 
+    def _forget(self) -> None:
+        self._steps = self._trainer = None
+
     def _beside(self, observers: Observers) -> ExplorerThread | None:
         if self.config.mode != "both":
             return None
         rewards = make_rewards(self.config)
         explorer = make_explorer(self.config, self.run_dir, self._db, self.model, rewards, observers.trace)
-        thread = ExplorerThread(self._db, self.config.explorer.name, explorer, rewards)
+        thread = ExplorerThread(self._db, self.config.explorer.name, explorer, rewards, needed=True)
         self._gauges = thread.gauges
         return thread

@@ -15,11 +15,11 @@ import numpy as np
 
 
 class PauseMode(enum.StrEnum):
-    """What happens to the requests that are running when an engine is paused."""
+    """What happens to the requests in flight when an engine is paused. Those that arrive later are held."""
 
     KEEP = "keep"  # they stand still, tokens and place kept, and go on at resume
-    WAIT = "wait"  # they run to their end first; new ones are held
-    ABORT = "abort"  # they return at once with the tokens that they have
+    WAIT = "wait"  # the running ones run to their end first; those that wait go on waiting
+    ABORT = "abort"  # all return at once with the tokens that they have, those that wait with none
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +60,8 @@ class GenerateRequest:
         min_version: no token is sampled from weights older than this; the request waits for them.
         affinity: requests with the same key profit from sharing an engine (a common prefix).
         priority: lower runs first.
+        resumed_tokens: how many of the last prompt tokens are the beginning of this response, made by an earlier
+            request that was cut short: a stop string may begin in them.
     """
 
     id: str
@@ -68,6 +70,7 @@ class GenerateRequest:
     min_version: int = 0
     affinity: str = ""
     priority: int = 0
+    resumed_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)

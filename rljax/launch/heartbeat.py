@@ -37,7 +37,9 @@ class Heartbeat:
             try:
                 processes.heartbeat(self._db, self._name, self._token)
             except StaleWriterError as error:
-                log.warning("%s: %s", self._name, error)
-                return
+                # After a suspension: it may go on unless somebody took its place. Its writes carry a lineage anyway.
+                if not processes.revive(self._db, self._name, self._token):
+                    log.warning("%s: %s, and replaced", self._name, error)
+                    return
             except LedgerError as error:
                 log.warning("%s: heartbeat missed: %s", self._name, error)

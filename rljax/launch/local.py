@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import threading
 from collections.abc import Mapping
 
@@ -12,19 +13,27 @@ from rljax.ledger.database import Database, RunFailedError
 from rljax.pipeline.explore import run_to_end
 from rljax.rollout.explorer import Explorer
 from rljax.tasks.rewards.runner import RewardRunner
+from rljax.tasks.task import BadRow
+
+log = logging.getLogger(__name__)
 
 SHUTDOWN = 60.0
 """Seconds that an explorer may take to hand its claims back."""
 
 
 class ExplorerThread:
-    """An explorer with an event loop and a thread of its own."""
+    """An explorer with an event loop and a thread of its own.
 
-    def __init__(self, db: Database, name: str, explorer: Explorer, rewards: RewardRunner) -> None:
+    When it fails, others may still explore, or be started: the run fails with it only where it is ``needed`` and the
+    last one, or where a bad row is to fail the run.
+    """
+
+    def __init__(self, db: Database, name: str, explorer: Explorer, rewards: RewardRunner, needed: bool) -> None:
         self._db = db
         self._name = name
         self._explorer = explorer
         self._rewards = rewards
+        self._needed = needed
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping = False
         self._gauges: Mapping[str, float] = {}
@@ -82,7 +91,11 @@ class ExplorerThread:
         except BaseException as error:
             self.error = error
             message = f"explorer {self._name} ended: {type(error).__name__}: {error}"
-            processes.fail_run(self._db, self._name, message)
+            if isinstance(error, BadRow) or (self._needed and not processes.gauges(self._db, "explorer")):
+                processes.fail_run(self._db, self._name, message)
+            else:
+                processes.note(self._db, self._name, "explorer", message)
+                log.warning("%s; the run goes on without it", message)
 
     def _started(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop

@@ -56,22 +56,33 @@ ACTIVATIONS: Mapping[str, Rule] = {
 BATCH_ROWS: Rule = (None, BATCH, "sequence")
 
 
-def select_devices(devices: str, count: int) -> list[jax.Device]:
-    """The devices that a config's ``auto``, ``cpu``, ``cpu:0-3`` or ``gpu:0-3,6`` names; the first `count` of them.
+def named_devices(key: str, devices: str) -> list[jax.Device]:
+    """The devices that ``auto``, ``cpu``, ``cpu:0-3`` or ``gpu:0-3,6`` names.
 
     Raises:
-        ConfigError: the platform or an index is not there, or fewer than `count` devices are.
+        ConfigError: the platform or an index is not there; begins with `key`.
     """
     platform, indices = device_indices(devices)
     try:
         present = jax.devices() if platform == "auto" else jax.devices(platform)
     except RuntimeError as error:
-        raise ConfigError(f"learner.devices={devices!r}: this machine has no {platform} ({error})") from error
-    chosen = [d for d in present if indices is None or present.index(d) in indices]
+        raise ConfigError(f"{key}={devices!r}: this machine has no {platform} ({error})") from error
+    if indices is not None and max(indices) >= len(present):
+        raise ConfigError(f"{key}={devices!r}: this machine has {len(present)} ({', '.join(map(str, present))})")
+    return [d for index, d in enumerate(present) if indices is None or index in indices]
+
+
+def select_devices(devices: str, count: int) -> list[jax.Device]:
+    """The first `count` of the devices that ``learner.devices`` names.
+
+    Raises:
+        ConfigError: there are fewer, or `named_devices` raises.
+    """
+    chosen = named_devices("learner.devices", devices)
     if len(chosen) < count:
         raise ConfigError(
             f"learner.mesh: multiplies to {count} devices, learner.devices={devices!r} gives {len(chosen)} "
-            f"({', '.join(str(d) for d in chosen) or 'none'})"
+            f"({', '.join(map(str, chosen))})"
         )
     return chosen[:count]
 

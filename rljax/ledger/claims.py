@@ -64,15 +64,22 @@ def register_tasksets(db: Database, tasksets: Sequence[TasksetSize]) -> None:
     """
     with db.transaction() as tx:
         known = {row.name: row for row in tx.execute(select(schema.tasksets))}
+        # A set that joins later gets its share from then on; it has nothing to catch up with.
+        served = min((row.start + row.issued / row.weight for row in known.values()), default=0.0)
         for taskset in tasksets:
             if taskset.name not in known:
                 values = {"name": taskset.name, "size": taskset.size, "weight": taskset.weight, "issued": 0}
-                tx.execute(insert(schema.tasksets).values(values))
+                tx.execute(insert(schema.tasksets).values(**values, start=served))
             elif known[taskset.name].size != taskset.size:
                 raise StaleWriterError(
                     f"taskset {taskset.name}: {taskset.size} tasks, but this run began with "
                     f"{known[taskset.name].size}; restore the data, or choose another run_dir"
                 )
+            elif known[taskset.name].weight != taskset.weight:
+                row = known[taskset.name]
+                start = row.start + row.issued / row.weight - row.issued / taskset.weight
+                where = schema.tasksets.c.name == taskset.name
+                tx.execute(update(schema.tasksets).where(where).values(weight=taskset.weight, start=start))
 
 
 def claim(db: Database, explorer: str, tasksets: Sequence[str], limit: int) -> Claimed:
@@ -165,7 +172,7 @@ def _next_tasks(tx: Connection, spec: RunSpec, names: Sequence[str], count: int)
         left = [n for n in sorted(sets) if spec.total_epochs is None or issued[n] < sets[n].size * spec.total_epochs]
         if not left:
             break
-        name = min(left, key=lambda n: issued[n] / sets[n].weight)
+        name = min(left, key=lambda n: sets[n].start + issued[n] / sets[n].weight)
         epoch, index = divmod(issued[name], sets[name].size)
         tasks.append((None, TaskId(name, epoch, index)))
         issued[name] += 1

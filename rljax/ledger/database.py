@@ -181,11 +181,11 @@ def run_row(tx: Connection) -> Row[Any]:
 
 
 def is_finished(db: Database, max_steps: int) -> bool:
-    """Whether the learner has ended the run, and ``max_steps`` asks for no more of it."""
+    """Whether the learner has ended the run, and neither ``max_steps`` nor more epochs ask for more of it."""
     with db.read() as tx:
         row = run_row(tx)
-        ended_early = row.finished and row.trained < db.spec.max_steps
-        return bool(row.finished) and (row.trained >= max_steps or ended_early)
+        data_ended = row.ended_epochs is not None and row.ended_epochs == db.spec.total_epochs
+        return bool(row.finished) and (row.trained >= max_steps or data_ended)
 
 
 def record_event(tx: Connection, at: float, who: str, kind: str, message: str) -> None:
@@ -206,6 +206,7 @@ def _first_row(spec: RunSpec) -> dict[str, Any]:
         "claims": 0,
         "pruned": 0,
         "finished": False,
+        "ended_epochs": None,
         "failure": None,
     }
 

@@ -82,8 +82,9 @@ def begin_lineage(db: Database, from_version: int) -> int:
             redone = row.trained - from_version
             message = f"lineage {lineage} from version {from_version}: {redone} steps redone, {retired} groups retired"
             record_event(tx, db.clock(), "trainer", "restart", message)
-        fresh = {"leasing": False, "announced": -1, "announced_lineage": -1, "finished": False, "failure": None}
-        tx.execute(update(schema.run).values(lineage=lineage, trained=from_version, **fresh))
+        fresh = {"leasing": False, "announced": -1, "announced_lineage": -1, "failure": None}
+        unended = {"finished": False, "ended_epochs": None}
+        tx.execute(update(schema.run).values(lineage=lineage, trained=from_version, **fresh, **unended))
         return lineage
 
 
@@ -182,8 +183,9 @@ def prune_payloads(db: Database, lineage: int, before_step: int) -> None:
 def finish(db: Database, lineage: int) -> None:
     """Says that the run is over: explorers stop."""
     with db.transaction() as tx:
-        living(tx, lineage)
-        tx.execute(update(schema.run).values(finished=True))
+        row = living(tx, lineage)
+        ended_epochs = db.spec.total_epochs if row.trained < db.spec.max_steps else None
+        tx.execute(update(schema.run).values(finished=True, ended_epochs=ended_epochs))
 
 
 def recorded_batches(db: Database, from_step: int, to_step: int) -> list[Leased]:
@@ -245,7 +247,16 @@ def _too_few(tx: Connection, db: Database, row: Row, ready: int) -> NotYet:
         return NotYet(
             "explorer", f"no explorer: {ready} of {b} groups are ready and nobody generates; start one", ready
         )
-    return NotYet("generation", f"{ready} of {b} groups are ready", ready)
+    return NotYet("generation", f"{ready} of {b} groups are ready{_lost(tx, row.trained)}", ready)
+
+
+def _lost(tx: Connection, step: int) -> str:
+    """What became of groups that this step could have trained, by reason, for whoever wonders where they are."""
+    n = func.count().label("n")
+    lost = select(g.state, g.reason, n).where(g.state.in_(("dropped", "filtered")), g.deadline >= step)
+    rows = tx.execute(lost.group_by(g.state, g.reason).order_by(n.desc(), g.reason).limit(3)).all()
+    reasons = ", ".join(f"{row.n} {row.state}: {row.reason}" for row in rows)
+    return f"; of those in time for step {step}, {reasons}" if rows else ""
 
 
 def _exhausted(tx: Connection, total_epochs: int | None) -> bool:

@@ -76,6 +76,14 @@ def heartbeat(
             _bury(tx, db, row, "silent")
 
 
+def revive(db: Database, name: str, token: str) -> bool:
+    """Takes a declaration of death back; false if another life of this name has registered since."""
+    with db.transaction() as tx:
+        values = {"heartbeat": db.clock(), "alive": True}
+        mine = update(schema.processes).where(p.name == name, p.token == token)
+        return bool(tx.execute(mine.values(values)).rowcount)
+
+
 def leave(db: Database, name: str, token: str) -> None:
     """Says goodbye: open claims and validations are handed back."""
     with db.transaction() as tx:

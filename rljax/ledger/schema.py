@@ -29,7 +29,7 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 """Written into every ledger; a file of another version is refused."""
 
 metadata = MetaData()
@@ -48,6 +48,7 @@ run = Table(
     Column("claims", BigInteger, nullable=False, comment="claims made so far; numbers them in order"),
     Column("pruned", Integer, nullable=False, comment="payloads of steps before this one are deleted"),
     Column("finished", Boolean, nullable=False, comment="the learner has ended the run"),
+    Column("ended_epochs", Integer, comment="total_epochs with which the data ended before max_steps; else null"),
     Column("failure", Text, comment="why the run cannot go on; every process stops on it"),
 )
 
@@ -90,6 +91,7 @@ tasksets = Table(
     Column("size", BigInteger, nullable=False, comment="tasks in an epoch"),
     Column("weight", Float, nullable=False),
     Column("issued", BigInteger, nullable=False, comment="tasks ever claimed: the cursor over all epochs"),
+    Column("start", Float, nullable=False, comment="the set with the least start + issued / weight is next"),
 )
 
 lineages = Table(

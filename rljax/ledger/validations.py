@@ -55,10 +55,11 @@ def unfinished(db: Database) -> int:
         return tx.execute(select(func.count()).where(a.state != "done")).scalar_one()
 
 
-def running(db: Database) -> bool:
-    """Whether some explorer is validating."""
+def running(db: Database) -> tuple[int, str] | None:
+    """The oldest version that is being validated, and by which explorer; None if none is."""
     with db.read() as tx:
-        return tx.execute(select(a.version).where(a.state == "claimed").limit(1)).first() is not None
+        row = tx.execute(select(a.version, a.explorer).where(a.state == "claimed").order_by(a.version)).first()
+        return None if row is None else (row.version, row.explorer)
 
 
 def take_unreported(db: Database) -> list[tuple[int, dict[str, float]]]:

@@ -137,11 +137,12 @@ class Outlook:
 def outlooks(data: RunData, more: int = 2) -> list[Outlook]:
     """The bound of DESIGN section 9 with the engines of now and up to ``more`` further ones; empty where not known.
 
-    ``time/engine_busy`` is the busy time of a step summed over the engines, so that each of n engines has 1/n of it.
+    ``time/engine_busy`` is the busy time of a step on average over the engines, so that n engines did n times it.
     """
-    work, training = typical(data.rows, "time/engine_busy"), typical(data.rows, "time/train")
-    if not work or not training:
+    busy, training = typical(data.rows, "time/engine_busy"), typical(data.rows, "time/train")
+    if not busy or not training:
         return []
+    work = busy * data.engines
     now = max(work / data.engines, training)
     found = []
     for engines in range(data.engines, data.engines + more + 1):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import shutil
 from collections.abc import Iterator, Sequence
 
@@ -23,10 +24,13 @@ from rljax.pipeline.setup import Model
 from rljax.rollout.pool import EnginePool
 from rljax.rollout.validation import validate
 from rljax.tasks.seeds import stable_hash
+from rljax.tasks.task import BadRow
 from rljax.tasks.tasksets import load_tasksets
 from rljax.tasks.templates import render_messages
 from rljax.weights.publisher import OrbaxPublisher
 from sidecar.protocol import GenerateRequest, SamplingParams
+
+log = logging.getLogger(__name__)
 
 INITIAL = 0
 """Batches seen by the weights that the model came with."""
@@ -111,7 +115,13 @@ class Bench:
             seed=self._config.seed,
             batch_size=self._config.val_batch_size,
             attempt_seconds=self._config.rollout.trajectory_timeout,
+            on_failure=self._note_failure,
         )
+
+    def _note_failure(self, error: Exception, where: str) -> None:
+        if isinstance(error, BadRow) and self._config.tasks.on_bad_row == "fail":
+            raise error
+        log.warning("%s: %s", where, error or type(error).__name__)
 
     async def generate(self, prompts: Sequence[str], temperature: float) -> list[str]:
         """Answers to user messages, with the model's chat template."""
@@ -132,7 +142,8 @@ class Bench:
             done = await self._engines.generate(GenerateRequest(f"prompt-{index}", ids, params), 0, validation=True)
             return str(self._model.tokenizer.decode(done.token_ids, skip_special_tokens=True))
 
-        return list(await asyncio.gather(*(one(i, prompt) for i, prompt in enumerate(prompts))))
+        async with asyncio.timeout(self._config.wait_timeout):
+            return list(await asyncio.gather(*(one(i, prompt) for i, prompt in enumerate(prompts))))
 
 
 def evaluate(config: Config, run: RunDir, model: Model) -> Iterator[tuple[int, dict[str, float]]]:

@@ -12,6 +12,7 @@ from rljax.config import Config, GeneratingConfig
 from rljax.ledger import processes
 from rljax.ledger.database import Database
 from rljax.observe.trace import NullTrace, Trace
+from rljax.pipeline.placement import engine_devices
 from rljax.pipeline.run_dir import RunDir
 from rljax.pipeline.setup import Model, parity_bound, probe_tokens
 from rljax.rollout.deadlines import PausableDeadlines
@@ -49,7 +50,12 @@ def make_workflow(config: Config, model: Model, rewards: RewardRunner, generatin
 def make_pool(
     config: Config, run: RunDir, model: Model, trace: Trace | NullTrace, on_fault: Callable[[str, str], None]
 ) -> EnginePool:
-    """The engines that the config asks for, not started yet."""
+    """The engines that the config asks for, not started yet.
+
+    Raises:
+        ConfigError: a device is not there, or is the learner's.
+    """
+    devices = engine_devices(config)
 
     async def start(index: int) -> Engine:
         name = f"engine {index}"
@@ -60,11 +66,15 @@ def make_pool(
             decode_steps=config.sidecar.decode_steps,
             dtype=COMPUTE_DTYPES[config.model.dtype],
             tokenizer=model.tokenizer,
+            device=devices[index % len(devices)],
             name=name,
             trace=lambda kind, begin, end, details: trace.span(name, kind, begin, end, **details),
         )
 
-    return EnginePool(start, config.sidecar.num_engines, run.root.absolute(), on_fault)
+    # A hung engine must be found and replaced before the trainer gives up waiting for it.
+    return EnginePool(
+        start, config.sidecar.num_engines, run.root.absolute(), on_fault, call_timeout=config.wait_timeout / 2
+    )
 
 
 def make_explorer(

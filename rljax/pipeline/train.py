@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from rljax.config import Config
@@ -15,13 +15,11 @@ from rljax.ledger import leases, processes, validations, versions
 from rljax.ledger.database import Database
 from rljax.ledger.leases import Leased, NotYet
 from rljax.pipeline.batch_metrics import batch_metrics
+from rljax.pipeline.engine_meter import EngineMeter, Gauges
 from rljax.pipeline.observers import LearnerObservers
 from rljax.pipeline.run_dir import RunDir
 from rljax.pipeline.setup import probe_tokens
 from rljax.weights.publisher import Publisher
-
-Gauges = Callable[[], Mapping[str, float]]
-"""Sums over the engines; at least ``busy_seconds`` (monotone) and ``tokens``."""
 
 LOOK_FOR_DEAD = 2.0
 """Seconds between looks for processes that died while the learner waits."""
@@ -64,7 +62,7 @@ class Trainer:
         self._checkpoints = checkpoints
         self._publisher = publisher
         self._observers = observers
-        self._gauges = gauges
+        self._engines = EngineMeter(gauges)
         self._probe = probe_tokens(config, learner.architecture)
         self._lineage = 0
         self._pruned = 0
@@ -82,7 +80,6 @@ class Trainer:
         self._lineage = leases.begin_lineage(self._db, self._learner.steps)
         self._observers.resume(self._learner.steps)
         self._publish(Clock())
-        busy = self._engine_busy()
         try:
             clock = Clock()
             while self._learner.steps < self._config.max_steps and not self._stop.is_set():
@@ -92,8 +89,7 @@ class Trainer:
                 metrics = self._train(batch, clock)
                 if self._publishes(self._learner.steps):
                     self._publish(clock)
-                before, busy = busy, self._engine_busy()
-                values = self._report(batch, metrics, clock, busy - before)
+                values = self._report(batch, metrics, clock)
                 clock = Clock()
                 # After its row is written: no row may be missing of a step that a restart does not train again.
                 self._checkpoint(clock)
@@ -103,7 +99,7 @@ class Trainer:
             raise
         finally:
             if self._stop.is_set():
-                self._save()
+                self.save()
         if not self._stop.is_set():
             self._finish()
 
@@ -150,11 +146,6 @@ class Trainer:
         self._observers.span(f"train step {batch.step}", spent, loss=metrics["loss"])
         return metrics
 
-    def _engine_busy(self) -> float:
-        """Seconds that an engine has computed so far, on average over the engines."""
-        gauges = self._gauges()
-        return gauges.get("busy_seconds", 0.0) / max(gauges.get("engines", 1.0), 1.0)
-
     def _publishes(self, version: int) -> bool:
         return version % self._config.sync_interval == 0 or self._validates(version) or self._is_last(version)
 
@@ -199,12 +190,13 @@ class Trainer:
             self._pruned = oldest
         clock.add("checkpoint", since)
 
-    def _report(self, batch: Leased, metrics: dict[str, float], clock: Clock, busy: float) -> dict[str, float]:
+    def _report(self, batch: Leased, metrics: dict[str, float], clock: Clock) -> dict[str, float]:
         wall = time.perf_counter() - clock.began
         values = batch_metrics(batch) | metrics
         values |= {f"time/{name}": clock.spent.get(name, 0.0) for name in ("wait", "train", "publish", "checkpoint")}
         values |= {name: seconds for name, seconds in clock.spent.items() if name.startswith("wait/")}
         values["time/step"] = wall
+        busy = self._engines.share() * wall
         values["time/engine_busy"] = busy
         values["tokens_per_second"] = values["tokens/trained"] / wall
         values["bound/fraction"] = min(1.0, max(clock.spent["train"], busy) / wall)
@@ -222,12 +214,13 @@ class Trainer:
     def _finish(self) -> None:
         if not self._is_last(self._learner.steps) and self._config.tasks.validation:
             self._publish_for_validation()
-        self._save()
+        self.save()
         self._await_validations()
         if not self._stop.is_set():
             leases.finish(self._db, self._lineage)
 
-    def _save(self) -> None:
+    def save(self) -> None:
+        """Has a committed checkpoint of the weights of now; for the thread that trains, between two steps."""
         self._checkpoints.wait()
         if self._learner.steps not in self._checkpoints.committed():
             self._checkpoints.save(self._learner.steps, self._learner.state, {"lineage": self._lineage})

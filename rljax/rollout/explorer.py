@@ -103,7 +103,11 @@ class Explorer:
         """
         self._token = processes.register(self._db, self._name, "explorer")
         sizes = [TasksetSize(n, len(t), self._weights.get(n, 1.0)) for n, t in self._tasksets.items()]
-        claims.register_tasksets(self._db, sizes)
+        try:
+            claims.register_tasksets(self._db, sizes)
+        except StaleWriterError:
+            processes.leave(self._db, self._name, self._token)
+            raise
         beat = asyncio.ensure_future(self._heartbeats())
         conduct, stop = asyncio.ensure_future(self._conduct(beat)), asyncio.ensure_future(self._stopping.wait())
         try:
@@ -130,20 +134,36 @@ class Explorer:
             seen = self._db.notifier.changes
             self._raise_what_failed(beat)
             await self._validate_if_due()
-            await self._serve_newest()
+            other = validations.running(self._db)
+            if other is None:
+                self._release()
+                await self._serve_newest()
+            else:
+                await self._hold()
             granted = claims.claim(self._db, self._name, list(self._tasksets), CLAIM_LIMIT)
             if granted.over:
                 return
             for claim in granted.claims:
                 self._begin(claim)
-            self.waiting_for = granted.reason
-            state = (granted.reason, self._pool.serving)
-            if granted.claims or self._groups or state != last_state:
+            reason = "the validation of version {} by {}".format(*other) if other else granted.reason
+            self.waiting_for = reason
+            state = (reason, self._pool.serving)
+            if granted.claims or (self._groups and other is None) or state != last_state:
                 last_progress, last_state = loop.time(), state
             if loop.time() - last_progress > self._wait_timeout:
-                raise TimeoutError(f"explorer {self._name}: waited {self._wait_timeout:g} s for: {granted.reason}")
+                raise TimeoutError(f"explorer {self._name}: waited {self._wait_timeout:g} s for: {reason}")
+            await asyncio.sleep(0)  # heartbeats and signals get their turn, also where every claim is settled at once
             if not granted.claims:
                 await self._db.notifier.wait_async(seen)
+
+    async def _hold(self) -> None:
+        """Holds training generation, and its clocks, while anybody validates (promise P8)."""
+        self._deadlines.hold()
+        await self._pool.hold()
+
+    def _release(self) -> None:
+        self._pool.release()
+        self._deadlines.release()
 
     def _begin(self, claim: Claim) -> None:
         failpoint("claim")
@@ -200,33 +220,31 @@ class Explorer:
             raise RunFailedError(message)
 
     async def _validate_if_due(self) -> None:
+        """Validates what is due, and leaves generation held: another explorer may still be validating."""
         while (pinned := validations.claim_validation(self._db, self._name)) is not None:
             self.waiting_for = f"the validation of version {pinned.version}"
             begin = self._db.clock()
-            self._deadlines.hold()
-            await self._pool.hold()
+            await self._hold()
+            failpoint("validate")
+            serving = self._pool.serving
+            if serving is None or (serving.version, serving.lineage) != (pinned.version, pinned.lineage):
+                await self._pool.load(pinned)
+                await self._check_parity(pinned)
+            result = await validate(
+                self._pool,
+                self._plan.workflow,
+                self._plan.tasksets,
+                seed=self._db.spec.seed,
+                batch_size=self._plan.batch_size,
+                attempt_seconds=self._plan.attempt_seconds,
+                on_failure=self._runner.note_failure,
+            )
+            end = self._db.clock()
+            self._trace.span("versions", f"validate version {pinned.version}", begin, end)
             try:
-                failpoint("validate")
-                serving = self._pool.serving
-                if serving is None or (serving.version, serving.lineage) != (pinned.version, pinned.lineage):
-                    await self._pool.load(pinned)
-                    await self._check_parity(pinned)
-                result = await validate(
-                    self._pool,
-                    self._plan.workflow,
-                    self._plan.tasksets,
-                    seed=self._db.spec.seed,
-                    batch_size=self._plan.batch_size,
-                    attempt_seconds=self._plan.attempt_seconds,
-                )
-                end = self._db.clock()
-                self._trace.span("versions", f"validate version {pinned.version}", begin, end)
                 validations.finish_validation(self._db, self._name, pinned, {**result, "val/seconds": end - begin})
             except StaleWriterError as error:
                 log.warning("%s", error)
-            finally:
-                self._pool.release()
-                self._deadlines.release()
 
     async def _heartbeats(self) -> None:
         while True:

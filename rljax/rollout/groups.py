@@ -6,7 +6,6 @@ of its own; when its retries are used up the group is dropped with the reason, a
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Sequence
 
@@ -18,6 +17,7 @@ from rljax.ledger.database import Database, RunFailedError, StaleWriterError
 from rljax.observe.trace import NullTrace, Trace
 from rljax.rollout.deadlines import PausableDeadlines
 from rljax.rollout.pool import EnginePool
+from rljax.rollout.together import all_or_none
 from rljax.rollout.workflow import Attempt, Workflow
 from rljax.tasks.task import BadRow, Task
 from rljax.trajectory import Group, Trajectory
@@ -88,12 +88,25 @@ class GroupRunner:
         Raises:
             RunFailedError: bad rows are to fail the run.
         """
+        self.note_failure(error, str(claim.task))
+        self._settle_quietly(claim, "bad_row")
+
+    def note_failure(self, error: Exception, where: str) -> str:
+        """Records what made an attempt fail, in training or in validation; returns the word for it.
+
+        Raises:
+            RunFailedError: it is a bad row, and these are to fail the run.
+        """
+        if not isinstance(error, BadRow):
+            kind = "timeout" if isinstance(error, TimeoutError) else type(error).__name__
+            self._note(kind, f"{where}: {error or kind}")
+            return kind
         self._note("bad_row", error)
         if self._fail_on_bad_row:
             message = f"{error}; mend the row, or set tasks.on_bad_row=skip"
             processes.fail_run(self._db, self._name, message)
             raise RunFailedError(message) from error
-        self._settle_quietly(claim, "bad_row")
+        return "bad_row"
 
     def _settle_quietly(self, claim: Claim, reason: str) -> None:
         try:
@@ -102,13 +115,8 @@ class GroupRunner:
             log.warning("%s; not dropped as %s", error, reason)
 
     async def _run(self, claim: Claim, task: Task) -> Group:
-        members = [asyncio.ensure_future(self._member(claim, task, m)) for m in range(self._group_size)]
-        try:
-            return Group(claim.task, tuple(await asyncio.gather(*members)))
-        finally:
-            for member in members:
-                member.cancel()
-            await asyncio.gather(*members, return_exceptions=True)
+        members = await all_or_none(self._member(claim, task, m) for m in range(self._group_size))
+        return Group(claim.task, tuple(members))
 
     async def _member(self, claim: Claim, task: Task, member: int) -> Trajectory:
         reason = ""
@@ -122,8 +130,7 @@ class GroupRunner:
             except (EngineError, StaleWriterError, BadRow):
                 raise
             except Exception as error:
-                reason = "timeout" if isinstance(error, TimeoutError) else type(error).__name__
-                self._note(reason, f"{claim.task} member {member}, attempt {retry}: {error or reason}")
+                reason = self.note_failure(error, f"{claim.task} member {member}, attempt {retry}")
             else:
                 track = f"group {claim.group_id} · member {member}"
                 tokens = int(trajectory.loss_mask.sum())

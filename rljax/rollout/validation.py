@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from rljax.rollout.deadlines import PausableDeadlines
 from rljax.rollout.pool import EnginePool
+from rljax.rollout.together import all_or_none
 from rljax.rollout.workflow import Attempt, Workflow
 from rljax.tasks.task import BadRow, Taskset
+from rljax.trajectory import Trajectory
+from sidecar.protocol import EngineError
 
 MAX_IN_FLIGHT = 512
 """Validation attempts at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """What one attempt came to; the task's own fault is an error that scores 0."""
+
+    trajectory: Trajectory | None = None
+    error: Exception | None = None
 
 
 async def validate(
@@ -24,6 +36,7 @@ async def validate(
     seed: int,
     batch_size: int | None,
     attempt_seconds: float,
+    on_failure: Callable[[Exception, str], object] = lambda error, where: None,
 ) -> dict[str, float]:
     """Scores the version that the pool serves, on the same tasks and seeds at every evaluation.
 
@@ -34,10 +47,15 @@ async def validate(
         seed: the run's seed.
         batch_size: tasks of each taskset; None for all.
         attempt_seconds: limit of one attempt; one that fails or exceeds it scores 0 and is counted.
+        on_failure: hears of the first failure of each kind, and where it was; what it raises ends the validation.
 
     Returns:
         ``val/<taskset>/score`` (mean reward), ``/tokens`` (mean response length), ``/failed`` (attempts that failed),
-        ``/tasks``, and ``/<part>`` for each part of the reward.
+        ``/tasks``, ``/bad_rows`` (left out of all of these), and ``/<part>`` for each part of the reward. Means over no
+        task at all are NaN.
+
+    Raises:
+        EngineError: no engine can be kept alive: that says nothing about the version.
     """
     deadlines = PausableDeadlines()
     gate = asyncio.Semaphore(MAX_IN_FLIGHT)
@@ -45,25 +63,47 @@ async def validate(
     if pinned is None:
         raise RuntimeError("validation needs a version to be served")
 
-    async def one(taskset: Taskset, index: int) -> tuple[float, float, Mapping[str, float], bool]:
+    heard: set[type[Exception]] = set()
+
+    def failed(error: Exception, where: str) -> _Outcome:
+        if type(error) not in heard:
+            heard.add(type(error))
+            on_failure(error, where)
+        return _Outcome(error=error)
+
+    async def one(taskset: Taskset, index: int) -> _Outcome:
         attempt = Attempt(seed, 0, min_version=pinned.version, lineage=pinned.lineage, validation=True)
         async with gate:
             try:
                 async with deadlines.limit(attempt_seconds):
-                    done = await workflow.run(taskset.task(0, index), attempt, pool)
-            except (BadRow, TimeoutError, ArithmeticError, LookupError, TypeError, ValueError, RuntimeError):
-                return 0.0, 0.0, {}, True
-        return done.reward, float(done.loss_mask.sum()), done.reward_parts, False
+                    return _Outcome(await workflow.run(taskset.task(0, index), attempt, pool))
+            except EngineError:
+                raise
+            except Exception as error:
+                return failed(error, f"validation of version {pinned.version}, {taskset.name} task {index}")
 
     metrics: dict[str, float] = {}
     for name, taskset in tasksets.items():
         count = min(len(taskset), batch_size or len(taskset))
-        rows = await asyncio.gather(*(one(taskset, index) for index in range(count)))
-        prefix = f"val/{name}"
-        metrics[f"{prefix}/score"] = float(np.mean([row[0] for row in rows]))
-        metrics[f"{prefix}/tokens"] = float(np.mean([row[1] for row in rows]))
-        metrics[f"{prefix}/failed"] = float(sum(row[3] for row in rows))
-        metrics[f"{prefix}/tasks"] = float(count)
-        for part in sorted({part for row in rows for part in row[2]}):
-            metrics[f"{prefix}/{part}"] = float(np.mean([row[2].get(part, 0.0) for row in rows]))
+        outcomes = await all_or_none(one(taskset, index) for index in range(count))
+        metrics |= {f"val/{name}/{key}": value for key, value in _summary(outcomes).items()}
     return metrics
+
+
+def _summary(outcomes: Sequence[_Outcome]) -> dict[str, float]:
+    measured = [outcome for outcome in outcomes if not isinstance(outcome.error, BadRow)]
+    made = [outcome.trajectory for outcome in measured if outcome.trajectory is not None]
+
+    def mean(values: Sequence[float]) -> float:
+        # an attempt that failed adds nothing, and counts
+        return float(np.sum(values)) / len(measured) if measured else float("nan")
+
+    parts = sorted({part for trajectory in made for part in trajectory.reward_parts})
+    return {
+        "score": mean([trajectory.reward for trajectory in made]),
+        "tokens": mean([float(trajectory.loss_mask.sum()) for trajectory in made]),
+        "failed": float(len(measured) - len(made)),
+        "tasks": float(len(measured)),
+        "bad_rows": float(len(outcomes) - len(measured)),
+        **{part: mean([trajectory.reward_parts.get(part, 0.0) for trajectory in made]) for part in parts},
+    }

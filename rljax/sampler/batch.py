@@ -165,8 +165,9 @@ class RunningBatch:
 
     def _end_of_text(self, job: Job, new: list[int]) -> int | None:
         assert self._tokenizer is not None  # the engine refuses stop strings without one
-        old = len(job.tokens)
-        end = end_of_text(job.tokens + new, old, job.request.sampling.stop_strings, self._tokenizer)
+        response = job.resumed() + job.tokens
+        old = len(response)
+        end = end_of_text(response + new, old, job.request.sampling.stop_strings, self._tokenizer)
         return None if end is None else end - old
 
     def _fit(self, joining: int, longest: int) -> None:

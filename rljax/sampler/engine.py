@@ -185,6 +185,8 @@ class EmbeddedEngine:
                 f"request {request.id}: {len(prompt)} prompt tokens and {request.sampling.max_new_tokens} new ones "
                 f"exceed the engine's context of {self._max_length}; shorten the prompt or the budget"
             )
+        if not 0 <= request.resumed_tokens <= len(prompt):
+            raise RequestError(f"request {request.id}: {request.resumed_tokens} of {len(prompt)} tokens are resumed")
         if request.sampling.stop_strings and self._tokenizer is None:
             raise RequestError(f"request {request.id}: stop strings need a tokenizer, and {self.name} was given none")
         if "" in request.sampling.stop_strings:

@@ -53,6 +53,11 @@ class Job:
         prompt = np.asarray(self.request.prompt_ids, np.int32)
         return np.concatenate([prompt, np.asarray(self.tokens, np.int32)]) if self.tokens else prompt
 
+    def resumed(self) -> list[int]:
+        """The tokens of this response that an earlier request made; the prompt ends with them."""
+        prompt = self.request.prompt_ids
+        return np.asarray(prompt[len(prompt) - self.request.resumed_tokens :], np.int32).tolist()
+
     def extend(self, tokens: list[int], logprobs: list[float], version: int) -> None:
         """Appends tokens that weights `version` sampled."""
         self.tokens += tokens

@@ -31,16 +31,18 @@ def command(run_dir: Path, *overrides: str, config: Path = SMALLEST) -> list[str
     return [sys.executable, "-m", "rljax.main", f"--config={config}", *given]
 
 
-def run(run_dir: Path, cache: Path, *overrides: str, failpoint: str = "") -> subprocess.CompletedProcess[str]:
+def run(
+    run_dir: Path, cache: Path, *overrides: str, failpoint: str = "", config: Path = SMALLEST, cwd: Path = ROOT
+) -> subprocess.CompletedProcess[str]:
     """Runs to the end."""
     extra = {"RLJAX_FAILPOINT": failpoint} if failpoint else {}
     return subprocess.run(
-        command(run_dir, *overrides),
+        command(run_dir, *overrides, config=config),
         capture_output=True,
         text=True,
         timeout=LIMIT,
         env=environment(cache, **extra),
-        cwd=ROOT,
+        cwd=cwd,
         check=False,
     )
 

@@ -112,6 +112,9 @@ def test_sigterm_saves_and_the_same_command_resumes(tmp_path: Path, cache: Path)
     assert report["balanced"], report["problems"]
     assert report["steps"] == steps + 2
     assert report["lineages"][-1]["from_version"] == steps
+    more = run(run_dir, cache, f"max_steps={steps + 3}", "save_steps=1000", "eval_steps=none")
+    assert more.returncode == 0, more.stderr
+    assert audit_of(run_dir)["steps"] == steps + 3, "a finished run goes on when more steps are asked for"
 
 
 def test_second_trainer_is_refused(tmp_path: Path, cache: Path) -> None:
@@ -123,6 +126,29 @@ def test_second_trainer_is_refused(tmp_path: Path, cache: Path) -> None:
     assert second.returncode == 1
     assert "trainer named 'trainer' is alive here" in second.stderr
     assert first.end(signal.SIGTERM) == 0, first.printed
+
+
+def test_an_explorer_that_is_refused_harms_nobody(tmp_path: Path, cache: Path) -> None:
+    run_dir, long = tmp_path / "run", ("max_steps=400", "eval_steps=none", "save_steps=1000")
+    first = Started(run_dir, cache, *long)
+    trained = lambda: (query(run_dir, "SELECT trained FROM run") or [(0,)])[0][0]  # noqa: E731
+    first.until(lambda: trained() >= 1, "a step")
+    second = run(run_dir, cache, *long, "mode=explore")
+    assert second.returncode == 1
+    assert "an explorer named 'explorer' is alive here" in second.stderr
+    other = run(run_dir, cache, *long, "mode=explore", "explorer.name=other", "tasks.train.digits.limit=5")
+    assert other.returncode == 1
+    assert "taskset digits: 5 tasks, but this run began with 90" in other.stderr
+    steps = trained()
+    first.until(lambda: trained() >= steps + 2, "more steps")
+    assert first.end(signal.SIGTERM) == 0, first.printed
+
+
+def test_a_trainer_alone_gives_up_in_time_and_says_what_it_waited_for(tmp_path: Path, cache: Path) -> None:
+    alone = run(tmp_path / "run", cache, "mode=train", "wait_timeout=3")
+    assert alone.returncode == 1
+    assert "waited 3 s for" in alone.stderr
+    assert "no explorer" in alone.stderr
 
 
 def test_import_is_light() -> None:

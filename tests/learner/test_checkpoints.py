@@ -50,7 +50,7 @@ def test_what_is_restored_is_what_was_saved_bit_for_bit(tmp_path: Path) -> None:
 def test_a_relative_directory_will_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     checkpoints = Checkpoints(Path("runs/mine/checkpoints"), keep=2)
-    checkpoints.save(3, make_state(), {})
+    checkpoints.save(3, make_state(3), {})
     checkpoints.wait()
     assert Checkpoints(tmp_path / "runs/mine/checkpoints", keep=2).committed() == [3]
 

@@ -75,3 +75,5 @@ def test_devices_that_are_not_there_are_refused() -> None:
         select_devices("cpu", 999)
     with pytest.raises(ConfigError, match=r"learner.devices='tpu': this machine has no tpu"):
         select_devices("tpu", 1)
+    with pytest.raises(ConfigError, match=r"learner.devices='cpu:0,63': this machine has 1 "):
+        select_devices("cpu:0,63", 1)

@@ -33,6 +33,23 @@ def test_explorers_share_a_taskset_and_may_bring_their_own(tmp_path: Path) -> No
     assert len({c.number for c in one + two + three}) == 6
 
 
+def test_a_taskset_that_joins_later_gets_its_share_and_no_more(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, make_spec(alpha=99, b=2))
+    assert len(bench.claim(100)) == 100
+    claims.register_tasksets(bench.db, [TasksetSize("late", 1000, weight=3.0)])
+    granted = claims.claim(bench.db, "e", ["a", "late"], 40).claims
+    assert Counter(c.task.taskset for c in granted) == {"a": 10, "late": 30}
+
+
+def test_a_weight_may_change_between_starts(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, make_spec(alpha=99, b=2))
+    claims.register_tasksets(bench.db, [TasksetSize("b", 1000)])
+    claims.claim(bench.db, "e", ["a", "b"], 100)
+    claims.register_tasksets(bench.db, [TasksetSize("b", 1000, weight=4.0)])
+    granted = claims.claim(bench.db, "e", ["a", "b"], 50).claims
+    assert Counter(c.task.taskset for c in granted) == {"a": 10, "b": 40}
+
+
 def test_a_taskset_that_changed_its_size_is_refused(tmp_path: Path) -> None:
     bench = Bench(tmp_path, make_spec(), size=10)
     claims.register_tasksets(bench.db, [TasksetSize("a", 10)])

@@ -15,6 +15,7 @@ from sqlalchemy.exc import OperationalError
 from rljax.config import Config, TasksConfig, TasksetConfig
 from rljax.ledger import claims, database, processes
 from rljax.ledger.database import Database, LedgerError, RunSpec, retry_while_locked
+from rljax.ledger.schema import SCHEMA_VERSION
 from tests.ledger.builders import Bench, make_spec
 
 
@@ -102,7 +103,8 @@ def test_another_schema_version_is_refused(tmp_path: Path) -> None:
     Database(path, make_spec()).close()
     with sqlite3.connect(path) as raw:
         raw.execute("UPDATE run SET schema_version = 999")
-    assert "ledger of schema version 999, this program reads 1; finish the run with" in refusal(path, make_spec())
+    line = refusal(path, make_spec())
+    assert f"ledger of schema version 999, this program reads {SCHEMA_VERSION}; finish the run with" in line
 
 
 def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
 
 from rljax.ledger import claims, leases, processes, versions
 from rljax.ledger.audit import audit
-from rljax.ledger.database import LedgerError, RunFailedError, StaleWriterError
+from rljax.ledger.database import Database, LedgerError, RunFailedError, StaleWriterError, is_finished
 from rljax.ledger.leases import Leased, NotYet
 from tests.ledger.builders import Bench, make_group, make_spec
 
@@ -236,6 +237,29 @@ def test_a_failed_run_stops_everybody_until_a_learner_starts_again(tmp_path: Pat
     assert bench.indices() == [0, 1]
 
 
+def test_a_finished_run_goes_on_when_more_is_asked_for(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, make_spec(alpha=0, b=1, max_steps=1))
+    bench.store(bench.claim()[0])
+    bench.indices()
+    bench.trained()
+    leases.finish(bench.db, bench.lineage)
+    assert is_finished(bench.db, 1)
+    longer = Database(bench.path, make_spec(alpha=0, b=1, max_steps=2), bench.clock)
+    assert not is_finished(longer, 2)
+
+
+def test_a_run_whose_data_ended_goes_on_with_more_epochs_alone(tmp_path: Path) -> None:
+    spec = make_spec(alpha=0, b=1, max_steps=9, total_epochs=1)
+    bench = Bench(tmp_path, spec, size=1)
+    bench.store(bench.claim()[0])
+    bench.indices()
+    bench.trained()
+    leases.finish(bench.db, bench.lineage)
+    for changes, finished in (({}, True), ({"max_steps": 20}, True), ({"total_epochs": 2}, False)):
+        again = dataclasses.replace(spec, **changes)
+        assert is_finished(Database(bench.path, again, bench.clock), again.max_steps) == finished
+
+
 def test_a_finished_run_sends_explorers_home(tmp_path: Path) -> None:
     bench = Bench(tmp_path, make_spec(alpha=1, b=2))
     leases.finish(bench.db, bench.lineage)
@@ -255,6 +279,26 @@ def test_what_the_learner_waits_for_is_named(tmp_path: Path) -> None:
     alone = bench.lease()
     assert isinstance(alone, NotYet)
     assert alone.reason == "no explorer: 0 of 2 groups are ready and nobody generates; start one"
+
+
+def test_a_learner_that_waits_hears_what_became_of_the_groups(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, make_spec(alpha=0, b=2))
+    for _ in range(3):
+        for claim in bench.claim():
+            claims.settle(bench.db, claim, "dropped", "RewardError")
+    one, other = bench.claim()
+    claims.settle(bench.db, one, "filtered", "equal rewards")
+    waiting = bench.lease()
+    assert isinstance(waiting, NotYet)
+    told = "0 of 2 groups are ready; of those in time for step 0, 6 dropped: RewardError, 1 filtered: equal rewards"
+    assert waiting.reason == told
+    bench.store(other)
+    fill(bench)
+    bench.indices()
+    bench.trained()
+    later = bench.lease()
+    assert isinstance(later, NotYet)
+    assert later.reason == "0 of 2 groups are ready", "what was lost to an earlier step is no news"
 
 
 def test_a_token_older_than_its_claim_is_a_bug_of_the_caller(tmp_path: Path) -> None:

@@ -37,6 +37,22 @@ def test_an_alive_process_refuses_a_second_of_its_name(tmp_path: Path) -> None:
         processes.register(bench.db, "trainer", "trainer")
 
 
+def test_a_declaration_of_death_is_taken_back_unless_somebody_came(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, make_spec())
+    token = processes.register(bench.db, "trainer", "trainer")
+    bench.clock.now += 100
+    processes.heartbeat(bench.db, "e", bench.token)
+    with pytest.raises(StaleWriterError):
+        processes.heartbeat(bench.db, "trainer", token)
+    assert processes.revive(bench.db, "trainer", token)
+    processes.heartbeat(bench.db, "trainer", token)
+    with pytest.raises(LedgerError, match="is alive here"):
+        processes.register(bench.db, "trainer", "trainer")
+    set_row(bench, "trainer", alive=False)
+    processes.register(bench.db, "trainer", "trainer")
+    assert not processes.revive(bench.db, "trainer", token)
+
+
 def test_a_dead_process_of_this_host_is_buried_at_once(tmp_path: Path) -> None:
     bench = Bench(tmp_path, make_spec(b=2))
     assert len(bench.claim()) == 4

@@ -189,8 +189,8 @@ def data(rows: list[dict[str, Any]], config: dict[str, Any] | None = None) -> Ru
 
 
 def test_one_more_engine_by_hand() -> None:
-    # Two engines share 6 s of work a step, G = 3; training takes T = 2.
-    rows = [{"step": i, "time/step": 4.0, "time/train": 2.0, "time/engine_busy": 6.0} for i in range(1, 11)]
+    # Two engines compute 3 s a step each, G = 3; training takes T = 2.
+    rows = [{"step": i, "time/step": 4.0, "time/train": 2.0, "time/engine_busy": 3.0} for i in range(1, 11)]
     rows[0] |= {"time/train": 60.0}  # compiles
     rows.insert(0, {"step": 0, "time/step": 9.0, "reward/mean": 0.5})  # the initial weights' validation
     now, one_more, two_more = outlooks(data(rows, {"sidecar": {"num_engines": 2}}))

@@ -3,186 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-from rljax.ledger import audit, claims, leases, processes, validations, versions
-from rljax.ledger.database import Database, RunFailedError, RunSpec
-from rljax.observe.trace import NullTrace
-from rljax.rollout.deadlines import PausableDeadlines
-from rljax.rollout.explorer import Explorer, ValidationPlan
-from rljax.rollout.groups import GroupRunner
-from rljax.rollout.pool import EnginePool
-from rljax.rollout.workflow import Attempt, assemble
+from rljax.ledger import claims, versions
+from rljax.ledger.database import RunFailedError
+from rljax.rollout.workflow import Attempt
 from rljax.tasks.task import BadRow, Task
-from rljax.trajectory import TaskId, Trajectory
-from sidecar.protocol import EngineError, GenerateRequest, SamplingParams
-
-spec = importlib.util.spec_from_file_location("virtual_clock", Path(__file__).parents[1] / "virtual_clock.py")
-virtual_clock = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(virtual_clock)
-ModelledEngine, run_virtual = virtual_clock.ModelledEngine, virtual_clock.run_virtual
-
-SPEC = RunSpec(
-    seed=7,
-    group_size=4,
-    batch_groups=2,
-    alpha=1.0,
-    staleness_bound=1,
-    sync_interval=1,
-    max_steps=6,
-    total_epochs=None,
-    claim_timeout=60.0,
-)
-
-
-class Numbers:
-    """A taskset of numbers."""
-
-    weight, bad_rows = 1.0, 0
-
-    def __init__(self, name: str = "numbers", size: int = 1000, bad: frozenset[int] = frozenset()) -> None:
-        self.name, self._size, self._bad = name, size, bad
-
-    def __len__(self) -> int:
-        return self._size
-
-    def task(self, epoch: int, index: int) -> Task:
-        if index in self._bad:
-            raise BadRow(f"numbers.jsonl:{index + 1}: not a number")
-        return Task(TaskId(self.name, epoch, index), ({"role": "user", "content": str(index)},), str(index))
-
-
-class Plain:
-    """A workflow whose reward is the member's number, unless told to misbehave."""
-
-    def __init__(self, misbehave: Callable[[Task, Attempt], Any] | None = None) -> None:
-        self._misbehave = misbehave
-
-    async def run(self, task: Task, attempt: Attempt, pool: EnginePool) -> Trajectory:
-        if self._misbehave is not None and (action := self._misbehave(task, attempt)) is not None:
-            await action
-        sampling = SamplingParams(max_new_tokens=4, seed=attempt.seed(task, 0))
-        prompt = np.array([task.id.index], np.int32)
-        name = f"{task.id}/{attempt.member}/{attempt.retry}/{attempt.validation}"
-        request = GenerateRequest(name, prompt, sampling, min_version=attempt.min_version)
-        completion = await pool.generate(request, attempt.lineage, validation=attempt.validation)
-        return assemble(prompt, completion, attempt, sampling, float(attempt.member), {})
-
-
-@dataclass
-class House:
-    """A run without a model: explorer, engine, and a learner that trains in modelled time."""
-
-    db: Database
-    explorer: Explorer
-    engine: Any
-    pool: EnginePool
-
-
-def build(
-    tmp_path: Path,
-    loop: asyncio.AbstractEventLoop,
-    *,
-    spec: RunSpec = SPEC,
-    latency: Callable[[GenerateRequest], float] = lambda _: 1.0,
-    misbehave: Callable[[Task, Attempt], Any] | None = None,
-    tasksets: dict[str, Numbers] | None = None,
-    engines: list[Any] | None = None,
-    fail_on_bad_row: bool = False,
-    timeout: float = 50.0,
-    filters: list[Any] | None = None,
-    wait_timeout: float = 1e5,
-) -> House:
-    db = Database(tmp_path / "ledger.db", spec, clock=loop.time)
-    engines = engines or [ModelledEngine(latency)]
-    queue = iter(engines)
-
-    async def start(_: int) -> Any:
-        return next(queue)
-
-    pool = EnginePool(start, 1, tmp_path, lambda kind, message: processes.note(db, "explorer", kind, message))
-    deadlines = PausableDeadlines()
-    workflow = Plain(misbehave)
-    runner = GroupRunner(
-        db,
-        "explorer",
-        workflow,
-        pool,
-        deadlines,
-        group_size=spec.group_size,
-        max_retries=2,
-        trajectory_timeout=timeout,
-        filters=filters or [],
-        fail_on_bad_row=fail_on_bad_row,
-        trace=NullTrace(),
-    )
-    tasksets = tasksets or {"numbers": Numbers()}
-    plan = ValidationPlan(workflow, {"held": Numbers("held", 8)}, None, 1e4)
-    weights = dict.fromkeys(tasksets, 1.0)
-    explorer = Explorer(
-        db,
-        "explorer",
-        pool,
-        runner,
-        deadlines,
-        tasksets,
-        weights,
-        plan,
-        None,
-        wait_timeout=wait_timeout,
-        trace=NullTrace(),
-    )
-    return House(db, explorer, engines[0], pool)
-
-
-async def learn(db: Database, seconds: float, validate: frozenset[int] = frozenset()) -> list[leases.Leased]:
-    """Trains to the end in modelled time; returns the batches."""
-    lineage = leases.begin_lineage(db, 0)
-    versions.announce(db, lineage, 0, "weights/v0", validate=0 in validate)
-    batches: list[leases.Leased] = []
-    while len(batches) < db.spec.max_steps:
-        seen = db.notifier.changes
-        found = leases.lease(db, lineage)
-        if isinstance(found, leases.NotYet):
-            if found.over:
-                break
-            await db.notifier.wait_async(seen)
-            continue
-        await asyncio.sleep(seconds)
-        leases.mark_trained(db, lineage, found.step, publishes=(found.step + 1) % db.spec.sync_interval == 0)
-        batches.append(found)
-        if (found.step + 1) % db.spec.sync_interval == 0:
-            versions.announce(
-                db, lineage, found.step + 1, f"weights/v{found.step + 1}", validate=found.step + 1 in validate
-            )
-    while validations.unfinished(db):
-        await db.notifier.wait_async(db.notifier.changes)
-    leases.finish(db, lineage)
-    return batches
-
-
-def run_house(tmp_path: Path, seconds: float = 1.0, validate: frozenset[int] = frozenset(), **options: Any) -> Any:
-    """Runs explorer and learner to the end; returns (house, batches, audit)."""
-
-    async def main(loop: asyncio.AbstractEventLoop) -> Any:
-        house = build(tmp_path, loop, **options)
-        exploring = asyncio.ensure_future(house.explorer.run())
-        learning = asyncio.ensure_future(learn(house.db, seconds, validate))
-        await asyncio.wait({exploring, learning}, return_when=asyncio.FIRST_EXCEPTION)
-        for task in (exploring, learning):
-            if task.done() and task.exception() is not None:
-                learning.cancel()
-                raise task.exception()
-        return house, learning.result(), audit.audit(house.db)
-
-    return run_virtual(main)
+from sidecar.protocol import EngineError, GenerateRequest
+from tests.rollout.house import SPEC, Numbers, build, run_house
+from tests.virtual_clock import ModelledEngine, run_virtual
 
 
 @pytest.mark.parametrize(("alpha", "staleness"), [(0.0, 0), (0.5, 1), (1.0, 1), (2.5, 3), (7.0, 7)])
@@ -270,53 +103,6 @@ def test_bad_row_is_dropped_or_fails_the_run_as_configured(tmp_path: Path) -> No
         run_house(tmp_path / "fail", tasksets=tasksets, fail_on_bad_row=True)
 
 
-def test_validation_holds_training_pins_one_version_and_loses_no_token(tmp_path: Path) -> None:
-    """P8: while version 2 is measured nothing is loaded and nothing is trained on; afterwards all goes on."""
-    seen: list[tuple[float, str, int]] = []
-
-    async def main(loop: asyncio.AbstractEventLoop) -> Any:
-        house = build(
-            tmp_path,
-            loop,
-            spec=replace(SPEC, alpha=3.0, staleness_bound=4),
-            latency=lambda r: 3.0 + int(r.sampling.seed) % 9,
-        )
-        engine = house.engine
-        generate, load = engine.generate, engine.update_weights
-
-        async def watched(request: GenerateRequest) -> Any:
-            kind = "val" if "True" in request.id else "train"
-            seen.append((loop.time(), f"{kind} starts", engine._version))
-            done = await generate(request)
-            seen.append((loop.time(), f"{kind} {done.finish_reason}", len(done.token_ids)))
-            if kind == "val":
-                assert set(done.versions) == {2}
-            return done
-
-        async def loaded(update: Any) -> None:
-            seen.append((loop.time(), "load", update.version))
-            await load(update)
-
-        engine.generate, engine.update_weights = watched, loaded
-        exploring = asyncio.ensure_future(house.explorer.run())
-        batches = await learn(house.db, 1.0, frozenset({2}))
-        await exploring
-        return batches, audit.audit(house.db), validations.results(house.db)
-
-    batches, report, results = run_virtual(main)
-    begin = min(at for at, what, _ in seen if what == "val starts")
-    end = max(at for at, what, _ in seen if what == "val length")
-    assert end > begin
-    during = {what for at, what, _ in seen if begin < at < end}
-    assert during <= {"val starts", "val length"}, during
-    assert any(what == "train abort" and kept > 0 for _, what, kept in seen)
-    assert report["balanced"], report["problems"]
-    assert [version for version, _ in results] == [2]
-    assert results[0][1]["val/held/tasks"] == 8
-    resumed = [t for b in batches for g in b.groups for t in g.trajectories]
-    assert all(t.loss_mask.sum() == 4 for t in resumed)
-
-
 def test_dying_engine_is_replaced_and_its_requests_move(tmp_path: Path) -> None:
     class Mortal(ModelledEngine):
         async def generate(self, request: GenerateRequest) -> Any:
@@ -365,3 +151,27 @@ def test_thousands_of_trajectories_run_on_one_thread(tmp_path: Path) -> None:
     assert report["balanced"], report["problems"]
     assert report["trained"] == 640
     assert all(len(b.groups) == 64 for b in batches)
+
+
+def test_where_every_claim_is_settled_at_once_the_event_loop_still_turns(tmp_path: Path) -> None:
+    """P12: rows that all turn bad during the run cost neither heartbeats nor the will to stop."""
+
+    class Spoiled(Numbers):
+        asked = 0
+        explorer: Any = None
+
+        def task(self, epoch: int, index: int) -> Task:
+            asyncio.get_running_loop().call_soon(self.explorer.stop)
+            self.asked += 1
+            assert self.asked < 3000, "the explorer never let go of the event loop"
+            raise BadRow(f"numbers.jsonl:{index + 1}: not a number")
+
+    async def main(loop: asyncio.AbstractEventLoop) -> None:
+        spoiled = Spoiled()
+        house = build(tmp_path, loop, tasksets={"numbers": spoiled})
+        spoiled.explorer = house.explorer
+        versions.announce(house.db, 0, 0, "weights/v0")
+        await house.explorer.run()
+        assert set(claims.states(house.db)) == {"dropped"}
+
+    run_virtual(main)

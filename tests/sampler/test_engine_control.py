@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import threading
 
 import numpy as np
@@ -58,6 +59,29 @@ def test_stop_string_ends_without_trimming(lab, decode_steps):
     assert Letters().decode(completion.token_ids.tolist()) == text[:end]
     assert completion.finish_reason == "stop"
     assert tokens == 30 + end
+
+
+@pytest.mark.parametrize("decode_steps", [1, 4])
+def test_stop_string_may_begin_in_the_tokens_of_a_request_cut_short(lab, decode_steps):
+    async def main():
+        async with lab.engine(tokenizer=Letters(), decode_steps=decode_steps) as engine:
+            before = (await engine.generate(lab.request("a", [4], max_new_tokens=8, seed=5))).token_ids.tolist()
+
+            def resumed(name, count, **sampling):
+                request = lab.request(name, [4, *before], max_new_tokens=12, seed=6, **sampling)
+                return dataclasses.replace(request, resumed_tokens=count)
+
+            free = (await engine.generate(resumed("b", 8))).token_ids.tolist()
+            stop = Letters().decode([*before[-2:], free[0]])
+            assert stop not in Letters().decode(free)
+            found = await engine.generate(resumed("c", 8, stop_strings=(stop,)))
+            # a string that begins in the prompt itself is nothing that the response contains
+            other = await engine.generate(resumed("d", 1, stop_strings=(stop,)))
+            return free, found, other
+
+    free, found, other = asyncio.run(main())
+    assert (found.token_ids.tolist(), found.finish_reason) == (free[:1], "stop")
+    assert (other.token_ids.tolist(), other.finish_reason) == (free, "length")
 
 
 def test_budget_and_stop_at_the_same_token_is_a_stop(lab):
@@ -253,6 +277,7 @@ def test_requests_that_can_never_be_served(lab):
                 (lab.request("c", [61]), "vocabulary of 61"),
                 (lab.request("d", [-1]), "vocabulary of 61"),
                 (lab.request("e", [1], stop_strings=("x",)), "need a tokenizer"),
+                (dataclasses.replace(lab.request("f", [1]), resumed_tokens=2), "2 of 1 tokens are resumed"),
                 (lab.request("good", [1]), "'good' is in flight already"),
             ]:
                 with pytest.raises(RequestError, match=line):

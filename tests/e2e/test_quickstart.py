@@ -1,0 +1,24 @@
+"""The main job of the README: it learns, and its account balances."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from program import ROOT, audit_of, run
+
+
+def test_quickstart_learns(tmp_path: Path, cache: Path) -> None:
+    run_dir = Path("runs/quickstart")  # relative, as without the option
+    done = run(run_dir, cache, config=ROOT / "configs" / "quickstart.py", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "audit: balanced" in done.stdout
+    rows = [json.loads(line) for line in (tmp_path / run_dir / "metrics.jsonl").read_text().splitlines()]
+    scores = [row["val/reverse_digits/score"] for row in rows if "val/reverse_digits/score" in row]
+    assert scores[0] < 0.2
+    assert scores[-1] >= 0.9, scores
+    audit = audit_of(tmp_path / run_dir)
+    assert (audit["balanced"], audit["trained_twice"], audit["max_staleness"]) == (True, 0, 1)
+    report = (tmp_path / run_dir / "report.html").read_text()
+    for words in ("reverse_digits", "balanced", "staleness"):
+        assert words in report.lower()

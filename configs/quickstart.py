@@ -29,9 +29,9 @@ def get_config() -> ConfigDict:
         async_generation_ratio=1.0,
         rollout_batch_size=512,
         group_size=8,
-        max_steps=180,
-        save_steps=60,
-        eval_steps=20,
+        max_steps=150,
+        save_steps=50,
+        eval_steps=25,
         model=ModelConfig(
             path="tiny",
             max_prompt_tokens=8,
@@ -40,7 +40,7 @@ def get_config() -> ConfigDict:
         ),
         learner=LearnerConfig(
             # A small clip tames the rare large gradients of very stale batches, the decay what is left of them.
-            optimizer=OptimizerConfig(learning_rate=2e-3, schedule="cosine", warmup_steps=10, grad_clip=0.1),
+            optimizer=OptimizerConfig(learning_rate=3e-3, schedule="cosine", warmup_steps=10, grad_clip=0.1),
             max_tokens_per_row=65,
             rows_per_microbatch=11,
         ),

@@ -4,8 +4,8 @@
 
 What: runs ``python -m rljax.main`` on the config in a process of its own, to its end, and leaves in ``bench/runs/NAME``
 (the name of the config, unless given) what is needed to look at the run and to make it again: ``run.json`` (commit,
-command, machine, seconds), the resolved ``config.json``, ``audit.json``, the metrics worth plotting as ``metrics.csv``,
-and ``curve.png``. A run that was interrupted is resumed by the same command, as ever.
+command, machine, seconds of the last start and of all steps), the resolved ``config.json``, ``audit.json``, the metrics
+worth plotting as ``metrics.csv``, and ``curve.png``. A run that was interrupted is resumed by the same command, as ever.
 
 ``--keep`` takes the run as it lies in its run directory, without running anything.
 """
@@ -66,6 +66,7 @@ def keep(source: Path, target: Path, facts: dict[str, Any]) -> None:
     write_csv(rows, ["step", "timestamp", *scores, *COLUMNS], target / "metrics.csv")
     summary = {name: [values[0], values[-1], max(values)] for name in scores if (values := _column(rows, name)[1])}
     facts["validation: first, last, best"] = summary
+    facts["seconds of the steps"] = round(sum(row.get("time/step") or 0.0 for row in rows))
     facts["audit balanced"] = json.loads((source / "audit.json").read_text())["balanced"]
     (target / "run.json").write_text(json.dumps(facts, indent=1) + "\n")
     draw(rows, scores, f"{target.name} · {facts['commit'][:10]}", target / "curve.png")

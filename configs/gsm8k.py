@@ -7,7 +7,7 @@ Three steps with a small model on two cores:
 
     python -m rljax.main --config=configs/gsm8k.py:train.jsonl,test.jsonl --config.model.path=smollm2-135m \\
         --config.max_steps=3 --config.rollout_batch_size=16 --config.model.max_response_tokens=128 \\
-        --config.val_batch_size=32 --config.model.dtype=fp32
+        --config.val_batch_size=32 --config.model.dtype=fp32 --config.learner.rows_per_microbatch=1
 """
 
 import dataclasses

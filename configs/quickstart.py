@@ -3,7 +3,7 @@
     python -m rljax.main --config=configs/quickstart.py
 
 Expected: held-out score (share of digits right) from about 0.1 to at least 0.9, in under two minutes on two cores.
-Try `--config.async_generation_ratio=0`, `4` or `16`, `--config.algorithm.pg_variant=ppo`, `--config.seed=1`.
+Try `--config.async_generation_ratio=0`, `4` or `16`, `--config.algorithm.pg_variant=tis`, `--config.seed=1`.
 """
 
 from ml_collections import ConfigDict
@@ -39,13 +39,20 @@ def get_config() -> ConfigDict:
             tiny=TinyConfig(hidden_size=128, characters="0123456789"),
         ),
         learner=LearnerConfig(
-            # A small clip tames the rare large gradients of very stale batches, the decay what is left of them.
-            optimizer=OptimizerConfig(learning_rate=3e-3, schedule="cosine", warmup_steps=10, grad_clip=0.1),
+            optimizer=OptimizerConfig(
+                learning_rate=3e-3, schedule="cosine", min_lr_ratio=0.1, warmup_steps=10, beta2=0.99
+            ),
             max_tokens_per_row=65,
             rows_per_microbatch=11,
         ),
-        # tis goes on learning from batches many steps old, where ppo's clip lets most of their tokens go.
-        algorithm=AlgorithmConfig(adv_estimator="rloo", pg_variant="tis", entropy_coef=0.02, minibatch_size=128),
+        algorithm=AlgorithmConfig(
+            adv_estimator="rloo",
+            pg_variant="ppo",
+            clip_low=0.4,
+            clip_high=0.4,
+            entropy_coef=0.02,
+            minibatch_size=128,
+        ),
         sidecar=SidecarConfig(max_concurrency=512),
         tasks=TasksConfig(train={"reverse_digits": taskset}, validation={"reverse_digits": held_out}),
     )

@@ -12,6 +12,7 @@ import pytest
 from rljax.config_checks import ConfigError
 from rljax.learner.checkpoints import Checkpoints
 from rljax.learner.learner import Learner, NonFiniteError
+from rljax.learner.packing import MAX_HALVINGS, MAX_ROW_LENGTHS
 from rljax.models.hf_names import tensor_shapes
 from rljax.models.transformer import hidden_states, output_head
 from rljax.trajectory import Group
@@ -176,12 +177,12 @@ def test_a_run_compiles_a_bounded_number_of_programs() -> None:
                 )
                 for g in groups
             ]
-            shapes.add(tuple(p.batch.mask.shape for p in learner.pack(groups)))
+            shapes.add(tuple((p.batch.mask.shape, p.batch.places.shape) for p in learner.pack(groups)))
             learner.train(groups)
     finally:
         jax.monitoring.unregister_event_duration_listener(listen)
     assert len(shapes) > 1
-    assert len(compiled) == len(shapes) <= 3
+    assert len(compiled) == len(shapes) <= MAX_ROW_LENGTHS * (MAX_HALVINGS + 1)
 
 
 def test_score_is_raw_log_probability_at_temperature_one(fresh: Learner) -> None:

@@ -5,7 +5,7 @@
 What: runs ``python -m rljax.main`` on the config in a process of its own, to its end, and leaves in ``bench/runs/NAME``
 (the name of the config, unless given) what is needed to look at the run and to make it again: ``run.json`` (commit,
 command, machine, seconds of the last start and of all steps), the resolved ``config.json``, ``audit.json``, the metrics
-worth plotting as ``metrics.csv``, and ``curve.png``. A run that was interrupted is resumed by the same command, as ever.
+worth plotting as ``metrics.csv``, and ``curve.png``. A run that was interrupted is resumed by the same command.
 
 ``--keep`` takes the run as it lies in its run directory, without running anything.
 """

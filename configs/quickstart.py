@@ -30,9 +30,9 @@ def get_config() -> ConfigDict:
         async_generation_ratio=1.0,
         rollout_batch_size=512,
         group_size=16,
-        max_steps=125,
+        max_steps=140,
         save_steps=50,
-        eval_steps=25,
+        eval_steps=20,
         model=ModelConfig(
             path="tiny",
             max_prompt_tokens=6,

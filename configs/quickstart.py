@@ -30,7 +30,7 @@ def get_config() -> ConfigDict:
         async_generation_ratio=1.0,
         rollout_batch_size=512,
         group_size=16,
-        max_steps=140,
+        max_steps=160,
         save_steps=50,
         eval_steps=20,
         model=ModelConfig(

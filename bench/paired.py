@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
+import psutil
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -120,8 +121,9 @@ PAIR_COLUMNS = ("case", "unit", "rljax", "torch", "ratio (smallest–largest)", 
 
 def print_machine() -> None:
     """Says what is measured on and which code it is; numbers taken while the machine is busy say so themselves."""
-    load = os.getloadavg()[0]
-    state = "quiet" if load < 0.5 else f"BUSY (load {load:.1f}): these numbers are not to be reported as they are"
+    # Not the load average: it still counts the bench before this one.
+    busy = psutil.cpu_percent(interval=3.0)
+    state = "quiet" if busy < 15 else f"BUSY ({busy:.0f}% used): these numbers are not to be reported as they are"
     packages = " ".join(f"{name} {importlib.metadata.version(name)}" for name in ("jax", "torch", "transformers"))
     print(f"machine: {processor()}, {os.cpu_count()} cores, Python {platform.python_version()}, {packages}; {state}")
     print(f"commit: {commit()}", flush=True)

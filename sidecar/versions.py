@@ -135,7 +135,7 @@ def _read_arrays(path: Path, manifest: Manifest) -> dict[str, np.ndarray]:
 def _wait(path: Path, name: str, future: Any) -> Any:
     try:
         return future.result()
-    except (ValueError, OSError, RuntimeError, NotImplementedError) as error:
+    except (ValueError, OSError, RuntimeError) as error:
         if not (path / MANIFEST_NAME).exists():
             raise VersionError(_gone(path)) from error
         raise VersionError(

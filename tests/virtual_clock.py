@@ -84,7 +84,8 @@ class ModelledEngine:
             step, versions = self._latency(request) / count, []
             for _ in range(count):
                 try:
-                    await asyncio.wait_for(aborted.wait(), step)
+                    async with asyncio.timeout(step):
+                        await aborted.wait()
                     break
                 except TimeoutError:
                     versions.append(self._version)

@@ -49,5 +49,7 @@ class Notifier:
                 return
             changed = self._loops.setdefault(loop, asyncio.Event())
             changed.clear()
+        # not asyncio.wait_for: in Python 3.11 it loses a cancellation that comes together with the change
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(changed.wait(), at_most)
+            async with asyncio.timeout(at_most):
+                await changed.wait()

@@ -6,6 +6,8 @@ import asyncio
 import threading
 import time
 
+import pytest
+
 from rljax.ledger.notify import Notifier
 
 
@@ -56,3 +58,27 @@ def test_no_wait_is_for_ever() -> None:
     notifier = Notifier()
     notifier.wait(notifier.changes, timeout=0.01)
     asyncio.run(notifier.wait_async(notifier.changes, at_most=0.01))
+
+
+@pytest.mark.parametrize("turns", range(8))
+def test_a_waiter_that_is_cancelled_while_a_change_comes_ends(turns: int) -> None:
+    async def main() -> None:
+        notifier = Notifier()
+
+        async def wait_for_ever() -> None:
+            while True:
+                await notifier.wait_async(notifier.changes, at_most=60)
+
+        async def pass_turns(number: int) -> None:
+            for _ in range(number):
+                await asyncio.sleep(0)
+
+        waiter = asyncio.create_task(wait_for_ever())
+        await pass_turns(5)
+        notifier.notify()
+        await pass_turns(turns)
+        waiter.cancel()
+        await pass_turns(20)
+        assert waiter.cancelled()
+
+    asyncio.run(main())

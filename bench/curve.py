@@ -5,7 +5,8 @@
 What: runs ``python -m rljax.main`` on the config in a process of its own, to its end, and leaves in ``bench/runs/NAME``
 (the name of the config, unless given) what is needed to look at the run and to make it again: ``run.json`` (commit,
 command, machine, seconds of the last start and of all steps), the resolved ``config.json``, ``audit.json``, the metrics
-worth plotting as ``metrics.csv``, and ``curve.png``. A run that was interrupted is resumed by the same command.
+worth plotting as ``metrics.csv``, and ``curve.png``. Where this machine keeps its runs is left out. A run that was
+interrupted is resumed by the same command.
 
 ``--keep`` takes the run as it lies in its run directory, without running anything.
 """
@@ -60,8 +61,9 @@ def keep(source: Path, target: Path, facts: dict[str, Any]) -> None:
     if not rows or not (source / "audit.json").exists():
         raise FileNotFoundError(f"{source}: no finished run here; run it to its end first")
     target.mkdir(parents=True, exist_ok=True)
-    for name in ("config.json", "audit.json"):
-        shutil.copyfile(source / name, target / name)
+    shutil.copyfile(source / "audit.json", target / "audit.json")
+    config = json.loads((source / "config.json").read_text()) | {"run_dir": f"runs/{source.name}"}
+    (target / "config.json").write_text(json.dumps(config, indent=1) + "\n")
     scores = sorted({name for row in rows for name in row if _is_score(name)})
     write_csv(rows, ["step", "timestamp", *scores, *COLUMNS], target / "metrics.csv")
     summary = {name: [values[0], values[-1], max(values)] for name in scores if (values := _column(rows, name)[1])}
@@ -131,7 +133,8 @@ def main() -> int:
         print(f"bench.curve: {error}", file=sys.stderr)
         return 2
     name = options.name or ("quick" if options.quick else Path(options.config.partition(":")[0]).stem)
-    facts: dict[str, Any] = {"commit": commit(), "command": "python -m rljax.main " + " ".join(arguments)}
+    told = [a for a in arguments if not a.startswith("--config.run_dir=")]
+    facts: dict[str, Any] = {"commit": commit(), "command": "python -m rljax.main " + " ".join(told)}
     facts["machine"] = f"{processor()}, {os.cpu_count()} cores"
     begin = time.time()
     if not options.keep:

@@ -7,6 +7,7 @@ and zarr3, which tensorstore reads by itself) with a ``manifest.json`` that says
 from __future__ import annotations
 
 import json
+import time
 import zlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -19,6 +20,8 @@ import tensorstore
 
 MANIFEST_NAME = "manifest.json"
 MANIFEST_FORMAT = 1
+READ_SECONDS = 300.0
+"""Seconds in which a version must be read: a disk that hangs is told from one that is slow."""
 # Where Orbax keeps the arrays within its checkpoint; tests/sidecar/test_versions.py pins it.
 _ARRAYS = "state"
 
@@ -124,17 +127,22 @@ def _read_arrays(path: Path, manifest: Manifest) -> dict[str, np.ndarray]:
     # one context: the OCDBT index is read once for all tensors; all of them are opened, then read, at the same time
     context = tensorstore.Context({})
     base = f"file://{path / _ARRAYS}/"
+    deadline = time.time() + READ_SECONDS
     stores: dict[str, Any] = {}
     for name in manifest.tensors:
         kvstore = {"driver": "ocdbt", "base": base, "path": f"{name}/"}
         stores[name] = tensorstore.open({"driver": "zarr3", "kvstore": kvstore}, open=True, context=context)
-    reads = {name: _wait(path, name, store).read() for name, store in stores.items()}
-    return {name: _wait(path, name, read) for name, read in reads.items()}
+    reads = {name: _wait(path, name, store, deadline).read() for name, store in stores.items()}
+    return {name: _wait(path, name, read, deadline) for name, read in reads.items()}
 
 
-def _wait(path: Path, name: str, future: Any) -> Any:
+def _wait(path: Path, name: str, future: Any, deadline: float) -> Any:
     try:
-        return future.result()
+        return future.result(deadline=deadline)
+    except TimeoutError:
+        raise VersionError(
+            f"{path}: tensor {name} was not read within {READ_SECONDS:g} s; look at the disk or network it lies on"
+        ) from None
     except (ValueError, OSError, RuntimeError) as error:
         if not (path / MANIFEST_NAME).exists():
             raise VersionError(_gone(path)) from error

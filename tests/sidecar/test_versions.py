@@ -12,6 +12,7 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
+import tensorstore
 from orbax.checkpoint import v1 as ocp
 
 from rljax.weights.publisher import OrbaxPublisher
@@ -145,4 +146,22 @@ def test_deleted_while_read(published, monkeypatch):
     read_arrays = versions._read_arrays
     monkeypatch.setattr(versions, "_read_arrays", vanish)
     with pytest.raises(VersionError, match=r"v3-1 is not there: never published, or withdrawn in the meantime"):
+        read_version(published)
+
+
+def test_a_disk_that_hangs_is_not_waited_for_for_ever(published, monkeypatch):
+    """Every store opens, and what is read from it never comes."""
+    never = [tensorstore.Promise.new() for _ in range(3)]
+
+    class Stuck:
+        def __init__(self, future):
+            self.future = future
+
+        def read(self):
+            return self.future
+
+    opened = iter(tensorstore.Future(Stuck(future)) for _, future in never)
+    monkeypatch.setattr(versions, "READ_SECONDS", 0.05)
+    monkeypatch.setattr(versions.tensorstore, "open", lambda *_, **__: next(opened))
+    with pytest.raises(VersionError, match=r"v3-1: tensor model.embed_tokens.weight was not read within 0.05 s"):
         read_version(published)

@@ -151,7 +151,7 @@ def run_case(case: Case, ours: Side, theirs: Side, pairs: int, entropy: bool, sc
     for file in files:
         file.unlink()
     unit, amount = ("steps/s", 1) if case.name == "dense" else ("trajectories/s", case.trajectories)
-    timed = alternate(ours, theirs, pairs, do="step")
+    timed = alternate(ours, theirs, pairs, case.uncounted, do="step")
     label = f"{case.name}, {case.rows} rows x {microbatches} packed, {case.padded_rows} x {padded} padded"
     verdict = "agree" if error < AGREEMENT else "DIFFER"
     agreement = [case.name, *(f"{loss:.7f}" for loss in losses), f"{error:.2e} ({where})", verdict]

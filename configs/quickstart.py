@@ -43,8 +43,8 @@ def get_config() -> ConfigDict:
             optimizer=OptimizerConfig(
                 learning_rate=3e-3, schedule="cosine", min_lr_ratio=0.1, warmup_steps=10, beta2=0.99
             ),
-            max_tokens_per_row=71,
-            rows_per_microbatch=8,
+            max_tokens_per_row=65,
+            rows_per_microbatch=16,
         ),
         algorithm=AlgorithmConfig(
             adv_estimator="grpo",

@@ -162,7 +162,7 @@ def pack(
     """Packs the trajectories of one optimizer update. A pure function of its arguments.
 
     Of the shapes whose rows hold the longest trajectory, it takes the one with the shortest rows (least attention)
-    among those that need at most 1/16 more microbatches than the fewest.
+    among those whose microbatches have at most 1/16 more places than the fewest.
 
     Args:
         trajectories: in batch order.
@@ -241,7 +241,9 @@ def _choose(spans: Int[np.ndarray, " trajectories"], shapes: Sequence[RowShape])
             "learner.max_tokens_per_row, or model.max_prompt_tokens or model.max_response_tokens"
         )
     placements = [best_fit_decreasing(spans, shape.length) for shape in fitting]
-    needed = [-(-rows // shape.rows) for shape, (*_, rows) in zip(fitting, placements, strict=True)]
-    most = min(needed) * 17 / 16
-    chosen = max(index for index, microbatches in enumerate(needed) if microbatches <= most)
+    computed = [
+        -(-rows // shape.rows) * shape.rows * shape.length
+        for shape, (*_, rows) in zip(fitting, placements, strict=True)
+    ]
+    chosen = max(index for index, places in enumerate(computed) if places <= min(computed) * 17 / 16)
     return fitting[chosen], placements[chosen]

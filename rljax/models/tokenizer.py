@@ -12,7 +12,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
-_PAD, _UNKNOWN, _END = "<pad>", "<unk>", "<|end|>"
+_PAD, _UNKNOWN, _END = "<|pad|>", "<|unknown|>", "<|end|>"
 _SPECIALS = (_PAD, _UNKNOWN, _END, "<|system|>", "<|user|>", "<|assistant|>", "<|tool|>")
 _CHARACTERS = "\t\n" + "".join(map(chr, range(32, 127)))
 _CHAT_TEMPLATE = (

@@ -26,7 +26,7 @@ from rljax.rollout.validation import validate
 from rljax.tasks.seeds import stable_hash
 from rljax.tasks.task import BadRow
 from rljax.tasks.tasksets import load_tasksets
-from rljax.tasks.templates import render_messages
+from rljax.tasks.templates import render_messages, response_text
 from rljax.weights.publisher import OrbaxPublisher
 from sidecar.protocol import GenerateRequest, SamplingParams
 
@@ -140,7 +140,7 @@ class Bench:
             )
             ids = render_messages(self._model.tokenizer, [{"role": "user", "content": prompt}])
             done = await self._engines.generate(GenerateRequest(f"prompt-{index}", ids, params), 0, validation=True)
-            return str(self._model.tokenizer.decode(done.token_ids, skip_special_tokens=True))
+            return response_text(self._model.tokenizer, done.token_ids, self._model.stop_token_ids)
 
         async with asyncio.timeout(self._config.wait_timeout):
             return list(await asyncio.gather(*(one(i, prompt) for i, prompt in enumerate(prompts))))

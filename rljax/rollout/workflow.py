@@ -16,7 +16,7 @@ from rljax.rollout.pool import EnginePool
 from rljax.tasks.rewards.runner import RewardRunner
 from rljax.tasks.seeds import stable_hash
 from rljax.tasks.task import Task
-from rljax.tasks.templates import render_prompt
+from rljax.tasks.templates import render_prompt, response_text
 from rljax.trajectory import NOT_SAMPLED, Trajectory
 from sidecar.protocol import Completion, GenerateRequest, SamplingParams
 
@@ -97,7 +97,7 @@ class SingleTurn:
             affinity=str(task.id),
         )
         completion = await pool.generate(request, attempt.lineage, validation=attempt.validation)
-        text = self._tokenizer.decode(completion.token_ids, skip_special_tokens=True)
+        text = response_text(self._tokenizer, completion.token_ids, self._stop_token_ids)
         reward = await self._rewards.score(task, text)
         return assemble(prompt, completion, attempt, sampling, reward.score, dict(reward.parts))
 

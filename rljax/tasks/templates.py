@@ -62,6 +62,17 @@ def render_prompt(tokenizer: PreTrainedTokenizerBase, task: Task, max_prompt_tok
     return token_ids
 
 
+def response_text(
+    tokenizer: PreTrainedTokenizerBase, token_ids: Int[np.ndarray, " time"], stop_token_ids: Sequence[int]
+) -> str:
+    """What a response says: all of its tokens but the stop token that ends it.
+
+    Other special tokens are shown. Left out, they would cost nothing, and ``4<|user|>2`` would be a right answer to 42.
+    """
+    ends = len(token_ids) > 0 and int(token_ids[-1]) in stop_token_ids
+    return str(tokenizer.decode(token_ids[:-1] if ends else token_ids, skip_special_tokens=False))
+
+
 def _apply_template(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message]) -> str:
     from jinja2 import TemplateError
 

@@ -50,7 +50,7 @@ def test_a_turn_ends_with_the_end_token(directory: Path) -> None:
 
 def test_an_unknown_character_becomes_one_unknown_token(directory: Path) -> None:
     tokenizer = load_tokenizer(directory)
-    assert tokenizer.convert_ids_to_tokens(tokenizer.encode("aµb")) == ["a", "<unk>", "b"]
+    assert tokenizer.convert_ids_to_tokens(tokenizer.encode("aµb")) == ["a", "<|unknown|>", "b"]
 
 
 def test_chosen_characters_are_the_whole_vocabulary(tmp_path: Path) -> None:
@@ -58,7 +58,7 @@ def test_chosen_characters_are_the_whole_vocabulary(tmp_path: Path) -> None:
     tokenizer = load_tokenizer(tmp_path)
     assert len(tokenizer) == len(tiny_vocabulary("0123456789+=+")) == 7 + 12
     assert tokenizer.decode(tokenizer.encode("17+4=21")) == "17+4=21"
-    assert tokenizer.convert_ids_to_tokens(tokenizer.encode("1a")) == ["1", "<unk>"]
+    assert tokenizer.convert_ids_to_tokens(tokenizer.encode("1a")) == ["1", "<|unknown|>"]
 
 
 def test_a_directory_gives_the_same_object(directory: Path) -> None:

@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import numpy as np
 import pytest
 from tokenizers import Tokenizer
@@ -5,8 +7,9 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Split
 from transformers import PreTrainedTokenizerFast
 
+from rljax.models.tokenizer import load_tokenizer, save_tiny_tokenizer
 from rljax.tasks.task import BadRow, Task
-from rljax.tasks.templates import chat_messages, render_messages, render_prompt
+from rljax.tasks.templates import chat_messages, render_messages, render_prompt, response_text
 from rljax.trajectory import TaskId
 
 WORDS = ["<s>", "[", "]", "\n", "S", "U", "A", *"0123456789 abcdefghijklmnopqrstuvwxyz.,?"]
@@ -69,3 +72,24 @@ def test_a_prompt_may_have_as_many_tokens_as_allowed_and_no_more() -> None:
 def test_an_empty_prompt_is_a_bad_row() -> None:
     with pytest.raises(BadRow, match="a prompt of 0 tokens"):
         render_prompt(tokenizer(None), task({"role": "user", "content": ""}), 4)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "expected"),
+    [
+        (["4", "2", "<|end|>"], "42"),
+        (["4", "2"], "42"),
+        (["4", "<|user|>", "2"], "4<|user|>2"),
+        (["<|pad|>", "4", "2", "<|end|>"], "<|pad|>42"),
+        (["4", "<|end|>", "2"], "4<|end|>2"),
+        (["<|end|>"], ""),
+        ([], ""),
+    ],
+)
+def test_a_response_is_all_that_was_sampled_but_the_stop_token(
+    tmp_path: Path, tokens: list[str], expected: str
+) -> None:
+    save_tiny_tokenizer(tmp_path, "0123456789")
+    tiny = load_tokenizer(tmp_path)
+    token_ids = np.array(tiny.convert_tokens_to_ids(tokens), np.int32)
+    assert response_text(tiny, token_ids, [tiny.eos_token_id]) == expected

@@ -6,7 +6,7 @@ import re
 
 from rljax.tasks.task import Task
 
-_DIGIT = re.compile("[0-9]")
+_PLACE = re.compile(r"[0-9]|<\|\w+\|>")
 _TAGS = ("<think>", "</think>", "<answer>", "</answer>")
 
 
@@ -19,10 +19,11 @@ def digits(task: Task, response: str) -> float:
     """Share of digits that are right and at the right place, in [0, 1].
 
     Other characters are passed over, in the response and in the reference. The share is of the longer of the two, so
-    that digits too many cost as much as digits missing.
+    that digits too many cost as much as digits missing. A special token such as ``<|user|>`` stands for a wrong digit:
+    if it were passed over, it would move the digits after it, and a policy could settle on that.
     """
-    wanted, given = _DIGIT.findall(task.answer), _DIGIT.findall(response)
-    right = sum(a == b for a, b in zip(wanted, given, strict=False))
+    wanted, given = _PLACE.findall(task.answer), _PLACE.findall(response)
+    right = sum(a == b and a.isdigit() for a, b in zip(wanted, given, strict=False))
     return right / max(len(wanted), len(given), 1)
 
 

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import difflib
+import json
 import math
 import re
+import sys
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rljax.config import Config
 
+_CONTEXTS = {"smollm2-135m": 8192}
 _DEVICES = re.compile(r"^(auto|(cpu|gpu|tpu)(:\d+(-\d+)?(,\d+(-\d+)?)*)?)$")
 
 
@@ -53,6 +58,8 @@ def check_config(config: Config) -> None:
     _check_sampling(config)
     _check_devices(config)
     _check_tasks(config)
+    _check_algorithm(config)
+    _check_context(config)
 
 
 def _check_bounds(path: str, value: Any, metadata: Mapping[str, Any]) -> None:
@@ -165,3 +172,42 @@ def _check_tasks(config: Config) -> None:
                 raise ConfigError(f"{path}.reward_weights: {len(weights)} weights for {len(taskset.rewards)} rewards")
     if config.mode in ("both", "train", "explore") and not config.tasks.train:
         raise ConfigError("tasks.train: no taskset to train on")
+
+
+def _check_algorithm(config: Config) -> None:
+    """Each name is that of a file, unless a program has registered its own: so nothing heavy need be imported."""
+    algorithm, root = config.algorithm, Path(__file__).parent / "algorithms"
+    named = [
+        ("adv_estimator", "advantage", (algorithm.adv_estimator,)),
+        ("pg_variant", "policy_loss", (algorithm.pg_variant,)),
+        ("aggregation", "aggregation", (algorithm.aggregation,)),
+        ("filters", "filter", algorithm.filters),
+    ]
+    registered = sys.modules.get("rljax.algorithms.registry")
+    for field, folder, names in named:
+        files = {file.stem for file in (root / folder).glob("*.py")} - {"__init__"}
+        for name in names:
+            if registered is None and ":" not in name and name.replace("-", "_") not in files:
+                close = difflib.get_close_matches(name, files, n=3, cutoff=0.5) or sorted(files)
+                raise ConfigError(f"algorithm.{field}={name!r}: there is no such one; closest: {', '.join(close)}")
+
+
+def _check_context(config: Config) -> None:
+    """Where the model's own config lies on this disk; of others it is checked when they are here."""
+    file, context = Path(config.model.path) / "config.json", _CONTEXTS.get(config.model.path)
+    if file.is_file():
+        try:
+            context = json.loads(file.read_text()).get("max_position_embeddings")
+        except (OSError, ValueError, AttributeError):
+            return  # whoever loads the model says what is wrong with it
+    longest = config.model.max_prompt_tokens + config.model.max_response_tokens
+    if isinstance(context, int) and longest > context:
+        raise ConfigError(context_error(longest, context))
+
+
+def context_error(longest: int, context: int) -> str:
+    """What is wrong with trajectories of ``longest`` tokens in a model of a shorter ``context``."""
+    return (
+        f"model.max_prompt_tokens + model.max_response_tokens = {longest}: more than the model's context of "
+        f"{context} tokens; lower one of them"
+    )

@@ -19,22 +19,22 @@ from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
+from rljax.algorithms.registry import check_names
 from rljax.config import Config
 from rljax.config_edge import as_plain
 from rljax.launch.heartbeat import Heartbeat
-from rljax.launch.local import ExplorerThread
+from rljax.launch.launcher import LAUNCHERS, Launched
 from rljax.ledger import audit as auditing
 from rljax.ledger import processes
 from rljax.ledger.database import RunFailedError, StaleWriterError, is_finished
 from rljax.pipeline.build import build_learner, newest_checkpoint, open_checkpoints
 from rljax.pipeline.engine_meter import Gauges
 from rljax.pipeline.evaluate import Bench, chosen_checkpoints
-from rljax.pipeline.explore import make_explorer, make_rewards
 from rljax.pipeline.observers import LearnerObservers, Observers
 from rljax.pipeline.run_dir import RunDir
 from rljax.pipeline.setup import ProgressCallback, open_ledger, open_model, publish_initial_weights
 from rljax.pipeline.train import Trainer
-from rljax.weights.publisher import OrbaxPublisher
+from rljax.weights.publisher import PUBLISHERS
 
 T = TypeVar("T")
 
@@ -44,6 +44,7 @@ class Run:
 
     ``config.mode`` decides what an iteration starts: a learner, and with ``both`` an explorer in a thread beside it.
     Leaving the ``with`` block, or `close`, saves a checkpoint and ends what was started; the same config resumes it.
+    After an error in a step nothing is saved: the run goes on from its last checkpoint.
     """
 
     def __init__(self, config: Config, progress: ProgressCallback | None = None) -> None:
@@ -52,6 +53,7 @@ class Run:
         Raises:
             ConfigError, LedgerError, ModelNotFound: one line that says what is wrong and what to do.
         """
+        check_names(config.algorithm)
         self.config = config
         self.run_dir = RunDir.create(config)
         self._db = open_ledger(config, self.run_dir)
@@ -100,19 +102,17 @@ class Run:
         """
         with Observers(self.config, self.run_dir.root, self.config.explorer.name, None) as observers:
             publish_initial_weights(self.config, self.run_dir, self._db, self.model)
-            rewards = make_rewards(self.config)
-            explorer = make_explorer(self.config, self.run_dir, self._db, self.model, rewards, observers.trace)
-            thread = ExplorerThread(self._db, self.config.explorer.name, explorer, rewards, needed=False)
+            explorer = self._launch(observers, needed=False)
             if on_start is not None:
-                on_start(thread.stop)
-            with contextlib.closing(thread):
-                thread.start()
-                while thread.alive:
-                    observers.progress.update(**thread.gauges())
+                on_start(explorer.stop)
+            with contextlib.closing(explorer):
+                explorer.start()
+                while explorer.alive:
+                    observers.progress.update(**explorer.gauges())
                     observers.progress.waiting(explorer.waiting_for or None)
-                    thread.join(1.0)
-        if thread.error is not None:
-            raise thread.error
+                    explorer.join(1.0)
+        if explorer.error is not None:
+            raise explorer.error
 
     def evaluate(self, checkpoint: str = "latest") -> dict[str, float]:
         """Scores a checkpoint on the validation tasksets; see `config.checkpoint` for the names.
@@ -158,7 +158,6 @@ class Run:
         with contextlib.ExitStack() as parts:
             parts.callback(self._forget)
             parts.enter_context(contextlib.closing(Heartbeat(db, "trainer", "trainer")))
-            self.run_dir.write_config(config)
             observers = parts.enter_context(
                 LearnerObservers(config, self.run_dir.root, self.model, lambda: self._gauges())
             )
@@ -166,8 +165,9 @@ class Run:
             checkpoints = open_checkpoints(config, self.run_dir)
             parts.callback(checkpoints.wait)
             learner = build_learner(config, self.model, checkpoints, newest_checkpoint(db, checkpoints))
+            self.run_dir.write_config(config)  # only now: a config that is refused must not replace the run's own
             explorer = self._beside(observers)
-            publisher = OrbaxPublisher(self.run_dir.weights)
+            publisher = PUBLISHERS[config.sync_method](self.run_dir.weights)
             trainer = Trainer(
                 config, self.run_dir, db, learner, checkpoints, publisher, observers, self._gauges, self._stop
             )
@@ -187,11 +187,13 @@ class Run:
     def _forget(self) -> None:
         self._steps = self._trainer = None
 
-    def _beside(self, observers: Observers) -> ExplorerThread | None:
+    def _beside(self, observers: Observers) -> Launched | None:
         if self.config.mode != "both":
             return None
-        rewards = make_rewards(self.config)
-        explorer = make_explorer(self.config, self.run_dir, self._db, self.model, rewards, observers.trace)
-        thread = ExplorerThread(self._db, self.config.explorer.name, explorer, rewards, needed=True)
-        self._gauges = thread.gauges
-        return thread
+        explorer = self._launch(observers, needed=True)
+        self._gauges = explorer.gauges
+        return explorer
+
+    def _launch(self, observers: Observers, *, needed: bool) -> Launched:
+        launch = LAUNCHERS[self.config.launcher]
+        return launch(self.config, self.run_dir, self._db, self.model, observers.trace, needed=needed)

@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import ml_dtypes  # noqa: F401  (numpy learns the name bfloat16)
 import numpy as np
@@ -68,6 +68,18 @@ class PublishedVersion:
 
     manifest: Manifest
     tensors: Mapping[str, np.ndarray]
+
+
+class Receiver(Protocol):
+    """The engine's end of a channel: what `rljax.weights.publisher.Publisher` is to the learner's. Any thread."""
+
+    def __call__(self, path: str, /) -> PublishedVersion:
+        """Reads the version that a `WeightUpdate` names, whole and checked.
+
+        Raises:
+            VersionError: it is gone, or not what its manifest says.
+        """
+        ...
 
 
 def version_directory(root: Path, version: int, lineage: int) -> Path:
@@ -175,3 +187,7 @@ def _gone(path: Path) -> str:
 def _line(error: Exception) -> str:
     text = str(error).strip() or type(error).__name__
     return text.splitlines()[0][:300]
+
+
+RECEIVERS: Mapping[str, Receiver] = {"checkpoint": read_version}
+"""What reads versions, by the name that ``config.sync_method`` gives."""

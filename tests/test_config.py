@@ -186,3 +186,47 @@ def test_the_schema_imports_nothing_heavy() -> None:
     program = f"import sys, rljax.config; print([m for m in {heavy} if m in sys.modules])"
     found = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert (found.stdout.strip(), found.stderr) == ("[]", "")
+
+
+ALGORITHMS = [
+    (AlgorithmConfig(pg_variant="pop"), "algorithm.pg_variant='pop': there is no such one; closest: ppo"),
+    (AlgorithmConfig(adv_estimator="gprpo"), "algorithm.adv_estimator='gprpo': there is no such one; closest: grpo"),
+    (AlgorithmConfig(aggregation="mean"), "algorithm.aggregation='mean': there is no such one; closest: "),
+    (AlgorithmConfig(filters=("variance",)), "algorithm.filters='variance': there is no such one; closest: group_var"),
+]
+
+
+@pytest.mark.parametrize(("algorithm", "line"), ALGORITHMS, ids=lambda x: x if isinstance(x, str) else "")
+def test_an_algorithm_that_is_not_there_is_refused_before_jax_is_imported(
+    algorithm: AlgorithmConfig, line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, "rljax.algorithms.registry", raising=False)
+    with pytest.raises(ConfigError, match=re.escape(line)):
+        make(algorithm=algorithm)
+
+
+def test_every_built_in_algorithm_is_found_by_the_name_of_its_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    from rljax.algorithms.registry import advantages, aggregations, filters, policy_losses
+
+    built_in = {
+        registry.key.removeprefix("algorithm."): [
+            name for name in registry.names() if registry.get(name).__module__.startswith("rljax.")
+        ]
+        for registry in (advantages, aggregations, filters, policy_losses)
+    }
+    assert all(built_in.values())
+    monkeypatch.delitem(sys.modules, "rljax.algorithms.registry")
+    for field, names in built_in.items():
+        for name in names:
+            make(algorithm=AlgorithmConfig(**{field: (name,) if field == "filters" else name}))
+    make(algorithm=AlgorithmConfig(pg_variant="my.module:loss"))
+
+
+def test_a_trajectory_longer_than_the_context_of_a_model_on_this_disk_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"max_position_embeddings": 100}')
+    longest = {"max_prompt_tokens": 64, "max_response_tokens": 37}
+    with pytest.raises(ConfigError, match="= 101: more than the model's context of 100 tokens"):
+        make(model=ModelConfig(path=str(tmp_path), **longest))
+    with pytest.raises(ConfigError, match="= 8193: more than the model's context of 8192 tokens"):
+        make(model=ModelConfig(path="smollm2-135m", max_prompt_tokens=1, max_response_tokens=8192))
+    make(model=ModelConfig(path=str(tmp_path), **longest | {"max_response_tokens": 36}))

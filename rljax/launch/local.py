@@ -3,22 +3,36 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
 import logging
 import threading
 from collections.abc import Mapping
 
+from rljax.config import Config
 from rljax.ledger import processes
 from rljax.ledger.database import Database, RunFailedError
-from rljax.pipeline.explore import run_to_end
+from rljax.observe.trace import NullTrace, Trace
+from rljax.pipeline.explore import make_explorer, make_rewards, run_to_end
+from rljax.pipeline.run_dir import RunDir
+from rljax.pipeline.setup import Model
 from rljax.rollout.explorer import Explorer
 from rljax.tasks.rewards.runner import RewardRunner
 from rljax.tasks.task import BadRow
 
 log = logging.getLogger(__name__)
 
-SHUTDOWN = 60.0
-"""Seconds that an explorer may take to hand its claims back."""
+SHUTDOWN = 180.0
+"""Seconds that an explorer may take to hand its claims back: longer than an engine has to end a compilation."""
+
+
+def start_in_thread(
+    config: Config, run: RunDir, db: Database, model: Model, trace: Trace | NullTrace, *, needed: bool
+) -> ExplorerThread:
+    """The launcher ``local``: an explorer in a thread of this process; see `rljax.launch.launcher.Launcher`."""
+    rewards = make_rewards(config)
+    explorer = make_explorer(config, run, db, model, rewards, trace)
+    return ExplorerThread(db, config.explorer.name, explorer, rewards, needed)
 
 
 class ExplorerThread:
@@ -50,7 +64,7 @@ class ExplorerThread:
             asked = asyncio.run_coroutine_threadsafe(self._explorer.gauges(), self._loop)
             try:
                 self._gauges = asked.result(timeout=1.0)
-            except (TimeoutError, asyncio.CancelledError, RuntimeError):
+            except (TimeoutError, concurrent.futures.CancelledError, RuntimeError):
                 asked.cancel()
         return self._gauges
 
@@ -58,6 +72,11 @@ class ExplorerThread:
     def alive(self) -> bool:
         """Whether it explores."""
         return self._thread.is_alive()
+
+    @property
+    def waiting_for(self) -> str:
+        """What it waits for, for people."""
+        return self._explorer.waiting_for
 
     def stop(self) -> None:
         """Asks the explorer to hand its claims back and end. Any thread, any signal handler."""

@@ -47,10 +47,6 @@ class Checkpoints:
         paths = [path for path in self.directory.iterdir() if path.name.isdecimal()]
         return sorted(int(path.name) for path in paths if ocp.is_orbax_checkpoint(path))
 
-    def latest(self) -> int | None:
-        """Step of the newest committed checkpoint; None if there is none."""
-        return max(self.committed(), default=None)
-
     def save(self, step: int, state: TrainState, metadata: Mapping[str, Any]) -> None:
         """Starts to write a checkpoint; waits for the one before first. A checkpoint of the same step is replaced.
 

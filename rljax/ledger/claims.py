@@ -15,7 +15,7 @@ from sqlalchemy import Connection, Row, bindparam, delete, func, insert, select,
 
 from rljax.ledger import schema
 from rljax.ledger.credit import claimable, credit
-from rljax.ledger.database import Database, RunFailedError, RunSpec, StaleWriterError, record_event, run_row
+from rljax.ledger.database import Database, RunFailedError, RunSpec, StaleWriterError, is_over, record_event, run_row
 from rljax.trajectory import Group, TaskId, encode
 
 g, a = schema.groups.c, schema.validations.c
@@ -56,8 +56,8 @@ class Claimed:
     over: bool = False
 
 
-def register_tasksets(db: Database, tasksets: Sequence[TasksetSize]) -> None:
-    """Makes tasksets known, or checks that they still are what the run began with.
+def register_tasksets(db: Database, tasksets: Sequence[TasksetSize], explorer: str | None = None) -> None:
+    """Makes tasksets known, or checks that they still are what the run began with; ``explorer`` is who serves them.
 
     Raises:
         StaleWriterError: a taskset of this name has another size.
@@ -80,6 +80,9 @@ def register_tasksets(db: Database, tasksets: Sequence[TasksetSize]) -> None:
                 start = row.start + row.issued / row.weight - row.issued / taskset.weight
                 where = schema.tasksets.c.name == taskset.name
                 tx.execute(update(schema.tasksets).where(where).values(weight=taskset.weight, start=start))
+        if explorer is not None:
+            served_by = update(schema.processes).where(schema.processes.c.name == explorer)
+            tx.execute(served_by.values(tasksets=json.dumps([taskset.name for taskset in tasksets])))
 
 
 def claim(db: Database, explorer: str, tasksets: Sequence[str], limit: int) -> Claimed:
@@ -97,10 +100,35 @@ def claim(db: Database, explorer: str, tasksets: Sequence[str], limit: int) -> C
             return Claimed((), f"{explorer} is not registered, or was declared dead; it must register again")
         room, reason = _room(tx, db.spec, row)
         if room <= 0:
-            return Claimed((), reason, over=row.finished)
+            return Claimed((), reason, over=is_over(row, db.spec.max_steps, db.spec.total_epochs))
         tasks = _next_tasks(tx, db.spec, tasksets, min(room, limit))
         claims = _grant(tx, db, row, explorer, tasks)
-        return Claimed(claims, "" if claims else "the tasksets are exhausted")
+        return Claimed(claims, "" if claims else unserved(tx, db.spec.total_epochs) or "the tasksets are exhausted")
+
+
+def unserved(tx: Connection, total_epochs: int | None) -> str:
+    """That no living explorer serves any taskset with tasks left, and how many; empty where one does, has not said what
+    it serves, or the tasks never end.
+    """
+    if total_epochs is None:
+        return ""
+    p = schema.processes.c
+    served: set[str] = set()
+    for row in tx.execute(select(p.tasksets).where(p.role == "explorer", p.alive)):
+        if row.tasksets is None:
+            return ""
+        served |= set(json.loads(row.tasksets))
+    n = func.count().label("n")
+    reopened = {r.taskset: r.n for r in tx.execute(select(g.taskset, n).where(g.state == "open").group_by(g.taskset))}
+    counts = []
+    for row in tx.execute(select(schema.tasksets).order_by(schema.tasksets.c.name)):
+        tasks = row.size * total_epochs
+        left = tasks - row.issued + reopened.get(row.name, 0)
+        if left > 0 and row.name in served:
+            return ""
+        if left > 0:
+            counts.append(f"{left} of {tasks} tasks of taskset {row.name}")
+    return f"no explorer serves what is left: {', '.join(counts)}; start one that does" if counts else ""
 
 
 def is_alive(tx: Connection, explorer: str) -> bool:
@@ -137,8 +165,12 @@ def _room(tx: Connection, spec: RunSpec, row: Row) -> tuple[int, str]:
     b = spec.batch_groups
     if row.announced < 0:
         return 0, "no weights are announced yet"
-    if row.finished:
+    if is_over(row, spec.max_steps, spec.total_epochs):
         return 0, "the run is finished"
+    if row.finished:
+        ended = "max_steps" if row.ended_epochs is None else "total_epochs"
+        went_on = f"this run had finished at step {row.trained} and {ended} is now {getattr(spec, ended)}"
+        return 0, f"the learner to go on: {went_on}"
     pending = tx.execute(select(a.version).where(a.state != "done").limit(1)).first()
     if pending is not None:
         return 0, f"the validation of version {pending.version} comes first"

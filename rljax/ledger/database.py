@@ -21,6 +21,7 @@ from sqlalchemy.exc import DatabaseError, OperationalError
 
 from rljax.config import Config
 from rljax.ledger import schema
+from rljax.ledger.liveness import split_by_life
 from rljax.ledger.notify import Notifier
 
 LOCK_TIMEOUT = 60.0
@@ -60,6 +61,7 @@ class RunSpec:
         "batch_groups": "rollout_batch_size / group_size",
         "alpha": "async_generation_ratio",
         "staleness_bound": "max_staleness",
+        "claim_timeout": "rollout.claim_timeout",
     }
 
     @classmethod
@@ -85,7 +87,7 @@ class Database:
         """Opens or creates the ledger at ``path``; ``spec`` None opens an existing one as it is.
 
         Raises:
-            LedgerError: not a ledger, of another schema version, or of a run with another spec.
+            LedgerError: not a ledger, of another schema version, or of a run with another spec; see `agree`.
         """
         if spec is None and not path.exists():
             raise LedgerError(f"{path}: no ledger here; start a run first, or correct run_dir")
@@ -122,6 +124,29 @@ class Database:
         with self._begin("BEGIN") as connection:
             yield connection
 
+    def agree(self, tx: Connection, spec: RunSpec) -> None:
+        """Records ``spec`` as the run's, unless somebody goes by another.
+
+        Raises:
+            LedgerError: somebody does: a process that lives, or, where `RunSpec.MUTABLE` does not name the key, the
+                groups of earlier ones.
+        """
+        row = run_row(tx)
+        recorded = RunSpec(**json.loads(row.spec))
+        living, _ = split_by_life(tx, self.clock(), recorded.claim_timeout)
+        for name, value in asdict(recorded).items():
+            wanted = getattr(spec, name)
+            if wanted == value:
+                continue
+            differs = f"{self.path}: this run has {RunSpec.KEYS.get(name, name)}={value}, the config says {wanted}"
+            if name not in RunSpec.MUTABLE:
+                if row.claims or row.lineage or living:
+                    raise LedgerError(f"{differs}; use the run's own value, or another run_dir")
+            elif living:
+                who = f"{living[0].name} is alive (pid {living[0].pid} on {living[0].host})"
+                raise LedgerError(f"{differs}, and {who}; end it first, or use the run's own value")
+        tx.execute(update(schema.run).values(spec=json.dumps(asdict(spec))))
+
     def close(self) -> None:
         """Closes all connections."""
         self._engine.dispose()
@@ -155,24 +180,10 @@ class Database:
                     f"{self.path}: ledger of schema version {found}, this program reads {schema.SCHEMA_VERSION}; "
                     "finish the run with the program that began it, or choose another run_dir"
                 )
-            row = run_row(tx)
-            recorded = RunSpec(**json.loads(row.spec))
             if spec is None:
-                return recorded
-            alive = tx.execute(select(schema.processes.c.name).where(schema.processes.c.alive)).first()
-            if row.claims or row.lineage or alive:  # until then nobody goes by it, and a config may still be corrected
-                self._check_spec(recorded, spec)
-            tx.execute(update(schema.run).values(spec=json.dumps(asdict(spec))))
+                return RunSpec(**json.loads(run_row(tx).spec))
+            self.agree(tx, spec)
             return spec
-
-    def _check_spec(self, recorded: RunSpec, wanted: RunSpec) -> None:
-        for name, value in asdict(recorded).items():
-            if name not in RunSpec.MUTABLE and getattr(wanted, name) != value:
-                key = RunSpec.KEYS.get(name, name)
-                raise LedgerError(
-                    f"{self.path}: this run has {key}={value}, the config says {getattr(wanted, name)}; "
-                    "use the run's own value, or another run_dir"
-                )
 
 
 def run_row(tx: Connection) -> Row[Any]:
@@ -183,9 +194,13 @@ def run_row(tx: Connection) -> Row[Any]:
 def is_finished(db: Database, max_steps: int) -> bool:
     """Whether the learner has ended the run, and neither ``max_steps`` nor more epochs ask for more of it."""
     with db.read() as tx:
-        row = run_row(tx)
-        data_ended = row.ended_epochs is not None and row.ended_epochs == db.spec.total_epochs
-        return bool(row.finished) and (row.trained >= max_steps or data_ended)
+        return is_over(run_row(tx), max_steps, db.spec.total_epochs)
+
+
+def is_over(row: Row[Any], max_steps: int, total_epochs: int | None) -> bool:
+    """`is_finished` of the run's row."""
+    data_ended = row.ended_epochs is not None and row.ended_epochs == total_epochs
+    return bool(row.finished) and (row.trained >= max_steps or data_ended)
 
 
 def record_event(tx: Connection, at: float, who: str, kind: str, message: str) -> None:

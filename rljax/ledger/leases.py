@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, Row, bindparam, delete, func, insert, or_, select, update
 
 from rljax.ledger import schema
-from rljax.ledger.claims import discard_payloads, in_flight
+from rljax.ledger.claims import discard_payloads, in_flight, unserved
 from rljax.ledger.credit import feasible
 from rljax.ledger.database import Database, LedgerError, RunFailedError, StaleWriterError, record_event, run_row
 from rljax.trajectory import Group, decode
@@ -33,7 +33,8 @@ class NotYet:
     """Why there is no batch.
 
     Attributes:
-        kind: ``explorer`` (nobody generates), ``generation`` (too few groups), ``stragglers`` or ``data`` (exhausted).
+        kind: ``explorer`` (nobody generates what is left), ``generation`` (too few groups), ``stragglers`` or ``data``
+            (exhausted).
         reason: the same for people, with names and numbers.
         ready: groups that are ready.
         over: no batch will ever come.
@@ -236,7 +237,9 @@ def _load(tx: Connection, step: int, ids: Sequence[int]) -> Leased:
 
 def _too_few(tx: Connection, db: Database, row: Row, ready: int) -> NotYet:
     b = db.spec.batch_groups
-    busy = tx.execute(select(func.count()).where(g.state.in_(("claimed", "open")))).scalar_one()
+    count = func.count().label("n")
+    unsettled = tx.execute(select(g.state, count).where(g.state.in_(("claimed", "open"))).group_by(g.state))
+    busy = {row.state: row.n for row in unsettled}
     explorers = schema.processes.c
     alive = tx.execute(select(func.count()).where(explorers.role == "explorer", explorers.alive)).scalar_one()
     if not busy and _exhausted(tx, db.spec.total_epochs):
@@ -247,6 +250,8 @@ def _too_few(tx: Connection, db: Database, row: Row, ready: int) -> NotYet:
         return NotYet(
             "explorer", f"no explorer: {ready} of {b} groups are ready and nobody generates; start one", ready
         )
+    if "claimed" not in busy and (nobody := unserved(tx, db.spec.total_epochs)):
+        return NotYet("explorer", f"{ready} of {b} groups are ready; {nobody}", ready)
     return NotYet("generation", f"{ready} of {b} groups are ready{_lost(tx, row.trained)}", ready)
 
 

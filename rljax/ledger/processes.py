@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import psutil
 from sqlalchemy import Connection, Row, insert, select, update
@@ -14,27 +15,27 @@ from sqlalchemy import Connection, Row, insert, select, update
 from rljax.ledger import schema
 from rljax.ledger.claims import reopen_claims_of
 from rljax.ledger.database import Database, LedgerError, StaleWriterError, record_event, run_row
+from rljax.ledger.liveness import split_by_life, still_alive
 
 p = schema.processes.c
-CLOCK_STEP = 2.0
-"""Seconds by which the start of one process may seem to move when the wall clock is corrected."""
 
 
 def register(db: Database, name: str, role: str) -> str:
     """Says hello; returns the token of this life. Claims of an earlier life of the same name are reopened.
 
     Raises:
-        LedgerError: a process of this name is alive.
+        LedgerError: a process of this name is alive, or one that goes by another spec than this one.
     """
     token = uuid.uuid4().hex
     with db.transaction() as tx:
         found = tx.execute(select(schema.processes).where(p.name == name)).one_or_none()
-        if found is not None and _still_alive(found, db):
+        if found is not None and still_alive(found, db.clock(), db.spec.claim_timeout):
             who, hint = ("a trainer", "") if role == "trainer" else ("an explorer", ", or set another explorer.name")
             raise LedgerError(
                 f"{db.path.parent}: {who} named {name!r} is alive here (pid {found.pid} on {found.host}); "
                 f"end it first{hint}"
             )
+        db.agree(tx, db.spec)  # others may have opened the ledger, and changed it, since this process did
         values = {
             "role": role,
             "host": socket.gethostname(),
@@ -44,6 +45,7 @@ def register(db: Database, name: str, role: str) -> str:
             "heartbeat": db.clock(),
             "alive": True,
             "version": -1,
+            "loading": -1,
             "gauges": "{}",
         }
         others = tx.execute(select(p.name).where(p.alive, p.name != name).limit(1)).first()
@@ -74,6 +76,21 @@ def heartbeat(
         silent = select(schema.processes).where(p.alive, p.heartbeat < now - db.spec.claim_timeout)
         for row in tx.execute(silent).all():
             _bury(tx, db, row, "silent")
+
+
+@contextlib.contextmanager
+def loading(db: Database, name: str, version: int) -> Iterator[None]:
+    """Keeps the files of a version while a process reads them; if that went well, it uses this version from then on."""
+    mine = update(schema.processes).where(p.name == name, p.alive)
+    with db.transaction() as tx:
+        tx.execute(mine.values(loading=version))
+    ended = {"loading": -1}
+    try:
+        yield
+        ended["version"] = version  # not left to the next heartbeat: until then the files would be nobody's
+    finally:
+        with db.transaction() as tx:
+            tx.execute(mine.values(ended))
 
 
 def revive(db: Database, name: str, token: str) -> bool:
@@ -108,11 +125,15 @@ def summed_gauges(db: Database, role: str) -> dict[str, float]:
     return total
 
 
+def tokens(db: Database) -> float:
+    """Tokens that the live explorers' engines have sampled, as of the last heartbeats; grows while they generate."""
+    return summed_gauges(db, "explorer").get("tokens", 0.0)
+
+
 def bury_dead(db: Database) -> list[str]:
     """Buries processes of this host that are gone and all that have been silent too long; returns their names."""
     with db.transaction() as tx:
-        rows = tx.execute(select(schema.processes).where(p.alive)).all()
-        dead = [row for row in rows if not _still_alive(row, db)]
+        _, dead = split_by_life(tx, db.clock(), db.spec.claim_timeout)
         for row in dead:
             _bury(tx, db, row, "died")
         return [row.name for row in dead]
@@ -132,21 +153,8 @@ def note(db: Database, who: str, kind: str, message: str) -> None:
         record_event(tx, db.clock(), who, kind, message)
 
 
-def _still_alive(row: Row, db: Database) -> bool:
-    if not row.alive:
-        return False
-    if row.host == socket.gethostname():
-        try:
-            process = psutil.Process(row.pid)
-            reused = process.create_time() > row.started + CLOCK_STEP
-            return not reused and process.status() != psutil.STATUS_ZOMBIE
-        except psutil.NoSuchProcess:
-            return False
-    return row.heartbeat >= db.clock() - db.spec.claim_timeout
-
-
 def _bury(tx: Connection, db: Database, row: Row, kind: str) -> None:
-    tx.execute(update(schema.processes).where(p.name == row.name).values(alive=False, version=-1))
+    tx.execute(update(schema.processes).where(p.name == row.name).values(alive=False, version=-1, loading=-1))
     if row.role == "explorer":
         reopen_claims_of(tx, db.clock(), row.name, kind)
         a = schema.validations.c

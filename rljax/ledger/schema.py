@@ -29,7 +29,7 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 """Written into every ledger; a file of another version is refused."""
 
 metadata = MetaData()
@@ -158,6 +158,8 @@ processes = Table(
     Column("heartbeat", Float, nullable=False, comment="seconds of the ledger's clock"),
     Column("alive", Boolean, nullable=False, comment="false once it has said goodbye or was declared dead"),
     Column("version", Integer, nullable=False, comment="version whose files it uses; -1 for none"),
+    Column("loading", Integer, nullable=False, comment="version whose files it reads at the moment; -1 for none"),
+    Column("tasksets", Text, comment="JSON list of the names that it serves; null where it has not said"),
     Column("gauges", Text, nullable=False, comment="JSON of what it measures of itself"),
 )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 
 from sqlalchemy import func, select, update
 
@@ -62,14 +62,19 @@ def running(db: Database) -> tuple[int, str] | None:
         return None if row is None else (row.version, row.explorer)
 
 
-def take_unreported(db: Database) -> list[tuple[int, dict[str, float]]]:
-    """The (version, metrics) of validations done and not yet logged, oldest first; marks them logged."""
-    with db.transaction() as tx:
+def take_unreported(db: Database) -> Generator[tuple[int, dict[str, float]]]:
+    """The (version, metrics) of validations done and not yet logged, oldest first.
+
+    One is marked logged when the caller comes back for the next: whoever dies over it gets it once more, for logging
+    twice does no harm and losing it would.
+    """
+    with db.read() as tx:
         rows = tx.execute(select(schema.validations).where(a.state == "done", ~a.reported).order_by(a.version)).all()
-        for row in rows:
+    for row in rows:
+        yield row.version, json.loads(row.result)
+        with db.transaction() as tx:
             where = (a.version == row.version, a.lineage == row.lineage)
             tx.execute(update(schema.validations).where(*where).values(reported=True))
-        return [(row.version, json.loads(row.result)) for row in rows]
 
 
 def results(db: Database) -> list[tuple[int, dict[str, float]]]:

@@ -96,12 +96,12 @@ def latest_gap(db: Database) -> tuple[int, float] | None:
 
 def take_deletable(db: Database, lineage: int) -> list[Announced]:
     """Marks as deleted, and returns, the versions that nobody needs: not the two newest, not one that a live process
-    uses, not one whose validation is not done.
+    uses or loads, not one whose validation is not done.
     """
     with db.transaction() as tx:
         row = living(tx, lineage)
         p, a = schema.processes.c, schema.validations.c
-        needed = {r.version for r in tx.execute(select(p.version).where(p.alive))}
+        needed = {version for r in tx.execute(select(p.version, p.loading).where(p.alive)) for version in r}
         needed |= {r.version for r in tx.execute(select(a.version).where(a.state != "done"))}
         standing = tx.execute(select(schema.versions).where(~v.deleted).order_by(v.version, v.lineage)).all()
         good = [r for r in standing if not r.withdrawn]

@@ -147,9 +147,7 @@ def _to_hf(name: str, array: np.ndarray, architecture: Architecture) -> tuple[st
     """A GGUF tensor under its Hugging Face name, in its Hugging Face layout, float32."""
     array = np.asarray(array, np.float32)
     if not name.startswith("blk."):
-        return {"token_embd.weight": "model.embed_tokens.weight", "output_norm.weight": "model.norm.weight"}[
-            name
-        ], array
+        return _TOP_NAMES[name], array
     _, layer, part, kind = name.split(".")
     if part == "attn_q":
         array = _split_halves(array, architecture.num_heads)

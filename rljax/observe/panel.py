@@ -36,7 +36,6 @@ class State:
         rewards: mean reward of the last steps.
         waiting: what is waited for, None if nothing is.
         waiting_since: monotonic seconds.
-        fractions: downloads and conversions under way, by label.
         began: monotonic seconds.
     """
 
@@ -49,7 +48,6 @@ class State:
     rewards: deque[float] = field(default_factory=lambda: deque(maxlen=20_000))
     waiting: str | None = None
     waiting_since: float = 0.0
-    fractions: dict[str, float] = field(default_factory=dict)
     began: float = field(default_factory=time.monotonic)
 
 
@@ -119,8 +117,6 @@ def _bars(state: State) -> Table | None:
     ready, needed = state.fields.get("ready"), state.fields.get("needed")
     if isinstance(ready, int | float) and isinstance(needed, int | float) and needed > 0:
         table.add_row("batch", _bar(ready / needed), f"{ready:g} of {needed:g} groups ready")
-    for label, fraction in state.fractions.items():
-        table.add_row("fetch", _bar(fraction), f"{fraction:.0%} {escape(label)}")
     return table if table.row_count else None
 
 

@@ -129,18 +129,6 @@ class Progress:
         if self._surface is None:
             log.info("%s", text)
 
-    def fraction(self, label: str, fraction: float) -> None:
-        """How far a download or conversion is, 0 to 1; the callback of `resolve_model`."""
-        with self._lock:
-            before = self._state.fractions.get(label)
-            if fraction >= 1:
-                self._state.fractions.pop(label, None)
-            else:
-                self._state.fractions[label] = fraction
-            quarter = int(fraction * 4)
-            if self._lines and (before is None or quarter > int(before * 4)):
-                self._messages.append(f"{label}: {fraction:.0%}")
-
     def close(self) -> None:
         """Draws the last state and ends, within `CLOSE_SECONDS`."""
         self._closing.set()
@@ -165,7 +153,7 @@ class Progress:
     def _snapshot(self) -> State:
         with self._lock:
             s = self._state
-            copies = {"metrics": dict(s.metrics), "fields": dict(s.fields), "fractions": dict(s.fractions)}
+            copies = {"metrics": dict(s.metrics), "fields": dict(s.fields)}
             return State(**(vars(s) | copies | {"rewards": deque(s.rewards)}))
 
     def _say_waiting(self) -> None:

@@ -1,9 +1,9 @@
 """Where the time went, as spans on tracks, in parts that `merge_traces` joins into ``trace.json`` for Perfetto.
 
-Times are Unix seconds (``time.time()``), the one clock that the processes of a run share; `unix_time` converts
-``time.perf_counter()``. A track named ``A · B`` becomes thread ``B`` of process ``A`` in Perfetto (``group 12 ·
-member 3``); any other is a thread of the process named by the role. Each process of a run writes a part of its own:
-JSON lines, appended every few seconds, so that a killed process loses no more than those.
+Times are Unix seconds (``time.time()``), the one clock that the processes of a run share. A track named ``A · B``
+becomes thread ``B`` of process ``A`` in Perfetto (``group 12 · member 3``); any other is a thread of the process named
+by the role. Each process of a run writes a part of its own: JSON lines, appended every few seconds, so that a killed
+process loses no more than those.
 """
 
 from __future__ import annotations
@@ -28,11 +28,6 @@ CLOSE_SECONDS = 10.0
 
 Event = tuple[str, str, str, float, float, dict[str, Any]]
 """Phase (X span, i instant, C counter), track, name, start, end, arguments."""
-
-
-def unix_time(perf_counter: float) -> float:
-    """Unix seconds of a reading of ``time.perf_counter()``."""
-    return time.time() - time.perf_counter() + perf_counter
 
 
 def part_path(run_dir: Path, role: str) -> Path:

@@ -170,9 +170,15 @@ def evaluate(config: Config, run: RunDir, model: Model) -> Iterator[tuple[int, d
 
 
 def export(config: Config, run: RunDir, model: Model) -> Iterator[str]:
-    """Writes each chosen checkpoint as a Hugging Face directory; yields where."""
+    """Writes each chosen checkpoint as a Hugging Face directory; yields where.
+
+    Raises:
+        ConfigError: it was exported before, or there is no such checkpoint.
+    """
     for steps in chosen_checkpoints(config, run):
         target = run.root / "export" / f"step_{steps}"
+        if target.exists():
+            raise ConfigError(f"{target}: is there already; remove it to export again, or choose another checkpoint")
         tensors = weights_of(config, run, model, steps)
         save_directory(target, model.architecture, tensors, model.directory, config.resolved_sync_dtype)
         yield str(target)

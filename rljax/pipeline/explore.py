@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 
 import jax.numpy as jnp
@@ -24,6 +25,9 @@ from rljax.sampler.engine import EmbeddedEngine
 from rljax.tasks.rewards.runner import RewardRunner
 from rljax.tasks.tasksets import load_tasksets
 from sidecar.protocol import Engine
+from sidecar.versions import RECEIVERS
+
+log = logging.getLogger(__name__)
 
 COMPUTE_DTYPES = {"fp32": jnp.float32, "bf16": jnp.bfloat16}
 
@@ -68,6 +72,7 @@ def make_pool(
             tokenizer=model.tokenizer,
             device=devices[index % len(devices)],
             name=name,
+            receive=RECEIVERS[config.sync_method],
             trace=lambda kind, begin, end, details: trace.span(name, kind, begin, end, **details),
         )
 
@@ -86,6 +91,7 @@ def make_explorer(
         ConfigError, BadRow: a taskset, reward or filter that does not work.
     """
     name = config.explorer.name
+    _warn_of_truncation(config.sidecar.generating_args)
     seed, bad = config.seed, config.tasks.on_bad_row
     tasksets = load_tasksets(config.tasks.train, seed, bad, role="train")
     held_out = load_tasksets(config.tasks.validation, seed, bad, role="validation")
@@ -123,6 +129,16 @@ def make_explorer(
         wait_timeout=config.wait_timeout,
         trace=trace,
     )
+
+
+def _warn_of_truncation(generating: GeneratingConfig) -> None:
+    if generating.top_p < 1 or generating.top_k:
+        log.warning(
+            "sidecar.generating_args: top_p=%g, top_k=%d: tokens are sampled from a truncated distribution and trained "
+            "as if from the whole; policy/ratio_mean shows the mass that is kept (1 is all of it)",
+            generating.top_p,
+            generating.top_k,
+        )
 
 
 def run_to_end(explorer: Explorer, rewards: RewardRunner, started: Callable[[asyncio.AbstractEventLoop], None]) -> None:

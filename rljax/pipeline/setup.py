@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from rljax.config import Config
-from rljax.config_checks import ConfigError
+from rljax.config_checks import ConfigError, context_error
 from rljax.ledger import versions
 from rljax.ledger.database import Database, RunSpec, StaleWriterError
 from rljax.models.architecture import Architecture
@@ -61,10 +61,7 @@ def open_model(config: Config, run: RunDir, progress: ProgressCallback | None = 
     architecture = load_architecture(directory)
     longest = config.model.max_prompt_tokens + config.model.max_response_tokens
     if longest > architecture.max_position_embeddings:
-        raise ConfigError(
-            f"model.max_prompt_tokens + model.max_response_tokens = {longest}: more than the model's context of "
-            f"{architecture.max_position_embeddings} tokens; lower one of them"
-        )
+        raise ConfigError(context_error(longest, architecture.max_position_embeddings))
     tokenizer = load_tokenizer(directory)
     return Model(directory, architecture, tokenizer, _stop_token_ids(directory, tokenizer))
 

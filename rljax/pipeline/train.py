@@ -12,7 +12,7 @@ from rljax.failpoints import failpoint
 from rljax.learner.checkpoints import Checkpoints
 from rljax.learner.learner import Learner
 from rljax.ledger import leases, processes, validations, versions
-from rljax.ledger.database import Database
+from rljax.ledger.database import Database, run_row
 from rljax.ledger.leases import Leased, NotYet
 from rljax.pipeline.batch_metrics import batch_metrics
 from rljax.pipeline.engine_meter import EngineMeter, Gauges
@@ -93,7 +93,9 @@ class Trainer:
                 clock = Clock()
                 # After its row is written: no row may be missing of a step that a restart does not train again.
                 self._checkpoint(clock)
+                left = time.perf_counter()
                 yield values
+                clock.began += time.perf_counter() - left  # what the caller does meanwhile is no part of a step
         except GeneratorExit:
             self._stop.set()
             raise
@@ -105,7 +107,7 @@ class Trainer:
 
     def _next_batch(self, clock: Clock) -> Leased | None:
         begin = since = time.perf_counter()
-        deadline, ready, looked, kind = begin + self._config.wait_timeout, -1, begin, "generation"
+        deadline, seen_progress, looked, kind = begin + self._config.wait_timeout, None, begin, "generation"
         while not self._stop.is_set():
             seen = self._db.notifier.changes
             failpoint("lease")
@@ -118,22 +120,31 @@ class Trainer:
             if found.over:
                 self._observers.message(f"{found.reason}: the run ends after {self._learner.steps} steps")
                 return None
-            if found.ready != ready:
-                ready, deadline = found.ready, since + self._config.wait_timeout
+            reason, progress = self._reason(found), (found.ready, self._claims(), processes.tokens(self._db))
+            if progress != seen_progress:
+                seen_progress, deadline = progress, since + self._config.wait_timeout
             if since > deadline:
-                raise TimeoutError(f"trainer: waited {self._config.wait_timeout:g} s for: {found.reason}")
+                raise TimeoutError(f"trainer: waited {self._config.wait_timeout:g} s for: {reason}")
             if since - looked > LOOK_FOR_DEAD:
                 processes.bury_dead(self._db)
                 looked = since
-            self._wait(found, seen)
+            self._wait(found, reason, seen)
             kind = found.kind
             clock.add(f"wait/{kind}", since)
             since = clock.add("wait", since)
             self._log_validations()
         return None
 
-    def _wait(self, found: NotYet, seen: int) -> None:
-        self._observers.waiting(found.reason, found.ready, self._config.groups_per_batch)
+    def _claims(self) -> int:
+        with self._db.read() as tx:
+            return int(run_row(tx).claims)
+
+    def _reason(self, found: NotYet) -> str:
+        validating = validations.running(self._db)
+        return found.reason + ("" if validating is None else "; {1} validates version {0}".format(*validating))
+
+    def _wait(self, found: NotYet, reason: str, seen: int) -> None:
+        self._observers.waiting(reason, found.ready, self._config.groups_per_batch)
         self._db.notifier.wait(seen)
 
     def _train(self, batch: Leased, clock: Clock) -> dict[str, float]:
@@ -235,12 +246,14 @@ class Trainer:
             validations.request(self._db, newest.version, newest.lineage)
 
     def _await_validations(self) -> None:
-        deadline = time.perf_counter() + self._config.wait_timeout
+        deadline, seen_progress = 0.0, None
         while (left := validations.unfinished(self._db)) and not self._stop.is_set():
             seen = self._db.notifier.changes
             processes.bury_dead(self._db)
             nobody = "" if processes.gauges(self._db, "explorer") else "; no explorer is alive to run them, start one"
             reason = f"{left} validation{'s' if left > 1 else ''} to end{nobody}"
+            if (progress := (left, processes.tokens(self._db))) != seen_progress:
+                seen_progress, deadline = progress, time.perf_counter() + self._config.wait_timeout
             if time.perf_counter() > deadline:
                 raise TimeoutError(f"trainer: waited {self._config.wait_timeout:g} s for {reason}")
             leases.check_living(self._db, self._lineage)

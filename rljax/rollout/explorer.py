@@ -18,7 +18,7 @@ import numpy as np
 from rljax.failpoints import failpoint
 from rljax.ledger import claims, processes, validations, versions
 from rljax.ledger.claims import Claim, TasksetSize
-from rljax.ledger.database import Database, RunFailedError, StaleWriterError
+from rljax.ledger.database import Database, LedgerError, RunFailedError, StaleWriterError
 from rljax.observe.trace import NullTrace, Trace
 from rljax.rollout.deadlines import PausableDeadlines
 from rljax.rollout.groups import GroupRunner
@@ -104,7 +104,7 @@ class Explorer:
         self._token = processes.register(self._db, self._name, "explorer")
         sizes = [TasksetSize(n, len(t), self._weights.get(n, 1.0)) for n, t in self._tasksets.items()]
         try:
-            claims.register_tasksets(self._db, sizes)
+            claims.register_tasksets(self._db, sizes, self._name)
         except StaleWriterError:
             processes.leave(self._db, self._name, self._token)
             raise
@@ -129,7 +129,7 @@ class Explorer:
     async def _conduct(self, beat: asyncio.Future[None]) -> None:
         await self._pool.start()
         loop = asyncio.get_running_loop()
-        last_progress, last_state = loop.time(), ("", self._pool.serving)
+        last_progress, last_state = loop.time(), ("", self._pool.serving, 0.0)
         while True:
             seen = self._db.notifier.changes
             self._raise_what_failed(beat)
@@ -147,7 +147,7 @@ class Explorer:
                 self._begin(claim)
             reason = "the validation of version {} by {}".format(*other) if other else granted.reason
             self.waiting_for = reason
-            state = (reason, self._pool.serving)
+            state = (reason, self._pool.serving, processes.tokens(self._db) if other else 0.0)
             if granted.claims or (self._groups and other is None) or state != last_state:
                 last_progress, last_state = loop.time(), state
             if loop.time() - last_progress > self._wait_timeout:
@@ -194,7 +194,8 @@ class Explorer:
         self.waiting_for = f"version {newest.version} to load"
         begin = self._db.clock()
         try:
-            await self._pool.load(newest)
+            with processes.loading(self._db, self._name, newest.version):
+                await self._pool.load(newest)
         except WeightUpdateError as error:
             replaced = versions.newest(self._db)
             if replaced is not None and (replaced.version, replaced.lineage) != (newest.version, newest.lineage):
@@ -248,10 +249,13 @@ class Explorer:
 
     async def _heartbeats(self) -> None:
         while True:
+            gauges = await self.gauges()
             version = -1 if self._pool.serving is None else self._pool.serving.version
             try:
-                processes.heartbeat(self._db, self._name, self._token, version, await self.gauges())
+                processes.heartbeat(self._db, self._name, self._token, version, gauges)
             except StaleWriterError as error:
                 log.warning("%s; registering again", error)
                 self._token = processes.register(self._db, self._name, "explorer")
+            except LedgerError as error:
+                log.warning("%s: heartbeat missed: %s", self._name, error)
             await asyncio.sleep(HEARTBEAT)

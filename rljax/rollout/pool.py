@@ -10,38 +10,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 
 from rljax.failpoints import failpoint
 from rljax.ledger.versions import Announced
+from rljax.rollout.seat import EngineFactory, Seat
 from rljax.tasks.seeds import stable_hash
-from sidecar.protocol import Completion, Engine, EngineError, GenerateRequest, WeightUpdate
+from sidecar.protocol import Completion, Engine, EngineError, GenerateRequest, WeightUpdate, WeightUpdateError
 
-T = TypeVar("T")
-
-EngineFactory = Callable[[int], Awaitable[Engine]]
-"""Starts engine number i."""
-
-MAX_RESTARTS = 3
-"""Restarts of one engine, without a version loaded in between, before the run gives up."""
 CALL_TIMEOUT = 600.0
 """Seconds that an engine has for what it is asked besides generating, unless the pool is told otherwise."""
-
-
-@dataclasses.dataclass
-class _Seat:
-    """One engine, and the requests that it serves with what calls each back."""
-
-    index: int
-    engine: Engine
-    requests: dict[str, asyncio.Timeout] = dataclasses.field(default_factory=dict)
-    busy_before: float = 0.0
-    tokens_before: int = 0
-    restarts: int = 0
 
 
 class EnginePool:
@@ -65,13 +46,12 @@ class EnginePool:
         self._run_dir = run_dir
         self._on_fault = on_fault
         self._call_timeout = call_timeout
-        self._seats: list[_Seat] = []
+        self._seats: list[Seat] = []
         self._open = asyncio.Event()
         self._open.set()
+        self._loading = asyncio.Event()
         self._loaded = asyncio.Condition()
-        self._restart_lock = asyncio.Lock()
         self._withdrawals: set[asyncio.Task[None]] = set()
-        self._failure: EngineError | None = None
         self._serial = 0
         self.serving: Announced | None = None
 
@@ -82,29 +62,35 @@ class EnginePool:
             EngineError: one did not start in time.
         """
         for index in range(self._count):
-            self._seats.append(_Seat(index, await self._in_time(index, "it to start", self._factory(index))))
+            seat = Seat(index, self._factory, self._catch_up, self._on_fault, self._call_timeout)
+            await seat.start()
+            self._seats.append(seat)
 
     async def close(self) -> None:
         """Ends the engines; one that does not end is left behind."""
         for withdrawal in self._withdrawals:
             withdrawal.cancel()
         await asyncio.gather(*self._withdrawals, return_exceptions=True)
-        await asyncio.gather(*(self._if_it_answers(s.index, "it to end", s.engine.close()) for s in self._seats))
-        self._seats.clear()
+        await asyncio.gather(*(seat.close() for seat in self._seats))
 
     async def load(self, announced: Announced) -> None:
         """Has every engine serve this version. An engine that cannot load it keeps its own.
 
         Raises:
-            WeightUpdateError: an engine refused; it still serves what it had, and so does the pool.
+            WeightUpdateError: an engine refused. It still serves what it had; those asked before it serve the version.
             EngineError: an engine died or hung, and so did its successors.
         """
         failpoint("load")
-        for seat in self._seats:
-            await self._ask(seat, f"version {announced.version} to load", lambda engine: self._load(engine, announced))
-            seat.restarts = 0
-        async with self._loaded:
+        self._loading.set()
+        try:
+            # A successor loads what the pool serves: an engine that dies while others still load is asked once more.
+            while stale := [seat for seat in self._seats if seat.serves is not announced]:
+                for seat in stale:
+                    await seat.loaded(announced, lambda engine: self._load(engine, announced))
             self.serving = announced
+        finally:
+            self._loading.clear()
+        async with self._loaded:
             self._loaded.notify_all()
 
     async def generate(self, request: GenerateRequest, lineage: int, *, validation: bool = False) -> Completion:
@@ -119,15 +105,14 @@ class EnginePool:
         parts: list[Completion] = []
         sampling = request.sampling
         while True:
-            if self._failure is not None:
-                raise self._failure
             if not validation:
                 await self._open.wait()
             async with self._loaded:
                 await self._loaded.wait_for(lambda: self.serving is not None and self.serving.lineage >= lineage)
+            seat = await self._free_seat()
             if not validation and not self._open.is_set():
                 continue
-            part = await self._once(self._rest(request, parts))
+            part = await self._once(seat, self._rest(request, parts))
             if part is None:
                 continue
             parts.append(part)
@@ -142,7 +127,7 @@ class EnginePool:
             EngineError: an engine died or hung, and so did its successors.
         """
         what = f"the log-probabilities of {len(token_ids)} tokens"
-        return [await self._ask(seat, what, lambda engine: engine.score(token_ids)) for seat in self._seats]
+        return [await seat.ask(what, lambda engine: engine.score(token_ids)) for seat in self._seats]
 
     async def hold(self) -> None:
         """Holds new training requests and ends the running ones; each keeps its tokens and goes on at `release`.
@@ -164,24 +149,37 @@ class EnginePool:
         """Engine metrics, added up over the engines: busy seconds and tokens count restarts in."""
         total = {"busy_seconds": 0.0, "tokens": 0.0, "running": 0.0, "waiting": 0.0, "slots": 0.0}
         for seat in self._seats:
-            status = await self._in_time(seat.index, "its status", seat.engine.status())
-            total["busy_seconds"] += seat.busy_before + status.busy_seconds
-            total["tokens"] += seat.tokens_before + status.tokens
+            status = await seat.status()
+            total["busy_seconds"] += seat.busy_seconds
+            total["tokens"] += seat.tokens
+            if status is None:
+                continue
             total["running"] += status.running
             total["waiting"] += status.waiting
             total["slots"] += status.slots
         return {**total, "engines": float(len(self._seats))}
 
-    async def _once(self, request: GenerateRequest) -> Completion | None:
+    async def _free_seat(self) -> Seat:
+        """The seat with the fewest requests; waits while all are vacant."""
+        while True:
+            for seat in self._seats:
+                if seat.failure is not None:
+                    raise seat.failure
+            vacant = [seat.replacement for seat in self._seats if seat.replacement is not None]
+            if len(vacant) < len(self._seats):
+                free = [seat for seat in self._seats if seat.replacement is None]
+                return min(free, key=lambda s: (len(s.requests), s.index))
+            await asyncio.wait(vacant, return_when=asyncio.FIRST_COMPLETED)
+
+    async def _once(self, seat: Seat, request: GenerateRequest) -> Completion | None:
         """One engine's answer; None if the engine was lost."""
-        seat = min(self._seats, key=lambda s: (len(s.requests), s.index))
         engine = seat.engine
         try:
             async with asyncio.timeout(None) as recall:
                 seat.requests[request.id] = recall
                 return await engine.generate(request)
         except EngineError as error:
-            await self._restart(seat, engine, error)
+            seat.replace(engine, error)
             return None
         except TimeoutError:
             if recall.expired():
@@ -196,14 +194,12 @@ class EnginePool:
         finally:
             seat.requests.pop(request.id, None)
 
-    async def _withdraw(self, seat: _Seat, request_id: str) -> None:
-        try:
+    async def _withdraw(self, seat: Seat, request_id: str) -> None:
+        with contextlib.suppress(EngineError):  # nobody waits here; the seat tells the next request
             await self._abort(seat, [request_id])
-        except EngineError as error:
-            self._failure = error  # nobody waits here; the next request says it
 
-    async def _abort(self, seat: _Seat, request_ids: list[str]) -> None:
-        await self._ask(seat, "requests to be aborted", lambda engine: engine.abort(request_ids))
+    async def _abort(self, seat: Seat, request_ids: list[str]) -> None:
+        await seat.ask("requests to be aborted", lambda engine: engine.abort(request_ids))
 
     def _rest(self, request: GenerateRequest, parts: list[Completion]) -> GenerateRequest:
         """What is left to ask for. The id is new each time: an engine may still be ending the old one."""
@@ -219,60 +215,21 @@ class EnginePool:
         resumed = request.resumed_tokens + len(tokens)
         return dataclasses.replace(fresh, prompt_ids=prompt, sampling=sampling, resumed_tokens=resumed)
 
-    async def _ask(self, seat: _Seat, what: str, call: Callable[[Engine], Awaitable[T]]) -> T:
-        """Asks an engine and, if it dies or hangs over it, its successor."""
-        while True:
-            engine = seat.engine
-            try:
-                return await self._in_time(seat.index, what, call(engine))
-            except EngineError as error:
-                await self._restart(seat, engine, error)
-
-    async def _in_time(self, index: int, what: str, answer: Awaitable[T]) -> T:
-        try:
-            async with asyncio.timeout(self._call_timeout) as limit:
-                return await answer
-        except TimeoutError:
-            if not limit.expired():
-                raise
-            message = f"engine {index} hangs: waited {self._call_timeout:g} s for {what}"
-            raise EngineError(message) from None
-
     async def _load(self, engine: Engine, announced: Announced) -> None:
         path = str(self._run_dir / announced.path)
         await engine.update_weights(WeightUpdate(announced.version, announced.lineage, path))
 
-    async def _if_it_answers(self, index: int, what: str, answer: Awaitable[T]) -> T | None:
-        """For engines that are given up: what they do not answer is noted, and done without."""
+    async def _catch_up(self, seat: Seat, successor: Engine) -> None:
+        """Loads what the pool serves, and waits for the next `load` where that is refused."""
+        if self.serving is None:
+            return
+        version = self.serving.version
         try:
-            return await self._in_time(index, what, answer)
-        except EngineError as error:
-            self._on_fault("engine_left_behind", f"engine {index}: {error}")
-            return None
-
-    async def _restart(self, seat: _Seat, dead: Engine, error: EngineError) -> None:
-        async with self._restart_lock:
-            if self._failure is not None:
-                raise self._failure
-            if seat.engine is not dead:
-                return
-            seat.restarts += 1
-            self._on_fault("engine_died", f"engine {seat.index}: {error}")
-            if seat.restarts > MAX_RESTARTS:
-                raise EngineError(f"engine {seat.index} died {seat.restarts} times in a row; the last time: {error}")
-            status = await self._if_it_answers(seat.index, "its status", dead.status())
-            if status is not None:
-                seat.busy_before += status.busy_seconds
-                seat.tokens_before += status.tokens
-            await self._if_it_answers(seat.index, "it to end", dead.close())
-            seat.engine = await self._in_time(seat.index, "it to start", self._factory(seat.index))
-            now = asyncio.get_running_loop().time()
-            for recall in seat.requests.values():
-                with contextlib.suppress(RuntimeError):  # it has left an engine that died; one that hangs holds it fast
-                    recall.reschedule(now)
-            if self.serving is not None:
-                what = f"version {self.serving.version} to load"
-                await self._in_time(seat.index, what, self._load(seat.engine, self.serving))
+            await seat.in_time(f"version {version} to load", self._load(successor, self.serving))
+        except WeightUpdateError as error:
+            # No fault of the engine's: the version may have been superseded, and deleted. Then the next one is being
+            # loaded or soon will be, and `load` is who brings it, and who hears if that is refused as well.
+            await seat.in_time(f"a version in place of {version}: {error}", self._loading.wait())
 
 
 def _join(parts: list[Completion]) -> Completion:

@@ -28,7 +28,7 @@ from sidecar.protocol import (
     WeightUpdate,
     WeightUpdateError,
 )
-from sidecar.versions import VersionError, read_version
+from sidecar.versions import Receiver, VersionError, read_version
 
 CLOSE_SECONDS = 120.0
 """Seconds that `close` waits for the step, or the compilation, that the engine is in."""
@@ -52,6 +52,7 @@ class EmbeddedEngine:
         tokenizer: Tokenizer | None = None,
         device: jax.Device | None = None,
         name: str = "engine-0",
+        receive: Receiver = read_version,
         trace: Trace | None = None,
     ) -> None:
         """Starts the thread.
@@ -65,6 +66,7 @@ class EmbeddedEngine:
             tokenizer: decodes for stop strings; without one they are refused.
             device: where to compute; None for JAX's default.
             name: stands in errors.
+            receive: reads the versions that `update_weights` names.
             trace: hears of every ``prefill``, ``decode`` and ``load``; called from several threads.
         """
         if slots < 1 or max_length < 2 or decode_steps < 1:
@@ -75,6 +77,7 @@ class EmbeddedEngine:
         self._dtype = np.dtype(dtype).name
         self._device = device or jax.local_devices()[0]
         self._tokenizer = tokenizer
+        self._receive = receive
         self._trace = trace
         self._update_lock = threading.Lock()
         batch = RunningBatch(
@@ -218,7 +221,7 @@ class EmbeddedEngine:
     def _load(self, update: WeightUpdate) -> Params:
         start = time.time()
         try:
-            published = read_version(update.path)
+            published = self._receive(update.path)
             manifest = published.manifest
             if (manifest.version, manifest.lineage) != (update.version, update.lineage):
                 raise VersionError(f"{update.path} holds version {manifest.version} of lineage {manifest.lineage}")

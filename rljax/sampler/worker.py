@@ -124,8 +124,8 @@ class Worker:
         self.updates += 1
         self._interrupted.version_changed()
         self._line.version_changed()
-        scores, self._scores = self._scores, []
-        for call, token_ids in scores:
+        while self._scores:
+            call, token_ids = self._scores.pop(0)
             self._answer(call, functools.partial(self.score, token_ids=token_ids))
 
     def score(self, call: Call, token_ids: np.ndarray) -> Any:
@@ -204,9 +204,9 @@ class Worker:
         return scores
 
     def _finish(self, job: Job, reason: str) -> None:
+        self._send(job.loop, job.future, job.completion(reason), None)
         job.done = True
         del self._jobs[job.request.id]
-        self._send(job.loop, job.future, job.completion(reason), None)
 
     def _take_calls(self, wait: bool) -> None:
         try:
@@ -222,6 +222,9 @@ class Worker:
             value = function(call)
         except RequestError as error:
             self._send(call.loop, call.future, None, error)
+        except BaseException:
+            self._inbox.put(call)  # the thread ends over it: `_end` answers it with those that were not begun
+            raise
         else:
             if value is not LATER:
                 self._send(call.loop, call.future, value, None)

@@ -12,7 +12,7 @@ import re
 import shutil
 import socket
 import uuid
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -86,11 +86,12 @@ class OrbaxPublisher:
         self.directory = Path(directory).absolute()
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
-            mine = f"{_HIDDEN}{socket.gethostname()}-"
-            for leftover in self.directory.glob(f"{mine}*"):
-                # Orbax appends words of its own to the name while it writes.
-                if not _alive(int(leftover.name.removeprefix(mine).partition("-")[0])):
-                    shutil.rmtree(leftover, ignore_errors=True)
+            # Orbax appends words of its own to the name while it writes.
+            mine = re.compile(re.escape(f"{_HIDDEN}{socket.gethostname()}-") + r"(\d+)-[0-9a-f]{32}")
+            for entry in self.directory.iterdir():
+                leftover = mine.match(entry.name)
+                if leftover and not _alive(int(leftover[1])):
+                    shutil.rmtree(entry, ignore_errors=True)
         except OSError as error:
             raise PublishError(
                 f"{self.directory} cannot be used for weights: {error}; choose another run_dir"
@@ -151,6 +152,10 @@ class OrbaxPublisher:
 
     def _hidden(self) -> Path:
         return self.directory / f"{_HIDDEN}{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex}"
+
+
+PUBLISHERS: Mapping[str, Callable[[Path], Publisher]] = {"checkpoint": OrbaxPublisher}
+"""What publishes into a directory, by the name that ``config.sync_method`` gives."""
 
 
 def _alive(pid: int) -> bool:

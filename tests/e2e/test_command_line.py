@@ -65,6 +65,10 @@ def test_run_leaves_everything_behind_and_a_second_one_says_so(tmp_path: Path, c
     again = run(run_dir, cache, "async_generation_ratio=1.0", "observe.tensorboard=true")
     assert again.returncode == 0
     assert "this run is finished" in again.stdout
+    config = (run_dir / "config.json").read_text()
+    refused = run(run_dir, cache, "async_generation_ratio=1.0", "max_steps=9", "learner.devices=gpu:0")
+    assert refused.returncode == 2, refused.stderr
+    assert (run_dir / "config.json").read_text() == config, "a config that is refused must not replace the run's own"
     audited = run(run_dir, cache, "async_generation_ratio=1.0", "mode=audit")
     assert audited.returncode == 0, audited.stderr
     replayed = run(run_dir, cache, "async_generation_ratio=1.0", "mode=replay")

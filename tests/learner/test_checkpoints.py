@@ -36,12 +36,12 @@ def assert_same(got: TrainState, expected: TrainState) -> None:
 
 def test_what_is_restored_is_what_was_saved_bit_for_bit(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path / "checkpoints", keep=2)
-    assert checkpoints.latest() is None
+    assert checkpoints.committed() == []
     state = make_state(3)
     state.params["layers"]["up"] = state.params["layers"]["up"].at[0, :3].set([jnp.inf, -0.0, 1e-42])
     checkpoints.save(3, state, {"lineage": 7, "digest": "abc"})
     checkpoints.wait()
-    assert checkpoints.latest() == 3
+    assert checkpoints.committed() == [3]
     assert checkpoints.metadata(3) == {"lineage": 7, "digest": "abc"}
     assert_same(checkpoints.restore(3, abstract(state)), state)
     assert Checkpoints(tmp_path / "checkpoints", keep=2).committed() == [3]
@@ -91,7 +91,6 @@ def test_only_committed_checkpoints_count(tmp_path: Path) -> None:
     assert len(left) == 2, f"the second save left something behind: {left}"
     checkpoints = Checkpoints(tmp_path, keep=3)
     assert checkpoints.committed() == [1]
-    assert checkpoints.latest() == 1
     with pytest.raises(CheckpointError, match=r"no committed checkpoint of step 2 in .*; committed there: 1"):
         checkpoints.restore(2, abstract(make_state(2)))
     assert_same(checkpoints.restore(1, abstract(make_state(1))), make_state(1))

@@ -60,6 +60,9 @@ def test_processes_that_hammer_the_ledger_never_get_the_same_task(tmp_path: Path
         db = Database(path, make_spec(**fields))
         processes.register(db, "trainer", "trainer")
         register_tasksets(db, [TasksetSize("a", 1000)])
+        while len(processes.gauges(db, "explorer")) < EXPLORERS:  # before there are weights, nobody claims
+            assert all(explorer.poll() is None for explorer in explorers), "an explorer ended before it began"
+            db.notifier.wait(db.notifier.changes)
         _train(db)
         tasks = [json.loads(explorer.communicate(timeout=60)[0]) for explorer in explorers]
     finally:

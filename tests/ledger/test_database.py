@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import shutil
+import socket
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -72,6 +73,47 @@ def test_what_may_change_between_starts(tmp_path: Path) -> None:
     longer = dataclasses.replace(spec, max_steps=20, total_epochs=3, claim_timeout=5.0)
     Database(tmp_path / "ledger.db", longer).close()
     assert Database(tmp_path / "ledger.db", None).spec == longer
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "words"),
+    [
+        ("max_steps", 1, "max_steps=20, the config says 1"),
+        ("total_epochs", 2, "total_epochs=None, the config says 2"),
+        ("claim_timeout", 5.0, "rollout.claim_timeout=60.0, the config says 5.0"),
+    ],
+)
+def test_nothing_changes_while_somebody_goes_by_it(tmp_path: Path, field: str, value: Any, words: str) -> None:
+    path, spec = tmp_path / "ledger.db", make_spec(max_steps=20)
+    changed = dataclasses.replace(spec, **{field: value})
+    db = Database(path, spec)
+    token = processes.register(db, "trainer", "trainer")
+    who = f"trainer is alive (pid {os.getpid()} on {socket.gethostname()})"
+    assert f"{words}, and {who}; end it first, or use the run's own value" in refusal(path, changed)
+    assert Database(path, None).spec == spec, "whoever only looks is let in, and nothing was written"
+    processes.leave(db, "trainer", token)
+    assert Database(path, changed).spec == changed
+
+
+def test_a_killed_process_keeps_nobody_from_changing_the_end(tmp_path: Path) -> None:
+    path, spec = tmp_path / "ledger.db", make_spec(max_steps=20)
+    processes.register(Database(path, spec), "trainer", "trainer")
+    with sqlite3.connect(path) as raw:
+        raw.execute("UPDATE processes SET started = started - 30")  # its pid has been given to another since
+    longer = Database(path, make_spec(max_steps=50))
+    processes.register(longer, "trainer", "trainer")
+    assert "max_steps=50, the config says 20" in refusal(path, spec)
+
+
+def test_of_two_that_open_a_run_at_once_the_first_to_begin_decides(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.db"
+    trainer, explorer = Database(path, make_spec(max_steps=20)), Database(path, make_spec(max_steps=1))
+    processes.register(trainer, "trainer", "trainer")
+    assert Database(path, None).spec.max_steps == 20
+    with pytest.raises(LedgerError, match="this run has max_steps=20, the config says 1, and trainer is alive"):
+        processes.register(explorer, "e", "explorer")
+    with trainer.read() as tx:
+        assert tx.exec_driver_sql("SELECT name FROM processes").scalars().all() == ["trainer"]
 
 
 def test_the_spec_of_a_config() -> None:

@@ -244,8 +244,16 @@ def test_a_finished_run_goes_on_when_more_is_asked_for(tmp_path: Path) -> None:
     bench.trained()
     leases.finish(bench.db, bench.lineage)
     assert is_finished(bench.db, 1)
+    processes.leave(bench.db, "e", bench.token)
     longer = Database(bench.path, make_spec(alpha=0, b=1, max_steps=2), bench.clock)
     assert not is_finished(longer, 2)
+    # An explorer that comes before the learner stays for it.
+    processes.register(longer, "e", "explorer")
+    found = claims.claim(longer, "e", ["a"], 10)
+    reason = "the learner to go on: this run had finished at step 1 and max_steps is now 2"
+    assert (found.claims, found.over, found.reason) == ((), False, reason)
+    versions.announce(longer, leases.begin_lineage(longer, 1), 1, "weights/v1-2")
+    assert len(claims.claim(longer, "e", ["a"], 10).claims) == 1
 
 
 def test_a_run_whose_data_ended_goes_on_with_more_epochs_alone(tmp_path: Path) -> None:
@@ -255,19 +263,30 @@ def test_a_run_whose_data_ended_goes_on_with_more_epochs_alone(tmp_path: Path) -
     bench.indices()
     bench.trained()
     leases.finish(bench.db, bench.lineage)
+    processes.leave(bench.db, "e", bench.token)
     for changes, finished in (({}, True), ({"max_steps": 20}, True), ({"total_epochs": 2}, False)):
         again = dataclasses.replace(spec, **changes)
-        assert is_finished(Database(bench.path, again, bench.clock), again.max_steps) == finished
+        db = Database(bench.path, again, bench.clock)
+        assert is_finished(db, again.max_steps) == finished
+        token = processes.register(db, "e", "explorer")
+        found = claims.claim(db, "e", ["a"], 10)
+        assert found.over == finished
+        processes.leave(db, "e", token)
+    assert found.reason == "the learner to go on: this run had finished at step 1 and total_epochs is now 2"
 
 
 def test_a_finished_run_sends_explorers_home(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, make_spec(alpha=1, b=2))
+    bench = Bench(tmp_path, make_spec(alpha=1, b=2, max_steps=1))
+    for claim in bench.claim():
+        bench.store(claim)
+    bench.indices()
+    bench.trained()
     leases.finish(bench.db, bench.lineage)
     found = claims.claim(bench.db, "e", ["a"], 10)
     assert (found.claims, found.over, found.reason) == ((), True, "the run is finished")
     assert audit(bench.db)["finished"] is True
     bench.restart(0)
-    assert bench.claim(), "more steps were asked for"
+    assert audit(bench.db)["finished"] is False
 
 
 def test_what_the_learner_waits_for_is_named(tmp_path: Path) -> None:

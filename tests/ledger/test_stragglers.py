@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from rljax.ledger import claims
+from rljax.ledger import claims, processes
 from rljax.ledger.audit import audit
+from rljax.ledger.claims import TasksetSize
 from rljax.ledger.leases import NotYet
 from tests.ledger.builders import Bench, make_spec
 
@@ -182,3 +183,33 @@ def test_what_is_left_at_the_end_of_data_is_dropped(tmp_path: Path) -> None:
     report = audit(bench.db)
     assert (report["trained"], report["dropped"], report["open"]) == (4, {"end_of_data": 1}, 0)
     assert report["balanced"]
+
+
+def test_data_that_nobody_serves_any_more_is_named(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, make_spec(alpha=1, b=2, total_epochs=1), size=3)
+    claims.register_tasksets(bench.db, [TasksetSize("a", 3)], "e")
+    guest = processes.register(bench.db, "f", "explorer")
+    claims.register_tasksets(bench.db, [TasksetSize("a", 3), TasksetSize("own", 50)], "f")
+    assert len(claims.claim(bench.db, "f", ["own"], 1).claims) == 1
+    processes.leave(bench.db, "f", guest)
+
+    (*two, third) = bench.claim()
+    for claim in two:
+        bench.store(claim)
+    bench.indices()
+    bench.trained()
+    found = bench.lease()
+    assert isinstance(found, NotYet)
+    assert (found.kind, found.reason) == ("generation", "0 of 2 groups are ready"), "one of a is still under way"
+    bench.store(third)
+    nobody = "no explorer serves what is left: 50 of 50 tasks of taskset own; start one that does"
+    found = bench.lease()
+    assert isinstance(found, NotYet)
+    assert (found.kind, found.over) == ("explorer", False)
+    assert found.reason == f"1 of 2 groups are ready; {nobody}"
+    assert claims.claim(bench.db, "e", ["a"], 10).reason == nobody
+
+    processes.register(bench.db, "f", "explorer")
+    found = bench.lease()
+    assert isinstance(found, NotYet)
+    assert found.reason == "1 of 2 groups are ready", "it serves what it did until it says otherwise"

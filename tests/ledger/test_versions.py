@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import numpy as np
@@ -77,6 +78,34 @@ def test_versions_are_deleted_once_nobody_needs_them(tmp_path: Path) -> None:
     assert deletable(bench) == [(1, 1), (2, 1)]
 
 
+def test_a_version_is_kept_while_it_is_loaded(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, make_spec(alpha=4, b=1))
+    with processes.loading(bench.db, "e", 0):
+        processes.heartbeat(bench.db, "e", bench.token, version=-1)
+        for _ in range(3):
+            step(bench)
+        # Of 0 to 3: 2 and 3 are the newest, 0 is being read.
+        assert deletable(bench) == [(1, 1)]
+    step(bench)
+    assert deletable(bench) == [(2, 1)], "it serves 0 now, before any heartbeat says so"
+    with contextlib.suppress(OSError), processes.loading(bench.db, "e", 3):
+        step(bench)
+        assert deletable(bench) == []
+        raise OSError("slow disk")
+    # Of 0, 3, 4 and 5: 3 was not loaded, and 0 is still served.
+    assert deletable(bench) == [(3, 1)]
+
+
+def test_what_the_dead_were_loading_is_deleted(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, make_spec(alpha=4, b=1))
+    with processes.loading(bench.db, "e", 0):
+        for _ in range(2):
+            step(bench)
+        processes.leave(bench.db, "e", bench.token)
+        assert deletable(bench) == [(0, 1)]
+        bench.token = processes.register(bench.db, "e", "explorer")
+
+
 def test_withdrawn_versions_are_deleted_but_never_the_announced_one(tmp_path: Path) -> None:
     bench = Bench(tmp_path, make_spec(alpha=0, b=1))
     for _ in range(3):
@@ -107,10 +136,25 @@ def test_a_validation_is_run_once_and_logged_once(tmp_path: Path) -> None:
     assert validations.claim_validation(bench.db, "e") is None
     validations.finish_validation(bench.db, "e", pinned, {"val/a/score": 0.75})
     assert validations.unfinished(bench.db) == 0
-    assert validations.take_unreported(bench.db) == [(1, {"val/a/score": 0.75})]
-    assert validations.take_unreported(bench.db) == []
+    assert list(validations.take_unreported(bench.db)) == [(1, {"val/a/score": 0.75})]
+    assert list(validations.take_unreported(bench.db)) == []
     assert validations.results(bench.db) == [(1, {"val/a/score": 0.75})]
     assert bench.claim()
+
+
+def test_a_result_is_marked_logged_only_after_it_was(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, make_spec(alpha=1, b=1))
+    for score in (0.25, 0.75):
+        step(bench, validate=True)
+        pinned = validations.claim_validation(bench.db, "e")
+        assert pinned is not None
+        validations.finish_validation(bench.db, "e", pinned, {"val/a/score": score})
+    logging = validations.take_unreported(bench.db)
+    assert next(logging) == (1, {"val/a/score": 0.25})
+    assert next(logging) == (2, {"val/a/score": 0.75})
+    logging.close()  # the learner dies over the second
+    assert list(validations.take_unreported(bench.db)) == [(2, {"val/a/score": 0.75})]
+    assert list(validations.take_unreported(bench.db)) == []
 
 
 def test_a_validation_is_reclaimed_when_its_explorer_dies(tmp_path: Path) -> None:

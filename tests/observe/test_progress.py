@@ -99,19 +99,10 @@ def test_an_unknown_mode_is_refused() -> None:
         Progress("loud", "x")
 
 
-def test_downloads_are_said_by_quarters() -> None:
-    out, console = pipe()
-    with Progress("lines", "x", console=console) as progress:
-        for i in range(101):
-            progress.fraction("smollm2-135m", i / 100)
-    assert out.getvalue().splitlines() == [f"smollm2-135m: {p}%" for p in (0, 25, 50, 75, 100)]
-
-
 def test_the_panel_says_what_matters() -> None:
     state = State("quickstart", 200, step=50, metrics=dict(STEP))
     state.fields |= {"ready": 24, "needed": 32, "bound": 1, "engine_busy": 0.88, "version": 50}
     state.rewards.extend([0.1, 0.2, 0.3])
-    state.fractions["model"] = 0.5
     state.waiting, state.waiting_since = "generation: 24 of 32 groups ready", time.monotonic() - 3
     text = panel_text(state)
     for said in (
@@ -120,7 +111,6 @@ def test_the_panel_says_what_matters() -> None:
         "24 of 32 groups ready",
         "0.8, max 1 ≤ 1",
         "88%",
-        "50% model",
         "▁▅█",
         "· 3 s",
     ):

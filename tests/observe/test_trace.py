@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import logging
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rljax.observe.trace import NullTrace, Trace, part_path, unix_time
+from rljax.observe.trace import NullTrace, Trace, part_path
 from rljax.observe.trace_merge import merge_traces
 
 T = 1_700_000_000.0
@@ -184,7 +183,3 @@ def test_many_threads_lose_nothing(tmp_path: Path) -> None:
 def test_without_parts_there_is_no_trace(tmp_path: Path) -> None:
     assert merge_traces(tmp_path) is None
     NullTrace().span("t", "x", T, T)
-
-
-def test_unix_time_of_perf_counter() -> None:
-    assert unix_time(time.perf_counter()) == pytest.approx(time.time(), abs=0.05)

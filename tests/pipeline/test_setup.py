@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from pathlib import Path
 
@@ -29,9 +28,9 @@ def test_prompt_and_response_longer_than_the_context_are_refused(tmp_path: Path)
     run = RunDir.create(fits)
     model = open_model(fits, run)
     assert model.tokenizer.eos_token_id in model.stop_token_ids
-    too_long = dataclasses.replace(fits, model=dataclasses.replace(fits.model, max_response_tokens=41))
-    with pytest.raises(ConfigError, match=r"max_prompt_tokens \+ .* = 101: more than the model's context of 100"):
-        open_model(too_long, run)
+    (directory / "config.json").write_text(json.dumps({**fields, "max_position_embeddings": 99}))
+    with pytest.raises(ConfigError, match=r"max_prompt_tokens \+ .* = 100: more than the model's context of 99"):
+        open_model(fits, run)
 
 
 def test_probe_is_the_same_everywhere_and_fits(tmp_path: Path) -> None:

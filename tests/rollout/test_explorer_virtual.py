@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from rljax.ledger import claims, versions
-from rljax.ledger.database import RunFailedError
+from rljax.ledger import claims, processes, versions
+from rljax.ledger.database import LedgerError, RunFailedError
 from rljax.rollout.workflow import Attempt
 from rljax.tasks.task import BadRow, Task
 from sidecar.protocol import EngineError, GenerateRequest
@@ -175,3 +175,20 @@ def test_where_every_claim_is_settled_at_once_the_event_loop_still_turns(tmp_pat
         assert set(claims.states(house.db)) == {"dropped"}
 
     run_virtual(main)
+
+
+def test_a_ledger_that_refuses_a_heartbeat_does_not_end_the_explorer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, beats = processes.heartbeat, iter(range(10**6))
+
+    def heartbeat(*arguments: Any) -> None:
+        if next(beats) == 2:
+            raise LedgerError("ledger.db: database or disk is full")
+        real(*arguments)
+
+    monkeypatch.setattr(processes, "heartbeat", heartbeat)
+    _, batches, report = run_house(tmp_path)
+    assert len(batches) == SPEC.max_steps
+    assert report["balanced"], report["problems"]
+    assert next(beats) > 4

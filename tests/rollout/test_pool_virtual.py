@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from rljax.ledger.versions import Announced
-from rljax.rollout.pool import MAX_RESTARTS, EnginePool
+from rljax.rollout.pool import EnginePool
+from rljax.rollout.seat import MAX_RESTARTS
 from sidecar.protocol import EngineError, GenerateRequest, SamplingParams
 from tests.rollout.house import run_house
 from tests.virtual_clock import ModelledEngine, run_virtual

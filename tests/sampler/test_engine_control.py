@@ -338,33 +338,6 @@ def test_close_ends_everything(lab):
     assert not thread.is_alive()
 
 
-def test_when_the_thread_dies_every_waiter_hears_of_it(lab):
-    async def main():
-        async with lab.engine(slots=1) as engine:
-
-            def broken():
-                raise MemoryError("no more room\nat all")
-
-            await engine.pause(PauseMode.KEEP)
-            tasks = [asyncio.create_task(engine.generate(lab.request(str(i), [1]))) for i in range(3)]
-            await asyncio.sleep(0)
-            engine._worker.batch.step = broken
-            await engine.resume()
-            outcomes = await asyncio.gather(*tasks, return_exceptions=True)
-            with pytest.raises(EngineError):
-                await engine.generate(lab.request("x", [1]))
-            with pytest.raises(EngineError):
-                await engine.update_weights(lab.updates[0])
-            await engine.close()
-            await engine.status()
-        return outcomes
-
-    for outcome in asyncio.run(main()):
-        assert isinstance(outcome, EngineError)
-        assert str(outcome) == "engine-0 died: MemoryError: no more room"
-        assert isinstance(outcome.__cause__, MemoryError)
-
-
 def test_several_event_loops(lab):
     async def main():
         async with lab.engine() as engine:

@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import uuid
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -120,7 +121,15 @@ def test_what_orbax_itself_left_of_a_killed_writer_is_swept(tmp_path):
     """Killed while Orbax writes, a version's hidden name carries Orbax's own words at its end."""
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait(timeout=60)
-    left = tmp_path / f".unfinished-{socket.gethostname()}-{dead.pid}-0123abcd.orbax-checkpoint-tmp"
+    left = tmp_path / f".unfinished-{socket.gethostname()}-{dead.pid}-{uuid.uuid4().hex}.orbax-checkpoint-tmp"
     left.mkdir()
     OrbaxPublisher(tmp_path)
     assert not left.exists()
+
+
+@pytest.mark.parametrize("more", ["b", "4000000"])
+def test_what_a_host_of_a_longer_name_writes_is_let_alone(tmp_path, more):
+    theirs = tmp_path / f".unfinished-{socket.gethostname()}-{more}-17-{uuid.uuid4().hex}"
+    theirs.mkdir()
+    OrbaxPublisher(tmp_path)
+    assert theirs.exists()

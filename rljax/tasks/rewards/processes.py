@@ -93,8 +93,8 @@ class WorkerProcesses:
         """Calls a reward in a worker. Cancelling this kills the worker.
 
         Raises:
-            RewardTimeout: it outlived its limit, or no worker took it up in time.
-            RewardError: it raised, its worker died, or the task cannot be sent to a worker.
+            RewardTimeout: it outlived its limit.
+            RewardError: it raised, its worker died, no worker took it up in time, or the task cannot be sent to one.
         """
         for _ in range(_ATTEMPTS):
             pool = self._pool
@@ -153,7 +153,7 @@ class WorkerProcesses:
         done, _ = await asyncio.wait({waiter}, timeout=deadline)
         if not done:
             self._retire(pool)
-            raise RewardTimeout(f"no worker process took it up within {deadline:.0f} s; they were replaced")
+            raise RewardError(f"no worker process took it up within {deadline:.0f} s; they were replaced")
         if waiter.cancelled():
             if self._closed:
                 raise RewardError("the rewards were closed")

@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
-from rljax.tasks.rewards import Reward, RewardError, RewardRunner, RewardTimeout, register_reward
+from rljax.tasks.rewards import Reward, RewardError, RewardRunner, RewardTimeout, processes, register_reward
 from rljax.tasks.task import RewardTerm, Task
 from rljax.trajectory import TaskId
 
@@ -359,3 +359,17 @@ def test_a_notebook_can_use_it(directory: Path) -> None:
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
     nbclient.NotebookClient(notebook, timeout=60).execute()
     assert notebook.cells[2].outputs[0].data["text/plain"] == "9.0"
+
+
+@on_a_loop
+async def test_a_worker_that_does_not_take_it_up_is_not_the_fault_of_the_response(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """``numeric`` scores 0 what it cannot judge in time; a right answer must not get that."""
+    monkeypatch.setattr(processes, "_START_SECONDS", -100.0)
+    with (
+        RewardRunner(["numeric"], timeout=LIMIT, workers=1) as runner,
+        pytest.raises(RewardError, match="no worker process took it up") as error,
+    ):
+        await runner.score(task("numeric"), "18")
+    assert not isinstance(error.value, RewardTimeout)

@@ -1,0 +1,36 @@
+"""Which processes of a run live, whatever their rows still say: one that was killed has said no goodbye."""
+
+from __future__ import annotations
+
+import socket
+
+import psutil
+from sqlalchemy import Connection, Row, select
+
+from rljax.ledger import schema
+
+CLOCK_STEP = 2.0
+"""Seconds by which the start of one process may seem to move when the wall clock is corrected."""
+
+
+def still_alive(row: Row, now: float, claim_timeout: float) -> bool:
+    """Whether the process of this row of `schema.processes` lives: its pid on this host, its heartbeat elsewhere."""
+    if not row.alive:
+        return False
+    if row.host == socket.gethostname():
+        try:
+            process = psutil.Process(row.pid)
+            reused = process.create_time() > row.started + CLOCK_STEP
+            return not reused and process.status() != psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            return False
+    return row.heartbeat >= now - claim_timeout
+
+
+def split_by_life(tx: Connection, now: float, claim_timeout: float) -> tuple[list[Row], list[Row]]:
+    """The processes that live, and those that died without anybody having noticed."""
+    living: list[Row] = []
+    dead: list[Row] = []
+    for row in tx.execute(select(schema.processes).where(schema.processes.c.alive)):
+        (living if still_alive(row, now, claim_timeout) else dead).append(row)
+    return living, dead

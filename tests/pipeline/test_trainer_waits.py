@@ -1,0 +1,93 @@
+"""How long the learner waits for a batch, and what it says meanwhile: real ledger, modelled time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from rljax.config import Config, TasksConfig, TasksetConfig
+from rljax.ledger import claims, leases, processes, validations, versions
+from rljax.ledger.claims import TasksetSize
+from rljax.ledger.database import Database, RunSpec
+from rljax.pipeline import train
+from rljax.pipeline.train import Clock, Trainer
+
+LIMIT = 10.0
+CONFIG = Config(
+    wait_timeout=LIMIT,
+    rollout_batch_size=16,
+    group_size=8,
+    tasks=TasksConfig(train={"digits": TasksetConfig(source="reverse_digits", rewards=("digits",))}),
+)
+
+
+class Waits:
+    """A learner that finds no batch; every wait takes a second, and ``meanwhile(second)`` is what happens in it."""
+
+    def __init__(
+        self,
+        path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        meanwhile: Callable[[Waits, int], None],
+        *,
+        validate: bool = False,
+    ) -> None:
+        self.seconds, self.said = 0.0, list[str]()
+        self.db: Any = Database(path / "ledger.db", RunSpec.of(CONFIG), clock=lambda: self.seconds)
+        self.token = processes.register(self.db, "e", "explorer")
+        claims.register_tasksets(self.db, [TasksetSize("digits", 90, 1.0)])
+        lineage = leases.begin_lineage(self.db, 0)
+        versions.announce(self.db, lineage, 0, "weights/v0", validate=validate)
+        observers: Any = SimpleNamespace(
+            waiting=lambda reason, *_: self.said.append(reason), validation=lambda *_: None, span=lambda *_, **__: None
+        )
+        learner: Any = SimpleNamespace(architecture=SimpleNamespace(vocab_size=10), steps=0)
+        none: Any = None
+        stop: Any = SimpleNamespace(is_set=lambda: False)
+        self.trainer = Trainer(CONFIG, none, self.db, learner, none, none, observers, dict, stop)
+        self.trainer._lineage = lineage
+
+        def wait(_seen: int) -> None:
+            self.seconds += 1
+            meanwhile(self, int(self.seconds))
+
+        monkeypatch.setattr(self.db.notifier, "wait", wait)
+        monkeypatch.setattr(train.time, "perf_counter", lambda: self.seconds)
+
+    def until_it_gives_up(self) -> str:
+        with pytest.raises(TimeoutError) as error:
+            self.trainer._next_batch(Clock())
+        return str(error.value)
+
+
+def test_nothing_happens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    waits = Waits(tmp_path, monkeypatch, lambda *_: None)
+    assert "waited 10 s for: " in waits.until_it_gives_up()
+    assert waits.seconds == LIMIT + 1
+
+
+def test_a_validation_is_waited_for_and_named_as_long_as_it_makes_tokens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def meanwhile(waits: Waits, second: int) -> None:
+        if second <= 50:
+            processes.heartbeat(waits.db, "e", waits.token, 0, {"tokens": 7.0 * second})
+
+    waits = Waits(tmp_path, monkeypatch, meanwhile, validate=True)
+    assert validations.claim_validation(waits.db, "e") is not None
+    assert waits.until_it_gives_up().endswith("; e validates version 0")
+    assert waits.seconds == 50 + LIMIT + 1
+
+
+def test_claims_that_are_made_and_filtered_are_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def meanwhile(waits: Waits, second: int) -> None:
+        if second in (8, 16):
+            assert claims.claim(waits.db, "e", ["digits"], 1).claims
+
+    waits = Waits(tmp_path, monkeypatch, meanwhile)
+    waits.until_it_gives_up()
+    assert waits.seconds == 16 + LIMIT + 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from sqlalchemy import Connection, insert, select, update
@@ -21,7 +21,7 @@ class Announced:
     version: int
     lineage: int
     path: str
-    probe: np.ndarray | None = None
+    probe: np.ndarray | None = field(default=None, compare=False)
 
 
 def announce(

@@ -108,11 +108,15 @@ class Seat:
             self.replacement = asyncio.ensure_future(self._replace(error))
 
     async def status(self) -> EngineStatus | None:
-        """What the engine is doing; None while the seat is vacant."""
+        """What the engine is doing; None while the seat is vacant. An engine that does not say is replaced."""
         engine = self.engine
         if self.replacement is not None:
             return None
-        status = await self.in_time("its status", engine.status())
+        try:
+            status = await self.in_time("its status", engine.status())
+        except EngineError as error:
+            self.replace(engine, error)
+            return None
         if not self._has_seat(engine):
             return None
         self._saw(status)

@@ -261,3 +261,30 @@ def test_who_waited_for_a_successor_does_not_start_while_the_pool_is_held(tmp_pa
         assert len((await running).token_ids) == 4
 
     with_pool(tmp_path, [first, second], act)
+
+
+class Mute(Mortal):
+    """Does not say how it is once it is dead."""
+
+    async def status(self) -> EngineStatus:
+        if self.dead.is_set():
+            raise EngineError("it fell over")
+        return await super().status()
+
+
+def test_an_engine_that_died_in_silence_is_found_by_its_gauges(tmp_path: Path) -> None:
+    first, second = Mute(), Mortal()
+
+    async def act(pool: EnginePool, loop: asyncio.AbstractEventLoop) -> None:
+        first.dead.set()
+        assert (await pool.gauges())["slots"] == 0
+        await pool.score(np.array([1, 2]))
+        assert (await pool.gauges())["slots"] > 0
+
+    with_pool(tmp_path, [first, second], act)
+    assert first.closed
+
+
+def test_versions_are_compared_without_their_probe() -> None:
+    one, two = (dataclasses.replace(V0, probe=np.zeros(3)) for _ in range(2))
+    assert one == two != V1

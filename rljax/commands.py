@@ -48,7 +48,7 @@ def evaluate(config: Config) -> int:
     from rljax.pipeline.run_dir import RunDir
     from rljax.pipeline.setup import open_model
 
-    run = RunDir.create(config)
+    run = RunDir.of_checkpoint(config)
     for steps, metrics in evaluated(config, run, open_model(config, run, _progress)):
         scores = ", ".join(f"{name} {value:.4f}" for name, value in metrics.items() if name.endswith("/score"))
         print(f"checkpoint {steps}: {scores}", flush=True)
@@ -62,7 +62,7 @@ def export(config: Config) -> int:
     from rljax.pipeline.run_dir import RunDir
     from rljax.pipeline.setup import open_model
 
-    run = RunDir.create(config)
+    run = RunDir.of_checkpoint(config)
     for path in exported(config, run, open_model(config, run, _progress)):
         print(f"written to {path}")
     return 0

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rljax.config import Config
 
+_REGISTERED = re.compile(r"""\.register\(\s*["']([^"']+)["']""")
 _CONTEXTS = {"smollm2-135m": 8192}
 _DEVICES = re.compile(r"^(auto|(cpu|gpu|tpu)(:\d+(-\d+)?(,\d+(-\d+)?)*)?)$")
 
@@ -175,7 +176,7 @@ def _check_tasks(config: Config) -> None:
 
 
 def _check_algorithm(config: Config) -> None:
-    """Each name is that of a file, unless a program has registered its own: so nothing heavy need be imported."""
+    """Names are read out of the files that register them: nothing heavy is imported. A program may have more."""
     algorithm, root = config.algorithm, Path(__file__).parent / "algorithms"
     named = [
         ("adv_estimator", "advantage", (algorithm.adv_estimator,)),
@@ -185,11 +186,15 @@ def _check_algorithm(config: Config) -> None:
     ]
     registered = sys.modules.get("rljax.algorithms.registry")
     for field, folder, names in named:
-        files = {file.stem for file in (root / folder).glob("*.py")} - {"__init__"}
+        texts = [file.read_text() for file in (root / folder).glob("*.py")]
+        there = {name for text in texts for name in _REGISTERED.findall(text)}
         for name in names:
-            if registered is None and ":" not in name and name.replace("-", "_") not in files:
-                close = difflib.get_close_matches(name, files, n=3, cutoff=0.5) or sorted(files)
-                raise ConfigError(f"algorithm.{field}={name!r}: there is no such one; closest: {', '.join(close)}")
+            if registered is None and ":" not in name and name not in there:
+                close = difflib.get_close_matches(name, there, n=3, cutoff=0.5) or sorted(there)
+                raise ConfigError(
+                    f"algorithm.{field}={name!r}: there is no such one; closest: {', '.join(close)}; "
+                    "or write module:function"
+                )
 
 
 def _check_context(config: Config) -> None:

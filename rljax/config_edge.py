@@ -212,6 +212,8 @@ def _from_text(hint: Any, text: str, path: str) -> Any:
         except ValueError:
             raise ConfigError(f"{path}={text}: expected {_name(hint)}") from None
     if typing.get_origin(kind) is tuple:
+        if text.lower() in _NONE:
+            raise ConfigError(f"{path}={text}: expected {_name(kind)}; an empty one is written {path}=()")
         element = typing.get_args(kind)[0]
         return tuple(_from_text(element, part, path) for part in _parts(text, path))
     if kind is Any:

@@ -165,8 +165,8 @@ class Run:
             checkpoints = open_checkpoints(config, self.run_dir)
             parts.callback(checkpoints.wait)
             learner = build_learner(config, self.model, checkpoints, newest_checkpoint(db, checkpoints))
-            self.run_dir.write_config(config)  # only now: a config that is refused must not replace the run's own
             explorer = self._beside(observers)
+            self.run_dir.write_config(config)  # only now: a config that is refused must not replace the run's own
             publisher = PUBLISHERS[config.sync_method](self.run_dir.weights)
             trainer = Trainer(
                 config, self.run_dir, db, learner, checkpoints, publisher, observers, self._gauges, self._stop

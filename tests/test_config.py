@@ -189,7 +189,10 @@ def test_the_schema_imports_nothing_heavy() -> None:
 
 
 ALGORITHMS = [
-    (AlgorithmConfig(pg_variant="pop"), "algorithm.pg_variant='pop': there is no such one; closest: ppo"),
+    (
+        AlgorithmConfig(pg_variant="pop"),
+        "algorithm.pg_variant='pop': there is no such one; closest: ppo; or write mod",
+    ),
     (AlgorithmConfig(adv_estimator="gprpo"), "algorithm.adv_estimator='gprpo': there is no such one; closest: grpo"),
     (AlgorithmConfig(aggregation="mean"), "algorithm.aggregation='mean': there is no such one; closest: "),
     (AlgorithmConfig(filters=("variance",)), "algorithm.filters='variance': there is no such one; closest: group_var"),
@@ -205,7 +208,7 @@ def test_an_algorithm_that_is_not_there_is_refused_before_jax_is_imported(
         make(algorithm=algorithm)
 
 
-def test_every_built_in_algorithm_is_found_by_the_name_of_its_file(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_built_in_algorithm_is_found_in_its_file(monkeypatch: pytest.MonkeyPatch) -> None:
     from rljax.algorithms.registry import advantages, aggregations, filters, policy_losses
 
     built_in = {

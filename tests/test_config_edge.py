@@ -95,3 +95,10 @@ def test_the_argument_of_a_config_file_and_its_faults(simple: str, tmp_path: Pat
         parse_arguments([])
     with pytest.raises(ConfigError, match=r"--steps: unknown argument; write --config=FILE\.py"):
         parse_arguments([f"--config={simple}", "--steps=3"])
+
+
+def test_none_is_no_tuple() -> None:
+    quickstart = str(Path(__file__).parents[1] / "configs" / "quickstart.py")
+    with pytest.raises(ConfigError, match=r"filters=None: expected a tuple: a,b,c; an empty one is written .*=\(\)"):
+        load_config(quickstart, {"algorithm.filters": "None"})
+    assert load_config(quickstart, {"algorithm.filters": "()"}).algorithm.filters == ()

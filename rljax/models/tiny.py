@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import tempfile
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import jax
 import numpy as np
 
 from rljax.config import ModelConfig
+from rljax.config_checks import ConfigError
 from rljax.models.architecture import Architecture
 from rljax.models.hf_files import load_architecture, save_directory
 from rljax.models.hf_names import to_hf
@@ -42,7 +44,7 @@ def make_tiny(model: ModelConfig, seed: int, directory: Path) -> Path:
     """Makes the model directory if it is not there. Processes may race: one of them makes it, all see it whole.
 
     Raises:
-        ValueError: when `directory` holds a model of another shape.
+        ConfigError: when `directory` holds a model of another shape.
     """
     architecture = tiny_architecture(model)
     if not directory.exists():
@@ -55,5 +57,10 @@ def make_tiny(model: ModelConfig, seed: int, directory: Path) -> Path:
                 save_directory(directory, architecture, tensors, Path(draft), "fp32")
     found = load_architecture(directory)
     if found != architecture:
-        raise ValueError(f"{directory} holds a model of another shape than model.tiny asks for; use another run_dir")
+        was, wanted = dataclasses.asdict(found), dataclasses.asdict(architecture)
+        name = next(name for name in wanted if was[name] != wanted[name])
+        raise ConfigError(
+            f"model.tiny: {directory} holds a model of another shape: {name} {was[name]}, and the config asks for "
+            f"{wanted[name]}; use the run's own values, or another run_dir"
+        )
     return directory

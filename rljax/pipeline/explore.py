@@ -22,6 +22,7 @@ from rljax.rollout.groups import GroupRunner
 from rljax.rollout.pool import EnginePool
 from rljax.rollout.workflow import SingleTurn
 from rljax.sampler.engine import EmbeddedEngine
+from rljax.tasks.rewards.registry import resolve_reward
 from rljax.tasks.rewards.runner import RewardRunner
 from rljax.tasks.tasksets import load_tasksets
 from sidecar.protocol import Engine
@@ -34,8 +35,12 @@ COMPUTE_DTYPES = {"fp32": jnp.float32, "bf16": jnp.bfloat16}
 
 def make_rewards(config: Config) -> RewardRunner:
     """What scores responses, in training and in validation."""
-    tasksets = [*config.tasks.train.values(), *config.tasks.validation.values()]
-    names = {name for taskset in tasksets for name in taskset.rewards}
+    names = set()
+    for role, tasksets in (("train", config.tasks.train), ("validation", config.tasks.validation)):
+        for taskset, section in tasksets.items():
+            for name in section.rewards:
+                resolve_reward(name, f"tasks.{role}.{taskset}.rewards")
+                names.add(name)
     return RewardRunner(names, timeout=config.rollout.reward_timeout, workers=config.rollout.reward_workers)
 
 

@@ -70,6 +70,15 @@ class RunDir:
             raise ConfigError(f"run_dir={run.root}: no run here; train first, or correct run_dir")
         return run
 
+    @classmethod
+    def of_checkpoint(cls, config: Config) -> RunDir:
+        """The directory that holds ``config.checkpoint``; for ``initial``, which needs no run, it is made.
+
+        Raises:
+            ConfigError: there is no run, or the directory cannot be written.
+        """
+        return cls.create(config) if config.checkpoint == "initial" else cls.existing(config)
+
     def write_config(self, config: Config) -> None:
         """Leaves the resolved config behind, atomically."""
         staged = self.config.with_suffix(f".{os.getpid()}.tmp")

@@ -94,7 +94,7 @@ class Trainer:
                 # After its row is written: no row may be missing of a step that a restart does not train again.
                 self._checkpoint(clock)
                 left = time.perf_counter()
-                yield values
+                yield {"step": self._learner.steps, **values}
                 clock.began += time.perf_counter() - left  # what the caller does meanwhile is no part of a step
         except GeneratorExit:
             self._stop.set()

@@ -210,7 +210,9 @@ class Explorer:
         if self._probe is None or newest.probe is None:
             return
         scores = await self._pool.score(self._probe.token_ids)
-        gap = max(float(np.max(np.abs(score - newest.probe))) for score in scores)
+        # An earlier try of this run may have had other limits, and with them a longer or shorter probe.
+        shared = min(len(newest.probe), len(scores[0]))
+        gap = max(float(np.max(np.abs(score[:shared] - newest.probe[:shared]))) for score in scores)
         versions.report_gap(self._db, newest.version, newest.lineage, gap)
         if not gap <= self._probe.bound:
             message = (

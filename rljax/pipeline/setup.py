@@ -25,8 +25,10 @@ from rljax.weights.publisher import DTYPES, OrbaxPublisher, PublishError
 
 PROBE_TOKENS = 48
 """Tokens of the parity probe, where the context has room for them."""
-PARITY_BOUNDS = {"fp32": 1e-3, "bf16": 0.25}
-"""Largest log-probability gap allowed, in nats, by compute dtype; bf16 was measured at 0.13 to 0.20."""
+PARITY_BOUNDS = {"fp32": 1e-3, "bf16": 0.75}
+"""Largest log-probability gap allowed, in nats, by compute dtype. On SmolLM2, where probe tokens have −14 nats on
+average, bf16 learner and engine were measured 0.37 apart, each 0.2 to 0.3 from fp32.
+"""
 
 ProgressCallback = Callable[[str, float], None]
 

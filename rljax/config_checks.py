@@ -177,6 +177,8 @@ def _check_tasks(config: Config) -> None:
 
 def _check_algorithm(config: Config) -> None:
     """Names are read out of the files that register them: nothing heavy is imported. A program may have more."""
+    if "rljax.algorithms.registry" in sys.modules:
+        return  # whoever looks a name up there is told
     algorithm, root = config.algorithm, Path(__file__).parent / "algorithms"
     named = [
         ("adv_estimator", "advantage", (algorithm.adv_estimator,)),
@@ -184,12 +186,11 @@ def _check_algorithm(config: Config) -> None:
         ("aggregation", "aggregation", (algorithm.aggregation,)),
         ("filters", "filter", algorithm.filters),
     ]
-    registered = sys.modules.get("rljax.algorithms.registry")
     for field, folder, names in named:
         texts = [file.read_text() for file in (root / folder).glob("*.py")]
         there = {name for text in texts for name in _REGISTERED.findall(text)}
         for name in names:
-            if registered is None and ":" not in name and name not in there:
+            if ":" not in name and name not in there:
                 close = difflib.get_close_matches(name, there, n=3, cutoff=0.5) or sorted(there)
                 raise ConfigError(
                     f"algorithm.{field}={name!r}: there is no such one; closest: {', '.join(close)}; "

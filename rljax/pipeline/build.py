@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from rljax.algorithms.registry import check_names
 from rljax.config import Config
 from rljax.learner.checkpoints import Checkpoints
 from rljax.learner.learner import Learner
@@ -31,7 +30,6 @@ def build_learner(config: Config, model: Model, checkpoints: Checkpoints, steps:
         ConfigError: a name in the algorithm section leads nowhere, or the devices are not there.
         CheckpointError: the checkpoint cannot be restored.
     """
-    check_names(config.algorithm)
     architecture, params = load_directory(model.directory)
     learner = Learner(config, architecture, params)
     if steps:

@@ -131,6 +131,12 @@ def unserved(tx: Connection, total_epochs: int | None) -> str:
     return f"no explorer serves what is left: {', '.join(counts)}; start one that does" if counts else ""
 
 
+def validating(tx: Connection) -> tuple[int, str] | None:
+    """The oldest version that is being validated, and by which explorer; None if none is."""
+    row = tx.execute(select(a.version, a.explorer).where(a.state == "claimed").order_by(a.version)).first()
+    return None if row is None else (row.version, row.explorer)
+
+
 def is_alive(tx: Connection, explorer: str) -> bool:
     """Whether an explorer of this name is registered and was not declared dead."""
     p = schema.processes.c

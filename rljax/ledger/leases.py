@@ -6,14 +6,15 @@ Each carries the lineage; once another learner has begun a newer one, every writ
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection, Row, bindparam, delete, func, insert, or_, select, update
 
 from rljax.ledger import schema
-from rljax.ledger.claims import discard_payloads, in_flight, unserved
+from rljax.ledger.claims import discard_payloads, in_flight, unserved, validating
 from rljax.ledger.credit import feasible
 from rljax.ledger.database import Database, LedgerError, RunFailedError, StaleWriterError, record_event, run_row
+from rljax.ledger.processes import tokens_sampled
 from rljax.trajectory import Group, decode
 
 g = schema.groups.c
@@ -37,6 +38,7 @@ class NotYet:
             (exhausted).
         reason: the same for people, with names and numbers.
         ready: groups that are ready.
+        progress: changes whenever somebody gets on with something: groups ready, claims made, tokens sampled.
         over: no batch will ever come.
     """
 
@@ -44,6 +46,7 @@ class NotYet:
     reason: str
     ready: int
     over: bool = False
+    progress: tuple[float, ...] = ()
 
 
 def begin_lineage(db: Database, from_version: int) -> int:
@@ -129,12 +132,12 @@ def lease(db: Database, lineage: int) -> Leased | NotYet:
         ready = select(g.id, g.deadline).where(g.state == "ready").order_by(g.deadline, g.id)
         chosen = tx.execute(ready.limit(b)).all()
         if len(chosen) < b:
-            return _too_few(tx, db, row, len(chosen))
+            return _meanwhile(tx, row, _too_few(tx, db, row, len(chosen)))
         rest, _ = in_flight(tx)
         for c in chosen:
             rest[c.deadline] -= 1
         if not feasible(rest, step + 1, b):
-            return _stragglers(tx, step, b)
+            return _meanwhile(tx, row, _stragglers(tx, step, b))
         batch = [{"chosen": c.id, "state": "leased", "step": step, "position": i} for i, c in enumerate(chosen)]
         tx.execute(update(schema.groups).where(g.id == bindparam("chosen")), batch)
         tx.execute(update(schema.run).values(leasing=True))
@@ -233,6 +236,15 @@ def _load(tx: Connection, step: int, ids: Sequence[int]) -> Leased:
     if missing:
         raise LedgerError(f"step {step}: the trajectories of groups {missing[:5]} are missing from the ledger")
     return Leased(step, tuple(ids), tuple(decode(data[i]) for i in ids))
+
+
+def _meanwhile(tx: Connection, row: Row, found: NotYet) -> NotYet:
+    """``found``, with who validates and what shows that somebody works."""
+    if found.over:
+        return found
+    who = validating(tx)
+    reason = found.reason + ("" if who is None else "; {1} validates version {0}".format(*who))
+    return replace(found, reason=reason, progress=(found.ready, row.claims, tokens_sampled(tx)))
 
 
 def _too_few(tx: Connection, db: Database, row: Row, ready: int) -> NotYet:

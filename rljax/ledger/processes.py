@@ -112,8 +112,7 @@ def leave(db: Database, name: str, token: str) -> None:
 def gauges(db: Database, role: str) -> dict[str, dict[str, float]]:
     """What each live process of a role measures of itself, by name."""
     with db.read() as tx:
-        rows = tx.execute(select(p.name, p.gauges).where(p.role == role, p.alive))
-        return {row.name: json.loads(row.gauges) for row in rows}
+        return _gauges(tx, role)
 
 
 def summed_gauges(db: Database, role: str) -> dict[str, float]:
@@ -126,8 +125,14 @@ def summed_gauges(db: Database, role: str) -> dict[str, float]:
 
 
 def tokens(db: Database) -> float:
+    """`tokens_sampled`, in a transaction of its own."""
+    with db.read() as tx:
+        return tokens_sampled(tx)
+
+
+def tokens_sampled(tx: Connection) -> float:
     """Tokens that the live explorers' engines have sampled, as of the last heartbeats; grows while they generate."""
-    return summed_gauges(db, "explorer").get("tokens", 0.0)
+    return sum(measured.get("tokens", 0.0) for measured in _gauges(tx, "explorer").values())
 
 
 def bury_dead(db: Database) -> list[str]:
@@ -151,6 +156,11 @@ def note(db: Database, who: str, kind: str, message: str) -> None:
     """Records a fault that the run survives."""
     with db.transaction() as tx:
         record_event(tx, db.clock(), who, kind, message)
+
+
+def _gauges(tx: Connection, role: str) -> dict[str, dict[str, float]]:
+    rows = tx.execute(select(p.name, p.gauges).where(p.role == role, p.alive))
+    return {row.name: json.loads(row.gauges) for row in rows}
 
 
 def _bury(tx: Connection, db: Database, row: Row, kind: str) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Generator, Mapping
 from sqlalchemy import func, select, update
 
 from rljax.ledger import schema
-from rljax.ledger.claims import is_alive
+from rljax.ledger.claims import is_alive, validating
 from rljax.ledger.database import Database, StaleWriterError
 from rljax.ledger.versions import Announced, get, request_validation
 
@@ -58,8 +58,7 @@ def unfinished(db: Database) -> int:
 def running(db: Database) -> tuple[int, str] | None:
     """The oldest version that is being validated, and by which explorer; None if none is."""
     with db.read() as tx:
-        row = tx.execute(select(a.version, a.explorer).where(a.state == "claimed").order_by(a.version)).first()
-        return None if row is None else (row.version, row.explorer)
+        return validating(tx)
 
 
 def take_unreported(db: Database) -> Generator[tuple[int, dict[str, float]]]:

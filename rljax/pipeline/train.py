@@ -12,7 +12,7 @@ from rljax.failpoints import failpoint
 from rljax.learner.checkpoints import Checkpoints
 from rljax.learner.learner import Learner
 from rljax.ledger import leases, processes, validations, versions
-from rljax.ledger.database import Database, run_row
+from rljax.ledger.database import Database
 from rljax.ledger.leases import Leased, NotYet
 from rljax.pipeline.batch_metrics import batch_metrics
 from rljax.pipeline.engine_meter import EngineMeter, Gauges
@@ -37,6 +37,21 @@ class Clock:
         now = time.perf_counter()
         self.spent[name] = self.spent.get(name, 0.0) + now - since
         return now
+
+
+@dataclass
+class Patience:
+    """Ends once nothing has moved for so many seconds."""
+
+    seconds: float
+    seen: tuple[float, ...] | None = None
+    until: float = 0.0
+
+    def is_over(self, progress: tuple[float, ...], now: float) -> bool:
+        """Whether it has ended at ``now`` (perf_counter); any change of ``progress`` begins it anew."""
+        if progress != self.seen:
+            self.seen, self.until = progress, now + self.seconds
+        return now > self.until
 
 
 class Trainer:
@@ -107,7 +122,7 @@ class Trainer:
 
     def _next_batch(self, clock: Clock) -> Leased | None:
         begin = since = time.perf_counter()
-        deadline, seen_progress, looked, kind = begin + self._config.wait_timeout, None, begin, "generation"
+        patience, looked, kind = Patience(self._config.wait_timeout), begin, "generation"
         while not self._stop.is_set():
             seen = self._db.notifier.changes
             failpoint("lease")
@@ -120,31 +135,20 @@ class Trainer:
             if found.over:
                 self._observers.message(f"{found.reason}: the run ends after {self._learner.steps} steps")
                 return None
-            reason, progress = self._reason(found), (found.ready, self._claims(), processes.tokens(self._db))
-            if progress != seen_progress:
-                seen_progress, deadline = progress, since + self._config.wait_timeout
-            if since > deadline:
-                raise TimeoutError(f"trainer: waited {self._config.wait_timeout:g} s for: {reason}")
+            if patience.is_over(found.progress, since):
+                raise TimeoutError(f"trainer: waited {self._config.wait_timeout:g} s for: {found.reason}")
             if since - looked > LOOK_FOR_DEAD:
                 processes.bury_dead(self._db)
                 looked = since
-            self._wait(found, reason, seen)
+            self._wait(found, seen)
             kind = found.kind
             clock.add(f"wait/{kind}", since)
             since = clock.add("wait", since)
             self._log_validations()
         return None
 
-    def _claims(self) -> int:
-        with self._db.read() as tx:
-            return int(run_row(tx).claims)
-
-    def _reason(self, found: NotYet) -> str:
-        validating = validations.running(self._db)
-        return found.reason + ("" if validating is None else "; {1} validates version {0}".format(*validating))
-
-    def _wait(self, found: NotYet, reason: str, seen: int) -> None:
-        self._observers.waiting(reason, found.ready, self._config.groups_per_batch)
+    def _wait(self, found: NotYet, seen: int) -> None:
+        self._observers.waiting(found.reason, found.ready, self._config.groups_per_batch)
         self._db.notifier.wait(seen)
 
     def _train(self, batch: Leased, clock: Clock) -> dict[str, float]:
@@ -246,15 +250,13 @@ class Trainer:
             validations.request(self._db, newest.version, newest.lineage)
 
     def _await_validations(self) -> None:
-        deadline, seen_progress = 0.0, None
+        patience = Patience(self._config.wait_timeout)
         while (left := validations.unfinished(self._db)) and not self._stop.is_set():
             seen = self._db.notifier.changes
             processes.bury_dead(self._db)
             nobody = "" if processes.gauges(self._db, "explorer") else "; no explorer is alive to run them, start one"
             reason = f"{left} validation{'s' if left > 1 else ''} to end{nobody}"
-            if (progress := (left, processes.tokens(self._db))) != seen_progress:
-                seen_progress, deadline = progress, time.perf_counter() + self._config.wait_timeout
-            if time.perf_counter() > deadline:
+            if patience.is_over((left, processes.tokens(self._db)), time.perf_counter()):
                 raise TimeoutError(f"trainer: waited {self._config.wait_timeout:g} s for {reason}")
             leases.check_living(self._db, self._lineage)
             self._observers.waiting(reason, 0, self._config.groups_per_batch)

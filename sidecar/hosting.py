@@ -1,0 +1,60 @@
+"""What a process needs to know to hold an engine, and who starts such processes."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from sidecar.protocol import Engine
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSpec:
+    """An engine that is yet to be started, in plain data.
+
+    Attributes:
+        name: stands in errors and logs; unique among the engines of an explorer.
+        index: its number among them, from 0.
+        factory: ``module:function`` that makes it, called in the engine's process with ``name`` and ``arguments``.
+        arguments: plain data.
+        environment: variables of its process, set before anything is imported there.
+        accelerators: GPUs or TPU chips that it takes; 0 for an engine on the CPU.
+        log: file that takes what it prints; empty for nowhere.
+    """
+
+    name: str
+    index: int
+    factory: str
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
+    accelerators: int = 0
+    log: str = ""
+
+    def open(self) -> Engine:
+        """Makes the engine, in this process. May take minutes.
+
+        Raises:
+            EngineError: it cannot be made here; one line says why and what to do.
+        """
+        module, _, function = self.factory.partition(":")
+        engine: Engine = getattr(importlib.import_module(module), function)(name=self.name, **self.arguments)
+        return engine
+
+
+class EngineHouse(Protocol):
+    """Starts engines in processes of their own: on this machine, or on a Ray cluster."""
+
+    async def start(self, spec: EngineSpec) -> Engine:
+        """Starts a process with this engine and returns what speaks to it. Its death is an `EngineError` of every
+        call; `Engine.close` ends the process.
+
+        Raises:
+            EngineError: it did not start; the line says why and what to do.
+        """
+        ...
+
+    def close(self) -> None:
+        """Ends whatever is left of what this house started, and nothing else."""
+        ...

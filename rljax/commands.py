@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import sys
@@ -44,14 +45,17 @@ def explore(config: Config) -> int:
 
 def evaluate(config: Config) -> int:
     """Mode evaluate: scores checkpoints on the validation tasksets."""
+    from rljax.launch.houses import HOUSES
     from rljax.pipeline.evaluate import evaluate as evaluated
     from rljax.pipeline.run_dir import RunDir
     from rljax.pipeline.setup import open_model
 
     run = RunDir.of_checkpoint(config)
-    for steps, metrics in evaluated(config, run, open_model(config, run, _progress)):
-        scores = ", ".join(f"{name} {value:.4f}" for name, value in metrics.items() if name.endswith("/score"))
-        print(f"checkpoint {steps}: {scores}", flush=True)
+    model = open_model(config, run, _progress)
+    with contextlib.closing(HOUSES[config.launcher](config)) as house:
+        for steps, metrics in evaluated(config, run, model, house):
+            scores = ", ".join(f"{name} {value:.4f}" for name, value in metrics.items() if name.endswith("/score"))
+            print(f"checkpoint {steps}: {scores}", flush=True)
     print(f"written to {run.root / 'evaluation.json'}")
     return 0
 

@@ -150,11 +150,36 @@ class GeneratingConfig:
 class SidecarConfig:
     """What generates."""
 
-    engine: str = key("embedded", "embedded: the JAX sampler", choices=("embedded",))
-    num_engines: int = key(1, "engines", low=1)
-    devices: str = key("auto", "like learner.devices; accelerators may not be shared with the learner")
+    engine: str = key(
+        "embedded",
+        "embedded: the JAX sampler; vllm: stepped in one process; vllm_async: AsyncLLM, in processes of its own",
+        choices=("embedded", "vllm", "vllm_async"),
+    )
+    num_engines: int = key(1, "engines of each explorer", low=1)
+    devices: str = key(
+        "auto", "like learner.devices, and not the learner's own; cpu:N of an engine in another process is a core"
+    )
     max_concurrency: int = key(64, "requests that one engine runs at once", low=1)
-    decode_steps: int = key(8, "tokens that the embedded engine samples between looks at its queue", low=1)
+    decode_steps: int = key(8, "embedded: tokens sampled between looks at the queue", low=1)
+    dtype: str = key("auto", "of computation and cache; auto: model.dtype", choices=("auto", "fp32", "bf16"))
+    max_model_len: int | None = key(None, "context of an engine; None: longest prompt plus response", low=2)
+    update_policy: str = key(
+        "in_flight",
+        "running requests at an update: go on with it (in_flight), end first (drain), return and are resent (abort)",
+        choices=("in_flight", "drain", "abort"),
+    )
+    tensor_parallel_size: int = key(1, "vllm_async: accelerators of one engine", low=1)
+    gpu_memory_utilization: float = key(0.9, "vllm: share of a GPU's memory", low=0, high=1, low_open=True)
+    kv_cache_gib: float | None = key(
+        None, "vllm: memory of the KV cache; None: what is left of the GPU, on a CPU what max_concurrency needs", low=0
+    )
+    cpu_threads: int | None = key(None, "threads of an engine on the CPU; None: cores but one, shared by all", low=1)
+    enforce_eager: bool = key(False, "vllm: no CUDA graphs, no compilation; always so on a CPU")
+    enable_prefix_caching: bool = key(True, "vllm: requests with a common prefix share its KV")
+    load_format: str = key("dummy", "vllm: what an engine starts with, before its first version")
+    block_size: int | None = key(None, "vllm: tokens in a block of the KV cache; None: vLLM's choice", low=1)
+    seed: int | None = key(None, "vllm: seed of the engine; None: the run's. Requests bring their own", low=0)
+    engine_args: Mapping[str, Any] = key({}, "vllm: further arguments of EngineArgs, by name")
     generating_args: GeneratingConfig = field(default_factory=GeneratingConfig)
     val_generating_args: GeneratingConfig = field(default_factory=lambda: GeneratingConfig(temperature=0.0))
 
@@ -244,6 +269,16 @@ class Config:
     def row_tokens(self) -> int:
         """Length of a packed row, in tokens."""
         return self.learner.max_tokens_per_row or self.model.max_prompt_tokens + self.model.max_response_tokens
+
+    @property
+    def context(self) -> int:
+        """Longest prompt and response together that engines take, in tokens."""
+        return self.sidecar.max_model_len or self.model.max_prompt_tokens + self.model.max_response_tokens
+
+    @property
+    def engine_dtype(self) -> str:
+        """What engines compute in: fp32 or bf16."""
+        return self.model.dtype if self.sidecar.dtype == "auto" else self.sidecar.dtype
 
     @property
     def resolved_sync_dtype(self) -> str:

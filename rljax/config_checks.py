@@ -58,6 +58,7 @@ def check_config(config: Config) -> None:
     _check_batch(config)
     _check_sampling(config)
     _check_devices(config)
+    _check_engine(config)
     _check_tasks(config)
     _check_algorithm(config)
     _check_context(config)
@@ -96,6 +97,12 @@ def _check_batch(config: Config) -> None:
     if minibatch is not None and (minibatch > batch or batch % minibatch):
         raise ConfigError(f"algorithm.minibatch_size={minibatch}: must divide rollout_batch_size={batch}")
     longest = config.model.max_prompt_tokens + config.model.max_response_tokens
+    context = config.sidecar.max_model_len
+    if context is not None and context < longest:
+        raise ConfigError(
+            f"sidecar.max_model_len={context}: a trajectory may be {longest} tokens long "
+            "(model.max_prompt_tokens + model.max_response_tokens)"
+        )
     row = config.learner.max_tokens_per_row
     if row is not None and row < longest:
         raise ConfigError(
@@ -151,6 +158,22 @@ def _check_devices(config: Config) -> None:
         raise ConfigError(
             f"sidecar.devices={config.sidecar.devices!r}: overlaps learner.devices={config.learner.devices!r}; "
             "give each its own accelerators (CPUs may be shared)"
+        )
+
+
+def _check_engine(config: Config) -> None:
+    sidecar = config.sidecar
+    if sidecar.tensor_parallel_size > 1 and sidecar.engine != "vllm_async":
+        raise ConfigError(
+            f"sidecar.tensor_parallel_size={sidecar.tensor_parallel_size}: engine={sidecar.engine} computes on one "
+            "device; write sidecar.engine=vllm_async"
+        )
+    platform, named = device_indices(sidecar.devices)
+    needed = sidecar.num_engines * sidecar.tensor_parallel_size
+    if sidecar.engine != "embedded" and platform == "gpu" and named is not None and len(named) < needed:
+        raise ConfigError(
+            f"sidecar.devices={sidecar.devices!r}: names {len(named)} devices, num_engines × tensor_parallel_size "
+            f"needs {needed}"
         )
 
 

@@ -23,6 +23,7 @@ from rljax.algorithms.registry import check_names
 from rljax.config import Config
 from rljax.config_edge import as_plain
 from rljax.launch.heartbeat import Heartbeat
+from rljax.launch.houses import HOUSES
 from rljax.launch.launcher import LAUNCHERS, Launched
 from rljax.ledger import audit as auditing
 from rljax.ledger import processes
@@ -145,9 +146,10 @@ class Run:
         (steps,) = chosen_checkpoints(dataclasses.replace(self.config, checkpoint=checkpoint), self.run_dir)[-1:]
 
         async def main() -> T:
-            async with Bench(self.config, self.run_dir, self.model) as bench:
-                await bench.serve(steps)
-                return await ask(bench)
+            with contextlib.closing(HOUSES[self.config.launcher](self.config)) as house:
+                async with Bench(self.config, self.run_dir, self.model, house) as bench:
+                    await bench.serve(steps)
+                    return await ask(bench)
 
         # A thread of its own: a notebook's has an event loop running already.
         with ThreadPoolExecutor(1) as pool:

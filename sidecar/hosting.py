@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -21,6 +22,7 @@ class EngineSpec:
         arguments: plain data.
         environment: variables of its process, set before anything is imported there.
         accelerators: GPUs or TPU chips that it takes; 0 for an engine on the CPU.
+        cores: CPU cores that it is pinned to; empty for any.
         log: file that takes what it prints; empty for nowhere.
     """
 
@@ -30,6 +32,7 @@ class EngineSpec:
     arguments: Mapping[str, Any] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
     accelerators: int = 0
+    cores: tuple[int, ...] = ()
     log: str = ""
 
     def open(self) -> Engine:
@@ -38,6 +41,10 @@ class EngineSpec:
         Raises:
             EngineError: it cannot be made here; one line says why and what to do.
         """
+        if self.cores:
+            # Linux pins threads: this one, from which the engine's inherit, and the one that answers calls.
+            os.sched_setaffinity(0, self.cores)
+            os.sched_setaffinity(os.getpid(), self.cores)
         module, _, function = self.factory.partition(":")
         engine: Engine = getattr(importlib.import_module(module), function)(name=self.name, **self.arguments)
         return engine

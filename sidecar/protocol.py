@@ -22,6 +22,14 @@ class PauseMode(enum.StrEnum):
     ABORT = "abort"  # all return at once with the tokens that they have, those that wait with none
 
 
+class UpdatePolicy(enum.StrEnum):
+    """What an update does to the requests in flight. In every case no KV of older weights is kept."""
+
+    IN_FLIGHT = "in_flight"  # they stand still while it loads and go on with it from their next token
+    DRAIN = "drain"  # the running ones run to their end first, with the weights that they began with
+    ABORT = "abort"  # all return at once with the tokens that they have; whoever asked sends the rest again
+
+
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
     """How tokens are drawn.
@@ -160,7 +168,7 @@ class Engine(Protocol):
         ...
 
     async def update_weights(self, update: WeightUpdate) -> None:
-        """Loads a version. Requests in flight go on with it from their next token; no older KV is kept.
+        """Loads a version. What becomes of the requests in flight is the engine's `UpdatePolicy`.
 
         Raises:
             WeightUpdateError: nothing changed; the engine keeps its version.

@@ -127,6 +127,17 @@ def read_version(path: str | Path) -> PublishedVersion:
     return PublishedVersion(manifest, tensors)
 
 
+def check_identity(published: PublishedVersion, path: str, version: int, lineage: int) -> None:
+    """Whether `path` held what was asked for.
+
+    Raises:
+        VersionError: it holds another version.
+    """
+    manifest = published.manifest
+    if (manifest.version, manifest.lineage) != (version, lineage):
+        raise VersionError(f"{path} holds version {manifest.version} of lineage {manifest.lineage}")
+
+
 def _manifest(content: Mapping[str, Any]) -> Manifest:
     tensors = {
         name: TensorInfo(tuple(int(n) for n in info["shape"]), str(np.dtype(info["dtype"])), str(info["checksum"]))

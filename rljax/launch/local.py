@@ -10,6 +10,7 @@ import threading
 from collections.abc import Mapping
 
 from rljax.config import Config
+from rljax.launch.houses import HOUSES
 from rljax.ledger import processes
 from rljax.ledger.database import Database, RunFailedError
 from rljax.observe.trace import NullTrace, Trace
@@ -19,6 +20,7 @@ from rljax.pipeline.setup import Model
 from rljax.rollout.explorer import Explorer
 from rljax.tasks.rewards.runner import RewardRunner
 from rljax.tasks.task import BadRow
+from sidecar.hosting import EngineHouse
 
 log = logging.getLogger(__name__)
 
@@ -30,9 +32,9 @@ def start_in_thread(
     config: Config, run: RunDir, db: Database, model: Model, trace: Trace | NullTrace, *, needed: bool
 ) -> ExplorerThread:
     """The launcher ``local``: an explorer in a thread of this process; see `rljax.launch.launcher.Launcher`."""
-    rewards = make_rewards(config)
-    explorer = make_explorer(config, run, db, model, rewards, trace)
-    return ExplorerThread(db, config.explorer.name, explorer, rewards, needed)
+    rewards, house = make_rewards(config), HOUSES[config.launcher](config)
+    explorer = make_explorer(config, run, db, model, rewards, trace, house)
+    return ExplorerThread(db, config.explorer.name, explorer, rewards, house, needed)
 
 
 class ExplorerThread:
@@ -42,11 +44,14 @@ class ExplorerThread:
     last one, or where a bad row is to fail the run.
     """
 
-    def __init__(self, db: Database, name: str, explorer: Explorer, rewards: RewardRunner, needed: bool) -> None:
+    def __init__(
+        self, db: Database, name: str, explorer: Explorer, rewards: RewardRunner, house: EngineHouse, needed: bool
+    ) -> None:
         self._db = db
         self._name = name
         self._explorer = explorer
         self._rewards = rewards
+        self._house = house
         self._needed = needed
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping = False
@@ -115,6 +120,8 @@ class ExplorerThread:
             else:
                 processes.note(self._db, self._name, "explorer", message)
                 log.warning("%s; the run goes on without it", message)
+        finally:
+            self._house.close()
 
     def _started(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop

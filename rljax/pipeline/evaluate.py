@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import logging
 import shutil
@@ -18,7 +19,8 @@ from rljax.models.hf_files import load_directory, save_directory
 from rljax.models.hf_names import to_hf
 from rljax.models.transformer import abstract_params
 from rljax.observe.trace import NullTrace
-from rljax.pipeline.explore import make_pool, make_rewards, make_workflow
+from rljax.pipeline.engines import make_pool
+from rljax.pipeline.explore import make_rewards, make_workflow
 from rljax.pipeline.run_dir import RunDir
 from rljax.pipeline.setup import Model
 from rljax.rollout.pool import EnginePool
@@ -28,6 +30,7 @@ from rljax.tasks.task import BadRow
 from rljax.tasks.tasksets import load_tasksets
 from rljax.tasks.templates import render_messages, response_text
 from rljax.weights.publisher import OrbaxPublisher
+from sidecar.hosting import EngineHouse
 from sidecar.protocol import GenerateRequest, SamplingParams
 
 log = logging.getLogger(__name__)
@@ -71,8 +74,10 @@ def weights_of(config: Config, run: RunDir, model: Model, steps: int) -> dict[st
 class Bench:
     """Engines of one's own beside a run, that serve one set of weights at a time."""
 
-    def __init__(self, config: Config, run: RunDir, model: Model) -> None:
-        self._config = config
+    def __init__(self, config: Config, run: RunDir, model: Model, house: EngineHouse) -> None:
+        """``house`` starts the engines; closing it is the caller's."""
+        self._config = dataclasses.replace(config, sync_method="checkpoint")  # whatever channel the run has
+        self._house = house
         self._run = run
         self._model = model
         self._faults: list[str] = []
@@ -81,7 +86,9 @@ class Bench:
         self._pool: EnginePool | None = None
 
     async def __aenter__(self) -> Bench:
-        self._pool = make_pool(self._config, self._run, self._model, NullTrace(), lambda _, m: self._faults.append(m))
+        self._pool = make_pool(
+            self._config, self._run, self._model, NullTrace(), lambda _, m: self._faults.append(m), self._house
+        )
         await self._pool.start()
         return self
 
@@ -146,7 +153,7 @@ class Bench:
             return list(await asyncio.gather(*(one(i, prompt) for i, prompt in enumerate(prompts))))
 
 
-def evaluate(config: Config, run: RunDir, model: Model) -> Iterator[tuple[int, dict[str, float]]]:
+def evaluate(config: Config, run: RunDir, model: Model, house: EngineHouse) -> Iterator[tuple[int, dict[str, float]]]:
     """Yields (batches completed, ``val/<taskset>/…``) of each chosen checkpoint; leaves ``evaluation.json`` behind.
 
     Raises:
@@ -158,7 +165,7 @@ def evaluate(config: Config, run: RunDir, model: Model) -> Iterator[tuple[int, d
     found: dict[int, dict[str, float]] = {}
 
     async def one(steps: int) -> dict[str, float]:
-        async with Bench(config, run, model) as bench:
+        async with Bench(config, run, model, house) as bench:
             await bench.serve(steps)
             return await bench.evaluate()
 

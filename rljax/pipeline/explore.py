@@ -6,31 +6,24 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-import jax.numpy as jnp
-
 from rljax.algorithms.registry import filters
 from rljax.config import Config, GeneratingConfig
 from rljax.ledger import processes
 from rljax.ledger.database import Database
 from rljax.observe.trace import NullTrace, Trace
-from rljax.pipeline.placement import engine_devices
+from rljax.pipeline.engines import make_pool
 from rljax.pipeline.run_dir import RunDir
 from rljax.pipeline.setup import Model, parity_bound, probe_tokens
 from rljax.rollout.deadlines import PausableDeadlines
 from rljax.rollout.explorer import Explorer, Probe, ValidationPlan
 from rljax.rollout.groups import GroupRunner
-from rljax.rollout.pool import EnginePool
 from rljax.rollout.workflow import SingleTurn
-from rljax.sampler.engine import EmbeddedEngine
 from rljax.tasks.rewards.registry import resolve_reward
 from rljax.tasks.rewards.runner import RewardRunner
 from rljax.tasks.tasksets import load_tasksets
-from sidecar.protocol import Engine
-from sidecar.versions import RECEIVERS
+from sidecar.hosting import EngineHouse
 
 log = logging.getLogger(__name__)
-
-COMPUTE_DTYPES = {"fp32": jnp.float32, "bf16": jnp.bfloat16}
 
 
 def make_rewards(config: Config) -> RewardRunner:
@@ -56,39 +49,14 @@ def make_workflow(config: Config, model: Model, rewards: RewardRunner, generatin
     )
 
 
-def make_pool(
-    config: Config, run: RunDir, model: Model, trace: Trace | NullTrace, on_fault: Callable[[str, str], None]
-) -> EnginePool:
-    """The engines that the config asks for, not started yet.
-
-    Raises:
-        ConfigError: a device is not there, or is the learner's.
-    """
-    devices = engine_devices(config)
-
-    async def start(index: int) -> Engine:
-        name = f"engine {index}"
-        return EmbeddedEngine(
-            model.architecture,
-            slots=config.sidecar.max_concurrency,
-            max_length=config.model.max_prompt_tokens + config.model.max_response_tokens,
-            decode_steps=config.sidecar.decode_steps,
-            dtype=COMPUTE_DTYPES[config.model.dtype],
-            tokenizer=model.tokenizer,
-            device=devices[index % len(devices)],
-            name=name,
-            receive=RECEIVERS[config.sync_method],
-            trace=lambda kind, begin, end, details: trace.span(name, kind, begin, end, **details),
-        )
-
-    # A hung engine must be found and replaced before the trainer gives up waiting for it.
-    return EnginePool(
-        start, config.sidecar.num_engines, run.root.absolute(), on_fault, call_timeout=config.wait_timeout / 2
-    )
-
-
 def make_explorer(
-    config: Config, run: RunDir, db: Database, model: Model, rewards: RewardRunner, trace: Trace | NullTrace
+    config: Config,
+    run: RunDir,
+    db: Database,
+    model: Model,
+    rewards: RewardRunner,
+    trace: Trace | NullTrace,
+    house: EngineHouse,
 ) -> Explorer:
     """Everything between the ledger and the engines.
 
@@ -100,7 +68,7 @@ def make_explorer(
     seed, bad = config.seed, config.tasks.on_bad_row
     tasksets = load_tasksets(config.tasks.train, seed, bad, role="train")
     held_out = load_tasksets(config.tasks.validation, seed, bad, role="validation")
-    pool = make_pool(config, run, model, trace, lambda kind, message: processes.note(db, name, kind, message))
+    pool = make_pool(config, run, model, trace, lambda kind, message: processes.note(db, name, kind, message), house)
     deadlines = PausableDeadlines()
     runner = GroupRunner(
         db,

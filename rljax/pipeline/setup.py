@@ -87,7 +87,7 @@ def probe_tokens(config: Config, architecture: Architecture) -> np.ndarray:
 
 def parity_bound(config: Config) -> float:
     """Largest gap allowed, in nats."""
-    coarsest = "bf16" if "bf16" in (config.model.dtype, config.resolved_sync_dtype) else "fp32"
+    coarsest = "bf16" if "bf16" in (config.model.dtype, config.resolved_sync_dtype, config.engine_dtype) else "fp32"
     return PARITY_BOUNDS[coarsest] if config.parity_bound is None else config.parity_bound
 
 

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from rljax.config import Config
-from rljax.failpoints import failpoint
 from rljax.learner.checkpoints import Checkpoints
 from rljax.learner.learner import Learner
 from rljax.ledger import leases, processes, validations, versions
@@ -20,6 +19,7 @@ from rljax.pipeline.observers import LearnerObservers
 from rljax.pipeline.run_dir import RunDir
 from rljax.pipeline.setup import probe_tokens
 from rljax.weights.publisher import Publisher
+from sidecar.failpoints import failpoint
 
 LOOK_FOR_DEAD = 2.0
 """Seconds between looks for processes that died while the learner waits."""

@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from rljax.failpoints import failpoint
 from rljax.ledger import claims, processes, validations, versions
 from rljax.ledger.claims import Claim, TasksetSize
 from rljax.ledger.database import Database, LedgerError, RunFailedError, StaleWriterError
@@ -26,6 +25,7 @@ from rljax.rollout.pool import EnginePool
 from rljax.rollout.validation import validate
 from rljax.rollout.workflow import Workflow
 from rljax.tasks.task import BadRow, Taskset
+from sidecar.failpoints import failpoint
 from sidecar.protocol import WeightUpdateError
 
 log = logging.getLogger(__name__)

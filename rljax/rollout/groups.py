@@ -10,7 +10,6 @@ import logging
 from collections.abc import Sequence
 
 from rljax.algorithms.registry import Filter
-from rljax.failpoints import failpoint
 from rljax.ledger import claims, processes
 from rljax.ledger.claims import Claim
 from rljax.ledger.database import Database, RunFailedError, StaleWriterError
@@ -21,6 +20,7 @@ from rljax.rollout.together import all_or_none
 from rljax.rollout.workflow import Attempt, Workflow
 from rljax.tasks.task import BadRow, Task
 from rljax.trajectory import Group, Trajectory
+from sidecar.failpoints import failpoint
 from sidecar.protocol import EngineError
 
 log = logging.getLogger(__name__)

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import numpy as np
 
-from rljax.failpoints import failpoint
 from rljax.ledger.versions import Announced
 from rljax.rollout.seat import EngineFactory, Seat
 from rljax.tasks.seeds import stable_hash
+from sidecar.failpoints import failpoint
 from sidecar.protocol import Completion, Engine, EngineError, GenerateRequest, WeightUpdate, WeightUpdateError
 
 CALL_TIMEOUT = 600.0

@@ -18,7 +18,7 @@ from rljax.models.cache import KVCache, init_cache
 from rljax.models.transformer import Params
 from rljax.sampler import buckets, programs
 from rljax.sampler.programs import Decoded, Rows
-from rljax.sampler.requests import Job, Tokenizer, end_of_text
+from sidecar.stepping.jobs import Job, Tokenizer, end_of_text
 
 Trace = Callable[[str, float, float, dict[str, float]], None]
 """Called with the name of what was done, its start and end in Unix seconds, and its numbers."""
@@ -80,6 +80,10 @@ class RunningBatch:
     def load(self, params: Params, version: int) -> list[Job]:
         """Takes other weights. Returns the running requests: they lose their slots, for no older KV may be kept."""
         self.params, self.version = params, version
+        return self.evict()
+
+    def evict(self) -> list[Job]:
+        """Takes every slot away, and returns who held them."""
         evicted = self.jobs()
         for job in evicted:
             self.remove(job)
@@ -125,6 +129,10 @@ class RunningBatch:
         ended = self._collect(host)
         self._note("decode", start, slots=float(size), tokens=float(host.counts.sum()))
         return ended
+
+    def close(self) -> None:
+        """Lets go of weights and cache."""
+        self.params = self._cache = None
 
     def score(self, token_ids: np.ndarray) -> np.ndarray:
         """Float32 ``[n - 1]``: log-probabilities at temperature 1 of all tokens but the first."""

@@ -26,7 +26,7 @@ def get_config() -> ConfigDict:
         num_layers=1,
         num_heads=2,
         num_kv_heads=1,
-        head_dim=16,
+        head_dim=32,
         characters="0123456789",
     )
     config = Config(

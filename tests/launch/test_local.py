@@ -7,6 +7,7 @@ import threading
 from typing import Any
 
 from rljax.launch.local import ExplorerThread
+from sidecar.process_house import ProcessHouse
 
 
 class EndsWhenAsked:
@@ -39,7 +40,7 @@ def test_gauges_asked_for_while_the_explorer_ends_are_the_last_known_ones() -> N
     explorer: Any = EndsWhenAsked()
     rewards: Any = NoRewards()
     db: Any = None
-    thread = ExplorerThread(db, "e", explorer, rewards, needed=True)
+    thread = ExplorerThread(db, "e", explorer, rewards, ProcessHouse(), needed=True)
     thread.start()
     assert explorer.running.wait(30)
     assert thread.gauges() == {}

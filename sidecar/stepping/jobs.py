@@ -14,8 +14,8 @@ from sidecar.protocol import Completion, GenerateRequest
 class Tokenizer(Protocol):
     """What stop strings need of a tokenizer."""
 
-    def decode(self, token_ids: list[int], **options: Any) -> str:
-        """The text of these tokens."""
+    def decode(self, token_ids: list[int], **options: Any) -> Any:
+        """The text of these tokens, a string."""
         ...
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import contextlib
 import functools
 import queue
 import threading
@@ -18,11 +19,10 @@ from typing import Any
 
 import numpy as np
 
-from rljax.models.transformer import Params
-from rljax.sampler.batch import RunningBatch
-from rljax.sampler.requests import Job
-from rljax.sampler.waiting import WaitingLine
-from sidecar.protocol import EngineError, PauseMode, RequestError
+from sidecar.protocol import EngineError, PauseMode, RequestError, UpdatePolicy
+from sidecar.stepping.batch import Batch
+from sidecar.stepping.jobs import Job
+from sidecar.stepping.waiting import WaitingLine
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -47,9 +47,9 @@ _Outcome = tuple["asyncio.Future[Any]", Any, BaseException | None]
 
 
 class Worker:
-    """Runs a `RunningBatch` in a thread of its own."""
+    """Runs a `Batch` in a thread of its own."""
 
-    def __init__(self, batch: RunningBatch, name: str) -> None:
+    def __init__(self, batch: Batch, name: str) -> None:
         """Starts the thread. `name` stands in its errors."""
         self.name = name
         self.batch = batch
@@ -58,9 +58,10 @@ class Worker:
         self.busy_seconds = 0.0
         self.updates = 0
         self._draining: list[Call] = []
+        self._updates: list[tuple[Call, Callable[[Call], None]]] = []
         self._scores: list[tuple[Call, np.ndarray]] = []
         self._jobs: dict[str, Job] = {}
-        # those whose slot an update took go first, and are served even while `_draining`
+        # those whose slot an update took go first, and are served even while others are held
         self._interrupted, self._line = WaitingLine(), WaitingLine()
         self._arrivals = 0
         self._closed = False
@@ -117,9 +118,18 @@ class Worker:
         if not job.done and self._jobs.get(job.request.id) is job:
             self.abort([job.request.id])
 
-    def swap(self, params: Params, version: int, lineage: int) -> None:
+    def update(self, call: Call, weights: Any, version: int, lineage: int, policy: UpdatePolicy) -> Any:
+        """Takes other weights, at once or, where the running requests are to end first, after that."""
+        if policy is UpdatePolicy.ABORT:
+            self.abort([name for name, job in self._jobs.items() if job.tokens])
+        if policy is UpdatePolicy.DRAIN and not self.paused and self._started():
+            self._updates.append((call, lambda _: self.swap(weights, version, lineage)))
+            return LATER
+        return self.swap(weights, version, lineage)
+
+    def swap(self, weights: Any, version: int, lineage: int) -> None:
         """Takes other weights. Requests in flight lose their keys and values, and are read again with the new ones."""
-        self._interrupted.push(self.batch.load(params, version))
+        self._interrupted.push(self.batch.load(weights, version))
         self.lineage = lineage
         self.updates += 1
         self._interrupted.version_changed()
@@ -130,7 +140,7 @@ class Worker:
 
     def score(self, call: Call, token_ids: np.ndarray) -> Any:
         """Log-probabilities of given tokens, once there are weights."""
-        if self.batch.params is None:
+        if self.batch.version < 0:
             self._scores.append((call, token_ids))
             return LATER
         return self._score(token_ids)
@@ -161,31 +171,44 @@ class Worker:
         try:
             while not self._closed:
                 self._take_calls(wait=not self._has_work())
+                self._end_drains()
                 if not self._closed and self._has_work():
                     start = time.perf_counter()
                     self._turn()
                     self.busy_seconds += time.perf_counter() - start
+                    self._end_drains()
                 self._deliver()
             self._end(EngineError(f"{self.name} was closed"))
         except BaseException as error:  # whatever it was, nobody may wait for ever
             self._end(EngineError(f"{self.name} died: {type(error).__name__}: {error}".splitlines()[0]), error)
 
     def _has_work(self) -> bool:
-        if self.paused or self.batch.params is None:
+        if self.paused or self.batch.version < 0:
             return False
-        waiting = self._interrupted.ready() or (not self._draining and self._line.ready())
+        waiting = self._interrupted.ready() or (not self._held() and self._line.ready())
         return bool(self.batch.running or waiting)
 
     def _turn(self) -> None:
         version, free = self.batch.version, self.batch.slots - self.batch.running
         jobs = self._interrupted.take(free, version)
-        if not self._draining:
+        if not self._held():
             jobs += self._line.take(free - len(jobs), version)
         self.batch.admit(jobs)
         if self.batch.running:
             for job, reason in self.batch.step():
                 self._finish(job, reason)
-        if self._draining and not self._started():
+
+    def _held(self) -> bool:
+        """Whether those who wait go on waiting, until the running ones have ended."""
+        return bool(self._draining or self._updates)
+
+    def _end_drains(self) -> None:
+        if not self._held() or self._started():
+            return
+        updates, self._updates = self._updates, []
+        for call, swap in updates:
+            self._answer(call, swap)
+        if self._draining:
             self.paused = True
             self._release_drains()
 
@@ -198,6 +221,8 @@ class Worker:
             self._send(call.loop, call.future, None, None)
 
     def _score(self, token_ids: np.ndarray) -> np.ndarray:
+        if self.paused:
+            self._interrupted.push(self.batch.evict())  # so that nothing is sampled for them meanwhile
         start = time.perf_counter()
         scores = self.batch.score(token_ids)
         self.busy_seconds += time.perf_counter() - start
@@ -244,7 +269,8 @@ class Worker:
         failure.__cause__ = cause
         with self._inbox_lock:
             self._failure = failure
-        waiters: list[Call | Job] = [*self._draining, *(call for call, _ in self._scores), *self._jobs.values()]
+        waiting = [call for call, _ in (*self._scores, *self._updates)]
+        waiters: list[Call | Job] = [*self._draining, *waiting, *self._jobs.values()]
         while not self._inbox.empty():
             waiters.append(self._inbox.get())
         for waiter in waiters:
@@ -253,6 +279,8 @@ class Worker:
             self._send(waiter.loop, waiter.future, None, error)
         self._jobs.clear()
         self._deliver()
+        with contextlib.suppress(Exception):  # it is of no more use; whoever asks is told why it ended
+            self.batch.close()
 
 
 def _settle(outcomes: list[_Outcome]) -> None:

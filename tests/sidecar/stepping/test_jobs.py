@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rljax.sampler.requests import Job, end_of_text
 from sidecar.protocol import GenerateRequest, SamplingParams
+from sidecar.stepping.jobs import Job, end_of_text
 
 
 class Bytes:

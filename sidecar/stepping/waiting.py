@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable
 
-from rljax.sampler.requests import Job
+from sidecar.stepping.jobs import Job
 
 
 class WaitingLine:

@@ -10,7 +10,10 @@ import collections
 import os
 import signal
 
-NAMES = ("claim", "generate", "store", "lease", "train", "publish", "announce", "load", "checkpoint", "validate")
+NAMES = (
+    *("claim", "generate", "store", "lease", "train", "publish", "announce", "load", "checkpoint", "validate"),
+    *("engine_generate", "engine_update_weights", "engine_score"),  # in the engine's own process
+)
 
 _hits: collections.Counter[str] = collections.Counter()
 

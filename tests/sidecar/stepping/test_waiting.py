@@ -1,8 +1,8 @@
 from __future__ import annotations
 
-from rljax.sampler.requests import Job
-from rljax.sampler.waiting import WaitingLine
 from sidecar.protocol import GenerateRequest, SamplingParams
+from sidecar.stepping.jobs import Job
+from sidecar.stepping.waiting import WaitingLine
 
 
 def job(order: int, priority: int = 0, min_version: int = 0) -> Job:

@@ -1,0 +1,38 @@
+"""The embedded engine in a process of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rljax.models.hf_files import load_architecture
+from rljax.models.tokenizer import load_tokenizer
+from rljax.sampler.engine import EmbeddedEngine
+from sidecar.protocol import UpdatePolicy
+from sidecar.versions import RECEIVERS
+
+
+def open_engine(
+    *,
+    name: str,
+    model: str,
+    slots: int,
+    max_length: int,
+    decode_steps: int,
+    dtype: str,
+    policy: str,
+    sync_method: str,
+) -> EmbeddedEngine:
+    """Opens it on this process's first device; ``model`` is the directory of the policy. For the rest see
+    `EmbeddedEngine`.
+    """
+    return EmbeddedEngine(
+        load_architecture(Path(model)),
+        slots=slots,
+        max_length=max_length,
+        decode_steps=decode_steps,
+        dtype={"fp32": "float32", "bf16": "bfloat16"}[dtype],
+        tokenizer=load_tokenizer(model),
+        name=name,
+        receive=RECEIVERS[sync_method],
+        policy=UpdatePolicy(policy),
+    )

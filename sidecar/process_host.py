@@ -1,0 +1,83 @@
+"""The process of one engine: ``python -m sidecar.process_host FD``, started by `sidecar.process_house`.
+
+It ends with its parent: the socket that it speaks through is closed then, and it takes its whole process group along,
+in which vLLM may have started workers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import os
+import signal
+import socket
+import sys
+from typing import Any
+
+from sidecar.failpoints import failpoint
+from sidecar.hosting import EngineSpec
+from sidecar.problems import one_line
+from sidecar.protocol import Engine, EngineError, RequestError, WeightUpdateError
+from sidecar.wire import receive, send
+
+
+async def serve(sock: socket.socket) -> None:
+    """Opens the engine that the first message describes, and answers calls until the other end is gone."""
+    reader, writer = await asyncio.open_unix_connection(sock=sock)
+    spec: EngineSpec = await receive(reader)
+    opening = asyncio.ensure_future(asyncio.to_thread(spec.open))
+    first = asyncio.ensure_future(receive(reader))
+    await asyncio.wait([opening, first], return_when=asyncio.FIRST_COMPLETED)
+    if first.done():  # nobody calls before the answer: the parent is gone
+        return
+    try:
+        engine = opening.result()
+    except Exception as error:
+        send(writer, (0, False, EngineError(one_line(spec.name, error))))
+        await writer.drain()
+        return
+    send(writer, (0, True, os.getpid()))
+    calls: dict[int, asyncio.Task[None]] = {}
+    incoming = first
+    while True:
+        number, method, arguments = await incoming
+        if method == "cancel":
+            if (task := calls.get(number)) is not None:
+                task.cancel()
+        else:
+            task = asyncio.ensure_future(_answer(engine, writer, number, method, arguments))
+            calls[number] = task
+            task.add_done_callback(functools.partial(_forget, calls, number))
+        incoming = asyncio.ensure_future(receive(reader))
+
+
+def _forget(calls: dict[int, asyncio.Task[None]], number: int, _: object) -> None:
+    calls.pop(number, None)
+
+
+async def _answer(engine: Engine, writer: asyncio.StreamWriter, number: int, method: str, arguments: tuple) -> None:
+    failpoint(f"engine_{method}")
+    value: Any
+    try:
+        value, good = await getattr(engine, method)(*arguments), True
+    except (RequestError, WeightUpdateError, EngineError) as error:
+        value, good = error, False
+    except asyncio.CancelledError:
+        value, good = EngineError("cancelled"), False
+    except Exception as error:
+        value, good = EngineError(f"{type(error).__name__}: {error}".splitlines()[0]), False
+    send(writer, (number, good, value))
+
+
+def main() -> None:
+    """Serves the socket of the number that is the only argument."""
+    sock = socket.socket(fileno=int(sys.argv[1]))
+    with contextlib.suppress(EOFError):
+        asyncio.run(serve(sock))
+    sys.stdout.flush()
+    os.killpg(os.getpgrp(), signal.SIGKILL)  # threads in computations, vLLM's workers: nothing is left behind
+
+
+if __name__ == "__main__":
+    main()

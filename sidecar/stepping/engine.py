@@ -1,0 +1,200 @@
+"""The protocol's engine around a `Batch`: checks what comes in, and speaks to the thread that steps."""
+
+from __future__ import annotations
+
+import abc
+import asyncio
+import functools
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from sidecar.checks import check_request, check_tokens
+from sidecar.protocol import (
+    Completion,
+    EngineError,
+    EngineStatus,
+    GenerateRequest,
+    PauseMode,
+    RequestError,
+    UpdatePolicy,
+    WeightUpdate,
+    WeightUpdateError,
+)
+from sidecar.stepping.batch import Batch
+from sidecar.stepping.jobs import Job
+from sidecar.stepping.worker import Call, Worker
+from sidecar.versions import PublishedVersion, Receiver, VersionError, check_identity
+
+CLOSE_SECONDS = 120.0
+"""Seconds that `close` waits for the step, or the compilation, that the engine is in."""
+
+
+class SteppedEngine(abc.ABC):
+    """Continuous batching in a thread of its own. Implements `sidecar.protocol.Engine`.
+
+    It has no weights until the first `update_weights`; requests wait for them. Waits end with their cause, with
+    `abort`, or with `close`; limits of time are the caller's.
+    """
+
+    def __init__(
+        self,
+        batch: Batch,
+        *,
+        name: str,
+        max_length: int,
+        vocab_size: int,
+        has_tokenizer: bool,
+        receive: Receiver,
+        policy: UpdatePolicy = UpdatePolicy.IN_FLIGHT,
+    ) -> None:
+        """Starts the thread.
+
+        Args:
+            batch: what steps.
+            name: stands in errors.
+            max_length: longest prompt and response together, in tokens.
+            vocab_size: token ids are below it.
+            has_tokenizer: whether the batch can look for stop strings.
+            receive: reads the versions that `update_weights` names.
+            policy: what an update does to the requests in flight.
+        """
+        self.name = name
+        self._max_length = max_length
+        self._vocab_size = vocab_size
+        self._has_tokenizer = has_tokenizer
+        self._receive = receive
+        self._policy = policy
+        self._update_lock = threading.Lock()
+        self._worker = Worker(batch, name)
+
+    @abc.abstractmethod
+    def _place(self, published: PublishedVersion) -> Any:
+        """Checks a version against the model and brings it where `Batch.load` takes it. Beside generation.
+
+        Raises:
+            ValueError, OSError, RuntimeError: it is none for this model, or there is no room for it.
+        """
+
+    def _details(self) -> Mapping[str, float]:
+        """Gauges of this kind of engine."""
+        return {}
+
+    async def generate(self, request: GenerateRequest) -> Completion:
+        """See `Engine.generate`."""
+        self._check(request)
+        loop = asyncio.get_running_loop()
+        job = Job(request, 0, loop, loop.create_future())
+        self._worker.submit(Call(functools.partial(self._worker.add, job=job), loop, job.future))
+        try:
+            return await job.future
+        except asyncio.CancelledError:
+            self._withdraw(job)
+            raise
+
+    async def abort(self, request_ids: Sequence[str]) -> None:
+        """See `Engine.abort`."""
+        ids = list(request_ids)
+        await self._worker.call(lambda _: self._worker.abort(ids))
+
+    async def score(self, token_ids: np.ndarray) -> np.ndarray:
+        """See `Engine.score`.
+
+        Raises:
+            RequestError: there are no tokens, too many, or some beyond the vocabulary.
+            EngineError: the engine died or was closed.
+        """
+        tokens = check_tokens("score", token_ids, self._max_length, self._vocab_size)
+        return await self._worker.call(functools.partial(self._worker.score, token_ids=tokens))
+
+    async def update_weights(self, update: WeightUpdate) -> None:
+        """See `Engine.update_weights`. Generation goes on while the version is read, checked and placed.
+
+        Raises:
+            WeightUpdateError: nothing changed; the engine keeps its version.
+            EngineError: the engine died or was closed.
+        """
+        loop = asyncio.get_running_loop()
+        swapped = loop.create_future()
+        await asyncio.to_thread(self._load_and_swap, update, loop, swapped)
+        await swapped
+
+    async def pause(self, mode: PauseMode) -> None:
+        """See `Engine.pause`. ``abort`` also ends the requests that wait, with no tokens."""
+        await self._worker.call(functools.partial(self._worker.pause, mode=mode))
+
+    async def resume(self) -> None:
+        """See `Engine.resume`."""
+        await self._worker.call(lambda _: self._worker.resume())
+
+    async def status(self) -> EngineStatus:
+        """See `Engine.status`."""
+        worker, batch = self._worker, self._worker.batch
+        running = batch.running
+        return EngineStatus(
+            version=batch.version,
+            lineage=worker.lineage,
+            running=running,
+            waiting=max(0, worker.in_flight - running),
+            slots=batch.slots,
+            paused=worker.paused,
+            busy_seconds=worker.busy_seconds,
+            tokens=batch.tokens_sampled,
+            details={"updates": float(worker.updates), **self._details()},
+        )
+
+    async def close(self) -> None:
+        """See `Engine.close`. Closing twice, or a dead engine, is no error.
+
+        Raises:
+            EngineError: the thread did not end within `CLOSE_SECONDS`.
+        """
+        try:
+            async with asyncio.timeout(CLOSE_SECONDS):
+                await self._worker.call(self._worker.close)
+        except EngineError:
+            pass
+        except TimeoutError:
+            raise EngineError(
+                f"{self.name} did not end within {CLOSE_SECONDS:.0f} s; it hangs in a computation"
+            ) from None
+        await asyncio.to_thread(self._worker.thread.join, CLOSE_SECONDS)
+
+    def _check(self, request: GenerateRequest) -> None:
+        check_request(request, self._max_length, self._vocab_size)
+        if request.sampling.stop_strings and not self._has_tokenizer:
+            raise RequestError(f"request {request.id}: stop strings need a tokenizer, and {self.name} was given none")
+
+    def _withdraw(self, job: Job) -> None:
+        try:
+            self._worker.submit(Call(lambda _: self._worker.forget(job), job.loop, job.loop.create_future()))
+        except EngineError:
+            return  # it ended, and the request with it
+
+    def _load_and_swap(
+        self, update: WeightUpdate, loop: asyncio.AbstractEventLoop, swapped: asyncio.Future[None]
+    ) -> None:
+        # one update at a time, so that they take effect in the order in which they were read
+        with self._update_lock:
+            weights = self._load(update)
+            swap = functools.partial(
+                self._worker.update,
+                weights=weights,
+                version=update.version,
+                lineage=update.lineage,
+                policy=self._policy,
+            )
+            self._worker.submit(Call(swap, loop, swapped))
+
+    def _load(self, update: WeightUpdate) -> Any:
+        try:
+            published = self._receive(update.path)
+            check_identity(published, update.path, update.version, update.lineage)
+            return self._place(published)
+        except (VersionError, ValueError, OSError, MemoryError, RuntimeError) as error:
+            raise WeightUpdateError(
+                f"{self.name} did not load version {update.version} of lineage {update.lineage} and keeps version "
+                f"{self._worker.batch.version}: {str(error).splitlines()[0] if str(error) else type(error).__name__}"
+            ) from error

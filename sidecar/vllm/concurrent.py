@@ -1,0 +1,284 @@
+"""vLLM's own concurrent engine, ``AsyncLLM``, whose core runs in processes of its own: the body for accelerators.
+
+It lives on an event loop in a thread, so that every method may be called from any loop, as the protocol says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
+
+import numpy as np
+from vllm.engine.arg_utils import AsyncEngineArgs
+from vllm.v1.engine.async_llm import AsyncLLM
+from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
+
+from sidecar.checks import check_request, check_tokens
+from sidecar.protocol import (
+    Completion,
+    EngineError,
+    EngineStatus,
+    GenerateRequest,
+    PauseMode,
+    UpdatePolicy,
+    WeightUpdate,
+    WeightUpdateError,
+)
+from sidecar.stepping.jobs import Job, end_of_text
+from sidecar.vllm.sampling import continuation, probe, sampled_logprobs, scores
+from sidecar.vllm.settings import VllmSettings
+from sidecar.vllm.tokenizer import LazyTokenizer
+
+PAUSES: dict[PauseMode, Literal["abort", "wait", "keep"]] = {
+    PauseMode.KEEP: "keep",
+    PauseMode.WAIT: "wait",
+    PauseMode.ABORT: "abort",
+}
+"""Our pause modes in vLLM's words."""
+LOOK_SECONDS = 0.02
+"""Seconds between looks whether vLLM's workers have read a version: they answer calls, and call nobody."""
+T = TypeVar("T")
+
+
+@dataclass(eq=False)
+class _Running:
+    """A request; vLLM knows it by ``name``, which is empty until it was handed over."""
+
+    job: Job
+    name: str = ""
+    aborted: bool = False
+
+
+class ConcurrentVllm:
+    """``AsyncLLM`` behind the protocol. Implements `sidecar.protocol.Engine`."""
+
+    def __init__(self, settings: VllmSettings, name: str) -> None:
+        """Starts vLLM and waits for it.
+
+        Raises:
+            Exception: whatever vLLM raises when it cannot start.
+        """
+        self.name = name
+        self._settings = settings
+        self._tokenizer = LazyTokenizer(settings.model)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
+        self._thread.start()
+        self._engine = asyncio.run_coroutine_threadsafe(self._open(), self._loop).result()
+        self._vocab_size = self._engine.model_config.get_vocab_size()
+        self._requests: dict[str, _Running] = {}
+        self._version, self._lineage, self._paused, self._closed = -1, -1, False, False
+        self._may_start = asyncio.Condition()
+        self._updating = asyncio.Lock()
+        self._serial = 0
+        self._tokens, self._updates = 0, 0
+        self._busy, self._busy_since = 0.0, 0.0
+
+    async def generate(self, request: GenerateRequest) -> Completion:
+        """See `Engine.generate`."""
+        check_request(request, self._settings.max_length, self._vocab_size)
+        return await self._on_loop(self._generate(request))
+
+    async def abort(self, request_ids: Sequence[str]) -> None:
+        """See `Engine.abort`."""
+        await self._on_loop(self._abort([r for r in map(self._requests.get, request_ids) if r is not None]))
+
+    async def score(self, token_ids: np.ndarray) -> np.ndarray:
+        """See `Engine.score`. While the engine is paused it waits."""
+        tokens = check_tokens("score", token_ids, self._settings.max_length, self._vocab_size)
+        return await self._on_loop(self._score(tokens))
+
+    async def update_weights(self, update: WeightUpdate) -> None:
+        """See `Engine.update_weights`. Generation goes on while the workers read and check the version.
+
+        Raises:
+            WeightUpdateError: nothing changed; the engine keeps its version.
+            EngineError: it failed in the middle of loading, and is dead now.
+        """
+        await self._on_loop(self._update(update))
+
+    async def pause(self, mode: PauseMode) -> None:
+        """See `Engine.pause`."""
+        await self._on_loop(self._pause(mode))
+
+    async def resume(self) -> None:
+        """See `Engine.resume`."""
+        await self._on_loop(self._resume())
+
+    async def status(self) -> EngineStatus:
+        """See `Engine.status`. What is more than ``slots`` waits inside vLLM."""
+        if self._closed or self._engine.errored:
+            raise EngineError(f"{self.name} is {'closed' if self._closed else 'dead'}")
+        running = sum(1 for r in self._requests.values() if r.name)
+        slots = self._settings.slots
+        busy = self._busy + (time.perf_counter() - self._busy_since if running else 0.0)
+        return EngineStatus(
+            version=self._version,
+            lineage=self._lineage,
+            running=min(running, slots),
+            waiting=len(self._requests) - min(running, slots),
+            slots=slots,
+            paused=self._paused,
+            busy_seconds=busy,
+            tokens=self._tokens,
+            details={"updates": float(self._updates)},
+        )
+
+    async def close(self) -> None:
+        """See `Engine.close`."""
+        if self._closed:
+            return
+        self._closed = True
+        await asyncio.to_thread(self._engine.shutdown)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+
+    async def _open(self) -> AsyncLLM:
+        return AsyncLLM.from_engine_args(AsyncEngineArgs(**self._settings.arguments()))
+
+    async def _on_loop(self, work: Coroutine[Any, Any, T]) -> T:
+        if self._closed:
+            work.close()
+            raise EngineError(f"{self.name} was closed")
+        try:
+            return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
+        except (EngineDeadError, EngineGenerateError) as error:
+            raise EngineError(f"{self.name} died: {str(error).splitlines()[0]}") from error
+
+    # What follows runs on the loop of vLLM.
+
+    async def _generate(self, request: GenerateRequest) -> Completion:
+        loop = asyncio.get_running_loop()
+        running = _Running(Job(request, 0, loop, loop.create_future()))
+        self._requests[request.id] = running
+        try:
+            return running.job.completion(await self._run(running))
+        finally:
+            if self._requests.get(request.id) is running:
+                del self._requests[request.id]
+            self._mark_idle()
+
+    async def _run(self, running: _Running) -> str:
+        """Samples to the end of the request; returns why it ended."""
+        job = running.job
+        async with self._may_start:
+            await self._may_start.wait_for(
+                lambda: running.aborted or (not self._paused and self._version >= job.request.min_version)
+            )
+        if running.aborted:
+            return "abort"
+        self._serial += 1
+        if not any(r.name for r in self._requests.values()):
+            self._busy_since = time.perf_counter()
+        running.name = str(self._serial)
+        stops = job.request.sampling.stop_strings
+        prompt, params = continuation(job, stepwise=bool(stops))
+        tokens: list[int] = []
+        logprobs: list[float] = []
+        end: int | None = None
+        async for output in self._engine.generate(prompt, params, running.name):
+            sampled = output.outputs[0]
+            old = len(tokens)
+            tokens += sampled.token_ids
+            logprobs += sampled_logprobs(sampled.logprobs)
+            if stops and end is None and len(tokens) > old:
+                resumed = job.resumed()
+                end = end_of_text(resumed + tokens, len(resumed) + old, stops, self._tokenizer)
+                if end is not None:
+                    end -= len(resumed)
+                    await self._engine.abort(running.name)  # its last output follows, with the versions
+            if output.finished:
+                self._take(job, tokens[:end], logprobs[:end], sampled.weight_versions)
+                return "stop" if end is not None else str(sampled.finish_reason)
+        raise EngineError(f"{self.name}: request {job.request.id} was left without an end")
+
+    def _take(self, job: Job, tokens: list[int], logprobs: list[float], spans: Any) -> None:
+        self._tokens += len(tokens)
+        for span in spans or ():
+            part = slice(span.start, min(span.end, len(tokens)))
+            job.extend(tokens[part], logprobs[part], int(span.version))
+
+    def _mark_idle(self) -> None:
+        if self._busy_since and not any(r.name for r in self._requests.values()):
+            self._busy += time.perf_counter() - self._busy_since
+            self._busy_since = 0.0
+
+    async def _abort(self, chosen: Sequence[_Running]) -> None:
+        for running in chosen:
+            running.aborted = True
+        await self._engine.abort([running.name for running in chosen if running.name])
+        async with self._may_start:
+            self._may_start.notify_all()
+
+    async def _score(self, tokens: np.ndarray) -> np.ndarray:
+        async with self._may_start:
+            await self._may_start.wait_for(lambda: not self._paused and self._version >= 0)
+        self._serial += 1
+        prompt, params = probe(tokens)
+        async for output in self._engine.generate(prompt, params, str(self._serial)):
+            if output.finished:
+                return scores(output.prompt_logprobs)
+        raise EngineError(f"{self.name}: scoring was ended from outside")
+
+    async def _pause(self, mode: PauseMode) -> None:
+        self._paused = True
+        if mode is PauseMode.ABORT:
+            await self._abort(list(self._requests.values()))
+        await self._engine.pause_generation(mode=PAUSES[mode], clear_cache=False)
+
+    async def _resume(self) -> None:
+        self._paused = False
+        await self._engine.resume_generation()
+        async with self._may_start:
+            self._may_start.notify_all()
+
+    async def _update(self, update: WeightUpdate) -> None:
+        async with self._updating:
+            await self._prepare(update)
+            try:
+                await self._load(update)
+            except BaseException:
+                self._closed = True  # its weights may be of two versions: it must not sample any more
+                self._engine.shutdown()
+                raise
+
+    async def _prepare(self, update: WeightUpdate) -> None:
+        arguments = (update.path, update.version, update.lineage, self._settings.sync_method)
+        await self._engine.collective_rpc("prepare_version", args=arguments)
+        while True:
+            results = await self._engine.collective_rpc("prepared_version")
+            if None not in results:
+                break
+            await asyncio.sleep(LOOK_SECONDS)
+        if wrong := next((result for result in results if result), None):
+            raise WeightUpdateError(
+                f"{self.name} did not load version {update.version} of lineage {update.lineage} and keeps version "
+                f"{self._version}: {wrong}"
+            )
+
+    async def _load(self, update: WeightUpdate) -> None:
+        policy, was_paused = self._settings.policy, self._paused
+        if policy is UpdatePolicy.ABORT:
+            await self._abort([running for running in self._requests.values() if running.name])
+        self._paused = True  # nobody may start meanwhile
+        mode = PauseMode.WAIT if policy is UpdatePolicy.DRAIN and not was_paused else PauseMode.KEEP
+        await self._engine.pause_generation(mode=PAUSES[mode], clear_cache=True)
+        await self._engine.collective_rpc("load_prepared")
+        await self._engine.update_weight_version(str(update.version))
+        self._version, self._lineage = update.version, update.lineage
+        self._updates += 1
+        self._paused = was_paused
+        if not was_paused:
+            await self._resume()
+
+
+def open_engine(*, name: str, settings: Mapping[str, Any]) -> ConcurrentVllm:
+    """Starts ``AsyncLLM``.
+
+    Raises:
+        Exception: whatever vLLM raises when it cannot start.
+    """
+    return ConcurrentVllm(VllmSettings(**settings), name)

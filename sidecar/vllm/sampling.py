@@ -1,0 +1,67 @@
+"""Our requests in vLLM's words, and its answers in ours."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from vllm import SamplingParams
+from vllm.inputs import TokensPrompt
+from vllm.sampling_params import RequestOutputKind
+
+from sidecar.stepping.jobs import Job
+
+
+def continuation(job: Job, *, stepwise: bool) -> tuple[TokensPrompt, SamplingParams]:
+    """Prompt and parameters of a request, or of what is left of it. Stop strings are ours to find.
+
+    ``stepwise`` asks for the tokens as they are sampled, instead of all of them at the end.
+    """
+    sampling = job.request.sampling
+    params = SamplingParams(
+        temperature=sampling.temperature,
+        top_p=sampling.top_p if sampling.temperature else 1.0,
+        top_k=sampling.top_k if sampling.temperature else 0,
+        max_tokens=job.budget,
+        stop_token_ids=list(sampling.stop_token_ids),
+        seed=_seed(job),
+        logprobs=0,
+        flat_logprobs=True,
+        ignore_eos=True,  # what ends a request is what it says, nothing that the model's directory adds
+        detokenize=False,
+        output_kind=RequestOutputKind.DELTA if stepwise else RequestOutputKind.FINAL_ONLY,
+    )
+    return TokensPrompt(prompt_token_ids=job.sequence().tolist()), params
+
+
+def _seed(job: Job) -> int:
+    """The request's own, or one derived from it where tokens were sampled before: no random number is used twice."""
+    seed = job.request.sampling.seed & (2**63 - 1)
+    if not job.tokens:
+        return seed
+    return int(np.random.SeedSequence([seed, len(job.tokens)]).generate_state(1, np.uint64)[0] >> 1)
+
+
+def probe(token_ids: np.ndarray) -> tuple[TokensPrompt, SamplingParams]:
+    """Prompt and parameters that have vLLM score given tokens."""
+    params = SamplingParams(
+        temperature=0.0,
+        max_tokens=1,
+        prompt_logprobs=0,
+        flat_logprobs=True,
+        ignore_eos=True,
+        detokenize=False,
+        output_kind=RequestOutputKind.FINAL_ONLY,
+    )
+    return TokensPrompt(prompt_token_ids=token_ids.tolist()), params
+
+
+def scores(prompt_logprobs: Any) -> np.ndarray:
+    """Float32 ``[n - 1]``: what `probe` has brought; the first position of a prompt has no score."""
+    starts = prompt_logprobs.start_indices[1:]  # the token itself comes first at its position, the likeliest after it
+    return np.asarray([prompt_logprobs.logprobs[start] for start in starts], np.float32)
+
+
+def sampled_logprobs(logprobs: Any) -> list[float]:
+    """Log-probability of each sampled token of a delta."""
+    return [logprobs.logprobs[start] for start in logprobs.start_indices]

@@ -1,0 +1,97 @@
+"""What a vLLM engine is started with, in plain data that any process may hold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from sidecar.protocol import UpdatePolicy
+
+DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
+"""Config name of a dtype to vLLM's."""
+LOADER = "sidecar.vllm.weights.WeightLoader"
+"""What vLLM mixes into its workers."""
+
+
+@dataclass(frozen=True, slots=True)
+class VllmSettings:
+    """How an engine is built. Weights are dummies until the first version: the run decides them, not the directory.
+
+    Attributes:
+        model: directory with ``config.json`` and tokenizer, as Hugging Face writes it.
+        max_length: longest prompt and response together, in tokens.
+        slots: requests that run at once.
+        dtype: ``fp32`` or ``bf16``, of computation and KV cache.
+        tensor_parallel_size: devices that one engine spans.
+        gpu_memory_utilization: fraction of a GPU's memory for weights and KV cache.
+        kv_cache_bytes: memory of the KV cache; None lets vLLM take what `gpu_memory_utilization` leaves.
+        enforce_eager: no CUDA graphs and no compilation.
+        enable_prefix_caching: requests with a common prefix share its KV.
+        load_format: of the weights that it starts with.
+        block_size: tokens in a block of the KV cache; None for vLLM's choice.
+        seed: of requests that bring none; all of ours do.
+        policy: what an update does to the requests in flight.
+        sync_method: channel of the versions, a name in `sidecar.versions.RECEIVERS`.
+        engine_args: further arguments of vLLM's ``EngineArgs``, by name.
+    """
+
+    model: str
+    max_length: int
+    slots: int
+    dtype: str = "bf16"
+    tensor_parallel_size: int = 1
+    gpu_memory_utilization: float = 0.9
+    kv_cache_bytes: int | None = None
+    enforce_eager: bool = False
+    enable_prefix_caching: bool = True
+    load_format: str = "dummy"
+    block_size: int | None = None
+    seed: int = 0
+    policy: UpdatePolicy = UpdatePolicy.IN_FLIGHT
+    sync_method: str = "checkpoint"
+    engine_args: Mapping[str, Any] = field(default_factory=dict)
+
+    def arguments(self) -> dict[str, Any]:
+        """Arguments of ``EngineArgs``."""
+        ours: dict[str, Any] = {
+            "model": self.model,
+            "max_model_len": self.max_length + 1,  # scoring a sequence of that length samples one token more
+            "max_num_seqs": self.slots,
+            "dtype": DTYPES[self.dtype],
+            "tensor_parallel_size": self.tensor_parallel_size,
+            "gpu_memory_utilization": self.gpu_memory_utilization,
+            "kv_cache_memory_bytes": self.kv_cache_bytes,
+            "enforce_eager": self.enforce_eager,
+            "enable_prefix_caching": self.enable_prefix_caching,
+            "load_format": self.load_format,
+            "block_size": self.block_size,
+            "seed": self.seed,
+            "skip_tokenizer_init": True,
+            "generation_config": "vllm",  # what the model's directory says of sampling is not what the run says
+            "logprobs_mode": "processed_logprobs",
+            "worker_extension_cls": LOADER,
+            "disable_log_stats": True,
+        }
+        return {**ours, **self.engine_args}
+
+
+def environment(*, cpu_threads: int | None = None, multiprocessing: bool) -> dict[str, str]:
+    """Variables of an engine's process, to be set before vLLM is imported.
+
+    Args:
+        cpu_threads: OpenMP threads of an engine on the CPU; None for an accelerator.
+        multiprocessing: whether vLLM runs its core in a process of its own.
+    """
+    variables = {
+        "HF_HUB_OFFLINE": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_ENABLE_V1_MULTIPROCESSING": str(int(multiprocessing)),
+        "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
+        "TOKENIZERS_PARALLELISM": "false",
+    }
+    if cpu_threads is not None:
+        # Threads that vLLM pins by itself would all sit on the same cores as those of the other engines.
+        variables |= {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": str(cpu_threads)}
+        variables |= {"TORCH_COMPILE_DISABLE": "1"}
+    return variables

@@ -25,6 +25,7 @@ import numpy as np
 from bench.paired import print_machine, print_table
 from rljax.ledger import audit, leases, processes, versions
 from rljax.ledger.database import Database, RunSpec
+from rljax.ledger.sqlite import SqliteFile
 from rljax.observe.trace import NullTrace
 from rljax.rollout.deadlines import PausableDeadlines
 from rljax.rollout.explorer import Explorer, ValidationPlan
@@ -181,7 +182,7 @@ async def learn(db: Database) -> None:
 def measure(in_flight: int, trajectories: int, profile: cProfile.Profile | None) -> list[object]:
     """One run; returns its row of the table."""
     with tempfile.TemporaryDirectory(prefix="bench-scheduler-") as name:
-        db = Database(Path(name) / "ledger.db", run_spec(in_flight, trajectories))
+        db = Database(SqliteFile(Path(name) / "ledger.db"), run_spec(in_flight, trajectories))
         engine = InstantEngine()
         explorer = make_explorer(db, engine, Path(name))
 

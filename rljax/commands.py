@@ -91,11 +91,13 @@ def replay(config: Config) -> int:
 def audit(config: Config) -> int:
     """Mode audit: the ledger's balance."""
     from rljax.ledger.audit import audit as audited
+    from rljax.ledger.backend import backend_of
     from rljax.ledger.database import Database
     from rljax.pipeline.run_dir import RunDir
 
     run = RunDir.existing(config)
-    report = audited(Database(run.ledger, None))
+    report = audited(Database(backend_of(config, run.root), None))
+    run.root.mkdir(parents=True, exist_ok=True)
     (run.root / "audit.json").write_text(json.dumps(report, indent=1) + "\n")
     print(_audit_line(report))
     for problem in report["problems"]:

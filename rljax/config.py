@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from rljax import config_checks
@@ -226,6 +227,10 @@ class Config:
     checkpoint: str = key("latest", "evaluate and export: latest | all | initial | batches seen; replay: where from")
     launcher: str = key("local", "who starts the parts", choices=("local",))
     run_dir: str | None = key(None, "everything the run leaves behind; None: runs/<name of the config>")
+    ledger: str | None = key(
+        None, "URL of the ledger: postgresql://user:password@host:5432/database | sqlite:///FILE; None: in run_dir"
+    )
+    ledger_schema: str | None = key(None, "schema of this run in a PostgreSQL ledger; None: the last part of run_dir")
     seed: int = key(0, "seed of everything", low=0, high=2**31 - 1)
     async_generation_ratio: float = key(1.0, "α: batches generated ahead of the learner; 0 is synchronous", low=0)
     max_staleness: int | None = key(None, "S, in steps; None: ⌈α⌉ + sync_interval − 1, the least possible", low=0)
@@ -264,6 +269,11 @@ class Config:
         """S: no trained token is staler than this many steps (promise P1)."""
         least = math.ceil(self.async_generation_ratio) + self.sync_interval - 1
         return least if self.max_staleness is None else self.max_staleness
+
+    @property
+    def resolved_ledger_schema(self) -> str:
+        """Schema of this run in a PostgreSQL ledger."""
+        return self.ledger_schema or Path(self.run_dir or "runs/unnamed").absolute().name
 
     @property
     def row_tokens(self) -> int:

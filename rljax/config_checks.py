@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from rljax.config import Config
 
 _REGISTERED = re.compile(r"""\.register\(\s*["']([^"']+)["']""")
+_PLACES = {"postgresql": "database", "sqlite": "file"}
 _CONTEXTS = {"smollm2-135m": 8192}
 _DEVICES = re.compile(r"^(auto|(cpu|gpu|tpu)(:\d+(-\d+)?(,\d+(-\d+)?)*)?)$")
 
@@ -55,6 +56,7 @@ def check_config(config: Config) -> None:
     """
     for path, value, metadata in walk(config):
         _check_bounds(path, value, metadata)
+    _check_ledger(config)
     _check_batch(config)
     _check_sampling(config)
     _check_devices(config)
@@ -77,6 +79,36 @@ def _check_bounds(path: str, value: Any, metadata: Mapping[str, Any]) -> None:
         raise ConfigError(f"{path}={value}: must be {'above' if metadata.get('low_open') else 'at least'} {low}")
     if high is not None and value > high:
         raise ConfigError(f"{path}={value}: must be at most {high}")
+
+
+def _check_ledger(config: Config) -> None:
+    """No message repeats the URL: it may hold a password."""
+    if config.ledger is None:
+        return
+    from sqlalchemy import make_url
+    from sqlalchemy.exc import ArgumentError
+
+    forms = "write postgresql://user:password@host:5432/database, or sqlite:///FILE"
+    try:
+        url = make_url(config.ledger)
+    except (ArgumentError, ValueError):
+        raise ConfigError(f"ledger: no URL; {forms}") from None
+    if url.drivername not in ("postgresql", "sqlite"):
+        raise ConfigError(f"ledger={url.drivername}://…: not a database that a ledger can be kept in; {forms}")
+    if url.database in (None, "", ":memory:"):
+        raise ConfigError(f"ledger={url.drivername}://…: names no {_PLACES[url.drivername]}; {forms}")
+    if url.drivername == "sqlite":
+        return
+    try:
+        import psycopg  # noqa: F401
+    except ImportError:
+        raise ConfigError("ledger=postgresql://…: needs psycopg 3; pip install 'rljax[postgres]'") from None
+    name = config.resolved_ledger_schema
+    if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,62}", name) or name.startswith("pg_"):
+        raise ConfigError(
+            f"ledger_schema={name!r}: PostgreSQL takes at most 63 letters, digits, '_', '-' and '.', and not 'pg_' "
+            "in front; set one (its default is the last part of run_dir)"
+        )
 
 
 def _check_batch(config: Config) -> None:

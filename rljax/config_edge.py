@@ -34,6 +34,18 @@ def as_plain(config: Any) -> dict[str, Any]:
     return {spec.name: _plain(getattr(config, spec.name)) for spec in dataclasses.fields(config)}
 
 
+def publishable(config: Config) -> dict[str, Any]:
+    """`as_plain` for files that people share: without the ledger's password."""
+    plain = as_plain(config)
+    if config.ledger is not None:
+        from sqlalchemy import make_url
+
+        url = make_url(config.ledger)
+        hidden = {name: "***" for name in url.query if "pass" in name}
+        plain["ledger"] = url.update_query_dict(hidden).render_as_string(hide_password=True)
+    return plain
+
+
 def _plain(value: Any) -> Any:
     if dataclasses.is_dataclass(value):
         return as_plain(value)

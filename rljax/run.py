@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 from rljax.algorithms.registry import check_names
 from rljax.config import Config
-from rljax.config_edge import as_plain
+from rljax.config_edge import publishable
 from rljax.launch.heartbeat import Heartbeat
 from rljax.launch.houses import HOUSES
 from rljax.launch.launcher import LAUNCHERS, Launched
@@ -163,7 +163,7 @@ class Run:
             observers = parts.enter_context(
                 LearnerObservers(config, self.run_dir.root, self.model, lambda: self._gauges())
             )
-            parts.callback(lambda: observers.finish(self.audit(), as_plain(config)))
+            parts.callback(lambda: observers.finish(self.audit(), publishable(config)))
             checkpoints = open_checkpoints(config, self.run_dir)
             parts.callback(checkpoints.wait)
             learner = build_learner(config, self.model, checkpoints, newest_checkpoint(db, checkpoints))

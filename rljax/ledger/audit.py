@@ -10,53 +10,53 @@ import json
 from collections import Counter
 from typing import Any
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import func, select
 
 from rljax.ledger import schema
 from rljax.ledger.claims import states_of
-from rljax.ledger.database import Database, run_row
+from rljax.ledger.database import Transaction, reads, run_row
 
 g, b = schema.groups.c, schema.batches.c
 OPEN = ("open", "claimed", "ready", "leased")
 
 
-def audit(db: Database) -> dict[str, Any]:
+@reads
+def audit(tx: Transaction) -> dict[str, Any]:
     """Returns the audit as plain JSON: the keys of DESIGN section 6, and ``problems``: why it does not balance."""
-    with db.read() as tx:
-        by_state = states_of(tx)
-        surviving = _surviving_batches(tx)
-        trained_in = Counter(group_id for batch in surviving.values() for group_id, _ in batch)
-        tokens: Counter[int] = Counter()
-        for step, batch in surviving.items():
-            for _, counts in batch:
-                for version, count in counts.items():
-                    tokens[step - int(version)] += count
-        report: dict[str, Any] = {
-            "claimed": sum(by_state.values()),
-            "trained": by_state.get("trained", 0),
-            "open": sum(by_state.get(state, 0) for state in OPEN),
-            "open_by_state": {state: by_state[state] for state in OPEN if by_state.get(state)},
-            "dropped": _by_reason(tx, "dropped"),
-            "filtered": _by_reason(tx, "filtered"),
-            "trained_twice": sum(1 for times in trained_in.values() if times > 1),
-            "steps": run_row(tx).trained,
-            "max_staleness": max(tokens, default=0),
-            "staleness_bound": db.spec.staleness_bound,
-            "staleness_histogram": {str(age): tokens[age] for age in sorted(tokens)},
-            "versions": _versions(tx),
-            "lineages": [dict(row._mapping) for row in tx.execute(select(schema.lineages))],
-            "retired": tx.execute(select(func.coalesce(func.sum(g.retired), 0))).scalar_one(),
-            "faults": _faults(tx),
-            "gaps": _gaps(tx),
-            "finished": bool(run_row(tx).finished),
-            "failure": run_row(tx).failure,
-        }
-        report["problems"] = _problems(tx, db, report, surviving, trained_in)
+    by_state = states_of(tx)
+    surviving = _surviving_batches(tx)
+    trained_in = Counter(group_id for batch in surviving.values() for group_id, _ in batch)
+    tokens: Counter[int] = Counter()
+    for step, batch in surviving.items():
+        for _, counts in batch:
+            for version, count in counts.items():
+                tokens[step - int(version)] += count
+    report: dict[str, Any] = {
+        "claimed": sum(by_state.values()),
+        "trained": by_state.get("trained", 0),
+        "open": sum(by_state.get(state, 0) for state in OPEN),
+        "open_by_state": {state: by_state[state] for state in OPEN if by_state.get(state)},
+        "dropped": _by_reason(tx, "dropped"),
+        "filtered": _by_reason(tx, "filtered"),
+        "trained_twice": sum(1 for times in trained_in.values() if times > 1),
+        "steps": run_row(tx).trained,
+        "max_staleness": max(tokens, default=0),
+        "staleness_bound": tx.spec.staleness_bound,
+        "staleness_histogram": {str(age): tokens[age] for age in sorted(tokens)},
+        "versions": _versions(tx),
+        "lineages": [dict(row._mapping) for row in tx.execute(select(schema.lineages).order_by(schema.lineages.c.id))],
+        "retired": tx.execute(select(func.coalesce(func.sum(g.retired), 0))).scalar_one(),
+        "faults": _faults(tx),
+        "gaps": _gaps(tx),
+        "finished": bool(run_row(tx).finished),
+        "failure": run_row(tx).failure,
+    }
+    report["problems"] = _problems(tx, report, surviving, trained_in)
     report["balanced"] = not report["problems"]
     return report
 
 
-def _surviving_batches(tx: Connection) -> dict[int, list[tuple[int, dict[str, int]]]]:
+def _surviving_batches(tx: Transaction) -> dict[int, list[tuple[int, dict[str, int]]]]:
     starts = {row.id: row.from_version for row in tx.execute(select(schema.lineages))}
     surviving: dict[int, list[tuple[int, dict[str, int]]]] = {}
     for row in tx.execute(select(schema.batches).order_by(b.lineage, b.step, b.position)):
@@ -65,28 +65,29 @@ def _surviving_batches(tx: Connection) -> dict[int, list[tuple[int, dict[str, in
     return surviving
 
 
-def _by_reason(tx: Connection, state: str) -> dict[str, int]:
+def _by_reason(tx: Transaction, state: str) -> dict[str, int]:
     query = select(g.reason, func.count().label("n")).where(g.state == state).group_by(g.reason).order_by(g.reason)
     return {row.reason: row.n for row in tx.execute(query)}
 
 
-def _versions(tx: Connection) -> dict[str, Any]:
+def _versions(tx: Transaction) -> dict[str, Any]:
     v = schema.versions.c
     rows = tx.execute(select(v.version, v.lineage, v.withdrawn).order_by(v.announced_at)).all()
     standing = [row.version for row in rows if not row.withdrawn]
     return {"announced": len(rows), "withdrawn": len(rows) - len(standing), "newest": max(standing, default=-1)}
 
 
-def _faults(tx: Connection) -> dict[str, int]:
+def _faults(tx: Transaction) -> dict[str, int]:
     kind = schema.events.c.kind
     return {row.kind: row.n for row in tx.execute(select(kind, func.count().label("n")).group_by(kind))}
 
 
-def _gaps(tx: Connection) -> dict[str, list[int]]:
+def _gaps(tx: Transaction) -> dict[str, list[int]]:
     """Positions that a taskset's cursor has passed without a row: tasks lost in silence."""
     gaps = {}
     for row in tx.execute(select(schema.tasksets)):
-        seen = {e * row.size + i for e, i in tx.execute(select(g.epoch, g.task_index).where(g.taskset == row.name))}
+        tasks = tx.execute(select(g.epoch, g.task_index).where(g.taskset == row.name))
+        seen = {task.epoch * row.size + task.task_index for task in tasks}
         missing = sorted(set(range(row.issued)) - seen)
         if missing:
             gaps[row.name] = missing[:20]
@@ -94,8 +95,7 @@ def _gaps(tx: Connection) -> dict[str, list[int]]:
 
 
 def _problems(
-    tx: Connection,
-    db: Database,
+    tx: Transaction,
     report: dict[str, Any],
     surviving: dict[int, list[tuple[int, dict[str, int]]]],
     trained_in: Counter[int],
@@ -111,9 +111,9 @@ def _problems(
         problems.append(f"{len(marked ^ set(trained_in))} groups are marked trained and in no batch, or the reverse")
     if sorted(surviving) != list(range(report["steps"])):
         problems.append(f"the surviving batches are not those of steps 0 to {report['steps'] - 1}")
-    wrong = [step for step, batch in surviving.items() if len(batch) != db.spec.batch_groups]
+    wrong = [step for step, batch in surviving.items() if len(batch) != tx.spec.batch_groups]
     if wrong:
-        problems.append(f"steps {wrong[:5]} did not train {db.spec.batch_groups} groups")
+        problems.append(f"steps {wrong[:5]} did not train {tx.spec.batch_groups} groups")
     if report["max_staleness"] > report["staleness_bound"]:
         problems.append(f"a token was {report['max_staleness']} steps stale, the bound is {report['staleness_bound']}")
     if min((int(age) for age in report["staleness_histogram"]), default=0) < 0:

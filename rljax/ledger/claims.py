@@ -11,11 +11,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Row, bindparam, delete, func, insert, select, true, update
+from sqlalchemy import Row, bindparam, delete, func, insert, select, true, update
 
 from rljax.ledger import schema
 from rljax.ledger.credit import claimable, credit
-from rljax.ledger.database import Database, RunFailedError, RunSpec, StaleWriterError, is_over, record_event, run_row
+from rljax.ledger.database import (
+    Database,
+    RunFailedError,
+    RunSpec,
+    StaleWriterError,
+    Transaction,
+    is_over,
+    reads,
+    record_event,
+    run_row,
+    storable,
+    writes,
+)
 from rljax.trajectory import Group, TaskId, encode
 
 g, a = schema.groups.c, schema.validations.c
@@ -56,57 +68,57 @@ class Claimed:
     over: bool = False
 
 
-def register_tasksets(db: Database, tasksets: Sequence[TasksetSize], explorer: str | None = None) -> None:
+@writes
+def register_tasksets(tx: Transaction, tasksets: Sequence[TasksetSize], explorer: str | None = None) -> None:
     """Makes tasksets known, or checks that they still are what the run began with; ``explorer`` is who serves them.
 
     Raises:
         StaleWriterError: a taskset of this name has another size.
     """
-    with db.transaction() as tx:
-        known = {row.name: row for row in tx.execute(select(schema.tasksets))}
-        # A set that joins later gets its share from then on; it has nothing to catch up with.
-        served = min((row.start + row.issued / row.weight for row in known.values()), default=0.0)
-        for taskset in tasksets:
-            if taskset.name not in known:
-                values = {"name": taskset.name, "size": taskset.size, "weight": taskset.weight, "issued": 0}
-                tx.execute(insert(schema.tasksets).values(**values, start=served))
-            elif known[taskset.name].size != taskset.size:
-                raise StaleWriterError(
-                    f"taskset {taskset.name}: {taskset.size} tasks, but this run began with "
-                    f"{known[taskset.name].size}; restore the data, or choose another run_dir"
-                )
-            elif known[taskset.name].weight != taskset.weight:
-                row = known[taskset.name]
-                start = row.start + row.issued / row.weight - row.issued / taskset.weight
-                where = schema.tasksets.c.name == taskset.name
-                tx.execute(update(schema.tasksets).where(where).values(weight=taskset.weight, start=start))
-        if explorer is not None:
-            served_by = update(schema.processes).where(schema.processes.c.name == explorer)
-            tx.execute(served_by.values(tasksets=json.dumps([taskset.name for taskset in tasksets])))
+    known = {row.name: row for row in tx.execute(select(schema.tasksets))}
+    # A set that joins later gets its share from then on; it has nothing to catch up with.
+    served = min((row.start + row.issued / row.weight for row in known.values()), default=0.0)
+    for taskset in tasksets:
+        if taskset.name not in known:
+            values = {"name": taskset.name, "size": taskset.size, "weight": taskset.weight, "issued": 0}
+            tx.execute(insert(schema.tasksets).values(**values, start=served))
+        elif known[taskset.name].size != taskset.size:
+            raise StaleWriterError(
+                f"taskset {taskset.name}: {taskset.size} tasks, but this run began with "
+                f"{known[taskset.name].size}; restore the data, or choose another run_dir"
+            )
+        elif known[taskset.name].weight != taskset.weight:
+            row = known[taskset.name]
+            start = row.start + row.issued / row.weight - row.issued / taskset.weight
+            where = schema.tasksets.c.name == taskset.name
+            tx.execute(update(schema.tasksets).where(where).values(weight=taskset.weight, start=start))
+    if explorer is not None:
+        served_by = update(schema.processes).where(schema.processes.c.name == explorer)
+        tx.execute(served_by.values(tasksets=json.dumps([taskset.name for taskset in tasksets])))
 
 
-def claim(db: Database, explorer: str, tasksets: Sequence[str], limit: int) -> Claimed:
+@writes
+def claim(tx: Transaction, explorer: str, tasksets: Sequence[str], limit: int) -> Claimed:
     """Claims up to ``limit`` tasks, reopened ones first, as far as the staleness credit allows.
 
     Raises:
         RunFailedError: the run has failed.
     """
-    with db.transaction() as tx:
-        row = run_row(tx)
-        if row.failure:
-            raise RunFailedError(row.failure)
-        if not is_alive(tx, explorer):
-            # Nobody would reopen its claims if it died.
-            return Claimed((), f"{explorer} is not registered, or was declared dead; it must register again")
-        room, reason = _room(tx, db.spec, row)
-        if room <= 0:
-            return Claimed((), reason, over=is_over(row, db.spec.max_steps, db.spec.total_epochs))
-        tasks = _next_tasks(tx, db.spec, tasksets, min(room, limit))
-        claims = _grant(tx, db, row, explorer, tasks)
-        return Claimed(claims, "" if claims else unserved(tx, db.spec.total_epochs) or "the tasksets are exhausted")
+    row = run_row(tx)
+    if row.failure:
+        raise RunFailedError(row.failure)
+    if not is_alive(tx, explorer):
+        # Nobody would reopen its claims if it died.
+        return Claimed((), f"{explorer} is not registered, or was declared dead; it must register again")
+    room, reason = _room(tx, tx.spec, row)
+    if room <= 0:
+        return Claimed((), reason, over=is_over(row, tx.spec.max_steps, tx.spec.total_epochs))
+    tasks = _next_tasks(tx, tx.spec, tasksets, min(room, limit))
+    claims = _grant(tx, row, explorer, tasks)
+    return Claimed(claims, "" if claims else unserved(tx, tx.spec.total_epochs) or "the tasksets are exhausted")
 
 
-def unserved(tx: Connection, total_epochs: int | None) -> str:
+def unserved(tx: Transaction, total_epochs: int | None) -> str:
     """That no living explorer serves any taskset with tasks left, and how many; empty where one does, has not said what
     it serves, or the tasks never end.
     """
@@ -131,19 +143,19 @@ def unserved(tx: Connection, total_epochs: int | None) -> str:
     return f"no explorer serves what is left: {', '.join(counts)}; start one that does" if counts else ""
 
 
-def validating(tx: Connection) -> tuple[int, str] | None:
+def validating(tx: Transaction) -> tuple[int, str] | None:
     """The oldest version that is being validated, and by which explorer; None if none is."""
     row = tx.execute(select(a.version, a.explorer).where(a.state == "claimed").order_by(a.version)).first()
     return None if row is None else (row.version, row.explorer)
 
 
-def is_alive(tx: Connection, explorer: str) -> bool:
+def is_alive(tx: Transaction, explorer: str) -> bool:
     """Whether an explorer of this name is registered and was not declared dead."""
     p = schema.processes.c
     return tx.execute(select(p.pid).where(p.name == explorer, p.alive)).first() is not None
 
 
-def in_flight(tx: Connection) -> tuple[dict[int, int], int]:
+def in_flight(tx: Transaction) -> tuple[dict[int, int], int]:
     """The claimed and ready groups by deadline, and the number of leased ones."""
     query = select(g.state, g.deadline, func.count().label("n")).where(g.state.in_((*UNLEASED, "leased")))
     deadlines: dict[int, int] = {}
@@ -156,7 +168,7 @@ def in_flight(tx: Connection) -> tuple[dict[int, int], int]:
     return deadlines, leased
 
 
-def unannounced_steps(tx: Connection, row: Row) -> list[int]:
+def unannounced_steps(tx: Transaction, row: Row) -> list[int]:
     """Publishing steps that are trained and whose version is not announced yet."""
     if row.announced >= row.trained:
         return []
@@ -167,7 +179,7 @@ def unannounced_steps(tx: Connection, row: Row) -> list[int]:
     return [r.step for r in rows]
 
 
-def _room(tx: Connection, spec: RunSpec, row: Row) -> tuple[int, str]:
+def _room(tx: Transaction, spec: RunSpec, row: Row) -> tuple[int, str]:
     b = spec.batch_groups
     if row.announced < 0:
         return 0, "no weights are announced yet"
@@ -196,7 +208,7 @@ def _room(tx: Connection, spec: RunSpec, row: Row) -> tuple[int, str]:
     return 0, f"staleness: as many groups of version {row.announced} are open as can be trained by step {deadline}"
 
 
-def _next_tasks(tx: Connection, spec: RunSpec, names: Sequence[str], count: int) -> list[tuple[int | None, TaskId]]:
+def _next_tasks(tx: Transaction, spec: RunSpec, names: Sequence[str], count: int) -> list[tuple[int | None, TaskId]]:
     reopened = tx.execute(
         select(g.id, g.taskset, g.epoch, g.task_index)
         .where(g.state == "open", g.taskset.in_(names))
@@ -221,10 +233,8 @@ def _next_tasks(tx: Connection, spec: RunSpec, names: Sequence[str], count: int)
     return tasks
 
 
-def _grant(
-    tx: Connection, db: Database, row: Row, explorer: str, tasks: Sequence[tuple[int | None, TaskId]]
-) -> tuple[Claim, ...]:
-    deadline, now = row.announced + db.spec.staleness_bound, db.clock()
+def _grant(tx: Transaction, row: Row, explorer: str, tasks: Sequence[tuple[int | None, TaskId]]) -> tuple[Claim, ...]:
+    deadline, now = row.announced + tx.spec.staleness_bound, tx.now()
     first = tx.execute(select(func.coalesce(func.max(g.id), 0) + 1)).scalar_one() if tasks else 0
     new: list[dict[str, Any]] = []
     reopened: list[dict[str, Any]] = []
@@ -259,27 +269,26 @@ def store(db: Database, claimed: Claim, group: Group) -> None:
     if counts and min(counts) < claimed.version:
         raise ValueError(f"group {claimed.group_id}: a token of version {min(counts)}, claimed at {claimed.version}")
     payload = encode(group)
-    values = {
-        "state": "ready",
-        "stored_at": db.clock(),
-        "max_version": max(counts, default=None),
-        "version_counts": json.dumps(counts),
-    }
-    with db.transaction() as tx:
-        row = _held(tx, claimed)
-        # Between a restart and its first announcement, the versions up to the checkpoint's are those that stand.
-        standing = row.announced if row.announced >= 0 else row.trained
-        withdrawn = max(counts, default=-1) > standing
-        if withdrawn:
-            values = {"state": "open"}
-        else:
-            tx.execute(insert(schema.payloads).values(group_id=claimed.group_id, data=payload))
-        tx.execute(update(schema.groups).where(g.id == claimed.group_id).values(values))
-    if withdrawn:
+    if not db.write(lambda tx: _keep(tx, claimed, counts, payload)):
         raise StaleWriterError(f"group {claimed.group_id}: tokens of version {max(counts)}, which was withdrawn")
 
 
-def settle(db: Database, claimed: Claim, state: str, reason: str) -> None:
+def _keep(tx: Transaction, claimed: Claim, counts: Mapping[int, int], payload: bytes) -> bool:
+    row = _held(tx, claimed)
+    # Between a restart and its first announcement, the versions up to the checkpoint's are those that stand.
+    standing = row.announced if row.announced >= 0 else row.trained
+    newest = max(counts, default=None)
+    values: dict[str, Any] = {"state": "open"}
+    stands = newest is None or newest <= standing
+    if stands:
+        tx.execute(insert(schema.payloads).values(group_id=claimed.group_id, data=payload))
+        values = {"state": "ready", "stored_at": tx.now(), "max_version": newest, "version_counts": json.dumps(counts)}
+    tx.execute(update(schema.groups).where(g.id == claimed.group_id).values(values))
+    return stands
+
+
+@writes
+def settle(tx: Transaction, claimed: Claim, state: str, reason: str) -> None:
     """Closes a claim as ``filtered`` or ``dropped``, with its reason. Its credit returns and another task replaces it.
 
     Raises:
@@ -287,48 +296,44 @@ def settle(db: Database, claimed: Claim, state: str, reason: str) -> None:
     """
     if state not in ("filtered", "dropped"):
         raise ValueError(f"a claim is settled as filtered or dropped, not {state!r}")
-    with db.transaction() as tx:
-        _held(tx, claimed)
-        tx.execute(update(schema.groups).where(g.id == claimed.group_id).values(state=state, reason=reason))
+    _held(tx, claimed)
+    tx.execute(update(schema.groups).where(g.id == claimed.group_id).values(state=state, reason=storable(reason)))
 
 
-def hand_back(db: Database, explorer: str, kind: str = "") -> int:
+@writes
+def hand_back(tx: Transaction, explorer: str, kind: str = "") -> int:
     """Reopens every open claim of an explorer that leaves, restarts or died; returns how many.
 
     ``kind`` names the fault that made it necessary; empty for a planned leave.
     """
-    with db.transaction() as tx:
-        return reopen_claims_of(tx, db.clock(), explorer, kind)
+    return reopen_claims_of(tx, explorer, kind)
 
 
-def reopen_claims_of(tx: Connection, now: float, explorer: str, kind: str) -> int:
+def reopen_claims_of(tx: Transaction, explorer: str, kind: str) -> int:
     """`hand_back` inside a transaction of the caller's."""
     where = (g.state == "claimed", g.explorer == explorer)
     count = tx.execute(update(schema.groups).where(*where).values(state="open")).rowcount
     if count and kind:
-        record_event(tx, now, explorer, kind, f"{count} open claims of {explorer} were reopened")
+        record_event(tx, explorer, kind, f"{count} open claims of {explorer} were reopened")
     return count
 
 
-def discard_payloads(tx: Connection, group_ids: Sequence[int]) -> None:
+def discard_payloads(tx: Transaction, group_ids: Sequence[int]) -> None:
     """Deletes what these groups stored."""
     for start in range(0, len(group_ids), 500):
         some = group_ids[start : start + 500]
         tx.execute(delete(schema.payloads).where(schema.payloads.c.group_id.in_(some)))
 
 
-def states(db: Database) -> Mapping[str, int]:
+def states_of(tx: Transaction) -> dict[str, int]:
     """Number of groups by state."""
-    with db.read() as tx:
-        return states_of(tx)
-
-
-def states_of(tx: Connection) -> dict[str, int]:
-    """`states` inside a transaction of the caller's."""
     return {row.state: row.n for row in tx.execute(select(g.state, func.count().label("n")).group_by(g.state))}
 
 
-def _held(tx: Connection, claimed: Claim) -> Row:
+states = reads(states_of)
+
+
+def _held(tx: Transaction, claimed: Claim) -> Row:
     r = schema.run.c
     both = select(g.state, g.claim, r.announced, r.trained).join_from(schema.groups, schema.run, true())
     found = tx.execute(both.where(g.id == claimed.group_id)).one_or_none()

@@ -1,32 +1,31 @@
-"""Opening a ledger, and the one way to change it: a transaction that is alone.
+"""Opening a ledger, and the one way to read and change it: functions of a transaction.
 
-SQLite in WAL mode. Writers queue at ``BEGIN IMMEDIATE``; a lock that stays busy is retried with backoff up to a
-deadline and then raised, so that no write is lost in silence.
+A write transaction is alone, all or nothing. What disturbs it (a lock that stays busy, a connection that is lost) has
+the whole of it made again, with backoff, up to a deadline at which it is raised: no write is lost in silence, none is
+made twice.
 """
 
 from __future__ import annotations
 
-import contextlib
+import functools
 import json
-import random
 import sqlite3
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Concatenate, ParamSpec, TypeVar
 
-from sqlalchemy import Connection, Row, create_engine, event, insert, inspect, select, update
-from sqlalchemy.exc import DatabaseError, OperationalError
+from sqlalchemy import Connection, CursorResult, Executable, Row, insert, select, update
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 
 from rljax.config import Config
 from rljax.ledger import schema
+from rljax.ledger.backend import Backend
 from rljax.ledger.liveness import split_by_life
 from rljax.ledger.notify import Notifier
+from rljax.ledger.retry import retry
 
-LOCK_TIMEOUT = 60.0
-"""Seconds that a transaction waits for the others before it fails."""
-
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -80,121 +79,207 @@ class RunSpec:
         )
 
 
-class Database:
-    """A ledger file. Safe to share between threads; every process opens its own."""
+class Transaction:
+    """One try of a transaction. There may be another, from the start: change nothing but the ledger in it."""
 
-    def __init__(self, path: Path, spec: RunSpec | None, clock: Callable[[], float] = time.time) -> None:
-        """Opens or creates the ledger at ``path``; ``spec`` None opens an existing one as it is.
+    def __init__(self, db: Database, connection: Connection) -> None:
+        self.db = db
+        self.connection = connection
+        self.changed = False
+
+    @property
+    def spec(self) -> RunSpec:
+        """What the processes of the run have agreed on."""
+        return self.db.spec
+
+    def now(self) -> float:
+        """Seconds of the ledger's clock, which the processes of all hosts share."""
+        return self.db.now(self.connection)
+
+    def execute(
+        self, statement: Executable, parameters: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None
+    ) -> CursorResult[Any]:
+        """Runs one statement."""
+        self.changed |= bool(getattr(statement, "is_dml", False))
+        return self.connection.execute(statement, parameters)
+
+
+class Database:
+    """A ledger. Safe to share between threads; every process opens its own."""
+
+    def __init__(self, backend: Backend, spec: RunSpec | None, clock: Callable[[], float] | None = None) -> None:
+        """Opens or creates the ledger; ``spec`` None opens an existing one as it is.
+
+        Args:
+            backend: where it is kept.
+            spec: what this process goes by.
+            clock: seconds, where it is not to be the backend's own: a test's.
 
         Raises:
             LedgerError: not a ledger, of another schema version, or of a run with another spec; see `agree`.
         """
-        if spec is None and not path.exists():
-            raise LedgerError(f"{path}: no ledger here; start a run first, or correct run_dir")
-        self.path = path
-        self.clock = clock
+        self.label = backend.label
+        self.clock = clock or time.time
+        self.now = backend.now if clock is None else lambda _: self.clock()
         self.notifier = Notifier()
-        self._engine = create_engine(f"sqlite:///{path}", connect_args={"timeout": 5.0, "isolation_level": None})
-        event.listen(self._engine, "connect", _configure)
-        event.listen(self._engine, "after_execute", _note_change)
-        try:
-            self.spec = self._create_or_check(spec)
-        except DatabaseError as error:
-            raise LedgerError(
-                f"{path}: cannot be used as a ledger ({error.orig}); move it away or choose another run_dir"
-            ) from error
+        self._backend = backend
+        self._engine = backend.engine()
+        self._opened = False
+        if spec is None and not ledger_exists(backend):
+            raise LedgerError(f"{self.label}: no ledger here; start a run first, or correct run_dir")
+        self.spec = self._guarded(lambda: self._create_or_check(spec))
+        self._opened = True
 
-    @contextlib.contextmanager
-    def transaction(self) -> Iterator[Connection]:
-        """A write transaction: alone among writers, all or nothing. Wakes local waiters if it changed anything.
+    def write(self, body: Callable[[Transaction], T]) -> T:
+        """Runs ``body`` in a transaction that is alone among writers, once in effect however often it is tried. Wakes
+        local waiters if it changed anything.
 
         Raises:
-            LedgerError: the disk is full or refuses the write, or others kept the file locked for `LOCK_TIMEOUT`.
+            LedgerError: the disk is full or refuses the write, or the ledger was out of reach for `LOCK_TIMEOUT`.
         """
-        with self._begin("BEGIN IMMEDIATE") as connection:
-            connection.info["changed"] = False
-            yield connection
-            changed = connection.info["changed"]
+        unsure: dict[int, T] = {}  # results of tries whose COMMIT was the last that was heard of them, by signature
+        changed = False
+
+        def once() -> T:
+            nonlocal changed
+            with self._engine.connect() as connection:  # closing it rolls back what is not committed
+                self._backend.begin_write(connection)
+                if unsure and (signature := self._backend.signature(connection)) in unsure:
+                    return unsure[signature]
+                tx = Transaction(self, connection)
+                result = body(tx)
+                changed = tx.changed
+                if changed and (signature := self._backend.sign(connection)) is not None:
+                    unsure[signature] = result
+                connection.exec_driver_sql("COMMIT")
+                return result
+
+        result = self._guarded(once)
         if changed:
             self.notifier.notify()
+        return result
 
-    @contextlib.contextmanager
-    def read(self) -> Iterator[Connection]:
-        """A consistent snapshot."""
-        with self._begin("BEGIN") as connection:
-            yield connection
-
-    def agree(self, tx: Connection, spec: RunSpec) -> None:
-        """Records ``spec`` as the run's, unless somebody goes by another.
+    def read(self, body: Callable[[Transaction], T]) -> T:
+        """Runs ``body`` on a consistent snapshot.
 
         Raises:
-            LedgerError: somebody does: a process that lives, or, where `RunSpec.MUTABLE` does not name the key, the
-                groups of earlier ones.
+            LedgerError: the ledger was out of reach for `LOCK_TIMEOUT`.
         """
-        row = run_row(tx)
-        recorded = RunSpec(**json.loads(row.spec))
-        living, _ = split_by_life(tx, self.clock(), recorded.claim_timeout)
-        for name, value in asdict(recorded).items():
-            wanted = getattr(spec, name)
-            if wanted == value:
-                continue
-            differs = f"{self.path}: this run has {RunSpec.KEYS.get(name, name)}={value}, the config says {wanted}"
-            if name not in RunSpec.MUTABLE:
-                if row.claims or row.lineage or living:
-                    raise LedgerError(f"{differs}; use the run's own value, or another run_dir")
-            elif living:
-                who = f"{living[0].name} is alive (pid {living[0].pid} on {living[0].host})"
-                raise LedgerError(f"{differs}, and {who}; end it first, or use the run's own value")
-        tx.execute(update(schema.run).values(spec=json.dumps(asdict(spec))))
+
+        def once() -> T:
+            with self._engine.connect() as connection:
+                self._backend.begin_read(connection)
+                result = body(Transaction(self, connection))
+                connection.exec_driver_sql("COMMIT")
+                return result
+
+        return self._guarded(once)
 
     def close(self) -> None:
         """Closes all connections."""
         self._engine.dispose()
 
-    @contextlib.contextmanager
-    def _begin(self, statement: str) -> Iterator[Connection]:
-        try:
-            # Closing rolls back what is not committed, also where SQLite has already done so (a full disk).
-            with retry_while_locked(self._engine.connect) as connection:
-                retry_while_locked(lambda: connection.exec_driver_sql(statement))
-                yield connection
-                retry_while_locked(lambda: connection.exec_driver_sql("COMMIT"))
-        except (OperationalError, sqlite3.OperationalError) as error:
-            cause = getattr(error, "orig", error)
-            raise LedgerError(
-                f"{self.path}: {cause}; check the disk's space and permissions, and who else holds the file"
-            ) from error
+    def _guarded(self, action: Callable[[], T]) -> T:
+        return _guarded(self._backend, action, self._opened)
 
     def _create_or_check(self, spec: RunSpec | None) -> RunSpec:
-        with self._begin("BEGIN IMMEDIATE") as tx:
-            names = set(inspect(tx).get_table_names())
-            if not names and spec is not None:
-                schema.metadata.create_all(tx, checkfirst=False)
-                tx.execute(insert(schema.run).values(_first_row(spec)))
-                return spec
-            if "run" not in names:
-                raise LedgerError(f"{self.path}: a database, but not a ledger; choose another run_dir")
-            found = tx.execute(select(schema.run.c.schema_version)).scalar_one()
-            if found != schema.SCHEMA_VERSION:
-                raise LedgerError(
-                    f"{self.path}: ledger of schema version {found}, this program reads {schema.SCHEMA_VERSION}; "
-                    "finish the run with the program that began it, or choose another run_dir"
-                )
-            if spec is None:
-                return RunSpec(**json.loads(run_row(tx).spec))
-            self.agree(tx, spec)
-            return spec
+        if spec is None:
+            return self.read(self._recorded)
+        return self.write(lambda tx: self._create(tx, spec))
+
+    def _create(self, tx: Transaction, spec: RunSpec) -> RunSpec:
+        if self._backend.tables(tx.connection):
+            self._recorded(tx)
+            agree(tx, spec)
+        else:
+            self._backend.prepare(tx.connection)
+            schema.metadata.create_all(tx.connection, checkfirst=False)
+            tx.execute(insert(schema.run).values(_first_row(spec)))
+        return spec
+
+    def _recorded(self, tx: Transaction) -> RunSpec:
+        if "run" not in self._backend.tables(tx.connection):
+            raise LedgerError(f"{self.label}: a database, but not a ledger; choose another run_dir")
+        found = tx.execute(select(schema.run.c.schema_version)).scalar_one()
+        if found != schema.SCHEMA_VERSION:
+            raise LedgerError(
+                f"{self.label}: ledger of schema version {found}, this program reads {schema.SCHEMA_VERSION}; "
+                "finish the run with the program that began it, or choose another run_dir"
+            )
+        return RunSpec(**json.loads(run_row(tx).spec))
 
 
-def run_row(tx: Connection) -> Row[Any]:
+def ledger_exists(backend: Backend) -> bool:
+    """Whether there is a ledger in this place.
+
+    Raises:
+        LedgerError: its server cannot be asked.
+    """
+    return _guarded(backend, backend.exists, False)
+
+
+def _guarded(backend: Backend, action: Callable[[], T], opened: bool) -> T:
+    broken: tuple[type[Exception], ...] = (OperationalError, InterfaceError, sqlite3.OperationalError)
+    wrong = broken if opened else (DBAPIError, sqlite3.Error)
+    try:
+        return retry(action, lambda error: backend.passes(error, opened))
+    except wrong as error:
+        raise LedgerError(f"{backend.label}: {backend.explain(error)}") from error
+
+
+def writes(function: Callable[Concatenate[Transaction, P], T]) -> Callable[Concatenate[Database, P], T]:
+    """Makes a function of a transaction one of the ledger, which runs it by `Database.write`."""
+
+    @functools.wraps(function)
+    def run(db: Database, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return db.write(lambda tx: function(tx, *args, **kwargs))
+
+    return run
+
+
+def reads(function: Callable[Concatenate[Transaction, P], T]) -> Callable[Concatenate[Database, P], T]:
+    """Makes a function of a transaction one of the ledger, which runs it by `Database.read`."""
+
+    @functools.wraps(function)
+    def run(db: Database, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return db.read(lambda tx: function(tx, *args, **kwargs))
+
+    return run
+
+
+def agree(tx: Transaction, spec: RunSpec) -> None:
+    """Records ``spec`` as the run's, unless somebody goes by another.
+
+    Raises:
+        LedgerError: somebody does: a process that lives, or, where `RunSpec.MUTABLE` does not name the key, the
+            groups of earlier ones.
+    """
+    row = run_row(tx)
+    recorded = RunSpec(**json.loads(row.spec))
+    living, _ = split_by_life(tx, recorded.claim_timeout)
+    for name, value in asdict(recorded).items():
+        wanted = getattr(spec, name)
+        if wanted == value:
+            continue
+        differs = f"{tx.db.label}: this run has {RunSpec.KEYS.get(name, name)}={value}, the config says {wanted}"
+        if name not in RunSpec.MUTABLE:
+            if row.claims or row.lineage or living:
+                raise LedgerError(f"{differs}; use the run's own value, or another run_dir")
+        elif living:
+            who = f"{living[0].name} is alive (pid {living[0].pid} on {living[0].host})"
+            raise LedgerError(f"{differs}, and {who}; end it first, or use the run's own value")
+    tx.execute(update(schema.run).values(spec=json.dumps(asdict(spec))))
+
+
+def run_row(tx: Transaction) -> Row[Any]:
     """The one row of `schema.run`."""
     return tx.execute(select(schema.run)).one()
 
 
-def is_finished(db: Database, max_steps: int) -> bool:
+@reads
+def is_finished(tx: Transaction, max_steps: int) -> bool:
     """Whether the learner has ended the run, and neither ``max_steps`` nor more epochs ask for more of it."""
-    with db.read() as tx:
-        return is_over(run_row(tx), max_steps, db.spec.total_epochs)
+    return is_over(run_row(tx), max_steps, tx.spec.total_epochs)
 
 
 def is_over(row: Row[Any], max_steps: int, total_epochs: int | None) -> bool:
@@ -203,9 +288,15 @@ def is_over(row: Row[Any], max_steps: int, total_epochs: int | None) -> bool:
     return bool(row.finished) and (row.trained >= max_steps or data_ended)
 
 
-def record_event(tx: Connection, at: float, who: str, kind: str, message: str) -> None:
+def record_event(tx: Transaction, who: str, kind: str, message: str) -> None:
     """Notes a fault, for the audit and the report."""
-    tx.execute(insert(schema.events).values(at=at, who=who, kind=kind, message=message[:2000]))
+    values = {"at": tx.now(), "who": who, "kind": kind[:60], "message": storable(message[:2000])}
+    tx.execute(insert(schema.events).values(values))
+
+
+def storable(text: str) -> str:
+    """``text`` without what PostgreSQL cannot keep in one: NUL, and halves of surrogate pairs."""
+    return text.replace("\0", "\ufffd").encode(errors="replace").decode()
 
 
 def _first_row(spec: RunSpec) -> dict[str, Any]:
@@ -224,37 +315,3 @@ def _first_row(spec: RunSpec) -> dict[str, Any]:
         "ended_epochs": None,
         "failure": None,
     }
-
-
-def _note_change(connection: Connection, statement: Any, _many: Any, _one: Any, _options: Any, _result: Any) -> None:
-    if getattr(statement, "is_dml", False):
-        connection.info["changed"] = True
-
-
-def _configure(connection: Any, _record: Any) -> None:
-    cursor = connection.cursor()
-    cursor.execute("PRAGMA journal_mode=WAL")
-    cursor.execute("PRAGMA synchronous=NORMAL")
-    cursor.close()
-
-
-def retry_while_locked(
-    action: Callable[[], T],
-    now: Callable[[], float] = time.monotonic,
-    sleep: Callable[[float], None] = time.sleep,
-) -> T:
-    """Runs ``action`` until the file is free, with jittered backoff of at most a second, for `LOCK_TIMEOUT` seconds.
-
-    Raises:
-        OperationalError: the file stayed locked, or something else is wrong with it.
-    """
-    deadline = now() + LOCK_TIMEOUT
-    delay = 0.01
-    while True:
-        try:
-            return action()
-        except (OperationalError, sqlite3.OperationalError) as error:
-            if not any(word in str(error) for word in ("locked", "busy")) or now() > deadline:
-                raise
-        sleep(delay * random.uniform(0.5, 1.0))
-        delay = min(2 * delay, 1.0)

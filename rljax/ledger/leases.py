@@ -8,12 +8,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from sqlalchemy import Connection, Row, bindparam, delete, func, insert, or_, select, update
+from sqlalchemy import Row, bindparam, delete, func, insert, or_, select, update
 
 from rljax.ledger import schema
 from rljax.ledger.claims import discard_payloads, in_flight, unserved, validating
 from rljax.ledger.credit import feasible
-from rljax.ledger.database import Database, LedgerError, RunFailedError, StaleWriterError, record_event, run_row
+from rljax.ledger.database import (
+    LedgerError,
+    RunFailedError,
+    StaleWriterError,
+    Transaction,
+    reads,
+    record_event,
+    run_row,
+    writes,
+)
 from rljax.ledger.processes import tokens_sampled
 from rljax.trajectory import Group, decode
 
@@ -49,7 +58,8 @@ class NotYet:
     progress: tuple[float, ...] = ()
 
 
-def begin_lineage(db: Database, from_version: int) -> int:
+@writes
+def begin_lineage(tx: Transaction, from_version: int) -> int:
     """Starts a life of the learner from the checkpoint of ``from_version``; returns its number.
 
     Batches trained after that version are ready again; groups with a token of a later version are retired and their
@@ -59,40 +69,40 @@ def begin_lineage(db: Database, from_version: int) -> int:
     Raises:
         LedgerError: a batch that must be trained again is no longer kept.
     """
-    with db.transaction() as tx:
-        row = run_row(tx)
-        if from_version < row.pruned:
-            raise LedgerError(
-                f"checkpoint {from_version} is older than the batches kept (from step {row.pruned} on); "
-                "restore a newer checkpoint, or choose another run_dir"
-            )
-        if from_version > row.trained:
-            raise LedgerError(
-                f"checkpoint {from_version} is ahead of the ledger, which saw {row.trained} batches; "
-                "the ledger and the checkpoints are not of the same run"
-            )
-        again = or_(g.state == "leased", (g.state == "trained") & (g.step >= from_version))
-        tx.execute(update(schema.groups).where(again).values(state="ready", step=None, position=None))
-        retired = _retire_lost(tx, from_version)
-        v, a = schema.versions.c, schema.validations.c
-        lost_versions = tx.execute(select(func.count()).where(v.version > from_version, ~v.withdrawn)).scalar_one()
-        if lost_versions:
-            tx.execute(update(schema.groups).where(g.state == "claimed").values(state="open"))
-            tx.execute(update(schema.versions).where(v.version > from_version).values(withdrawn=True))
-        tx.execute(delete(schema.validations).where(a.version > from_version))
-        values = {"from_version": from_version, "started_at": db.clock(), "retired": retired}
-        lineage = tx.execute(insert(schema.lineages).values(values).returning(schema.lineages.c.id)).scalar_one()
-        if retired or row.trained > from_version:
-            redone = row.trained - from_version
-            message = f"lineage {lineage} from version {from_version}: {redone} steps redone, {retired} groups retired"
-            record_event(tx, db.clock(), "trainer", "restart", message)
-        fresh = {"leasing": False, "announced": -1, "announced_lineage": -1, "failure": None}
-        unended = {"finished": False, "ended_epochs": None}
-        tx.execute(update(schema.run).values(lineage=lineage, trained=from_version, **fresh, **unended))
-        return lineage
+    row = run_row(tx)
+    if from_version < row.pruned:
+        raise LedgerError(
+            f"checkpoint {from_version} is older than the batches kept (from step {row.pruned} on); "
+            "restore a newer checkpoint, or choose another run_dir"
+        )
+    if from_version > row.trained:
+        raise LedgerError(
+            f"checkpoint {from_version} is ahead of the ledger, which saw {row.trained} batches; "
+            "the ledger and the checkpoints are not of the same run"
+        )
+    again = or_(g.state == "leased", (g.state == "trained") & (g.step >= from_version))
+    tx.execute(update(schema.groups).where(again).values(state="ready", step=None, position=None))
+    retired = _retire_lost(tx, from_version)
+    v, a = schema.versions.c, schema.validations.c
+    lost_versions = tx.execute(select(func.count()).where(v.version > from_version, ~v.withdrawn)).scalar_one()
+    if lost_versions:
+        tx.execute(update(schema.groups).where(g.state == "claimed").values(state="open"))
+        tx.execute(update(schema.versions).where(v.version > from_version).values(withdrawn=True))
+    tx.execute(delete(schema.validations).where(a.version > from_version))
+    lineage = row.lineage + 1
+    values = {"id": lineage, "from_version": from_version, "started_at": tx.now(), "retired": retired}
+    tx.execute(insert(schema.lineages).values(values))
+    if retired or row.trained > from_version:
+        redone = row.trained - from_version
+        message = f"lineage {lineage} from version {from_version}: {redone} steps redone, {retired} groups retired"
+        record_event(tx, "trainer", "restart", message)
+    fresh = {"leasing": False, "announced": -1, "announced_lineage": -1, "failure": None}
+    unended = {"finished": False, "ended_epochs": None}
+    tx.execute(update(schema.run).values(lineage=lineage, trained=from_version, **fresh, **unended))
+    return lineage
 
 
-def _retire_lost(tx: Connection, from_version: int) -> int:
+def _retire_lost(tx: Transaction, from_version: int) -> int:
     lost = select(g.id).where(g.state == "ready", g.max_version > from_version)
     ids = [r.id for r in tx.execute(lost)]
     discard_payloads(tx, ids)
@@ -102,18 +112,19 @@ def _retire_lost(tx: Connection, from_version: int) -> int:
     return len(ids)
 
 
-def survives(db: Database, lineage: int, version: int) -> bool:
+@reads
+def survives(tx: Transaction, lineage: int, version: int) -> bool:
     """Whether the weights that ``lineage`` had after ``version`` batches are part of the history that lives.
 
     A replaced learner that has not noticed may still write a checkpoint; no later lineage grew out of it.
     """
     later = schema.lineages.c
-    with db.read() as tx:
-        lost = select(later.id).where(later.id > lineage, later.from_version < version).limit(1)
-        return tx.execute(lost).first() is None
+    lost = select(later.id).where(later.id > lineage, later.from_version < version).limit(1)
+    return tx.execute(lost).first() is None
 
 
-def lease(db: Database, lineage: int) -> Leased | NotYet:
+@writes
+def lease(tx: Transaction, lineage: int) -> Leased | NotYet:
     """Leases the next batch, most urgent groups first, once the others can still be trained in time.
 
     Ties go by the task's first claim: a task that was claimed again after a death keeps its place, so that a batch is
@@ -123,98 +134,97 @@ def lease(db: Database, lineage: int) -> Leased | NotYet:
         StaleWriterError: a newer lineage lives.
         RunFailedError: the run has failed.
     """
-    with db.transaction() as tx:
-        row = living(tx, lineage)
-        b, step = db.spec.batch_groups, row.trained
-        if row.leasing:
-            chosen = tx.execute(select(g.id, g.deadline).where(g.state == "leased").order_by(g.position)).all()
-            return _load(tx, step, [c.id for c in chosen])
-        ready = select(g.id, g.deadline).where(g.state == "ready").order_by(g.deadline, g.id)
-        chosen = tx.execute(ready.limit(b)).all()
-        if len(chosen) < b:
-            return _meanwhile(tx, row, _too_few(tx, db, row, len(chosen)))
-        rest, _ = in_flight(tx)
-        for c in chosen:
-            rest[c.deadline] -= 1
-        if not feasible(rest, step + 1, b):
-            return _meanwhile(tx, row, _stragglers(tx, step, b))
-        batch = [{"chosen": c.id, "state": "leased", "step": step, "position": i} for i, c in enumerate(chosen)]
-        tx.execute(update(schema.groups).where(g.id == bindparam("chosen")), batch)
-        tx.execute(update(schema.run).values(leasing=True))
+    row = living(tx, lineage)
+    b, step = tx.spec.batch_groups, row.trained
+    if row.leasing:
+        chosen = tx.execute(select(g.id, g.deadline).where(g.state == "leased").order_by(g.position)).all()
         return _load(tx, step, [c.id for c in chosen])
+    ready = select(g.id, g.deadline).where(g.state == "ready").order_by(g.deadline, g.id)
+    chosen = tx.execute(ready.limit(b)).all()
+    if len(chosen) < b:
+        return _meanwhile(tx, row, _too_few(tx, row, len(chosen)))
+    rest, _ = in_flight(tx)
+    for c in chosen:
+        rest[c.deadline] -= 1
+    if not feasible(rest, step + 1, b):
+        return _meanwhile(tx, row, _stragglers(tx, step, b))
+    batch = [{"chosen": c.id, "state": "leased", "step": step, "position": i} for i, c in enumerate(chosen)]
+    tx.execute(update(schema.groups).where(g.id == bindparam("chosen")), batch)
+    tx.execute(update(schema.run).values(leasing=True))
+    return _load(tx, step, [c.id for c in chosen])
 
 
-def mark_trained(db: Database, lineage: int, step: int, publishes: bool) -> None:
+@writes
+def mark_trained(tx: Transaction, lineage: int, step: int, publishes: bool) -> None:
     """Records that the leased batch is in the weights of this lineage.
 
     Raises:
         StaleWriterError: a newer lineage lives, or this step is not the leased one.
     """
-    with db.transaction() as tx:
-        row = living(tx, lineage)
-        if not row.leasing or row.trained != step:
-            raise StaleWriterError(f"step {step} is not leased; the ledger is at step {row.trained}")
-        batch = tx.execute(select(g.id, g.position, g.version_counts).where(g.state == "leased")).all()
-        tx.execute(
-            insert(schema.batches),
-            [
-                {
-                    "lineage": lineage,
-                    "step": step,
-                    "position": r.position,
-                    "group_id": r.id,
-                    "version_counts": r.version_counts,
-                }
-                for r in batch
-            ],
-        )
-        values = {"lineage": lineage, "step": step, "publishes": publishes, "trained_at": db.clock()}
-        tx.execute(insert(schema.steps).values(values))
-        tx.execute(update(schema.groups).where(g.state == "leased").values(state="trained"))
-        tx.execute(update(schema.run).values(trained=step + 1, leasing=False))
+    row = living(tx, lineage)
+    if not row.leasing or row.trained != step:
+        raise StaleWriterError(f"step {step} is not leased; the ledger is at step {row.trained}")
+    batch = tx.execute(select(g.id, g.position, g.version_counts).where(g.state == "leased")).all()
+    tx.execute(
+        insert(schema.batches),
+        [
+            {
+                "lineage": lineage,
+                "step": step,
+                "position": r.position,
+                "group_id": r.id,
+                "version_counts": r.version_counts,
+            }
+            for r in batch
+        ],
+    )
+    values = {"lineage": lineage, "step": step, "publishes": publishes, "trained_at": tx.now()}
+    tx.execute(insert(schema.steps).values(values))
+    tx.execute(update(schema.groups).where(g.state == "leased").values(state="trained"))
+    tx.execute(update(schema.run).values(trained=step + 1, leasing=False))
 
 
-def prune_payloads(db: Database, lineage: int, before_step: int) -> None:
+@writes
+def prune_payloads(tx: Transaction, lineage: int, before_step: int) -> None:
     """Deletes the payloads of batches that no kept checkpoint needs: those of steps before ``before_step``."""
-    with db.transaction() as tx:
-        living(tx, lineage)
-        old = select(g.id).where(g.state == "trained", g.step < before_step)
-        kept = select(schema.payloads.c.group_id)
-        discard_payloads(tx, [r.id for r in tx.execute(old.where(g.id.in_(kept)))])
-        tx.execute(update(schema.run).where(schema.run.c.pruned < before_step).values(pruned=before_step))
+    living(tx, lineage)
+    old = select(g.id).where(g.state == "trained", g.step < before_step)
+    kept = select(schema.payloads.c.group_id)
+    discard_payloads(tx, [r.id for r in tx.execute(old.where(g.id.in_(kept)))])
+    tx.execute(update(schema.run).where(schema.run.c.pruned < before_step).values(pruned=before_step))
 
 
-def finish(db: Database, lineage: int) -> None:
+@writes
+def finish(tx: Transaction, lineage: int) -> None:
     """Says that the run is over: explorers stop."""
-    with db.transaction() as tx:
-        row = living(tx, lineage)
-        ended_epochs = db.spec.total_epochs if row.trained < db.spec.max_steps else None
-        tx.execute(update(schema.run).values(finished=True, ended_epochs=ended_epochs))
+    row = living(tx, lineage)
+    ended_epochs = tx.spec.total_epochs if row.trained < tx.spec.max_steps else None
+    tx.execute(update(schema.run).values(finished=True, ended_epochs=ended_epochs))
 
 
-def recorded_batches(db: Database, from_step: int, to_step: int) -> list[Leased]:
+@reads
+def recorded_batches(tx: Transaction, from_step: int, to_step: int) -> list[Leased]:
     """The surviving batches of steps ``from_step`` to ``to_step`` (exclusive), to train them again (promise P13).
 
     Raises:
         LedgerError: their payloads are no longer kept.
     """
-    with db.read() as tx:
-        if from_step < run_row(tx).pruned:
-            raise LedgerError(f"the batches before step {run_row(tx).pruned} are no longer kept; replay from there on")
-        found = []
-        for step in range(from_step, to_step):
-            rows = tx.execute(select(g.id).where(g.state == "trained", g.step == step).order_by(g.position))
-            found.append(_load(tx, step, [r.id for r in rows]))
-        return found
+    if from_step < run_row(tx).pruned:
+        raise LedgerError(f"the batches before step {run_row(tx).pruned} are no longer kept; replay from there on")
+    found = []
+    for step in range(from_step, to_step):
+        rows = tx.execute(select(g.id).where(g.state == "trained", g.step == step).order_by(g.position))
+        found.append(_load(tx, step, [r.id for r in rows]))
+    return found
 
 
-def check_living(db: Database, lineage: int) -> None:
+@reads
+def check_living(tx: Transaction, lineage: int) -> None:
     """`living` in a transaction of its own."""
-    with db.read() as tx:
-        living(tx, lineage)
+    living(tx, lineage)
 
 
-def living(tx: Connection, lineage: int) -> Row:
+def living(tx: Transaction, lineage: int) -> Row:
     """The run's row, if ``lineage`` is still the living one.
 
     Raises:
@@ -229,7 +239,7 @@ def living(tx: Connection, lineage: int) -> Row:
     return row
 
 
-def _load(tx: Connection, step: int, ids: Sequence[int]) -> Leased:
+def _load(tx: Transaction, step: int, ids: Sequence[int]) -> Leased:
     p = schema.payloads.c
     data = {r.group_id: r.data for r in tx.execute(select(schema.payloads).where(p.group_id.in_(ids)))}
     missing = [i for i in ids if i not in data]
@@ -238,7 +248,7 @@ def _load(tx: Connection, step: int, ids: Sequence[int]) -> Leased:
     return Leased(step, tuple(ids), tuple(decode(data[i]) for i in ids))
 
 
-def _meanwhile(tx: Connection, row: Row, found: NotYet) -> NotYet:
+def _meanwhile(tx: Transaction, row: Row, found: NotYet) -> NotYet:
     """``found``, with who validates and what shows that somebody works."""
     if found.over:
         return found
@@ -247,14 +257,14 @@ def _meanwhile(tx: Connection, row: Row, found: NotYet) -> NotYet:
     return replace(found, reason=reason, progress=(found.ready, row.claims, tokens_sampled(tx)))
 
 
-def _too_few(tx: Connection, db: Database, row: Row, ready: int) -> NotYet:
-    b = db.spec.batch_groups
+def _too_few(tx: Transaction, row: Row, ready: int) -> NotYet:
+    b = tx.spec.batch_groups
     count = func.count().label("n")
     unsettled = tx.execute(select(g.state, count).where(g.state.in_(("claimed", "open"))).group_by(g.state))
     busy = {row.state: row.n for row in unsettled}
     explorers = schema.processes.c
     alive = tx.execute(select(func.count()).where(explorers.role == "explorer", explorers.alive)).scalar_one()
-    if not busy and _exhausted(tx, db.spec.total_epochs):
+    if not busy and _exhausted(tx, tx.spec.total_epochs):
         left = update(schema.groups).where(g.state == "ready")
         tx.execute(left.values(state="dropped", reason="end_of_data"))
         return NotYet("data", "the tasksets are exhausted", ready, over=True)
@@ -262,12 +272,12 @@ def _too_few(tx: Connection, db: Database, row: Row, ready: int) -> NotYet:
         return NotYet(
             "explorer", f"no explorer: {ready} of {b} groups are ready and nobody generates; start one", ready
         )
-    if "claimed" not in busy and (nobody := unserved(tx, db.spec.total_epochs)):
+    if "claimed" not in busy and (nobody := unserved(tx, tx.spec.total_epochs)):
         return NotYet("explorer", f"{ready} of {b} groups are ready; {nobody}", ready)
     return NotYet("generation", f"{ready} of {b} groups are ready{_lost(tx, row.trained)}", ready)
 
 
-def _lost(tx: Connection, step: int) -> str:
+def _lost(tx: Transaction, step: int) -> str:
     """What became of groups that this step could have trained, by reason, for whoever wonders where they are."""
     n = func.count().label("n")
     lost = select(g.state, g.reason, n).where(g.state.in_(("dropped", "filtered")), g.deadline >= step)
@@ -276,14 +286,14 @@ def _lost(tx: Connection, step: int) -> str:
     return f"; of those in time for step {step}, {reasons}" if rows else ""
 
 
-def _exhausted(tx: Connection, total_epochs: int | None) -> bool:
+def _exhausted(tx: Transaction, total_epochs: int | None) -> bool:
     if total_epochs is None:
         return False
     sets = tx.execute(select(schema.tasksets)).all()
     return bool(sets) and all(s.issued >= s.size * total_epochs for s in sets)
 
 
-def _stragglers(tx: Connection, step: int, b: int) -> NotYet:
+def _stragglers(tx: Transaction, step: int, b: int) -> NotYet:
     late = select(g.id, g.deadline).where(g.state == "claimed").order_by(g.deadline, g.id).limit(3)
     names = ", ".join(f"group {r.id} (due at step {r.deadline})" for r in tx.execute(late))
     return NotYet("stragglers", f"stragglers that would come too late after step {step}: {names}", b)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import socket
+from typing import TYPE_CHECKING
 
 import psutil
-from sqlalchemy import Connection, Row, select
+from sqlalchemy import Row, select
 
 from rljax.ledger import schema
+
+if TYPE_CHECKING:
+    from rljax.ledger.database import Transaction
 
 CLOCK_STEP = 2.0
 """Seconds by which the start of one process may seem to move when the wall clock is corrected."""
@@ -27,10 +31,11 @@ def still_alive(row: Row, now: float, claim_timeout: float) -> bool:
     return row.heartbeat >= now - claim_timeout
 
 
-def split_by_life(tx: Connection, now: float, claim_timeout: float) -> tuple[list[Row], list[Row]]:
+def split_by_life(tx: Transaction, claim_timeout: float) -> tuple[list[Row], list[Row]]:
     """The processes that live, and those that died without anybody having noticed."""
     living: list[Row] = []
     dead: list[Row] = []
-    for row in tx.execute(select(schema.processes).where(schema.processes.c.alive)):
+    now, p = tx.now(), schema.processes.c
+    for row in tx.execute(select(schema.processes).where(p.alive).order_by(p.name)).all():
         (living if still_alive(row, now, claim_timeout) else dead).append(row)
     return living, dead

@@ -10,109 +10,120 @@ import uuid
 from collections.abc import Iterator, Mapping
 
 import psutil
-from sqlalchemy import Connection, Row, insert, select, update
+from sqlalchemy import Row, insert, select, update
 
 from rljax.ledger import schema
 from rljax.ledger.claims import reopen_claims_of
-from rljax.ledger.database import Database, LedgerError, StaleWriterError, record_event, run_row
+from rljax.ledger.database import (
+    Database,
+    LedgerError,
+    StaleWriterError,
+    Transaction,
+    agree,
+    reads,
+    record_event,
+    run_row,
+    storable,
+    writes,
+)
 from rljax.ledger.liveness import split_by_life, still_alive
 
 p = schema.processes.c
 
 
-def register(db: Database, name: str, role: str) -> str:
+@writes
+def register(tx: Transaction, name: str, role: str) -> str:
     """Says hello; returns the token of this life. Claims of an earlier life of the same name are reopened.
 
     Raises:
         LedgerError: a process of this name is alive, or one that goes by another spec than this one.
     """
     token = uuid.uuid4().hex
-    with db.transaction() as tx:
-        found = tx.execute(select(schema.processes).where(p.name == name)).one_or_none()
-        if found is not None and still_alive(found, db.clock(), db.spec.claim_timeout):
-            who, hint = ("a trainer", "") if role == "trainer" else ("an explorer", ", or set another explorer.name")
-            raise LedgerError(
-                f"{db.path.parent}: {who} named {name!r} is alive here (pid {found.pid} on {found.host}); "
-                f"end it first{hint}"
-            )
-        db.agree(tx, db.spec)  # others may have opened the ledger, and changed it, since this process did
-        values = {
-            "role": role,
-            "host": socket.gethostname(),
-            "pid": os.getpid(),
-            "started": psutil.Process().create_time(),
-            "token": token,
-            "heartbeat": db.clock(),
-            "alive": True,
-            "version": -1,
-            "loading": -1,
-            "gauges": "{}",
-        }
-        others = tx.execute(select(p.name).where(p.alive, p.name != name).limit(1)).first()
-        if others is None:  # nobody is left of the run that failed: this is a new try
-            tx.execute(update(schema.run).values(failure=None))
-        if found is None:
-            tx.execute(insert(schema.processes).values(name=name, **values))
-        else:
-            _bury(tx, db, found, "" if not found.alive else "died")
-            tx.execute(update(schema.processes).where(p.name == name).values(values))
+    found = tx.execute(select(schema.processes).where(p.name == name)).one_or_none()
+    if found is not None and still_alive(found, tx.now(), tx.spec.claim_timeout):
+        who, hint = ("a trainer", "") if role == "trainer" else ("an explorer", ", or set another explorer.name")
+        raise LedgerError(
+            f"{tx.db.label}: {who} named {name!r} is alive here (pid {found.pid} on {found.host}); end it first{hint}"
+        )
+    agree(tx, tx.spec)  # others may have opened the ledger, and changed it, since this process did
+    values = {
+        "role": role,
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "started": psutil.Process().create_time(),
+        "token": token,
+        "heartbeat": tx.now(),
+        "alive": True,
+        "version": -1,
+        "loading": -1,
+        "gauges": "{}",
+    }
+    others = tx.execute(select(p.name).where(p.alive, p.name != name).limit(1)).first()
+    if others is None:  # nobody is left of the run that failed: this is a new try
+        tx.execute(update(schema.run).values(failure=None))
+    if found is None:
+        tx.execute(insert(schema.processes).values(name=name, **values))
+    else:
+        _bury(tx, found, "" if not found.alive else "died")
+        tx.execute(update(schema.processes).where(p.name == name).values(values))
     return token
 
 
+@writes
 def heartbeat(
-    db: Database, name: str, token: str, version: int = -1, gauges: Mapping[str, float] | None = None
+    tx: Transaction, name: str, token: str, version: int = -1, gauges: Mapping[str, float] | None = None
 ) -> None:
     """Says that this life goes on, and buries those that have not said so for ``claim_timeout`` seconds.
 
     Raises:
         StaleWriterError: this life was declared dead or replaced; its claims are gone.
     """
-    with db.transaction() as tx:
-        now = db.clock()
-        values = {"heartbeat": now, "version": version, "gauges": json.dumps(dict(gauges or {}))}
-        mine = (p.name == name, p.token == token, p.alive)
-        if not tx.execute(update(schema.processes).where(*mine).values(values)).rowcount:
-            raise StaleWriterError(f"{name}: declared dead after {db.spec.claim_timeout:g} s without a heartbeat")
-        silent = select(schema.processes).where(p.alive, p.heartbeat < now - db.spec.claim_timeout)
-        for row in tx.execute(silent).all():
-            _bury(tx, db, row, "silent")
+    now = tx.now()
+    values = {"heartbeat": now, "version": version, "gauges": json.dumps(dict(gauges or {}))}
+    mine = (p.name == name, p.token == token, p.alive)
+    if not tx.execute(update(schema.processes).where(*mine).values(values)).rowcount:
+        raise StaleWriterError(f"{name}: declared dead after {tx.spec.claim_timeout:g} s without a heartbeat")
+    silent = select(schema.processes).where(p.alive, p.heartbeat < now - tx.spec.claim_timeout)
+    for row in tx.execute(silent).all():
+        _bury(tx, row, "silent")
 
 
 @contextlib.contextmanager
 def loading(db: Database, name: str, version: int) -> Iterator[None]:
     """Keeps the files of a version while a process reads them; if that went well, it uses this version from then on."""
     mine = update(schema.processes).where(p.name == name, p.alive)
-    with db.transaction() as tx:
-        tx.execute(mine.values(loading=version))
+    db.write(lambda tx: tx.execute(mine.values(loading=version)))
     ended = {"loading": -1}
     try:
         yield
         ended["version"] = version  # not left to the next heartbeat: until then the files would be nobody's
     finally:
-        with db.transaction() as tx:
-            tx.execute(mine.values(ended))
+        db.write(lambda tx: tx.execute(mine.values(ended)))
 
 
-def revive(db: Database, name: str, token: str) -> bool:
+@writes
+def revive(tx: Transaction, name: str, token: str) -> bool:
     """Takes a declaration of death back; false if another life of this name has registered since."""
-    with db.transaction() as tx:
-        values = {"heartbeat": db.clock(), "alive": True}
-        mine = update(schema.processes).where(p.name == name, p.token == token)
-        return bool(tx.execute(mine.values(values)).rowcount)
+    values = {"heartbeat": tx.now(), "alive": True}
+    mine = update(schema.processes).where(p.name == name, p.token == token)
+    return bool(tx.execute(mine.values(values)).rowcount)
 
 
-def leave(db: Database, name: str, token: str) -> None:
+@writes
+def leave(tx: Transaction, name: str, token: str) -> None:
     """Says goodbye: open claims and validations are handed back."""
-    with db.transaction() as tx:
-        found = tx.execute(select(schema.processes).where(p.name == name, p.token == token)).one_or_none()
-        if found is not None:
-            _bury(tx, db, found, "")
+    found = tx.execute(select(schema.processes).where(p.name == name, p.token == token)).one_or_none()
+    if found is not None:
+        _bury(tx, found, "")
 
 
-def gauges(db: Database, role: str) -> dict[str, dict[str, float]]:
+def _gauges(tx: Transaction, role: str) -> dict[str, dict[str, float]]:
     """What each live process of a role measures of itself, by name."""
-    with db.read() as tx:
-        return _gauges(tx, role)
+    rows = tx.execute(select(p.name, p.gauges).where(p.role == role, p.alive))
+    return {row.name: json.loads(row.gauges) for row in rows}
+
+
+gauges = reads(_gauges)
 
 
 def summed_gauges(db: Database, role: str) -> dict[str, float]:
@@ -124,49 +135,41 @@ def summed_gauges(db: Database, role: str) -> dict[str, float]:
     return total
 
 
-def tokens(db: Database) -> float:
-    """`tokens_sampled`, in a transaction of its own."""
-    with db.read() as tx:
-        return tokens_sampled(tx)
-
-
-def tokens_sampled(tx: Connection) -> float:
+def tokens_sampled(tx: Transaction) -> float:
     """Tokens that the live explorers' engines have sampled, as of the last heartbeats; grows while they generate."""
     return sum(measured.get("tokens", 0.0) for measured in _gauges(tx, "explorer").values())
 
 
-def bury_dead(db: Database) -> list[str]:
+tokens = reads(tokens_sampled)
+
+
+@writes
+def bury_dead(tx: Transaction) -> list[str]:
     """Buries processes of this host that are gone and all that have been silent too long; returns their names."""
-    with db.transaction() as tx:
-        _, dead = split_by_life(tx, db.clock(), db.spec.claim_timeout)
-        for row in dead:
-            _bury(tx, db, row, "died")
-        return [row.name for row in dead]
+    _, dead = split_by_life(tx, tx.spec.claim_timeout)
+    for row in dead:
+        _bury(tx, row, "died")
+    return [row.name for row in dead]
 
 
-def fail_run(db: Database, who: str, message: str) -> None:
+@writes
+def fail_run(tx: Transaction, who: str, message: str) -> None:
     """Records why the run cannot go on; every process stops on it."""
-    with db.transaction() as tx:
-        record_event(tx, db.clock(), who, "failure", message)
-        if run_row(tx).failure is None:
-            tx.execute(update(schema.run).values(failure=message))
+    record_event(tx, who, "failure", message)
+    if run_row(tx).failure is None:
+        tx.execute(update(schema.run).values(failure=storable(message)))
 
 
-def note(db: Database, who: str, kind: str, message: str) -> None:
+@writes
+def note(tx: Transaction, who: str, kind: str, message: str) -> None:
     """Records a fault that the run survives."""
-    with db.transaction() as tx:
-        record_event(tx, db.clock(), who, kind, message)
+    record_event(tx, who, kind, message)
 
 
-def _gauges(tx: Connection, role: str) -> dict[str, dict[str, float]]:
-    rows = tx.execute(select(p.name, p.gauges).where(p.role == role, p.alive))
-    return {row.name: json.loads(row.gauges) for row in rows}
-
-
-def _bury(tx: Connection, db: Database, row: Row, kind: str) -> None:
+def _bury(tx: Transaction, row: Row, kind: str) -> None:
     tx.execute(update(schema.processes).where(p.name == row.name).values(alive=False, version=-1, loading=-1))
     if row.role == "explorer":
-        reopen_claims_of(tx, db.clock(), row.name, kind)
+        reopen_claims_of(tx, row.name, kind)
         a = schema.validations.c
         mine = (a.state == "claimed", a.explorer == row.name)
         tx.execute(update(schema.validations).where(*mine).values(state="requested", explorer=None))

@@ -29,7 +29,7 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 """Written into every ledger; a file of another version is refused."""
 
 metadata = MetaData()
@@ -133,6 +133,7 @@ versions = Table(
     Column("deleted", Boolean, nullable=False, comment="its files are gone"),
     Column("probe", LargeBinary, comment="float32 log-probabilities that the learner gives the probe"),
     Column("gap", Float, comment="largest difference of the engines' probe from the learner's, in nats"),
+    Column("mean_gap", Float, comment="mean difference over the probe, of the explorer where it is largest"),
 )
 
 validations = Table(

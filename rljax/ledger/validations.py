@@ -9,56 +9,50 @@ from sqlalchemy import func, select, update
 
 from rljax.ledger import schema
 from rljax.ledger.claims import is_alive, validating
-from rljax.ledger.database import Database, StaleWriterError
-from rljax.ledger.versions import Announced, get, request_validation
+from rljax.ledger.database import Database, StaleWriterError, Transaction, reads, writes
+from rljax.ledger.versions import Announced, get_version, request_validation
 
 a = schema.validations.c
 
 
-def request(db: Database, version: int, lineage: int) -> None:
-    """Asks for a validation of an announced version, unless there has been one."""
-    with db.transaction() as tx:
-        request_validation(tx, version, lineage)
+request = writes(request_validation)
 
 
-def claim_validation(db: Database, explorer: str) -> Announced | None:
+@writes
+def claim_validation(tx: Transaction, explorer: str) -> Announced | None:
     """Takes the oldest requested validation; returns the version that it is pinned to. None for an explorer that is not
     registered as alive: nobody would reclaim it.
     """
-    with db.transaction() as tx:
-        if not is_alive(tx, explorer):
-            return None
-        row = tx.execute(select(a.version, a.lineage).where(a.state == "requested").order_by(a.version)).first()
-        if row is None:
-            return None
-        where = (a.version == row.version, a.lineage == row.lineage)
-        tx.execute(update(schema.validations).where(*where).values(state="claimed", explorer=explorer))
-    return get(db, row.version, row.lineage)
+    if not is_alive(tx, explorer):
+        return None
+    row = tx.execute(select(a.version, a.lineage).where(a.state == "requested").order_by(a.version)).first()
+    if row is None:
+        return None
+    where = (a.version == row.version, a.lineage == row.lineage)
+    tx.execute(update(schema.validations).where(*where).values(state="claimed", explorer=explorer))
+    return get_version(tx, row.version, row.lineage)
 
 
-def finish_validation(db: Database, explorer: str, pinned: Announced, result: Mapping[str, float]) -> None:
+@writes
+def finish_validation(tx: Transaction, explorer: str, pinned: Announced, result: Mapping[str, float]) -> None:
     """Records the metrics of a validation.
 
     Raises:
         StaleWriterError: it was withdrawn, or another explorer has taken it over.
     """
-    with db.transaction() as tx:
-        where = (a.version == pinned.version, a.lineage == pinned.lineage, a.state == "claimed", a.explorer == explorer)
-        values = {"state": "done", "result": json.dumps(dict(result))}
-        if not tx.execute(update(schema.validations).where(*where).values(values)).rowcount:
-            raise StaleWriterError(f"the validation of version {pinned.version} is no longer {explorer}'s")
+    where = (a.version == pinned.version, a.lineage == pinned.lineage, a.state == "claimed", a.explorer == explorer)
+    values = {"state": "done", "result": json.dumps(dict(result))}
+    if not tx.execute(update(schema.validations).where(*where).values(values)).rowcount:
+        raise StaleWriterError(f"the validation of version {pinned.version} is no longer {explorer}'s")
 
 
-def unfinished(db: Database) -> int:
+@reads
+def unfinished(tx: Transaction) -> int:
     """Validations requested or running."""
-    with db.read() as tx:
-        return tx.execute(select(func.count()).where(a.state != "done")).scalar_one()
+    return tx.execute(select(func.count()).where(a.state != "done")).scalar_one()
 
 
-def running(db: Database) -> tuple[int, str] | None:
-    """The oldest version that is being validated, and by which explorer; None if none is."""
-    with db.read() as tx:
-        return validating(tx)
+running = reads(validating)
 
 
 def take_unreported(db: Database) -> Generator[tuple[int, dict[str, float]]]:
@@ -67,17 +61,15 @@ def take_unreported(db: Database) -> Generator[tuple[int, dict[str, float]]]:
     One is marked logged when the caller comes back for the next: whoever dies over it gets it once more, for logging
     twice does no harm and losing it would.
     """
-    with db.read() as tx:
-        rows = tx.execute(select(schema.validations).where(a.state == "done", ~a.reported).order_by(a.version)).all()
-    for row in rows:
+    done = select(schema.validations).where(a.state == "done", ~a.reported).order_by(a.version)
+    for row in db.read(lambda tx: tx.execute(done).all()):
         yield row.version, json.loads(row.result)
-        with db.transaction() as tx:
-            where = (a.version == row.version, a.lineage == row.lineage)
-            tx.execute(update(schema.validations).where(*where).values(reported=True))
+        logged = update(schema.validations).where(a.version == row.version, a.lineage == row.lineage)
+        db.write(lambda tx, logged=logged: tx.execute(logged.values(reported=True)))  # type: ignore[misc]
 
 
-def results(db: Database) -> list[tuple[int, dict[str, float]]]:
+@reads
+def results(tx: Transaction) -> list[tuple[int, dict[str, float]]]:
     """The (version, metrics) of every validation done, by version."""
-    with db.read() as tx:
-        rows = tx.execute(select(schema.validations).where(a.state == "done").order_by(a.version))
-        return [(row.version, json.loads(row.result)) for row in rows]
+    rows = tx.execute(select(schema.validations).where(a.state == "done").order_by(a.version))
+    return [(row.version, json.loads(row.result)) for row in rows]

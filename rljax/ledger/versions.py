@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
-from sqlalchemy import Connection, insert, select, update
+from sqlalchemy import insert, select, update
 
 from rljax.ledger import schema
-from rljax.ledger.database import Database, run_row
+from rljax.ledger.database import Transaction, reads, run_row, writes
 from rljax.ledger.leases import living
 
 v = schema.versions.c
@@ -24,14 +24,15 @@ class Announced:
     probe: np.ndarray | None = field(default=None, compare=False)
 
 
+@writes
 def announce(
-    db: Database, lineage: int, version: int, path: str, *, probe: np.ndarray | None = None, validate: bool = False
+    tx: Transaction, lineage: int, version: int, path: str, *, probe: np.ndarray | None = None, validate: bool = False
 ) -> None:
     """Makes a written version exist, and with it frees the credit of the batches it has seen. Once is enough: of two
     explorers that publish the initial weights, the second changes nothing.
 
     Args:
-        db: the ledger.
+        tx: the ledger.
         lineage: the learner's; 0 for initial weights that an explorer publishes before any learner lives.
         version: batches that the weights have seen.
         path: directory of the version, relative to the run directory.
@@ -41,19 +42,18 @@ def announce(
     Raises:
         StaleWriterError: a newer lineage lives.
     """
-    with db.transaction() as tx:
-        living(tx, lineage)
-        if tx.execute(select(v.version).where(v.version == version, v.lineage == lineage)).first() is not None:
-            return
-        values = {"path": path, "announced_at": db.clock(), "withdrawn": False, "deleted": False, "gap": None}
-        probe_bytes = None if probe is None else np.asarray(probe, np.float32).tobytes()
-        tx.execute(insert(schema.versions).values(version=version, lineage=lineage, probe=probe_bytes, **values))
-        tx.execute(update(schema.run).values(announced=version, announced_lineage=lineage))
-        if validate:
-            request_validation(tx, version, lineage)
+    living(tx, lineage)
+    if tx.execute(select(v.version).where(v.version == version, v.lineage == lineage)).first() is not None:
+        return
+    values = {"path": path, "announced_at": tx.now(), "withdrawn": False, "deleted": False, "gap": None}
+    probe_bytes = None if probe is None else np.asarray(probe, np.float32).tobytes()
+    tx.execute(insert(schema.versions).values(version=version, lineage=lineage, probe=probe_bytes, **values))
+    tx.execute(update(schema.run).values(announced=version, announced_lineage=lineage))
+    if validate:
+        request_validation(tx, version, lineage)
 
 
-def request_validation(tx: Connection, version: int, lineage: int) -> None:
+def request_validation(tx: Transaction, version: int, lineage: int) -> None:
     """Asks for a validation of an announced version, unless there has been one."""
     a = schema.validations.c
     if tx.execute(select(a.version).where(a.version == version)).first() is None:
@@ -61,56 +61,62 @@ def request_validation(tx: Connection, version: int, lineage: int) -> None:
         tx.execute(insert(schema.validations).values(values))
 
 
-def newest(db: Database) -> Announced | None:
+@reads
+def newest(tx: Transaction) -> Announced | None:
     """The version that engines should serve; None before the first."""
-    with db.read() as tx:
-        row = run_row(tx)
-        if row.announced < 0:
-            return None
-        where = (v.version == row.announced, ~v.withdrawn)
-        found = tx.execute(select(schema.versions).where(*where).order_by(v.lineage.desc())).first()
-        return None if found is None else _announced(found)
+    row = run_row(tx)
+    if row.announced < 0:
+        return None
+    where = (v.version == row.announced, ~v.withdrawn)
+    found = tx.execute(select(schema.versions).where(*where).order_by(v.lineage.desc())).first()
+    return None if found is None else _announced(found)
 
 
-def get(db: Database, version: int, lineage: int) -> Announced:
+def get_version(tx: Transaction, version: int, lineage: int) -> Announced:
     """One announced version."""
-    with db.read() as tx:
-        return _announced(tx.execute(select(schema.versions).where(v.version == version, v.lineage == lineage)).one())
+    return _announced(tx.execute(select(schema.versions).where(v.version == version, v.lineage == lineage)).one())
 
 
-def report_gap(db: Database, version: int, lineage: int, gap: float) -> None:
-    """Records the largest probe difference, in nats, between the learner and an engine that loaded this version."""
-    with db.transaction() as tx:
-        where = (v.version == version, v.lineage == lineage)
-        known = tx.execute(select(v.gap).where(*where)).scalar_one()
-        tx.execute(update(schema.versions).where(*where).values(gap=max(gap, known or 0.0)))
+get = reads(get_version)
 
 
-def latest_gap(db: Database) -> tuple[int, float] | None:
-    """The newest version with a reported gap, and the gap in nats."""
-    with db.read() as tx:
-        where = (v.gap.is_not(None), ~v.withdrawn)
-        row = tx.execute(select(v.version, v.gap).where(*where).order_by(v.version.desc(), v.lineage.desc())).first()
-        return None if row is None else (row.version, row.gap)
+@writes
+def report_gap(tx: Transaction, version: int, lineage: int, gap: float, mean_gap: float) -> None:
+    """Records the largest and the mean probe difference, in nats, between the learner and the engines of an explorer
+    that loaded this version. Of several explorers the largest of each stands.
+    """
+    where = (v.version == version, v.lineage == lineage)
+    known = tx.execute(select(v.gap, v.mean_gap).where(*where)).one()
+    values = {"gap": max(gap, known.gap or 0.0), "mean_gap": max(mean_gap, known.mean_gap or 0.0)}
+    tx.execute(update(schema.versions).where(*where).values(values))
 
 
-def take_deletable(db: Database, lineage: int) -> list[Announced]:
+@reads
+def latest_gap(tx: Transaction) -> tuple[int, float, float] | None:
+    """The newest version with a reported gap, and the largest and the mean gap in nats."""
+    where = (v.gap.is_not(None), ~v.withdrawn)
+    newest = select(v.version, v.gap, v.mean_gap).where(*where).order_by(v.version.desc(), v.lineage.desc())
+    row = tx.execute(newest).first()
+    return None if row is None else (row.version, row.gap, row.mean_gap)
+
+
+@writes
+def take_deletable(tx: Transaction, lineage: int) -> list[Announced]:
     """Marks as deleted, and returns, the versions that nobody needs: not the two newest, not one that a live process
     uses or loads, not one whose validation is not done.
     """
-    with db.transaction() as tx:
-        row = living(tx, lineage)
-        p, a = schema.processes.c, schema.validations.c
-        needed = {version for r in tx.execute(select(p.version, p.loading).where(p.alive)) for version in r}
-        needed |= {r.version for r in tx.execute(select(a.version).where(a.state != "done"))}
-        standing = tx.execute(select(schema.versions).where(~v.deleted).order_by(v.version, v.lineage)).all()
-        good = [r for r in standing if not r.withdrawn]
-        keep = {(r.version, r.lineage) for r in good[-2:]} | {(row.announced, row.announced_lineage)}
-        old = [r for r in standing if (r.version, r.lineage) not in keep and r.version not in needed]
-        for r in old:
-            where = (v.version == r.version, v.lineage == r.lineage)
-            tx.execute(update(schema.versions).where(*where).values(deleted=True))
-        return [_announced(r) for r in old]
+    row = living(tx, lineage)
+    p, a = schema.processes.c, schema.validations.c
+    needed = {version for r in tx.execute(select(p.version, p.loading).where(p.alive)) for version in r}
+    needed |= {r.version for r in tx.execute(select(a.version).where(a.state != "done"))}
+    standing = tx.execute(select(schema.versions).where(~v.deleted).order_by(v.version, v.lineage)).all()
+    good = [r for r in standing if not r.withdrawn]
+    keep = {(r.version, r.lineage) for r in good[-2:]} | {(row.announced, row.announced_lineage)}
+    old = [r for r in standing if (r.version, r.lineage) not in keep and r.version not in needed]
+    for r in old:
+        where = (v.version == r.version, v.lineage == r.lineage)
+        tx.execute(update(schema.versions).where(*where).values(deleted=True))
+    return [_announced(r) for r in old]
 
 
 def _announced(row: object) -> Announced:
@@ -119,7 +125,7 @@ def _announced(row: object) -> Announced:
     return Announced(row.version, row.lineage, row.path, array)  # type: ignore[attr-defined]
 
 
-def lineage(db: Database) -> int:
+@reads
+def lineage(tx: Transaction) -> int:
     """The living lineage; 0 before the first learner."""
-    with db.read() as tx:
-        return int(run_row(tx).lineage)
+    return int(run_row(tx).lineage)

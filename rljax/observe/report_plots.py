@@ -265,14 +265,19 @@ def _parity(data: RunData, axes: Axes) -> Drawn:
     steps, values = data.series("parity/max_abs_logprob_gap")
     if not values:
         return None
+    legend = [("largest", "s5")]
     _curve(axes, steps, [max(value, 1e-9) for value in values], "s5")
+    mean_steps, means = data.series("parity/mean_abs_logprob_gap")
+    if means:
+        _curve(axes, mean_steps, [max(value, 1e-9) for value in means], "s2")
+        legend.append(("mean", "s2"))
     axes.set_yscale("log")
     axes.yaxis.set_major_locator(LogLocator(numticks=6))
     axes.yaxis.set_minor_formatter(NullFormatter())
-    low, high = min(max(value, 1e-9) for value in values), max(*values, 1e-9)
+    low, high = min(max(value, 1e-9) for value in (*values, *means)), max(*values, 1e-9)
     axes.set_ylim(10 ** np.floor(np.log10(low)), 10 ** np.ceil(np.log10(high * 1.01)))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0e}".replace("e-0", "e-")))
-    return f"Largest difference of log-probabilities on the probe, nats, by version; at most {max(values):.1e}.", []
+    return f"Difference of log-probabilities on the probe, nats, by version; at most {max(values):.1e}.", legend
 
 
 def _simple(metric: str, caption: str, colour: str) -> Callable[[RunData, Axes], Drawn]:

@@ -10,7 +10,9 @@ from typing import Any
 
 from rljax.config import Config
 from rljax.config_checks import ConfigError
-from rljax.config_edge import as_plain, from_plain
+from rljax.config_edge import from_plain, publishable
+from rljax.ledger.backend import backend_of
+from rljax.ledger.database import ledger_exists
 
 
 @dataclass(frozen=True)
@@ -18,11 +20,6 @@ class RunDir:
     """Paths inside ``root``."""
 
     root: Path
-
-    @property
-    def ledger(self) -> Path:
-        """The database that records everything."""
-        return self.root / "ledger.db"
 
     @property
     def checkpoints(self) -> Path:
@@ -64,9 +61,10 @@ class RunDir:
 
         Raises:
             ConfigError: there is none.
+            LedgerError: the ledger's server cannot be asked.
         """
         run = cls(Path(config.run_dir or "runs/unnamed"))
-        if not run.ledger.exists():
+        if not ledger_exists(backend_of(config, run.root)):
             raise ConfigError(f"run_dir={run.root}: no run here; train first, or correct run_dir")
         return run
 
@@ -80,9 +78,9 @@ class RunDir:
         return cls.create(config) if config.checkpoint == "initial" else cls.existing(config)
 
     def write_config(self, config: Config) -> None:
-        """Leaves the resolved config behind, atomically."""
+        """Leaves the resolved config behind, atomically and without the ledger's password."""
         staged = self.config.with_suffix(f".{os.getpid()}.tmp")
-        staged.write_text(json.dumps(as_plain(config), indent=2) + "\n")
+        staged.write_text(json.dumps(publishable(config), indent=2) + "\n")
         staged.replace(self.config)
 
     def read_config(self) -> Config:

@@ -13,7 +13,8 @@ import numpy as np
 from rljax.config import Config
 from rljax.config_checks import ConfigError, context_error
 from rljax.ledger import versions
-from rljax.ledger.database import Database, RunSpec, StaleWriterError
+from rljax.ledger.backend import backend_of
+from rljax.ledger.database import Database, LedgerError, RunSpec, StaleWriterError
 from rljax.models.architecture import Architecture
 from rljax.models.hf_files import load_architecture, load_directory
 from rljax.models.hf_names import to_hf
@@ -49,7 +50,15 @@ def open_ledger(config: Config, run: RunDir) -> Database:
     Raises:
         LedgerError: it belongs to another run, or is none.
     """
-    return Database(run.ledger, RunSpec.of(config))
+    db = Database(backend_of(config, run.root), RunSpec.of(config))
+    elsewhere = config.ledger is not None and not run.config.exists()
+    if elsewhere and config.mode in ("both", "train") and versions.lineage(db):
+        db.close()
+        raise LedgerError(
+            f"{db.label}: a learner has lived there, but not in run_dir={run.root}; set run_dir to that run's, or "
+            "ledger or ledger_schema to a new place"
+        )
+    return db
 
 
 def open_model(config: Config, run: RunDir, progress: ProgressCallback | None = None) -> Model:

@@ -217,7 +217,8 @@ class Trainer:
         values["bound/fraction"] = min(1.0, max(clock.spent["train"], busy) / wall)
         gap = versions.latest_gap(self._db)
         if gap is not None and self._publishes(self._learner.steps):
-            values["parity/version"], values["parity/max_abs_logprob_gap"] = gap
+            names = ("parity/version", "parity/max_abs_logprob_gap", "parity/mean_abs_logprob_gap")
+            values |= dict(zip(names, gap, strict=True))
         self._observers.step(self._learner.steps, values, batch)
         self._log_validations()
         return values

@@ -212,8 +212,9 @@ class Explorer:
         scores = await self._pool.score(self._probe.token_ids)
         # An earlier try of this run may have had other limits, and with them a longer or shorter probe.
         shared = min(len(newest.probe), len(scores[0]))
-        gap = max(float(np.max(np.abs(score[:shared] - newest.probe[:shared]))) for score in scores)
-        versions.report_gap(self._db, newest.version, newest.lineage, gap)
+        gaps = np.abs([score[:shared] - newest.probe[:shared] for score in scores])
+        gap = float(gaps.max())
+        versions.report_gap(self._db, newest.version, newest.lineage, gap, float(gaps.mean()))
         if not gap <= self._probe.bound:
             message = (
                 f"parity: learner at version {newest.version} and engine at version {newest.version} differ by "

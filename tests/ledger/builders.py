@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import math
 import tempfile
 from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
+from sqlalchemy import Row, make_url, text
 
 from rljax.ledger import claims, leases, processes, versions
+from rljax.ledger.backend import Backend
 from rljax.ledger.claims import Claim, TasksetSize
-from rljax.ledger.database import Database, RunSpec
+from rljax.ledger.database import Database, RunSpec, Transaction
 from rljax.ledger.leases import Leased, NotYet
+from rljax.ledger.postgres import PostgresSchema
+from rljax.ledger.sqlite import SqliteFile
 from rljax.trajectory import Group, TaskId, Trajectory
 
 SHARED_MEMORY = Path("/dev/shm")
@@ -65,13 +70,39 @@ def make_group(task: TaskId, token_versions: Sequence[int], prompt: int = 1) -> 
     return Group(task, (trajectory,))
 
 
+def sql(db: Database, statement: str, **values: Any) -> Sequence[Row]:
+    """Runs one statement by hand, with ``:name`` for its values; the rows that it gives."""
+
+    def body(tx: Transaction) -> Sequence[Row]:
+        result = tx.execute(text(statement), values)
+        return result.all() if result.returns_rows else []
+
+    return db.write(body)
+
+
+def spelled(place: Backend) -> str:
+    """A place, for the command line of a child process; `place_of` reads it."""
+    if isinstance(place, PostgresSchema):
+        return json.dumps([place.url.render_as_string(hide_password=False), place.name])
+    return json.dumps([str(cast(SqliteFile, place).path)])
+
+
+def place_of(spelled: str) -> Backend:
+    match json.loads(spelled):
+        case [url, name]:
+            return PostgresSchema(make_url(url), name)
+        case [path]:
+            return SqliteFile(Path(path))
+    raise ValueError(spelled)
+
+
 class Bench:
     """A ledger with one explorer ``e`` and one taskset ``a``, driven by hand. Every step that should publishes."""
 
-    def __init__(self, directory: Path, spec: RunSpec, size: int = 1000, learner: bool = True) -> None:
+    def __init__(self, place: Backend, spec: RunSpec, size: int = 1000, learner: bool = True) -> None:
         self.clock = Clock()
-        self.path = directory / "ledger.db"
-        self.db = Database(self.path, spec, self.clock)
+        self.place = place
+        self.db = Database(place, spec, self.clock)
         self.token = processes.register(self.db, "e", "explorer")
         claims.register_tasksets(self.db, [TasksetSize("a", size)])
         self.lineage = 0
@@ -113,5 +144,4 @@ class Bench:
 
     @property
     def steps(self) -> int:
-        with self.db.read() as tx:
-            return int(tx.exec_driver_sql("SELECT trained FROM run").scalar_one())
+        return int(sql(self.db, "SELECT trained FROM run")[0].trained)

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rljax.ledger import claims
 from rljax.ledger.audit import audit
-from tests.ledger.builders import Bench, make_spec
+from rljax.ledger.backend import Backend
+from tests.ledger.builders import Bench, make_spec, sql
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Bench:
+def bench(place: Backend) -> Bench:
     """Two steps of two groups, α=1: step 0 on version 0, step 1 on tokens of versions 0 and 1. Two more are ready, one
     of the last two is filtered and one dropped.
     """
-    bench = Bench(tmp_path, make_spec(alpha=1, b=2))
+    bench = Bench(place, make_spec(alpha=1, b=2))
     first = bench.claim()
     bench.store(first[0], 0, 0, 0)
     bench.store(first[1], 0)
@@ -35,9 +34,8 @@ def bench(tmp_path: Path) -> Bench:
     return bench
 
 
-def spoil(bench: Bench, sql: str, parameters: Sequence[Any] = ()) -> list[str]:
-    with bench.db.transaction() as tx:
-        tx.exec_driver_sql(sql, tuple(parameters))
+def spoil(bench: Bench, statement: str, **values: Any) -> list[str]:
+    sql(bench.db, statement, **values)
     report = audit(bench.db)
     assert report["balanced"] is False
     return list(report["problems"])
@@ -66,8 +64,8 @@ def test_the_numbers_of_a_balanced_run(bench: Bench) -> None:
     assert {key: report[key] for key in wanted} == wanted
 
 
-def test_an_empty_ledger_balances(tmp_path: Path) -> None:
-    report = audit(Bench(tmp_path, make_spec(), learner=False).db)
+def test_an_empty_ledger_balances(place: Backend) -> None:
+    report = audit(Bench(place, make_spec(), learner=False).db)
     assert (report["balanced"], report["claimed"], report["versions"]["newest"]) == (True, 0, -1)
 
 
@@ -104,5 +102,5 @@ def test_a_token_beyond_the_bound_is_found(bench: Bench) -> None:
 
 def test_a_token_from_the_future_is_found(bench: Bench) -> None:
     counts = '{"3": 1}'
-    problems = spoil(bench, "UPDATE batches SET version_counts=? WHERE step=0 AND position=0", [counts])
+    problems = spoil(bench, "UPDATE batches SET version_counts=:counts WHERE step=0 AND position=0", counts=counts)
     assert problems == ["a token was trained by a step older than its weights"]

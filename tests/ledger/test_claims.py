@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
 from rljax.ledger import claims, processes, validations
+from rljax.ledger.backend import Backend
 from rljax.ledger.claims import TasksetSize
 from rljax.ledger.database import StaleWriterError
 from tests.ledger.builders import Bench, make_spec
 
 
-def test_tasksets_are_mixed_by_weight_and_epochs_follow_each_other(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, make_spec(alpha=7, b=3), size=3)
+def test_tasksets_are_mixed_by_weight_and_epochs_follow_each_other(place: Backend) -> None:
+    bench = Bench(place, make_spec(alpha=7, b=3), size=3)
     claims.register_tasksets(bench.db, [TasksetSize("b", 100, weight=3.0)])
     granted = claims.claim(bench.db, "e", ["a", "b"], 16).claims
     assert Counter(c.task.taskset for c in granted) == {"a": 4, "b": 12}
@@ -22,8 +22,8 @@ def test_tasksets_are_mixed_by_weight_and_epochs_follow_each_other(tmp_path: Pat
     assert mine == [(0, 0), (0, 1), (0, 2), (1, 0)]
 
 
-def test_explorers_share_a_taskset_and_may_bring_their_own(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, make_spec(alpha=1, b=3))
+def test_explorers_share_a_taskset_and_may_bring_their_own(place: Backend) -> None:
+    bench = Bench(place, make_spec(alpha=1, b=3))
     processes.register(bench.db, "f", "explorer")
     claims.register_tasksets(bench.db, [TasksetSize("own", 10)])
     one = claims.claim(bench.db, "e", ["a"], 2).claims
@@ -33,16 +33,16 @@ def test_explorers_share_a_taskset_and_may_bring_their_own(tmp_path: Path) -> No
     assert len({c.number for c in one + two + three}) == 6
 
 
-def test_a_taskset_that_joins_later_gets_its_share_and_no_more(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, make_spec(alpha=99, b=2))
+def test_a_taskset_that_joins_later_gets_its_share_and_no_more(place: Backend) -> None:
+    bench = Bench(place, make_spec(alpha=99, b=2))
     assert len(bench.claim(100)) == 100
     claims.register_tasksets(bench.db, [TasksetSize("late", 1000, weight=3.0)])
     granted = claims.claim(bench.db, "e", ["a", "late"], 40).claims
     assert Counter(c.task.taskset for c in granted) == {"a": 10, "late": 30}
 
 
-def test_a_weight_may_change_between_starts(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, make_spec(alpha=99, b=2))
+def test_a_weight_may_change_between_starts(place: Backend) -> None:
+    bench = Bench(place, make_spec(alpha=99, b=2))
     claims.register_tasksets(bench.db, [TasksetSize("b", 1000)])
     claims.claim(bench.db, "e", ["a", "b"], 100)
     claims.register_tasksets(bench.db, [TasksetSize("b", 1000, weight=4.0)])
@@ -50,15 +50,15 @@ def test_a_weight_may_change_between_starts(tmp_path: Path) -> None:
     assert Counter(c.task.taskset for c in granted) == {"a": 10, "b": 40}
 
 
-def test_a_taskset_that_changed_its_size_is_refused(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, make_spec(), size=10)
+def test_a_taskset_that_changed_its_size_is_refused(place: Backend) -> None:
+    bench = Bench(place, make_spec(), size=10)
     claims.register_tasksets(bench.db, [TasksetSize("a", 10)])
     with pytest.raises(StaleWriterError, match="taskset a: 11 tasks, but this run began with 10"):
         claims.register_tasksets(bench.db, [TasksetSize("a", 11)])
 
 
-def test_why_nothing_is_granted_is_said(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, make_spec(alpha=0, b=2, max_steps=1), learner=False)
+def test_why_nothing_is_granted_is_said(place: Backend) -> None:
+    bench = Bench(place, make_spec(alpha=0, b=2, max_steps=1), learner=False)
     reason = lambda: claims.claim(bench.db, "e", ["a"], 10).reason  # noqa: E731
     assert reason() == "no weights are announced yet"
     bench.restart(0)
@@ -71,16 +71,16 @@ def test_why_nothing_is_granted_is_said(tmp_path: Path) -> None:
     assert reason() == "every group up to max_steps is claimed"
 
 
-def test_credit_names_the_step_that_must_be_trained(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, make_spec(alpha=0.5, b=2))
+def test_credit_names_the_step_that_must_be_trained(place: Backend) -> None:
+    bench = Bench(place, make_spec(alpha=0.5, b=2))
     assert len(bench.claim()) == 3
     found = claims.claim(bench.db, "e", ["a"], 10)
     assert found.reason == "credit: 3 of 3 groups are outstanding; the learner must train step 0"
 
 
-def test_staleness_stops_claims_while_a_publication_is_late(tmp_path: Path) -> None:
+def test_staleness_stops_claims_while_a_publication_is_late(place: Backend) -> None:
     """α=1, k=2, b=1, S=2: three steps are trained on version 0, nothing is announced: what is claimed would be late."""
-    bench = Bench(tmp_path, make_spec(alpha=1, k=2, b=1))
+    bench = Bench(place, make_spec(alpha=1, k=2, b=1))
     for _ in range(3):
         for claim in bench.claim():
             bench.store(claim)
@@ -93,8 +93,8 @@ def test_staleness_stops_claims_while_a_publication_is_late(tmp_path: Path) -> N
     assert [c.deadline for c in bench.claim()] == [4, 4]
 
 
-def test_what_is_trained_and_not_announced_is_not_consumed(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, make_spec(alpha=1, b=2, extra=3))
+def test_what_is_trained_and_not_announced_is_not_consumed(place: Backend) -> None:
+    bench = Bench(place, make_spec(alpha=1, b=2, extra=3))
     for claim in bench.claim():
         bench.store(claim)
     bench.indices()
@@ -105,9 +105,9 @@ def test_what_is_trained_and_not_announced_is_not_consumed(tmp_path: Path) -> No
     assert len(bench.claim()) == 2
 
 
-def test_a_claim_must_fit_behind_the_step_that_is_leased(tmp_path: Path) -> None:
+def test_a_claim_must_fit_behind_the_step_that_is_leased(place: Backend) -> None:
     """α=2, k=2, b=1, S=3: version 2 is late, step 3 is leased, and what is claimed at version 0 is due at step 3."""
-    bench = Bench(tmp_path, make_spec(alpha=2, k=2, b=1))
+    bench = Bench(place, make_spec(alpha=2, k=2, b=1))
     for step in range(4):
         for claim in bench.claim():
             bench.store(claim)
@@ -118,9 +118,9 @@ def test_a_claim_must_fit_behind_the_step_that_is_leased(tmp_path: Path) -> None
     assert found.reason == "staleness: as many groups of version 0 are open as can be trained by step 3"
 
 
-def test_only_a_registered_living_explorer_claims(tmp_path: Path) -> None:
+def test_only_a_registered_living_explorer_claims(place: Backend) -> None:
     """Nobody would reopen the claims of one that was declared dead, if it then died."""
-    bench = Bench(tmp_path, make_spec())
+    bench = Bench(place, make_spec())
     assert "not registered" in claims.claim(bench.db, "stranger", ["a"], 1).reason
     processes.leave(bench.db, "e", bench.token)
     bench.publish(1, validate=True)
@@ -130,8 +130,8 @@ def test_only_a_registered_living_explorer_claims(tmp_path: Path) -> None:
     assert validations.claim_validation(bench.db, "e") is not None
 
 
-def test_a_handed_back_claim_is_no_longer_its_owners(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, make_spec(alpha=0, b=2))
+def test_a_handed_back_claim_is_no_longer_its_owners(place: Backend) -> None:
+    bench = Bench(place, make_spec(alpha=0, b=2))
     first, second = bench.claim()
     assert claims.hand_back(bench.db, "e") == 2
     with pytest.raises(StaleWriterError, match=r"group 1 \(a/0/0\): claim 0 has expired"):

@@ -10,10 +10,11 @@ from typing import Any
 
 from rljax.ledger import leases, processes, versions
 from rljax.ledger.audit import audit
+from rljax.ledger.backend import Backend
 from rljax.ledger.claims import TasksetSize, register_tasksets
 from rljax.ledger.database import Database
 from rljax.ledger.leases import Leased
-from tests.ledger.builders import make_spec
+from tests.ledger.builders import make_spec, spelled
 
 ROOT = Path(__file__).parents[2]
 EXPLORERS = 2
@@ -22,14 +23,13 @@ STEPS = 8
 
 EXPLORER = """
 import json, sys, time
-from pathlib import Path
 from rljax.ledger import claims, processes
 from rljax.ledger.claims import TasksetSize
 from rljax.ledger.database import Database
-from tests.ledger.builders import make_group, make_spec
+from tests.ledger.builders import make_group, make_spec, place_of
 
-path, name, spec, share = Path(sys.argv[1]), sys.argv[2], make_spec(**json.loads(sys.argv[3])), int(sys.argv[4])
-db = Database(path, spec)
+place, name, spec, share = place_of(sys.argv[1]), sys.argv[2], make_spec(**json.loads(sys.argv[3])), int(sys.argv[4])
+db = Database(place, spec)
 processes.register(db, name, "explorer")
 claims.register_tasksets(db, [TasksetSize("a", 1000)])
 mine, deadline = [], time.monotonic() + 90
@@ -47,14 +47,13 @@ print(json.dumps(mine))
 """
 
 
-def test_processes_that_hammer_the_ledger_never_get_the_same_task(tmp_path: Path) -> None:
+def test_processes_that_hammer_the_ledger_never_get_the_same_task(place: Backend) -> None:
     """They also create it at the same moment. Each does its share, so that neither can do all the work before the other
     gets its turn.
     """
     share = BATCH * STEPS // EXPLORERS
     fields: dict[str, Any] = {"alpha": 1.0, "b": BATCH, "max_steps": STEPS}
-    path = tmp_path / "ledger.db"
-    command = [sys.executable, "-c", EXPLORER, str(path)]
+    command = [sys.executable, "-c", EXPLORER, spelled(place)]
     explorers = [
         subprocess.Popen(
             [*command, f"e{i}", json.dumps(fields), str(share)], stdout=subprocess.PIPE, text=True, cwd=ROOT
@@ -62,7 +61,7 @@ def test_processes_that_hammer_the_ledger_never_get_the_same_task(tmp_path: Path
         for i in range(EXPLORERS)
     ]
     try:
-        db = Database(path, make_spec(**fields))
+        db = Database(place, make_spec(**fields))
         processes.register(db, "trainer", "trainer")
         register_tasksets(db, [TasksetSize("a", 1000)])
         while len(processes.gauges(db, "explorer")) < EXPLORERS:  # before there are weights, nobody claims

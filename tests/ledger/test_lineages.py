@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
 
 import pytest
 
 from rljax.ledger import claims, leases, processes, versions
 from rljax.ledger.audit import audit
+from rljax.ledger.backend import Backend
 from rljax.ledger.database import Database, LedgerError, RunFailedError, StaleWriterError, is_finished
 from rljax.ledger.leases import Leased, NotYet
-from tests.ledger.builders import Bench, make_group, make_spec
+from tests.ledger.builders import Bench, make_group, make_spec, sql
 
 
 def fill(bench: Bench) -> None:
@@ -29,8 +29,8 @@ def advance(bench: Bench, steps: int) -> list[list[int]]:
     return batches
 
 
-def test_rows_trained_after_the_checkpoint_are_trained_again_in_the_same_order(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, make_spec(alpha=0, k=2, b=2))
+def test_rows_trained_after_the_checkpoint_are_trained_again_in_the_same_order(place: Backend) -> None:
+    bench = Bench(place, make_spec(alpha=0, k=2, b=2))
     before = advance(bench, 2)
     # Step 0 and step 1 trained tokens of version 0; version 2 is announced. Nothing of version 2 exists yet.
     bench.restart(0)
@@ -46,8 +46,8 @@ def test_rows_trained_after_the_checkpoint_are_trained_again_in_the_same_order(t
     assert (report["trained"], report["trained_twice"], report["steps"], report["retired"]) == (4, 0, 2, 0)
 
 
-def test_rows_with_any_token_of_a_lost_version_are_retired(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, make_spec(alpha=2, b=2))
+def test_rows_with_any_token_of_a_lost_version_are_retired(place: Backend) -> None:
+    bench = Bench(place, make_spec(alpha=2, b=2))
     first = bench.claim()
     assert len(first) == 6
     bench.store(first[0], 0, 0)
@@ -71,8 +71,8 @@ def test_rows_with_any_token_of_a_lost_version_are_retired(tmp_path: Path) -> No
     assert report["balanced"], report["problems"]
 
 
-def test_a_trained_row_of_a_lost_lineage_is_retired_too(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, make_spec(alpha=0, b=1))
+def test_a_trained_row_of_a_lost_lineage_is_retired_too(place: Backend) -> None:
+    bench = Bench(place, make_spec(alpha=0, b=1))
     advance(bench, 3)  # step t trained tokens of version t
     bench.restart(1)
     # Task 1 was trained by step 1 on tokens of version 1, which survives; task 2's version 2 does not.
@@ -89,9 +89,9 @@ def test_a_trained_row_of_a_lost_lineage_is_retired_too(tmp_path: Path) -> None:
     assert report["balanced"], report["problems"]
 
 
-def test_open_claims_survive_where_no_version_is_lost(tmp_path: Path) -> None:
+def test_open_claims_survive_where_no_version_is_lost(place: Backend) -> None:
     """An explorer that came first: the learner's start takes nothing away, also before its first announcement."""
-    bench = Bench(tmp_path, make_spec(alpha=1, b=2), learner=False)
+    bench = Bench(place, make_spec(alpha=1, b=2), learner=False)
     bench.publish(0)  # by the explorer, lineage 0
     claimed = bench.claim()
     bench.store(claimed[0])
@@ -110,8 +110,8 @@ def test_open_claims_survive_where_no_version_is_lost(tmp_path: Path) -> None:
     assert report["balanced"], report["problems"]
 
 
-def test_a_group_with_tokens_of_a_withdrawn_version_is_refused_and_its_task_reopened(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, make_spec(alpha=0, b=1))
+def test_a_group_with_tokens_of_a_withdrawn_version_is_refused_and_its_task_reopened(place: Backend) -> None:
+    bench = Bench(place, make_spec(alpha=0, b=1))
     advance(bench, 2)
     bench.restart(1)
     assert bench.indices() == [1]
@@ -125,8 +125,8 @@ def test_a_group_with_tokens_of_a_withdrawn_version_is_refused_and_its_task_reop
     assert [c.task.index for c in bench.claim()] == [2], "no claim is left that nobody works on"
 
 
-def test_a_batch_leased_by_a_dead_learner_is_leased_again_the_same(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, make_spec(alpha=1, b=3))
+def test_a_batch_leased_by_a_dead_learner_is_leased_again_the_same(place: Backend) -> None:
+    bench = Bench(place, make_spec(alpha=1, b=3))
     fill(bench)
     first = bench.indices()
     bench.restart(0)
@@ -134,9 +134,9 @@ def test_a_batch_leased_by_a_dead_learner_is_leased_again_the_same(tmp_path: Pat
     assert bench.indices() == first, "and asking twice changes nothing"
 
 
-def test_synchronous_batches_do_not_depend_on_deaths(tmp_path: Path) -> None:
+def test_synchronous_batches_do_not_depend_on_deaths(place: Backend) -> None:
     """Promise P11: an explorer dies with part of a batch stored; the batch is that of an undisturbed run, in order."""
-    bench = Bench(tmp_path, make_spec(alpha=0, b=4))
+    bench = Bench(place, make_spec(alpha=0, b=4))
     claimed = bench.claim()
     bench.store(claimed[3])
     bench.store(claimed[1])
@@ -149,15 +149,15 @@ def test_synchronous_batches_do_not_depend_on_deaths(tmp_path: Path) -> None:
     assert bench.indices() == [0, 1, 2, 3]
 
 
-def test_a_checkpoint_ahead_of_the_ledger_is_refused(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, make_spec(alpha=0, b=1))
+def test_a_checkpoint_ahead_of_the_ledger_is_refused(place: Backend) -> None:
+    bench = Bench(place, make_spec(alpha=0, b=1))
     advance(bench, 1)
     with pytest.raises(LedgerError, match="checkpoint 2 is ahead of the ledger, which saw 1 batches"):
         leases.begin_lineage(bench.db, 2)
 
 
-def test_stale_learners_are_refused_everywhere(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, make_spec(alpha=0, b=1))
+def test_stale_learners_are_refused_everywhere(place: Backend) -> None:
+    bench = Bench(place, make_spec(alpha=0, b=1))
     zombie = bench.lineage
     fill(bench)
     bench.indices()
@@ -180,8 +180,8 @@ def test_stale_learners_are_refused_everywhere(tmp_path: Path) -> None:
         leases.mark_trained(bench.db, bench.lineage, 0, True)
 
 
-def test_recorded_batches_are_replayed_in_order_and_whole(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, make_spec(alpha=1, b=2))
+def test_recorded_batches_are_replayed_in_order_and_whole(place: Backend) -> None:
+    bench = Bench(place, make_spec(alpha=1, b=2))
     trained = []
     for _ in range(3):
         fill(bench)
@@ -197,8 +197,8 @@ def test_recorded_batches_are_replayed_in_order_and_whole(tmp_path: Path) -> Non
     assert [batch.step for batch in leases.recorded_batches(bench.db, 1, 2)] == [1]
 
 
-def test_replay_gives_the_surviving_batches_only(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, make_spec(alpha=0, b=1))
+def test_replay_gives_the_surviving_batches_only(place: Backend) -> None:
+    bench = Bench(place, make_spec(alpha=0, b=1))
     advance(bench, 2)
     bench.restart(1)
     leased = bench.lease()
@@ -208,13 +208,12 @@ def test_replay_gives_the_surviving_batches_only(tmp_path: Path) -> None:
     assert (first.groups[0].task.index, second.group_ids) == (0, leased.group_ids)
 
 
-def test_pruned_batches_can_neither_be_replayed_nor_restarted_from(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, make_spec(alpha=0, b=1))
+def test_pruned_batches_can_neither_be_replayed_nor_restarted_from(place: Backend) -> None:
+    bench = Bench(place, make_spec(alpha=0, b=1))
     advance(bench, 3)
     leases.prune_payloads(bench.db, bench.lineage, 2)
     leases.prune_payloads(bench.db, bench.lineage, 1)  # an older bound changes nothing
-    with bench.db.read() as tx:
-        assert tx.exec_driver_sql("SELECT count(*) FROM payloads").scalar_one() == 1
+    assert len(sql(bench.db, "SELECT group_id FROM payloads")) == 1
     with pytest.raises(LedgerError, match="the batches before step 2 are no longer kept"):
         leases.recorded_batches(bench.db, 1, 3)
     with pytest.raises(LedgerError, match=r"checkpoint 1 is older than the batches kept \(from step 2 on\)"):
@@ -224,8 +223,8 @@ def test_pruned_batches_can_neither_be_replayed_nor_restarted_from(tmp_path: Pat
     assert bench.indices() == [2]
 
 
-def test_a_failed_run_stops_everybody_until_a_learner_starts_again(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, make_spec(alpha=1, b=2))
+def test_a_failed_run_stops_everybody_until_a_learner_starts_again(place: Backend) -> None:
+    bench = Bench(place, make_spec(alpha=1, b=2))
     processes.fail_run(bench.db, "trainer", "the disk is on fire")
     processes.fail_run(bench.db, "e", "and so it stopped")
     for act in (lambda: bench.lease(), lambda: bench.claim()):
@@ -237,15 +236,15 @@ def test_a_failed_run_stops_everybody_until_a_learner_starts_again(tmp_path: Pat
     assert bench.indices() == [0, 1]
 
 
-def test_a_finished_run_goes_on_when_more_is_asked_for(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, make_spec(alpha=0, b=1, max_steps=1))
+def test_a_finished_run_goes_on_when_more_is_asked_for(place: Backend) -> None:
+    bench = Bench(place, make_spec(alpha=0, b=1, max_steps=1))
     bench.store(bench.claim()[0])
     bench.indices()
     bench.trained()
     leases.finish(bench.db, bench.lineage)
     assert is_finished(bench.db, 1)
     processes.leave(bench.db, "e", bench.token)
-    longer = Database(bench.path, make_spec(alpha=0, b=1, max_steps=2), bench.clock)
+    longer = Database(bench.place, make_spec(alpha=0, b=1, max_steps=2), bench.clock)
     assert not is_finished(longer, 2)
     # An explorer that comes before the learner stays for it.
     processes.register(longer, "e", "explorer")
@@ -256,9 +255,9 @@ def test_a_finished_run_goes_on_when_more_is_asked_for(tmp_path: Path) -> None:
     assert len(claims.claim(longer, "e", ["a"], 10).claims) == 1
 
 
-def test_a_run_whose_data_ended_goes_on_with_more_epochs_alone(tmp_path: Path) -> None:
+def test_a_run_whose_data_ended_goes_on_with_more_epochs_alone(place: Backend) -> None:
     spec = make_spec(alpha=0, b=1, max_steps=9, total_epochs=1)
-    bench = Bench(tmp_path, spec, size=1)
+    bench = Bench(place, spec, size=1)
     bench.store(bench.claim()[0])
     bench.indices()
     bench.trained()
@@ -266,7 +265,7 @@ def test_a_run_whose_data_ended_goes_on_with_more_epochs_alone(tmp_path: Path) -
     processes.leave(bench.db, "e", bench.token)
     for changes, finished in (({}, True), ({"max_steps": 20}, True), ({"total_epochs": 2}, False)):
         again = dataclasses.replace(spec, **changes)
-        db = Database(bench.path, again, bench.clock)
+        db = Database(bench.place, again, bench.clock)
         assert is_finished(db, again.max_steps) == finished
         token = processes.register(db, "e", "explorer")
         found = claims.claim(db, "e", ["a"], 10)
@@ -275,8 +274,8 @@ def test_a_run_whose_data_ended_goes_on_with_more_epochs_alone(tmp_path: Path) -
     assert found.reason == "the learner to go on: this run had finished at step 1 and total_epochs is now 2"
 
 
-def test_a_finished_run_sends_explorers_home(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, make_spec(alpha=1, b=2, max_steps=1))
+def test_a_finished_run_sends_explorers_home(place: Backend) -> None:
+    bench = Bench(place, make_spec(alpha=1, b=2, max_steps=1))
     for claim in bench.claim():
         bench.store(claim)
     bench.indices()
@@ -289,8 +288,8 @@ def test_a_finished_run_sends_explorers_home(tmp_path: Path) -> None:
     assert audit(bench.db)["finished"] is False
 
 
-def test_what_the_learner_waits_for_is_named(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, make_spec(alpha=0, b=2))
+def test_what_the_learner_waits_for_is_named(place: Backend) -> None:
+    bench = Bench(place, make_spec(alpha=0, b=2))
     first = bench.lease()
     assert isinstance(first, NotYet)
     assert first.reason == "0 of 2 groups are ready"
@@ -300,8 +299,8 @@ def test_what_the_learner_waits_for_is_named(tmp_path: Path) -> None:
     assert alone.reason == "no explorer: 0 of 2 groups are ready and nobody generates; start one"
 
 
-def test_a_learner_that_waits_hears_what_became_of_the_groups(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, make_spec(alpha=0, b=2))
+def test_a_learner_that_waits_hears_what_became_of_the_groups(place: Backend) -> None:
+    bench = Bench(place, make_spec(alpha=0, b=2))
     for _ in range(3):
         for claim in bench.claim():
             claims.settle(bench.db, claim, "dropped", "RewardError")
@@ -320,17 +319,17 @@ def test_a_learner_that_waits_hears_what_became_of_the_groups(tmp_path: Path) ->
     assert later.reason == "0 of 2 groups are ready", "what was lost to an earlier step is no news"
 
 
-def test_a_token_older_than_its_claim_is_a_bug_of_the_caller(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, make_spec(alpha=0, b=1))
+def test_a_token_older_than_its_claim_is_a_bug_of_the_caller(place: Backend) -> None:
+    bench = Bench(place, make_spec(alpha=0, b=1))
     advance(bench, 1)
     (claim,) = bench.claim()
     with pytest.raises(ValueError, match="a token of version 0, claimed at 1"):
         claims.store(bench.db, claim, make_group(claim.task, [1, 0]))
 
 
-def test_checkpoint_of_a_replaced_learner_does_not_survive(tmp_path: Path) -> None:
+def test_checkpoint_of_a_replaced_learner_does_not_survive(place: Backend) -> None:
     """P3: a zombie may commit a checkpoint after its successor has begun; nobody may resume from it."""
-    bench = Bench(tmp_path, make_spec(alpha=0, k=1, b=2))
+    bench = Bench(place, make_spec(alpha=0, k=1, b=2))
     zombie = bench.lineage
     advance(bench, 5)
     bench.restart(3)

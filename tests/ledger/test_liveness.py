@@ -10,16 +10,16 @@ import heapq
 import itertools
 import random
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 from rljax.ledger import claims, leases, processes, versions
 from rljax.ledger.audit import audit
+from rljax.ledger.backend import Backend
 from rljax.ledger.claims import Claim, TasksetSize
 from rljax.ledger.database import Database, StaleWriterError
 from rljax.ledger.leases import Leased
-from tests.ledger.builders import Clock, make_group, make_spec
+from tests.ledger.builders import Clock, make_group, make_spec, sql
 
 NAMES = ("e0", "e1")
 
@@ -27,12 +27,12 @@ NAMES = ("e0", "e1")
 class System:
     """Two explorers and a learner."""
 
-    def __init__(self, directory: Path, alpha: float, k: int, extra: int, seed: int, epochs: int | None) -> None:
+    def __init__(self, place: Backend, alpha: float, k: int, extra: int, seed: int, epochs: int | None) -> None:
         self.chance = random.Random(f"{alpha} {k} {extra} {seed}")
         self.clock = Clock()
         b = self.chance.choice([1, 2, 4])
         self.spec = make_spec(alpha, k, b, extra, max_steps=8, total_epochs=epochs, claim_timeout=30.0)
-        self.db = Database(directory / "ledger.db", self.spec, self.clock)
+        self.db = Database(place, self.spec, self.clock)
         claims.register_tasksets(self.db, [TasksetSize("a", 17)])
         self.heap: list[tuple[float, int, Callable[[], None]]] = []
         self.order = itertools.count()
@@ -67,8 +67,7 @@ class System:
     def register(self, name: str) -> str:
         """On a host of its own: that the process of this test lives says nothing about it."""
         self.tokens[name] = processes.register(self.db, name, "explorer")
-        with self.db.transaction() as tx:
-            tx.exec_driver_sql("UPDATE processes SET host=? WHERE name=?", (f"host of {name}", name))
+        sql(self.db, "UPDATE processes SET host=:host WHERE name=:name", host=f"host of {name}", name=name)
         return self.tokens[name]
 
     def explorer_dies(self, name: str) -> None:
@@ -115,8 +114,7 @@ class System:
 
     def learner_dies(self) -> None:
         self.learner_life += 1
-        with self.db.read() as tx:
-            trained = tx.exec_driver_sql("SELECT trained FROM run").scalar_one()
+        trained = sql(self.db, "SELECT trained FROM run")[0].trained
         self.after(self.chance.uniform(0, 50), lambda: self.learner_starts(max(0, trained - self.chance.randint(0, 3))))
 
     def announce(self, life: int, version: int) -> None:
@@ -152,11 +150,15 @@ class System:
         self.learn(life)
 
 
-@pytest.mark.parametrize("extra", [0, 1])
-@pytest.mark.parametrize("k", [1, 2, 4])
-@pytest.mark.parametrize("alpha", [0.0, 0.3, 0.5, 1.0, 2.5, 7.0])
-def test_every_run_comes_to_its_end(tmp_path: Path, alpha: float, k: int, extra: int) -> None:
-    system = System(tmp_path, alpha, k, extra, seed=0, epochs=None)
+SYSTEMS = list(itertools.product([0.0, 0.3, 0.5, 1.0, 2.5, 7.0], [1, 2, 4], [0, 1]))
+
+
+@pytest.mark.parametrize(
+    ("dialect", "alpha", "k", "extra"),
+    [("sqlite", *system) for system in SYSTEMS] + [("postgresql", *system) for system in SYSTEMS[::7]],
+)
+def test_every_run_comes_to_its_end(place: Backend, alpha: float, k: int, extra: int) -> None:
+    system = System(place, alpha, k, extra, seed=0, epochs=None)
     system.run()
     report = audit(system.db)
     assert report["balanced"], report["problems"]
@@ -164,9 +166,9 @@ def test_every_run_comes_to_its_end(tmp_path: Path, alpha: float, k: int, extra:
     assert report["max_staleness"] <= system.spec.staleness_bound
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_every_run_comes_to_the_end_of_its_data(tmp_path: Path, seed: int) -> None:
-    system = System(tmp_path, 1.0, 1, 0, seed, epochs=1)
+@pytest.mark.parametrize(("dialect", "seed"), [*(("sqlite", seed) for seed in range(6)), ("postgresql", 6)])
+def test_every_run_comes_to_the_end_of_its_data(place: Backend, seed: int) -> None:
+    system = System(place, 1.0, 1, 0, seed, epochs=1)
     system.spec = system.db.spec
     system.run()
     report = audit(system.db)

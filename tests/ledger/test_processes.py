@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from rljax.ledger import claims, processes
 from rljax.ledger.audit import audit
+from rljax.ledger.backend import Backend
 from rljax.ledger.database import LedgerError, StaleWriterError
-from tests.ledger.builders import Bench, make_spec
+from tests.ledger.builders import Bench, make_spec, sql
 
 
 def set_row(bench: Bench, name: str, **values: object) -> None:
     """Edits what a process said of itself, as if it had been another."""
-    with bench.db.transaction() as tx:
-        for column, value in values.items():
-            tx.exec_driver_sql(f"UPDATE processes SET {column}=? WHERE name=?", (value, name))
+    for column, value in values.items():
+        sql(bench.db, f"UPDATE processes SET {column}=:value WHERE name=:name", value=value, name=name)
 
 
 def a_dead_pid() -> int:
@@ -27,8 +26,8 @@ def a_dead_pid() -> int:
     return child.pid
 
 
-def test_an_alive_process_refuses_a_second_of_its_name(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, make_spec())
+def test_an_alive_process_refuses_a_second_of_its_name(place: Backend) -> None:
+    bench = Bench(place, make_spec())
     with pytest.raises(LedgerError, match=r"an explorer named 'e' is alive here \(pid \d+ on .*explorer\.name") as info:
         processes.register(bench.db, "e", "explorer")
     assert "\n" not in str(info.value)
@@ -37,8 +36,8 @@ def test_an_alive_process_refuses_a_second_of_its_name(tmp_path: Path) -> None:
         processes.register(bench.db, "trainer", "trainer")
 
 
-def test_a_declaration_of_death_is_taken_back_unless_somebody_came(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, make_spec())
+def test_a_declaration_of_death_is_taken_back_unless_somebody_came(place: Backend) -> None:
+    bench = Bench(place, make_spec())
     token = processes.register(bench.db, "trainer", "trainer")
     bench.clock.now += 100
     processes.heartbeat(bench.db, "e", bench.token)
@@ -53,8 +52,8 @@ def test_a_declaration_of_death_is_taken_back_unless_somebody_came(tmp_path: Pat
     assert not processes.revive(bench.db, "trainer", token)
 
 
-def test_a_dead_process_of_this_host_is_buried_at_once(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, make_spec(b=2))
+def test_a_dead_process_of_this_host_is_buried_at_once(place: Backend) -> None:
+    bench = Bench(place, make_spec(b=2))
     assert len(bench.claim()) == 4
     set_row(bench, "e", pid=a_dead_pid())
     assert processes.bury_dead(bench.db) == ["e"]
@@ -63,8 +62,8 @@ def test_a_dead_process_of_this_host_is_buried_at_once(tmp_path: Path) -> None:
     assert processes.bury_dead(bench.db) == []
 
 
-def test_a_dead_explorer_is_replaced_by_one_of_its_name(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, make_spec(b=2))
+def test_a_dead_explorer_is_replaced_by_one_of_its_name(place: Backend) -> None:
+    bench = Bench(place, make_spec(b=2))
     bench.claim()
     set_row(bench, "e", pid=a_dead_pid())
     token = processes.register(bench.db, "e", "explorer")
@@ -76,19 +75,17 @@ def test_a_dead_explorer_is_replaced_by_one_of_its_name(tmp_path: Path) -> None:
     processes.heartbeat(bench.db, "e", token)  # the goodbye of an earlier life is not this one's
 
 
-def test_a_pid_that_was_given_to_another_process_does_not_count_as_alive(tmp_path: Path) -> None:
+def test_a_pid_that_was_given_to_another_process_does_not_count_as_alive(place: Backend) -> None:
     """In a container the restarted program often has the pid of the one that was killed: its own."""
-    bench = Bench(tmp_path, make_spec(b=2))
+    bench = Bench(place, make_spec(b=2))
     bench.claim()
-    with bench.db.read() as tx:
-        started = tx.exec_driver_sql("SELECT started FROM processes").scalar_one()
-    set_row(bench, "e", started=started - 30)
+    set_row(bench, "e", started=sql(bench.db, "SELECT started FROM processes")[0].started - 30)
     processes.register(bench.db, "e", "explorer")
     assert claims.states(bench.db) == {"open": 4}
 
 
-def test_a_silent_process_is_buried_by_anothers_heartbeat(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, make_spec(b=2, claim_timeout=60.0))
+def test_a_silent_process_is_buried_by_anothers_heartbeat(place: Backend) -> None:
+    bench = Bench(place, make_spec(b=2, claim_timeout=60.0))
     trainer = processes.register(bench.db, "trainer", "trainer")
     bench.claim()
     bench.clock.now += 60
@@ -105,8 +102,8 @@ def test_a_silent_process_is_buried_by_anothers_heartbeat(tmp_path: Path) -> Non
     processes.heartbeat(bench.db, "e", token)
 
 
-def test_another_host_is_judged_by_its_heartbeat(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, make_spec())
+def test_another_host_is_judged_by_its_heartbeat(place: Backend) -> None:
+    bench = Bench(place, make_spec())
     set_row(bench, "e", host="elsewhere", pid=a_dead_pid())
     assert processes.bury_dead(bench.db) == []
     with pytest.raises(LedgerError, match="on elsewhere"):
@@ -115,8 +112,8 @@ def test_another_host_is_judged_by_its_heartbeat(tmp_path: Path) -> None:
     assert processes.bury_dead(bench.db) == ["e"]
 
 
-def test_gauges_are_those_of_the_living(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, make_spec())
+def test_gauges_are_those_of_the_living(place: Backend) -> None:
+    bench = Bench(place, make_spec())
     processes.heartbeat(bench.db, "e", bench.token, 0, {"busy_seconds": 2.5})
     assert processes.gauges(bench.db, "explorer") == {"e": {"busy_seconds": 2.5}}
     assert processes.gauges(bench.db, "trainer") == {}
@@ -124,8 +121,8 @@ def test_gauges_are_those_of_the_living(tmp_path: Path) -> None:
     assert processes.gauges(bench.db, "explorer") == {}
 
 
-def test_faults_are_counted_by_kind(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, make_spec())
+def test_faults_are_counted_by_kind(place: Backend) -> None:
+    bench = Bench(place, make_spec())
     for kind in ("timeout", "timeout", "bad_row"):
         processes.note(bench.db, "e", kind, "x" * 5000)
     assert audit(bench.db)["faults"] == {"timeout": 2, "bad_row": 1}

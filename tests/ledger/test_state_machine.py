@@ -6,8 +6,8 @@ The real ledger and the naive model of it are told the same things; after each t
 from __future__ import annotations
 
 import functools
+import itertools
 import random
-import shutil
 from collections import Counter
 from typing import TypeVar
 
@@ -28,7 +28,8 @@ from rljax.ledger.audit import audit
 from rljax.ledger.claims import Claim, TasksetSize
 from rljax.ledger.database import Database, LedgerError, StaleWriterError
 from rljax.ledger.leases import Leased
-from tests.ledger.builders import Clock, fast_directory, make_group, make_spec
+from tests.ledger.builders import Clock, make_group, make_spec, sql
+from tests.ledger.conftest import Places
 from tests.ledger.naive_model import NaiveLedger, Task
 
 EXPLORERS = {"e0": ["a", "b"], "e1": ["a"], "e2": ["a", "b"]}
@@ -41,10 +42,10 @@ anything = st.integers(0, 10**6)
 class LedgerMachine(RuleBasedStateMachine):
     """A run, told at random."""
 
-    def __init__(self, alpha: str) -> None:
+    def __init__(self, alpha: str, places: Places) -> None:
         super().__init__()
         self.alpha = alpha
-        self.directory = fast_directory()
+        self.place = places()
         self.clock = Clock()
         self.checks = 0
         self.over_credit = False
@@ -60,7 +61,7 @@ class LedgerMachine(RuleBasedStateMachine):
     def begin(self, k: int, extra: int, b: int, steps: int, epochs: int | None, sizes: tuple[int, int]) -> None:
         spec = make_spec(float(self.alpha), k, b, extra, max_steps=steps, total_epochs=epochs)
         self.k = k
-        self.db = Database(self.directory / "ledger.db", spec, self.clock)
+        self.db = Database(self.place, spec, self.clock)
         sets = {"a": (sizes[0], 1), "b": (sizes[1], 2)}
         claims.register_tasksets(self.db, [TasksetSize(name, n, float(w)) for name, (n, w) in sets.items()])
         self.tokens = {name: processes.register(self.db, name, "explorer") for name in EXPLORERS}
@@ -145,8 +146,8 @@ class LedgerMachine(RuleBasedStateMachine):
                 assert processes.bury_dead(self.db) == []  # its process lives: only other explorers can tell
                 self.tokens[name] = token
                 return
-            with self.db.transaction() as tx:  # the others have all spoken lately, but none has looked around yet
-                tx.exec_driver_sql("UPDATE processes SET heartbeat=? WHERE name<>?", (self.clock.now, name))
+            # The others have all spoken lately, but none has looked around yet.
+            sql(self.db, "UPDATE processes SET heartbeat=:now WHERE name<>:name", now=self.clock.now, name=name)
             other = min(self.tokens)
             processes.heartbeat(self.db, other, self.tokens[other])
         with pytest.raises(StaleWriterError, match="declared dead"):
@@ -284,12 +285,9 @@ class LedgerMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         """Wherever it has come to, the run can still be brought to its end."""
-        try:
-            if hasattr(self, "model"):
-                self._drain()
-                self.db.close()
-        finally:
-            shutil.rmtree(self.directory)
+        if hasattr(self, "model"):
+            self._drain()
+            self.db.close()
 
     def _drain(self) -> None:
         model = self.model
@@ -298,10 +296,8 @@ class LedgerMachine(RuleBasedStateMachine):
                 self.tokens[name] = processes.register(self.db, name, "explorer")
         for version, state in list(model.validations.items()):
             if state in EXPLORERS:
-                pinned = versions.Announced(version, 0, "")
-                with self.db.read() as tx:
-                    query = "SELECT lineage FROM validations WHERE version=?"
-                    pinned = versions.get(self.db, version, tx.exec_driver_sql(query, (version,)).scalar_one())
+                (row,) = sql(self.db, "SELECT lineage FROM validations WHERE version=:version", version=version)
+                pinned = versions.get(self.db, version, row.lineage)
                 validations.finish_validation(self.db, state, pinned, {})
                 model.validations[version] = "done"
         for _ in range(3 * model.max_steps + 10):
@@ -328,20 +324,28 @@ def _pick(items: list[T], number: int) -> T:
 
 
 @pytest.mark.parametrize("alpha", ["0", "0.5", "1", "2.5", "7"])
-def test_the_ledger_does_what_the_model_does(alpha: str) -> None:
+def test_the_ledger_does_what_the_model_does(alpha: str, places: Places, dialect: str) -> None:
     quick = settings(
-        max_examples=15, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True
+        max_examples=15 if dialect == "sqlite" else 5,
+        stateful_step_count=30,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+        print_blob=True,
     )
-    run_state_machine_as_test(functools.partial(LedgerMachine, alpha), settings=quick)  # type: ignore[arg-type]
+    run_state_machine_as_test(functools.partial(LedgerMachine, alpha, places), settings=quick)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("extra", [0, 1, 3])
-@pytest.mark.parametrize("k", [1, 2, 3, 4])
-@pytest.mark.parametrize("alpha", ["0", "0.5", "1", "2.5", "7"])
-def test_long_lives(alpha: str, k: int, extra: int) -> None:
+LIVES = list(itertools.product(["0", "0.5", "1", "2.5", "7"], [1, 2, 3, 4], [0, 1, 3]))
+
+
+@pytest.mark.parametrize(
+    ("dialect", "alpha", "k", "extra"),
+    [("sqlite", *life) for life in LIVES] + [("postgresql", *life) for life in LIVES[::7]],
+)
+def test_long_lives(alpha: str, k: int, extra: int, places: Places) -> None:
     """Seeded walks through the same machine, weighted towards getting somewhere: hypothesis prefers short lives."""
     chance = random.Random(f"{alpha} {k} {extra}")
-    machine = LedgerMachine(alpha)
+    machine = LedgerMachine(alpha, places)
     try:
         b, epochs = (1, 2, 5)[(k + extra) % 3], chance.choice([None, None, None, 4])
         machine.begin(k, extra, b, chance.randint(6, 20), epochs, (7, 12))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from rljax.ledger import leases, processes, validations, versions
+from rljax.ledger.backend import Backend
 from rljax.ledger.database import StaleWriterError
 from tests.ledger.builders import Bench, make_spec
 
@@ -26,8 +26,8 @@ def deletable(bench: Bench) -> list[tuple[int, int]]:
     return [(a.version, a.lineage) for a in versions.take_deletable(bench.db, bench.lineage)]
 
 
-def test_the_newest_version_and_its_probe(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, make_spec(alpha=0, b=1), learner=False)
+def test_the_newest_version_and_its_probe(place: Backend) -> None:
+    bench = Bench(place, make_spec(alpha=0, b=1), learner=False)
     assert versions.newest(bench.db) is None
     bench.lineage = leases.begin_lineage(bench.db, 0)
     probe = np.array([-0.5, -1.25], np.float64)
@@ -40,8 +40,8 @@ def test_the_newest_version_and_its_probe(tmp_path: Path) -> None:
     assert found.probe.tolist() == [-0.5, -1.25]
 
 
-def test_a_restart_withdraws_later_versions(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, make_spec(alpha=0, b=1))
+def test_a_restart_withdraws_later_versions(place: Backend) -> None:
+    bench = Bench(place, make_spec(alpha=0, b=1))
     step(bench)
     step(bench)
     bench.lineage = leases.begin_lineage(bench.db, 1)
@@ -52,8 +52,8 @@ def test_a_restart_withdraws_later_versions(tmp_path: Path) -> None:
     assert (found.version, found.lineage) == (1, 2)
 
 
-def test_two_explorers_may_both_publish_the_initial_weights(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, make_spec(), learner=False)
+def test_two_explorers_may_both_publish_the_initial_weights(place: Backend) -> None:
+    bench = Bench(place, make_spec(), learner=False)
     bench.publish(0)
     bench.publish(0)
     found = versions.newest(bench.db)
@@ -61,8 +61,8 @@ def test_two_explorers_may_both_publish_the_initial_weights(tmp_path: Path) -> N
     assert (found.version, found.lineage) == (0, 0)
 
 
-def test_versions_are_deleted_once_nobody_needs_them(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, make_spec(alpha=4, b=1))
+def test_versions_are_deleted_once_nobody_needs_them(place: Backend) -> None:
+    bench = Bench(place, make_spec(alpha=4, b=1))
     pinned = None
     for validate in (True, False, False, False):
         step(bench, validate)
@@ -78,8 +78,8 @@ def test_versions_are_deleted_once_nobody_needs_them(tmp_path: Path) -> None:
     assert deletable(bench) == [(1, 1), (2, 1)]
 
 
-def test_a_version_is_kept_while_it_is_loaded(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, make_spec(alpha=4, b=1))
+def test_a_version_is_kept_while_it_is_loaded(place: Backend) -> None:
+    bench = Bench(place, make_spec(alpha=4, b=1))
     with processes.loading(bench.db, "e", 0):
         processes.heartbeat(bench.db, "e", bench.token, version=-1)
         for _ in range(3):
@@ -96,8 +96,8 @@ def test_a_version_is_kept_while_it_is_loaded(tmp_path: Path) -> None:
     assert deletable(bench) == [(3, 1)]
 
 
-def test_what_the_dead_were_loading_is_deleted(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, make_spec(alpha=4, b=1))
+def test_what_the_dead_were_loading_is_deleted(place: Backend) -> None:
+    bench = Bench(place, make_spec(alpha=4, b=1))
     with processes.loading(bench.db, "e", 0):
         for _ in range(2):
             step(bench)
@@ -106,8 +106,8 @@ def test_what_the_dead_were_loading_is_deleted(tmp_path: Path) -> None:
         bench.token = processes.register(bench.db, "e", "explorer")
 
 
-def test_withdrawn_versions_are_deleted_but_never_the_announced_one(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, make_spec(alpha=0, b=1))
+def test_withdrawn_versions_are_deleted_but_never_the_announced_one(place: Backend) -> None:
+    bench = Bench(place, make_spec(alpha=0, b=1))
     for _ in range(3):
         step(bench)
     bench.restart(1)
@@ -115,16 +115,16 @@ def test_withdrawn_versions_are_deleted_but_never_the_announced_one(tmp_path: Pa
     assert deletable(bench) == [(0, 1), (2, 1), (3, 1)]
 
 
-def test_the_largest_gap_is_kept(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, make_spec(alpha=0, b=1))
+def test_the_largest_gaps_are_kept(place: Backend) -> None:
+    bench = Bench(place, make_spec(alpha=0, b=1))
     assert versions.latest_gap(bench.db) is None
-    for gap in (0.25, 0.5, 0.125):
-        versions.report_gap(bench.db, 0, 1, gap)
-    assert versions.latest_gap(bench.db) == (0, 0.5)
+    for largest, mean in ((0.25, 0.0625), (0.5, 0.03125), (0.125, 0.125)):
+        versions.report_gap(bench.db, 0, 1, largest, mean)
+    assert versions.latest_gap(bench.db) == (0, 0.5, 0.125)
 
 
-def test_a_validation_is_run_once_and_logged_once(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, make_spec(alpha=1, b=1))
+def test_a_validation_is_run_once_and_logged_once(place: Backend) -> None:
+    bench = Bench(place, make_spec(alpha=1, b=1))
     step(bench, validate=True)
     assert validations.unfinished(bench.db) == 1
     assert not validations.running(bench.db)
@@ -142,8 +142,8 @@ def test_a_validation_is_run_once_and_logged_once(tmp_path: Path) -> None:
     assert bench.claim()
 
 
-def test_a_result_is_marked_logged_only_after_it_was(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, make_spec(alpha=1, b=1))
+def test_a_result_is_marked_logged_only_after_it_was(place: Backend) -> None:
+    bench = Bench(place, make_spec(alpha=1, b=1))
     for score in (0.25, 0.75):
         step(bench, validate=True)
         pinned = validations.claim_validation(bench.db, "e")
@@ -157,8 +157,8 @@ def test_a_result_is_marked_logged_only_after_it_was(tmp_path: Path) -> None:
     assert list(validations.take_unreported(bench.db)) == []
 
 
-def test_a_validation_is_reclaimed_when_its_explorer_dies(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, make_spec(alpha=0, b=1))
+def test_a_validation_is_reclaimed_when_its_explorer_dies(place: Backend) -> None:
+    bench = Bench(place, make_spec(alpha=0, b=1))
     other = processes.register(bench.db, "f", "explorer")
     step(bench, validate=True)
     pinned = validations.claim_validation(bench.db, "e")
@@ -176,8 +176,8 @@ def test_a_validation_is_reclaimed_when_its_explorer_dies(tmp_path: Path) -> Non
     validations.finish_validation(bench.db, "f", again, {})
 
 
-def test_a_restart_withdraws_validations_of_lost_versions_and_repeats_no_other(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, make_spec(alpha=0, b=1))
+def test_a_restart_withdraws_validations_of_lost_versions_and_repeats_no_other(place: Backend) -> None:
+    bench = Bench(place, make_spec(alpha=0, b=1))
     step(bench, validate=True)
     done = validations.claim_validation(bench.db, "e")
     assert done is not None

@@ -13,6 +13,7 @@ from rljax.config import Config, TasksConfig, TasksetConfig
 from rljax.ledger import claims, leases, processes, validations, versions
 from rljax.ledger.claims import TasksetSize
 from rljax.ledger.database import Database, RunSpec
+from rljax.ledger.sqlite import SqliteFile
 from rljax.pipeline import train
 from rljax.pipeline.train import Clock, Trainer
 
@@ -37,7 +38,7 @@ class Waits:
         validate: bool = False,
     ) -> None:
         self.seconds, self.said = 0.0, list[str]()
-        self.db: Any = Database(path / "ledger.db", RunSpec.of(CONFIG), clock=lambda: self.seconds)
+        self.db: Any = Database(SqliteFile(path / "ledger.db"), RunSpec.of(CONFIG), clock=lambda: self.seconds)
         self.token = processes.register(self.db, "e", "explorer")
         claims.register_tasksets(self.db, [TasksetSize("digits", 90, 1.0)])
         lineage = leases.begin_lineage(self.db, 0)

@@ -13,6 +13,7 @@ import numpy as np
 
 from rljax.ledger import audit, leases, processes, validations, versions
 from rljax.ledger.database import Database, RunSpec
+from rljax.ledger.sqlite import SqliteFile
 from rljax.observe.trace import NullTrace
 from rljax.rollout.deadlines import PausableDeadlines
 from rljax.rollout.explorer import Explorer, ValidationPlan
@@ -99,7 +100,7 @@ def build(
     filters: list[Any] | None = None,
     wait_timeout: float = 1e5,
 ) -> House:
-    db = db or Database(tmp_path / "ledger.db", spec, clock=loop.time)
+    db = db or Database(SqliteFile(tmp_path / "ledger.db"), spec, clock=loop.time)
     engines = engines or [ModelledEngine(latency)]
     queue = iter(engines)
 

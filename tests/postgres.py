@@ -1,0 +1,99 @@
+"""A PostgreSQL server of its own for the tests: Debian's package, in a temporary directory, on a unix socket."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psycopg
+from sqlalchemy import URL, make_url
+
+from rljax.ledger.postgres import PostgresSchema
+
+DATABASE = "ledgers"
+SETTINGS = {
+    "listen_addresses": "",
+    "fsync": "off",
+    "full_page_writes": "off",
+    "restart_after_crash": "on",
+    "max_connections": "60",
+    "shared_buffers": "32MB",
+}
+
+
+class Server:
+    """A running server, trusting whoever reaches its socket."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._schemas = 0
+
+    @property
+    def url(self) -> URL:
+        return make_url(f"postgresql://ledger_keeper@/{DATABASE}").update_query_dict({"host": str(self.directory)})
+
+    def new_schema(self) -> PostgresSchema:
+        """A place for a ledger that nobody else uses."""
+        self._schemas += 1
+        return PostgresSchema(self.url, f"ledger_{self._schemas}")
+
+    def connect(self, database: str = DATABASE) -> psycopg.Connection:
+        return psycopg.connect(
+            host=str(self.directory), user="ledger_keeper", dbname=database, autocommit=True, connect_timeout=10
+        )
+
+    def pids(self) -> list[int]:
+        """The back ends that serve our database, this question's own left out."""
+        with self.connect() as connection:
+            query = "SELECT pid FROM pg_stat_activity WHERE datname = %s AND pid <> pg_backend_pid()"
+            return [row[0] for row in connection.execute(query, (DATABASE,))]
+
+    def kill(self, pid: int) -> None:
+        """SIGKILL to one back end; the server then ends all the others and comes back."""
+        os.kill(pid, signal.SIGKILL)
+
+
+def program(name: str) -> str:
+    """The path of one of PostgreSQL's programs, wherever Debian has put it."""
+    found = shutil.which(name)
+    packaged = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"), key=lambda path: int(path.parts[-3]))
+    if found is None and not packaged:
+        raise RuntimeError(f"{name} is not here: apt-get install -y postgresql (the ledger is tested on a real server)")
+    return found or str(packaged[-1])
+
+
+@contextmanager
+def running() -> Iterator[Server]:
+    """Starts a server and stops it; as user nobody where we are root, as initdb wants it."""
+    directory = Path(tempfile.mkdtemp(prefix="rljax-postgres"))
+    as_user = ["runuser", "-u", "nobody", "--"] if os.geteuid() == 0 else []
+    if as_user:
+        shutil.chown(directory, "nobody")
+    data, log = directory / "data", directory / "log"
+
+    def call(*command: str) -> None:
+        done = subprocess.run([*as_user, *command], capture_output=True, text=True, timeout=120, cwd="/", check=False)
+        if done.returncode:
+            said = log.read_text() if log.exists() else ""
+            raise RuntimeError(f"{command[0]}: {done.stdout}{done.stderr}{said}")
+
+    options = " ".join(f"-c {name}={value or repr('')}" for name, value in SETTINGS.items())
+    pg_ctl = [program("pg_ctl"), "-D", str(data), "-w"]
+    try:
+        call(program("initdb"), "-D", str(data), "-U", "ledger_keeper", "-A", "trust", "-E", "UTF8", "--no-sync")
+        call(*pg_ctl, "-l", str(log), "-o", f"{options} -k {directory}", "start")
+        try:
+            server = Server(directory)
+            with server.connect("postgres") as connection:
+                connection.execute(f"CREATE DATABASE {DATABASE}")
+            yield server
+        finally:
+            call(*pg_ctl, "-m", "immediate", "stop")
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)

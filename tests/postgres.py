@@ -30,6 +30,8 @@ SETTINGS = {
 class Server:
     """A running server, trusting whoever reaches its socket."""
 
+    Unreachable = psycopg.OperationalError
+
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self._schemas = 0

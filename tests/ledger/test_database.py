@@ -120,8 +120,7 @@ def test_of_two_that_open_a_run_at_once_the_first_to_begin_decides(place: Backen
     assert Database(place, None).spec.max_steps == 20
     with pytest.raises(LedgerError, match="this run has max_steps=20, the config says 1, and trainer is alive"):
         processes.register(explorer, "e", "explorer")
-    with trainer.read() as tx:
-        assert tx.exec_driver_sql("SELECT name FROM processes").scalars().all() == ["trainer"]
+    assert sql(trainer, "SELECT name FROM processes") == [("trainer",)]
 
 
 def test_the_spec_of_a_config() -> None:

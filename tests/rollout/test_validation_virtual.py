@@ -241,8 +241,7 @@ def test_bad_rows_are_left_out_of_the_means(tmp_path: Path) -> None:
 
 def events_of(db: Database, kind: str) -> list[str]:
     e = schema.events.c
-    with db.read() as tx:
-        return [row.message for row in tx.execute(select(e.message).where(e.kind == kind))]
+    return [row.message for row in db.read(lambda tx: tx.execute(select(e.message).where(e.kind == kind)).all())]
 
 
 def test_bad_validation_row_is_noted_or_fails_the_run_as_configured(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pytest
 
@@ -26,6 +27,7 @@ from rljax.config import (
     TasksetConfig,
 )
 from rljax.config_checks import ConfigError, device_indices, walk
+from rljax.config_edge import publishable
 
 ROOT = Path(__file__).parents[1]
 TASKSET = TasksetConfig(source="reverse_digits")
@@ -122,6 +124,57 @@ def test_what_cannot_work_is_refused_in_one_line(changes: Mapping[str, Any], lin
     with pytest.raises(ConfigError, match=re.escape(line)) as info:
         make(**changes)
     assert "\n" not in str(info.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        (
+            {"ledger": "mysql://u:s3cret@h/d"},
+            "ledger=mysql://…: not a database that a ledger can be kept in; write post",
+        ),
+        ({"ledger": "postgres://u:s3cret@h/d"}, "ledger=postgres://…: not a database that"),
+        ({"ledger": "postgresql+psycopg2://u:s3cret@h/d"}, "ledger=postgresql+psycopg2://…: not a database that"),
+        ({"ledger": "u:s3cret@h"}, "ledger: no URL; write postgresql://user:password@host:5432/database"),
+        ({"ledger": "postgresql://u:s3cret@h:five/d"}, "ledger: no URL; write"),
+        ({"ledger": "postgresql://u:s3cret@h"}, "ledger=postgresql://…: names no database; write"),
+        ({"ledger": "sqlite://"}, "ledger=sqlite://…: names no file; write"),
+        ({"ledger": "postgresql://h/d", "run_dir": "runs/two words"}, "ledger_schema='two words': PostgreSQL takes"),
+        ({"ledger": "postgresql://h/d", "ledger_schema": "pg_mine"}, "ledger_schema='pg_mine': PostgreSQL takes"),
+    ],
+)
+def test_a_ledger_that_cannot_be_is_refused_without_its_password(changes: Mapping[str, Any], line: str) -> None:
+    with pytest.raises(ConfigError) as info:
+        make(**changes)
+    assert str(info.value).startswith(line)
+    assert "s3cret" not in str(info.value)
+
+
+def test_a_ledger_without_its_driver_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    with pytest.raises(ConfigError, match=r"needs psycopg 3; pip install 'rljax\[postgres\]'"):
+        make(ledger="postgresql://h/d")
+
+
+@pytest.mark.parametrize(
+    ("ledger", "shown"),
+    [
+        ("postgresql://u:s3cret@h:1/d", "postgresql://u:***@h:1/d"),
+        (
+            "postgresql://h/d?user=u&password=s3cret&sslpassword=s3cret",
+            "postgresql://h/d?password=***&sslpassword=***&user=u",
+        ),
+        ("sqlite:///s.db", "sqlite:///s.db"),
+        (None, None),
+    ],
+)
+def test_what_is_written_down_holds_no_password(ledger: str | None, shown: str | None) -> None:
+    assert unquote(publishable(make(ledger=ledger, run_dir="runs/r"))["ledger"] or "") == (shown or "")
+
+
+def test_the_schema_of_a_run_is_the_last_part_of_its_directory() -> None:
+    assert make(run_dir="/shared/runs/first").resolved_ledger_schema == "first"
+    assert make(run_dir="/shared/runs/first", ledger_schema="mine").resolved_ledger_schema == "mine"
 
 
 def test_what_can_work_is_not_refused() -> None:

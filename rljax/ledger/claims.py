@@ -97,13 +97,20 @@ def register_tasksets(tx: Transaction, tasksets: Sequence[TasksetSize], explorer
         tx.execute(served_by.values(tasksets=json.dumps([taskset.name for taskset in tasksets])))
 
 
-@writes
-def claim(tx: Transaction, explorer: str, tasksets: Sequence[str], limit: int) -> Claimed:
+def claim(db: Database, explorer: str, tasksets: Sequence[str], limit: int) -> Claimed:
     """Claims up to ``limit`` tasks, reopened ones first, as far as the staleness credit allows.
+
+    Whoever waits for credit asks again and again; while there is none, that keeps nobody from writing.
 
     Raises:
         RunFailedError: the run has failed.
     """
+    room = db.read(lambda tx: _allowed(tx, explorer))
+    return room if isinstance(room, Claimed) else db.write(lambda tx: _claim(tx, explorer, tasksets, limit))
+
+
+def _allowed(tx: Transaction, explorer: str) -> int | Claimed:
+    """How many groups may be claimed, or why none."""
     row = run_row(tx)
     if row.failure:
         raise RunFailedError(row.failure)
@@ -113,8 +120,15 @@ def claim(tx: Transaction, explorer: str, tasksets: Sequence[str], limit: int) -
     room, reason = _room(tx, tx.spec, row)
     if room <= 0:
         return Claimed((), reason, over=is_over(row, tx.spec.max_steps, tx.spec.total_epochs))
+    return room
+
+
+def _claim(tx: Transaction, explorer: str, tasksets: Sequence[str], limit: int) -> Claimed:
+    room = _allowed(tx, explorer)
+    if isinstance(room, Claimed):
+        return room
     tasks = _next_tasks(tx, tx.spec, tasksets, min(room, limit))
-    claims = _grant(tx, row, explorer, tasks)
+    claims = _grant(tx, run_row(tx), explorer, tasks)
     return Claimed(claims, "" if claims else unserved(tx, tx.spec.total_epochs) or "the tasksets are exhausted")
 
 

@@ -18,11 +18,16 @@ a = schema.validations.c
 request = writes(request_validation)
 
 
-@writes
-def claim_validation(tx: Transaction, explorer: str) -> Announced | None:
+def claim_validation(db: Database, explorer: str) -> Announced | None:
     """Takes the oldest requested validation; returns the version that it is pinned to. None for an explorer that is not
     registered as alive: nobody would reclaim it.
     """
+    # Whoever has nothing to do asks again and again: that must keep nobody from writing.
+    requested = db.read(lambda tx: tx.execute(select(a.version).where(a.state == "requested").limit(1)).first())
+    return None if requested is None else db.write(lambda tx: _claim_validation(tx, explorer))
+
+
+def _claim_validation(tx: Transaction, explorer: str) -> Announced | None:
     if not is_alive(tx, explorer):
         return None
     row = tx.execute(select(a.version, a.lineage).where(a.state == "requested").order_by(a.version)).first()

@@ -145,3 +145,15 @@ def test_a_handed_back_claim_is_no_longer_its_owners(place: Backend) -> None:
         bench.store(again[0])
     with pytest.raises(ValueError, match="not 'trained'"):
         claims.settle(bench.db, again[1], "trained", "no")
+
+
+def test_whoever_waits_keeps_nobody_from_writing(place: Backend) -> None:
+    bench = Bench(place, make_spec(alpha=0, b=1))
+    bench.claim()
+
+    def write(_: Transaction) -> None:
+        assert claims.claim(bench.db, "e", ["a"], 1).reason.startswith("credit: 1 of 1")
+        assert validations.claim_validation(bench.db, "e") is None
+        assert validations.running(bench.db) is None
+
+    bench.db.write(write)  # if one of them wanted to write, it would wait for this transaction to end

@@ -1,4 +1,4 @@
-"""What only PostgreSQL can do to a ledger: kill back ends at any moment, lose connections, leave a COMMIT unanswered."""
+"""What only PostgreSQL can do to a ledger: lose its back ends at any moment, and leave a COMMIT without an answer."""
 
 from __future__ import annotations
 

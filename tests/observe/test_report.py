@@ -84,6 +84,7 @@ def row(step: int) -> dict[str, float | None]:
         "tokens_per_second": 1500.0,
         "bound/fraction": 0.6,
         "parity/max_abs_logprob_gap": 1e-6,
+        "parity/mean_abs_logprob_gap": 1e-7,
         "entropy": 1.0,
         "grad_norm": float("nan") if step == 3 else 0.5,
     }

@@ -1,7 +1,7 @@
 """Waking those who wait for the ledger to change: threads and event loops of this process.
 
-Changes made by other processes are found by looking again every `POLL` seconds. Such a look takes no lock where there is
-nothing to do; see `rljax.ledger.claims.claim`.
+Changes made by other processes are found by looking again every `POLL` seconds. Where there is nothing to do, an
+explorer's look takes no lock; see `rljax.ledger.claims.claim`.
 """
 
 from __future__ import annotations

@@ -107,8 +107,9 @@ class PostgresSchema:
         connection.exec_driver_sql(f"BEGIN; SELECT pg_advisory_xact_lock({self._key})")
 
     def begin_read(self, connection: Connection) -> None:
-        """Reads a snapshot."""
-        connection.exec_driver_sql("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        """Reads a snapshot, for as long as it takes: it is in nobody's way."""
+        begin = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+        connection.exec_driver_sql(f"{begin}; SET LOCAL idle_in_transaction_session_timeout = 0")
 
     def tables(self, connection: Connection) -> set[str]:
         """All tables of the schema."""

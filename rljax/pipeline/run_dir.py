@@ -6,11 +6,10 @@ import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from rljax.config import Config
 from rljax.config_checks import ConfigError
-from rljax.config_edge import from_plain, publishable
+from rljax.config_edge import publishable
 from rljax.ledger.backend import backend_of
 from rljax.ledger.database import ledger_exists
 
@@ -82,8 +81,3 @@ class RunDir:
         staged = self.config.with_suffix(f".{os.getpid()}.tmp")
         staged.write_text(json.dumps(publishable(config), indent=2) + "\n")
         staged.replace(self.config)
-
-    def read_config(self) -> Config:
-        """The config that the run was started with."""
-        values: dict[str, Any] = json.loads(self.config.read_text())
-        return from_plain(values)

@@ -9,7 +9,7 @@ import pytest
 from rljax.ledger import claims, processes, validations
 from rljax.ledger.backend import Backend
 from rljax.ledger.claims import TasksetSize
-from rljax.ledger.database import StaleWriterError
+from rljax.ledger.database import StaleWriterError, Transaction
 from tests.ledger.builders import Bench, make_spec
 
 

@@ -326,7 +326,7 @@ def _pick(items: list[T], number: int) -> T:
 @pytest.mark.parametrize("alpha", ["0", "0.5", "1", "2.5", "7"])
 def test_the_ledger_does_what_the_model_does(alpha: str, places: Places, dialect: str) -> None:
     quick = settings(
-        max_examples=15 if dialect == "sqlite" else 5,
+        max_examples=15 if dialect == "sqlite" else 3,
         stateful_step_count=30,
         deadline=None,
         suppress_health_check=list(HealthCheck),

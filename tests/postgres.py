@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -32,8 +33,10 @@ class Server:
 
     Unreachable = psycopg.OperationalError
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, start: Callable[[], None], stop: Callable[[], None]) -> None:
         self.directory = directory
+        self.start = start
+        self.stop = stop
         self._schemas = 0
 
     @property
@@ -89,13 +92,15 @@ def running() -> Iterator[Server]:
     pg_ctl = [program("pg_ctl"), "-D", str(data), "-w"]
     try:
         call(program("initdb"), "-D", str(data), "-U", "ledger_keeper", "-A", "trust", "-E", "UTF8", "--no-sync")
-        call(*pg_ctl, "-l", str(log), "-o", f"{options} -k {directory}", "start")
+        start = functools.partial(call, *pg_ctl, "-l", str(log), "-o", f"{options} -k {directory}", "start")
+        stop = functools.partial(call, *pg_ctl, "-m", "immediate", "stop")
+        start()
         try:
-            server = Server(directory)
+            server = Server(directory, start, stop)
             with server.connect("postgres") as connection:
                 connection.execute(f"CREATE DATABASE {DATABASE}")
             yield server
         finally:
-            call(*pg_ctl, "-m", "immediate", "stop")
+            stop()
     finally:
         shutil.rmtree(directory, ignore_errors=True)

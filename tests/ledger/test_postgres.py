@@ -175,6 +175,18 @@ def test_kills_at_any_moment_lose_nothing_and_repeat_nothing(server: Server) -> 
     assert (report["trained_twice"], report["steps"], len(report["lineages"])) == (0, STEPS, 1)
 
 
+def test_a_server_that_is_down_for_a_while_is_waited_for(server: Server) -> None:
+    db = Database(server.new_schema(), make_spec())
+    server.stop()
+    comes_back = threading.Thread(target=server.start)
+    comes_back.start()
+    try:
+        processes.note(db, "e", "kind", "message")
+    finally:
+        comes_back.join()
+    assert len(sql(db, "SELECT id FROM events")) == 1
+
+
 def test_the_clock_is_the_servers(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     db = Database(server.new_schema(), make_spec())
     monkeypatch.setattr("time.time", lambda: 5.0)  # of a host whose clock is wrong

@@ -1,0 +1,45 @@
+"""Promise P7: what is recorded of a probe that learner and engines have scored."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rljax.ledger import leases, versions
+from rljax.ledger.database import RunFailedError
+from rljax.rollout.explorer import Probe
+from tests.rollout.house import build
+
+LEARNER = np.array([-1.0, -2.0, -3.0, -4.0], np.float32)
+ENGINES = [LEARNER, np.array([-1.0, -2.5, -3.0, -3.75], np.float32)]
+
+
+def check(tmp_path: Path, bound: float) -> tuple[int, float, float] | None:
+    async def main() -> tuple[int, float, float] | None:
+        house = build(tmp_path, asyncio.get_running_loop())
+        lineage = leases.begin_lineage(house.db, 0)
+        versions.announce(house.db, lineage, 0, "weights/v0", probe=LEARNER)
+        newest = versions.newest(house.db)
+        assert newest is not None
+
+        async def score(_: np.ndarray) -> list[np.ndarray]:
+            return ENGINES
+
+        house.pool.score = score  # type: ignore[method-assign]
+        house.explorer._probe = Probe(np.arange(4), bound)
+        await house.explorer._check_parity(newest)
+        return versions.latest_gap(house.db)
+
+    return asyncio.run(main())
+
+
+def test_the_largest_and_the_mean_gap_are_over_all_engines(tmp_path: Path) -> None:
+    assert check(tmp_path, bound=0.5) == (0, 0.5, (0.5 + 0.25) / 8)
+
+
+def test_a_gap_beyond_the_bound_fails_the_run_and_names_both_versions(tmp_path: Path) -> None:
+    with pytest.raises(RunFailedError, match=r"learner at version 0 and engine at version 0 differ by 0\.5 nats"):
+        check(tmp_path, bound=0.25)

@@ -101,11 +101,19 @@ class Completion:
 
 @dataclass(frozen=True, slots=True)
 class WeightUpdate:
-    """A published version to load: ``path`` is a directory that `sidecar.versions.read_version` understands."""
+    """A published version to load.
+
+    Attributes:
+        version: batches that the weights have seen.
+        lineage: life of the learner that published them.
+        path: where they are, in the words of the channel's `sidecar.versions.Receiver`.
+        policy: what it does to the requests in flight.
+    """
 
     version: int
     lineage: int
     path: str
+    policy: UpdatePolicy = UpdatePolicy.IN_FLIGHT
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +176,7 @@ class Engine(Protocol):
         ...
 
     async def update_weights(self, update: WeightUpdate) -> None:
-        """Loads a version. What becomes of the requests in flight is the engine's `UpdatePolicy`.
+        """Loads a version. What becomes of the requests in flight is the update's `UpdatePolicy`.
 
         Raises:
             WeightUpdateError: nothing changed; the engine keeps its version.

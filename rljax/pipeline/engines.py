@@ -54,7 +54,12 @@ def make_pool(
     start = _in_thread(config, model, trace) if in_thread else _in_house(config, run, model, house)
     # A hung engine must be found and replaced before the trainer gives up waiting for it.
     return EnginePool(
-        start, config.sidecar.num_engines, run.root.absolute(), on_fault, call_timeout=config.wait_timeout / 2
+        start,
+        config.sidecar.num_engines,
+        run.root.absolute(),
+        on_fault,
+        call_timeout=config.wait_timeout / 2,
+        policy=UpdatePolicy(config.sidecar.update_policy),
     )
 
 
@@ -118,7 +123,6 @@ def _in_thread(config: Config, model: Model, trace: Trace | NullTrace) -> Engine
             device=devices[index % len(devices)],
             name=name,
             receive=RECEIVERS[config.sync_method],
-            policy=UpdatePolicy(config.sidecar.update_policy),
             trace=lambda kind, begin, end, details: trace.span(name, kind, begin, end, **details),
         )
 
@@ -139,7 +143,6 @@ def _embedded(
         "max_length": config.context,
         "decode_steps": config.sidecar.decode_steps,
         "dtype": config.engine_dtype,
-        "policy": config.sidecar.update_policy,
         "sync_method": config.sync_method,
     }
     return "rljax.sampler.hosted:open_engine", arguments, {} if gpu else {"JAX_PLATFORMS": "cpu"}
@@ -171,7 +174,6 @@ def _vllm(config: Config, model: Model, gpu: bool, threads: int | None) -> tuple
         load_format=sidecar.load_format,
         block_size=sidecar.block_size,
         seed=config.seed if sidecar.seed is None else sidecar.seed,
-        policy=UpdatePolicy(sidecar.update_policy),
         sync_method=config.sync_method,
         engine_args=dict(sidecar.engine_args),
     )

@@ -19,7 +19,15 @@ from rljax.ledger.versions import Announced
 from rljax.rollout.seat import EngineFactory, Seat
 from rljax.tasks.seeds import stable_hash
 from sidecar.failpoints import failpoint
-from sidecar.protocol import Completion, Engine, EngineError, GenerateRequest, WeightUpdate, WeightUpdateError
+from sidecar.protocol import (
+    Completion,
+    Engine,
+    EngineError,
+    GenerateRequest,
+    UpdatePolicy,
+    WeightUpdate,
+    WeightUpdateError,
+)
 
 CALL_TIMEOUT = 600.0
 """Seconds that an engine has for what it is asked besides generating, unless the pool is told otherwise."""
@@ -36,16 +44,18 @@ class EnginePool:
         on_fault: Callable[[str, str], None],
         *,
         call_timeout: float = CALL_TIMEOUT,
+        policy: UpdatePolicy = UpdatePolicy.IN_FLIGHT,
     ) -> None:
         """``on_fault(kind, message)`` hears of what the pool survives. An engine that takes longer than
         ``call_timeout`` seconds to start, load, score, abort or end hangs, and is replaced. How long it may generate is
-        the caller's to say.
+        the caller's to say. ``policy`` is what an update does to the requests in flight.
         """
         self._factory = factory
         self._count = count
         self._run_dir = run_dir
         self._on_fault = on_fault
         self._call_timeout = call_timeout
+        self._policy = policy
         self._seats: list[Seat] = []
         self._open = asyncio.Event()
         self._open.set()
@@ -217,7 +227,7 @@ class EnginePool:
 
     async def _load(self, engine: Engine, announced: Announced) -> None:
         path = str(self._run_dir / announced.path)
-        await engine.update_weights(WeightUpdate(announced.version, announced.lineage, path))
+        await engine.update_weights(WeightUpdate(announced.version, announced.lineage, path, self._policy))
 
     async def _catch_up(self, seat: Seat, successor: Engine) -> None:
         """Loads what the pool serves, and waits for the next `load` where that is refused."""

@@ -13,7 +13,6 @@ from rljax.models.hf_names import check_tensors
 from rljax.models.transformer import Params
 from rljax.sampler import programs
 from rljax.sampler.batch import RunningBatch, Trace
-from sidecar.protocol import UpdatePolicy
 from sidecar.stepping.engine import SteppedEngine
 from sidecar.stepping.jobs import Tokenizer
 from sidecar.versions import PublishedVersion, Receiver, read_version
@@ -34,7 +33,6 @@ class EmbeddedEngine(SteppedEngine):
         device: jax.Device | None = None,
         name: str = "engine-0",
         receive: Receiver = read_version,
-        policy: UpdatePolicy = UpdatePolicy.IN_FLIGHT,
         trace: Trace | None = None,
     ) -> None:
         """Starts the thread.
@@ -49,7 +47,6 @@ class EmbeddedEngine(SteppedEngine):
             device: where to compute; None for JAX's default.
             name: stands in errors.
             receive: reads the versions that `update_weights` names.
-            policy: what an update does to the requests in flight.
             trace: hears of every ``prefill``, ``decode`` and ``load``; called from several threads.
         """
         if slots < 1 or max_length < 2 or decode_steps < 1:
@@ -75,7 +72,6 @@ class EmbeddedEngine(SteppedEngine):
             vocab_size=architecture.vocab_size,
             has_tokenizer=tokenizer is not None,
             receive=receive,
-            policy=policy,
         )
 
     def _place(self, published: PublishedVersion) -> Params:

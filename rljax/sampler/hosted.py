@@ -7,7 +7,6 @@ from pathlib import Path
 from rljax.models.hf_files import load_architecture
 from rljax.models.tokenizer import load_tokenizer
 from rljax.sampler.engine import EmbeddedEngine
-from sidecar.protocol import UpdatePolicy
 from sidecar.versions import RECEIVERS
 
 
@@ -19,7 +18,6 @@ def open_engine(
     max_length: int,
     decode_steps: int,
     dtype: str,
-    policy: str,
     sync_method: str,
 ) -> EmbeddedEngine:
     """Opens it on this process's first device; ``model`` is the directory of the policy. For the rest see
@@ -34,5 +32,4 @@ def open_engine(
         tokenizer=load_tokenizer(model),
         name=name,
         receive=RECEIVERS[sync_method],
-        policy=UpdatePolicy(policy),
     )

@@ -19,7 +19,6 @@ from sidecar.protocol import (
     GenerateRequest,
     PauseMode,
     RequestError,
-    UpdatePolicy,
     WeightUpdate,
     WeightUpdateError,
 )
@@ -48,7 +47,6 @@ class SteppedEngine(abc.ABC):
         vocab_size: int,
         has_tokenizer: bool,
         receive: Receiver,
-        policy: UpdatePolicy = UpdatePolicy.IN_FLIGHT,
     ) -> None:
         """Starts the thread.
 
@@ -59,14 +57,12 @@ class SteppedEngine(abc.ABC):
             vocab_size: token ids are below it.
             has_tokenizer: whether the batch can look for stop strings.
             receive: reads the versions that `update_weights` names.
-            policy: what an update does to the requests in flight.
         """
         self.name = name
         self._max_length = max_length
         self._vocab_size = vocab_size
         self._has_tokenizer = has_tokenizer
         self._receive = receive
-        self._policy = policy
         self._update_lock = threading.Lock()
         self._worker = Worker(batch, name)
 
@@ -184,7 +180,7 @@ class SteppedEngine(abc.ABC):
                 weights=weights,
                 version=update.version,
                 lineage=update.lineage,
-                policy=self._policy,
+                policy=update.policy,
             )
             self._worker.submit(Call(swap, loop, swapped))
 

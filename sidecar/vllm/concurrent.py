@@ -260,7 +260,7 @@ class ConcurrentVllm:
             )
 
     async def _load(self, update: WeightUpdate) -> None:
-        policy, was_paused = self._settings.policy, self._paused
+        policy, was_paused = update.policy, self._paused
         if policy is UpdatePolicy.ABORT:
             await self._abort([running for running in self._requests.values() if running.name])
         self._paused = True  # nobody may start meanwhile

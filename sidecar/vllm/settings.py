@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sidecar.protocol import UpdatePolicy
-
 DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
 """Config name of a dtype to vLLM's."""
 LOADER = "sidecar.vllm.weights.WeightLoader"
@@ -31,7 +29,6 @@ class VllmSettings:
         load_format: of the weights that it starts with.
         block_size: tokens in a block of the KV cache; None for vLLM's choice.
         seed: of requests that bring none; all of ours do.
-        policy: what an update does to the requests in flight.
         sync_method: channel of the versions, a name in `sidecar.versions.RECEIVERS`.
         engine_args: further arguments of vLLM's ``EngineArgs``, by name.
     """
@@ -48,7 +45,6 @@ class VllmSettings:
     load_format: str = "dummy"
     block_size: int | None = None
     seed: int = 0
-    policy: UpdatePolicy = UpdatePolicy.IN_FLIGHT
     sync_method: str = "checkpoint"
     engine_args: Mapping[str, Any] = field(default_factory=dict)
 

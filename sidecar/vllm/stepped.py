@@ -131,7 +131,6 @@ class SteppedVllm(SteppedEngine):
             vocab_size=engine.model_config.get_vocab_size(),
             has_tokenizer=True,
             receive=RECEIVERS[settings.sync_method],
-            policy=settings.policy,
         )
 
     def _place(self, published: PublishedVersion) -> Mapping[str, np.ndarray]:

@@ -1,0 +1,80 @@
+"""One hosted vLLM engine of each body for all tests here: the first start of each costs half a minute."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+from transformers import PreTrainedModel
+
+from sidecar.hosting import EngineSpec
+from sidecar.process_house import ProcessEngine, ProcessHouse
+from sidecar.protocol import WeightUpdate
+from sidecar.vllm.settings import VllmSettings, environment
+from tests.sidecar.vllm.models import publish, random_model, tensors
+
+BODIES = {"vllm": "sidecar.vllm.stepped:open_engine", "vllm_async": "sidecar.vllm.concurrent:open_engine"}
+MODEL = "qwen3-tied"
+T = TypeVar("T")
+
+
+class Loop:
+    """An event loop in a thread, on which an engine outlives a test."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        threading.Thread(target=self.loop.run_forever, daemon=True).start()
+
+    def run(self, work: Coroutine[Any, Any, T], seconds: float = 240.0) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(seconds)
+
+
+@dataclass
+class Lab:
+    """An engine, two versions for it, and who knows what they say."""
+
+    engine: ProcessEngine
+    loop: Loop
+    models: list[PreTrainedModel]
+    updates: list[WeightUpdate]
+    directory: Path
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        return self.loop.run(work)
+
+
+def spec(body: str, model: Path, **settings: Any) -> EngineSpec:
+    chosen = {"max_length": 200, "slots": 8, "dtype": "fp32", "kv_cache_bytes": 2**27, "enforce_eager": True}
+    return EngineSpec(
+        name=f"{body} engine",
+        index=0,
+        factory=BODIES[body],
+        arguments={"settings": asdict(VllmSettings(model=str(model), **(chosen | settings)))},
+        environment=environment(cpu_threads=1, multiprocessing=body == "vllm_async"),
+        log=str(model.parent / f"{body}.log"),
+    )
+
+
+@pytest.fixture(scope="session")
+def loop() -> Iterator[Loop]:
+    made = Loop()
+    yield made
+    made.loop.call_soon_threadsafe(made.loop.stop)
+
+
+@pytest.fixture(scope="session", params=list(BODIES))
+def lab(request: pytest.FixtureRequest, loop: Loop, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    directory = tmp_path_factory.mktemp(request.param)
+    models = [random_model(MODEL, seed) for seed in (0, 1)]
+    models[0].save_pretrained(directory / "model")
+    updates = [publish(directory / "weights", version, tensors(model)) for version, model in enumerate(models)]
+    house = ProcessHouse()
+    engine = loop.run(house.start(spec(request.param, directory / "model")))
+    yield Lab(engine, loop, models, updates, directory)
+    loop.run(engine.close())
+    house.close()

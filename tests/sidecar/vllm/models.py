@@ -1,0 +1,69 @@
+"""Random models of transformers whose shapes vLLM computes on a CPU, and their published versions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedConfig, PreTrainedModel, Qwen2Config, Qwen3Config
+
+from rljax.weights.publisher import OrbaxPublisher
+from sidecar.protocol import WeightUpdate
+
+VOCABULARY = 97
+_SHAPE: dict[str, Any] = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 128,
+    "intermediate_size": 192,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 512,
+}
+_FAMILIES = {"llama": LlamaConfig, "qwen2": Qwen2Config, "qwen3": Qwen3Config}
+CONFIGS: dict[str, PreTrainedConfig] = {
+    f"{family}-{'tied' if tied else 'untied'}": make(
+        **_SHAPE, tie_word_embeddings=tied, **({"head_dim": 32} if family == "qwen3" else {})
+    )
+    for family, make in _FAMILIES.items()
+    for tied in (True, False)
+}
+
+
+def random_model(name: str, seed: int) -> PreTrainedModel:
+    """A float32 model that has opinions: log-probabilities of versions differ by nats."""
+    model = AutoModelForCausalLM.from_config(CONFIGS[name], dtype=torch.float32).eval()
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            noise = torch.randn(parameter.shape, generator=generator)
+            if parameter.ndim == 2:
+                parameter.copy_(1.5 * noise / parameter.shape[1] ** 0.5)
+            else:
+                parameter.add_(0.2 * noise)
+    return model
+
+
+def tensors(model: PreTrainedModel) -> dict[str, np.ndarray]:
+    """Its parameters by name, as a version holds them."""
+    return {name: parameter.detach().numpy() for name, parameter in model.named_parameters()}
+
+
+def publish(directory: Path, version: int, arrays: dict[str, np.ndarray], lineage: int = 1) -> WeightUpdate:
+    """Publishes them as this version, in float32."""
+    path = OrbaxPublisher(directory).publish(version, lineage, arrays, model="test", dtype="fp32")
+    return WeightUpdate(version, lineage, str(path))
+
+
+def logprobs(model: PreTrainedModel, tokens: np.ndarray, temperature: float = 1.0) -> np.ndarray:
+    """Float32 ``[n - 1, vocabulary]``: distribution after each token but the last, by transformers."""
+    with torch.no_grad():
+        logits = model(torch.as_tensor(np.asarray(tokens, np.int64))[None]).logits[0, :-1]
+        return torch.log_softmax(logits.double() / temperature, -1).float().numpy()
+
+
+def token_logprobs(model: PreTrainedModel, tokens: np.ndarray, temperature: float = 1.0) -> np.ndarray:
+    """Float32 ``[n - 1]`` of tokens[1:]."""
+    return logprobs(model, tokens, temperature)[np.arange(len(tokens) - 1), tokens[1:]]

@@ -1,0 +1,273 @@
+"""Both vLLM bodies, in processes of their own, against transformers and against the protocol."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sidecar.protocol import (
+    Completion,
+    GenerateRequest,
+    PauseMode,
+    RequestError,
+    SamplingParams,
+    UpdatePolicy,
+    WeightUpdateError,
+)
+from tests.sidecar.vllm.conftest import Lab
+from tests.sidecar.vllm.models import VOCABULARY, logprobs, publish, tensors, token_logprobs
+
+PROMPT = np.arange(5, 45, dtype=np.int32)
+LONG = 150
+_serial = iter(range(10**6))
+
+
+def ask(lab: Lab, *, min_version: int = 0, prompt: np.ndarray = PROMPT, **how: Any) -> asyncio.Future[Completion]:
+    request = GenerateRequest(f"r{next(_serial)}", prompt, SamplingParams(**how), min_version=min_version)
+    return asyncio.ensure_future(lab.engine.generate(request))
+
+
+async def until_running(lab: Lab, enough: Callable[[int], bool]) -> None:
+    while True:  # each look is a round trip to the engine's process
+        if enough((await lab.engine.status()).running):
+            return
+
+
+async def until_sampled(lab: Lab, requests: int = 1) -> None:
+    """Until so many requests hold a slot, and something has been sampled since."""
+    await until_running(lab, lambda running: running >= requests)
+    await lab.engine.score(PROMPT)  # it takes steps of the model, and the running requests go along
+
+
+async def serve(lab: Lab, version: int, policy: UpdatePolicy = UpdatePolicy.IN_FLIGHT) -> None:
+    await lab.engine.update_weights(dataclasses.replace(lab.updates[version], policy=policy))
+
+
+def response_logprobs(lab: Lab, version: int, done: Completion, temperature: float = 1.0) -> np.ndarray:
+    whole = np.concatenate([PROMPT, done.token_ids])
+    return token_logprobs(lab.models[version], whole, temperature)[len(PROMPT) - 1 :]
+
+
+def test_sampled_tokens_come_with_the_log_probabilities_of_what_they_were_sampled_from(lab: Lab) -> None:
+    async def run() -> list[Completion]:
+        await serve(lab, 0)
+        plain = [ask(lab, max_new_tokens=20, temperature=t, seed=3) for t in (1.0, 0.7)]
+        return list(await asyncio.gather(*plain, ask(lab, max_new_tokens=20, temperature=0.7, top_k=5, seed=4)))
+
+    hot, cool, truncated = lab.run(run())
+    np.testing.assert_allclose(hot.logprobs, response_logprobs(lab, 0, hot), atol=1e-4)
+    np.testing.assert_allclose(cool.logprobs, response_logprobs(lab, 0, cool, 0.7), atol=1e-4)
+    whole = np.concatenate([PROMPT, truncated.token_ids])
+    full = np.exp(logprobs(lab.models[0], whole, 0.7)[len(PROMPT) - 1 :].astype(np.float64))
+    kept = np.sort(full, axis=1)[:, -5:].sum(1)
+    expected = np.log(full[np.arange(20), truncated.token_ids] / kept)
+    np.testing.assert_allclose(truncated.logprobs, expected, atol=1e-4)
+    assert [c.finish_reason for c in (hot, cool, truncated)] == ["length"] * 3
+    assert hot.token_ids.dtype == np.int32
+    assert hot.versions.tolist() == [0] * 20
+
+
+def test_greedy_tokens_are_the_likeliest_and_come_with_raw_log_probabilities(lab: Lab) -> None:
+    async def run() -> Completion:
+        await serve(lab, 0)
+        return await ask(lab, max_new_tokens=12, temperature=0.0)
+
+    done = lab.run(run())
+    rows = logprobs(lab.models[0], np.concatenate([PROMPT, done.token_ids]))[len(PROMPT) - 1 :]
+    assert done.token_ids.tolist() == rows.argmax(1).tolist()
+    np.testing.assert_allclose(done.logprobs, rows.max(1), atol=1e-4)
+
+
+def test_a_seed_decides_the_tokens(lab: Lab) -> None:
+    async def run() -> list[Completion]:
+        await serve(lab, 0)
+        return list(await asyncio.gather(*(ask(lab, max_new_tokens=16, seed=seed) for seed in (7, 7, 8))))
+
+    first, same, other = lab.run(run())
+    assert first.token_ids.tolist() == same.token_ids.tolist()
+    assert first.token_ids.tolist() != other.token_ids.tolist()
+
+
+def test_scores_are_raw_log_probabilities(lab: Lab) -> None:
+    async def run() -> np.ndarray:
+        await serve(lab, 1)
+        return await lab.engine.score(PROMPT)
+
+    np.testing.assert_allclose(lab.run(run()), token_logprobs(lab.models[1], PROMPT), atol=1e-4)
+
+
+def test_an_update_in_flight_goes_on_with_the_new_weights_and_no_old_keys(lab: Lab) -> None:
+    async def run() -> list[Completion]:
+        await serve(lab, 0)
+        requests = [ask(lab, max_new_tokens=LONG, seed=seed) for seed in range(4)]
+        await until_sampled(lab, 4)
+        await serve(lab, 1)
+        return list(await asyncio.gather(*requests))
+
+    for done in lab.run(run()):
+        old = done.versions == 0
+        assert 0 < old.sum() < LONG
+        assert done.versions.tolist() == sorted(done.versions.tolist())
+        np.testing.assert_allclose(done.logprobs[old], response_logprobs(lab, 0, done)[old], atol=1e-4)
+        np.testing.assert_allclose(done.logprobs[~old], response_logprobs(lab, 1, done)[~old], atol=1e-4)
+
+
+def test_draining_lets_the_running_end_with_the_weights_that_they_began_with(lab: Lab) -> None:
+    async def run() -> tuple[Completion, Completion]:
+        await serve(lab, 0)
+        running = ask(lab, max_new_tokens=LONG, seed=1)
+        await until_sampled(lab)
+        update = asyncio.ensure_future(serve(lab, 1, UpdatePolicy.DRAIN))
+        later = ask(lab, max_new_tokens=4, seed=2, min_version=1)
+        done = await running
+        await update
+        return done, await later
+
+    done, later = lab.run(run())
+    assert done.versions.tolist() == [0] * LONG
+    assert later.versions.tolist() == [1] * 4
+
+
+def test_an_aborting_update_returns_the_tokens_that_there_are(lab: Lab) -> None:
+    async def run() -> Completion:
+        await serve(lab, 0)
+        running = ask(lab, max_new_tokens=LONG, seed=1)
+        await until_sampled(lab)
+        await serve(lab, 1, UpdatePolicy.ABORT)
+        return await running
+
+    done = lab.run(run())
+    assert done.finish_reason == "abort"
+    assert 0 < len(done.token_ids) < LONG
+    np.testing.assert_allclose(done.logprobs, response_logprobs(lab, 0, done), atol=1e-4)
+    assert set(done.versions.tolist()) == {0}
+
+
+def test_nothing_is_sampled_from_weights_older_than_asked_for(lab: Lab) -> None:
+    async def run() -> Completion:
+        await serve(lab, 0)
+        waiting = ask(lab, max_new_tokens=5, min_version=1)
+        await lab.engine.score(PROMPT)
+        assert not waiting.done()
+        await serve(lab, 1)
+        return await waiting
+
+    assert lab.run(run()).versions.tolist() == [1] * 5
+
+
+def test_a_request_alone_is_aborted_and_keeps_its_tokens(lab: Lab) -> None:
+    async def run() -> tuple[Completion, Completion, Completion]:
+        await serve(lab, 0)
+        waiting = GenerateRequest("waits", PROMPT, SamplingParams(max_new_tokens=5), min_version=9)
+        one = GenerateRequest("one", PROMPT, SamplingParams(max_new_tokens=LONG, seed=1))
+        held, aborted = (asyncio.ensure_future(lab.engine.generate(request)) for request in (waiting, one))
+        other = ask(lab, max_new_tokens=LONG, seed=2)
+        await until_sampled(lab, 2)
+        await lab.engine.abort(["one", "waits", "unknown"])
+        return await held, await aborted, await other
+
+    held, aborted, other = lab.run(run())
+    assert (held.finish_reason, len(held.token_ids)) == ("abort", 0)
+    assert aborted.finish_reason == "abort"
+    assert 0 < len(aborted.token_ids) < LONG
+    assert (other.finish_reason, len(other.token_ids)) == ("length", LONG)
+
+
+@pytest.mark.parametrize("mode", list(PauseMode))
+def test_a_pause_holds_what_comes_and_treats_what_runs_as_it_says(lab: Lab, mode: PauseMode) -> None:
+    async def run() -> tuple[Completion, Completion]:
+        await serve(lab, 0)
+        running = ask(lab, max_new_tokens=LONG, seed=1)
+        await until_sampled(lab)
+        await lab.engine.pause(mode)
+        ended = running.done()
+        tokens = (await lab.engine.status()).tokens
+        held = ask(lab, max_new_tokens=3, seed=2)
+        assert (await lab.engine.status()).paused
+        assert (await lab.engine.status()).tokens == tokens
+        assert not held.done()
+        assert ended or mode is PauseMode.KEEP
+        await lab.engine.resume()
+        return await running, await held
+
+    running, held = lab.run(run())
+    assert running.finish_reason == ("abort" if mode is PauseMode.ABORT else "length")
+    assert len(held.token_ids) == 3
+
+
+def test_a_stop_token_ends_a_request_and_is_part_of_it(lab: Lab) -> None:
+    async def run() -> tuple[Completion, Completion]:
+        await serve(lab, 0)
+        free = await ask(lab, max_new_tokens=20, seed=5)
+        stop = int(free.token_ids[9])
+        return free, await ask(lab, max_new_tokens=20, seed=5, stop_token_ids=(stop,))
+
+    free, stopped = lab.run(run())
+    end = free.token_ids.tolist().index(free.token_ids[9]) + 1
+    assert stopped.token_ids.tolist() == free.token_ids[:end].tolist()
+    assert stopped.finish_reason == "stop"
+
+
+def test_a_cancelled_request_leaves_its_slot(lab: Lab) -> None:
+    async def run() -> None:
+        await serve(lab, 0)
+        running = ask(lab, max_new_tokens=LONG, seed=1)
+        await until_sampled(lab)
+        running.cancel()
+        await until_running(lab, lambda running: running == 0)
+
+    lab.run(run())
+
+
+def test_what_can_never_be_served_is_refused_at_once(lab: Lab) -> None:
+    for prompt, tokens, word in (
+        (PROMPT, 10_000, "context"),
+        (PROMPT[:0], 1, "at least one"),
+        (PROMPT + 60, 1, "vocab"),
+    ):
+
+        async def run(prompt: np.ndarray = prompt, tokens: int = tokens) -> Completion:
+            return await ask(lab, prompt=prompt, max_new_tokens=tokens)
+
+        with pytest.raises(RequestError, match=word):
+            lab.run(run())
+
+
+@pytest.mark.parametrize("fault", ["missing", "shape", "corrupt", "gone"])
+def test_a_version_that_is_wrong_leaves_the_engine_on_its_own(lab: Lab, fault: str) -> None:
+    arrays = {name: array.copy() for name, array in tensors(lab.models[1]).items()}
+    name = "model.layers.1.mlp.up_proj.weight"
+    if fault == "missing":
+        del arrays[name]
+    if fault == "shape":
+        arrays[name] = arrays[name][:, :-1]
+    update = publish(lab.directory / f"{fault}", 7, arrays)
+    if fault == "corrupt":
+        manifest = next((lab.directory / fault).glob("*/manifest.json"))
+        text = manifest.read_text()
+        at = text.index("crc32:") + len("crc32:")
+        manifest.write_text(text[:at] + ("0" if text[at] != "0" else "1") + text[at + 1 :])
+    if fault == "gone":
+        update = dataclasses.replace(update, path=update.path + "x")
+
+    async def run() -> np.ndarray:
+        await serve(lab, 0)
+        with pytest.raises(WeightUpdateError, match=r"did not load version 7 .* keeps version 0: .+"):
+            await lab.engine.update_weights(update)
+        assert (await lab.engine.status()).version == 0
+        return await lab.engine.score(PROMPT)
+
+    np.testing.assert_allclose(lab.run(run()), token_logprobs(lab.models[0], PROMPT), atol=1e-4)
+
+
+def test_more_requests_than_slots_all_end(lab: Lab) -> None:
+    async def run() -> list[Completion]:
+        await serve(lab, 0)
+        return list(await asyncio.gather(*(ask(lab, max_new_tokens=6, seed=seed) for seed in range(30))))
+
+    assert all(len(done.token_ids) == 6 and done.token_ids.max() < VOCABULARY for done in lab.run(run()))

@@ -1,0 +1,74 @@
+"""An engine after five pushes, one of them a roll back, is the engine that was started on those weights."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from rljax.models.smollm2 import smollm2_directory
+from sidecar.vllm.settings import environment
+from tests.sidecar.vllm.models import CONFIGS, publish, random_model, tensors, token_logprobs
+
+ORDER = (0, 1, 2, 1, 3)
+TOKENS = np.arange(3, 45)
+
+
+def run(jobs: list[dict[str, Any]], directory: Path) -> None:
+    (directory / "jobs.json").write_text(json.dumps(jobs))
+    variables = environment(cpu_threads=1, multiprocessing=False)
+    subprocess.run(
+        [sys.executable, "-m", "tests.sidecar.vllm.pushes", str(directory / "jobs.json")],
+        env={**os.environ, **variables, "VLLM_LOGGING_LEVEL": "WARNING"},
+        check=True,
+        timeout=400,
+    )
+
+
+def job(directory: Path, model: Path, fresh: Path, versions: list[dict[str, np.ndarray]]) -> dict[str, Any]:
+    updates = [publish(directory / "weights", i, arrays) for i, arrays in enumerate(versions)]
+    pushes = [(updates[i].version, updates[i].lineage, updates[i].path) for i in ORDER]
+    out = str(directory / "out.json")
+    return {"model": str(model), "fresh": str(fresh), "tokens": TOKENS.tolist(), "updates": pushes, "out": out}
+
+
+def test_tiny_models_of_every_family_tied_and_untied(tmp_path: Path) -> None:
+    jobs, last = [], {}
+    for name in CONFIGS:
+        models = [random_model(name, seed) for seed in range(4)]
+        directory = tmp_path / name
+        models[0].save_pretrained(directory / "model")
+        models[3].save_pretrained(directory / "fresh")
+        jobs.append(job(directory, directory / "model", directory / "fresh", [tensors(m) for m in models]))
+        last[name] = token_logprobs(models[3], TOKENS)
+    run(jobs, tmp_path)
+    for name in CONFIGS:
+        found = json.loads((tmp_path / name / "out.json").read_text())
+        np.testing.assert_allclose(found["pushed"], found["fresh"], atol=1e-5, err_msg=name)
+        np.testing.assert_allclose(found["pushed"], last[name], atol=1e-4, err_msg=name)
+
+
+@pytest.mark.timeout(480)
+def test_smollm2(tmp_path: Path) -> None:
+    model = smollm2_directory()
+    policy = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval()
+    generator = torch.Generator().manual_seed(0)
+    versions = []
+    for _ in range(4):
+        with torch.no_grad():
+            for parameter in policy.parameters():
+                parameter.add_(torch.randn(parameter.shape, generator=generator), alpha=3e-4)
+        versions.append({name: array.copy() for name, array in tensors(policy).items()})
+    policy.save_pretrained(tmp_path / "fresh")
+    run([job(tmp_path, model, tmp_path / "fresh", versions)], tmp_path)
+    found = json.loads((tmp_path / "out.json").read_text())
+    np.testing.assert_allclose(found["pushed"], found["fresh"], atol=1e-5)
+    np.testing.assert_allclose(found["pushed"], token_logprobs(policy, TOKENS), atol=1e-3)

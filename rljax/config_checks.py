@@ -62,6 +62,7 @@ def check_config(config: Config) -> None:
     _check_tasks(config)
     _check_algorithm(config)
     _check_context(config)
+    _check_channel(config)
 
 
 def _check_bounds(path: str, value: Any, metadata: Mapping[str, Any]) -> None:
@@ -232,6 +233,15 @@ def _check_context(config: Config) -> None:
     longest = config.model.max_prompt_tokens + config.model.max_response_tokens
     if isinstance(context, int) and longest > context:
         raise ConfigError(context_error(longest, context))
+
+
+def _check_channel(config: Config) -> None:
+    """Memory is shared by the threads of a process, or through Ray."""
+    if config.sync_method == "memory" and config.launcher == "local" and config.mode in ("train", "explore"):
+        raise ConfigError(
+            f"sync_method=memory: with mode={config.mode} and launcher=local learner and engines are processes that "
+            "share no memory; write sync_method=checkpoint, or nccl, or launcher=ray"
+        )
 
 
 def context_error(longest: int, context: int) -> str:

@@ -101,7 +101,7 @@ class Completion:
 
 @dataclass(frozen=True, slots=True)
 class WeightUpdate:
-    """A published version to load: ``path`` is a directory that `sidecar.versions.read_version` understands."""
+    """A published version to load. ``path`` is a directory or an address; `sidecar.versions.receive` reads both."""
 
     version: int
     lineage: int
@@ -145,6 +145,10 @@ class RequestError(ValueError):
 
 class WeightUpdateError(RuntimeError):
     """A version did not load or did not match its checksums. The engine still serves the version that it had."""
+
+
+class WeightsGoneError(WeightUpdateError):
+    """The version is not there: it was withdrawn, or lost with the process that held it. Another will come."""
 
 
 class Engine(Protocol):

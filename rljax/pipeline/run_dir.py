@@ -11,6 +11,7 @@ from typing import Any
 from rljax.config import Config
 from rljax.config_checks import ConfigError
 from rljax.config_edge import as_plain, from_plain
+from sidecar.versions import is_address
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,10 @@ class RunDir:
     def weights(self) -> Path:
         """Published versions."""
         return self.root / "weights"
+
+    def announced_path(self, published: str) -> str:
+        """What the ledger says of where a version is: an address, or a path relative to the run directory."""
+        return published if is_address(published) else str(Path(published).relative_to(self.root.absolute()))
 
     @property
     def config(self) -> Path:

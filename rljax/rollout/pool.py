@@ -20,6 +20,7 @@ from rljax.rollout.seat import EngineFactory, Seat
 from rljax.tasks.seeds import stable_hash
 from sidecar.failpoints import failpoint
 from sidecar.protocol import Completion, Engine, EngineError, GenerateRequest, WeightUpdate, WeightUpdateError
+from sidecar.versions import is_address
 
 CALL_TIMEOUT = 600.0
 """Seconds that an engine has for what it is asked besides generating, unless the pool is told otherwise."""
@@ -216,7 +217,7 @@ class EnginePool:
         return dataclasses.replace(fresh, prompt_ids=prompt, sampling=sampling, resumed_tokens=resumed)
 
     async def _load(self, engine: Engine, announced: Announced) -> None:
-        path = str(self._run_dir / announced.path)
+        path = announced.path if is_address(announced.path) else str(self._run_dir / announced.path)
         await engine.update_weights(WeightUpdate(announced.version, announced.lineage, path))
 
     async def _catch_up(self, seat: Seat, successor: Engine) -> None:

@@ -16,7 +16,7 @@ from rljax.sampler.batch import RunningBatch, Trace
 from sidecar.protocol import UpdatePolicy
 from sidecar.stepping.engine import SteppedEngine
 from sidecar.stepping.jobs import Tokenizer
-from sidecar.versions import PublishedVersion, Receiver, read_version
+from sidecar.versions import PublishedVersion, Receiver, receive
 
 
 class EmbeddedEngine(SteppedEngine):
@@ -33,7 +33,7 @@ class EmbeddedEngine(SteppedEngine):
         tokenizer: Tokenizer | None = None,
         device: jax.Device | None = None,
         name: str = "engine-0",
-        receive: Receiver = read_version,
+        receive: Receiver = receive,
         policy: UpdatePolicy = UpdatePolicy.IN_FLIGHT,
         trace: Trace | None = None,
     ) -> None:

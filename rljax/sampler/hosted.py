@@ -8,7 +8,6 @@ from rljax.models.hf_files import load_architecture
 from rljax.models.tokenizer import load_tokenizer
 from rljax.sampler.engine import EmbeddedEngine
 from sidecar.protocol import UpdatePolicy
-from sidecar.versions import RECEIVERS
 
 
 def open_engine(
@@ -20,7 +19,6 @@ def open_engine(
     decode_steps: int,
     dtype: str,
     policy: str,
-    sync_method: str,
 ) -> EmbeddedEngine:
     """Opens it on this process's first device; ``model`` is the directory of the policy. For the rest see
     `EmbeddedEngine`.
@@ -33,6 +31,5 @@ def open_engine(
         dtype={"fp32": "float32", "bf16": "bfloat16"}[dtype],
         tokenizer=load_tokenizer(model),
         name=name,
-        receive=RECEIVERS[sync_method],
         policy=UpdatePolicy(policy),
     )

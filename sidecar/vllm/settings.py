@@ -32,7 +32,6 @@ class VllmSettings:
         block_size: tokens in a block of the KV cache; None for vLLM's choice.
         seed: of requests that bring none; all of ours do.
         policy: what an update does to the requests in flight.
-        sync_method: channel of the versions, a name in `sidecar.versions.RECEIVERS`.
         engine_args: further arguments of vLLM's ``EngineArgs``, by name.
     """
 
@@ -49,7 +48,6 @@ class VllmSettings:
     block_size: int | None = None
     seed: int = 0
     policy: UpdatePolicy = UpdatePolicy.IN_FLIGHT
-    sync_method: str = "checkpoint"
     engine_args: Mapping[str, Any] = field(default_factory=dict)
 
     def arguments(self) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 from rljax.weights.publisher import OrbaxPublisher, PublishError, describe
+from sidecar import memory
 from sidecar.versions import PublishedVersion
 
 
@@ -60,13 +61,9 @@ class MemoryPublisher:
         return f"{self._root}/v{version}-{lineage}"
 
     def _keep(self, address: str, published: PublishedVersion) -> None:
-        from sidecar import memory
-
         memory.keep(address, published)
 
     def _drop(self, address: str) -> None:
-        from sidecar import memory
-
         memory.drop(address)
 
 
@@ -83,15 +80,13 @@ class RayPublisher(MemoryPublisher):
         """
         import ray
 
-        from sidecar.memory import NAMESPACE, RAY_SECONDS, Shelf
-
         super().__init__(directory)
         if not ray.is_initialized():
             raise PublishError("sync_method=memory: this process has joined no Ray cluster; set launcher=ray")
         name = f"weights-{uuid.uuid4().hex}"
         self._root = f"ray:{name}"
-        self._shelf: Any = ray.remote(num_cpus=0)(Shelf).options(name=name, namespace=NAMESPACE).remote()
-        self._seconds = RAY_SECONDS
+        self._shelf: Any = ray.remote(num_cpus=0)(memory.Shelf).options(name=name, namespace=memory.NAMESPACE).remote()
+        self._seconds = memory.RAY_SECONDS
         self._ask("start", self._shelf.find, "")
 
     def close(self) -> None:
@@ -104,10 +99,8 @@ class RayPublisher(MemoryPublisher):
     def _keep(self, address: str, published: PublishedVersion) -> None:
         import ray
 
-        from sidecar.memory import packed
-
         try:
-            reference = ray.put(packed(published))
+            reference = ray.put(memory.packed(published))
         except ray.exceptions.RayError as error:
             raise PublishError(
                 f"{address} cannot be put into Ray's object store: {_line(error)}; give the store more memory"

@@ -186,7 +186,8 @@ def describe(
     Raises:
         ValueError: a tensor is not of type ``dtype``.
     """
-    arrays: dict[str, np.ndarray] = jax.device_get(dict(tensors))
+    fetched: dict[str, np.ndarray] = jax.device_get(dict(tensors))
+    arrays = {name: fetched[name] for name in tensors}  # JAX sorts them by name
     check_dtypes(arrays, dtype)
     infos = {name: TensorInfo(a.shape, str(a.dtype), checksum(a)) for name, a in arrays.items()}
     return PublishedVersion(Manifest(version, lineage, model, dtype, infos), arrays)

@@ -51,6 +51,8 @@ def test_run_survives_sigkill(moment: str, tmp_path: Path, cache: Path, undistur
     [
         ("memory", "load:4"),
         ("memory", "validate:2"),
+        ("nccl", "announce:5"),
+        ("nccl", "load:4"),
     ],
 )
 def test_versions_that_die_with_the_learner_come_again(

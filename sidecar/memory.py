@@ -40,7 +40,10 @@ def read_memory(address: str) -> PublishedVersion:
     """
     published = _kept.get(address)
     if published is None:
-        raise VersionGoneError(gone(address))
+        raise VersionGoneError(
+            f"{address} is not in this process: withdrawn, or lost with the learner that kept it; a learner in another "
+            "process needs sync_method=checkpoint or nccl"
+        )
     return checked(published, address)
 
 

@@ -208,7 +208,7 @@ class Explorer:
             if replaced is not None and (replaced.version, replaced.lineage) != (newest.version, newest.lineage):
                 return ""  # it was superseded and deleted while it was being read; the next round loads its successor
             if isinstance(error, WeightsGoneError):
-                return _lost(newest)
+                return _lost(newest, error)
             processes.fail_run(self._db, self._name, f"version {newest.version} cannot be loaded: {error}")
             raise RunFailedError(f"version {newest.version} cannot be loaded: {error}") from error
         end = self._db.clock()
@@ -245,10 +245,10 @@ class Explorer:
             if serving is None or (serving.version, serving.lineage) != (pinned.version, pinned.lineage):
                 try:
                     await self._pool.load(pinned)
-                except WeightsGoneError:
+                except WeightsGoneError as error:
                     outcome = validations.weights_gone(self._db, self._name, pinned)
                     if not outcome:
-                        return _lost(pinned)
+                        return _lost(pinned, error)
                     log.warning("%s", outcome)
                     continue
                 await self._check_parity(pinned)
@@ -283,8 +283,5 @@ class Explorer:
             await asyncio.sleep(HEARTBEAT)
 
 
-def _lost(version: versions.Announced) -> str:
-    return (
-        f"the learner to publish again: version {version.version} of lineage {version.lineage} is gone with the "
-        "process that held it"
-    )
+def _lost(version: versions.Announced, error: WeightsGoneError) -> str:
+    return f"the learner to publish version {version.version} of lineage {version.lineage} again, or another: {error}"

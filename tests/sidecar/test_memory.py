@@ -55,7 +55,7 @@ def test_a_version_is_gone_once_withdrawn_or_once_its_publisher_is(tmp_path: Pat
     first, second = publish(channel, 1), publish(channel, 2)
     channel.delete(1, 1)
     channel.delete(1, 1)
-    with pytest.raises(VersionGoneError, match="v1-1 is not there"):
+    with pytest.raises(VersionGoneError, match="v1-1 is not in this process"):
         receive(first)
     held = receive(second)
     channel.close()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -108,24 +111,55 @@ class Engine:
         return False
 
 
-def test_ray_carries_a_version_to_another_process(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def ray():
+    """A cluster of this machine, and a driver in it."""
     ray = pytest.importorskip("ray")
+    ray.init("local", num_cpus=2, include_dashboard=False, configure_logging=False, log_to_driver=False)
+    yield ray
+    ray.shutdown()
+
+
+def test_ray_is_needed_where_it_is_asked_for(tmp_path: Path) -> None:
     with pytest.raises(PublishError, match="joined no Ray cluster"):
         RayPublisher(tmp_path)
-    ray.init(num_cpus=2, include_dashboard=False, configure_logging=False, log_to_driver=False)
-    try:
-        engine = ray.remote(num_cpus=0)(Engine).remote()
-        channel = RayPublisher(tmp_path)
-        large = np.arange(2**18, dtype=np.float32).astype(ml_dtypes.bfloat16)
-        tensors = {"a": large, "b": np.ones(3, ml_dtypes.bfloat16)}
-        expected = float(sum(array.astype(np.float32).sum() for array in tensors.values()))
-        first, second = (publish(channel, v, tensors=tensors, dtype="bf16") for v in (1, 2))
-        # what lies in the store is read-only; a copy of it would be writeable
-        assert ray.get(engine.read.remote(first), timeout=60) == (expected, False)
-        channel.delete(1, 1)
-        assert ray.get(engine.gone.remote(first), timeout=60)
-        assert ray.get(engine.read.remote(second), timeout=60)[0] == expected
-        channel.close()
-        assert ray.get(engine.gone.remote(second), timeout=60)
-    finally:
-        ray.shutdown()
+
+
+def test_ray_carries_a_version_to_another_process(ray, tmp_path: Path) -> None:
+    engine = ray.remote(num_cpus=0)(Engine).remote()
+    channel = RayPublisher(tmp_path)
+    large = np.arange(2**18, dtype=np.float32).astype(ml_dtypes.bfloat16)
+    tensors = {"a": large, "b": np.ones(3, ml_dtypes.bfloat16)}
+    expected = float(sum(array.astype(np.float32).sum() for array in tensors.values()))
+    first, second = (publish(channel, v, tensors=tensors, dtype="bf16") for v in (1, 2))
+    # what lies in the store is read-only; a copy of it would be writeable
+    assert ray.get(engine.read.remote(first), timeout=60) == (expected, False)
+    channel.delete(1, 1)
+    assert ray.get(engine.gone.remote(first), timeout=60)
+    assert ray.get(engine.read.remote(second), timeout=60)[0] == expected
+    channel.close()
+    assert ray.get(engine.gone.remote(second), timeout=60)
+
+
+LEARNER = """
+import sys
+from pathlib import Path
+import numpy as np
+import ray
+from rljax.weights.memory import RayPublisher
+ray.init(address=sys.argv[2], configure_logging=False, log_to_driver=False)
+tensors = {"a": np.ones(10**6, np.float32)}
+publisher = RayPublisher(Path(sys.argv[1]))
+print(publisher.publish(1, 1, tensors, model="", dtype="fp32"), flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_learner_of_another_job_takes_its_versions_with_it(ray, tmp_path: Path) -> None:
+    engine = ray.remote(num_cpus=0)(Engine).remote()
+    command = [sys.executable, "-c", LEARNER, str(tmp_path), ray.get_runtime_context().gcs_address]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as learner:
+        address = learner.stdout.readline().strip()
+        assert ray.get(engine.read.remote(address), timeout=60)[0] == 10**6
+        learner.send_signal(signal.SIGKILL)
+    assert ray.get(engine.gone.remote(address), timeout=60)

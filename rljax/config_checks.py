@@ -236,12 +236,19 @@ def _check_context(config: Config) -> None:
 
 
 def _check_channel(config: Config) -> None:
-    """Memory is shared by the threads of a process, or through Ray."""
-    if config.sync_method == "memory" and config.launcher == "local" and config.mode in ("train", "explore"):
-        raise ConfigError(
-            f"sync_method=memory: with mode={config.mode} and launcher=local learner and engines are processes that "
-            "share no memory; write sync_method=checkpoint, or nccl, or launcher=ray"
-        )
+    """Memory is shared by the threads of a process, or through Ray by the processes that Ray starts."""
+    if config.sync_method != "memory":
+        return
+    apart = ""
+    if config.sidecar.engine == "vllm_async":
+        apart = "the workers of sidecar.engine=vllm_async are processes of vLLM's own"
+    elif config.launcher == "local" and config.mode in ("train", "explore"):
+        apart = f"with mode={config.mode} and launcher=local learner and explorer are two processes"
+    elif config.launcher == "local" and config.sidecar.engine != "embedded":
+        apart = f"with launcher=local sidecar.engine={config.sidecar.engine} runs in a process of its own"
+    if apart:
+        ways = "write sync_method=checkpoint or nccl" + ("" if "vLLM's own" in apart else ", or launcher=ray")
+        raise ConfigError(f"sync_method=memory: {apart}, and no memory is shared; {ways}")
 
 
 def context_error(longest: int, context: int) -> str:

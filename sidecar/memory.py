@@ -97,6 +97,9 @@ def read_ray(address: str) -> PublishedVersion:
     """
     import ray
 
+    if not ray.is_initialized():
+        # not left to Ray, which would start a cluster of its own
+        raise VersionError(f"{address} lies in a Ray cluster, and this process is in none; use sync_method=checkpoint")
     shelf, _, version = address.removeprefix("ray:").partition("/")
     try:
         found: list[Any] = ray.get(ray.get_actor(shelf, namespace=NAMESPACE).find.remote(version), timeout=RAY_SECONDS)

@@ -117,10 +117,19 @@ COMBINATIONS: list[tuple[Mapping[str, Any], str]] = [
     *(
         (
             {"sync_method": "memory", "mode": mode},
-            f"sync_method=memory: with mode={mode} and launcher=local learner and engines are processes that share no "
-            "memory; write sync_method=checkpoint, or nccl, or launcher=ray",
+            f"sync_method=memory: with mode={mode} and launcher=local learner and explorer are two processes, "
+            "and no memory is shared; write sync_method=checkpoint or nccl, or launcher=ray",
         )
         for mode in ("train", "explore")
+    ),
+    (
+        {"sync_method": "memory", "sidecar": SidecarConfig(engine="vllm")},
+        "sync_method=memory: with launcher=local sidecar.engine=vllm runs in a process of its own",
+    ),
+    (
+        {"sync_method": "memory", "sidecar": SidecarConfig(engine="vllm_async")},
+        "sync_method=memory: the workers of sidecar.engine=vllm_async are processes of vLLM's own, and no memory is "
+        "shared; write sync_method=checkpoint or nccl",
     ),
 ]
 
@@ -141,7 +150,7 @@ def test_what_can_work_is_not_refused() -> None:
     make(tasks=TasksConfig(validation={"held.out-1": TASKSET}), mode="evaluate")
     make(async_generation_ratio=0.0, max_staleness=0)
     make(sync_method="memory")
-    make(sync_method="nccl", mode="explore")
+    make(sync_method="nccl", mode="explore", sidecar=SidecarConfig(engine="vllm_async"))
 
 
 @pytest.mark.parametrize(

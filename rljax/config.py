@@ -235,7 +235,12 @@ class Config:
     async_generation_ratio: float = key(1.0, "α: batches generated ahead of the learner; 0 is synchronous", low=0)
     max_staleness: int | None = key(None, "S, in steps; None: ⌈α⌉ + sync_interval − 1, the least possible", low=0)
     sync_interval: int = key(1, "steps between published versions", low=1)
-    sync_method: str = key("checkpoint", "how weights travel", choices=("checkpoint",))
+    sync_method: str = key(
+        "checkpoint",
+        "how weights travel: checkpoint: files; memory: this process's or Ray's; nccl: the learner sends",
+        choices=("checkpoint", "memory", "nccl"),
+    )
+    sync_address: str = key("127.0.0.1", "nccl: the learner's address as engines reach it; loopback: this machine only")
     sync_dtype: str = key("auto", "dtype of published weights; auto: model.dtype", choices=("auto", "fp32", "bf16"))
     parity_bound: float | None = key(None, "largest log-probability gap of learner and engine; None: by dtype", low=0)
     rollout_batch_size: int = key(64, "trajectories that one step trains", low=1)

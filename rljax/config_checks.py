@@ -64,6 +64,7 @@ def check_config(config: Config) -> None:
     _check_tasks(config)
     _check_algorithm(config)
     _check_context(config)
+    _check_channel(config)
 
 
 def _check_bounds(path: str, value: Any, metadata: Mapping[str, Any]) -> None:
@@ -264,6 +265,22 @@ def _check_context(config: Config) -> None:
     longest = config.model.max_prompt_tokens + config.model.max_response_tokens
     if isinstance(context, int) and longest > context:
         raise ConfigError(context_error(longest, context))
+
+
+def _check_channel(config: Config) -> None:
+    """Memory is shared by the threads of a process, or through Ray by the processes that Ray starts."""
+    if config.sync_method != "memory":
+        return
+    apart = ""
+    if config.sidecar.engine == "vllm_async":
+        apart = "the workers of sidecar.engine=vllm_async are processes of vLLM's own"
+    elif config.launcher == "local" and config.mode in ("train", "explore"):
+        apart = f"with mode={config.mode} and launcher=local learner and explorer are two processes"
+    elif config.launcher == "local" and config.sidecar.engine != "embedded":
+        apart = f"with launcher=local sidecar.engine={config.sidecar.engine} runs in a process of its own"
+    if apart:
+        ways = "write sync_method=checkpoint or nccl" + ("" if "vLLM's own" in apart else ", or launcher=ray")
+        raise ConfigError(f"sync_method=memory: {apart}, and no memory is shared; {ways}")
 
 
 def context_error(longest: int, context: int) -> str:

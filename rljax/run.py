@@ -35,7 +35,7 @@ from rljax.pipeline.observers import LearnerObservers, Observers
 from rljax.pipeline.run_dir import RunDir
 from rljax.pipeline.setup import ProgressCallback, open_ledger, open_model, publish_initial_weights
 from rljax.pipeline.train import Trainer
-from rljax.weights.publisher import PUBLISHERS
+from rljax.weights.publisher import open_publisher
 
 T = TypeVar("T")
 
@@ -169,7 +169,9 @@ class Run:
             learner = build_learner(config, self.model, checkpoints, newest_checkpoint(db, checkpoints))
             explorer = self._beside(observers)
             self.run_dir.write_config(config)  # only now: a config that is refused must not replace the run's own
-            publisher = PUBLISHERS[config.sync_method](self.run_dir.weights)
+            on_ray, host = config.launcher == "ray", config.sync_address
+            opened = open_publisher(config.sync_method, self.run_dir.weights, on_ray=on_ray, host=host)
+            publisher = parts.enter_context(contextlib.closing(opened))
             trainer = Trainer(
                 config, self.run_dir, db, learner, checkpoints, publisher, observers, self._gauges, self._stop
             )

@@ -106,7 +106,7 @@ class WeightUpdate:
     Attributes:
         version: batches that the weights have seen.
         lineage: life of the learner that published them.
-        path: where they are, in the words of the channel's `sidecar.versions.Receiver`.
+        path: a directory or an address; `sidecar.versions.receive` reads both.
         policy: what it does to the requests in flight.
     """
 
@@ -153,6 +153,10 @@ class RequestError(ValueError):
 
 class WeightUpdateError(RuntimeError):
     """A version did not load or did not match its checksums. The engine still serves the version that it had."""
+
+
+class WeightsGoneError(WeightUpdateError):
+    """The version is not there: it was withdrawn, or lost with the process that held it. Another will come."""
 
 
 class Engine(Protocol):

@@ -1,11 +1,13 @@
 """Reads a published version of the weights as numpy arrays, without JAX.
 
 A version is a directory ``v<version>-<lineage>``: an Orbax checkpoint of ``{hugging_face_name: array}`` (on disk OCDBT
-and zarr3, which tensorstore reads by itself) with a ``manifest.json`` that says what must be in it.
+and zarr3, which tensorstore reads by itself) with a ``manifest.json`` that says what must be in it. Versions that
+travel without files have an address instead of a path; `receive` takes either.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 import time
 import zlib
@@ -30,9 +32,15 @@ class VersionError(RuntimeError):
     """A published version is missing, incomplete, or not what its manifest says. One line: what, where, what to do."""
 
 
+class VersionGoneError(VersionError):
+    """The version is not there: never published, withdrawn, or lost with the process that held it."""
+
+
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
-    """What the manifest says of one tensor: shape, numpy dtype name, checksum of its bytes in C order."""
+    """What the manifest says of one tensor: shape, numpy dtype name, checksum of its bytes in C order; the checksum is
+    empty where the bytes never pass a CPU.
+    """
 
     shape: tuple[int, ...]
     dtype: str
@@ -77,9 +85,37 @@ class Receiver(Protocol):
         """Reads the version that a `WeightUpdate` names, whole and checked.
 
         Raises:
-            VersionError: it is gone, or not what its manifest says.
+            VersionGoneError: it is not there.
+            VersionError: it is not what its manifest says.
         """
         ...
+
+
+CHANNELS: Mapping[str, str] = {
+    "memory": "sidecar.memory:read_memory",
+    "ray": "sidecar.memory:read_ray",
+    "nccl": "sidecar.transfer:read_transfer",
+}
+"""The `Receiver` of each kind of address, by what stands before its first colon."""
+
+
+def is_address(path: str) -> bool:
+    """Whether a `WeightUpdate` names a version that is no directory."""
+    return path.partition(":")[0] in CHANNELS
+
+
+def receive(path: str) -> PublishedVersion:
+    """The `Receiver` of every channel: the path or address itself says which.
+
+    Raises:
+        VersionGoneError: the version is not there.
+        VersionError: it is not what its manifest says.
+    """
+    if not is_address(path):
+        return read_version(path)
+    module, _, function = CHANNELS[path.partition(":")[0]].partition(":")
+    read: Receiver = getattr(importlib.import_module(module), function)
+    return read(path)
 
 
 def version_directory(root: Path, version: int, lineage: int) -> Path:
@@ -100,17 +136,30 @@ def read_manifest(path: str | Path) -> Manifest:
     """
     file = Path(path) / MANIFEST_NAME
     try:
-        content = json.loads(file.read_text())
+        text = file.read_text()
     except FileNotFoundError:
-        raise VersionError(_gone(Path(path))) from None
+        raise VersionGoneError(gone(str(path))) from None
     except (OSError, ValueError) as error:
         raise VersionError(f"{file} cannot be read: {_line(error)}") from error
+    return parse_manifest(text, str(file))
+
+
+def parse_manifest(text: str, where: str) -> Manifest:
+    """What `Manifest.to_json` wrote; ``where`` stands in errors.
+
+    Raises:
+        VersionError: it is no manifest of this format.
+    """
+    try:
+        content = json.loads(text)
+    except ValueError as error:
+        raise VersionError(f"{where} cannot be read: {_line(error)}") from error
     if not isinstance(content, dict) or content.pop("format", None) != MANIFEST_FORMAT:
-        raise VersionError(f"{file} is no manifest of format {MANIFEST_FORMAT}; publish the version again")
+        raise VersionError(f"{where} is no manifest of format {MANIFEST_FORMAT}; publish the version again")
     try:
         return _manifest(content)
     except (KeyError, TypeError, ValueError) as error:
-        raise VersionError(f"{file} is damaged ({_line(error)}); publish the version again") from error
+        raise VersionError(f"{where} is damaged ({_line(error)}); publish the version again") from error
 
 
 def read_version(path: str | Path) -> PublishedVersion:
@@ -122,9 +171,18 @@ def read_version(path: str | Path) -> PublishedVersion:
     path = Path(path).absolute()
     manifest = read_manifest(path)
     tensors = _read_arrays(path, manifest)
-    for name, expected in manifest.tensors.items():
-        _check(path, name, tensors[name], expected)
-    return PublishedVersion(manifest, tensors)
+    return checked(PublishedVersion(manifest, tensors), str(path))
+
+
+def checked(published: PublishedVersion, where: str) -> PublishedVersion:
+    """The version itself, if every tensor is what the manifest says; ``where`` stands in errors.
+
+    Raises:
+        VersionError: naming the first tensor that is not.
+    """
+    for name, expected in published.manifest.tensors.items():
+        _check(where, name, published.tensors[name], expected)
+    return published
 
 
 def check_identity(published: PublishedVersion, path: str, version: int, lineage: int) -> None:
@@ -168,13 +226,13 @@ def _wait(path: Path, name: str, future: Any, deadline: float) -> Any:
         ) from None
     except (ValueError, OSError, RuntimeError) as error:
         if not (path / MANIFEST_NAME).exists():
-            raise VersionError(_gone(path)) from error
+            raise VersionGoneError(gone(str(path))) from error
         raise VersionError(
             f"{path}: tensor {name} cannot be read: {_line(error)}; publish the version again"
         ) from error
 
 
-def _check(path: Path, name: str, array: np.ndarray, expected: TensorInfo) -> None:
+def _check(path: str, name: str, array: np.ndarray, expected: TensorInfo) -> None:
     found = (tuple(array.shape), str(array.dtype))
     if found != (expected.shape, expected.dtype):
         raise VersionError(
@@ -189,16 +247,13 @@ def _check(path: Path, name: str, array: np.ndarray, expected: TensorInfo) -> No
         )
 
 
-def _gone(path: Path) -> str:
+def gone(where: str) -> str:
+    """What is said of a version that is not there."""
     return (
-        f"{path} is not there: never published, or withdrawn in the meantime; load a version that the ledger announces"
+        f"{where} is not there: never published, or withdrawn in the meantime; load a version that the ledger announces"
     )
 
 
 def _line(error: Exception) -> str:
     text = str(error).strip() or type(error).__name__
     return text.splitlines()[0][:300]
-
-
-RECEIVERS: Mapping[str, Receiver] = {"checkpoint": read_version}
-"""What reads versions, by the name that ``config.sync_method`` gives."""

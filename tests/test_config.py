@@ -116,6 +116,23 @@ COMBINATIONS: list[tuple[Mapping[str, Any], str]] = [
     (taskset(examples=("1 + 1",)), "tasks.train.digits.examples: 1 texts; each prompt needs its answer"),
     (taskset(rewards=()), "tasks.train.digits.rewards: at least one reward is needed"),
     (taskset(reward_weights=(1.0, 2.0)), "tasks.train.digits.reward_weights: 2 weights for 1 rewards"),
+    *(
+        (
+            {"sync_method": "memory", "mode": mode},
+            f"sync_method=memory: with mode={mode} and launcher=local learner and explorer are two processes, "
+            "and no memory is shared; write sync_method=checkpoint or nccl, or launcher=ray",
+        )
+        for mode in ("train", "explore")
+    ),
+    (
+        {"sync_method": "memory", "sidecar": SidecarConfig(engine="vllm")},
+        "sync_method=memory: with launcher=local sidecar.engine=vllm runs in a process of its own",
+    ),
+    (
+        {"sync_method": "memory", "sidecar": SidecarConfig(engine="vllm_async")},
+        "sync_method=memory: the workers of sidecar.engine=vllm_async are processes of vLLM's own, and no memory is "
+        "shared; write sync_method=checkpoint or nccl",
+    ),
 ]
 
 
@@ -185,6 +202,8 @@ def test_what_can_work_is_not_refused() -> None:
     make(sidecar=SidecarConfig(val_generating_args=GeneratingConfig(temperature=0.0)))
     make(tasks=TasksConfig(validation={"held.out-1": TASKSET}), mode="evaluate")
     make(async_generation_ratio=0.0, max_staleness=0)
+    make(sync_method="memory")
+    make(sync_method="nccl", mode="explore", sidecar=SidecarConfig(engine="vllm_async"))
 
 
 @pytest.mark.parametrize(

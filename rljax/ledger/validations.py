@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Generator, Mapping
 
-from sqlalchemy import func, select, update
+from sqlalchemy import delete, func, select, update
 
 from rljax.ledger import schema
 from rljax.ledger.claims import is_alive, validating
-from rljax.ledger.database import Database, StaleWriterError, Transaction, reads, writes
+from rljax.ledger.database import Database, StaleWriterError, Transaction, reads, record_event, run_row, writes
 from rljax.ledger.versions import Announced, get_version, request_validation
 
 a = schema.validations.c
@@ -49,6 +49,35 @@ def finish_validation(tx: Transaction, explorer: str, pinned: Announced, result:
     values = {"state": "done", "result": json.dumps(dict(result))}
     if not tx.execute(update(schema.validations).where(*where).values(values)).rowcount:
         raise StaleWriterError(f"the validation of version {pinned.version} is no longer {explorer}'s")
+
+
+@writes
+def weights_gone(tx: Transaction, explorer: str, pinned: Announced) -> str:
+    """What becomes of a validation whose version was lost with the learner that held it in memory.
+
+    The learner that lives now may have published the same weights again: then those are validated. Otherwise, once it
+    has published at all, nobody can validate this version any more, and the request is withdrawn and noted. Until then
+    it is given back.
+
+    Returns:
+        One line that says what was done; empty if there is nothing to do but to wait for a learner to publish.
+    """
+    row, v = run_row(tx), schema.versions.c
+    where = (a.version == pinned.version, a.lineage == pinned.lineage, a.state == "claimed", a.explorer == explorer)
+    if row.announced_lineage <= pinned.lineage:
+        tx.execute(update(schema.validations).where(*where).values(state="requested", explorer=None))
+        return ""
+    again = tx.execute(
+        select(v.lineage).where(v.version == pinned.version, v.lineage > pinned.lineage, ~v.withdrawn, ~v.deleted)
+    ).scalar()
+    if again is not None:
+        values = {"lineage": again, "state": "requested", "explorer": None}
+        tx.execute(update(schema.validations).where(*where).values(values))
+        return f"version {pinned.version} of lineage {pinned.lineage} is gone: that of lineage {again} is validated"
+    tx.execute(delete(schema.validations).where(*where))
+    message = f"version {pinned.version} of lineage {pinned.lineage} is gone: it is not validated"
+    record_event(tx, explorer, "validation_withdrawn", message)
+    return message
 
 
 @reads

@@ -22,7 +22,6 @@ from rljax.rollout.pool import EnginePool
 from rljax.rollout.seat import EngineFactory
 from sidecar.hosting import EngineHouse, EngineSpec
 from sidecar.protocol import Engine, UpdatePolicy
-from sidecar.versions import RECEIVERS
 
 COMPUTE_DTYPES = {"fp32": jnp.float32, "bf16": jnp.bfloat16}
 VLLM_BODIES = {"vllm": "sidecar.vllm.stepped:open_engine", "vllm_async": "sidecar.vllm.concurrent:open_engine"}
@@ -122,7 +121,6 @@ def _in_thread(config: Config, model: Model, trace: Trace | NullTrace) -> Engine
             tokenizer=model.tokenizer,
             device=devices[index % len(devices)],
             name=name,
-            receive=RECEIVERS[config.sync_method],
             trace=lambda kind, begin, end, details: trace.span(name, kind, begin, end, **details),
         )
 
@@ -143,7 +141,6 @@ def _embedded(
         "max_length": config.context,
         "decode_steps": config.sidecar.decode_steps,
         "dtype": config.engine_dtype,
-        "sync_method": config.sync_method,
     }
     return "rljax.sampler.hosted:open_engine", arguments, {} if gpu else {"JAX_PLATFORMS": "cpu"}
 
@@ -174,7 +171,6 @@ def _vllm(config: Config, model: Model, gpu: bool, threads: int | None) -> tuple
         load_format=sidecar.load_format,
         block_size=sidecar.block_size,
         seed=config.seed if sidecar.seed is None else sidecar.seed,
-        sync_method=config.sync_method,
         engine_args=dict(sidecar.engine_args),
     )
     variables = environment(cpu_threads=threads, multiprocessing=sidecar.engine == "vllm_async")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import json
 import logging
 import shutil
@@ -76,7 +75,7 @@ class Bench:
 
     def __init__(self, config: Config, run: RunDir, model: Model, house: EngineHouse) -> None:
         """``house`` starts the engines; closing it is the caller's."""
-        self._config = dataclasses.replace(config, sync_method="checkpoint")  # whatever channel the run has
+        self._config = config
         self._house = house
         self._run = run
         self._model = model
@@ -107,7 +106,7 @@ class Bench:
         """Loads a checkpoint into the engines, by the same way that training weights take."""
         tensors = weights_of(self._config, self._run, self._model, steps)
         path = OrbaxPublisher(self._scratch).publish(steps, 0, tensors, model=self._config.model.path, dtype="fp32")
-        await self._engines.load(Announced(steps, 0, str(path.relative_to(self._run.root.absolute()))))
+        await self._engines.load(Announced(steps, 0, self._run.announced_path(path)))
 
     async def evaluate(self) -> dict[str, float]:
         """``val/<taskset>/…`` of the weights served."""

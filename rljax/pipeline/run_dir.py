@@ -12,6 +12,7 @@ from rljax.config_checks import ConfigError
 from rljax.config_edge import publishable
 from rljax.ledger.backend import backend_of
 from rljax.ledger.database import ledger_exists
+from sidecar.versions import is_address
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,10 @@ class RunDir:
     def weights(self) -> Path:
         """Published versions."""
         return self.root / "weights"
+
+    def announced_path(self, published: str) -> str:
+        """What the ledger says of where a version is: an address, or a path relative to the run directory."""
+        return published if is_address(published) else str(Path(published).relative_to(self.root.absolute()))
 
     @property
     def config(self) -> Path:

@@ -112,7 +112,7 @@ def publish_initial_weights(config: Config, run: RunDir, db: Database, model: Mo
     tensors = {name: np.asarray(t).astype(DTYPES[dtype]) for name, t in to_hf(params, architecture).items()}
     try:
         path = OrbaxPublisher(run.weights).publish(0, 0, tensors, model=config.model.path, dtype=dtype)
-        versions.announce(db, 0, 0, str(path.relative_to(run.root.absolute())))
+        versions.announce(db, 0, 0, run.announced_path(path))
     except (StaleWriterError, PublishError):
         if versions.newest(db) is None and versions.lineage(db) == 0:
             raise

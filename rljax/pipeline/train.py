@@ -184,7 +184,7 @@ class Trainer:
             self._db,
             self._lineage,
             version,
-            str(path.relative_to(self._run.root.absolute())),
+            self._run.announced_path(path),
             probe=self._learner.score(self._probe),
             validate=self._validates(version) if validate is None else validate,
         )

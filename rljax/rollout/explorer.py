@@ -26,12 +26,14 @@ from rljax.rollout.validation import validate
 from rljax.rollout.workflow import Workflow
 from rljax.tasks.task import BadRow, Taskset
 from sidecar.failpoints import failpoint
-from sidecar.protocol import WeightUpdateError
+from sidecar.protocol import WeightsGoneError, WeightUpdateError
 
 log = logging.getLogger(__name__)
 
 HEARTBEAT = 1.0
 """Seconds between heartbeats."""
+LOOK_AGAIN = 1.0
+"""Seconds between looks for weights that are gone."""
 CLAIM_LIMIT = 256
 """Groups claimed in one transaction."""
 
@@ -133,19 +135,21 @@ class Explorer:
         while True:
             seen = self._db.notifier.changes
             self._raise_what_failed(beat)
-            await self._validate_if_due()
+            missing = await self._validate_if_due()
             other = validations.running(self._db)
             if other is None:
                 self._release()
-                await self._serve_newest()
+                missing = await self._serve_newest() or missing
             else:
                 await self._hold()
-            granted = claims.claim(self._db, self._name, list(self._tasksets), CLAIM_LIMIT)
+            # What is claimed while its version is missing would spend its time waiting for it.
+            limit = 0 if missing else CLAIM_LIMIT
+            granted = claims.claim(self._db, self._name, list(self._tasksets), limit)
             if granted.over:
                 return
             for claim in granted.claims:
                 self._begin(claim)
-            reason = "the validation of version {} by {}".format(*other) if other else granted.reason
+            reason = "the validation of version {} by {}".format(*other) if other else missing or granted.reason
             self.waiting_for = reason
             state = (reason, self._pool.serving, processes.tokens(self._db) if other else 0.0)
             if granted.claims or (self._groups and other is None) or state != last_state:
@@ -153,7 +157,9 @@ class Explorer:
             if loop.time() - last_progress > self._wait_timeout:
                 raise TimeoutError(f"explorer {self._name}: waited {self._wait_timeout:g} s for: {reason}")
             await asyncio.sleep(0)  # heartbeats and signals get their turn, also where every claim is settled at once
-            if not granted.claims:
+            if missing:
+                await asyncio.sleep(LOOK_AGAIN)  # the look itself is a change in the ledger, and would wake us at once
+            elif not granted.claims:
                 await self._db.notifier.wait_async(seen)
 
     async def _hold(self) -> None:
@@ -186,11 +192,12 @@ class Explorer:
             if task.done() and not task.cancelled() and (error := task.exception()) is not None:
                 raise error
 
-    async def _serve_newest(self) -> None:
+    async def _serve_newest(self) -> str:
+        """Loads the newest version; returns what is waited for if it is announced and yet gone, otherwise nothing."""
         newest = versions.newest(self._db)
         serving = self._pool.serving
         if newest is None or (serving and (serving.version, serving.lineage) == (newest.version, newest.lineage)):
-            return
+            return ""
         self.waiting_for = f"version {newest.version} to load"
         begin = self._db.clock()
         try:
@@ -199,12 +206,15 @@ class Explorer:
         except WeightUpdateError as error:
             replaced = versions.newest(self._db)
             if replaced is not None and (replaced.version, replaced.lineage) != (newest.version, newest.lineage):
-                return  # it was superseded and deleted while it was being read; the next round loads its successor
+                return ""  # it was superseded and deleted while it was being read; the next round loads its successor
+            if isinstance(error, WeightsGoneError):
+                return _lost(newest, error)
             processes.fail_run(self._db, self._name, f"version {newest.version} cannot be loaded: {error}")
             raise RunFailedError(f"version {newest.version} cannot be loaded: {error}") from error
         end = self._db.clock()
         self._trace.span("versions", f"load version {newest.version}", begin, end)
         await self._check_parity(newest)
+        return ""
 
     async def _check_parity(self, newest: versions.Announced) -> None:
         if self._probe is None or newest.probe is None:
@@ -223,8 +233,10 @@ class Explorer:
             processes.fail_run(self._db, self._name, message)
             raise RunFailedError(message)
 
-    async def _validate_if_due(self) -> None:
-        """Validates what is due, and leaves generation held: another explorer may still be validating."""
+    async def _validate_if_due(self) -> str:
+        """Validates what is due, and leaves generation held: another explorer may still be validating. Returns what is
+        waited for if weights to validate are gone, otherwise nothing.
+        """
         while (pinned := validations.claim_validation(self._db, self._name)) is not None:
             self.waiting_for = f"the validation of version {pinned.version}"
             begin = self._db.clock()
@@ -232,7 +244,14 @@ class Explorer:
             failpoint("validate")
             serving = self._pool.serving
             if serving is None or (serving.version, serving.lineage) != (pinned.version, pinned.lineage):
-                await self._pool.load(pinned)
+                try:
+                    await self._pool.load(pinned)
+                except WeightsGoneError as error:
+                    outcome = validations.weights_gone(self._db, self._name, pinned)
+                    if not outcome:
+                        return _lost(pinned, error)
+                    log.warning("%s", outcome)
+                    continue
                 await self._check_parity(pinned)
             result = await validate(
                 self._pool,
@@ -249,6 +268,7 @@ class Explorer:
                 validations.finish_validation(self._db, self._name, pinned, {**result, "val/seconds": end - begin})
             except StaleWriterError as error:
                 log.warning("%s", error)
+        return ""
 
     async def _heartbeats(self) -> None:
         while True:
@@ -262,3 +282,7 @@ class Explorer:
             except LedgerError as error:
                 log.warning("%s: heartbeat missed: %s", self._name, error)
             await asyncio.sleep(HEARTBEAT)
+
+
+def _lost(version: versions.Announced, error: WeightsGoneError) -> str:
+    return f"the learner to publish version {version.version} of lineage {version.lineage} again, or another: {error}"

@@ -28,6 +28,7 @@ from sidecar.protocol import (
     WeightUpdate,
     WeightUpdateError,
 )
+from sidecar.versions import is_address
 
 CALL_TIMEOUT = 600.0
 """Seconds that an engine has for what it is asked besides generating, unless the pool is told otherwise."""
@@ -226,7 +227,7 @@ class EnginePool:
         return dataclasses.replace(fresh, prompt_ids=prompt, sampling=sampling, resumed_tokens=resumed)
 
     async def _load(self, engine: Engine, announced: Announced) -> None:
-        path = str(self._run_dir / announced.path)
+        path = announced.path if is_address(announced.path) else str(self._run_dir / announced.path)
         await engine.update_weights(WeightUpdate(announced.version, announced.lineage, path, self._policy))
 
     async def _catch_up(self, seat: Seat, successor: Engine) -> None:

@@ -15,7 +15,7 @@ from rljax.sampler import programs
 from rljax.sampler.batch import RunningBatch, Trace
 from sidecar.stepping.engine import SteppedEngine
 from sidecar.stepping.jobs import Tokenizer
-from sidecar.versions import PublishedVersion, Receiver, read_version
+from sidecar.versions import PublishedVersion, Receiver, receive
 
 
 class EmbeddedEngine(SteppedEngine):
@@ -32,7 +32,7 @@ class EmbeddedEngine(SteppedEngine):
         tokenizer: Tokenizer | None = None,
         device: jax.Device | None = None,
         name: str = "engine-0",
-        receive: Receiver = read_version,
+        receive: Receiver = receive,
         trace: Trace | None = None,
     ) -> None:
         """Starts the thread.

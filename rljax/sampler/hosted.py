@@ -7,7 +7,6 @@ from pathlib import Path
 from rljax.models.hf_files import load_architecture
 from rljax.models.tokenizer import load_tokenizer
 from rljax.sampler.engine import EmbeddedEngine
-from sidecar.versions import RECEIVERS
 
 
 def open_engine(
@@ -18,7 +17,6 @@ def open_engine(
     max_length: int,
     decode_steps: int,
     dtype: str,
-    sync_method: str,
 ) -> EmbeddedEngine:
     """Opens it on this process's first device; ``model`` is the directory of the policy. For the rest see
     `EmbeddedEngine`.
@@ -31,5 +29,4 @@ def open_engine(
         dtype={"fp32": "float32", "bf16": "bfloat16"}[dtype],
         tokenizer=load_tokenizer(model),
         name=name,
-        receive=RECEIVERS[sync_method],
     )

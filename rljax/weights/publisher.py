@@ -1,7 +1,7 @@
-"""Writes versions of the weights where engines find them.
+"""Puts versions of the weights where engines find them, by one of several channels.
 
-The channel behind `OrbaxPublisher` is the file system: it works on every machine and needs nothing of the receiver but
-`sidecar.versions`.
+That of `OrbaxPublisher` is the file system: it works on every machine and needs nothing of the receiver but
+`sidecar.versions`. `open_publisher` knows the others.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import re
 import shutil
 import socket
 import uuid
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -23,6 +23,7 @@ from orbax.checkpoint import v1 as ocp
 from sidecar.versions import (
     MANIFEST_NAME,
     Manifest,
+    PublishedVersion,
     TensorInfo,
     VersionError,
     checksum,
@@ -46,8 +47,8 @@ class Publisher(Protocol):
 
     def publish(
         self, version: int, lineage: int, tensors: Mapping[str, jax.Array | np.ndarray], *, model: str, dtype: str
-    ) -> Path:
-        """Makes a version visible, whole or not at all, and returns the path that a `WeightUpdate` carries.
+    ) -> str:
+        """Makes a version visible, whole or not at all, and returns the path or address that a `WeightUpdate` carries.
 
         Args:
             version: batches that these weights have seen.
@@ -65,8 +66,8 @@ class Publisher(Protocol):
         """Withdraws a version; no error if it is not there."""
         ...
 
-    def prune(self, keep: Collection[tuple[int, int]]) -> None:
-        """Withdraws every version whose (version, lineage) is not in `keep`."""
+    def close(self) -> None:
+        """Ends the channel. What only this process held is gone."""
         ...
 
 
@@ -99,25 +100,22 @@ class OrbaxPublisher:
 
     def publish(
         self, version: int, lineage: int, tensors: Mapping[str, jax.Array | np.ndarray], *, model: str, dtype: str
-    ) -> Path:
+    ) -> str:
         """See `Publisher.publish`. A version that is there already is replaced, unless it is the same."""
         final = version_directory(self.directory, version, lineage)
-        arrays: dict[str, np.ndarray] = jax.device_get(dict(tensors))
-        _check_dtypes(arrays, dtype)
-        infos = {name: TensorInfo(a.shape, str(a.dtype), checksum(a)) for name, a in arrays.items()}
-        manifest = Manifest(version, lineage, model, dtype, infos)
+        published = describe(version, lineage, tensors, model=model, dtype=dtype)
         hidden = self._hidden()
         try:
-            _save(hidden, arrays)
-            (hidden / MANIFEST_NAME).write_text(manifest.to_json())
-            self._reveal(hidden, final, manifest)
+            _save(hidden, published.tensors)
+            (hidden / MANIFEST_NAME).write_text(published.manifest.to_json())
+            self._reveal(hidden, final, published.manifest)
         except (OSError, ValueError, RuntimeError) as error:
             shutil.rmtree(hidden, ignore_errors=True)
             line = (str(error).strip() or type(error).__name__).splitlines()[0][:300]
             raise PublishError(
                 f"version {version} cannot be published to {final}: {line}; free disk space or choose another run_dir"
             ) from error
-        return final
+        return str(final)
 
     def delete(self, version: int, lineage: int) -> None:
         """See `Publisher.delete`. Whoever is reading it gets a `VersionError`."""
@@ -129,8 +127,11 @@ class OrbaxPublisher:
             return
         shutil.rmtree(hidden, ignore_errors=True)
 
+    def close(self) -> None:
+        """See `Publisher.close`: what is written stays."""
+
     def prune(self, keep: Collection[tuple[int, int]]) -> None:
-        """See `Publisher.prune`."""
+        """Withdraws every version whose (version, lineage) is not in `keep`."""
         for version, lineage in self.published():
             if (version, lineage) not in keep:
                 self.delete(version, lineage)
@@ -154,8 +155,55 @@ class OrbaxPublisher:
         return self.directory / f"{_HIDDEN}{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex}"
 
 
-PUBLISHERS: Mapping[str, Callable[[Path], Publisher]] = {"checkpoint": OrbaxPublisher}
-"""What publishes into a directory, by the name that ``config.sync_method`` gives."""
+def open_publisher(sync_method: str, directory: Path, *, on_ray: bool, host: str) -> Publisher:
+    """The learner's end of the channel that ``config.sync_method`` names.
+
+    Args:
+        sync_method: ``checkpoint``, ``memory`` or ``nccl``.
+        directory: the run's ``weights``.
+        on_ray: ``memory``: whether the engines are in processes of the Ray cluster that this process has joined.
+        host: ``nccl``: the address of this machine by which engines reach it.
+
+    Raises:
+        PublishError: the channel cannot be opened.
+    """
+    if sync_method == "memory":
+        from rljax.weights.memory import MemoryPublisher, RayPublisher
+
+        return RayPublisher(directory) if on_ray else MemoryPublisher(directory)
+    if sync_method == "nccl":
+        from rljax.weights.nccl import NcclPublisher
+
+        return NcclPublisher(directory, host)
+    return OrbaxPublisher(directory)
+
+
+def describe(
+    version: int, lineage: int, tensors: Mapping[str, jax.Array | np.ndarray], *, model: str, dtype: str
+) -> PublishedVersion:
+    """The version as numpy arrays, with the manifest that engines check them against.
+
+    Raises:
+        ValueError: a tensor is not of type ``dtype``.
+    """
+    fetched: dict[str, np.ndarray] = jax.device_get(dict(tensors))
+    arrays = {name: fetched[name] for name in tensors}  # JAX sorts them by name
+    check_dtypes(arrays, dtype)
+    infos = {name: TensorInfo(a.shape, str(a.dtype), checksum(a)) for name, a in arrays.items()}
+    return PublishedVersion(Manifest(version, lineage, model, dtype, infos), arrays)
+
+
+def check_dtypes(arrays: Mapping[str, jax.Array | np.ndarray], dtype: str) -> None:
+    """Checks that every array is of the type that a version says it is of.
+
+    Raises:
+        ValueError: one is not.
+    """
+    if dtype not in DTYPES:
+        raise ValueError(f"dtype {dtype!r} is unknown; choose one of {', '.join(DTYPES)}")
+    for name, array in arrays.items():
+        if str(array.dtype) != DTYPES[dtype]:
+            raise ValueError(f"tensor {name} is {array.dtype}, to be published as {dtype}; cast it first")
 
 
 def _alive(pid: int) -> bool:
@@ -166,14 +214,6 @@ def _alive(pid: int) -> bool:
     except PermissionError:
         return True
     return True
-
-
-def _check_dtypes(arrays: Mapping[str, np.ndarray], dtype: str) -> None:
-    if dtype not in DTYPES:
-        raise ValueError(f"dtype {dtype!r} is unknown; choose one of {', '.join(DTYPES)}")
-    for name, array in arrays.items():
-        if str(array.dtype) != DTYPES[dtype]:
-            raise ValueError(f"tensor {name} is {array.dtype}, to be published as {dtype}; cast it first")
 
 
 def _save(path: Path, arrays: Mapping[str, np.ndarray]) -> None:

@@ -19,13 +19,14 @@ from sidecar.protocol import (
     GenerateRequest,
     PauseMode,
     RequestError,
+    WeightsGoneError,
     WeightUpdate,
     WeightUpdateError,
 )
 from sidecar.stepping.batch import Batch
 from sidecar.stepping.jobs import Job
 from sidecar.stepping.worker import Call, Worker
-from sidecar.versions import PublishedVersion, Receiver, VersionError, check_identity
+from sidecar.versions import PublishedVersion, Receiver, VersionError, VersionGoneError, check_identity
 
 CLOSE_SECONDS = 120.0
 """Seconds that `close` waits for the step, or the compilation, that the engine is in."""
@@ -190,7 +191,8 @@ class SteppedEngine(abc.ABC):
             check_identity(published, update.path, update.version, update.lineage)
             return self._place(published)
         except (VersionError, ValueError, OSError, MemoryError, RuntimeError) as error:
-            raise WeightUpdateError(
+            refused = WeightsGoneError if isinstance(error, VersionGoneError) else WeightUpdateError
+            raise refused(
                 f"{self.name} did not load version {update.version} of lineage {update.lineage} and keeps version "
                 f"{self._worker.batch.version}: {str(error).splitlines()[0] if str(error) else type(error).__name__}"
             ) from error

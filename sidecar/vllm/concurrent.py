@@ -25,6 +25,7 @@ from sidecar.protocol import (
     GenerateRequest,
     PauseMode,
     UpdatePolicy,
+    WeightsGoneError,
     WeightUpdate,
     WeightUpdateError,
 )
@@ -246,17 +247,18 @@ class ConcurrentVllm:
                 raise
 
     async def _prepare(self, update: WeightUpdate) -> None:
-        arguments = (update.path, update.version, update.lineage, self._settings.sync_method)
+        arguments = (update.path, update.version, update.lineage)
         await self._engine.collective_rpc("prepare_version", args=arguments)
         while True:
             results = await self._engine.collective_rpc("prepared_version")
             if None not in results:
                 break
             await asyncio.sleep(LOOK_SECONDS)
-        if wrong := next((result for result in results if result), None):
-            raise WeightUpdateError(
+        if wrong := next((result for result in results if result[0]), None):
+            line, gone = wrong
+            raise (WeightsGoneError if gone else WeightUpdateError)(
                 f"{self.name} did not load version {update.version} of lineage {update.lineage} and keeps version "
-                f"{self._version}: {wrong}"
+                f"{self._version}: {line}"
             )
 
     async def _load(self, update: WeightUpdate) -> None:

@@ -29,7 +29,6 @@ class VllmSettings:
         load_format: of the weights that it starts with.
         block_size: tokens in a block of the KV cache; None for vLLM's choice.
         seed: of requests that bring none; all of ours do.
-        sync_method: channel of the versions, a name in `sidecar.versions.RECEIVERS`.
         engine_args: further arguments of vLLM's ``EngineArgs``, by name.
     """
 
@@ -45,7 +44,6 @@ class VllmSettings:
     load_format: str = "dummy"
     block_size: int | None = None
     seed: int = 0
-    sync_method: str = "checkpoint"
     engine_args: Mapping[str, Any] = field(default_factory=dict)
 
     def arguments(self) -> dict[str, Any]:

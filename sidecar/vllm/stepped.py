@@ -13,7 +13,7 @@ from vllm.v1.engine.llm_engine import LLMEngine
 from sidecar.protocol import EngineError
 from sidecar.stepping.engine import SteppedEngine
 from sidecar.stepping.jobs import Job, Tokenizer, end_of_text
-from sidecar.versions import RECEIVERS, PublishedVersion
+from sidecar.versions import PublishedVersion, receive
 from sidecar.vllm.sampling import continuation, probe, sampled_logprobs, scores
 from sidecar.vllm.settings import VllmSettings
 from sidecar.vllm.tokenizer import LazyTokenizer
@@ -130,7 +130,7 @@ class SteppedVllm(SteppedEngine):
             max_length=settings.max_length,
             vocab_size=engine.model_config.get_vocab_size(),
             has_tokenizer=True,
-            receive=RECEIVERS[settings.sync_method],
+            receive=receive,
         )
 
     def _place(self, published: PublishedVersion) -> Mapping[str, np.ndarray]:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from sidecar.versions import RECEIVERS, PublishedVersion, VersionError, check_identity
+from sidecar.versions import PublishedVersion, VersionError, VersionGoneError, check_identity, receive
 
 
 class WeightLoader:
@@ -23,28 +23,29 @@ class WeightLoader:
     model_runner: Any
     model_config: Any
 
-    def prepare_version(self, path: str, version: int, lineage: int, sync_method: str) -> None:
+    def prepare_version(self, path: str, version: int, lineage: int) -> None:
         """Begins to read a version, beside generation; `prepared_version` tells how it goes."""
         self.rljax_tensors: Mapping[str, np.ndarray] | None = None
-        self.rljax_error: str | None = None
+        self.rljax_error, self.rljax_gone = "", False
 
         def read() -> None:
             try:
-                published = RECEIVERS[sync_method](path)
+                published = receive(path)
                 check_identity(published, path, version, lineage)
                 check_against_model(published, self.model_config.model)
                 self.rljax_tensors = published.tensors
             except Exception as error:
+                self.rljax_gone = isinstance(error, VersionGoneError)
                 self.rljax_error = (str(error).strip() or type(error).__name__).splitlines()[0]
 
         self.rljax_reader = threading.Thread(target=read, name="version reader", daemon=True)
         self.rljax_reader.start()
 
-    def prepared_version(self) -> str | None:
-        """None while it is being read; afterwards what is wrong with it, empty for nothing."""
+    def prepared_version(self) -> tuple[str, bool] | None:
+        """None while it is being read; afterwards what is wrong with it, empty for nothing, and whether it is gone."""
         if self.rljax_reader.is_alive():
             return None
-        return self.rljax_error or ""
+        return self.rljax_error, self.rljax_gone
 
     def load_prepared(self) -> None:
         """Loads what `prepare_version` has read. Not while a token is being sampled."""

@@ -46,6 +46,27 @@ def test_run_survives_sigkill(moment: str, tmp_path: Path, cache: Path, undistur
     assert batches_of(tmp_path / "run") == undisturbed
 
 
+@pytest.mark.parametrize(
+    ("channel", "moment"),
+    [
+        ("memory", "load:4"),
+        ("memory", "validate:2"),
+        ("nccl", "announce:5"),
+        ("nccl", "load:4"),
+    ],
+)
+def test_versions_that_die_with_the_learner_come_again(
+    channel: str, moment: str, tmp_path: Path, cache: Path, undisturbed: list[tuple[Any, ...]]
+) -> None:
+    killed = run(tmp_path / "run", cache, f"sync_method={channel}", failpoint=moment)
+    assert killed.returncode == -signal.SIGKILL, f"the failpoint was not reached: {killed.stderr}"
+    done = run(tmp_path / "run", cache, f"sync_method={channel}")
+    assert done.returncode == 0, done.stderr
+    assert audit_of(tmp_path / "run")["balanced"]
+    assert batches_of(tmp_path / "run") == undisturbed
+    assert not list((tmp_path / "run" / "weights").iterdir()), "no version was written"
+
+
 def test_asynchronous_run_survives_two_kills(tmp_path: Path, cache: Path) -> None:
     ahead = ("async_generation_ratio=2.0", "sync_interval=2", "max_staleness=4", "max_steps=12")
     for moment in ("train:4", "store:9"):

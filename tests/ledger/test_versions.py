@@ -61,6 +61,36 @@ def test_two_explorers_may_both_publish_the_initial_weights(place: Backend) -> N
     assert (found.version, found.lineage) == (0, 0)
 
 
+@pytest.mark.parametrize("resumed_at", [1, 2])
+def test_a_validation_whose_weights_are_gone(place: Backend, resumed_at: int) -> None:
+    """Version 1 of lineage 1 was held in the memory of a learner that died before it was validated."""
+    bench = Bench(place, make_spec(alpha=4, b=1))
+    step(bench, validate=True)
+    step(bench)
+
+    def met() -> str:
+        pinned = validations.claim_validation(bench.db, "e")
+        assert pinned is not None
+        assert (pinned.version, pinned.lineage) == (1, 1)
+        return validations.weights_gone(bench.db, "e", pinned)
+
+    assert met() == "", "no other learner has published: there is nothing to do but to wait"
+    bench.lineage = leases.begin_lineage(bench.db, resumed_at)
+    assert met() == "", "nor has this one yet"
+    assert validations.running(bench.db) is None, "nobody is held meanwhile"
+    bench.publish(resumed_at)
+    outcome = met()
+    found = validations.claim_validation(bench.db, "e")
+    if resumed_at == 1:
+        assert outcome == "version 1 of lineage 1 is gone: that of lineage 2 is validated"
+        assert found is not None
+        assert (found.version, found.lineage) == (1, 2)
+    else:
+        assert outcome == "version 1 of lineage 1 is gone: it is not validated"
+        assert found is None
+        assert validations.unfinished(bench.db) == 0
+
+
 def test_versions_are_deleted_once_nobody_needs_them(place: Backend) -> None:
     bench = Bench(place, make_spec(alpha=4, b=1))
     pinned = None

@@ -182,7 +182,7 @@ def misname(lab, path: Path) -> str:
 @pytest.mark.parametrize("damage", [corrupt, lie_about_a_checksum, reshape, forget_a_tensor, withdraw, misname])
 def test_a_version_that_does_not_load_changes_nothing(lab, damage):
     tensors = read_version(lab.updates[1].path).tensors
-    path = lab.publisher.publish(5, 1, tensors, model="tiny", dtype="fp32")
+    path = Path(lab.publisher.publish(5, 1, tensors, model="tiny", dtype="fp32"))
     line = damage(lab, path)
 
     async def main():

@@ -33,7 +33,7 @@ def tensors(dtype: str) -> dict[str, np.ndarray]:
 
 @pytest.fixture
 def published(tmp_path: Path) -> Path:
-    return OrbaxPublisher(tmp_path).publish(3, 1, tensors("fp32"), model="tiny", dtype="fp32")
+    return Path(OrbaxPublisher(tmp_path).publish(3, 1, tensors("fp32"), model="tiny", dtype="fp32"))
 
 
 def rewrite_manifest(path: Path, change) -> None:
@@ -45,7 +45,7 @@ def rewrite_manifest(path: Path, change) -> None:
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 def test_reads_what_was_published_bit_by_bit(tmp_path, dtype):
-    path = OrbaxPublisher(tmp_path).publish(7, 2, tensors(dtype), model="some model", dtype=dtype)
+    path = Path(OrbaxPublisher(tmp_path).publish(7, 2, tensors(dtype), model="some model", dtype=dtype))
     assert path.name == "v7-2"
     version = read_version(path)
     manifest = version.manifest
@@ -124,7 +124,7 @@ def test_missing_tensor_is_named(published):
 @pytest.mark.parametrize("position", [0.1, 0.5, 0.9])
 def test_flipped_bit_or_truncation_in_any_data_file_is_seen(tmp_path, position):
     for damage in ("flip", "truncate", "remove"):
-        path = OrbaxPublisher(tmp_path / f"{damage}").publish(0, 1, tensors("fp32"), model="", dtype="fp32")
+        path = Path(OrbaxPublisher(tmp_path / f"{damage}").publish(0, 1, tensors("fp32"), model="", dtype="fp32"))
         file = max((path / "state").rglob("d/*"), key=lambda f: f.stat().st_size)
         data = bytearray(file.read_bytes())
         data[int(len(data) * position)] ^= 0x10

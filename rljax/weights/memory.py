@@ -1,0 +1,125 @@
+"""Publishes versions without a disk: in this process's memory, or in Ray's object store."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from rljax.weights.publisher import OrbaxPublisher, PublishError, describe
+from sidecar import memory
+from sidecar.versions import PublishedVersion
+
+
+class MemoryPublisher:
+    """Keeps versions in this process, for engines in threads of it. Nothing is copied but from an accelerator.
+
+    An address names one life of the publisher, so that what an earlier process announced is gone, and not mistaken.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        """``directory`` holds what an explorer published as files before a learner lived.
+
+        Raises:
+            PublishError: it cannot be made or listed.
+        """
+        self._files = OrbaxPublisher(directory)
+        self._root = f"memory:{uuid.uuid4().hex}"
+        self._addresses: set[str] = set()
+
+    def publish(
+        self, version: int, lineage: int, tensors: Mapping[str, jax.Array | np.ndarray], *, model: str, dtype: str
+    ) -> str:
+        """See `rljax.weights.publisher.Publisher.publish`."""
+        try:
+            published = describe(version, lineage, tensors, model=model, dtype=dtype)
+        except (ValueError, MemoryError, RuntimeError) as error:
+            raise PublishError(f"version {version} cannot be kept in memory: {_line(error)}") from error
+        address = self._address(version, lineage)
+        self._keep(address, published)
+        self._addresses.add(address)
+        return address
+
+    def delete(self, version: int, lineage: int) -> None:
+        """See `rljax.weights.publisher.Publisher.delete`. An engine that has read it keeps what it read."""
+        address = self._address(version, lineage)
+        if address in self._addresses:
+            self._addresses.discard(address)
+            self._drop(address)
+        self._files.delete(version, lineage)
+
+    def close(self) -> None:
+        """See `rljax.weights.publisher.Publisher.close`."""
+        while self._addresses:
+            self._drop(self._addresses.pop())
+
+    def _address(self, version: int, lineage: int) -> str:
+        return f"{self._root}/v{version}-{lineage}"
+
+    def _keep(self, address: str, published: PublishedVersion) -> None:
+        memory.keep(address, published)
+
+    def _drop(self, address: str) -> None:
+        memory.drop(address)
+
+
+class RayPublisher(MemoryPublisher):
+    """Keeps versions in the object store of the Ray cluster that this process has joined, for engines in any process of
+    it. They live as long as this process: its actor holds the references, and Ray drops what a dead process owned.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        """See `MemoryPublisher`.
+
+        Raises:
+            PublishError: this process has joined no cluster, or the actor that holds the versions did not start.
+        """
+        import ray
+
+        super().__init__(directory)
+        if not ray.is_initialized():
+            raise PublishError("sync_method=memory: this process has joined no Ray cluster; set launcher=ray")
+        name = f"weights-{uuid.uuid4().hex}"
+        self._root = f"ray:{name}"
+        self._shelf: Any = ray.remote(num_cpus=0)(memory.Shelf).options(name=name, namespace=memory.NAMESPACE).remote()
+        self._seconds = memory.RAY_SECONDS
+        self._ask("start", self._shelf.find, "")
+
+    def close(self) -> None:
+        """See `rljax.weights.publisher.Publisher.close`."""
+        import ray
+
+        self._addresses.clear()
+        ray.kill(self._shelf)
+
+    def _keep(self, address: str, published: PublishedVersion) -> None:
+        import ray
+
+        try:
+            reference = ray.put(memory.packed(published))
+        except ray.exceptions.RayError as error:
+            raise PublishError(
+                f"{address} cannot be put into Ray's object store: {_line(error)}; give the store more memory"
+            ) from error
+        self._ask("keep a version", self._shelf.keep, address.partition("/")[2], [reference])
+
+    def _drop(self, address: str) -> None:
+        self._ask("drop a version", self._shelf.drop, address.partition("/")[2])
+
+    def _ask(self, what: str, method: Any, *arguments: Any) -> None:
+        import ray
+
+        try:
+            ray.get(method.remote(*arguments), timeout=self._seconds)
+        except ray.exceptions.RayError as error:
+            raise PublishError(
+                f"the Ray actor that holds the weights did not {what}: {_line(error)}; look at the cluster"
+            ) from error
+
+
+def _line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:300]

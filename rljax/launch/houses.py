@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from rljax.config import Config
+from rljax.config_checks import ConfigError
 from sidecar.hosting import EngineHouse
 
 
@@ -14,5 +15,15 @@ def _local(config: Config) -> EngineHouse:
     return ProcessHouse()
 
 
-HOUSES: Mapping[str, Callable[[Config], EngineHouse]] = {"local": _local}
+def _ray(config: Config) -> EngineHouse:
+    try:
+        from rljax.launch.ray_launcher import OwnRayHouse
+    except ModuleNotFoundError as error:
+        if error.name != "ray":
+            raise
+        raise ConfigError('launcher=ray: Ray is not installed; pip install "rljax[ray]"') from None
+    return OwnRayHouse(config)
+
+
+HOUSES: Mapping[str, Callable[[Config], EngineHouse]] = {"local": _local, "ray": _ray}
 """Opens a house; closing it is the caller's."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from rljax.config import Config
-from rljax.launch.local import start_in_thread
+from rljax.launch.local import start_locally
 from rljax.ledger.database import Database
 from rljax.observe.trace import NullTrace, Trace
 from rljax.pipeline.run_dir import RunDir
@@ -67,4 +67,12 @@ class Launcher(Protocol):
         ...
 
 
-LAUNCHERS: Mapping[str, Launcher] = {"local": start_in_thread}
+def _start_on_ray(
+    config: Config, run: RunDir, db: Database, model: Model, trace: Trace | NullTrace, *, needed: bool
+) -> Launched:
+    from rljax.launch.ray_launcher import start_on_ray  # only now: no other launcher needs Ray
+
+    return start_on_ray(config, run, db, model, trace, needed=needed)
+
+
+LAUNCHERS: Mapping[str, Launcher] = {"local": start_locally, "ray": _start_on_ray}

@@ -11,7 +11,7 @@ from rljax.main import main
 
 
 def _end_with_parent() -> None:
-    sys.stdin.buffer.read()
+    os.read(sys.stdin.fileno(), 1)
     os.kill(os.getpid(), signal.SIGTERM)
 
 

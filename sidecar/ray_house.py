@@ -128,6 +128,10 @@ class EngineActor:
             return Failure(EngineError.__name__, one_line(self._spec.name, error))
         return None
 
+    async def pid(self) -> int:
+        """Of this process."""
+        return os.getpid()
+
     async def call(self, method: str, *arguments: Any) -> Any:
         """Calls a method of the engine; whoever cancels the call cancels the method."""
         failpoint(f"engine_{method}")
@@ -151,6 +155,15 @@ class RayEngine:
             EngineError: it cannot be made there, or the process died over it.
         """
         await self._answer(self._actor.open.remote())
+
+    async def pid(self) -> int:
+        """Of its process, on its node.
+
+        Raises:
+            EngineError: it is dead.
+        """
+        pid: int = await self._answer(self._actor.pid.remote())
+        return pid
 
     async def generate(self, request: GenerateRequest) -> Completion:
         """See `Engine.generate`. Cancelling it ends the request in the actor as well."""

@@ -6,8 +6,10 @@ import contextlib
 import logging
 import os
 import re
+import signal
 import socket
 import sys
+import threading
 import warnings
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -67,6 +69,7 @@ class RayCluster:
         self._parts.callback(lambda: keeper.submit(ray.shutdown).result())
         try:
             keeper.submit(_connect, address, cpus_needed(config), runtime_env(config)).result()
+            _take_back_sigterm()
         except BaseException:
             self.close()
             raise
@@ -193,6 +196,12 @@ def _connect(address: str | None, cpus: int, environment: dict[str, Any]) -> Non
             f"launcher=ray: the cluster at {address or 'local'} did not answer; is this machine one of its nodes "
             "(`ray status`)?"
         ) from None
+
+
+def _take_back_sigterm() -> None:
+    """Ray puts a handler below Python's that aborts the process three seconds after SIGTERM."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))
 
 
 def _mismatch(text: str) -> str:

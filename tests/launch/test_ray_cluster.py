@@ -1,4 +1,4 @@
-"""Engines on a real cluster of two nodes (on this machine, with GPUs that are only counted), which outlives everybody."""
+"""Engines on a real cluster of two nodes of this machine, with GPUs that are only counted. It outlives everybody."""
 
 from __future__ import annotations
 
@@ -91,6 +91,7 @@ def request(name: str, tokens: int = 8, prompt: int = 3, **given: Any) -> Genera
 
 
 def test_an_engine_in_an_actor_is_the_engine(cluster: Cluster, model: Model, published: WeightUpdate) -> None:
+    pids: list[int] = []
     requests = [request(f"r{seed}", seed=seed, prompt=2 + seed) for seed in range(6)]
 
     async def main() -> None:
@@ -120,21 +121,22 @@ def test_an_engine_in_an_actor_is_the_engine(cluster: Cluster, model: Model, pub
                 await engine.status()
             await engine.close()
         await local.close()
-        assert not os.path.exists(f"/proc/{pid}")
+        pids.append(pid)
 
     asyncio.run(main())
+    assert not Path(f"/proc/{pids[0]}").exists()
 
 
 async def until(engine: Any, running: int) -> None:
     async with asyncio.timeout(60):
-        while (await engine.status()).running != running:
+        while (await engine.status()).running != running:  # noqa: ASYNC110 (the state of another process)
             await asyncio.sleep(0.01)
 
 
 def test_what_cannot_be_made_there_says_why(cluster: Cluster, model: Model) -> None:
     async def main() -> None:
         async with at_home(configured(cluster)) as house:
-            with pytest.raises(EngineError, match="engine 0 did not start: .*nowhere"):
+            with pytest.raises(EngineError, match=r"engine 0 did not start: .*nowhere"):
                 await house.start(EngineSpec("engine 0", 0, "rljax.nowhere:open"))
 
     asyncio.run(main())
@@ -154,11 +156,11 @@ def test_requests_of_a_killed_worker_are_answered_by_its_successor(
                 pids.append(await engine.pid())
                 return engine
 
-            pool = EnginePool(start, 2, directory.absolute(), lambda _, message: faults.append(message))
+            pool = EnginePool(start, 2, directory, lambda _, message: faults.append(message))
             await pool.start()
-            await pool.load(Announced(0, 1, os.path.relpath(published.path, directory.absolute())))
+            await pool.load(Announced(0, 1, "weights/v0-1"))
             asked = [asyncio.ensure_future(pool.generate(request(f"r{i}", 500, seed=i), 1)) for i in range(4)]
-            while (await pool.gauges())["running"] < 4:
+            while (await pool.gauges())["running"] < 4:  # noqa: ASYNC110 (the state of other processes)
                 await asyncio.sleep(0.01)
             os.kill(pids[0], signal.SIGKILL)
             async with asyncio.timeout(120):
@@ -236,8 +238,8 @@ def test_a_cluster_of_another_version_is_one_line(cluster: Cluster, monkeypatch:
 def test_an_address_where_nobody_answers_and_one_that_is_none(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(ClusterError, match="no Ray cluster answers at 127.0.0.1:1 .*ray start --head"):
+    with pytest.raises(ClusterError, match=r"no Ray cluster answers at 127\.0\.0\.1:1 .*ray start --head"):
         RayCluster(configured(cluster, **{"ray.address": "127.0.0.1:1"}))
     monkeypatch.setenv("RAY_ADDRESS", "ray://somewhere:10001")
-    with pytest.raises(ConfigError, match="ray.address='ray://somewhere:10001': write HOST:PORT"):
+    with pytest.raises(ConfigError, match=r"ray\.address='ray://somewhere:10001': write HOST:PORT"):
         RayCluster(configured(cluster, **{"ray.address": "auto"}))

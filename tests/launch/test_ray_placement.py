@@ -46,7 +46,7 @@ def plan(
 
 
 def test_the_device_mapping_of_an_ancestor_on_one_node() -> None:
-    """actor_train.device_mapping: list(range(0,4)), actor_infer.device_mapping: list(range(4,8)), two engines of two."""
+    """device_mapping is list(range(0,4)) of actor_train and list(range(4,8)) of actor_infer: two engines of two."""
     made = plan(learner="gpu:0-3", fsdp=4, devices="gpu:4-7", num_engines=2, tensor_parallel_size=2)
     assert made.learner == {"GPU": 4.0}
     assert made.learner_devices == (0, 1, 2, 3)

@@ -16,21 +16,14 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jax
+import ray
+from ray.exceptions import RayError
+from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table, remove_placement_group
 
 from rljax.config import Config
 from rljax.config_checks import ConfigError
 from rljax.launch.ray_placement import Node, Plan, add_up, cpus_needed, make_plan, swap_taken
-
-try:
-    import ray
-    from ray.exceptions import RayError
-    from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table, remove_placement_group
-
-    from sidecar.ray_house import VISIBLE_DEVICES, Berth, Placement
-except ModuleNotFoundError as error:
-    if not (error.name or "").startswith("ray"):
-        raise
-    raise ConfigError(f'launcher=ray: {error.name} is not installed; pip install "rljax[ray]"') from None
+from sidecar.ray_house import VISIBLE_DEVICES, Berth, Placement
 
 CONNECT_SECONDS = 5.0
 """Seconds in which the head of a cluster must accept a connection; Ray itself would try for two minutes."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable, Mapping
 
 from rljax.config import Config
@@ -15,13 +16,16 @@ def _local(config: Config) -> EngineHouse:
     return ProcessHouse()
 
 
+def check_ray() -> None:
+    """Raises ConfigError where Ray is not installed."""
+    if importlib.util.find_spec("ray") is None:
+        raise ConfigError('launcher=ray: Ray is not installed; pip install "rljax[ray]"')
+
+
 def _ray(config: Config) -> EngineHouse:
-    try:
-        from rljax.launch.ray_launcher import OwnRayHouse
-    except ModuleNotFoundError as error:
-        if error.name != "ray":
-            raise
-        raise ConfigError('launcher=ray: Ray is not installed; pip install "rljax[ray]"') from None
+    check_ray()
+    from rljax.launch.ray_launcher import OwnRayHouse
+
     return OwnRayHouse(config)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from rljax.config import Config
-from rljax.config_checks import ConfigError
+from rljax.launch.houses import check_ray
 from rljax.launch.local import start_locally
 from rljax.ledger.database import Database
 from rljax.observe.trace import NullTrace, Trace
@@ -71,12 +71,9 @@ class Launcher(Protocol):
 def _start_on_ray(
     config: Config, run: RunDir, db: Database, model: Model, trace: Trace | NullTrace, *, needed: bool
 ) -> Launched:
-    try:
-        from rljax.launch.ray_launcher import start_on_ray  # only now: no other launcher needs Ray
-    except ModuleNotFoundError as error:
-        if error.name != "ray":
-            raise
-        raise ConfigError('launcher=ray: Ray is not installed; pip install "rljax[ray]"') from None
+    check_ray()
+    from rljax.launch.ray_launcher import start_on_ray
+
     return start_on_ray(config, run, db, model, trace, needed=needed)
 
 

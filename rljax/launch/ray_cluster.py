@@ -38,6 +38,8 @@ class ClusterError(RuntimeError):
 class RayCluster:
     """A connection of this process to a cluster, and what this run holds there.
 
+    ``started`` says whether the cluster was started for it, ``first`` whether the connection was.
+
     Ray ties what it starts to the life of the thread that starts it, and would take SIGTERM for itself in the main
     thread: a thread of our own connects, and lives until `close`.
     """
@@ -53,7 +55,8 @@ class RayCluster:
         self._group: PlacementGroup | None = None
         self._parts = contextlib.ExitStack()
         self.started = False
-        if ray.is_initialized():
+        self.first = not ray.is_initialized()
+        if not self.first:
             return  # whoever connected this process also disconnects it
         address = cluster_address(config.ray.address)
         self.started = address is None

@@ -117,8 +117,8 @@ def make_plan(config: Config, home: Node, others: Sequence[Node], learner_platfo
 
 
 def cpus_needed(config: Config) -> int:
-    """CPUs that a cluster of one's own must count, however many the machine has."""
-    return math.ceil(config.sidecar.num_engines * config.ray.cpus_per_engine) + config.explorer.own_process
+    """CPUs that a cluster of one's own must count, however many the machine has; engines of a bench may come beside."""
+    return 2 * math.ceil(config.sidecar.num_engines * config.ray.cpus_per_engine) + config.explorer.own_process
 
 
 def swap_taken(taken: Sequence[str], reserved: Sequence[str]) -> dict[str, str]:

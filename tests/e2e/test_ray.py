@@ -120,12 +120,3 @@ def test_a_new_node_takes_an_explorer_that_joins_a_run(address: str, tmp_path: P
     assert explorer.end() == 0, explorer.printed
     assert_balanced(tmp_path / "run", 6 * 4)
     assert explorer.printed == "explorer late: left; its open claims are handed back\n"
-
-
-def test_ray_that_is_not_installed_is_one_line(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "ray.py").write_text("raise ModuleNotFoundError('No module named ray', name='ray')\n")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    refused = run(tmp_path / "run", cache, *RAY)
-    assert refused.returncode == 2
-    lines = refused.stderr.splitlines()
-    assert lines == ['rljax: launcher=ray: Ray is not installed; pip install "rljax[ray]"'], refused.stderr

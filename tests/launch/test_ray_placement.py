@@ -19,6 +19,7 @@ from rljax.config import (
     TasksetConfig,
 )
 from rljax.config_checks import ConfigError
+from rljax.launch.houses import HOUSES
 from rljax.launch.ray_placement import Node, Plan, cpus_needed, make_plan, swap_taken
 from sidecar.ray_house import Berth, visible_devices
 
@@ -85,7 +86,7 @@ def test_cpu_engines_ask_for_no_accelerator_and_custom_resources_are_passed_on()
     config = Config(
         tasks=TASKS, ray=ray, sidecar=SidecarConfig(num_engines=3), explorer=ExplorerConfig(own_process=True)
     )
-    assert cpus_needed(config) == 2 + 1
+    assert cpus_needed(config) == 2 * 2 + 1
 
 
 @pytest.mark.parametrize(
@@ -114,3 +115,9 @@ def test_an_engine_is_never_shown_the_learners_accelerators() -> None:
 def test_devices_are_counted_among_those_that_a_node_shows() -> None:
     assert visible_devices(Berth(1, devices=(2, 3)), ["7", "8"], "4,5,6,7") == ["6", "7"]
     assert visible_devices(Berth(1, devices=(2, 3)), ["7", "8"], None) == ["2", "3"]
+
+
+def test_without_ray_it_is_said_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r'launcher=ray: Ray is not installed; pip install "rljax\[ray\]"'):
+        HOUSES["ray"](Config(tasks=TASKS))

@@ -41,7 +41,7 @@ def plan(
         ray=ray,
         learner=LearnerConfig(devices=learner, mesh=MeshConfig(fsdp=fsdp)),
         explorer=ExplorerConfig(own_process=given.pop("own_process", False)),
-        sidecar=SidecarConfig(**given),
+        sidecar=SidecarConfig(**{"engine": "vllm_async", **given}),
     )
     return make_plan(config, home, others, platform)
 
@@ -92,7 +92,7 @@ def test_cpu_engines_ask_for_no_accelerator_and_custom_resources_are_passed_on()
 @pytest.mark.parametrize(
     ("given", "line"),
     [
-        ({"devices": "gpu:4-5", "num_engines": 2, "tensor_parallel_size": 2}, "names 2 devices; num_engines × tensor"),
+        ({"devices": "gpu:4-5", "num_engines": 3, "engine": "embedded"}, "tensor_parallel_size = 3 × 1 need 3"),
         ({"devices": "gpu:14-17", "num_engines": 2}, "the cluster has 16 GPUs, counted from 0"),
         ({"devices": "gpu:7-8", "tensor_parallel_size": 2}, "engine 0 would lie on two nodes"),
     ],

@@ -86,8 +86,14 @@ class ExplorerThread:
 
     def gauges(self) -> Mapping[str, float]:
         """Sums over the engines, as of now; the last known ones while the explorer starts or ends."""
-        if self._loop is not None and self._thread.is_alive():
-            asked = asyncio.run_coroutine_threadsafe(self._explorer.gauges(), self._loop)
+        loop = self._loop
+        if loop is not None and self._thread.is_alive():
+            question = self._explorer.gauges()
+            try:
+                asked = asyncio.run_coroutine_threadsafe(question, loop)
+            except RuntimeError:  # the loop has just been closed
+                question.close()
+                return self._gauges
             try:
                 self._gauges = asked.result(timeout=1.0)
             except (TimeoutError, concurrent.futures.CancelledError, RuntimeError):
@@ -140,6 +146,7 @@ class ExplorerThread:
             message = f"explorer {self._name} ended: {type(error).__name__}: {error}"
             record_end(self._db, self._name, message, self._needed, fatal=isinstance(error, BadRow))
         finally:
+            self._loop = None  # closing the house may take a while, and nobody answers any more
             self._house.close()
 
     def _started(self, loop: asyncio.AbstractEventLoop) -> None:

@@ -201,6 +201,18 @@ class ExplorerConfig:
     """Who explores."""
 
     name: str = key("explorer", "unique among the explorers of a run")
+    own_process: bool = key(False, "mode=both: explore in a process (launcher=ray: an actor) of its own")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RayConfig:
+    """The cluster that ``launcher=ray`` joins or starts."""
+
+    address: str = key("auto", "HOST:PORT to join | local: start one | auto: RAY_ADDRESS if it is set, else local")
+    placement_timeout: float = key(120.0, "seconds to wait for the cluster's resources", low=0, low_open=True)
+    cpus_per_engine: float = key(1.0, "CPUs of the cluster that one engine takes", low=0)
+    engine_resources: Mapping[str, Any] = key({}, "custom resources that one engine takes besides, by name")
+    runtime_env: Mapping[str, Any] = key({}, "Ray's runtime environment of engines and explorers: env_vars, pip, ...")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -225,7 +237,7 @@ class Config:
         "both", "what this process does", choices=("both", "train", "explore", "evaluate", "export", "replay", "audit")
     )
     checkpoint: str = key("latest", "evaluate and export: latest | all | initial | batches seen; replay: where from")
-    launcher: str = key("local", "who starts the parts", choices=("local",))
+    launcher: str = key("local", "who starts the parts", choices=("local", "ray"))
     run_dir: str | None = key(None, "everything the run leaves behind; None: runs/<name of the config>")
     ledger: str | None = key(
         None, "URL of the ledger: postgresql://user:password@host:5432/database | sqlite:///FILE; None: in run_dir"
@@ -258,6 +270,7 @@ class Config:
     sidecar: SidecarConfig = field(default_factory=SidecarConfig)
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
     explorer: ExplorerConfig = field(default_factory=ExplorerConfig)
+    ray: RayConfig = field(default_factory=RayConfig)
     tasks: TasksConfig = field(default_factory=TasksConfig)
     observe: ObserveConfig = field(default_factory=ObserveConfig)
 

@@ -10,6 +10,7 @@ import ast
 import dataclasses
 import difflib
 import importlib.util
+import json
 import types
 import typing
 from collections.abc import Mapping, Sequence
@@ -64,17 +65,18 @@ def from_plain(values: Mapping[str, Any]) -> Config:
 
 
 def load_config(path: str, overrides: Mapping[str, Any] | None = None) -> Config:
-    """Loads ``FILE.py[:arg]``, applies overrides by dotted key, and checks the result.
+    """Loads ``FILE.py[:arg]`` or ``FILE.json``, applies overrides by dotted key, and checks the result.
 
     Args:
-        path: a file with ``get_config(arg=None)``, and what is passed to it after a colon.
+        path: a file with ``get_config(arg=None)``, and what is passed to it after a colon; or a resolved config, such
+            as a run directory's ``config.json``.
         overrides: values, or their command-line text, by dotted key.
 
     Raises:
         ConfigError: the file or an override is wrong.
     """
     file, _, arg = path.partition(":")
-    values = _call_get_config(Path(file), arg or None)
+    values = _read_json(Path(path)) if path.endswith(".json") else _call_get_config(Path(file), arg or None)
     for dotted, value in (overrides or {}).items():
         _override(values, dotted, value)
     if values.get("run_dir") is None:
@@ -124,6 +126,16 @@ def key_help() -> list[tuple[str, str, str]]:
 
     visit(Config, "")
     return rows
+
+
+def _read_json(file: Path) -> dict[str, Any]:
+    try:
+        values = json.loads(file.read_text())
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{file}: cannot be read as a config ({error})") from error
+    if not isinstance(values, dict):
+        raise ConfigError(f"{file}: holds no keys and values")
+    return values
 
 
 def _call_get_config(file: Path, arg: str | None) -> dict[str, Any]:

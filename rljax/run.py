@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 from rljax.algorithms.registry import check_names
 from rljax.config import Config
 from rljax.config_edge import publishable
+from rljax.launch import exploring
 from rljax.launch.heartbeat import Heartbeat
 from rljax.launch.houses import HOUSES
 from rljax.launch.launcher import LAUNCHERS, Launched
@@ -33,7 +34,7 @@ from rljax.pipeline.engine_meter import Gauges
 from rljax.pipeline.evaluate import Bench, chosen_checkpoints
 from rljax.pipeline.observers import LearnerObservers, Observers
 from rljax.pipeline.run_dir import RunDir
-from rljax.pipeline.setup import ProgressCallback, open_ledger, open_model, publish_initial_weights
+from rljax.pipeline.setup import ProgressCallback, open_ledger, open_model
 from rljax.pipeline.train import Trainer
 from rljax.weights.publisher import open_publisher
 
@@ -101,19 +102,8 @@ class Run:
         Raises:
             RunFailedError, TimeoutError, EngineError: as `rljax.rollout.explorer.Explorer.run`.
         """
-        with Observers(self.config, self.run_dir.root, self.config.explorer.name, None) as observers:
-            publish_initial_weights(self.config, self.run_dir, self._db, self.model)
-            explorer = self._launch(observers, needed=False)
-            if on_start is not None:
-                on_start(explorer.stop)
-            with contextlib.closing(explorer):
-                explorer.start()
-                while explorer.alive:
-                    observers.progress.update(**explorer.gauges())
-                    observers.progress.waiting(explorer.waiting_for or None)
-                    explorer.join(1.0)
-        if explorer.error is not None:
-            raise explorer.error
+        launch = LAUNCHERS[self.config.launcher]
+        exploring.explore(self.config, self.run_dir, self._db, self.model, launch, on_start)
 
     def evaluate(self, checkpoint: str = "latest") -> dict[str, float]:
         """Scores a checkpoint on the validation tasksets; see `config.checkpoint` for the names.
@@ -168,6 +158,8 @@ class Run:
             parts.callback(checkpoints.wait)
             learner = build_learner(config, self.model, checkpoints, newest_checkpoint(db, checkpoints))
             explorer = self._beside(observers)
+            if explorer is not None:
+                parts.enter_context(contextlib.closing(explorer))
             self.run_dir.write_config(config)  # only now: a config that is refused must not replace the run's own
             on_ray, host = config.launcher == "ray", config.sync_address
             opened = open_publisher(config.sync_method, self.run_dir.weights, on_ray=on_ray, host=host)
@@ -176,7 +168,7 @@ class Run:
                 config, self.run_dir, db, learner, checkpoints, publisher, observers, self._gauges, self._stop
             )
             if explorer is not None:
-                parts.enter_context(contextlib.closing(explorer)).start()
+                explorer.start()
             self._trainer = trainer
             try:
                 yield from trainer.steps()
@@ -194,10 +186,7 @@ class Run:
     def _beside(self, observers: Observers) -> Launched | None:
         if self.config.mode != "both":
             return None
-        explorer = self._launch(observers, needed=True)
+        launch = LAUNCHERS[self.config.launcher]
+        explorer = launch(self.config, self.run_dir, self._db, self.model, observers.trace, needed=True)
         self._gauges = explorer.gauges
         return explorer
-
-    def _launch(self, observers: Observers, *, needed: bool) -> Launched:
-        launch = LAUNCHERS[self.config.launcher]
-        return launch(self.config, self.run_dir, self._db, self.model, observers.trace, needed=needed)

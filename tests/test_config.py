@@ -48,7 +48,7 @@ BOUNDS: list[tuple[Mapping[str, Any], str]] = [
     ({"sync_interval": 0}, "sync_interval=0: must be at least 1"),
     ({"seed": 2**31}, "seed=2147483648: must be at most 2147483647"),
     ({"mode": "trian"}, "mode='trian': not one of both, train, explore"),
-    ({"launcher": "slurm"}, "launcher='slurm': not one of local"),
+    ({"launcher": "slurm"}, "launcher='slurm': not one of local, ray"),
     ({"wait_timeout": 0.0}, "wait_timeout=0.0: must be above 0"),
     (
         {"learner": LearnerConfig(optimizer=OptimizerConfig(beta1=1.5))},

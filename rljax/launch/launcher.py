@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from rljax.config import Config
-from rljax.launch.local import start_in_thread
+from rljax.launch.houses import check_ray
+from rljax.launch.local import start_locally
 from rljax.ledger.database import Database
 from rljax.observe.trace import NullTrace, Trace
 from rljax.pipeline.run_dir import RunDir
@@ -67,4 +68,13 @@ class Launcher(Protocol):
         ...
 
 
-LAUNCHERS: Mapping[str, Launcher] = {"local": start_in_thread}
+def _start_on_ray(
+    config: Config, run: RunDir, db: Database, model: Model, trace: Trace | NullTrace, *, needed: bool
+) -> Launched:
+    check_ray()
+    from rljax.launch.ray_launcher import start_on_ray
+
+    return start_on_ray(config, run, db, model, trace, needed=needed)
+
+
+LAUNCHERS: Mapping[str, Launcher] = {"local": start_locally, "ray": _start_on_ray}

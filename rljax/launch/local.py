@@ -1,129 +1,101 @@
-"""Runs an explorer in a thread of this process, beside the learner."""
+"""The launcher ``local``: an explorer in a thread of this process or, with ``explorer.own_process``, in a child."""
 
 from __future__ import annotations
 
-import asyncio
-import concurrent.futures
 import contextlib
-import logging
-import threading
-from collections.abc import Mapping
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
 
 from rljax.config import Config
-from rljax.launch.houses import HOUSES
-from rljax.ledger import processes
-from rljax.ledger.database import Database, RunFailedError
+from rljax.config_edge import as_plain
+from rljax.launch.apart import ExplorerApart, apart
+from rljax.launch.thread import ExplorerThread, explorer_thread
+from rljax.ledger.database import Database
 from rljax.observe.trace import NullTrace, Trace
-from rljax.pipeline.explore import make_explorer, make_rewards, run_to_end
+from rljax.pipeline.placement import engine_devices
 from rljax.pipeline.run_dir import RunDir
 from rljax.pipeline.setup import Model
-from rljax.rollout.explorer import Explorer
-from rljax.tasks.rewards.runner import RewardRunner
-from rljax.tasks.task import BadRow
-from sidecar.hosting import EngineHouse
-
-log = logging.getLogger(__name__)
-
-SHUTDOWN = 180.0
-"""Seconds that an explorer may take to hand its claims back: longer than an engine has to end a compilation."""
 
 
-def start_in_thread(
+def start_locally(
     config: Config, run: RunDir, db: Database, model: Model, trace: Trace | NullTrace, *, needed: bool
-) -> ExplorerThread:
-    """The launcher ``local``: an explorer in a thread of this process; see `rljax.launch.launcher.Launcher`."""
-    rewards, house = make_rewards(config), HOUSES[config.launcher](config)
-    explorer = make_explorer(config, run, db, model, rewards, trace, house)
-    return ExplorerThread(db, config.explorer.name, explorer, rewards, house, needed)
+) -> ExplorerThread | ExplorerApart:
+    """See `rljax.launch.launcher.Launcher`."""
+    if config.mode == "both" and config.explorer.own_process:
+        return ExplorerApart(db, config.explorer.name, Child(config, run), needed)
+    return explorer_thread(config, run, db, model, trace, needed=needed)
 
 
-class ExplorerThread:
-    """An explorer with an event loop and a thread of its own.
+class Child:
+    """The command line in mode explore, as a child process. See `rljax.launch.apart.Body`.
 
-    When it fails, others may still explore, or be started: the run fails with it only where it is ``needed`` and the
-    last one, or where a bad row is to fail the run.
+    It ends when this process does, however that happens: a pipe that only this process holds open is its lifeline.
     """
 
-    def __init__(
-        self, db: Database, name: str, explorer: Explorer, rewards: RewardRunner, house: EngineHouse, needed: bool
-    ) -> None:
-        self._db = db
-        self._name = name
-        self._explorer = explorer
-        self._rewards = rewards
-        self._house = house
-        self._needed = needed
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._stopping = False
-        self._gauges: Mapping[str, float] = {}
-        self.error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name=f"explorer {name}", daemon=True)
-
-    def start(self) -> None:
-        """Starts exploring."""
-        self._thread.start()
-
-    def gauges(self) -> Mapping[str, float]:
-        """Sums over the engines, as of now; the last known ones while the explorer starts or ends."""
-        if self._loop is not None and self._thread.is_alive():
-            asked = asyncio.run_coroutine_threadsafe(self._explorer.gauges(), self._loop)
-            try:
-                self._gauges = asked.result(timeout=1.0)
-            except (TimeoutError, concurrent.futures.CancelledError, RuntimeError):
-                asked.cancel()
-        return self._gauges
-
-    @property
-    def alive(self) -> bool:
-        """Whether it explores."""
-        return self._thread.is_alive()
-
-    @property
-    def waiting_for(self) -> str:
-        """What it waits for, for people."""
-        return self._explorer.waiting_for
-
-    def stop(self) -> None:
-        """Asks the explorer to hand its claims back and end. Any thread, any signal handler."""
-        self._stopping = True
-        if self._loop is not None:
-            with contextlib.suppress(RuntimeError):  # a closed loop: it has ended by itself
-                self._loop.call_soon_threadsafe(self._explorer.stop)
-
-    def join(self, seconds: float) -> None:
-        """Waits for its end, so long at most."""
-        self._thread.join(seconds)
-
-    def close(self) -> None:
-        """Ends it.
+    def __init__(self, config: Config, run: RunDir) -> None:
+        """Leaves the child's config and what it prints below ``run``.
 
         Raises:
-            TimeoutError: it did not end in time.
+            ConfigError: there are no devices for its engines.
         """
-        self.stop()
-        if self._thread.ident is not None:
-            self._thread.join(SHUTDOWN)
-        if self._thread.is_alive():
-            waiting = self._explorer.waiting_for
-            raise TimeoutError(f"explorer {self._name}: did not end within {SHUTDOWN:g} s; waiting for {waiting}")
+        directory = run.root.absolute() / "logs"
+        directory.mkdir(exist_ok=True)
+        self._log = directory / f"{config.explorer.name}.log"
+        self._config = directory / f"{config.explorer.name}.json"
+        self._config.write_text(json.dumps(as_plain(_not_the_learners(apart(config))), indent=1) + "\n")
+        self._process: subprocess.Popen[bytes] | None = None
 
-    def _run(self) -> None:
-        try:
-            run_to_end(self._explorer, self._rewards, self._started)
-        except RunFailedError as error:
-            self.error = error
-        except BaseException as error:
-            self.error = error
-            message = f"explorer {self._name} ended: {type(error).__name__}: {error}"
-            if isinstance(error, BadRow) or (self._needed and not processes.gauges(self._db, "explorer")):
-                processes.fail_run(self._db, self._name, message)
-            else:
-                processes.note(self._db, self._name, "explorer", message)
-                log.warning("%s; the run goes on without it", message)
-        finally:
-            self._house.close()
+    def start(self) -> None:
+        """See `Body`."""
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "rljax.child", f"--config={self._config}"],
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)},
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,  # Ctrl-C is this process's to handle
+            )
 
-    def _started(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        if self._stopping:
-            self._explorer.stop()
+    def wait(self) -> str:
+        """See `Body`."""
+        assert self._process is not None
+        code = self._process.wait()
+        if code == 0:
+            return ""
+        if code < 0:
+            return f"process {self._process.pid} was ended by {signal.Signals(-code).name}"
+        return last_complaint(self._log) or f"process {self._process.pid} ended with exit code {code}; see {self._log}"
+
+    def stop(self) -> None:
+        """See `Body`."""
+        if self._process is not None:
+            self._process.terminate()
+
+    def kill(self) -> None:
+        """See `Body`."""
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+
+
+def last_complaint(log: Path) -> str:
+    """The last line in which the command line said why it ended; empty if it did not."""
+    lines = log.read_text(errors="replace").splitlines()
+    return next((line.removeprefix("rljax: ") for line in reversed(lines) if line.startswith("rljax: ")), "")
+
+
+def _not_the_learners(config: Config) -> Config:
+    """An explorer that does not see the learner is told what that leaves."""
+    if config.sidecar.devices != "auto":
+        return config
+    devices = engine_devices(dataclasses.replace(config, mode="both"))
+    if devices[0].platform == "cpu":
+        return config
+    named = f"{devices[0].platform}:{','.join(str(device.id) for device in devices)}"
+    return dataclasses.replace(config, sidecar=dataclasses.replace(config.sidecar, devices=named))

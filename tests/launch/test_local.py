@@ -6,7 +6,7 @@ import asyncio
 import threading
 from typing import Any
 
-from rljax.launch.local import ExplorerThread
+from rljax.launch.thread import ExplorerThread
 from sidecar.process_house import ProcessHouse
 
 

@@ -1,0 +1,41 @@
+"""What an explorer's process does beside exploring: initial weights, a live view, a trace."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+
+from rljax.config import Config
+from rljax.launch.launcher import Launched, Launcher
+from rljax.ledger.database import Database
+from rljax.pipeline.observers import Observers
+from rljax.pipeline.run_dir import RunDir
+from rljax.pipeline.setup import Model, publish_initial_weights
+
+
+def explore(
+    config: Config,
+    run: RunDir,
+    db: Database,
+    model: Model,
+    launch: Launcher,
+    on_start: Callable[[Callable[[], None]], None] | None = None,
+) -> None:
+    """Explores until the run ends; ``on_start`` is handed a function that asks the explorer to leave.
+
+    Raises:
+        RunFailedError, TimeoutError, EngineError: as `rljax.rollout.explorer.Explorer.run`.
+    """
+    with Observers(config, run.root, config.explorer.name, None) as observers:
+        publish_initial_weights(config, run, db, model)
+        explorer: Launched = launch(config, run, db, model, observers.trace, needed=False)
+        with contextlib.closing(explorer):
+            if on_start is not None:
+                on_start(explorer.stop)
+            explorer.start()
+            while explorer.alive:
+                observers.progress.update(**explorer.gauges())
+                observers.progress.waiting(explorer.waiting_for or None)
+                explorer.join(1.0)
+    if explorer.error is not None:
+        raise explorer.error

@@ -1,0 +1,256 @@
+"""A Ray cluster for one run: joined or started, asked for room, and left as it was found."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+import signal
+import socket
+import sys
+import threading
+import warnings
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import jax
+import ray
+from ray.exceptions import RayError
+from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table, remove_placement_group
+
+from rljax.config import Config
+from rljax.config_checks import ConfigError
+from rljax.launch.ray_placement import Node, Plan, add_up, cpus_needed, make_plan, swap_taken
+from sidecar.ray_house import VISIBLE_DEVICES, Berth, Placement
+
+CONNECT_SECONDS = 5.0
+"""Seconds in which the head of a cluster must accept a connection; Ray itself would try for two minutes."""
+PASSED_ON = ("RLJAX_", "JAX_", "XLA_", "HF_", "TRANSFORMERS_", "VLLM_", "NCCL_")
+"""Environment variables of this process that engines and explorers need too, by how they begin."""
+
+
+class ClusterError(RuntimeError):
+    """The cluster cannot be used: one line with what, where and what to do."""
+
+
+class RayCluster:
+    """A connection of this process to a cluster, and what this run holds there.
+
+    ``started`` says whether the cluster was started for it, ``first`` whether the connection was.
+
+    Ray ties what it starts to the life of the thread that starts it, and would take SIGTERM for itself in the main
+    thread: a thread of our own connects, and lives until `close`.
+    """
+
+    def __init__(self, config: Config) -> None:
+        """Joins the cluster that ``ray.address`` names, or starts one.
+
+        Raises:
+            ClusterError: nobody answers there, or the versions of Ray or Python differ.
+            ConfigError: ``ray.address`` is no address.
+        """
+        self._config = config
+        self._group: PlacementGroup | None = None
+        self._parts = contextlib.ExitStack()
+        self.started = False
+        self.first = not ray.is_initialized()
+        if not self.first:
+            return  # whoever connected this process also disconnects it
+        address = cluster_address(config.ray.address)
+        self.started = address is None
+        keeper = self._parts.enter_context(ThreadPoolExecutor(1, "ray"))
+        self._parts.enter_context(_quiet())
+        self._parts.callback(lambda: keeper.submit(ray.shutdown).result())
+        try:
+            keeper.submit(_connect, address, cpus_needed(config), runtime_env(config)).result()
+            _take_back_sigterm()
+        except BaseException:
+            self.close()
+            raise
+
+    def place(self, learner_platform: str) -> Placement:
+        """Asks for room for the learner and the engines of this process, and waits for it.
+
+        Raises:
+            ClusterError: there is not enough; the line says what is asked and what there is.
+            ConfigError: devices that are named do not fit.
+        """
+        nodes = _nodes()
+        mine = ray.get_runtime_context().get_node_id()
+        home = next(node for node in nodes if node.id == mine)
+        plan = make_plan(self._config, home, [node for node in nodes if node is not home], learner_platform)
+        group = self._reserve(plan)
+        swap = self._swap(plan, group)
+        homes = placement_group_table(group)["bundles_to_node_id"]
+        berths = [
+            Berth(
+                bundle,
+                engine.resources["CPU"],
+                engine.accelerator,
+                engine.accelerators,
+                {name: amount for name, amount in engine.resources.items() if name not in ("CPU", *VISIBLE_DEVICES)},
+                engine.devices,
+                swap if homes[bundle] == home.id else {},
+            )
+            for bundle, engine in enumerate(plan.engines, start=1)
+        ]
+        return Placement(group, tuple(berths), runtime_env(self._config))
+
+    def close(self) -> None:
+        """Gives back what this run holds, and ends the cluster if it was started here. Closing twice is no error."""
+        if self._group is not None and ray.is_initialized():
+            with contextlib.suppress(RayError):
+                remove_placement_group(self._group)
+        self._group = None
+        self._parts.close()
+
+    def _reserve(self, plan: Plan) -> PlacementGroup:
+        bundles, labels = plan.bundles()
+        seconds = min(self._config.ray.placement_timeout, self._config.wait_timeout)
+        short = self.started and _short(plan.asked(), add_up([node.resources for node in _nodes()]))
+        self._group = placement_group(bundles, strategy="PACK", bundle_label_selector=labels)
+        if short or not self._group.wait(seconds):
+            total, free = ray.cluster_resources(), ray.available_resources()
+            waited = "" if short else f" within {seconds:g} s"
+            raise ClusterError(
+                f"launcher=ray: no room on the cluster{waited}: asked for {_amounts(plan.asked())} in {len(bundles)} "
+                f"bundles; the cluster has {_amounts(total)}, free now {_amounts(free)}; ask for less "
+                "(sidecar.num_engines, ray.cpus_per_engine, sidecar.devices=cpu), add nodes, or raise "
+                "ray.placement_timeout"
+            )
+        return self._group
+
+    def _swap(self, plan: Plan, group: PlacementGroup) -> dict[str, str]:
+        if not plan.learner_devices:
+            return {}
+        ((kind, count),) = plan.learner.items()
+        amounts: dict[str, Any] = {"num_gpus": count} if kind == "GPU" else {"resources": {kind: count}}
+        options = Placement(group, ()).options(0, {}, num_cpus=0, **amounts)
+        del options["max_restarts"], options["max_task_retries"]
+        asked = ray.remote(_accelerators).options(**options, max_retries=0).remote(kind)
+        reserved = ray.get(asked, timeout=self._config.ray.placement_timeout)
+        visible = os.environ.get(VISIBLE_DEVICES[kind])
+        names = visible.split(",") if visible else None
+        return swap_taken([names[i] if names else str(i) for i in plan.learner_devices], reserved)
+
+
+def cluster_address(address: str) -> str | None:
+    """The ``host:port`` that ``ray.address`` stands for; None to start a cluster.
+
+    Raises:
+        ConfigError: it is no address.
+        ClusterError: nobody answers there.
+    """
+    where = os.environ.get("RAY_ADDRESS", "local") if address == "auto" else address
+    if where == "local":
+        return None
+    host, colon, port = where.rpartition(":")
+    if not colon or not port.isdigit() or not host or "/" in host:
+        raise ConfigError(f"ray.address={where!r}: write HOST:PORT of the head node, auto or local")
+    try:
+        socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS).close()
+    except OSError as error:
+        raise ClusterError(
+            f"launcher=ray: no Ray cluster answers at {where} ({error}); start one with `ray start --head`, correct "
+            "ray.address or RAY_ADDRESS, or set ray.address=local"
+        ) from None
+    return where
+
+
+def runtime_env(config: Config) -> dict[str, Any]:
+    """Ray's runtime environment of engines and explorers: what they need of ours, and above it what the user gives."""
+    given = dict(config.ray.runtime_env)
+    passed = {name: value for name, value in os.environ.items() if name.startswith(PASSED_ON)}
+    return {**given, "env_vars": {**passed, **_import_path(), **_texts(given.get("env_vars", {}))}}
+
+
+def learner_platform() -> str:
+    """What JAX computes on in this process, as `rljax.config` names it."""
+    platform = jax.default_backend()
+    return "gpu" if platform in ("cuda", "rocm") else platform
+
+
+def _connect(address: str | None, cpus: int, environment: dict[str, Any]) -> None:
+    logging.getLogger("ray").setLevel(logging.CRITICAL)
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    own: dict[str, Any] = {}
+    if address is None:
+        # What an engine has started, such as vLLM's core, dies with its actor.
+        os.environ.setdefault("RAY_process_group_cleanup_enabled", "1")
+        own = {"num_cpus": max(os.cpu_count() or 1, cpus), "include_dashboard": False}
+    try:
+        with warnings.catch_warnings():
+            # Ray starts its processes with fork and exec: JAX's locks are not touched in between.
+            warnings.filterwarnings("ignore", message=r"os\.fork\(\) was called", category=RuntimeWarning)
+            where = address or "local"
+            ray.init(where, runtime_env=environment, log_to_driver=False, configure_logging=False, **own)
+    except (RayError, RuntimeError, ConnectionError, ValueError, OSError) as error:
+        where = f"the cluster at {address}" if address else "a cluster of one's own"
+        raise ClusterError(f"launcher=ray: {where} cannot be used: {_mismatch(str(error))}") from None
+    except SystemExit:  # Ray's own way to say that a node could not be started or reached
+        raise ClusterError(
+            f"launcher=ray: the cluster at {address or 'local'} did not answer; is this machine one of its nodes "
+            "(`ray status`)?"
+        ) from None
+
+
+def _take_back_sigterm() -> None:
+    """Ray puts a handler below Python's that aborts the process three seconds after SIGTERM."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))
+
+
+def _mismatch(text: str) -> str:
+    """One line out of what Ray says, above all of versions that differ."""
+    versions = re.findall(r"Ray: *(\S+)\s+Python: *(\S+)", text)
+    if len(versions) == 2:
+        (theirs, their_python), (ours, our_python) = versions
+        return (
+            f"it runs Ray {theirs} on Python {their_python}, this process Ray {ours} on Python {our_python}; "
+            f"install ray=={theirs} under Python {their_python} here, or restart the cluster with these versions"
+        )
+    return " ".join(text.split())[:300]
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Has Ray print nothing of its own; what matters comes to us as exceptions."""
+    worker: Any = ray._private.worker
+    prints = worker.print_to_stdstream
+    worker.print_to_stdstream = lambda *_, **__: None
+    try:
+        yield
+    finally:
+        worker.print_to_stdstream = prints
+
+
+def _nodes() -> list[Node]:
+    """The living nodes, in an order that every process sees."""
+    alive = [node for node in ray.nodes() if node["Alive"]]
+    nodes = [Node(node["NodeID"], node["NodeManagerAddress"], node["Resources"]) for node in alive]
+    return sorted(nodes, key=lambda node: (node.address, node.id))
+
+
+def _accelerators(kind: str) -> list[str]:
+    return list(ray.get_runtime_context().get_accelerator_ids()[kind])
+
+
+def _short(asked: dict[str, float], total: dict[str, float]) -> bool:
+    return any(amount > total.get(name, 0.0) for name, amount in asked.items())
+
+
+def _amounts(resources: dict[str, float]) -> str:
+    hidden = ("node:", "object_store", "memory")
+    shown = {n: a for n, a in resources.items() if not n.startswith(hidden) and "_group_" not in n}
+    return ", ".join(f"{amount:g} {name}" for name, amount in sorted(shown.items())) or "nothing"
+
+
+def _import_path() -> dict[str, str]:
+    """So that workers on this machine import what this process does, wherever it was started from."""
+    return {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
+
+
+def _texts(values: Any) -> dict[str, str]:
+    return {str(name): str(value) for name, value in dict(values).items()}

@@ -1,0 +1,134 @@
+"""The launcher ``ray``: engines are actors of a cluster, and so is the explorer with ``explorer.own_process``."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import ray
+from ray.exceptions import RayError
+
+from rljax.config import Config
+from rljax.config_edge import as_plain, from_plain
+from rljax.launch.apart import ExplorerApart, apart
+from rljax.launch.exploring import explore
+from rljax.launch.ray_cluster import RayCluster, learner_platform
+from rljax.launch.thread import ExplorerThread, explorer_thread
+from rljax.ledger.database import Database
+from rljax.observe.trace import NullTrace, Trace
+from rljax.pipeline.run_dir import RunDir
+from rljax.pipeline.setup import Model, open_ledger, open_model
+from sidecar.ray_house import Placement, RayHouse, redirect_output, why_it_died
+
+
+def start_on_ray(
+    config: Config, run: RunDir, db: Database, model: Model, trace: Trace | NullTrace, *, needed: bool
+) -> ExplorerThread | ExplorerApart:
+    """See `rljax.launch.launcher.Launcher`.
+
+    Raises:
+        ClusterError, ConfigError: the cluster cannot be used, or has no room.
+    """
+    if config.mode == "both" and config.explorer.own_process:
+        with contextlib.ExitStack() as parts:
+            placement = parts.enter_context(_room(config))
+            return ExplorerApart(db, config.explorer.name, Actor(config, run, placement), needed, parts.pop_all())
+    return explorer_thread(config, run, db, model, trace, needed=needed)
+
+
+class OwnRayHouse(RayHouse):
+    """A house with room of its own on the cluster, and a connection to it where this process had none."""
+
+    def __init__(self, config: Config) -> None:
+        """Raises ClusterError or ConfigError: the cluster cannot be used, or has no room."""
+        self._parts = contextlib.ExitStack()
+        super().__init__(self._parts.enter_context(_room(config)))
+
+    def close(self) -> None:
+        """Ends what is left of the engines, and gives back the room. Closing twice is no error."""
+        with self._parts:
+            super().close()
+
+
+@contextlib.contextmanager
+def _room(config: Config) -> Iterator[Placement]:
+    with contextlib.closing(RayCluster(config)) as cluster:
+        yield cluster.place(learner_platform() if config.mode == "both" and cluster.first else "cpu")
+
+
+class ExplorerActor:
+    """An explorer in a process of the cluster."""
+
+    def __init__(self, log: str) -> None:
+        redirect_output(log)
+        self._stop = threading.Event()
+        self._leave = lambda: None
+
+    def explore(self, config: dict[str, Any], directory: str, placement: Placement) -> str:
+        """Explores to the end; returns why, where that was no good end. ``directory`` is what paths are relative to."""
+        try:
+            os.chdir(directory)
+            self._explore(from_plain(config), placement)
+        except Exception as error:
+            return " ".join(f"{type(error).__name__}: {error}".split())
+        return ""
+
+    def stop(self) -> None:
+        """Asks the explorer to hand its claims back and end."""
+        self._stop.set()
+        self._leave()
+
+    def _explore(self, config: Config, placement: Placement) -> None:
+        run = RunDir.create(config)
+        with contextlib.closing(open_ledger(config, run)) as db:
+            model = open_model(config, run)
+            with contextlib.closing(RayHouse(placement)) as house:
+                explore(config, run, db, model, partial(explorer_thread, house=house), self._started)
+
+    def _started(self, leave: Any) -> None:
+        self._leave = leave
+        if self._stop.is_set():
+            leave()
+
+
+class Actor:
+    """An `ExplorerActor` as `rljax.launch.apart.Body`."""
+
+    def __init__(self, config: Config, run: RunDir, placement: Placement) -> None:
+        self._config = apart(config)
+        self._log = str(run.root.absolute() / "logs" / f"{config.explorer.name}.log")
+        self._placement = placement
+        self._actor: Any = None
+        self._end: Any = None
+
+    def start(self) -> None:
+        """See `Body`."""
+        last = self._placement.group.bundle_count - 1
+        # It computes nothing itself: accelerators are the learner's and the engines'.
+        options = self._placement.options(last, {"JAX_PLATFORMS": "cpu"}, num_cpus=1, max_concurrency=2)
+        self._actor = ray.remote(ExplorerActor).options(**options).remote(self._log)
+        self._end = self._actor.explore.remote(as_plain(self._config), os.getcwd(), self._placement)
+
+    def wait(self) -> str:
+        """See `Body`."""
+        try:
+            reason: str = ray.get(self._end)
+        except RayError as error:
+            return why_it_died(error)
+        finally:
+            self.kill()
+        return reason
+
+    def stop(self) -> None:
+        """See `Body`."""
+        if self._actor is not None:
+            self._actor.stop.remote()
+
+    def kill(self) -> None:
+        """See `Body`."""
+        with contextlib.suppress(RayError, RuntimeError, ValueError):  # it is dead, or the cluster is
+            ray.kill(self._actor)

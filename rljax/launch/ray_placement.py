@@ -1,0 +1,173 @@
+"""What a run asks of a Ray cluster: one bundle for the learner, one for each engine, one for an explorer of its own.
+
+The learner is the process that the user started, so its bundle is on that process's node and holds its accelerators
+only: they are its own whether Ray knows it or not. ``gpu:4-7`` names accelerators as the ancestors' device mappings do:
+counted over the nodes, that of the learner first; engine i takes the i-th ``tensor_parallel_size`` of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from rljax.config import Config
+from rljax.config_checks import ConfigError, device_indices
+
+ACCELERATORS = {"gpu": "GPU", "tpu": "TPU"}
+"""Ray's name of a platform's accelerators."""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A node of the cluster: its id, the address in its own resource, and what it has by name."""
+
+    id: str
+    address: str
+    resources: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineBundle:
+    """What one engine takes: resources, and where ``devices`` are counted from 0 on ``node``, exactly those."""
+
+    resources: Mapping[str, float]
+    accelerator: str = ""
+    accelerators: int = 0
+    node: str | None = None
+    devices: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is asked of a cluster.
+
+    Attributes:
+        home: node of the process that asks.
+        learner: resources of the learner; empty in a process that does not learn.
+        learner_devices: its accelerators, counted from 0 on its node.
+        engines: one for each engine.
+        explorer: resources of an explorer in an actor of its own, or None.
+    """
+
+    home: Node
+    learner: Mapping[str, float]
+    learner_devices: tuple[int, ...]
+    engines: tuple[EngineBundle, ...]
+    explorer: Mapping[str, float] | None
+
+    def bundles(self) -> tuple[list[dict[str, float]], list[dict[str, str]]]:
+        """Resources and node labels of every bundle: the learner's, those of the engines, the explorer's."""
+        here = {"ray.io/node-id": self.home.id}
+        # The address of a node is a resource that every node has: a place on it even where nothing else is asked.
+        bundles = [{f"node:{self.home.address}": 0.001, **self.learner}]
+        labels = [here]
+        for engine in self.engines:
+            bundles.append(dict(engine.resources))
+            labels.append({} if engine.node is None else {"ray.io/node-id": engine.node})
+        if self.explorer is not None:
+            bundles.append(dict(self.explorer))
+            labels.append({})
+        return bundles, labels
+
+    def asked(self) -> dict[str, float]:
+        """The sum over all bundles, without the nodes' own resources."""
+        return add_up([self.learner, *(e.resources for e in self.engines), self.explorer or {}])
+
+
+def add_up(resources: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Sums by name, of what Ray lets one ask for."""
+    total: dict[str, float] = {}
+    for one in resources:
+        for name, amount in one.items():
+            if not name.startswith("node:"):
+                total[name] = total.get(name, 0.0) + amount
+    return total
+
+
+def make_plan(config: Config, home: Node, others: Sequence[Node], learner_platform: str) -> Plan:
+    """What this process asks for.
+
+    Args:
+        config: of the run.
+        home: the node of this process.
+        others: the other nodes, in an order that every process sees.
+        learner_platform: ``cpu``, ``gpu`` or ``tpu``: what the learner of this process computes on.
+
+    Raises:
+        ConfigError: the devices named are too few, are not there, or lie on two nodes.
+    """
+    learner, mine = _learner(config, learner_platform)
+    explorer = {"CPU": 1.0} if config.mode == "both" and config.explorer.own_process else None
+    platform, named = device_indices(config.sidecar.devices)
+    if platform == "auto":
+        platform = _what_is_left([home, *others], learner)
+    kind = ACCELERATORS.get(platform, "")
+    count = config.sidecar.tensor_parallel_size if kind else 0
+    resources = {
+        "CPU": config.ray.cpus_per_engine,
+        **({kind: float(count)} if kind else {}),
+        **{name: float(amount) for name, amount in config.ray.engine_resources.items()},
+    }
+    where: list[tuple[str | None, tuple[int, ...] | None]] = [(None, None)] * config.sidecar.num_engines
+    if kind and named is not None:
+        where = _exactly(config, kind, sorted(named), [home, *others])
+    engines = tuple(EngineBundle(resources, kind, count, node, devices) for node, devices in where)
+    return Plan(home, learner, mine, engines, explorer)
+
+
+def cpus_needed(config: Config) -> int:
+    """CPUs that a cluster of one's own must count, however many the machine has; engines of a bench may come beside."""
+    return 2 * math.ceil(config.sidecar.num_engines * config.ray.cpus_per_engine) + config.explorer.own_process
+
+
+def swap_taken(taken: Sequence[str], reserved: Sequence[str]) -> dict[str, str]:
+    """Pairs what the learner took beside its reservation with what it left of it.
+
+    Ray does not choose which accelerators of a node a bundle gets, and JAX has chosen the learner's before. An engine
+    that is assigned the first of a pair uses the second.
+    """
+    extra = [name for name in taken if name not in reserved]
+    left = [name for name in reserved if name not in taken]
+    return dict(zip(extra, left, strict=False))
+
+
+def _learner(config: Config, platform: str) -> tuple[dict[str, float], tuple[int, ...]]:
+    if config.mode not in ("both", "train") or platform not in ACCELERATORS:
+        return {}, ()
+    _, named = device_indices(config.learner.devices)
+    count = config.learner.mesh.size
+    return {ACCELERATORS[platform]: float(count)}, tuple(sorted(named)) if named else tuple(range(count))
+
+
+def _what_is_left(nodes: Sequence[Node], learner: Mapping[str, float]) -> str:
+    """The platform of ``sidecar.devices=auto``: accelerators where the learner leaves some, else the CPU."""
+    total = add_up([node.resources for node in nodes])
+    for platform, kind in ACCELERATORS.items():
+        if total.get(kind, 0.0) - learner.get(kind, 0.0) > 0:
+            return platform
+    return "cpu"
+
+
+def _exactly(
+    config: Config, kind: str, indices: Sequence[int], nodes: Sequence[Node]
+) -> list[tuple[str | None, tuple[int, ...] | None]]:
+    key, size, engines = "sidecar.devices", config.sidecar.tensor_parallel_size, config.sidecar.num_engines
+    if len(indices) < size * engines:
+        raise ConfigError(
+            f"{key}={config.sidecar.devices!r}: names {len(indices)} devices; num_engines × tensor_parallel_size = "
+            f"{engines} × {size} need {size * engines}"
+        )
+    there = [(node.id, i) for node in nodes for i in range(int(node.resources.get(kind, 0)))]
+    if indices[-1] >= len(there):
+        raise ConfigError(f"{key}={config.sidecar.devices!r}: the cluster has {len(there)} {kind}s, counted from 0")
+    where: list[tuple[str | None, tuple[int, ...] | None]] = []
+    for i in range(engines):
+        mine = [there[index] for index in indices[i * size : (i + 1) * size]]
+        if len({node for node, _ in mine}) > 1:
+            raise ConfigError(
+                f"{key}={config.sidecar.devices!r}: engine {i} would lie on two nodes; choose devices so that each "
+                f"{size} in turn are on one"
+            )
+        where.append((mine[0][0], tuple(index for _, index in mine)))
+    return where

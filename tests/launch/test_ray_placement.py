@@ -1,0 +1,123 @@
+"""Device mappings as pure functions: which engine gets which accelerators of which node."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from typing import Any
+
+import pytest
+
+from rljax.config import (
+    Config,
+    ExplorerConfig,
+    LearnerConfig,
+    MeshConfig,
+    RayConfig,
+    SidecarConfig,
+    TasksConfig,
+    TasksetConfig,
+)
+from rljax.config_checks import ConfigError
+from rljax.launch.houses import HOUSES
+from rljax.launch.ray_placement import Node, Plan, cpus_needed, make_plan, swap_taken
+from sidecar.ray_house import Berth, visible_devices
+
+TASKS = TasksConfig(train={"digits": TasksetConfig(source="reverse_digits")})
+HOME = Node("a", "10.0.0.1", {"CPU": 96.0, "GPU": 8.0})
+SECOND = Node("b", "10.0.0.2", {"CPU": 96.0, "GPU": 8.0})
+THIRD = Node("c", "10.0.0.3", {"CPU": 96.0, "GPU": 8.0})
+BARE = Node("d", "10.0.0.4", {"CPU": 2.0})
+
+
+def plan(
+    *others: Node, home: Node = HOME, platform: str = "gpu", fsdp: int = 1, mode: str = "both", **given: Any
+) -> Plan:
+    learner = given.pop("learner", "auto")
+    ray = given.pop("ray", RayConfig())
+    config = Config(
+        mode=mode,
+        tasks=TASKS,
+        ray=ray,
+        learner=LearnerConfig(devices=learner, mesh=MeshConfig(fsdp=fsdp)),
+        explorer=ExplorerConfig(own_process=given.pop("own_process", False)),
+        sidecar=SidecarConfig(**{"engine": "vllm_async", **given}),
+    )
+    return make_plan(config, home, others, platform)
+
+
+def test_the_device_mapping_of_an_ancestor_on_one_node() -> None:
+    """device_mapping is list(range(0,4)) of actor_train and list(range(4,8)) of actor_infer: two engines of two."""
+    made = plan(learner="gpu:0-3", fsdp=4, devices="gpu:4-7", num_engines=2, tensor_parallel_size=2)
+    assert made.learner == {"GPU": 4.0}
+    assert made.learner_devices == (0, 1, 2, 3)
+    assert [(e.node, e.devices) for e in made.engines] == [("a", (4, 5)), ("a", (6, 7))]
+    bundles, labels = made.bundles()
+    here = {"ray.io/node-id": "a"}
+    assert bundles == [{"node:10.0.0.1": 0.001, "GPU": 4.0}, {"CPU": 1.0, "GPU": 2.0}, {"CPU": 1.0, "GPU": 2.0}]
+    assert labels == [here, here, here]
+    assert made.asked() == {"GPU": 8.0, "CPU": 2.0}
+
+
+def test_the_device_mapping_of_an_ancestor_over_three_nodes() -> None:
+    """list(range(0,16)) trains and list(range(16,24)) generates: the engines are on the third node, from 0 there."""
+    made = plan(SECOND, THIRD, devices="gpu:16-23", mode="explore", num_engines=8)
+    assert [(e.node, e.devices) for e in made.engines] == [("c", (i,)) for i in range(8)]
+    assert made.learner == {}
+
+
+def test_auto_leaves_the_choice_to_ray_and_takes_what_the_learner_leaves() -> None:
+    made = plan(fsdp=4, num_engines=4)
+    assert made.learner_devices == (0, 1, 2, 3)
+    assert {(e.node, e.devices, e.accelerator, e.accelerators) for e in made.engines} == {(None, None, "GPU", 1)}
+    alone = plan(home=dataclasses.replace(HOME, resources={"CPU": 8.0, "GPU": 1.0}))
+    assert alone.engines[0].resources == {"CPU": 1.0}, "the learner has the only one"
+    elsewhere = plan(SECOND, home=BARE, platform="cpu")
+    assert elsewhere.engines[0].accelerator == "GPU"
+
+
+def test_cpu_engines_ask_for_no_accelerator_and_custom_resources_are_passed_on() -> None:
+    ray = RayConfig(cpus_per_engine=0.5, engine_resources={"fast": 1})
+    made = plan(devices="cpu", num_engines=2, ray=ray, own_process=True, platform="cpu")
+    assert [e.resources for e in made.engines] == [{"CPU": 0.5, "fast": 1.0}] * 2
+    bundles, labels = made.bundles()
+    assert bundles[-1] == {"CPU": 1.0}
+    assert labels[1:] == [{}, {}, {}]
+    config = Config(
+        tasks=TASKS, ray=ray, sidecar=SidecarConfig(num_engines=3), explorer=ExplorerConfig(own_process=True)
+    )
+    assert cpus_needed(config) == 2 * 2 + 1
+
+
+@pytest.mark.parametrize(
+    ("given", "line"),
+    [
+        ({"devices": "gpu:4-5", "num_engines": 3, "engine": "embedded"}, "tensor_parallel_size = 3 × 1 need 3"),
+        ({"devices": "gpu:14-17", "num_engines": 2}, "the cluster has 16 GPUs, counted from 0"),
+        ({"devices": "gpu:7-8", "tensor_parallel_size": 2}, "engine 0 would lie on two nodes"),
+    ],
+)
+def test_devices_that_do_not_fit_are_one_line(given: dict[str, Any], line: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(line)) as info:
+        plan(SECOND, mode="explore", **given)
+    assert "\n" not in str(info.value)
+
+
+def test_an_engine_is_never_shown_the_learners_accelerators() -> None:
+    """Ray set 2 and 3 aside for a learner that computes on 0 and 1: whoever was given 0 or 1 uses those."""
+    swap = swap_taken(["0", "1"], ["2", "3"])
+    assert visible_devices(Berth(1, swap=swap), ["0"], None) == ["2"]
+    assert visible_devices(Berth(1, swap=swap), ["1", "4"], None) == ["3", "4"]
+    assert swap_taken(["0", "1"], ["1", "0"]) == {}
+    assert swap_taken(["0", "1"], ["1", "5"]) == {"0": "5"}
+
+
+def test_devices_are_counted_among_those_that_a_node_shows() -> None:
+    assert visible_devices(Berth(1, devices=(2, 3)), ["7", "8"], "4,5,6,7") == ["6", "7"]
+    assert visible_devices(Berth(1, devices=(2, 3)), ["7", "8"], None) == ["2", "3"]
+
+
+def test_without_ray_it_is_said_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r'launcher=ray: Ray is not installed; pip install "rljax\[ray\]"'):
+        HOUSES["ray"](Config(tasks=TASKS))

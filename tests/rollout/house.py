@@ -66,7 +66,7 @@ class Plain:
         sampling = SamplingParams(max_new_tokens=4, seed=attempt.seed(task, 0))
         prompt = np.array([task.id.index], np.int32)
         name = f"{task.id}/{attempt.member}/{attempt.retry}/{attempt.validation}"
-        request = GenerateRequest(name, prompt, sampling, min_version=attempt.min_version)
+        request = GenerateRequest(name, prompt, sampling, min_version=attempt.min_version, affinity=str(task.id))
         completion = await pool.generate(request, attempt.lineage, validation=attempt.validation)
         return assemble(prompt, completion, attempt, sampling, float(attempt.member), {})
 

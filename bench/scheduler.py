@@ -85,7 +85,7 @@ class InstantEngine:
 class Numbers:
     """A taskset without content."""
 
-    name, weight, bad_rows = "numbers", 1.0, 0
+    name, weight, bad_rows, fingerprint = "numbers", 1.0, 0, "numbers"
 
     def __len__(self) -> int:
         return 10**6
@@ -139,6 +139,7 @@ def make_explorer(db: Database, engine: InstantEngine, directory: Path) -> Explo
         pool,
         deadlines,
         group_size=GROUP_SIZE,
+        capacity=IN_FLIGHT[-1],
         max_retries=0,
         trajectory_timeout=600.0,
         filters=[],

@@ -200,6 +200,9 @@ class ExplorerConfig:
     """Who explores."""
 
     name: str = key("explorer", "unique among the explorers of a run")
+    tasksets: Mapping[str, TasksetConfig] = key(
+        {}, "what this explorer serves in place of tasks.train; one of the run's names is shared, without repeats"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -264,6 +267,13 @@ class Config:
         """S: no trained token is staler than this many steps (promise P1)."""
         least = math.ceil(self.async_generation_ratio) + self.sync_interval - 1
         return least if self.max_staleness is None else self.max_staleness
+
+    @property
+    def explored(self) -> tuple[str, Mapping[str, TasksetConfig]]:
+        """The training tasksets that an explorer with this config serves, and the key that names them."""
+        if self.explorer.tasksets:
+            return "explorer.tasksets", self.explorer.tasksets
+        return "tasks.train", self.tasks.train
 
     @property
     def row_tokens(self) -> int:

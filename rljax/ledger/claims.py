@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from sqlalchemy import Connection, Row, bindparam, delete, func, insert, select, true, update
@@ -24,11 +24,12 @@ UNLEASED = ("claimed", "ready")
 
 @dataclass(frozen=True)
 class TasksetSize:
-    """A taskset as the ledger sees it: how many tasks an epoch has, and its share."""
+    """A taskset as the ledger sees it: how many tasks an epoch has, its share, and what tells it from others."""
 
     name: str
     size: int
     weight: float = 1.0
+    fingerprint: str = ""
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ def register_tasksets(db: Database, tasksets: Sequence[TasksetSize], explorer: s
     """Makes tasksets known, or checks that they still are what the run began with; ``explorer`` is who serves them.
 
     Raises:
-        StaleWriterError: a taskset of this name has another size.
+        StaleWriterError: a taskset of this name has other tasks, so that it cannot be shared without repeats.
     """
     with db.transaction() as tx:
         known = {row.name: row for row in tx.execute(select(schema.tasksets))}
@@ -68,12 +69,11 @@ def register_tasksets(db: Database, tasksets: Sequence[TasksetSize], explorer: s
         served = min((row.start + row.issued / row.weight for row in known.values()), default=0.0)
         for taskset in tasksets:
             if taskset.name not in known:
-                values = {"name": taskset.name, "size": taskset.size, "weight": taskset.weight, "issued": 0}
-                tx.execute(insert(schema.tasksets).values(**values, start=served))
-            elif known[taskset.name].size != taskset.size:
+                tx.execute(insert(schema.tasksets).values(**asdict(taskset), issued=0, start=served))
+            elif (differs := _differs(taskset, known[taskset.name])) is not None:
                 raise StaleWriterError(
-                    f"taskset {taskset.name}: {taskset.size} tasks, but this run began with "
-                    f"{known[taskset.name].size}; restore the data, or choose another run_dir"
+                    f"taskset {taskset.name}: {differs}; restore the data, give the set another name "
+                    "(explorer.tasksets), or choose another run_dir"
                 )
             elif known[taskset.name].weight != taskset.weight:
                 row = known[taskset.name]
@@ -85,8 +85,17 @@ def register_tasksets(db: Database, tasksets: Sequence[TasksetSize], explorer: s
             tx.execute(served_by.values(tasksets=json.dumps([taskset.name for taskset in tasksets])))
 
 
+def _differs(taskset: TasksetSize, known: Row) -> str | None:
+    if taskset.size != known.size:
+        return f"{taskset.size} tasks, but this run began with {known.size}"
+    if taskset.fingerprint != known.fingerprint:
+        return "other problems, or another order, than this run began with under that name"
+    return None
+
+
 def claim(db: Database, explorer: str, tasksets: Sequence[str], limit: int) -> Claimed:
-    """Claims up to ``limit`` tasks, reopened ones first, as far as the staleness credit allows.
+    """Claims up to ``limit`` tasks, reopened ones first, as far as the staleness credit allows. With a limit of 0 the
+    answer says what else there is to know.
 
     Raises:
         RunFailedError: the run has failed.
@@ -101,6 +110,8 @@ def claim(db: Database, explorer: str, tasksets: Sequence[str], limit: int) -> C
         room, reason = _room(tx, db.spec, row)
         if room <= 0:
             return Claimed((), reason, over=is_over(row, db.spec.max_steps, db.spec.total_epochs))
+        if limit <= 0:
+            return Claimed((), "its engines, which have as much to do as they can run at once")
         tasks = _next_tasks(tx, db.spec, tasksets, min(room, limit))
         claims = _grant(tx, db, row, explorer, tasks)
         return Claimed(claims, "" if claims else unserved(tx, db.spec.total_epochs) or "the tasksets are exhausted")

@@ -102,7 +102,7 @@ class Explorer:
             EngineError: no engine can be kept alive.
         """
         self._token = processes.register(self._db, self._name, "explorer")
-        sizes = [TasksetSize(n, len(t), self._weights.get(n, 1.0)) for n, t in self._tasksets.items()]
+        sizes = [TasksetSize(n, len(t), self._weights.get(n, 1.0), t.fingerprint) for n, t in self._tasksets.items()]
         try:
             claims.register_tasksets(self._db, sizes, self._name)
         except StaleWriterError:
@@ -140,7 +140,8 @@ class Explorer:
                 await self._serve_newest()
             else:
                 await self._hold()
-            granted = claims.claim(self._db, self._name, list(self._tasksets), CLAIM_LIMIT)
+            limit = min(CLAIM_LIMIT, self._runner.room)
+            granted = claims.claim(self._db, self._name, list(self._tasksets), limit)
             if granted.over:
                 return
             for claim in granted.claims:
@@ -224,6 +225,8 @@ class Explorer:
 
     async def _validate_if_due(self) -> None:
         """Validates what is due, and leaves generation held: another explorer may still be validating."""
+        if not self._plan.tasksets:
+            return  # one that has nothing held out would measure nothing, and nobody would measure it again
         while (pinned := validations.claim_validation(self._db, self._name)) is not None:
             self.waiting_for = f"the validation of version {pinned.version}"
             begin = self._db.clock()

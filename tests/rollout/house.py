@@ -44,6 +44,7 @@ class Numbers:
 
     def __init__(self, name: str = "numbers", size: int = 1000, bad: frozenset[int] = frozenset()) -> None:
         self.name, self._size, self._bad = name, size, bad
+        self.fingerprint = f"{name} to {size}"
 
     def __len__(self) -> int:
         return self._size
@@ -88,6 +89,7 @@ def build(
     name: str = "explorer",
     db: Database | None = None,
     held: Numbers | None = None,
+    validates: bool = True,
     call_timeout: float = 30.0,
     spec: RunSpec = SPEC,
     latency: Callable[[GenerateRequest], float] = lambda _: 1.0,
@@ -98,6 +100,7 @@ def build(
     timeout: float = 50.0,
     filters: list[Any] | None = None,
     wait_timeout: float = 1e5,
+    capacity: int = 10**6,
 ) -> House:
     db = db or Database(tmp_path / "ledger.db", spec, clock=loop.time)
     engines = engines or [ModelledEngine(latency)]
@@ -117,6 +120,7 @@ def build(
         pool,
         deadlines,
         group_size=spec.group_size,
+        capacity=capacity,
         max_retries=2,
         trajectory_timeout=timeout,
         filters=filters or [],
@@ -124,7 +128,7 @@ def build(
         trace=NullTrace(),
     )
     tasksets = tasksets or {"numbers": Numbers()}
-    plan = ValidationPlan(workflow, {"held": held or Numbers("held", 8)}, None, 1e4)
+    plan = ValidationPlan(workflow, {"held": held or Numbers("held", 8)} if validates else {}, None, 1e4)
     weights = dict.fromkeys(tasksets, 1.0)
     explorer = Explorer(
         db,

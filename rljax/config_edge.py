@@ -19,7 +19,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from rljax.config import Config
+from rljax.config import Config, TasksetConfig
 from rljax.config_ancestors import ANCESTORS
 from rljax.config_checks import ConfigError
 
@@ -199,7 +199,7 @@ def _override(values: dict[str, Any], dotted: str, value: Any) -> None:
             if dataclasses.is_dataclass(hint) and name not in here:
                 if prefix != _NEW_NAMES:
                     raise ConfigError(_unknown(dotted, name, here, prefix))
-                here[name] = as_plain(hint())
+                here[name] = as_plain(TasksetConfig())
         else:
             raise ConfigError(f"{dotted}: {prefix[:-1]} is a single value and has no key {name!r}")
         if depth == len(names) - 1:

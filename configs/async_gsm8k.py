@@ -8,12 +8,15 @@
 TRINITY_MODEL_PATH, TRINITY_TASKSET_PATH (a hub id, FILE.jsonl or FILE.parquet) and TRINITY_CHECKPOINT_ROOT_DIR act as
 they do there. Without accelerators, three shells with a small model, each with its mode in place of MODE:
 
-    TRINITY_MODEL_PATH=smollm2-135m TRINITY_TASKSET_PATH=train.jsonl python -m rljax.main \\
-        --config=configs/async_gsm8k.py:MODE --config.sidecar.num_engines=1 --config.sidecar.max_concurrency=16 \\
+    TRINITY_MODEL_PATH=tiny TRINITY_TASKSET_PATH=train.jsonl python -m rljax.main \\
+        --config=configs/async_gsm8k.py:MODE --config.sidecar.engine=embedded --config.sidecar.dtype=auto \\
+        --config.sidecar.num_engines=1 --config.sidecar.max_concurrency=16 \\
         --config.sidecar.devices=cpu --config.learner.devices=cpu --config.learner.mesh.fsdp=1 \\
         --config.learner.rows_per_microbatch=1 --config.model.dtype=fp32 --config.rollout_batch_size=16 \\
-        --config.model.max_prompt_tokens=448 --config.model.max_response_tokens=64 \\
-        --config.learner.max_tokens_per_row=512 --config.max_steps=4 --config.sync_interval=2
+        --config.model.max_prompt_tokens=1984 --config.model.max_response_tokens=64 \\
+        --config.max_steps=4 --config.sync_interval=2
+
+(A tiny model reads characters, hence the long prompts; smollm2-135m does with 448 prompt tokens, and takes minutes.)
 """
 
 import os
@@ -70,6 +73,14 @@ def engines(new: bool) -> SidecarConfig:
     """``explorer.rollout_model``; ``new``: that of explorer_new.yaml, with 8 GPUs of its own."""
     runner_per_model = 8 if new else 16
     return SidecarConfig(
+        engine="vllm_async",
+        tensor_parallel_size=1,
+        dtype="bf16",
+        max_model_len=2048,
+        enable_prefix_caching=True,  # this and what follows are its defaults
+        enforce_eager=False,
+        gpu_memory_utilization=0.9,
+        seed=42,
         num_engines=8 if new else 4,  # engine_num
         max_concurrency=runner_per_model * REPEAT_TIMES,  # a runner has a task, which is repeat_times attempts
         devices="gpu:0-7" if new else "gpu:4-7",  # gpu_per_node

@@ -31,6 +31,7 @@ QUEUED = 1.25
 that none of these waits for a claim. What an explorer does not claim is there for those that join.
 """
 
+
 def make_rewards(config: Config) -> RewardRunner:
     """What scores responses, in training and in validation."""
     names = set()

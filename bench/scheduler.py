@@ -86,7 +86,7 @@ class InstantEngine:
 class Numbers:
     """A taskset without content."""
 
-    name, weight, bad_rows = "numbers", 1.0, 0
+    name, weight, bad_rows, fingerprint = "numbers", 1.0, 0, "numbers"
 
     def __len__(self) -> int:
         return 10**6
@@ -104,7 +104,7 @@ class NoReward:
     async def run(self, task: Task, attempt: Attempt, pool: EnginePool) -> Trajectory:
         sampling = SamplingParams(max_new_tokens=TOKENS, seed=attempt.seed(task, 0))
         name = f"{task.id}/{attempt.member}/{attempt.retry}"
-        request = GenerateRequest(name, self._prompt, sampling, min_version=attempt.min_version)
+        request = GenerateRequest(name, self._prompt, sampling, min_version=attempt.min_version, affinity=str(task.id))
         completion = await pool.generate(request, attempt.lineage)
         return assemble(self._prompt, completion, attempt, sampling, float(attempt.member), {})
 
@@ -125,21 +125,24 @@ def run_spec(in_flight: int, trajectories: int) -> RunSpec:
     )
 
 
-def make_explorer(db: Database, engine: InstantEngine, directory: Path) -> Explorer:
+def make_explorer(
+    db: Database, engine: InstantEngine, directory: Path, *, name: str = "explorer", capacity: int = IN_FLIGHT[-1]
+) -> Explorer:
     """The explorer as `rljax.pipeline.explore` puts it together, around an engine of ours."""
 
     async def start(_: int) -> InstantEngine:
         return engine
 
     workflow, deadlines, tasksets = NoReward(), PausableDeadlines(), {"numbers": Numbers()}
-    pool = EnginePool(start, 1, directory, lambda kind, message: processes.note(db, "explorer", kind, message))
+    pool = EnginePool(start, 1, directory, lambda kind, message: processes.note(db, name, kind, message))
     runner = GroupRunner(
         db,
-        "explorer",
+        name,
         workflow,
         pool,
         deadlines,
         group_size=GROUP_SIZE,
+        capacity=capacity,
         max_retries=0,
         trajectory_timeout=600.0,
         filters=[],
@@ -149,7 +152,7 @@ def make_explorer(db: Database, engine: InstantEngine, directory: Path) -> Explo
     plan = ValidationPlan(workflow, {}, None, 600.0)
     return Explorer(
         db,
-        "explorer",
+        name,
         pool,
         runner,
         deadlines,

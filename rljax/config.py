@@ -202,6 +202,9 @@ class ExplorerConfig:
 
     name: str = key("explorer", "unique among the explorers of a run")
     own_process: bool = key(False, "mode=both: explore in a process (launcher=ray: an actor) of its own")
+    tasksets: Mapping[str, TasksetConfig] = key(
+        {}, "what this explorer serves in place of tasks.train; one of the run's names is shared, without repeats"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -292,6 +295,13 @@ class Config:
     def resolved_ledger_schema(self) -> str:
         """Schema of this run in a PostgreSQL ledger."""
         return self.ledger_schema or Path(self.run_dir or "runs/unnamed").absolute().name
+
+    @property
+    def explored(self) -> tuple[str, Mapping[str, TasksetConfig]]:
+        """The training tasksets that an explorer with this config serves, and the key that names them."""
+        if self.explorer.tasksets:
+            return "explorer.tasksets", self.explorer.tasksets
+        return "tasks.train", self.tasks.train
 
     @property
     def row_tokens(self) -> int:

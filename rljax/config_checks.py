@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rljax.config import Config
+    from rljax.config import Config, TasksetConfig
 
 _REGISTERED = re.compile(r"""\.register\(\s*["']([^"']+)["']""")
 _PLACES = {"postgresql": "database", "sqlite": "file"}
@@ -211,24 +211,32 @@ def _check_engine(config: Config) -> None:
 
 
 def _check_tasks(config: Config) -> None:
-    for role in ("train", "validation"):
-        for name, taskset in getattr(config.tasks, role).items():
-            path = f"tasks.{role}.{name}"
-            if not re.fullmatch(r"[A-Za-z0-9_.\-]+", name):
-                raise ConfigError(f"{path}: a taskset's name is letters, digits, '_', '-' and '.'")
-            if not taskset.source:
-                raise ConfigError(f"{path}.source: missing")
-            if "{prompt}" not in taskset.template:
-                raise ConfigError(f"{path}.template={taskset.template!r}: must contain {{prompt}}")
-            if len(taskset.examples) % 2:
-                raise ConfigError(f"{path}.examples: {len(taskset.examples)} texts; each prompt needs its answer")
-            if not taskset.rewards:
-                raise ConfigError(f"{path}.rewards: at least one reward is needed")
-            weights = taskset.reward_weights
-            if weights is not None and len(weights) != len(taskset.rewards):
-                raise ConfigError(f"{path}.reward_weights: {len(weights)} weights for {len(taskset.rewards)} rewards")
-    if config.mode in ("both", "train", "explore") and not config.tasks.train:
+    named = {
+        "tasks.train": config.tasks.train,
+        "tasks.validation": config.tasks.validation,
+        "explorer.tasksets": config.explorer.tasksets,
+    }
+    for section, tasksets in named.items():
+        for name, taskset in tasksets.items():
+            _check_taskset(f"{section}.{name}", name, taskset)
+    if config.mode in ("both", "train", "explore") and not config.explored[1]:
         raise ConfigError("tasks.train: no taskset to train on")
+
+
+def _check_taskset(path: str, name: str, taskset: TasksetConfig) -> None:
+    if not re.fullmatch(r"[A-Za-z0-9_.\-]+", name):
+        raise ConfigError(f"{path}: a taskset's name is letters, digits, '_', '-' and '.'")
+    if not taskset.source:
+        raise ConfigError(f"{path}.source: missing")
+    if "{prompt}" not in taskset.template:
+        raise ConfigError(f"{path}.template={taskset.template!r}: must contain {{prompt}}")
+    if len(taskset.examples) % 2:
+        raise ConfigError(f"{path}.examples: {len(taskset.examples)} texts; each prompt needs its answer")
+    if not taskset.rewards:
+        raise ConfigError(f"{path}.rewards: at least one reward is needed")
+    weights = taskset.reward_weights
+    if weights is not None and len(weights) != len(taskset.rewards):
+        raise ConfigError(f"{path}.reward_weights: {len(weights)} weights for {len(taskset.rewards)} rewards")
 
 
 def _check_algorithm(config: Config) -> None:

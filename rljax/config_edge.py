@@ -11,6 +11,7 @@ import dataclasses
 import difflib
 import importlib.util
 import json
+import re
 import types
 import typing
 from collections.abc import Mapping, Sequence
@@ -19,10 +20,14 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from rljax.config import Config
+from rljax.config import Config, TasksetConfig
+from rljax.config_ancestors import ANCESTORS
 from rljax.config_checks import ConfigError
 
 _NONE = ("none", "null")
+_NEW_NAMES = "explorer.tasksets."
+"""Where a name that is not there yet is no slip: what an explorer brings of its own."""
+_MADE_UP = re.compile(r"""(?:unexpected keyword argument|[Kk]ey) ["'](\w+)["']""")
 
 
 def to_config_dict(config: Config) -> ConfigDict:
@@ -153,12 +158,18 @@ def _call_get_config(file: Path, arg: str | None) -> dict[str, Any]:
     except ConfigError as error:
         raise ConfigError(f"{file}: {error}") from error
     except Exception as error:
-        raise ConfigError(
-            f"{file}: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
-        ) from error
+        raise ConfigError(f"{file}: {_refused(error)}") from error
     if not isinstance(config, ConfigDict):
         raise ConfigError(f"{file}: get_config must return a ConfigDict, not {type(config).__name__}")
     return config.to_dict()
+
+
+def _refused(error: Exception) -> str:
+    """Why a config file failed; a key that it made up is answered like one of the command line."""
+    line = str(error).splitlines()[0] if str(error) else ""
+    if isinstance(error, TypeError | AttributeError | KeyError) and (made_up := _MADE_UP.search(line)):
+        return _unknown(made_up[1], made_up[1], typing.get_type_hints(Config), "")
+    return f"{type(error).__name__}: {line}"
 
 
 def _build(kind: Any, values: Mapping[str, Any], path: str) -> Any:
@@ -210,7 +221,9 @@ def _override(values: dict[str, Any], dotted: str, value: Any) -> None:
         elif typing.get_origin(hint) is Mapping:
             hint = _element(hint)
             if dataclasses.is_dataclass(hint) and name not in here:
-                raise ConfigError(_unknown(dotted, name, here, prefix))
+                if prefix != _NEW_NAMES:
+                    raise ConfigError(_unknown(dotted, name, here, prefix))
+                here[name] = as_plain(TasksetConfig())
         else:
             raise ConfigError(f"{dotted}: {prefix[:-1]} is a single value and has no key {name!r}")
         if depth == len(names) - 1:
@@ -281,6 +294,8 @@ def _name(hint: Any) -> str:
 
 
 def _unknown(dotted: str, name: str, known: Mapping[str, Any], prefix: str) -> str:
+    if name in ANCESTORS:
+        return f"{dotted}: unknown key; {ANCESTORS[name].advice()}"
     everywhere = [path for path, _, _ in key_help()]
     near = [path for path in everywhere if path.rpartition(".")[2] == name][:1]
     near = near or [prefix + n for n in difflib.get_close_matches(name, list(known), 1)]

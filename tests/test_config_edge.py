@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from rljax.config import TasksetConfig
+from rljax.config_ancestors import ANCESTORS
 from rljax.config_checks import ConfigError
-from rljax.config_edge import load_config, parse_arguments
+from rljax.config_edge import key_help, load_config, parse_arguments
 
 SIMPLE = """
 from rljax.config import Config, TasksConfig, TasksetConfig
@@ -82,6 +85,62 @@ def test_an_override_that_cannot_be_meant_is_one_line(override: str, line: str, 
         load_config(path, overrides)
     assert str(refused.value).startswith(line)
     assert "\n" not in str(refused.value)
+
+
+def test_an_explorer_is_given_a_taskset_on_the_command_line(simple: str) -> None:
+    own = {"explorer.tasksets.own.source": "reverse_digits", "explorer.tasksets.own.args.digits": "3"}
+    config = load_config(simple, own)
+    assert config.explored == ("explorer.tasksets", {"own": TasksetConfig(source="reverse_digits", args={"digits": 3})})
+    assert load_config(simple).explored == ("tasks.train", config.tasks.train)
+    with pytest.raises(ConfigError, match=r"^explorer.tasksets.own.source: missing$"):
+        load_config(simple, {"explorer.tasksets.own.limit": "3"})
+
+
+@pytest.mark.parametrize(
+    ("override", "advice"),
+    [
+        ("repeat_times=8", "repeat_times: unknown key; Trinity-RFT has it; write group_size"),
+        ("sync_offset=1", "write async_generation_ratio (how many batches the explorers are ahead)"),
+        ("sidecar.engine_num=4", "sidecar.engine_num: unknown key; Trinity-RFT has it; write sidecar.num_engines"),
+        (
+            "explorer.runner_per_model=16",
+            "write sidecar.max_concurrency (attempts, not tasks, under way on each engine",
+        ),
+        ("actor_infer.generating_args.temperature=1", "ROLL has it; write sidecar"),
+        ("tasks.train.digits.response_key=a", "write tasks.train.NAME.answer_key"),
+        ("use_dynamic_bsz=true", "leave it out: rows are always packed"),
+    ],
+)
+def test_an_ancestors_key_is_refused_with_what_to_write(override: str, advice: str, simple: str) -> None:
+    path, overrides = parse_arguments([f"--config={simple}", f"--config.{override}"])
+    with pytest.raises(ConfigError) as refused:
+        load_config(path, overrides)
+    assert advice in str(refused.value)
+
+
+def test_ancestors_are_answered_with_keys_that_exist_and_never_hide_one() -> None:
+    paths = [path for path, _, _ in key_help()]
+    for name, ancestor in ANCESTORS.items():
+        assert ancestor.here or ancestor.remark, name
+        assert name not in paths
+        for key in ancestor.here:
+            assert any(path == key or path.startswith(f"{key}.") for path in paths), (name, key)
+
+
+@pytest.mark.parametrize(
+    ("line", "advice"),
+    [
+        ("to_config_dict(Config(repeat_times=8))", "repeat_times: unknown key; Trinity-RFT has it; write group_size"),
+        ("to_config_dict(Config(max_step=8))", "max_step: unknown key; did you mean max_steps?"),
+        ("config.actor_train = 1", "actor_train: unknown key; ROLL has it; write learner"),
+        ("config['sync_offset'] = 1", "sync_offset: unknown key; Trinity-RFT has it; write async_generation_ratio"),
+    ],
+)
+def test_a_key_that_a_config_file_makes_up_is_answered_too(line: str, advice: str, tmp_path: Path) -> None:
+    file = tmp_path / "made_up.py"
+    file.write_text(SIMPLE.replace("    return to_config_dict(", "    config = to_config_dict(") + f"    {line}\n")
+    with pytest.raises(ConfigError, match=re.escape(f"{file}: {advice}")):
+        load_config(str(file))
 
 
 def test_the_argument_of_a_config_file_and_its_faults(simple: str, tmp_path: Path) -> None:

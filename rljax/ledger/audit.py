@@ -10,7 +10,7 @@ import json
 from collections import Counter
 from typing import Any
 
-from sqlalchemy import func, select
+from sqlalchemy import ColumnElement, func, select
 
 from rljax.ledger import schema
 from rljax.ledger.claims import states_of
@@ -43,6 +43,8 @@ def audit(tx: Transaction) -> dict[str, Any]:
         "max_staleness": max(tokens, default=0),
         "staleness_bound": tx.spec.staleness_bound,
         "staleness_histogram": {str(age): tokens[age] for age in sorted(tokens)},
+        "tasksets": _tasksets(tx),
+        "explorers": _states_by(tx, g.explorer),
         "versions": _versions(tx),
         "lineages": [dict(row._mapping) for row in tx.execute(select(schema.lineages).order_by(schema.lineages.c.id))],
         "retired": tx.execute(select(func.coalesce(func.sum(g.retired), 0))).scalar_one(),
@@ -68,6 +70,22 @@ def _surviving_batches(tx: Transaction) -> dict[int, list[tuple[int, dict[str, i
 def _by_reason(tx: Transaction, state: str) -> dict[str, int]:
     query = select(g.reason, func.count().label("n")).where(g.state == state).group_by(g.reason).order_by(g.reason)
     return {row.reason: row.n for row in tx.execute(query)}
+
+
+def _states_by(tx: Transaction, column: ColumnElement[str]) -> dict[str, dict[str, int]]:
+    """Number of groups by state, for each value of a column; a group counts for the explorer of its newest claim."""
+    found: dict[str, dict[str, int]] = {}
+    query = select(column.label("name"), g.state, func.count().label("n")).group_by(column, g.state)
+    for row in tx.execute(query.order_by(column, g.state)):
+        found.setdefault(row.name, {})[row.state] = row.n
+    return found
+
+
+def _tasksets(tx: Transaction) -> dict[str, dict[str, int]]:
+    """Every taskset that an explorer brought: tasks of an epoch, tasks ever claimed, and these by state."""
+    states, name = _states_by(tx, g.taskset), schema.tasksets.c.name
+    rows = tx.execute(select(schema.tasksets).order_by(name))
+    return {row.name: {"size": row.size, "issued": row.issued, **states.get(row.name, {})} for row in rows}
 
 
 def _versions(tx: Transaction) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from sqlalchemy import Row, bindparam, delete, func, insert, select, true, update
@@ -36,11 +36,12 @@ UNLEASED = ("claimed", "ready")
 
 @dataclass(frozen=True)
 class TasksetSize:
-    """A taskset as the ledger sees it: how many tasks an epoch has, and its share."""
+    """A taskset as the ledger sees it: how many tasks an epoch has, its share, and what tells it from others."""
 
     name: str
     size: int
     weight: float = 1.0
+    fingerprint: str = ""
 
 
 @dataclass(frozen=True)
@@ -73,19 +74,18 @@ def register_tasksets(tx: Transaction, tasksets: Sequence[TasksetSize], explorer
     """Makes tasksets known, or checks that they still are what the run began with; ``explorer`` is who serves them.
 
     Raises:
-        StaleWriterError: a taskset of this name has another size.
+        StaleWriterError: a taskset of this name has other tasks, so that it cannot be shared without repeats.
     """
     known = {row.name: row for row in tx.execute(select(schema.tasksets))}
     # A set that joins later gets its share from then on; it has nothing to catch up with.
     served = min((row.start + row.issued / row.weight for row in known.values()), default=0.0)
     for taskset in tasksets:
         if taskset.name not in known:
-            values = {"name": taskset.name, "size": taskset.size, "weight": taskset.weight, "issued": 0}
-            tx.execute(insert(schema.tasksets).values(**values, start=served))
-        elif known[taskset.name].size != taskset.size:
+            tx.execute(insert(schema.tasksets).values(**asdict(taskset), issued=0, start=served))
+        elif (differs := _differs(taskset, known[taskset.name])) is not None:
             raise StaleWriterError(
-                f"taskset {taskset.name}: {taskset.size} tasks, but this run began with "
-                f"{known[taskset.name].size}; restore the data, or choose another run_dir"
+                f"taskset {taskset.name}: {differs}; restore the data, give the set another name "
+                "(explorer.tasksets), or choose another run_dir"
             )
         elif known[taskset.name].weight != taskset.weight:
             row = known[taskset.name]
@@ -97,8 +97,17 @@ def register_tasksets(tx: Transaction, tasksets: Sequence[TasksetSize], explorer
         tx.execute(served_by.values(tasksets=json.dumps([taskset.name for taskset in tasksets])))
 
 
+def _differs(taskset: TasksetSize, known: Row) -> str | None:
+    if taskset.size != known.size:
+        return f"{taskset.size} tasks, but this run began with {known.size}"
+    if taskset.fingerprint != known.fingerprint:
+        return "other problems, or another order, than this run began with under that name"
+    return None
+
+
 def claim(db: Database, explorer: str, tasksets: Sequence[str], limit: int) -> Claimed:
-    """Claims up to ``limit`` tasks, reopened ones first, as far as the staleness credit allows.
+    """Claims up to ``limit`` tasks, reopened ones first, as far as the staleness credit allows. With a limit of 0 the
+    answer says what else there is to know.
 
     Whoever waits for credit asks again and again; while there is none, that keeps nobody from writing.
 
@@ -106,7 +115,11 @@ def claim(db: Database, explorer: str, tasksets: Sequence[str], limit: int) -> C
         RunFailedError: the run has failed.
     """
     room = db.read(lambda tx: _allowed(tx, explorer))
-    return room if isinstance(room, Claimed) else db.write(lambda tx: _claim(tx, explorer, tasksets, limit))
+    if isinstance(room, Claimed):
+        return room
+    if limit <= 0:
+        return Claimed((), "its engines, which have as much to do as they can run at once")
+    return db.write(lambda tx: _claim(tx, explorer, tasksets, limit))
 
 
 def _allowed(tx: Transaction, explorer: str) -> int | Claimed:

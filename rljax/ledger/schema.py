@@ -89,6 +89,7 @@ tasksets = Table(
     metadata,
     Column("name", String(200), primary_key=True),
     Column("size", BigInteger, nullable=False, comment="tasks in an epoch"),
+    Column("fingerprint", String(40), nullable=False, comment="rljax.tasks.task.Taskset.fingerprint"),
     Column("weight", Float, nullable=False),
     Column("issued", BigInteger, nullable=False, comment="tasks ever claimed: the cursor over all epochs"),
     Column("start", Float, nullable=False, comment="the set with the least start + issued / weight is next"),

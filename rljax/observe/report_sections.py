@@ -162,7 +162,7 @@ def _verdict(found: Sequence[Outlook], step: float | None) -> str:
 def audit(data: RunData) -> str:
     """What each claimed group became, and the faults on the way."""
     lead = '<p class="lead">Every claimed group, and what became of it. Counts are in groups.</p>'
-    return f'<h2>Audit</h2>{lead}<div class="two">{_balance(data)}{_faults(data)}</div>'
+    return f'<h2>Audit</h2>{lead}<div class="two">{_balance(data)}{_origins(data)}{_faults(data)}</div>'
 
 
 def _balance(data: RunData) -> str:
@@ -201,6 +201,22 @@ def _share(audit: Mapping[str, Any], name: str) -> str:
 
 def _listed(values: Mapping[str, Any], skip: str) -> str:
     return ", ".join(f"{name} {value}" for name, value in values.items() if name != skip)
+
+
+def _origins(data: RunData) -> str:
+    """Which tasksets and explorers the groups come from, where there are several."""
+    cards = ""
+    for title, section in (("Tasksets", "tasksets"), ("Explorers", "explorers")):
+        found = (data.audit or {}).get(section) or {}
+        if len(found) < 2:
+            continue
+        rows = "".join(
+            f"<tr><td>{escape(name)} <small>{escape(_listed(counts, skip='trained'))}</small></td>"
+            f'<td class="n">{escape(number(counts.get("trained", 0)))} trained</td></tr>'
+            for name, counts in found.items()
+        )
+        cards += f'<div class="card"><h3>{title}</h3><table>{rows}</table></div>'
+    return cards
 
 
 def _faults(data: RunData) -> str:

@@ -8,7 +8,9 @@ from rljax.ledger.leases import Leased
 
 
 def batch_metrics(batch: Leased) -> dict[str, float]:
-    """Rewards, lengths and staleness of a batch; staleness in steps, over trained tokens."""
+    """Rewards, lengths and staleness of a batch; staleness in steps, over trained tokens. ``train/<taskset>/…`` names
+    what its groups come from: an explorer may have brought sets that this process knows nothing of.
+    """
     members = [trajectory for group in batch.groups for trajectory in group.trajectories]
     rewards = np.array([m.reward for m in members], np.float64)
     lengths = np.array([m.loss_mask.sum() for m in members], np.float64)
@@ -29,6 +31,10 @@ def batch_metrics(batch: Leased) -> dict[str, float]:
         "tokens/all": float(sum(len(m.token_ids) for m in members)),
         "rollout/retries": float(sum(m.retries for m in members)),
     }
+    for taskset in sorted({group.task.taskset for group in batch.groups}):
+        mine = [group.rewards.mean() for group in batch.groups if group.task.taskset == taskset]
+        values[f"train/{taskset}/reward"] = float(np.mean(mine))
+        values[f"train/{taskset}/groups"] = float(len(mine))
     for part in sorted({part for m in members for part in m.reward_parts}):
         values[f"reward/{part}"] = float(np.mean([m.reward_parts.get(part, 0.0) for m in members]))
     return values

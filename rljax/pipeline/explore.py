@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable
 
 from rljax.algorithms.registry import filters
@@ -25,14 +26,19 @@ from sidecar.hosting import EngineHouse
 
 log = logging.getLogger(__name__)
 
+QUEUED = 1.25
+"""Attempts under way for each that the engines can run at once: some are being scored, and some wait at the engines so
+that none of these waits for a claim. What an explorer does not claim is there for those that join.
+"""
+
 
 def make_rewards(config: Config) -> RewardRunner:
     """What scores responses, in training and in validation."""
     names = set()
-    for role, tasksets in (("train", config.tasks.train), ("validation", config.tasks.validation)):
-        for taskset, section in tasksets.items():
-            for name in section.rewards:
-                resolve_reward(name, f"tasks.{role}.{taskset}.rewards")
+    for section, tasksets in (config.explored, ("tasks.validation", config.tasks.validation)):
+        for taskset, asked in tasksets.items():
+            for name in asked.rewards:
+                resolve_reward(name, f"{section}.{taskset}.rewards")
                 names.add(name)
     return RewardRunner(names, timeout=config.rollout.reward_timeout, workers=config.rollout.reward_workers)
 
@@ -66,7 +72,8 @@ def make_explorer(
     name = config.explorer.name
     _warn_of_truncation(config.sidecar.generating_args)
     seed, bad = config.seed, config.tasks.on_bad_row
-    tasksets = load_tasksets(config.tasks.train, seed, bad, role="train")
+    section, explored = config.explored
+    tasksets = load_tasksets(explored, seed, bad, role="train", section=section)
     held_out = load_tasksets(config.tasks.validation, seed, bad, role="validation")
     pool = make_pool(config, run, model, trace, lambda kind, message: processes.note(db, name, kind, message), house)
     deadlines = PausableDeadlines()
@@ -77,6 +84,7 @@ def make_explorer(
         pool,
         deadlines,
         group_size=config.group_size,
+        capacity=math.ceil(QUEUED * config.sidecar.num_engines * config.sidecar.max_concurrency),
         max_retries=config.rollout.max_retries,
         trajectory_timeout=config.rollout.trajectory_timeout,
         filters=[(f, filters.get(f)) for f in config.algorithm.filters],

@@ -104,7 +104,7 @@ class Explorer:
             EngineError: no engine can be kept alive.
         """
         self._token = processes.register(self._db, self._name, "explorer")
-        sizes = [TasksetSize(n, len(t), self._weights.get(n, 1.0)) for n, t in self._tasksets.items()]
+        sizes = [TasksetSize(n, len(t), self._weights.get(n, 1.0), t.fingerprint) for n, t in self._tasksets.items()]
         try:
             claims.register_tasksets(self._db, sizes, self._name)
         except StaleWriterError:
@@ -143,7 +143,7 @@ class Explorer:
             else:
                 await self._hold()
             # What is claimed while its version is missing would spend its time waiting for it.
-            limit = 0 if missing else CLAIM_LIMIT
+            limit = 0 if missing else min(CLAIM_LIMIT, self._runner.room)
             granted = claims.claim(self._db, self._name, list(self._tasksets), limit)
             if granted.over:
                 return
@@ -237,6 +237,8 @@ class Explorer:
         """Validates what is due, and leaves generation held: another explorer may still be validating. Returns what is
         waited for if weights to validate are gone, otherwise nothing.
         """
+        if not self._plan.tasksets:
+            return ""  # one that has nothing held out would measure nothing, and nobody would measure it again
         while (pinned := validations.claim_validation(self._db, self._name)) is not None:
             self.waiting_for = f"the validation of version {pinned.version}"
             begin = self._db.clock()

@@ -7,6 +7,7 @@ of its own; when its retries are used up the group is dropped with the reason, a
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Sequence
 
 from rljax.algorithms.registry import Filter
@@ -42,13 +43,14 @@ class GroupRunner:
         deadlines: PausableDeadlines,
         *,
         group_size: int,
+        capacity: int,
         max_retries: int,
         trajectory_timeout: float,
         filters: Sequence[tuple[str, Filter]],
         fail_on_bad_row: bool,
         trace: Trace | NullTrace,
     ) -> None:
-        """``name`` is the explorer's, ``trajectory_timeout`` in seconds."""
+        """``name`` is the explorer's, ``capacity`` the members to have under way, ``trajectory_timeout`` in seconds."""
         self._db = db
         self._name = name
         self._workflow = workflow
@@ -60,6 +62,13 @@ class GroupRunner:
         self._filters = filters
         self._fail_on_bad_row = fail_on_bad_row
         self._trace = trace
+        self._capacity = capacity
+        self._under_way: set[tuple[int, int]] = set()
+
+    @property
+    def room(self) -> int:
+        """Groups to begin until ``capacity`` members are under way; the last one may go beyond."""
+        return max(0, math.ceil((self._capacity - len(self._under_way)) / self._group_size))
 
     async def settle(self, claim: Claim, task: Task) -> None:
         """Runs the group and stores, filters or drops it. A claim that has expired meanwhile is let go of.
@@ -115,8 +124,19 @@ class GroupRunner:
             log.warning("%s; not dropped as %s", error, reason)
 
     async def _run(self, claim: Claim, task: Task) -> Group:
-        members = await all_or_none(self._member(claim, task, m) for m in range(self._group_size))
-        return Group(claim.task, tuple(members))
+        mine = {(claim.number, member) for member in range(self._group_size)}
+        self._under_way |= mine
+        try:
+            return Group(claim.task, tuple(await all_or_none(self._ending(claim, task, m) for _, m in sorted(mine))))
+        finally:
+            self._under_way -= mine
+
+    async def _ending(self, claim: Claim, task: Task, member: int) -> Trajectory:
+        trajectory = await self._member(claim, task, member)
+        self._under_way.discard((claim.number, member))
+        if len(self._under_way) == self._capacity - 1:  # there was no room, and now there is
+            self._db.notifier.notify()
+        return trajectory
 
     async def _member(self, claim: Claim, task: Task, member: int) -> Trajectory:
         reason = ""

@@ -32,6 +32,8 @@ from sidecar.versions import is_address
 
 CALL_TIMEOUT = 600.0
 """Seconds that an engine has for what it is asked besides generating, unless the pool is told otherwise."""
+UNNOTICED = 8
+"""One request more in so many is a load that nobody notices: by that much a group may stay together."""
 
 
 class EnginePool:
@@ -120,7 +122,7 @@ class EnginePool:
                 await self._open.wait()
             async with self._loaded:
                 await self._loaded.wait_for(lambda: self.serving is not None and self.serving.lineage >= lineage)
-            seat = await self._free_seat()
+            seat = await self._free_seat(request.affinity)
             if not validation and not self._open.is_set():
                 continue
             part = await self._once(seat, self._rest(request, parts))
@@ -170,8 +172,13 @@ class EnginePool:
             total["slots"] += status.slots
         return {**total, "engines": float(len(self._seats))}
 
-    async def _free_seat(self) -> Seat:
-        """The seat with the fewest requests; waits while all are vacant."""
+    async def _free_seat(self, affinity: str) -> Seat:
+        """The seat with the fewest requests, or one where this affinity is at work, if that has hardly more; waits
+        while all are vacant.
+
+        Where the least loaded seat has n requests, one with up to n + n // `UNNOTICED` counts as hardly more: at low
+        load a group is spread, because an idle engine is worth more than a shared prefix; at high load it stays whole.
+        """
         while True:
             for seat in self._seats:
                 if seat.failure is not None:
@@ -179,7 +186,11 @@ class EnginePool:
             vacant = [seat.replacement for seat in self._seats if seat.replacement is not None]
             if len(vacant) < len(self._seats):
                 free = [seat for seat in self._seats if seat.replacement is None]
-                return min(free, key=lambda s: (len(s.requests), s.index))
+                least = min(free, key=_load)
+                at_work = [seat for seat in free if affinity and affinity in seat.affinities]
+                near = min(at_work, key=_load, default=least)
+                most = len(least.requests) + len(least.requests) // UNNOTICED
+                return near if len(near.requests) <= most else least
             await asyncio.wait(vacant, return_when=asyncio.FIRST_COMPLETED)
 
     async def _once(self, seat: Seat, request: GenerateRequest) -> Completion | None:
@@ -187,7 +198,7 @@ class EnginePool:
         engine = seat.engine
         try:
             async with asyncio.timeout(None) as recall:
-                seat.requests[request.id] = recall
+                seat.enter(request, recall)
                 return await engine.generate(request)
         except EngineError as error:
             seat.replace(engine, error)
@@ -203,7 +214,7 @@ class EnginePool:
             withdrawal.add_done_callback(self._withdrawals.discard)
             raise
         finally:
-            seat.requests.pop(request.id, None)
+            seat.leave(request)
 
     async def _withdraw(self, seat: Seat, request_id: str) -> None:
         with contextlib.suppress(EngineError):  # nobody waits here; the seat tells the next request
@@ -241,6 +252,10 @@ class EnginePool:
             # No fault of the engine's: the version may have been superseded, and deleted. Then the next one is being
             # loaded or soon will be, and `load` is who brings it, and who hears if that is refused as well.
             await seat.in_time(f"a version in place of {version}: {error}", self._loading.wait())
+
+
+def _load(seat: Seat) -> tuple[int, int]:
+    return len(seat.requests), seat.index
 
 
 def _join(parts: list[Completion]) -> Completion:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from rljax.ledger.versions import Announced
-from sidecar.protocol import Engine, EngineError, EngineStatus
+from sidecar.protocol import Engine, EngineError, EngineStatus, GenerateRequest
 
 T = TypeVar("T")
 
@@ -29,6 +30,7 @@ class Seat:
     Attributes:
         engine: who has the seat; dead while ``replacement`` is there.
         requests: what it generates, with what calls each request back.
+        affinities: how many of these have which affinity key.
         serves: the version that `EnginePool.load` gave this very engine; None for a successor.
         replacement: finds the successor; None unless the seat is vacant.
         failure: why it stays vacant for good.
@@ -48,6 +50,7 @@ class Seat:
         """``prepare(seat, successor)`` makes a successor ready to serve; for the rest see `EnginePool`."""
         self.index = index
         self.requests: dict[str, asyncio.Timeout] = {}
+        self.affinities: Counter[str] = Counter()
         self.serves: Announced | None = None
         self.replacement: asyncio.Task[None] | None = None
         self.failure: EngineError | None = None
@@ -67,6 +70,18 @@ class Seat:
             EngineError: it did not start in time.
         """
         self.engine = await self.in_time("it to start", self._factory(self.index))
+
+    def enter(self, request: GenerateRequest, recall: asyncio.Timeout) -> None:
+        """Counts a request in that the engine is given; ``recall`` calls it back."""
+        self.requests[request.id] = recall
+        self.affinities[request.affinity] += 1
+
+    def leave(self, request: GenerateRequest) -> None:
+        """Counts it out; an affinity is forgotten with its last request."""
+        del self.requests[request.id]
+        self.affinities[request.affinity] -= 1
+        if not self.affinities[request.affinity]:
+            del self.affinities[request.affinity]
 
     async def close(self) -> None:
         """Ends the engine, and the search for its successor. Whoever still asks gets an EngineError."""

@@ -68,6 +68,13 @@ class Taskset(Protocol):
         """Rows that were skipped while loading."""
         ...
 
+    @property
+    def fingerprint(self) -> str:
+        """Tells sets apart that have other problems, or the same in another order; the same in every process. How a
+        problem is put and scored is no part of it.
+        """
+        ...
+
     def __len__(self) -> int:
         """Tasks in one epoch."""
         ...

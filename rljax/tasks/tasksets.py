@@ -14,14 +14,17 @@ from rljax.tasks.jsonl import JsonlRows
 from rljax.tasks.permutation import Permutation
 from rljax.tasks.procedural import GENERATORS, SIDES, procedural_rows
 from rljax.tasks.rewards.registry import reward_terms
-from rljax.tasks.rows import Columns, Rows, nearest
+from rljax.tasks.rows import Columns, Problem, Rows, nearest
 from rljax.tasks.seeds import environment_seed, stable_hash
 from rljax.tasks.table import hub_rows, parquet_rows
-from rljax.tasks.task import RewardTerm, Task, Taskset
+from rljax.tasks.task import BadRow, RewardTerm, Task, Taskset
 from rljax.tasks.templates import chat_messages
 from rljax.trajectory import TaskId
 
 Role = Literal["train", "validation"]
+
+SAMPLED = 16
+"""Tasks that a fingerprint looks at."""
 
 _LOG = logging.getLogger(__name__)
 _FILES = (".jsonl", ".parquet")
@@ -30,21 +33,23 @@ _GYM = "reasoning_gym:"
 
 
 def load_tasksets(
-    configs: Mapping[str, TasksetConfig], seed: int, on_bad_row: str, *, role: Role
+    configs: Mapping[str, TasksetConfig], seed: int, on_bad_row: str, *, role: Role, section: str | None = None
 ) -> dict[str, Taskset]:
-    """Opens the tasksets of ``tasks.train`` or ``tasks.validation`` and checks all that can be checked at the start.
+    """Opens tasksets and checks all that can be checked at the start.
 
     Args:
         configs: tasksets by name.
         seed: the run's seed.
         on_bad_row: ``fail`` or ``skip``.
-        role: which of the two; validation is never shuffled, and its seeds are its own.
+        role: what they are for; validation is never shuffled, and its seeds are its own.
+        section: the key that holds them, for messages; None: ``tasks.train`` or ``tasks.validation``.
 
     Raises:
         ConfigError: a source, column, argument or reward that does not exist, or a taskset without a usable row.
         BadRow: a bad row, with ``on_bad_row="fail"``.
     """
-    return {name: _load(name, config, seed, on_bad_row, role) for name, config in configs.items()}
+    section = section or f"tasks.{role}"
+    return {name: _load(name, config, seed, on_bad_row, role, f"{section}.{name}") for name, config in configs.items()}
 
 
 class RowTaskset:
@@ -79,6 +84,24 @@ class RowTaskset:
         """Rows that were skipped while loading."""
         return self._rows.bad_rows
 
+    @property
+    def fingerprint(self) -> str:
+        """See `Taskset.fingerprint`: of `SAMPLED` places at equal distances."""
+        size = self._size
+        places = {i * (size - 1) // (SAMPLED - 1) for i in range(SAMPLED)}
+        return f"{stable_hash(size, *(part for place in sorted(places) for part in self._content(place))):016x}"
+
+    def _content(self, index: int) -> tuple[str, str]:
+        try:
+            problem = self._problem(0, index)
+        except BadRow:  # whoever claims it is told; here it is a problem like others
+            return "", ""
+        return problem.prompt, problem.answer
+
+    def _problem(self, epoch: int, index: int) -> Problem:
+        place = self._order(epoch)[index] if self._shuffle else index
+        return self._rows.problem(self._config.offset + place)
+
     def __len__(self) -> int:
         return self._size
 
@@ -86,8 +109,7 @@ class RowTaskset:
         """See `Taskset.task`. With shuffling off the epoch changes the seed alone."""
         if not 0 <= index < self._size:
             raise IndexError(f"taskset {self.name}: task {index} of {self._size}")
-        place = self._order(epoch)[index] if self._shuffle else index
-        problem, config = self._rows.problem(self._config.offset + place), self._config
+        problem, config = self._problem(epoch, index), self._config
         return Task(
             id=TaskId(self.name, epoch, index),
             messages=chat_messages(config.template, config.system_prompt, problem.prompt, config.examples),
@@ -101,8 +123,7 @@ class RowTaskset:
         return Permutation(self._size, stable_hash(self._seed, self._stream, epoch, "order"))
 
 
-def _load(name: str, config: TasksetConfig, seed: int, on_bad_row: str, role: Role) -> Taskset:
-    key = f"tasks.{role}.{name}"
+def _load(name: str, config: TasksetConfig, seed: int, on_bad_row: str, role: Role, key: str) -> Taskset:
     terms = reward_terms(config.rewards, config.reward_weights, f"{key}.rewards")
     if not config.source.startswith(_GYM) and any(term.name == "reasoning_gym" for term in terms):
         raise ConfigError(f"{key}.rewards: 'reasoning_gym' scores sources of reasoning_gym:NAME only")

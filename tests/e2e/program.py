@@ -50,7 +50,7 @@ def run(
 class Started:
     """A process of the program under way, and all that it has printed."""
 
-    def __init__(self, run_dir: Path, cache: Path, *overrides: str) -> None:
+    def __init__(self, run_dir: Path, cache: Path, *overrides: str, failpoint: str = "") -> None:
         run_dir.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile("w", dir=run_dir.parent, suffix=".log", delete=False) as log:
             self._log = Path(log.name)
@@ -59,7 +59,7 @@ class Started:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 text=True,
-                env=environment(cache, PYTHONUNBUFFERED="1"),
+                env=environment(cache, PYTHONUNBUFFERED="1", **({"RLJAX_FAILPOINT": failpoint} if failpoint else {})),
                 cwd=ROOT,
             )
 

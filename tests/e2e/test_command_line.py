@@ -82,27 +82,6 @@ def test_run_leaves_everything_behind_and_a_second_one_says_so(tmp_path: Path, c
     assert scores[0] == pytest.approx(rows[0]["val/digits/score"])
 
 
-def test_explorer_first_then_trainer(tmp_path: Path, cache: Path) -> None:
-    """An explorer alone fills its credit and waits; its groups are trained once; the trainer waits for the next."""
-    run_dir, ahead = tmp_path / "run", ("async_generation_ratio=1.0", "observe.progress=lines")
-    explorer = Started(run_dir, cache, *ahead, "mode=explore")
-    explorer.until(lambda: "credit: 8 of 8 groups" in explorer.printed, "the credit to be full")
-    assert explorer.end(signal.SIGTERM) == 0, explorer.printed
-    assert query(run_dir, "SELECT state, count(*) FROM groups GROUP BY state") == [("ready", 8)]
-
-    trainer = Started(run_dir, cache, *ahead, "mode=train")
-    trainer.until(lambda: "no explorer" in trainer.printed, "the trainer to name what it waits for")
-    assert query(run_dir, "SELECT trained FROM run") == [(2,)]
-    second = Started(run_dir, cache, *ahead, "mode=explore")
-    assert trainer.end() == 0, trainer.printed
-    assert second.end() == 0, second.printed
-    report = audit_of(run_dir)
-    assert report["balanced"], report["problems"]
-    assert report["trained"] == 24
-    assert report["trained_twice"] == 0
-    assert query(run_dir, "SELECT count(*) FROM groups WHERE id <= 8 AND state = 'trained'") == [(8,)]
-
-
 def test_sigterm_saves_and_the_same_command_resumes(tmp_path: Path, cache: Path) -> None:
     run_dir, long = tmp_path / "run", ("max_steps=400", "save_steps=1000", "eval_steps=none")
     first = Started(run_dir, cache, *long)

@@ -57,6 +57,21 @@ def test_a_taskset_that_changed_its_size_is_refused(place: Backend) -> None:
         claims.register_tasksets(bench.db, [TasksetSize("a", 11)])
 
 
+def test_explorers_share_a_name_only_where_they_mean_the_same_tasks(place: Backend) -> None:
+    bench = Bench(place, make_spec())
+    claims.register_tasksets(bench.db, [TasksetSize("own", 10, 1.0, "mine")])
+    claims.register_tasksets(bench.db, [TasksetSize("own", 10, 2.0, "mine")])
+    with pytest.raises(StaleWriterError, match=r"taskset own: other problems, .* give the set another name"):
+        claims.register_tasksets(bench.db, [TasksetSize("own", 10, 1.0, "yours")])
+
+
+def test_a_claim_of_nothing_still_says_what_there_is_to_know(place: Backend) -> None:
+    bench = Bench(place, make_spec(alpha=0, b=2))
+    assert "as much to do as they can run" in claims.claim(bench.db, "e", ["a"], 0).reason
+    assert len(bench.claim()) == 2
+    assert "credit: 2 of 2" in claims.claim(bench.db, "e", ["a"], 0).reason
+
+
 def test_why_nothing_is_granted_is_said(place: Backend) -> None:
     bench = Bench(place, make_spec(alpha=0, b=2, max_steps=1), learner=False)
     reason = lambda: claims.claim(bench.db, "e", ["a"], 10).reason  # noqa: E731

@@ -104,6 +104,15 @@ def checked(path: Path | None) -> str:
     return page
 
 
+def test_tasksets_and_explorers_are_named_where_there_are_several(tmp_path: Path) -> None:
+    several = {"tasksets": {"digits": {"size": 90, "issued": 12, "trained": 9, "open": 3}, "<own>": {"size": 5}}}
+    page = checked(write_report(tmp_path, {}, AUDIT | several | {"explorers": {"explorer": {"trained": 9}}}))
+    assert "<h3>Tasksets</h3>" in page
+    assert "size 90, issued 12, open 3" in page
+    assert "&lt;own&gt;" in page
+    assert "<h3>Explorers</h3>" not in page
+
+
 def test_a_whole_run_in_under_three_seconds(tmp_path: Path) -> None:
     log = MetricsLog(tmp_path)
     for step in range(1, 501):

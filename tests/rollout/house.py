@@ -45,6 +45,7 @@ class Numbers:
 
     def __init__(self, name: str = "numbers", size: int = 1000, bad: frozenset[int] = frozenset()) -> None:
         self.name, self._size, self._bad = name, size, bad
+        self.fingerprint = f"{name} to {size}"
 
     def __len__(self) -> int:
         return self._size
@@ -67,7 +68,7 @@ class Plain:
         sampling = SamplingParams(max_new_tokens=4, seed=attempt.seed(task, 0))
         prompt = np.array([task.id.index], np.int32)
         name = f"{task.id}/{attempt.member}/{attempt.retry}/{attempt.validation}"
-        request = GenerateRequest(name, prompt, sampling, min_version=attempt.min_version)
+        request = GenerateRequest(name, prompt, sampling, min_version=attempt.min_version, affinity=str(task.id))
         completion = await pool.generate(request, attempt.lineage, validation=attempt.validation)
         return assemble(prompt, completion, attempt, sampling, float(attempt.member), {})
 
@@ -89,6 +90,7 @@ def build(
     name: str = "explorer",
     db: Database | None = None,
     held: Numbers | None = None,
+    validates: bool = True,
     call_timeout: float = 30.0,
     spec: RunSpec = SPEC,
     latency: Callable[[GenerateRequest], float] = lambda _: 1.0,
@@ -99,6 +101,7 @@ def build(
     timeout: float = 50.0,
     filters: list[Any] | None = None,
     wait_timeout: float = 1e5,
+    capacity: int = 10**6,
 ) -> House:
     db = db or Database(SqliteFile(tmp_path / "ledger.db"), spec, clock=loop.time)
     engines = engines or [ModelledEngine(latency)]
@@ -118,6 +121,7 @@ def build(
         pool,
         deadlines,
         group_size=spec.group_size,
+        capacity=capacity,
         max_retries=2,
         trajectory_timeout=timeout,
         filters=filters or [],
@@ -125,7 +129,7 @@ def build(
         trace=NullTrace(),
     )
     tasksets = tasksets or {"numbers": Numbers()}
-    plan = ValidationPlan(workflow, {"held": held or Numbers("held", 8)}, None, 1e4)
+    plan = ValidationPlan(workflow, {"held": held or Numbers("held", 8)} if validates else {}, None, 1e4)
     weights = dict.fromkeys(tasksets, 1.0)
     explorer = Explorer(
         db,

@@ -70,6 +70,26 @@ def test_the_environments_seed_is_that_of_the_task_id() -> None:
     assert task.seed == environment_seed(9, task.id)
 
 
+def test_a_fingerprint_tells_other_problems_and_another_order_apart(file: Path, tmp_path: Path) -> None:
+    config = TasksetConfig(source=str(file))
+    moved = tmp_path / "elsewhere.jsonl"
+    moved.write_text(file.read_text())
+    same = [config, dataclasses.replace(config, source=str(moved)), dataclasses.replace(config, template="Q: {prompt}")]
+    assert len({load(c).fingerprint for c in same}) == 1
+    rows = file.read_text().splitlines()
+    moved.write_text("\n".join(reversed(rows)) + "\n")
+    other = [
+        dataclasses.replace(config, source=str(moved)),
+        dataclasses.replace(config, shuffle=False),
+        dataclasses.replace(config, offset=1, limit=9),
+        dataclasses.replace(config, limit=9),
+        reverse(),
+        dataclasses.replace(reverse(), args={"digits": 3}),
+    ]
+    prints = [load(c).fingerprint for c in [config, *other]] + [load(config, seed=1).fingerprint]
+    assert len(set(prints)) == len(prints)
+
+
 def test_a_file_without_shuffling(file: Path) -> None:
     taskset = load(TasksetConfig(source=str(file), shuffle=False, offset=2, limit=3, weight=2.5))
     assert (len(taskset), taskset.weight, taskset.bad_rows) == (3, 2.5, 0)

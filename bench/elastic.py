@@ -1,0 +1,120 @@
+"""Groups per second with 1, 2 and 4 explorers: what an explorer that joins a run brings.
+
+    python -m bench.elastic [--quick]
+
+What: real explorers, each in a process of its own with the real scheduler, engine pool and group runner, meet in one
+ledger (SQLite on disk) on this machine's own clock. Only the engines are modelled: each has 16 slots, and a request
+sleeps through its tokens instead of computing them (10 ms a token; lengths are lognormal, 100 tokens on average): so
+explorers do not take the cores from each other, as on machines of their own. The learner takes no time.
+α = 1, groups of 8, 16 groups a batch. The clock starts when all explorers have registered.
+
+Target: twice and four times the rate of one explorer, less what they wait for each other at the ledger: at least 0.9.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import math
+import multiprocessing
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+from bench.paired import print_machine, print_table
+from bench.scheduler import GROUP_SIZE, InstantEngine, learn, make_explorer
+from rljax.ledger import audit, processes
+from rljax.ledger.database import Database, RunSpec
+from rljax.ledger.sqlite import SqliteFile
+from rljax.pipeline.explore import QUEUED
+from sidecar.protocol import Completion, GenerateRequest
+
+EXPLORERS = (1, 2, 4)
+SLOTS = 16
+TOKEN_SECONDS = 0.01
+MEAN_TOKENS, SIGMA = 100, 0.5
+BATCH_GROUPS = 16
+
+
+class SleepingEngine(InstantEngine):
+    """Takes the time of a decoding engine, and nothing else."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._slots = asyncio.Semaphore(SLOTS)
+
+    async def generate(self, request: GenerateRequest) -> Completion:
+        drawn = np.random.default_rng(request.sampling.seed).lognormal(-(SIGMA**2) / 2, SIGMA)
+        async with self._slots:
+            await asyncio.sleep(TOKEN_SECONDS * MEAN_TOKENS * drawn)
+            return await super().generate(request)
+
+
+def run_spec(batches: int) -> RunSpec:
+    """A run of so many batches."""
+    return RunSpec(
+        seed=0,
+        group_size=GROUP_SIZE,
+        batch_groups=BATCH_GROUPS,
+        alpha=1.0,
+        staleness_bound=1,
+        sync_interval=1,
+        max_steps=batches,
+        total_epochs=None,
+        claim_timeout=60.0,
+    )
+
+
+def explore(directory: Path, name: str, spec: RunSpec) -> None:
+    """One explorer's process."""
+    db = Database(SqliteFile(directory / "ledger.db"), spec)
+    capacity = math.ceil(QUEUED * SLOTS)
+    asyncio.run(make_explorer(db, SleepingEngine(), directory, name=name, capacity=capacity).run())
+
+
+def measure(explorers: int, batches: int) -> tuple[int, float]:
+    """(groups, seconds) of a run."""
+    context = multiprocessing.get_context("spawn")
+    with tempfile.TemporaryDirectory(prefix="bench-elastic-") as directory:
+        spec = run_spec(batches)
+        db = Database(SqliteFile(Path(directory) / "ledger.db"), spec)
+        names = [f"explorer {i}" for i in range(explorers)]
+        started = [context.Process(target=explore, args=(Path(directory), name, spec)) for name in names]
+        for process in started:
+            process.start()
+        while len(processes.gauges(db, "explorer")) < explorers:
+            if not all(process.is_alive() for process in started):
+                raise RuntimeError("an explorer ended before it had begun")
+            db.notifier.wait(db.notifier.changes)
+        begin = time.perf_counter()
+        asyncio.run(learn(db))
+        seconds = time.perf_counter() - begin
+        for process in started:
+            process.join()
+        report = audit.audit(db)
+        db.close()
+    if not report["balanced"] or report["trained_twice"]:
+        raise RuntimeError(f"the ledger does not balance: {report['problems']}")
+    return report["trained"], seconds
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="a quarter of the batches")
+    options = parser.parse_args()
+    print_machine()
+    rows: list[list[object]] = []
+    alone = 0.0
+    for explorers in EXPLORERS:
+        groups, seconds = measure(explorers, 4 if options.quick else 16)
+        rate = groups / seconds
+        alone = alone or rate
+        rows.append([explorers, groups, seconds, rate, rate / alone, rate / alone / explorers])
+    columns = ("explorers", "groups", "seconds", "groups/s", "times one", "of the ideal")
+    print_table("explorers that join, engines of modelled time", columns, rows)
+
+
+if __name__ == "__main__":
+    main()

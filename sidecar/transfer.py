@@ -7,8 +7,7 @@ tensors take one of two carriers:
 
 - ``nccl``: from GPU to GPU, received by vLLM's own NCCL transfer engine (`Puller`). The learner is rank 0 of a
   communicator of its own for each engine, and joins by vLLM's torch-free rendezvous: a pre-shared ncclUniqueId, then
-  ``ncclCommInitRank`` and a one-element all-reduce on every rank, then packed broadcasts. No GPU has run this yet, and
-  no engine asks for it until one has.
+  ``ncclCommInitRank`` and a one-element all-reduce on every rank, then packed broadcasts. No GPU has run this yet.
 - ``tcp``: through the connection itself, into the memory of the engine's host (`read_transfer`): for every engine.
 
 Messages are JSON and tensors are bytes: nothing is pickled. The bytes are authenticated only at the start and not

@@ -171,6 +171,7 @@ def _vllm(config: Config, model: Model, gpu: bool, threads: int | None) -> tuple
         load_format=sidecar.load_format,
         block_size=sidecar.block_size,
         seed=config.seed if sidecar.seed is None else sidecar.seed,
+        nccl=gpu and config.sync_method == "nccl" and sidecar.engine == "vllm_async",
         engine_args=dict(sidecar.engine_args),
     )
     variables = environment(cpu_threads=threads, multiprocessing=sidecar.engine == "vllm_async")

@@ -6,14 +6,16 @@ It lives on an event loop in a thread, so that every method may be called from a
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import time
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 import numpy as np
 from vllm.engine.arg_utils import AsyncEngineArgs
+from vllm.platforms import current_platform
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 
@@ -30,6 +32,8 @@ from sidecar.protocol import (
     WeightUpdateError,
 )
 from sidecar.stepping.jobs import Job, end_of_text
+from sidecar.transfer import Puller
+from sidecar.versions import VersionError, VersionGoneError
 from sidecar.vllm.sampling import continuation, probe, sampled_logprobs, scores
 from sidecar.vllm.settings import VllmSettings
 from sidecar.vllm.tokenizer import LazyTokenizer
@@ -76,6 +80,7 @@ class ConcurrentVllm:
         self._may_start = asyncio.Condition()
         self._updating = asyncio.Lock()
         self._serial = 0
+        self._puller: Puller | None = None
         self._tokens, self._updates = 0, 0
         self._busy, self._busy_since = 0.0, 0.0
 
@@ -138,7 +143,7 @@ class ConcurrentVllm:
         self._loop.call_soon_threadsafe(self._loop.stop)
 
     async def _open(self) -> AsyncLLM:
-        return AsyncLLM.from_engine_args(AsyncEngineArgs(**self._settings.arguments()))
+        return AsyncLLM.from_engine_args(AsyncEngineArgs(**self._settings.arguments(on_cpu=current_platform.is_cpu())))
 
     async def _on_loop(self, work: Coroutine[Any, Any, T]) -> T:
         if self._closed:
@@ -238,13 +243,34 @@ class ConcurrentVllm:
 
     async def _update(self, update: WeightUpdate) -> None:
         async with self._updating:
-            await self._prepare(update)
+            pulls = self._settings.nccl and update.path.startswith("nccl://")
+            if not pulls:
+                await self._prepare(update)
             try:
-                await self._load(update)
+                async with self._standing_still(update.policy):
+                    await (self._pull(update) if pulls else self._engine.collective_rpc("load_prepared"))
+                    await self._engine.update_weight_version(str(update.version))
+                    self._version, self._lineage = update.version, update.lineage
+                    self._updates += 1
+            except WeightUpdateError:
+                raise
             except BaseException:
                 self._closed = True  # its weights may be of two versions: it must not sample any more
                 self._engine.shutdown()
                 raise
+
+    async def _pull(self, update: WeightUpdate) -> None:
+        """Takes the weights from the learner, GPU to GPU."""
+        if self._puller is None:
+            from sidecar.vllm.nccl import AsyncTransferEngine
+
+            receiver = AsyncTransferEngine(self._engine, asyncio.get_running_loop())
+            self._puller = Puller(receiver, workers=self._settings.tensor_parallel_size)
+        try:
+            await asyncio.to_thread(self._puller.load, update.path)
+        except VersionError as error:  # nothing was taken
+            gone = isinstance(error, VersionGoneError)
+            raise (WeightsGoneError if gone else WeightUpdateError)(self._kept(update, str(error))) from error
 
     async def _prepare(self, update: WeightUpdate) -> None:
         arguments = (update.path, update.version, update.lineage)
@@ -256,25 +282,33 @@ class ConcurrentVllm:
             await asyncio.sleep(LOOK_SECONDS)
         if wrong := next((result for result in results if result[0]), None):
             line, gone = wrong
-            raise (WeightsGoneError if gone else WeightUpdateError)(
-                f"{self.name} did not load version {update.version} of lineage {update.lineage} and keeps version "
-                f"{self._version}: {line}"
-            )
+            raise (WeightsGoneError if gone else WeightUpdateError)(self._kept(update, line))
 
-    async def _load(self, update: WeightUpdate) -> None:
-        policy, was_paused = update.policy, self._paused
+    def _kept(self, update: WeightUpdate, why: str) -> str:
+        return (
+            f"{self.name} did not load version {update.version} of lineage {update.lineage} and keeps version "
+            f"{self._version}: {why}"
+        )
+
+    @contextlib.asynccontextmanager
+    async def _standing_still(self, policy: UpdatePolicy) -> AsyncIterator[None]:
+        """While the body runs nothing is sampled; afterwards there is no KV of before."""
+        was_paused = self._paused
         if policy is UpdatePolicy.ABORT:
             await self._abort([running for running in self._requests.values() if running.name])
         self._paused = True  # nobody may start meanwhile
         mode = PauseMode.WAIT if policy is UpdatePolicy.DRAIN and not was_paused else PauseMode.KEEP
         await self._engine.pause_generation(mode=PAUSES[mode], clear_cache=True)
-        await self._engine.collective_rpc("load_prepared")
-        await self._engine.update_weight_version(str(update.version))
-        self._version, self._lineage = update.version, update.lineage
-        self._updates += 1
+        refused = None
+        try:
+            yield
+        except WeightUpdateError as error:  # after anything else there is nothing to resume
+            refused = error
         self._paused = was_paused
         if not was_paused:
             await self._resume()
+        if refused is not None:
+            raise refused
 
 
 def open_engine(*, name: str, settings: Mapping[str, Any]) -> ConcurrentVllm:

@@ -8,6 +8,8 @@ from typing import Any
 
 DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
 """Config name of a dtype to vLLM's."""
+LEAST_BATCHED_TOKENS = 4096
+"""Tokens that an engine on the CPU reads in one step, at least."""
 LOADER = "sidecar.vllm.weights.WeightLoader"
 """What vLLM mixes into its workers."""
 
@@ -29,6 +31,7 @@ class VllmSettings:
         load_format: of the weights that it starts with.
         block_size: tokens in a block of the KV cache; None for vLLM's choice.
         seed: of requests that bring none; all of ours do.
+        nccl: take the weights of ``nccl://`` addresses from GPU to GPU, by vLLM's own transfer engine.
         engine_args: further arguments of vLLM's ``EngineArgs``, by name.
     """
 
@@ -44,9 +47,10 @@ class VllmSettings:
     load_format: str = "dummy"
     block_size: int | None = None
     seed: int = 0
+    nccl: bool = False
     engine_args: Mapping[str, Any] = field(default_factory=dict)
 
-    def arguments(self) -> dict[str, Any]:
+    def arguments(self, *, on_cpu: bool) -> dict[str, Any]:
         """Arguments of ``EngineArgs``."""
         ours: dict[str, Any] = {
             "model": self.model,
@@ -67,6 +71,13 @@ class VllmSettings:
             "worker_extension_cls": LOADER,
             "disable_log_stats": True,
         }
+        if on_cpu:
+            # Where a prompt is cut, vLLM takes back the random number that was drawn for its first part, and a CPU's
+            # generator cannot: the engine would die of it ("CPU Generator does not use offset").
+            batched = max(LEAST_BATCHED_TOKENS, self.max_length + 1)
+            ours |= {"enable_chunked_prefill": False, "max_num_batched_tokens": batched}
+        if self.nccl:
+            ours["weight_transfer_config"] = {"backend": "nccl"}
         return {**ours, **self.engine_args}
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from vllm.engine.arg_utils import EngineArgs
+from vllm.platforms import current_platform
 from vllm.v1.engine.llm_engine import LLMEngine
 
 from sidecar.protocol import EngineError
@@ -149,5 +150,7 @@ def open_engine(*, name: str, settings: Mapping[str, Any]) -> SteppedVllm:
         raise EngineError(
             f"{name}: the stepped body runs in one process on one device; for more set sidecar.engine=vllm_async"
         )
-    arguments = how.arguments() | {"async_scheduling": False}  # a step ends with its tokens known
+    arguments = how.arguments(on_cpu=current_platform.is_cpu()) | {
+        "async_scheduling": False
+    }  # a step ends with its tokens known
     return SteppedVllm(LLMEngine.from_engine_args(EngineArgs(**arguments)), how, name)

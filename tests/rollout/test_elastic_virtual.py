@@ -11,6 +11,7 @@ import pytest
 
 from rljax.ledger import audit, claims, leases, validations, versions
 from rljax.ledger.database import Database
+from rljax.ledger.sqlite import SqliteFile
 from tests.rollout.house import SPEC, Numbers, build, learn
 from tests.virtual_clock import run_virtual
 
@@ -24,7 +25,7 @@ def seconds_of_a_run(directory: Path, explorers: int) -> float:
     directory.mkdir()
 
     async def main(loop: asyncio.AbstractEventLoop) -> float:
-        db = Database(directory / "ledger.db", MANY, clock=loop.time)
+        db = Database(SqliteFile(directory / "ledger.db"), MANY, clock=loop.time)
         slow = lambda request: 1.0 + request.sampling.seed % 7  # noqa: E731
         houses = [
             build(directory, loop, name=f"explorer {i}", db=db, spec=MANY, latency=slow, capacity=AT_ONCE)

@@ -265,9 +265,22 @@ def test_a_version_that_is_wrong_leaves_the_engine_on_its_own(lab: Lab, fault: s
     np.testing.assert_allclose(lab.run(run()), token_logprobs(lab.models[0], PROMPT), atol=1e-4)
 
 
+def test_more_prompts_than_one_step_reads_are_all_answered(lab: Lab) -> None:
+    """Seeded requests whose prompts are cut kill vLLM 0.32 on a CPU: 40 of 190 tokens do not fit into 4096."""
+    prompts = [np.random.default_rng(i).integers(0, VOCABULARY, 190).astype(np.int32) for i in range(40)]
+
+    async def run() -> list[Completion]:
+        await serve(lab, 0)
+        return list(await asyncio.gather(*(ask(lab, prompt=p, max_new_tokens=3, seed=1) for p in prompts)))
+
+    for prompt, done in zip(prompts, lab.run(run()), strict=True):
+        expected = token_logprobs(lab.models[0], np.concatenate([prompt, done.token_ids]))[-3:]
+        np.testing.assert_allclose(done.logprobs, expected, atol=1e-4)
+
+
 def test_more_requests_than_slots_all_end(lab: Lab) -> None:
     async def run() -> list[Completion]:
         await serve(lab, 0)
-        return list(await asyncio.gather(*(ask(lab, max_new_tokens=6, seed=seed) for seed in range(30))))
+        return list(await asyncio.gather(*(ask(lab, max_new_tokens=6, seed=seed) for seed in range(60))))
 
     assert all(len(done.token_ids) == 6 and done.token_ids.max() < VOCABULARY for done in lab.run(run()))

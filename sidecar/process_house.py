@@ -11,28 +11,21 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast
-
-import numpy as np
+from typing import Any
 
 from sidecar.hosting import EngineSpec
 from sidecar.protocol import (
-    Completion,
     EngineError,
-    EngineStatus,
-    GenerateRequest,
-    PauseMode,
-    WeightUpdate,
 )
+from sidecar.remote import RemoteEngine
 from sidecar.wire import receive, send
 
 END_SECONDS = 30.0
 """Seconds that a process has to end by itself after `close`."""
 
 
-class ProcessEngine:
+class ProcessEngine(RemoteEngine):
     """Speaks to an engine in a child process. Implements `sidecar.protocol.Engine`, on the event loop of its start."""
 
     def __init__(self, spec: EngineSpec, process: subprocess.Popen[bytes]) -> None:
@@ -55,34 +48,6 @@ class ProcessEngine:
         self._reading = asyncio.ensure_future(self._read(reader))
         send(self._writer, self._spec)
         await opened
-
-    async def generate(self, request: GenerateRequest) -> Completion:
-        """See `Engine.generate`."""
-        return cast(Completion, await self._call("generate", request))
-
-    async def abort(self, request_ids: Sequence[str]) -> None:
-        """See `Engine.abort`."""
-        await self._call("abort", tuple(request_ids))
-
-    async def score(self, token_ids: np.ndarray) -> np.ndarray:
-        """See `Engine.score`."""
-        return cast(np.ndarray, await self._call("score", token_ids))
-
-    async def update_weights(self, update: WeightUpdate) -> None:
-        """See `Engine.update_weights`."""
-        await self._call("update_weights", update)
-
-    async def pause(self, mode: PauseMode) -> None:
-        """See `Engine.pause`."""
-        await self._call("pause", mode)
-
-    async def resume(self) -> None:
-        """See `Engine.resume`."""
-        await self._call("resume")
-
-    async def status(self) -> EngineStatus:
-        """See `Engine.status`."""
-        return cast(EngineStatus, await self._call("status"))
 
     async def close(self) -> None:
         """See `Engine.close`. Ends the process, by force if it does not end by itself."""

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import ray
 from ray.exceptions import RayError
 from ray.util.placement_group import PlacementGroup
@@ -25,16 +24,13 @@ from sidecar.failpoints import failpoint
 from sidecar.hosting import EngineSpec
 from sidecar.problems import one_line
 from sidecar.protocol import (
-    Completion,
     Engine,
     EngineError,
-    EngineStatus,
-    GenerateRequest,
-    PauseMode,
     RequestError,
-    WeightUpdate,
+    WeightsGoneError,
     WeightUpdateError,
 )
+from sidecar.remote import RemoteEngine
 
 CALLS_AT_ONCE = 100_000
 """Calls that an actor takes at the same time: so many that no control call ever waits behind generation."""
@@ -46,7 +42,8 @@ LEFT_ALONE = {
 }
 """Has Ray leave those variables to us."""
 
-_ERRORS: Mapping[str, type[Exception]] = {e.__name__: e for e in (EngineError, RequestError, WeightUpdateError)}
+_KINDS: tuple[type[Exception], ...] = (EngineError, RequestError, WeightUpdateError, WeightsGoneError)
+_ERRORS = {kind.__name__: kind for kind in _KINDS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +138,7 @@ class EngineActor:
             return Failure.of(error, self._spec.name)
 
 
-class RayEngine:
+class RayEngine(RemoteEngine):
     """`sidecar.protocol.Engine` over the handle of an `EngineActor`."""
 
     def __init__(self, name: str, actor: Any) -> None:
@@ -164,37 +161,6 @@ class RayEngine:
         """
         pid: int = await self._answer(self._actor.pid.remote())
         return pid
-
-    async def generate(self, request: GenerateRequest) -> Completion:
-        """See `Engine.generate`. Cancelling it ends the request in the actor as well."""
-        done: Completion = await self._call("generate", request)
-        return done
-
-    async def abort(self, request_ids: Sequence[str]) -> None:
-        """See `Engine.abort`."""
-        await self._call("abort", list(request_ids))
-
-    async def score(self, token_ids: np.ndarray) -> np.ndarray:
-        """See `Engine.score`."""
-        scores: np.ndarray = await self._call("score", np.asarray(token_ids))
-        return scores
-
-    async def update_weights(self, update: WeightUpdate) -> None:
-        """See `Engine.update_weights`. The path is read on the actor's node."""
-        await self._call("update_weights", update)
-
-    async def pause(self, mode: PauseMode) -> None:
-        """See `Engine.pause`."""
-        await self._call("pause", mode)
-
-    async def resume(self) -> None:
-        """See `Engine.resume`."""
-        await self._call("resume")
-
-    async def status(self) -> EngineStatus:
-        """See `Engine.status`."""
-        status: EngineStatus = await self._call("status")
-        return status
 
     async def close(self) -> None:
         """See `Engine.close`. Its process ends too; closing twice, or a dead engine, is no error."""

@@ -29,7 +29,7 @@ CONNECT_SECONDS = 5.0
 """Seconds in which the head of a cluster must accept a connection; Ray itself would try for two minutes."""
 HTTP2_SETTINGS = b"\4"
 HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0" + HTTP2_SETTINGS + b"\0" * 5
-"""What a client begins with, and the type of the first frame of both sides (RFC 9113, 3.4), after three bytes of length.
+"""What a client begins with; three bytes of length and this type begin the first frame of both sides (RFC 9113, 3.4).
 """
 PASSED_ON = ("RLJAX_", "JAX_", "XLA_", "HF_", "TRANSFORMERS_", "VLLM_", "NCCL_")
 """Environment variables of this process that engines and explorers need too, by how they begin."""

@@ -15,5 +15,5 @@ class StaleHead(WeightLoader):
     """Leaves the packed copy of the tied head at what it was when the engine started."""
 
     def load_version(self, tensors: Mapping[str, np.ndarray]) -> None:
-        with mock.patch.object(sidecar.vllm.weights, "rebuild_head", lambda model: None):
+        with mock.patch.object(sidecar.vllm.weights, "rebuild_head"):
             super().load_version(tensors)

@@ -1,4 +1,4 @@
-"""The program with real vLLM engines on this machine's CPU: one to three starts of vLLM a test, tens of seconds each."""
+"""The program with real vLLM engines on this machine's CPU: each test starts one to three, for tens of seconds each."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 
 from sidecar.protocol import EngineError
@@ -32,10 +33,18 @@ _CURES = (
         "vLLM does not know this model; choose another model.path, or sidecar.engine=embedded",
     ),
     (
-        r"No available memory for the cache blocks|KV cache.*(larger|needed|memory)|memory.*(kv cache|KV cache)|"
-        r"is less than (desired|requested)|CUDA out of memory|[Oo]ut of memory|Cannot allocate memory",
-        "too little memory for weights and KV cache; lower sidecar.gpu_memory_utilization, sidecar.kv_cache_gib, "
-        "model.max_response_tokens or sidecar.max_concurrency",
+        r"No available memory for the cache blocks|cache is needed, which is larger",
+        "too little memory for the KV cache of one request; raise sidecar.kv_cache_gib (on a GPU "
+        "sidecar.gpu_memory_utilization), or lower model.max_response_tokens",
+    ),
+    (
+        r"is less than desired|devices?(\(s\))? (is|are|is/are) busy or unavailable",
+        "its device is taken; end the processes that hold it, choose other sidecar.devices, or lower "
+        "sidecar.gpu_memory_utilization",
+    ),
+    (
+        r"[Oo]ut of memory|Cannot allocate memory|can't allocate memory",
+        "too little memory; lower sidecar.kv_cache_gib, sidecar.gpu_memory_utilization or sidecar.max_concurrency",
     ),
     (
         r"[Aa]ddress already in use|EADDRINUSE|port.*in use",
@@ -44,16 +53,49 @@ _CURES = (
 )
 
 
-def one_line(name: str, error: BaseException) -> str:
-    """What failed, where, and what to do."""
+_ELSEWHERE = "See root cause above"
+_PREFIX = re.compile(r"^\(\w+[^)]*\) (?:[A-Z]+ [\d-]+ [\d:]+ \[[^\]]*\] )?")
+_RAISED = re.compile(r"^(?:\(EngineCore[^)]*\) .*\] )?((?:\w+\.)*\w*(?:Error|Exception): .*)$", re.MULTILINE)
+
+
+def one_line(name: str, error: BaseException, printed: str = "") -> str:
+    """What failed, where, and what to do; ``printed`` is what the engine has printed, where that is known.
+
+    The core of vLLM may run in a process of its own: then the error says no more than that, and why stands in print.
+    """
     if isinstance(error, EngineError):
-        return str(error)
+        return str(error) if str(error).startswith(name) else f"{name} did not start: {error}"
     chain = "\n".join(_causes(error))
-    for pattern, cure in _CURES:
-        found = re.search(f"[^\\n]*(?:{pattern})[^\\n]*", chain)
-        if found:
-            return f"{name} did not start: {cure} ({found[0].strip()[:300]})"
-    return f"{name} did not start: {chain.splitlines()[0][:400]}"
+    for text in (chain, printed):
+        for pattern, cure in _CURES:
+            found = re.search(f"[^\\n]*(?:{pattern})[^\\n]*", text)
+            if found:
+                return f"{name} did not start: {cure} ({_sentence(found[0])})"
+    raised = _RAISED.findall(printed) if _ELSEWHERE in chain else []
+    return f"{name} did not start: {_sentence(raised[-1] if raised else chain.splitlines()[0])}"
+
+
+def read_from(log: str, start: int) -> str:
+    """What stands in a log file after its first ``start`` bytes; nothing where there is no such file."""
+    try:
+        with open(log, "rb") as file:
+            file.seek(start)
+            return file.read().decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def size_of(log: str) -> int:
+    """Bytes in a log file; 0 where there is none."""
+    try:
+        return os.path.getsize(log)
+    except OSError:
+        return 0
+
+
+def _sentence(text: str) -> str:
+    """The first one, without what vLLM's log puts in front."""
+    return _PREFIX.sub("", text.strip()).partition(". ")[0][:300]
 
 
 def _causes(error: BaseException) -> list[str]:

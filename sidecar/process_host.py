@@ -17,7 +17,7 @@ from typing import Any
 
 from sidecar.failpoints import failpoint
 from sidecar.hosting import EngineSpec
-from sidecar.problems import one_line
+from sidecar.problems import one_line, read_from, size_of
 from sidecar.protocol import Engine, EngineError, RequestError, WeightUpdateError
 from sidecar.wire import receive, send
 
@@ -26,6 +26,7 @@ async def serve(sock: socket.socket) -> None:
     """Opens the engine that the first message describes, and answers calls until the other end is gone."""
     reader, writer = await asyncio.open_unix_connection(sock=sock)
     spec: EngineSpec = await receive(reader)
+    printed = size_of(spec.log)
     opening = asyncio.ensure_future(asyncio.to_thread(spec.open))
     first = asyncio.ensure_future(receive(reader))
     await asyncio.wait([opening, first], return_when=asyncio.FIRST_COMPLETED)
@@ -34,7 +35,7 @@ async def serve(sock: socket.socket) -> None:
     try:
         engine = opening.result()
     except Exception as error:
-        send(writer, (0, False, EngineError(one_line(spec.name, error))))
+        send(writer, (0, False, EngineError(one_line(spec.name, error, read_from(spec.log, printed)))))
         await writer.drain()
         return
     send(writer, (0, True, os.getpid()))

@@ -22,7 +22,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from sidecar.failpoints import failpoint
 from sidecar.hosting import EngineSpec
-from sidecar.problems import one_line
+from sidecar.problems import one_line, read_from, size_of
 from sidecar.protocol import (
     Engine,
     EngineError,
@@ -119,10 +119,12 @@ class EngineActor:
 
     async def open(self) -> Failure | None:
         """Makes the engine, off this actor's event loop."""
+        printed = size_of(self._spec.log)
         try:
             self._engine = await asyncio.to_thread(self._spec.open)
         except Exception as error:
-            return Failure(EngineError.__name__, one_line(self._spec.name, error))
+            why = one_line(self._spec.name, error, read_from(self._spec.log, printed))
+            return Failure(EngineError.__name__, why)
         return None
 
     async def pid(self) -> int:

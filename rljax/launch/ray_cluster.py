@@ -27,6 +27,10 @@ from sidecar.ray_house import VISIBLE_DEVICES, Berth, Placement
 
 CONNECT_SECONDS = 5.0
 """Seconds in which the head of a cluster must accept a connection; Ray itself would try for two minutes."""
+HTTP2_SETTINGS = b"\4"
+HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0" + HTTP2_SETTINGS + b"\0" * 5
+"""What a client begins with; three bytes of length and this type begin the first frame of both sides (RFC 9113, 3.4).
+"""
 PASSED_ON = ("RLJAX_", "JAX_", "XLA_", "HF_", "TRANSFORMERS_", "VLLM_", "NCCL_")
 """Environment variables of this process that engines and explorers need too, by how they begin."""
 
@@ -150,13 +154,29 @@ def cluster_address(address: str) -> str | None:
     if not colon or not port.isdigit() or not host or "/" in host:
         raise ConfigError(f"ray.address={where!r}: write HOST:PORT of the head node, auto or local")
     try:
-        socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS).close()
+        speaks_grpc = _speaks_grpc(host, int(port))
+        reason = "" if speaks_grpc else "something else listens there"
     except OSError as error:
+        reason = str(error)
+    if reason:
         raise ClusterError(
-            f"launcher=ray: no Ray cluster answers at {where} ({error}); start one with `ray start --head`, correct "
+            f"launcher=ray: no Ray cluster answers at {where} ({reason}); start one with `ray start --head`, correct "
             "ray.address or RAY_ADDRESS, or set ray.address=local"
-        ) from None
+        )
     return where
+
+
+def _speaks_grpc(host: str, port: int) -> bool:
+    """Whether a gRPC server answers, as the head of a cluster is. Raises OSError where nobody does.
+
+    Ray would try for minutes to get a word out of another program that has taken its port.
+    """
+    with socket.create_connection((host, port), timeout=CONNECT_SECONDS) as connection:
+        if os.environ.get("RAY_USE_TLS") == "1":
+            return True  # Ray's own handshake tells
+        connection.sendall(HTTP2_PREFACE)
+        with connection.makefile("rb") as answer:
+            return answer.read(4)[3:] == HTTP2_SETTINGS
 
 
 def runtime_env(config: Config) -> dict[str, Any]:

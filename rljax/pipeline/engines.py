@@ -15,7 +15,7 @@ from rljax.config import Config
 from rljax.config_checks import ConfigError, device_indices
 from rljax.models.architecture import Architecture
 from rljax.observe.trace import NullTrace, Trace
-from rljax.pipeline.placement import engine_devices
+from rljax.pipeline.placement import engine_devices, engine_gpus
 from rljax.pipeline.run_dir import RunDir
 from rljax.pipeline.setup import Model
 from rljax.rollout.pool import EnginePool
@@ -48,7 +48,8 @@ def make_pool(
         ConfigError: a device is not there, or is the learner's.
     """
     if config.sidecar.engine in VLLM_BODIES:
-        engine_spec(config, run, model, 0)  # what is wrong with it is said before anything is started
+        for index in range(config.sidecar.num_engines):
+            engine_spec(config, run, model, index)  # what is wrong with it is said before anything is started
     in_thread = config.sidecar.engine == "embedded" and config.launcher == "local"
     start = _in_thread(config, model, trace) if in_thread else _in_house(config, run, model, house)
     # A hung engine must be found and replaced before the trainer gives up waiting for it.
@@ -63,7 +64,11 @@ def make_pool(
 
 
 def engine_spec(config: Config, run: RunDir, model: Model, index: int) -> EngineSpec:
-    """Engine number ``index`` of this explorer, for a process of its own."""
+    """Engine number ``index`` of this explorer, for a process of its own.
+
+    Raises:
+        ConfigError: its devices are not there or taken, or cannot compute the model.
+    """
     sidecar, name = config.sidecar, f"engine {index}"
     gpu = on_gpu(config)
     cores = () if gpu else _cores(config)
@@ -71,6 +76,8 @@ def engine_spec(config: Config, run: RunDir, model: Model, index: int) -> Engine
     log = run.root.absolute() / "logs" / f"{config.explorer.name}-engine-{index}.log"
     build = _vllm if sidecar.engine in VLLM_BODIES else _embedded
     factory, arguments, environment = build(config, model, gpu, threads)
+    if gpu and config.launcher == "local":  # on Ray, the placement decides
+        environment |= {"CUDA_VISIBLE_DEVICES": ",".join(engine_gpus(config, index))}
     return EngineSpec(
         name=name,
         index=index,
@@ -171,6 +178,7 @@ def _vllm(config: Config, model: Model, gpu: bool, threads: int | None) -> tuple
         load_format=sidecar.load_format,
         block_size=sidecar.block_size,
         seed=config.seed if sidecar.seed is None else sidecar.seed,
+        accelerator=gpu,
         nccl=gpu and config.sync_method == "nccl" and sidecar.engine == "vllm_async",
         engine_args=dict(sidecar.engine_args),
     )

@@ -20,6 +20,7 @@ T = TypeVar("T")
 EngineFactory = Callable[[int], Awaitable[Engine]]
 """Starts engine number i."""
 
+STARTING = "it to start; where it needs longer, raise wait_timeout"
 MAX_RESTARTS = 3
 """Restarts of one engine, successful or not, without a version loaded in between, before the run gives up."""
 
@@ -69,7 +70,7 @@ class Seat:
         Raises:
             EngineError: it did not start in time.
         """
-        self.engine = await self.in_time("it to start", self._factory(self.index))
+        self.engine = await self.in_time(STARTING, self._factory(self.index))
 
     def enter(self, request: GenerateRequest, recall: asyncio.Timeout) -> None:
         """Counts a request in that the engine is given; ``recall`` calls it back."""
@@ -192,7 +193,7 @@ class Seat:
 
     async def _ready(self) -> Engine:
         """A new engine, made ready."""
-        engine = await self.in_time("it to start", self._factory(self.index))
+        engine = await self.in_time(STARTING, self._factory(self.index))
         try:
             await self._prepare(self, engine)
         except BaseException:

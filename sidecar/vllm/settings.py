@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from sidecar.protocol import EngineError
+
 DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
 """Config name of a dtype to vLLM's."""
 LEAST_BATCHED_TOKENS = 4096
@@ -31,6 +33,7 @@ class VllmSettings:
         load_format: of the weights that it starts with.
         block_size: tokens in a block of the KV cache; None for vLLM's choice.
         seed: of requests that bring none; all of ours do.
+        accelerator: it is to compute on GPUs or TPU chips, and not on the CPU.
         nccl: take the weights of ``nccl://`` addresses from GPU to GPU, by vLLM's own transfer engine.
         engine_args: further arguments of vLLM's ``EngineArgs``, by name.
     """
@@ -47,11 +50,21 @@ class VllmSettings:
     load_format: str = "dummy"
     block_size: int | None = None
     seed: int = 0
+    accelerator: bool = False
     nccl: bool = False
     engine_args: Mapping[str, Any] = field(default_factory=dict)
 
     def arguments(self, *, on_cpu: bool) -> dict[str, Any]:
-        """Arguments of ``EngineArgs``."""
+        """Arguments of ``EngineArgs``; ``on_cpu`` says what the vLLM that is installed here computes on.
+
+        Raises:
+            EngineError: that is not what the engine is to compute on.
+        """
+        if on_cpu and self.accelerator:
+            raise EngineError(
+                "this vLLM build computes on CPUs, and an accelerator is asked for; uninstall it and install the one "
+                'for the device: pip install "rljax[vllm]" (GPU) or "rljax[vllm-tpu]", or set sidecar.devices=cpu'
+            )
         ours: dict[str, Any] = {
             "model": self.model,
             "max_model_len": self.max_length + 1,  # scoring a sequence of that length samples one token more

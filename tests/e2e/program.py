@@ -14,6 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 ROOT = Path(__file__).parents[2]
 SMALLEST = ROOT / "tests" / "e2e" / "smallest.py"
 LIMIT = 300.0
@@ -105,3 +107,37 @@ def batches_of(run_dir: Path) -> list[tuple[Any, ...]]:
     """(step, position, taskset, epoch, index) of what was trained into the surviving weights."""
     columns = "step, position, taskset, epoch, task_index"
     return query(run_dir, f"SELECT {columns} FROM groups WHERE state = 'trained' ORDER BY step, position")
+
+
+def named(process: psutil.Process, name: str) -> psutil.Process | None:
+    """The living descendant of that title."""
+    for child in process.children(recursive=True):
+        try:
+            if name in " ".join(child.cmdline()):
+                return child
+        except psutil.NoSuchProcess:
+            continue
+    return None
+
+
+def steps_trained(run_dir: Path) -> int:
+    return len(query(run_dir, "SELECT DISTINCT step FROM groups WHERE state = 'trained'"))
+
+
+def assert_nothing_is_left(family: list[psutil.Process]) -> None:
+    _, alive = psutil.wait_procs(family, timeout=120)  # Ray's own agents take half a minute to miss their node
+    assert [(p.pid, p.cmdline()) for p in alive if p.is_running() and p.status() != psutil.STATUS_ZOMBIE] == []
+
+
+def assert_balanced(run_dir: Path, groups: int) -> None:
+    report = audit_of(run_dir)
+    assert report["balanced"], report["problems"]
+    assert (report["trained"], report["trained_twice"]) == (groups, 0)
+
+
+def complaint(printed: str) -> str:
+    """The one line that says why the program ended."""
+    lines = [line for line in printed.splitlines() if line.startswith("rljax:")]
+    assert len(lines) == 1, printed
+    assert "Traceback" not in printed
+    return lines[0]

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from program import audit_of, query, run
+from program import audit_of, complaint, query, run
 
 
 def rows_of(path: Path) -> Path:
@@ -15,14 +15,6 @@ def rows_of(path: Path) -> Path:
     rows[4] = '{"question": "04", "answer'
     path.write_text("\n".join(rows) + "\n")
     return path
-
-
-def complaint(stderr: str) -> str:
-    """The one line that says why the program ended."""
-    lines = [line for line in stderr.splitlines() if line.startswith("rljax:")]
-    assert len(lines) == 1, stderr
-    assert "Traceback" not in stderr
-    return lines[0]
 
 
 def test_a_corrupt_task_line_fails_at_the_start_or_is_skipped_and_counted(tmp_path: Path, cache: Path) -> None:

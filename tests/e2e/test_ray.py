@@ -8,37 +8,11 @@ from pathlib import Path
 
 import psutil
 import pytest
-from program import Started, audit_of, query, run
+from program import Started, assert_balanced, assert_nothing_is_left, audit_of, named, query, run, steps_trained
 
 RAY = ("launcher=ray", "ray.address=local")
 APART = "explorer.own_process=true"
 LONG = ("max_steps=400", "eval_steps=None", "save_steps=400")
-
-
-def named(process: psutil.Process, name: str) -> psutil.Process | None:
-    """The living descendant of that title."""
-    for child in process.children(recursive=True):
-        try:
-            if name in " ".join(child.cmdline()):
-                return child
-        except psutil.NoSuchProcess:
-            continue
-    return None
-
-
-def steps_trained(run_dir: Path) -> int:
-    return len(query(run_dir, "SELECT DISTINCT step FROM groups WHERE state = 'trained'"))
-
-
-def assert_nothing_is_left(family: list[psutil.Process]) -> None:
-    _, alive = psutil.wait_procs(family, timeout=120)  # Ray's own agents take half a minute to miss their node
-    assert [(p.pid, p.cmdline()) for p in alive if p.is_running() and p.status() != psutil.STATUS_ZOMBIE] == []
-
-
-def assert_balanced(run_dir: Path, groups: int) -> None:
-    report = audit_of(run_dir)
-    assert report["balanced"], report["problems"]
-    assert (report["trained"], report["trained_twice"]) == (groups, 0)
 
 
 def test_a_run_on_ray_survives_the_death_of_an_engine_and_leaves_nothing_behind(tmp_path: Path, cache: Path) -> None:

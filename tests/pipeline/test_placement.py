@@ -14,7 +14,7 @@ import pytest
 
 from rljax.config import Config, SidecarConfig, TasksConfig, TasksetConfig
 from rljax.config_checks import ConfigError
-from rljax.pipeline.placement import engine_devices
+from rljax.pipeline.placement import engine_devices, engine_gpus
 
 ROOT = Path(__file__).parents[2]
 ON_FOUR = """
@@ -70,3 +70,35 @@ def test_an_accelerator_is_not_shared_with_the_learner(monkeypatch: pytest.Monke
     monkeypatch.setattr(jax, "devices", lambda platform=None: only)
     with pytest.raises(ConfigError, match=r"sidecar\.devices='auto': the learner has gpu:0; .* of its own, or cpu"):
         engine_devices(config("auto"))
+
+
+def engines_on(devices: str, **sidecar: int) -> list[list[str]]:
+    asked = dataclasses.replace(config(devices).sidecar, engine="vllm_async", **sidecar)
+    whole = dataclasses.replace(config(devices), sidecar=asked)
+    return [engine_gpus(whole, index) for index in range(asked.num_engines)]
+
+
+def test_engines_in_child_processes_see_their_own_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,7")
+    assert engines_on("auto", num_engines=2) == [["4"], ["5"]]
+    assert engines_on("gpu:1-2", num_engines=2) == [["5"], ["6"]]
+    assert engines_on("gpu", num_engines=2, tensor_parallel_size=2) == [["4", "5"], ["6", "7"]]
+
+
+def test_gpus_that_are_not_there_or_the_learners_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    with pytest.raises(ConfigError, match=r"sidecar\.devices='gpu:0': this machine has 0 GPUs"):
+        engines_on("gpu:0")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5")
+    with pytest.raises(ConfigError, match=r"sidecar\.devices='gpu:1-2': this machine has 2 GPUs, counted from 0"):
+        engines_on("gpu:1-2")
+
+    class Gpu:
+        platform, id = "gpu", 0
+
+    monkeypatch.setattr(jax, "devices", lambda platform=None: [Gpu()])
+    assert engines_on("auto") == [["5"]]
+    with pytest.raises(ConfigError, match=r"the learner has \[0\]; an engine needs a GPU of its own"):
+        engines_on("gpu:0")
+    with pytest.raises(ConfigError, match=r"needs 2 GPUs, and the learner leaves 1 of 2"):
+        engines_on("auto", num_engines=2)

@@ -288,3 +288,26 @@ def test_an_engine_that_died_in_silence_is_found_by_its_gauges(tmp_path: Path) -
 def test_versions_are_compared_without_their_probe() -> None:
     one, two = (dataclasses.replace(V0, probe=np.zeros(3)) for _ in range(2))
     assert one == two != V1
+
+
+def test_a_first_engine_that_does_not_start_is_not_tried_again(tmp_path: Path) -> None:
+    tries: list[int] = []
+    faults: list[str] = []
+
+    async def hangs(index: int) -> ModelledEngine:
+        tries.append(index)
+        await asyncio.sleep(1000.0)
+        raise AssertionError
+
+    async def refuses(index: int) -> ModelledEngine:
+        tries.append(index)
+        raise EngineError("engine 0 did not start: there is no vLLM")
+
+    async def start(factory: Callable[[int], Coroutine[Any, Any, ModelledEngine]]) -> None:
+        await EnginePool(factory, 2, tmp_path, lambda *fault: faults.append(str(fault)), call_timeout=30.0).start()
+
+    with pytest.raises(EngineError, match=r"^engine 0 hangs: waited 30 s for it to start; .* raise wait_timeout$"):
+        run_virtual(lambda _: start(hangs))
+    with pytest.raises(EngineError, match=r"^engine 0 did not start: there is no vLLM$"):
+        run_virtual(lambda _: start(refuses))
+    assert (tries, faults) == ([0, 0], [])

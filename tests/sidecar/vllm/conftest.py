@@ -12,14 +12,17 @@ from typing import Any, TypeVar
 import pytest
 from transformers import PreTrainedModel
 
+from rljax.models.tokenizer import save_tiny_tokenizer
 from sidecar.hosting import EngineSpec
 from sidecar.process_house import ProcessEngine, ProcessHouse
 from sidecar.protocol import WeightUpdate
 from sidecar.vllm.settings import VllmSettings, environment
-from tests.sidecar.vllm.models import publish, random_model, tensors
+from tests.sidecar.vllm.models import VOCABULARY, publish, random_model, tensors
 
 BODIES = {"vllm": "sidecar.vllm.stepped:open_engine", "vllm_async": "sidecar.vllm.concurrent:open_engine"}
 MODEL = "qwen3-tied"
+CHARACTERS = "".join(map(chr, range(33, 33 + VOCABULARY - 7)))
+"""With seven special tokens in front, a text for each token of the vocabulary."""
 T = TypeVar("T")
 
 
@@ -71,6 +74,7 @@ def loop() -> Iterator[Loop]:
 def lab(request: pytest.FixtureRequest, loop: Loop, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     directory = tmp_path_factory.mktemp(request.param)
     models = [random_model(MODEL, seed) for seed in (0, 1)]
+    save_tiny_tokenizer(directory / "model", CHARACTERS)
     models[0].save_pretrained(directory / "model")
     updates = [publish(directory / "weights", version, tensors(model)) for version, model in enumerate(models)]
     house = ProcessHouse()

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from transformers import AutoTokenizer
 
 from sidecar.protocol import (
     Completion,
@@ -27,8 +28,12 @@ LONG = 150
 _serial = iter(range(10**6))
 
 
-def ask(lab: Lab, *, min_version: int = 0, prompt: np.ndarray = PROMPT, **how: Any) -> asyncio.Future[Completion]:
-    request = GenerateRequest(f"r{next(_serial)}", prompt, SamplingParams(**how), min_version=min_version)
+def ask(
+    lab: Lab, *, min_version: int = 0, prompt: np.ndarray = PROMPT, resumed_tokens: int = 0, **how: Any
+) -> asyncio.Future[Completion]:
+    request = GenerateRequest(
+        f"r{next(_serial)}", prompt, SamplingParams(**how), min_version=min_version, resumed_tokens=resumed_tokens
+    )
     return asyncio.ensure_future(lab.engine.generate(request))
 
 
@@ -211,6 +216,37 @@ def test_a_stop_token_ends_a_request_and_is_part_of_it(lab: Lab) -> None:
     end = free.token_ids.tolist().index(free.token_ids[9]) + 1
     assert stopped.token_ids.tolist() == free.token_ids[:end].tolist()
     assert stopped.finish_reason == "stop"
+
+
+def test_a_stop_string_ends_a_request_also_where_it_began_in_an_earlier_one(lab: Lab) -> None:
+    """The likeliest tokens, each of one text: where a stop string ends in them is where it ends in their texts."""
+    vocabulary = AutoTokenizer.from_pretrained(lab.directory / "model")
+    before = 6
+
+    async def greedy(**how: Any) -> Completion:
+        return await ask(lab, max_new_tokens=24, temperature=0.0, **how)
+
+    async def run() -> list[Completion]:
+        await serve(lab, 0)
+        free = await greedy()
+        texts = [vocabulary.decode([token]) for token in free.token_ids]
+        across = "".join(texts[before - 1 : before + 2])
+        resent = np.concatenate([PROMPT, free.token_ids[:before]]).astype(np.int32)
+        stops = ("never there", across)
+        resumed = greedy(prompt=resent, resumed_tokens=before, stop_strings=stops)
+        return [free, *await asyncio.gather(greedy(stop_strings=stops), resumed, greedy(stop_strings=stops[:1]))]
+
+    free, whole, resumed, unstopped = lab.run(run())
+    texts = [vocabulary.decode([token]) for token in free.token_ids]
+    stop = "".join(texts[before - 1 : before + 2])
+    first = next(end for end in range(25) if stop in "".join(texts[:end]))
+    assert first == before + 2, "the stop string must not stand in the response before"
+    assert whole.token_ids.tolist() == free.token_ids[:first].tolist()
+    assert resumed.token_ids.tolist() == free.token_ids[before:first].tolist()
+    np.testing.assert_allclose(resumed.logprobs, free.logprobs[before:first], atol=1e-4)
+    assert resumed.versions.tolist() == [0] * (first - before)
+    assert [c.finish_reason for c in (whole, resumed, unstopped)] == ["stop", "stop", "length"]
+    assert unstopped.token_ids.tolist() == free.token_ids.tolist()
 
 
 def test_a_cancelled_request_leaves_its_slot(lab: Lab) -> None:

@@ -1,0 +1,84 @@
+"""The program with real vLLM engines on this machine's CPU: each test starts one to three, for tens of seconds each."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+
+import psutil
+import pytest
+from program import Started, assert_balanced, assert_nothing_is_left, complaint, named, query, run, steps_trained
+from shells import explorer_first
+
+STEPPED = ("sidecar.engine=vllm", "wait_timeout=300")
+CONCURRENT = ("sidecar.engine=vllm_async", "wait_timeout=400")  # an engine has half of that to start
+
+
+def parity_of(run_dir: Path) -> list[tuple[float, float]]:
+    """The largest and the mean gap of every row that has one."""
+    rows = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    names = ("parity/max_abs_logprob_gap", "parity/mean_abs_logprob_gap")
+    return [(row[names[0]], row[names[1]]) for row in rows if names[0] in row]
+
+
+def test_on_ray_tokens_of_several_versions_stand_in_one_trajectory(tmp_path: Path, cache: Path) -> None:
+    """Generation takes longer than training, so that every version finds trajectories under way."""
+    run_dir, ray = tmp_path / "run", ("launcher=ray", "ray.address=local")
+    long = ("model.max_response_tokens=200", "sidecar.max_concurrency=4", "async_generation_ratio=2.0")
+    few = ("max_steps=4", "eval_steps=none", "observe.samples_per_step=16")
+    started = Started(run_dir, cache, *STEPPED, *ray, *long, *few)
+    program = psutil.Process(started.process.pid)
+    started.until(lambda: steps_trained(run_dir) >= 1, "a step")
+    family = program.children(recursive=True)
+    assert named(program, "ray::EngineActor") is not None
+    assert started.end() == 0, started.printed
+    assert_balanced(run_dir, 4 * 4)
+    assert_nothing_is_left(family)
+
+    lines = [json.loads(line) for file in (run_dir / "samples").iterdir() for line in file.read_text().splitlines()]
+    versions = [[span["version"] for span in row["spans"] if span["version"] >= 0] for row in lines if "spans" in row]
+    assert len(versions) == 4 * 16
+    assert all(spans == sorted(spans) for spans in versions)
+    assert sum(len(set(spans)) >= 2 for spans in versions) >= 4
+    assert all(mean <= largest < 1e-3 for largest, mean in parity_of(run_dir))
+
+
+def test_a_tied_head_that_is_not_rebuilt_stops_the_run(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The engine starts with the run's first weights, so that it is the first update that goes wrong."""
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    planted = "sidecar.engine_args.worker_extension_cls=stale_head.StaleHead"
+    done = run(tmp_path / "run", cache, *STEPPED, planted, "sidecar.load_format=auto", "eval_steps=none")
+    assert done.returncode == 1, done.stderr
+    assert "parity: learner at version 1 and engine at version 1 differ by" in complaint(done.stderr)
+    ((first,), (second,)) = query(tmp_path / "run", "SELECT gap FROM versions WHERE gap IS NOT NULL ORDER BY version")
+    assert first < 1e-3 < second
+
+
+def test_explorer_first_then_trainer(tmp_path: Path, cache: Path) -> None:
+    explorer_first(tmp_path / "run", cache, *STEPPED)
+
+
+def test_a_killed_driver_takes_the_concurrent_engine_along_and_the_run_resumes(tmp_path: Path, cache: Path) -> None:
+    run_dir = tmp_path / "run"
+    killed = Started(run_dir, cache, *CONCURRENT)
+    program = psutil.Process(killed.process.pid)
+    killed.until(lambda: steps_trained(run_dir) >= 3, "three steps")
+    family = program.children(recursive=True)
+    assert named(program, "EngineCore") is not None
+    assert killed.end(signal.SIGKILL) == -signal.SIGKILL
+    assert_nothing_is_left(family)
+
+    resumed = Started(run_dir, cache, *CONCURRENT)
+    program = psutil.Process(resumed.process.pid)
+    resumed.until(lambda: named(program, "EngineCore") is not None, "vLLM's core")
+    family = program.children(recursive=True)
+    assert resumed.end() == 0, resumed.printed
+    assert_nothing_is_left(family)
+    assert_balanced(run_dir, 6 * 4)
+    gaps = query(run_dir, "SELECT version, gap, mean_gap FROM versions WHERE NOT withdrawn ORDER BY version")
+    assert {version for version, _, _ in gaps} >= {3, 4, 5, 6}
+    assert all(mean <= gap < 1e-3 for _, gap, mean in gaps), "every version was measured"
+    assert all(mean <= largest < 1e-3 for largest, mean in parity_of(run_dir))

@@ -2,8 +2,8 @@
 
     python -m bench.async_speedup [--quick] [--rounds N] [--config.KEY=VALUE ...]
 
-What: the real program (``python -m rljax.main``) on this file's config: a random transformer of 1.9M parameters answers
-64 prompts a batch with up to 64 tokens, learning rate 1e-6, so that lengths stay as they are. The learner's process
+What: the real program (``python -m rljax.main``) on `bench/async_config.py`: a random transformer of 1.6M parameters
+answers 64 prompts a batch with up to 64 tokens; learning rate 1e-6, so that lengths stay. The learner's process
 (with explorer and scheduler) is pinned to the first core, the engine (``sidecar.engine=vllm``, one thread) to the
 second. Each round runs α = 0, α = 1 with the least S, and α = 1 with S one more; their order turns from round to round.
 
@@ -28,21 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ml_collections import ConfigDict
-
 from bench.paired import print_machine, print_table
-from rljax.config import (
-    Config,
-    LearnerConfig,
-    ModelConfig,
-    ObserveConfig,
-    OptimizerConfig,
-    SidecarConfig,
-    TasksConfig,
-    TasksetConfig,
-    TinyConfig,
-)
-from rljax.config_edge import to_config_dict
 from rljax.observe.metrics import read_metrics
 
 COMPILING = 4
@@ -54,33 +40,7 @@ RUNS = {
 }
 SYNCHRONOUS = "α = 0"
 RUN_SECONDS = 1800.0
-
-
-def get_config() -> ConfigDict:
-    """Generation and training of a batch take about as long, on one core each of the machine of RESULTS.md."""
-    config = Config(
-        rollout_batch_size=64,
-        group_size=8,
-        max_steps=24,
-        save_steps=10**6,
-        eval_steps=None,
-        model=ModelConfig(
-            path="tiny",
-            max_prompt_tokens=16,
-            max_response_tokens=64,
-            tiny=TinyConfig(hidden_size=192, intermediate_size=512, num_layers=4, num_heads=6, num_kv_heads=2),
-        ),
-        learner=LearnerConfig(
-            devices="cpu",
-            optimizer=OptimizerConfig(learning_rate=1e-6),
-            max_tokens_per_row=160,
-            rows_per_microbatch=8,
-        ),
-        sidecar=SidecarConfig(engine="vllm", devices="cpu:1", max_concurrency=64, cpu_threads=1),
-        tasks=TasksConfig(train={"sums": TasksetConfig(source="add_numbers", rewards=("digits",))}),
-        observe=ObserveConfig(progress="off", tensorboard=False, report=False, trace=False),
-    )
-    return to_config_dict(config)
+CONFIG = Path(__file__).with_name("async_config.py")
 
 
 @dataclass(frozen=True)
@@ -111,7 +71,7 @@ def run(directory: Path, overrides: Sequence[str]) -> Means:
     """
     told = [f"--config.{override}" for override in (f"run_dir={directory}", *overrides)]
     done = subprocess.run(
-        [sys.executable, "-m", "rljax.main", f"--config={__file__}", *told],
+        [sys.executable, "-m", "rljax.main", f"--config={CONFIG}", *told],
         capture_output=True,
         text=True,
         timeout=RUN_SECONDS,

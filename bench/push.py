@@ -25,7 +25,7 @@ import json
 import statistics
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -155,21 +155,19 @@ async def measure(config: Config, house: Any, architecture: Architecture, pushes
     return {name: {part: statistics.median(s[part] for s in all_) for part in PARTS} for name, all_ in found.items()}
 
 
-def show(rows: Sequence[Sequence[object]]) -> None:
-    columns = (
-        "model",
-        "channel",
-        "MB",
-        "map",
-        "write",
-        "read",
-        "check",
-        "load",
-        "together",
-        "pause",
-        "usual gap",
-        "s/GB",
-    )
+def show(found: Mapping[str, Mapping[str, Mapping[str, float]]], megabytes: Mapping[str, float]) -> None:
+    """A row for each model and channel; the last column is what each gigabyte more than the model before costs."""
+    rows: list[list[object]] = []
+    smaller = ""
+    for name, channels in found.items():
+        for channel, seconds in channels.items():
+            more = ""
+            if smaller:
+                longer = seconds["together"] - found[smaller][channel]["together"]
+                more = f"{1e3 * longer / (megabytes[name] - megabytes[smaller]):.2f}"
+            rows.append([name, channel, megabytes[name], *(seconds[part] for part in PARTS), more])
+        smaller = name
+    columns = ("model", "channel", "MB", *PARTS[:-2], "pause", "usual gap", "s per GB more")
     print_table(f"a push in bfloat16, seconds; {REQUESTS} requests in flight", columns, rows)
 
 
@@ -188,19 +186,15 @@ def main() -> None:
     }
     if options.quick:
         del models["494M"]
-    rows: list[list[object]] = []
+    found = {}
     with contextlib.ExitStack() as parts:
         root = parts.enter_context(tempfile.TemporaryDirectory(prefix="bench-push-"))
         house = parts.enter_context(contextlib.closing(HOUSES["ray"](config_of(Path(root)))))
         for name, architecture in models.items():
             config = config_of(Path(root) / name)
-            found = asyncio.run(measure(config, house, architecture, 2 if options.quick else options.pushes))
-            megabytes = 2e-6 * parameters(architecture)
-            for channel, seconds in found.items():
-                per_gigabyte = 1e3 * seconds["together"] / megabytes
-                rows.append([name, channel, megabytes, *(seconds[part] for part in PARTS), per_gigabyte])
+            found[name] = asyncio.run(measure(config, house, architecture, 2 if options.quick else options.pushes))
             jax.clear_caches()
-    show(rows)
+    show(found, {name: 2e-6 * parameters(architecture) for name, architecture in models.items()})
 
 
 def parameters(architecture: Architecture) -> int:

@@ -1,6 +1,6 @@
 """Seconds of a push of weights, from the learner's state to an engine that samples from it, and the pause it makes.
 
-    python -m bench.push [--quick] [--pushes N]
+    python -m bench.push [--quick] [--pushes N] [--models NAME ...]
 
 What: a learner in this process and a vLLM engine (the stepped body, one OpenMP thread) in an actor of a Ray cluster, as
 ``launcher=ray`` starts it, bfloat16, with 8 requests of 32 + 400 tokens in flight and the policy ``in_flight``. Models
@@ -48,6 +48,7 @@ from rljax.weights.publisher import Publisher, open_publisher
 from sidecar.protocol import Engine, GenerateRequest, SamplingParams, WeightUpdate
 
 CHANNELS = ("checkpoint", "memory")
+SIZES = ("tiny", "135M", "494M")
 PROMPT_TOKENS, NEW_TOKENS, REQUESTS = 32, 400, 8
 GAPS_AFTER = 3
 """Gaps between tokens after an update that still belong to it."""
@@ -175,6 +176,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="two pushes each, without the 494M model")
     parser.add_argument("--pushes", type=int, default=7)
+    parser.add_argument("--models", nargs="+", metavar="NAME", default=SIZES, choices=SIZES, help=", ".join(SIZES))
     options = parser.parse_args()
     print_machine()
     from rljax.launch.houses import HOUSES
@@ -184,8 +186,7 @@ def main() -> None:
         "135M": load_architecture(smollm2_directory()),
         "494M": QWEN_500M,
     }
-    if options.quick:
-        del models["494M"]
+    models = {name: models[name] for name in (SIZES[:-1] if options.quick else options.models)}
     found = {}
     with contextlib.ExitStack() as parts:
         root = parts.enter_context(tempfile.TemporaryDirectory(prefix="bench-push-"))

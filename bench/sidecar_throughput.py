@@ -185,7 +185,7 @@ def start_vllm() -> Answer:
         enforce_eager=True,
         load_format="auto",
     )
-    arguments = settings.arguments()
+    arguments = settings.arguments(on_cpu=True)
     del arguments["worker_extension_cls"], arguments["disable_log_stats"]
     llm = LLM(**arguments)
     tokens = [prompt(i // GROUP_SIZE, architecture.vocab_size).tolist() for i in range(SEQUENCES)]

@@ -52,12 +52,12 @@ class Side:
         Raises:
             RuntimeError: the program raised or died, or said nothing for `ANSWER_SECONDS`.
         """
-        self._pipe.send(request)
-        if not self._pipe.poll(ANSWER_SECONDS):
-            raise RuntimeError(f"{self.name}: no answer to {request} within {ANSWER_SECONDS:.0f} s")
         try:
+            self._pipe.send(request)
+            if not self._pipe.poll(ANSWER_SECONDS):
+                raise RuntimeError(f"{self.name}: no answer to {request} within {ANSWER_SECONDS:.0f} s")
             value, error = self._pipe.recv()
-        except EOFError:
+        except (EOFError, ConnectionError):
             raise RuntimeError(f"{self.name}: died over {request}; is there enough memory?") from None
         if error is not None:
             raise RuntimeError(f"{self.name}: {request}: {error}")

@@ -31,7 +31,7 @@ from rljax.rollout.deadlines import PausableDeadlines
 from rljax.rollout.explorer import Explorer, ValidationPlan
 from rljax.rollout.groups import GroupRunner
 from rljax.rollout.pool import EnginePool
-from rljax.rollout.workflow import Attempt, assemble
+from rljax.rollout.workflow import Attempt, Workflow, assemble
 from rljax.tasks.task import Task
 from rljax.trajectory import TaskId, Trajectory
 from sidecar.protocol import Completion, EngineStatus, GenerateRequest, PauseMode, SamplingParams, WeightUpdate
@@ -39,6 +39,8 @@ from sidecar.protocol import Completion, EngineStatus, GenerateRequest, PauseMod
 GROUP_SIZE = 8
 TOKENS = 32
 IN_FLIGHT = (64, 512, 4096)
+WAIT_SECONDS = 1800.0
+"""Longest that an explorer waits for whoever learns."""
 TURNS = 8
 """Turns of the event loop that an answer takes: the explorer claims 256 groups a turn, and all its credit is to be in
 flight."""
@@ -128,13 +130,18 @@ def run_spec(in_flight: int, trajectories: int) -> RunSpec:
 def make_explorer(
     db: Database, engine: InstantEngine, directory: Path, *, name: str = "explorer", capacity: int = IN_FLIGHT[-1]
 ) -> Explorer:
-    """The explorer as `rljax.pipeline.explore` puts it together, around an engine of ours."""
+    """An explorer around an engine of ours."""
 
     async def start(_: int) -> InstantEngine:
         return engine
 
-    workflow, deadlines, tasksets = NoReward(), PausableDeadlines(), {"numbers": Numbers()}
     pool = EnginePool(start, 1, directory, lambda kind, message: processes.note(db, name, kind, message))
+    return explorer_of(db, pool, NoReward(), name=name, capacity=capacity)
+
+
+def explorer_of(db: Database, pool: EnginePool, workflow: Workflow, *, name: str, capacity: int) -> Explorer:
+    """The explorer as `rljax.pipeline.explore` puts it together, for tasks without content."""
+    deadlines, tasksets = PausableDeadlines(), {"numbers": Numbers()}
     runner = GroupRunner(
         db,
         name,
@@ -160,7 +167,7 @@ def make_explorer(
         {"numbers": 1.0},
         plan,
         None,
-        wait_timeout=60.0,
+        wait_timeout=WAIT_SECONDS,
         trace=NullTrace(),
     )
 

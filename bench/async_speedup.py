@@ -1,0 +1,125 @@
+"""What generating ahead brings in wall time: α = 1 against α = 0, learner and sidecar on a core each.
+
+    python -m bench.async_speedup [--quick] [--rounds N] [--config.KEY=VALUE ...]
+
+What: the real program (``python -m rljax.main``) on `bench/async_config.py`: a random transformer of 1.6M parameters
+answers 64 prompts a batch with up to 64 tokens; learning rate 1e-6, so that lengths stay. The learner's process
+(with explorer and scheduler) is pinned to the first core, the engine (``sidecar.engine=vllm``, one thread) to the
+second. Each round runs α = 0, α = 1 with the least S, and α = 1 with S one more; their order turns from round to round.
+
+G and T are ``time/engine_busy`` and ``time/train`` of a step at α = 0, on average over the steps behind the first few,
+in which programs are compiled. bound = (G + T) / max(G, T) is how much faster α = 1 can be; speed-up is the seconds of
+a step at α = 0 over those at α = 1, "of the bound" the one over the other. The last column is less kind: max(G, T) over
+the seconds of a step, so that what both runs waste counts too.
+
+Target: 0.9 of the bound.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bench.paired import print_machine, print_table
+from rljax.observe.metrics import read_metrics
+
+COMPILING = 4
+"""Steps at the beginning that are not counted."""
+RUNS = {
+    "α = 0": ("async_generation_ratio=0.0",),
+    "α = 1, S = 1": ("async_generation_ratio=1.0",),
+    "α = 1, S = 2": ("async_generation_ratio=1.0", "max_staleness=2"),
+}
+SYNCHRONOUS = "α = 0"
+RUN_SECONDS = 1800.0
+CONFIG = Path(__file__).with_name("async_config.py")
+
+
+@dataclass(frozen=True)
+class Means:
+    """Of the steps of one run: seconds of a step, of training, and of generation."""
+
+    step: float
+    train: float
+    busy: float
+    tokens: float
+
+    @classmethod
+    def of(cls, rows: Sequence[dict[str, Any]]) -> Means:
+        """Of the rows of its metrics."""
+        counted = [row for row in rows if row["step"] > COMPILING]
+
+        def mean(name: str) -> float:
+            return statistics.fmean(row[name] for row in counted)
+
+        return cls(mean("time/step"), mean("time/train"), mean("time/engine_busy"), mean("tokens/trained"))
+
+
+def run(directory: Path, overrides: Sequence[str]) -> Means:
+    """One run of the program.
+
+    Raises:
+        RuntimeError: it failed.
+    """
+    told = [f"--config.{override}" for override in (f"run_dir={directory}", *overrides)]
+    done = subprocess.run(
+        [sys.executable, "-m", "rljax.main", f"--config={CONFIG}", *told],
+        capture_output=True,
+        text=True,
+        timeout=RUN_SECONDS,
+        check=False,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "JAX_PLATFORMS": "cpu"},
+        preexec_fn=lambda: os.sched_setaffinity(0, {0}),
+    )
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(told)}: {done.stderr.strip().splitlines()[-1:]}")
+    return Means.of(read_metrics(directory))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="one round of 10 steps")
+    parser.add_argument("--rounds", type=int, default=3)
+    options, given = parser.parse_known_args()
+    overrides = [argument.removeprefix("--config.") for argument in given]
+    if options.quick:
+        options.rounds, overrides = 1, ["max_steps=10", *overrides]
+    print_machine()
+    found: dict[str, list[Means]] = {name: [] for name in RUNS}
+    with tempfile.TemporaryDirectory(prefix="bench-async-") as root:
+        for number in range(options.rounds):
+            names = list(RUNS)[number % len(RUNS) :] + list(RUNS)[: number % len(RUNS)]
+            for name in names:
+                means = run(Path(root) / f"run-{number}-{list(RUNS).index(name)}", [*RUNS[name], *overrides])
+                found[name].append(means)
+                print(f"round {number}, {name}: {means}", flush=True)
+    show(found)
+
+
+def show(found: dict[str, list[Means]]) -> None:
+    """Medians over the rounds; ratios are taken within a round."""
+    rows: list[list[object]] = []
+    for name, all_ in found.items():
+        bounds, speeds, ideal = [], [], []
+        for zero, mine in zip(found[SYNCHRONOUS], all_, strict=True):
+            bounds.append((zero.busy + zero.train) / max(zero.busy, zero.train))
+            speeds.append(zero.step / mine.step)
+            ideal.append(max(zero.busy, zero.train) / mine.step)
+        medians = [statistics.median(getattr(m, field) for m in all_) for field in ("busy", "train", "step", "tokens")]
+        of_bound = [speed / bound for speed, bound in zip(speeds, bounds, strict=True)]
+        reached = f"{statistics.median(of_bound):.2f} ({min(of_bound):.2f}–{max(of_bound):.2f})"
+        rows.append([name, *medians, *map(statistics.median, (bounds, speeds)), reached, statistics.median(ideal)])
+    columns = ("run", "G", "T", "s/step", "tokens", "bound", "speed-up", "of the bound", "max(G, T) / step")
+    print_table("generating ahead, a core each; seconds of a step", columns, rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,208 @@
+"""Seconds of a push of weights, from the learner's state to an engine that samples from it, and the pause it makes.
+
+    python -m bench.push [--quick] [--pushes N] [--models NAME ...]
+
+What: a learner in this process and a vLLM engine (the stepped body, one OpenMP thread) in an actor of a Ray cluster, as
+``launcher=ray`` starts it, bfloat16, with 8 requests of 32 + 400 tokens in flight and the policy ``in_flight``. Models
+of random weights: the default tiny one, SmolLM2-135M's shape, and one of 494M (Qwen2.5-0.5B's shape). Medians; the
+channels take turns, the first push of each is not counted.
+
+map: `Learner.export`, inside jit. write: the publisher (checksums, and files or Ray's object store). read: the receiver
+(and its checksums), while the engine samples. check: names and shapes. load: the engine's thread takes the weights, and
+samples nothing meanwhile. together: from the beginning of the export until `update_weights` has returned.
+pause: the largest gap between two tokens of the running requests during the push. They keep no KV of older weights, so
+it is the load and one prefill of all that they have so far; "usual gap" is what lies between two tokens otherwise.
+
+Targets: 135M within 1 s together, the pause under 0.5 s.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from bench.paired import print_machine, print_table
+from rljax.config import Config, ModelConfig, RayConfig, SidecarConfig, TasksConfig, TasksetConfig
+from rljax.learner.learner import Learner
+from rljax.models.architecture import Architecture
+from rljax.models.hf_files import load_architecture
+from rljax.models.smollm2 import smollm2_directory
+from rljax.models.tiny import tiny_architecture
+from rljax.models.transformer import init_params
+from rljax.pipeline.engines import engine_spec
+from rljax.pipeline.run_dir import RunDir
+from rljax.pipeline.setup import Model
+from rljax.weights.publisher import Publisher, open_publisher
+from sidecar.protocol import Engine, GenerateRequest, SamplingParams, WeightUpdate
+
+CHANNELS = ("checkpoint", "memory")
+SIZES = ("tiny", "135M", "494M")
+PROMPT_TOKENS, NEW_TOKENS, REQUESTS = 32, 400, 8
+GAPS_AFTER = 3
+"""Gaps between tokens after an update that still belong to it."""
+LOOK_SECONDS = 0.05
+PARTS = ("map", "write", "read", "check", "load", "together", "largest_gap", "usual_gap")
+QWEN_500M = Architecture(
+    family="qwen2",
+    vocab_size=151_936,
+    hidden_size=896,
+    intermediate_size=4864,
+    num_layers=24,
+    num_heads=14,
+    num_kv_heads=2,
+    head_dim=64,
+    rope_theta=1e6,
+    tie_embeddings=True,
+    attention_bias=True,
+)
+
+
+@dataclass(frozen=True)
+class Pusher:
+    """Everything between a learner and an engine."""
+
+    learner: Learner
+    engine: Engine
+    publishers: Mapping[str, Publisher]
+    vocab_size: int
+
+    async def push(self, version: int, channel: str) -> dict[str, float]:
+        """One push with requests in flight; returns the seconds of its `PARTS`."""
+        running = [asyncio.ensure_future(self.engine.generate(self._request(version, i))) for i in range(REQUESTS)]
+        if version:
+            await self._gaps(GAPS_AFTER)
+        begin = time.perf_counter()
+        tensors = jax.block_until_ready(self.learner.export("bf16"))
+        mapped = time.perf_counter()
+        path = self.publishers[channel].publish(version, 1, tensors, model="random", dtype="bf16")
+        written = time.perf_counter()
+        await self.engine.update_weights(WeightUpdate(version, 1, path))
+        end = time.perf_counter()
+        seen = await self._gaps(GAPS_AFTER)
+        await self.engine.abort([f"{version}/{i}" for i in range(REQUESTS)])
+        await asyncio.gather(*running)
+        self.publishers[channel].delete(version, 1)
+        return {**seen, "map": mapped - begin, "write": written - mapped, "together": end - begin}
+
+    async def _gaps(self, count: int) -> dict[str, float]:
+        """What the engine's watch shows, once so many more gaps between tokens have ended."""
+        total: dict[str, float] = {}
+        while total.get("gaps", 0.0) < count:
+            await asyncio.sleep(LOOK_SECONDS)
+            for name, value in (await self.engine.status()).details.items():
+                known = total.get(name, 0.0)
+                total[name] = known + value if name == "gaps" else max(known, value)
+        return total
+
+    def _request(self, version: int, index: int) -> GenerateRequest:
+        tokens = np.random.default_rng(index).integers(0, self.vocab_size, PROMPT_TOKENS).astype(np.int32)
+        seed = 1000 * version + index
+        return GenerateRequest(f"{version}/{index}", tokens, SamplingParams(max_new_tokens=NEW_TOKENS, seed=seed))
+
+
+def config_of(run_dir: Path) -> Config:
+    """What learner and engine are made with; the model comes beside it."""
+    return Config(
+        run_dir=str(run_dir),
+        launcher="ray",
+        model=ModelConfig(dtype="bf16", max_prompt_tokens=PROMPT_TOKENS, max_response_tokens=NEW_TOKENS),
+        sidecar=SidecarConfig(engine="vllm", max_concurrency=REQUESTS, cpu_threads=1),
+        ray=RayConfig(address="local"),
+        tasks=TasksConfig(train={"unused": TasksetConfig(source="add_numbers")}),
+    )
+
+
+def random_learner(config: Config, architecture: Architecture) -> Learner:
+    """A learner that will not train: without Adam's moments, which a push does not touch."""
+    params = jax.jit(init_params, static_argnums=0)(architecture, 0)
+    learner = Learner(config, architecture, params)
+    learner.state = replace(learner.state, opt_state=None)
+    return learner
+
+
+async def measure(config: Config, house: Any, architecture: Architecture, pushes: int) -> dict[str, dict[str, float]]:
+    """Medians of the parts of a push, by channel."""
+    run = RunDir.create(config)
+    directory = run.root / "model"
+    directory.mkdir()
+    (directory / "config.json").write_text(json.dumps(architecture.to_hf() | {"dtype": "bfloat16"}))
+    spec = engine_spec(config, run, Model(directory, architecture, None, ()), 0)
+    engine = await house.start(replace(spec, factory="bench.watched_vllm:open_watched"))
+    publishers = {name: open_publisher(name, run.weights, on_ray=True, host="") for name in CHANNELS}
+    found: dict[str, list[dict[str, float]]] = {name: [] for name in CHANNELS}
+    try:
+        pusher = Pusher(random_learner(config, architecture), engine, publishers, architecture.vocab_size)
+        for turn in range(pushes + 1):
+            for number, channel in enumerate(CHANNELS):
+                seconds = await pusher.push(turn * len(CHANNELS) + number, channel)
+                if turn:
+                    found[channel].append(seconds)
+    finally:
+        await engine.close()
+        for publisher in publishers.values():
+            publisher.close()
+    return {name: {part: statistics.median(s[part] for s in all_) for part in PARTS} for name, all_ in found.items()}
+
+
+def show(found: Mapping[str, Mapping[str, Mapping[str, float]]], megabytes: Mapping[str, float]) -> None:
+    """A row for each model and channel; the last column is what each gigabyte more than the model before costs."""
+    rows: list[list[object]] = []
+    smaller = ""
+    for name, channels in found.items():
+        for channel, seconds in channels.items():
+            more = ""
+            if smaller:
+                longer = seconds["together"] - found[smaller][channel]["together"]
+                more = f"{1e3 * longer / (megabytes[name] - megabytes[smaller]):.2f}"
+            rows.append([name, channel, megabytes[name], *(seconds[part] for part in PARTS), more])
+        smaller = name
+    columns = ("model", "channel", "MB", *PARTS[:-2], "pause", "usual gap", "s per GB more")
+    print_table(f"a push in bfloat16, seconds; {REQUESTS} requests in flight", columns, rows)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="two pushes each, without the 494M model")
+    parser.add_argument("--pushes", type=int, default=7)
+    parser.add_argument("--models", nargs="+", metavar="NAME", default=SIZES, choices=SIZES, help=", ".join(SIZES))
+    options = parser.parse_args()
+    print_machine()
+    from rljax.launch.houses import HOUSES
+
+    models = {
+        "tiny": tiny_architecture(ModelConfig()),
+        "135M": load_architecture(smollm2_directory()),
+        "494M": QWEN_500M,
+    }
+    models = {name: models[name] for name in (SIZES[:-1] if options.quick else options.models)}
+    found = {}
+    with contextlib.ExitStack() as parts:
+        root = parts.enter_context(tempfile.TemporaryDirectory(prefix="bench-push-"))
+        house = parts.enter_context(contextlib.closing(HOUSES["ray"](config_of(Path(root)))))
+        for name, architecture in models.items():
+            config = config_of(Path(root) / name)
+            found[name] = asyncio.run(measure(config, house, architecture, 2 if options.quick else options.pushes))
+            jax.clear_caches()
+    show(found, {name: 2e-6 * parameters(architecture) for name, architecture in models.items()})
+
+
+def parameters(architecture: Architecture) -> int:
+    """How many a model has."""
+    shapes = jax.eval_shape(lambda: init_params(architecture, 0))
+    return sum(leaf.size for leaf in jax.tree.leaves(shapes))
+
+
+if __name__ == "__main__":
+    main()

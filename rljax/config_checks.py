@@ -202,6 +202,11 @@ def _check_engine(config: Config) -> None:
             "device; write sidecar.engine=vllm_async"
         )
     platform, named = device_indices(sidecar.devices)
+    if sidecar.tensor_parallel_size > 1 and platform == "cpu":
+        raise ConfigError(
+            f"sidecar.tensor_parallel_size={sidecar.tensor_parallel_size}: an engine on the CPU is one process; give it "
+            "more cores by sidecar.cpu_threads"
+        )
     needed = sidecar.num_engines * sidecar.tensor_parallel_size
     if sidecar.engine != "embedded" and platform == "gpu" and named is not None and len(named) < needed:
         raise ConfigError(
@@ -282,12 +287,15 @@ def _check_channel(config: Config) -> None:
     apart = ""
     if config.sidecar.engine == "vllm_async":
         apart = "the workers of sidecar.engine=vllm_async are processes of vLLM's own"
-    elif config.launcher == "local" and config.mode in ("train", "explore"):
-        apart = f"with mode={config.mode} and launcher=local learner and explorer are two processes"
+    elif config.mode in ("train", "explore"):
+        apart = f"with mode={config.mode} learner and explorer are processes that do not share a Ray job"
+    elif config.launcher == "local" and config.explorer.own_process:
+        apart = "with explorer.own_process=true and launcher=local learner and explorer are two processes"
     elif config.launcher == "local" and config.sidecar.engine != "embedded":
         apart = f"with launcher=local sidecar.engine={config.sidecar.engine} runs in a process of its own"
     if apart:
-        ways = "write sync_method=checkpoint or nccl" + ("" if "vLLM's own" in apart else ", or launcher=ray")
+        by_ray = config.mode == "both" and config.sidecar.engine != "vllm_async"
+        ways = "write sync_method=checkpoint or nccl" + (", or launcher=ray" if by_ray else "")
         raise ConfigError(f"sync_method=memory: {apart}, and no memory is shared; {ways}")
 
 

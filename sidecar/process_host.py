@@ -25,6 +25,16 @@ from sidecar.wire import receive, send
 async def serve(sock: socket.socket) -> None:
     """Opens the engine that the first message describes, and answers calls until the other end is gone."""
     reader, writer = await asyncio.open_unix_connection(sock=sock)
+    try:
+        await _serve(reader, writer)
+    finally:
+        # Now, and not when asyncio has waited for its threads: one may be opening an engine for minutes yet.
+        with contextlib.suppress(OSError):
+            await writer.drain()
+        end_with_workers()
+
+
+async def _serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     spec: EngineSpec = await receive(reader)
     printed = size_of(spec.log)
     opening = asyncio.ensure_future(asyncio.to_thread(spec.open))
@@ -71,13 +81,17 @@ async def _answer(engine: Engine, writer: asyncio.StreamWriter, number: int, met
     send(writer, (number, good, value))
 
 
+def end_with_workers() -> None:
+    """Ends this process and its group: threads in computations and vLLM's workers, nothing is left behind."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.killpg(os.getpgrp(), signal.SIGKILL)
+
+
 def main() -> None:
     """Serves the socket of the number that is the only argument."""
     sock = socket.socket(fileno=int(sys.argv[1]))
-    with contextlib.suppress(EOFError):
-        asyncio.run(serve(sock))
-    sys.stdout.flush()
-    os.killpg(os.getpgrp(), signal.SIGKILL)  # threads in computations, vLLM's workers: nothing is left behind
+    asyncio.run(serve(sock))
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import collections
 import contextlib
 import itertools
 import os
+import pickle
 import signal
 import socket
 import subprocess
@@ -81,7 +82,7 @@ class ProcessEngine(RemoteEngine):
             self._waiting.pop(number, None)
 
     async def _read(self, reader: asyncio.StreamReader) -> None:
-        with contextlib.suppress(EOFError):
+        with contextlib.suppress(EOFError, pickle.UnpicklingError, AttributeError, ImportError):
             while True:
                 number, good, value = await receive(reader)
                 answer = self._waiting.get(number)

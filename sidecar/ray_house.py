@@ -34,6 +34,8 @@ from sidecar.remote import RemoteEngine
 
 CALLS_AT_ONCE = 100_000
 """Calls that an actor takes at the same time: so many that no control call ever waits behind generation."""
+END_SECONDS = 30.0
+"""Seconds that an engine has to end by itself before its process is killed."""
 VISIBLE_DEVICES = {"GPU": "CUDA_VISIBLE_DEVICES", "TPU": "TPU_VISIBLE_CHIPS"}
 """The variable that shows a process its accelerators, by Ray's name of the resource."""
 LEFT_ALONE = {
@@ -116,6 +118,8 @@ class EngineActor:
             variable = VISIBLE_DEVICES[berth.accelerator]
             assigned = ray.get_runtime_context().get_accelerator_ids()[berth.accelerator]
             os.environ[variable] = ",".join(visible_devices(berth, assigned, os.environ.get(variable)))
+        elif not spec.accelerators:
+            os.environ.update(dict.fromkeys(VISIBLE_DEVICES.values(), ""))  # an engine on the CPU takes no one's
 
     async def open(self) -> Failure | None:
         """Makes the engine, off this actor's event loop."""
@@ -167,8 +171,9 @@ class RayEngine(RemoteEngine):
     async def close(self) -> None:
         """See `Engine.close`. Its process ends too; closing twice, or a dead engine, is no error."""
         try:
-            with contextlib.suppress(EngineError):
-                await self._call("close")
+            with contextlib.suppress(EngineError, TimeoutError):
+                async with asyncio.timeout(END_SECONDS):
+                    await self._call("close")
         finally:
             self.kill()
 

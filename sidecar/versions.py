@@ -250,7 +250,8 @@ def _check(path: str, name: str, array: np.ndarray, expected: TensorInfo) -> Non
 def gone(where: str) -> str:
     """What is said of a version that is not there."""
     return (
-        f"{where} is not there: never published, or withdrawn in the meantime; load a version that the ledger announces"
+        f"{where} is not there: never published, or withdrawn in the meantime, or on a disk that this host does not "
+        "share; load a version that the ledger announces"
     )
 
 

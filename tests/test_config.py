@@ -119,8 +119,8 @@ COMBINATIONS: list[tuple[Mapping[str, Any], str]] = [
     *(
         (
             {"sync_method": "memory", "mode": mode},
-            f"sync_method=memory: with mode={mode} and launcher=local learner and explorer are two processes, "
-            "and no memory is shared; write sync_method=checkpoint or nccl, or launcher=ray",
+            f"sync_method=memory: with mode={mode} learner and explorer are processes that do not share a Ray job, "
+            "and no memory is shared; write sync_method=checkpoint or nccl",
         )
         for mode in ("train", "explore")
     ),

@@ -284,6 +284,12 @@ def _grant(tx: Transaction, row: Row, explorer: str, tasks: Sequence[tuple[int |
     return tuple(claims)
 
 
+@reads
+def held_by(tx: Transaction, explorer: str) -> set[int]:
+    """Numbers of the claims that this explorer holds."""
+    return {row.claim for row in tx.execute(select(g.claim).where(g.state == "claimed", g.explorer == explorer))}
+
+
 def store(db: Database, claimed: Claim, group: Group) -> None:
     """Keeps a whole group and closes its claim.
 
@@ -293,8 +299,6 @@ def store(db: Database, claimed: Claim, group: Group) -> None:
         ValueError: a token is older than the claim allows.
     """
     counts = group.version_counts()
-    if counts and min(counts) < claimed.version:
-        raise ValueError(f"group {claimed.group_id}: a token of version {min(counts)}, claimed at {claimed.version}")
     payload = encode(group)
     if not db.write(lambda tx: _keep(tx, claimed, counts, payload)):
         raise StaleWriterError(f"group {claimed.group_id}: tokens of version {max(counts)}, which was withdrawn")
@@ -302,6 +306,8 @@ def store(db: Database, claimed: Claim, group: Group) -> None:
 
 def _keep(tx: Transaction, claimed: Claim, counts: Mapping[int, int], payload: bytes) -> bool:
     row = _held(tx, claimed)
+    if counts and min(counts) < claimed.version:
+        raise ValueError(f"group {claimed.group_id}: a token of version {min(counts)}, claimed at {claimed.version}")
     # Between a restart and its first announcement, the versions up to the checkpoint's are those that stand.
     standing = row.announced if row.announced >= 0 else row.trained
     newest = max(counts, default=None)

@@ -72,7 +72,7 @@ def engine_spec(config: Config, run: RunDir, model: Model, index: int) -> Engine
     sidecar, name = config.sidecar, f"engine {index}"
     gpu = on_gpu(config)
     cores = () if gpu else _cores(config)
-    threads = None if gpu else sidecar.cpu_threads or len(cores) or max(1, (os.cpu_count() or 2) - 1)
+    threads = None if gpu else sidecar.cpu_threads or max(1, _spare_cores(cores) // sidecar.num_engines)
     log = run.root.absolute() / "logs" / f"{config.explorer.name}-engine-{index}.log"
     build = _vllm if sidecar.engine in VLLM_BODIES else _embedded
     factory, arguments, environment = build(config, model, gpu, threads)
@@ -134,6 +134,10 @@ def _in_thread(config: Config, model: Model, trace: Trace | NullTrace) -> Engine
     return start
 
 
+def _spare_cores(cores: tuple[int, ...]) -> int:
+    return len(cores) or len(os.sched_getaffinity(0)) - 1
+
+
 def _cores(config: Config) -> tuple[int, ...]:
     platform, indices = device_indices(config.sidecar.devices)
     return tuple(sorted(indices)) if platform == "cpu" and indices is not None else ()
@@ -168,6 +172,7 @@ def _vllm(config: Config, model: Model, gpu: bool, threads: int | None) -> tuple
     settings = VllmSettings(
         model=str(model.directory.absolute()),
         max_length=config.context,
+        positions=model.architecture.max_position_embeddings,
         slots=sidecar.max_concurrency,
         dtype=config.engine_dtype,
         tensor_parallel_size=sidecar.tensor_parallel_size,

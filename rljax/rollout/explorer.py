@@ -8,6 +8,7 @@ slowest of anything. Time comes from the event loop alone.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -32,6 +33,8 @@ log = logging.getLogger(__name__)
 
 HEARTBEAT = 1.0
 """Seconds between heartbeats."""
+GAUGES_SECONDS = 5.0
+"""Seconds that the engines have to say how they are before a heartbeat goes out with what they said last."""
 LOOK_AGAIN = 1.0
 """Seconds between looks for weights that are gone."""
 CLAIM_LIMIT = 256
@@ -121,8 +124,10 @@ class Explorer:
             for task in ours:
                 task.cancel()
             await asyncio.gather(*ours, return_exceptions=True)
-            await self._pool.close()
-            processes.leave(self._db, self._name, self._token)
+            try:
+                processes.leave(self._db, self._name, self._token)  # first: engines may take their time to end
+            finally:
+                await self._pool.close()
 
     async def gauges(self) -> dict[str, Any]:
         """Engine metrics and groups in flight."""
@@ -198,6 +203,8 @@ class Explorer:
         serving = self._pool.serving
         if newest is None or (serving and (serving.version, serving.lineage) == (newest.version, newest.lineage)):
             return ""
+        if serving and serving.lineage != newest.lineage:
+            self._give_up_lost_claims()
         self.waiting_for = f"version {newest.version} to load"
         begin = self._db.clock()
         try:
@@ -215,6 +222,13 @@ class Explorer:
         self._trace.span("versions", f"load version {newest.version}", begin, end)
         await self._check_parity(newest)
         return ""
+
+    def _give_up_lost_claims(self) -> None:
+        """A learner that starts from a checkpoint reopens the claims whose weights it lost: nobody waits for these."""
+        held = claims.held_by(self._db, self._name)
+        for running, claim in self._groups.items():
+            if claim.number not in held:
+                running.cancel()
 
     async def _check_parity(self, newest: versions.Announced) -> None:
         if self._probe is None or newest.probe is None:
@@ -273,8 +287,11 @@ class Explorer:
         return ""
 
     async def _heartbeats(self) -> None:
+        gauges: dict[str, Any] = {}
         while True:
-            gauges = await self.gauges()
+            with contextlib.suppress(TimeoutError):  # an engine that does not say is no reason to be thought dead
+                async with asyncio.timeout(GAUGES_SECONDS):
+                    gauges = await self.gauges()
             version = -1 if self._pool.serving is None else self._pool.serving.version
             try:
                 processes.heartbeat(self._db, self._name, self._token, version, gauges)

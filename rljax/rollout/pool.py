@@ -17,6 +17,7 @@ import numpy as np
 
 from rljax.ledger.versions import Announced
 from rljax.rollout.seat import EngineFactory, Seat
+from rljax.rollout.together import all_or_none
 from rljax.tasks.seeds import stable_hash
 from sidecar.failpoints import failpoint
 from sidecar.protocol import (
@@ -74,10 +75,14 @@ class EnginePool:
         Raises:
             EngineError: one did not start in time.
         """
-        for index in range(self._count):
-            seat = Seat(index, self._factory, self._catch_up, self._on_fault, self._call_timeout)
-            await seat.start()
-            self._seats.append(seat)
+        seats = [
+            Seat(index, self._factory, self._catch_up, self._on_fault, self._call_timeout)
+            for index in range(self._count)
+        ]
+        try:
+            await all_or_none(seat.start() for seat in seats)
+        finally:
+            self._seats = [seat for seat in seats if seat.started]
 
     async def close(self) -> None:
         """Ends the engines; one that does not end is left behind."""
@@ -98,8 +103,11 @@ class EnginePool:
         try:
             # A successor loads what the pool serves: an engine that dies while others still load is asked once more.
             while stale := [seat for seat in self._seats if seat.serves is not announced]:
-                for seat in stale:
-                    await seat.loaded(announced, lambda engine: self._load(engine, announced))
+                loads = [seat.loaded(announced, lambda engine: self._load(engine, announced)) for seat in stale]
+                # An engine that is disturbed while it loads cannot be used any more: none waits for another's refusal.
+                for outcome in await asyncio.gather(*loads, return_exceptions=True):
+                    if outcome is not None:
+                        raise outcome
             self.serving = announced
         finally:
             self._loading.clear()
@@ -140,7 +148,7 @@ class EnginePool:
             EngineError: an engine died or hung, and so did its successors.
         """
         what = f"the log-probabilities of {len(token_ids)} tokens"
-        return [await seat.ask(what, lambda engine: engine.score(token_ids)) for seat in self._seats]
+        return await all_or_none(seat.ask(what, lambda engine: engine.score(token_ids)) for seat in self._seats)
 
     async def hold(self) -> None:
         """Holds new training requests and ends the running ones; each keeps its tokens and goes on at `release`.

@@ -72,6 +72,11 @@ class Seat:
         """
         self.engine = await self.in_time(STARTING, self._factory(self.index))
 
+    @property
+    def started(self) -> bool:
+        """Whether there has been an engine."""
+        return hasattr(self, "engine")
+
     def enter(self, request: GenerateRequest, recall: asyncio.Timeout) -> None:
         """Counts a request in that the engine is given; ``recall`` calls it back."""
         self.requests[request.id] = recall

@@ -129,6 +129,9 @@ class Worker:
 
     def swap(self, weights: Any, version: int, lineage: int) -> None:
         """Takes other weights. Requests in flight lose their keys and values, and are read again with the new ones."""
+        if version < self.batch.version:
+            # Rolled back: what asked for newer weights is of a lost lineage, and must not go on with these.
+            self._interrupted.push(self.batch.evict())
         self._interrupted.push(self.batch.load(weights, version))
         self.lineage = lineage
         self.updates += 1

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
@@ -75,7 +75,9 @@ class ConcurrentVllm:
         self._thread.start()
         self._engine = asyncio.run_coroutine_threadsafe(self._open(), self._loop).result()
         self._vocab_size = self._engine.model_config.get_vocab_size()
-        self._requests: dict[str, _Running] = {}
+        self._requests: set[_Running] = set()
+        self._handed_over = 0
+        self._ended = asyncio.Event()
         self._version, self._lineage, self._paused, self._closed = -1, -1, False, False
         self._may_start = asyncio.Condition()
         self._updating = asyncio.Lock()
@@ -91,7 +93,7 @@ class ConcurrentVllm:
 
     async def abort(self, request_ids: Sequence[str]) -> None:
         """See `Engine.abort`."""
-        await self._on_loop(self._abort([r for r in map(self._requests.get, request_ids) if r is not None]))
+        await self._on_loop(self._abort(lambda running: running.job.request.id in set(request_ids)))
 
     async def score(self, token_ids: np.ndarray) -> np.ndarray:
         """See `Engine.score`. While the engine is paused it waits."""
@@ -116,18 +118,17 @@ class ConcurrentVllm:
         await self._on_loop(self._resume())
 
     async def status(self) -> EngineStatus:
-        """See `Engine.status`. What is more than ``slots`` waits inside vLLM."""
+        """See `Engine.status`."""
         if self._closed or self._engine.errored:
             raise EngineError(f"{self.name} is {'closed' if self._closed else 'dead'}")
-        running = sum(1 for r in self._requests.values() if r.name)
-        slots = self._settings.slots
+        running = self._handed_over
         busy = self._busy + (time.perf_counter() - self._busy_since if running else 0.0)
         return EngineStatus(
             version=self._version,
             lineage=self._lineage,
-            running=min(running, slots),
-            waiting=len(self._requests) - min(running, slots),
-            slots=slots,
+            running=running,
+            waiting=max(0, len(self._requests) - running),
+            slots=self._settings.slots,
             paused=self._paused,
             busy_seconds=busy,
             tokens=self._tokens,
@@ -136,11 +137,10 @@ class ConcurrentVllm:
 
     async def close(self) -> None:
         """See `Engine.close`."""
-        if self._closed:
-            return
-        self._closed = True
-        await asyncio.to_thread(self._engine.shutdown)
-        self._loop.call_soon_threadsafe(self._loop.stop)
+        if not self._closed:
+            await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._end(), self._loop))
+            await asyncio.to_thread(self._engine.shutdown)
+            self._loop.call_soon_threadsafe(self._loop.stop)
 
     async def _open(self) -> AsyncLLM:
         return AsyncLLM.from_engine_args(AsyncEngineArgs(**self._settings.arguments(on_cpu=current_platform.is_cpu())))
@@ -149,37 +149,49 @@ class ConcurrentVllm:
         if self._closed:
             work.close()
             raise EngineError(f"{self.name} was closed")
+        answer = asyncio.run_coroutine_threadsafe(self._tracked(work), self._loop)
         try:
-            return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
+            return await asyncio.wrap_future(answer)
         except (EngineDeadError, EngineGenerateError) as error:
             raise EngineError(f"{self.name} died: {str(error).splitlines()[0]}") from error
 
     # What follows runs on the loop of vLLM.
 
+    async def _tracked(self, work: Coroutine[Any, Any, T]) -> T:
+        """The answer, or an `EngineError` once the engine ends: vLLM tells nobody that it was shut down."""
+        task = asyncio.ensure_future(work)
+        ended = asyncio.ensure_future(self._ended.wait())
+        try:
+            await asyncio.wait([task, ended], return_when=asyncio.FIRST_COMPLETED)
+            if not task.done():
+                raise EngineError(f"{self.name} was closed")
+            return task.result()
+        finally:
+            task.cancel()
+            ended.cancel()
+
+    async def _end(self) -> None:
+        self._closed = True
+        self._ended.set()
+
     async def _generate(self, request: GenerateRequest) -> Completion:
         loop = asyncio.get_running_loop()
         running = _Running(Job(request, 0, loop, loop.create_future()))
-        self._requests[request.id] = running
+        self._requests.add(running)
         try:
             return running.job.completion(await self._run(running))
         finally:
-            if self._requests.get(request.id) is running:
-                del self._requests[request.id]
-            self._mark_idle()
+            self._requests.discard(running)
+            await self._leave_slot(running)
 
     async def _run(self, running: _Running) -> str:
         """Samples to the end of the request; returns why it ended."""
         job = running.job
         async with self._may_start:
-            await self._may_start.wait_for(
-                lambda: running.aborted or (not self._paused and self._version >= job.request.min_version)
-            )
-        if running.aborted:
-            return "abort"
-        self._serial += 1
-        if not any(r.name for r in self._requests.values()):
-            self._busy_since = time.perf_counter()
-        running.name = str(self._serial)
+            await self._may_start.wait_for(lambda: running.aborted or self._has_room(job))
+            if running.aborted:
+                return "abort"
+            self._take_slot(running)
         stops = job.request.sampling.stop_strings
         prompt, params = continuation(job, stepwise=bool(stops))
         tokens: list[int] = []
@@ -207,15 +219,31 @@ class ConcurrentVllm:
             part = slice(span.start, min(span.end, len(tokens)))
             job.extend(tokens[part], logprobs[part], int(span.version))
 
-    def _mark_idle(self) -> None:
-        if self._busy_since and not any(r.name for r in self._requests.values()):
-            self._busy += time.perf_counter() - self._busy_since
-            self._busy_since = 0.0
+    def _has_room(self, job: Job) -> bool:
+        free = self._handed_over < self._settings.slots
+        return free and not self._paused and self._version >= job.request.min_version
 
-    async def _abort(self, chosen: Sequence[_Running]) -> None:
-        for running in chosen:
+    def _take_slot(self, running: _Running) -> None:
+        if not self._handed_over:
+            self._busy_since = time.perf_counter()
+        self._handed_over += 1
+        self._serial += 1
+        running.name = str(self._serial)
+
+    async def _leave_slot(self, running: _Running) -> None:
+        if not running.name:
+            return
+        self._handed_over -= 1
+        if not self._handed_over:
+            self._busy += time.perf_counter() - self._busy_since
+        async with self._may_start:
+            self._may_start.notify_all()
+
+    async def _abort(self, chosen: Callable[[_Running], bool]) -> None:
+        ending = [running for running in self._requests if chosen(running)]
+        for running in ending:
             running.aborted = True
-        await self._engine.abort([running.name for running in chosen if running.name])
+        await self._engine.abort([running.name for running in ending if running.name])
         async with self._may_start:
             self._may_start.notify_all()
 
@@ -230,12 +258,17 @@ class ConcurrentVllm:
         raise EngineError(f"{self.name}: scoring was ended from outside")
 
     async def _pause(self, mode: PauseMode) -> None:
-        self._paused = True
-        if mode is PauseMode.ABORT:
-            await self._abort(list(self._requests.values()))
-        await self._engine.pause_generation(mode=PAUSES[mode], clear_cache=False)
+        async with self._updating:  # an update pauses and resumes, too
+            self._paused = True
+            if mode is PauseMode.ABORT:
+                await self._abort(lambda running: True)
+            await self._engine.pause_generation(mode=PAUSES[mode], clear_cache=False)
 
     async def _resume(self) -> None:
+        async with self._updating:
+            await self._go_on()
+
+    async def _go_on(self) -> None:
         self._paused = False
         await self._engine.resume_generation()
         async with self._may_start:
@@ -243,19 +276,22 @@ class ConcurrentVllm:
 
     async def _update(self, update: WeightUpdate) -> None:
         async with self._updating:
+            identity = (update.version, update.lineage)
             pulls = self._settings.nccl and update.path.startswith("nccl://")
             if not pulls:
                 await self._prepare(update)
             try:
+                # Rolled back: what asked for newer weights is of a lost lineage, and cannot go on with these.
+                await self._abort(lambda running: running.job.request.min_version > update.version)
                 async with self._standing_still(update.policy):
-                    await (self._pull(update) if pulls else self._engine.collective_rpc("load_prepared"))
+                    await (self._pull(update) if pulls else self._engine.collective_rpc("load_prepared", args=identity))
                     await self._engine.update_weight_version(str(update.version))
                     self._version, self._lineage = update.version, update.lineage
                     self._updates += 1
             except WeightUpdateError:
                 raise
             except BaseException:
-                self._closed = True  # its weights may be of two versions: it must not sample any more
+                await self._end()  # its weights may be of two versions: it must not sample any more
                 self._engine.shutdown()
                 raise
 
@@ -295,7 +331,7 @@ class ConcurrentVllm:
         """While the body runs nothing is sampled; afterwards there is no KV of before."""
         was_paused = self._paused
         if policy is UpdatePolicy.ABORT:
-            await self._abort([running for running in self._requests.values() if running.name])
+            await self._abort(lambda running: bool(running.name))
         self._paused = True  # nobody may start meanwhile
         mode = PauseMode.WAIT if policy is UpdatePolicy.DRAIN and not was_paused else PauseMode.KEEP
         await self._engine.pause_generation(mode=PAUSES[mode], clear_cache=True)
@@ -306,7 +342,7 @@ class ConcurrentVllm:
             refused = error
         self._paused = was_paused
         if not was_paused:
-            await self._resume()
+            await self._go_on()
         if refused is not None:
             raise refused
 

@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 from vllm import SamplingParams
-from vllm.inputs import TokensPrompt
+from vllm.inputs.engine import TokensInput, tokens_input
 from vllm.sampling_params import RequestOutputKind
 
 from sidecar.stepping.jobs import Job
 
 
-def continuation(job: Job, *, stepwise: bool) -> tuple[TokensPrompt, SamplingParams]:
+def continuation(job: Job, *, stepwise: bool) -> tuple[TokensInput, SamplingParams]:
     """Prompt and parameters of a request, or of what is left of it. Stop strings are ours to find.
 
     ``stepwise`` asks for the tokens as they are sampled, instead of all of them at the end.
@@ -31,7 +31,7 @@ def continuation(job: Job, *, stepwise: bool) -> tuple[TokensPrompt, SamplingPar
         detokenize=False,
         output_kind=RequestOutputKind.DELTA if stepwise else RequestOutputKind.FINAL_ONLY,
     )
-    return TokensPrompt(prompt_token_ids=job.sequence().tolist()), params
+    return tokens_input(job.sequence().tolist()), params
 
 
 def _seed(job: Job) -> int:
@@ -42,7 +42,7 @@ def _seed(job: Job) -> int:
     return int(np.random.SeedSequence([seed, len(job.tokens)]).generate_state(1, np.uint64)[0] >> 1)
 
 
-def probe(token_ids: np.ndarray) -> tuple[TokensPrompt, SamplingParams]:
+def probe(token_ids: np.ndarray) -> tuple[TokensInput, SamplingParams]:
     """Prompt and parameters that have vLLM score given tokens."""
     params = SamplingParams(
         temperature=0.0,
@@ -53,7 +53,7 @@ def probe(token_ids: np.ndarray) -> tuple[TokensPrompt, SamplingParams]:
         detokenize=False,
         output_kind=RequestOutputKind.FINAL_ONLY,
     )
-    return TokensPrompt(prompt_token_ids=token_ids.tolist()), params
+    return tokens_input(token_ids.tolist()), params
 
 
 def scores(prompt_logprobs: Any) -> np.ndarray:

@@ -33,6 +33,7 @@ class VllmSettings:
         load_format: of the weights that it starts with.
         block_size: tokens in a block of the KV cache; None for vLLM's choice.
         seed: of requests that bring none; all of ours do.
+        positions: of the model; None if it has enough.
         accelerator: it is to compute on GPUs or TPU chips, and not on the CPU.
         nccl: take the weights of ``nccl://`` addresses from GPU to GPU, by vLLM's own transfer engine.
         engine_args: further arguments of vLLM's ``EngineArgs``, by name.
@@ -50,6 +51,7 @@ class VllmSettings:
     load_format: str = "dummy"
     block_size: int | None = None
     seed: int = 0
+    positions: int | None = None
     accelerator: bool = False
     nccl: bool = False
     engine_args: Mapping[str, Any] = field(default_factory=dict)
@@ -58,7 +60,7 @@ class VllmSettings:
         """Arguments of ``EngineArgs``; ``on_cpu`` says what the vLLM that is installed here computes on.
 
         Raises:
-            EngineError: that is not what the engine is to compute on.
+            EngineError: that is not what the engine is to compute on, or `engine_args` names what is ours to say.
         """
         if on_cpu and self.accelerator:
             raise EngineError(
@@ -67,8 +69,9 @@ class VllmSettings:
             )
         ours: dict[str, Any] = {
             "model": self.model,
-            "max_model_len": self.max_length + 1,  # scoring a sequence of that length samples one token more
-            "max_num_seqs": self.slots,
+            # Scoring a sequence of that length samples one token more, where the model has a position for it.
+            "max_model_len": min(self.max_length + 1, self.positions or self.max_length + 1),
+            "max_num_seqs": self.slots + 1,  # the parity probe waits for nobody
             "dtype": DTYPES[self.dtype],
             "tensor_parallel_size": self.tensor_parallel_size,
             "gpu_memory_utilization": self.gpu_memory_utilization,
@@ -91,6 +94,13 @@ class VllmSettings:
             ours |= {"enable_chunked_prefill": False, "max_num_batched_tokens": batched}
         if self.nccl:
             ours["weight_transfer_config"] = {"backend": "nccl"}
+        if self.tensor_parallel_size > 1:
+            ours["distributed_executor_backend"] = "mp"  # in a Ray actor vLLM would ask Ray for more of its own
+        if overruled := sorted(set(self.engine_args) & (set(ours) - {"worker_extension_cls"})):
+            raise EngineError(
+                f"sidecar.engine_args: {', '.join(overruled)} cannot be overruled: what is recorded of tokens and "
+                "versions depends on it, or it has a key of its own in sidecar"
+            )
         return {**ours, **self.engine_args}
 
 

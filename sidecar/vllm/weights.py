@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -17,40 +18,57 @@ import torch
 from sidecar.versions import PublishedVersion, VersionError, VersionGoneError, check_identity, receive
 
 
+@dataclass
+class _Reading:
+    """One version being read; ``done`` is set once the other fields stand."""
+
+    identity: tuple[int, int]
+    done: threading.Event = field(default_factory=threading.Event)
+    tensors: Mapping[str, np.ndarray] | None = None
+    error: str = ""
+    gone: bool = False
+
+
 class WeightLoader:
     """Methods of a vLLM worker. State begins with ``rljax_``, to collide with nothing of vLLM's."""
 
     model_runner: Any
     model_config: Any
+    rljax_reading: _Reading
 
     def prepare_version(self, path: str, version: int, lineage: int) -> None:
         """Begins to read a version, beside generation; `prepared_version` tells how it goes."""
-        self.rljax_tensors: Mapping[str, np.ndarray] | None = None
-        self.rljax_error, self.rljax_gone = "", False
+        reading = self.rljax_reading = _Reading((version, lineage))
 
         def read() -> None:
             try:
                 published = receive(path)
                 check_identity(published, path, version, lineage)
                 check_against_model(published, self.model_config.model)
-                self.rljax_tensors = published.tensors
+                reading.tensors = published.tensors
             except Exception as error:
-                self.rljax_gone = isinstance(error, VersionGoneError)
-                self.rljax_error = (str(error).strip() or type(error).__name__).splitlines()[0]
+                reading.gone = isinstance(error, VersionGoneError)
+                reading.error = (str(error).strip() or type(error).__name__).splitlines()[0]
+            finally:
+                reading.done.set()
 
-        self.rljax_reader = threading.Thread(target=read, name="version reader", daemon=True)
-        self.rljax_reader.start()
+        threading.Thread(target=read, name="version reader", daemon=True).start()
 
     def prepared_version(self) -> tuple[str, bool] | None:
         """None while it is being read; afterwards what is wrong with it, empty for nothing, and whether it is gone."""
-        if self.rljax_reader.is_alive():
-            return None
-        return self.rljax_error, self.rljax_gone
+        reading = self.rljax_reading
+        return (reading.error, reading.gone) if reading.done.is_set() else None
 
-    def load_prepared(self) -> None:
-        """Loads what `prepare_version` has read. Not while a token is being sampled."""
-        tensors, self.rljax_tensors = self.rljax_tensors, None
-        assert tensors is not None
+    def load_prepared(self, version: int, lineage: int) -> None:
+        """Loads what `prepare_version` has read last. Not while a token is being sampled.
+
+        Raises:
+            RuntimeError: that is another version.
+        """
+        reading = self.rljax_reading
+        tensors, reading.tensors = reading.tensors, None
+        if reading.identity != (version, lineage) or tensors is None:
+            raise RuntimeError(f"version {version} of lineage {lineage} is not what was read: {reading.identity}")
         self.load_version(tensors)
 
     def load_version(self, tensors: Mapping[str, np.ndarray]) -> None:

@@ -78,7 +78,8 @@ def test_a_killed_driver_takes_the_concurrent_engine_along_and_the_run_resumes(t
     assert resumed.end() == 0, resumed.printed
     assert_nothing_is_left(family)
     assert_balanced(run_dir, 6 * 4)
-    gaps = query(run_dir, "SELECT version, gap, mean_gap FROM versions WHERE NOT withdrawn ORDER BY version")
-    assert {version for version, _, _ in gaps} >= {3, 4, 5, 6}
-    assert all(mean <= gap < 1e-3 for _, gap, mean in gaps), "every version was measured"
+    # One that is published again while its groups are stored already may reach no engine; the first life measured it.
+    gaps = query(run_dir, "SELECT version, max(gap), max(mean_gap) FROM versions GROUP BY version ORDER BY version")
+    assert [version for version, _, _ in gaps] == list(range(7))
+    assert all(mean <= gap < 1e-3 for _, gap, mean in gaps)
     assert all(mean <= largest < 1e-3 for largest, mean in parity_of(run_dir))

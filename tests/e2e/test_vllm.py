@@ -23,10 +23,10 @@ def parity_of(run_dir: Path) -> list[tuple[float, float]]:
 
 
 def test_on_ray_tokens_of_several_versions_stand_in_one_trajectory(tmp_path: Path, cache: Path) -> None:
-    """Generation takes longer than training, so that every version finds trajectories under way."""
+    """Few end early in a larger vocabulary, and few run at once: a version finds trajectories under way."""
     run_dir, ray = tmp_path / "run", ("launcher=ray", "ray.address=local")
-    long = ("model.max_response_tokens=200", "sidecar.max_concurrency=4", "async_generation_ratio=2.0")
-    few = ("max_steps=4", "eval_steps=none", "observe.samples_per_step=16")
+    long = ("model.tiny.characters=none", "model.max_response_tokens=200", "sidecar.max_concurrency=2")
+    few = ("async_generation_ratio=2.0", "max_steps=4", "eval_steps=none", "observe.samples_per_step=16")
     started = Started(run_dir, cache, *STEPPED, *ray, *long, *few)
     program = psutil.Process(started.process.pid)
     started.until(lambda: steps_trained(run_dir) >= 1, "a step")
@@ -40,7 +40,7 @@ def test_on_ray_tokens_of_several_versions_stand_in_one_trajectory(tmp_path: Pat
     versions = [[span["version"] for span in row["spans"] if span["version"] >= 0] for row in lines if "spans" in row]
     assert len(versions) == 4 * 16
     assert all(spans == sorted(spans) for spans in versions)
-    assert sum(len(set(spans)) >= 2 for spans in versions) >= 4
+    assert max(len(set(spans)) for spans in versions) >= 2
     assert all(mean <= largest < 1e-3 for largest, mean in parity_of(run_dir))
 
 

@@ -10,6 +10,8 @@ from pathlib import Path
 
 from program import Started
 
+SECONDS = 600.0
+"""That one run may take, all its lives together; on a machine with nothing else to do it is a quarter of that."""
 WORKER_DIED = "ended: its process died"
 """What the program says of an explorer that was killed as a worker of Ray; it is the end of the program too."""
 
@@ -24,14 +26,12 @@ class Role:
     failpoints: Sequence[str]
 
 
-def live_to_the_end(
-    run_dir: Path, cache: Path, common: tuple[str, ...], roles: Mapping[str, Role], seconds: float
-) -> None:
-    """Runs all roles side by side until every one has ended well, in so many seconds.
+def live_to_the_end(run_dir: Path, cache: Path, common: tuple[str, ...], roles: Mapping[str, Role]) -> None:
+    """Runs all roles side by side until every one has ended well, in time.
 
     Every strike has to happen, and a life ends by its own and by nothing else.
     """
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + SECONDS
     to_come = {name: list(role.failpoints) for name, role in roles.items()}
     lives: dict[str, Started] = {}
 
@@ -43,7 +43,7 @@ def live_to_the_end(
         for name in roles:
             begin(name)
         while any(to_come.values()):
-            assert time.monotonic() < deadline, f"{seconds:g} s, and still to come: {to_come}"
+            assert time.monotonic() < deadline, f"{SECONDS:g} s, and still to come: {to_come}"
             time.sleep(0.05)
             for name, life in lives.items():
                 if not to_come[name] or life.process.poll() is None:

@@ -75,7 +75,7 @@ def test_a_run_on_policy_trains_the_same_batches_however_often_it_dies(
     tmp_path: Path, cache: Path, undisturbed: list[tuple[Any, ...]]
 ) -> None:
     same = ("max_steps=40", "observe.report=false")
-    live_to_the_end(tmp_path / "run", cache, same, {"both": Role((), (*WHOLE, ""))}, 600)
+    live_to_the_end(tmp_path / "run", cache, same, {"both": Role((), (*WHOLE, ""))})
     assert_nothing_was_lost(tmp_path / "run", steps=40, staleness=0)
     assert batches_of(tmp_path / "run") == undisturbed
     assert len(audit_of(tmp_path / "run")["lineages"]) == len(WHOLE) + 1
@@ -88,7 +88,7 @@ def test_versions_that_die_with_the_learner_come_again(
     channel: str, moments: tuple[str, ...], tmp_path: Path, cache: Path, undisturbed: list[tuple[Any, ...]]
 ) -> None:
     sent = (f"sync_method={channel}", "max_steps=8", "observe.report=false")
-    live_to_the_end(tmp_path / "run", cache, sent, {"both": Role((), (*moments, ""))}, 600)
+    live_to_the_end(tmp_path / "run", cache, sent, {"both": Role((), (*moments, ""))})
     assert_nothing_was_lost(tmp_path / "run", steps=8, staleness=0)
     assert batches_of(tmp_path / "run") == undisturbed[: 8 * 4]
     assert not list((tmp_path / "run" / "weights").iterdir()), "no version was written"
@@ -97,13 +97,13 @@ def test_versions_that_die_with_the_learner_come_again(
 def test_a_trainer_and_an_explorer_in_shells_of_their_own_die_five_times_each(tmp_path: Path, cache: Path) -> None:
     long = (*AHEAD, "sync_interval=2", "max_staleness=4", "max_steps=24")
     shells = {"trainer": Role(("mode=train",), (*TRAINER, "")), "explorer": Role(("mode=explore",), (*EXPLORER, ""))}
-    live_to_the_end(tmp_path / "run", cache, long, shells, 600)
+    live_to_the_end(tmp_path / "run", cache, long, shells)
     assert_nothing_was_lost(tmp_path / "run", steps=24, staleness=4)
 
 
 def test_workers_of_ray_die_with_engines_and_with_explorers(tmp_path: Path, cache: Path) -> None:
     on_ray = (*AHEAD, "launcher=ray", "ray.address=local", "explorer.own_process=true", "max_steps=24")
-    live_to_the_end(tmp_path / "run", cache, on_ray, {"both": Role((), (*WORKERS, ""))}, 600)
+    live_to_the_end(tmp_path / "run", cache, on_ray, {"both": Role((), (*WORKERS, ""))})
     assert_nothing_was_lost(tmp_path / "run", steps=24, staleness=1)
     assert engine_faults(tmp_path / "run") == ["engine_died"] * 3
 
@@ -143,6 +143,6 @@ def test_engines_and_trainer_die_under_a_run_with_vllm(tmp_path: Path, cache: Pa
     long = (*AHEAD, "sidecar.engine=vllm", "max_steps=16", f"wait_timeout={VLLM_WAIT}")
     explorer = Role(("mode=explore",), (VLLM_ENGINE,))
     shells = {"trainer": Role(("mode=train",), (VLLM_TRAINER, "")), "explorer": explorer}
-    live_to_the_end(tmp_path / "run", cache, long, shells, 600)
+    live_to_the_end(tmp_path / "run", cache, long, shells)
     assert_nothing_was_lost(tmp_path / "run", steps=16, staleness=1, wait_timeout=VLLM_WAIT)
     assert engine_faults(tmp_path / "run") == ["engine_died"] * 2

@@ -1,14 +1,17 @@
-"""Named places where a test may kill the process, to prove that nothing is lost there.
+"""Named places where a test may strike the process, to prove that nothing is lost there.
 
-``RLJAX_FAILPOINT=train:3`` kills this process with SIGKILL when it reaches ``train`` for the third time. Unset, a
-failpoint costs a dictionary look-up.
+``RLJAX_FAILPOINTS`` names a directory. Its file ``train:3`` is for the first process that reaches ``train`` for its
+third time: the process removes the file and kills itself, or sends itself the signal whose name the file holds. So a
+strike happens once, also where a successor inherits the environment. Unset, a failpoint costs a dictionary look-up.
 """
 
 from __future__ import annotations
 
 import collections
+import contextlib
 import os
 import signal
+from pathlib import Path
 
 NAMES = (
     *("claim", "generate", "store", "lease", "train", "publish", "announce", "load", "checkpoint", "validate"),
@@ -20,9 +23,12 @@ _hits: collections.Counter[str] = collections.Counter()
 
 def failpoint(name: str) -> None:
     """Dies here if the environment says so."""
-    wanted = os.environ.get("RLJAX_FAILPOINT")
-    if wanted is None:
+    directory = os.environ.get("RLJAX_FAILPOINTS")
+    if directory is None:
         return
     _hits[name] += 1
-    if wanted == f"{name}:{_hits[name]}":
-        os.kill(os.getpid(), signal.SIGKILL)
+    strike = Path(directory) / f"{name}:{_hits[name]}"
+    with contextlib.suppress(FileNotFoundError):
+        number = signal.Signals[strike.read_text() or "SIGKILL"]
+        strike.unlink()  # of two processes that have come so far, the one that this refuses goes on
+        os.kill(os.getpid(), number)

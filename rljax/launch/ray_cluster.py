@@ -206,7 +206,7 @@ def _connect(address: str | None, cpus: int, environment: dict[str, Any]) -> Non
             warnings.filterwarnings("ignore", message=r"os\.fork\(\) was called", category=RuntimeWarning)
             where = address or "local"
             ray.init(where, runtime_env=environment, log_to_driver=False, configure_logging=False, **own)
-    except (RayError, RuntimeError, ConnectionError, ValueError, OSError) as error:
+    except Exception as error:  # of a node that is slow to start Ray says so in a bare Exception
         where = f"the cluster at {address}" if address else "a cluster of one's own"
         raise ClusterError(f"launcher=ray: {where} cannot be used: {_mismatch(str(error))}") from None
     except SystemExit:  # Ray's own way to say that a node could not be started or reached

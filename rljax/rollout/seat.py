@@ -187,8 +187,8 @@ class Seat:
                 message = f"engine {self.index} died {self._restarts} times in a row; the last time: {_named(error)}"
                 raise EngineError(message) from error
             if not self._ended:
-                if (status := await self._if_it_answers("its status", self.engine.status())) is not None:
-                    self._saw(status)
+                with contextlib.suppress(EngineError):  # the dead say no more than they did when they were last seen
+                    self._saw(await self.in_time("its status", self.engine.status()))
                 await self._end()
                 self._recall()
             try:
@@ -202,13 +202,13 @@ class Seat:
         try:
             await self._prepare(self, engine)
         except BaseException:
-            await self._if_it_answers("it to end", engine.close())
+            await self._close(engine)
             raise
         return engine
 
     async def _end(self) -> None:
         if not self._ended:
-            await self._if_it_answers("it to end", self.engine.close())
+            await self._close(self.engine)
             self._ended = True
 
     def _recall(self) -> None:
@@ -217,13 +217,12 @@ class Seat:
             with contextlib.suppress(RuntimeError):  # it has left an engine that died; one that hangs holds it fast
                 recall.reschedule(now)
 
-    async def _if_it_answers(self, what: str, answer: Awaitable[T]) -> T | None:
-        """For engines that are given up: what they do not answer is noted, and done without."""
+    async def _close(self, engine: Engine) -> None:
+        """An engine that is given up: that it does not end is noted, and done without."""
         try:
-            return await self.in_time(what, answer)
+            await self.in_time("it to end", engine.close())
         except EngineError as error:
             self._on_fault("engine_left_behind", f"engine {self.index}: {error}")
-            return None
 
 
 def _named(error: BaseException) -> str:

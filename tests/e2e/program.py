@@ -24,8 +24,20 @@ LIMIT = 300.0
 
 def environment(cache: Path, **extra: str) -> dict[str, str]:
     """The environment of a child: compiled programs are shared, failpoints only as asked for."""
-    clean = {name: value for name, value in os.environ.items() if name != "RLJAX_FAILPOINT"}
+    clean = {name: value for name, value in os.environ.items() if name != "RLJAX_FAILPOINTS"}
     return {**clean, "JAX_COMPILATION_CACHE_DIR": str(cache), "JAX_PLATFORMS": "cpu", **extra}
+
+
+def strikes(run_dir: Path, failpoints: str) -> dict[str, str]:
+    """What tells a child where to strike itself: ``train:3,store:11=SIGSTOP`` is a kill and a halt."""
+    if not failpoints:
+        return {}
+    run_dir.parent.mkdir(parents=True, exist_ok=True)
+    directory = Path(tempfile.mkdtemp(dir=run_dir.parent, suffix=".strikes"))
+    for strike in failpoints.split(","):
+        place, _, signal_name = strike.partition("=")
+        (directory / place).write_text(signal_name)
+    return {"RLJAX_FAILPOINTS": str(directory)}
 
 
 def command(run_dir: Path, *overrides: str, config: Path = SMALLEST) -> list[str]:
@@ -37,13 +49,12 @@ def run(
     run_dir: Path, cache: Path, *overrides: str, failpoint: str = "", config: Path = SMALLEST, cwd: Path = ROOT
 ) -> subprocess.CompletedProcess[str]:
     """Runs to the end."""
-    extra = {"RLJAX_FAILPOINT": failpoint} if failpoint else {}
     return subprocess.run(
         command(run_dir, *overrides, config=config),
         capture_output=True,
         text=True,
         timeout=LIMIT,
-        env=environment(cache, **extra),
+        env=environment(cache, **strikes(run_dir, failpoint)),
         cwd=cwd,
         check=False,
     )
@@ -54,6 +65,7 @@ class Started:
 
     def __init__(self, run_dir: Path, cache: Path, *overrides: str, failpoint: str = "") -> None:
         run_dir.parent.mkdir(parents=True, exist_ok=True)
+        self._strikes = strikes(run_dir, failpoint)
         with tempfile.NamedTemporaryFile("w", dir=run_dir.parent, suffix=".log", delete=False) as log:
             self._log = Path(log.name)
             self.process = subprocess.Popen(
@@ -61,13 +73,18 @@ class Started:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 text=True,
-                env=environment(cache, PYTHONUNBUFFERED="1", **({"RLJAX_FAILPOINT": failpoint} if failpoint else {})),
+                env=environment(cache, PYTHONUNBUFFERED="1", **self._strikes),
                 cwd=ROOT,
             )
 
     @property
     def printed(self) -> str:
         return self._log.read_text()
+
+    @property
+    def spared(self) -> list[str]:
+        """The strikes that have not happened."""
+        return sorted(strike.name for place in self._strikes.values() for strike in Path(place).iterdir())
 
     def until(self, condition: Callable[[], bool], what: str) -> None:
         """Looks until it holds; says what was waited for if it never does, or if the process ends first."""

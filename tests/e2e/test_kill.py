@@ -1,82 +1,148 @@
-"""P3: SIGKILL at any moment, the same command again, and nothing is lost, repeated or reordered."""
+"""P3: SIGKILL at any moment, the same command again, and nothing is lost, repeated or reordered.
+
+The matrix: who dies, and at which of the phases that it takes part in. A number is the visits of one life to a place
+until it dies there.
+"""
 
 from __future__ import annotations
 
-import signal
+import json
 from pathlib import Path
 from typing import Any
 
+import psutil
+import psycopg
 import pytest
-from program import audit_of, batches_of, run
+from lives import Role, live_to_the_end
+from program import Started, audit_of, batches_of, query, run
 
-MOMENTS = (
-    "claim:6",
-    "generate:50",
-    "store:11",
-    "lease:7",
-    "train:4",
-    "publish:3",
-    "announce:5",
-    "load:4",
-    "checkpoint:2",
-    "validate:2",
+from sidecar.failpoints import NAMES
+from tests.postgres import Server
+
+WHOLE = (
+    *("claim:6", "generate:50", "store:11", "lease:7", "train:4"),
+    *("publish:3", "announce:5", "load:4", "checkpoint:2", "validate:2"),
 )
-"""Ten moments, spread over all the failpoints. The numbers are hits before the kill."""
+"""Learner and explorer are one process, on policy."""
+TRAINER = ("lease:4", "train:3", "publish:4", "announce:3", "checkpoint:2")
+EXPLORER = ("claim:6", "generate:41", "store:9", "load:4", "validate:2")
+WORKERS = (
+    *("engine_generate:30,store:12", "engine_update_weights:2,load:4", "engine_score:2,validate:2"),
+    *("claim:9", "generate:33"),
+)
+"""On Ray: an engine's worker dies and its explorer goes on, then the explorer's worker dies."""
+VLLM_ENGINE, VLLM_TRAINER = "engine_update_weights:3,engine_generate:33", "publish:5"
+VLLM_WAIT = 240.0  # half of it is for one engine to start
+BACK_END = (
+    *("train:2", "claim:15", "announce:5", "store:25", "checkpoint:3", "load:9"),
+    *("generate:170", "publish:14", "validate:5", "lease:60"),
+)
+"""The process halts here while the back end that it talks to dies."""
+AHEAD = ("async_generation_ratio=1.0", "observe.report=false")
+
+
+def test_the_matrix_has_every_failpoint() -> None:
+    lives = [*WHOLE, *TRAINER, *EXPLORER, *WORKERS, VLLM_ENGINE, VLLM_TRAINER]
+    struck = {strike.partition(":")[0] for life in lives for strike in life.split(",")}
+    assert struck == set(NAMES)
+    assert {strike.partition(":")[0] for strike in BACK_END} == {n for n in NAMES if not n.startswith("engine_")}
+
+
+def assert_nothing_was_lost(run_dir: Path, steps: int, staleness: int, wait_timeout: float = 120.0) -> None:
+    report = audit_of(run_dir)
+    assert report["balanced"], report["problems"]
+    assert report["finished"]
+    assert (report["trained"], report["trained_twice"], report["steps"]) == (steps * 4, 0, steps)
+    assert report["max_staleness"] <= report["staleness_bound"] == staleness
+    rows = [json.loads(row) for row in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    assert max(row["time/wait"] for row in rows) < wait_timeout
+
+
+def engine_faults(run_dir: Path) -> list[str]:
+    return [kind for (kind,) in query(run_dir, "SELECT kind FROM events WHERE kind LIKE 'engine%'")]
 
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> list[tuple[Any, ...]]:
+    """The batches of a run on policy; those of a shorter one are the first of them."""
     run_dir = tmp_path_factory.mktemp("undisturbed") / "run"
-    done = run(run_dir, cache)
+    done = run(run_dir, cache, "max_steps=40")
     assert done.returncode == 0, done.stderr
     return batches_of(run_dir)
 
 
-@pytest.mark.parametrize("moment", MOMENTS)
-def test_run_survives_sigkill(moment: str, tmp_path: Path, cache: Path, undisturbed: list[tuple[Any, ...]]) -> None:
-    killed = run(tmp_path / "run", cache, failpoint=moment)
-    assert killed.returncode == -signal.SIGKILL, f"the failpoint was not reached: {killed.stderr}"
-    done = run(tmp_path / "run", cache)
-    assert done.returncode == 0, done.stderr
-    report = audit_of(tmp_path / "run")
-    assert report["balanced"], report["problems"]
-    assert report["trained_twice"] == 0
-    assert report["trained"] == 6 * 4
-    assert report["max_staleness"] == 0
+def test_a_run_on_policy_trains_the_same_batches_however_often_it_dies(
+    tmp_path: Path, cache: Path, undisturbed: list[tuple[Any, ...]]
+) -> None:
+    same = ("max_steps=40", "observe.report=false")
+    live_to_the_end(tmp_path / "run", cache, same, {"both": Role((), (*WHOLE, ""))})
+    assert_nothing_was_lost(tmp_path / "run", steps=40, staleness=0)
     assert batches_of(tmp_path / "run") == undisturbed
+    assert len(audit_of(tmp_path / "run")["lineages"]) == len(WHOLE) + 1
 
 
 @pytest.mark.parametrize(
-    ("channel", "moment"),
-    [
-        ("memory", "load:4"),
-        ("memory", "validate:2"),
-        ("nccl", "announce:5"),
-        ("nccl", "load:4"),
-    ],
+    ("channel", "moments"), [("memory", ("load:4", "validate:2")), ("nccl", ("announce:5", "load:4"))]
 )
 def test_versions_that_die_with_the_learner_come_again(
-    channel: str, moment: str, tmp_path: Path, cache: Path, undisturbed: list[tuple[Any, ...]]
+    channel: str, moments: tuple[str, ...], tmp_path: Path, cache: Path, undisturbed: list[tuple[Any, ...]]
 ) -> None:
-    killed = run(tmp_path / "run", cache, f"sync_method={channel}", failpoint=moment)
-    assert killed.returncode == -signal.SIGKILL, f"the failpoint was not reached: {killed.stderr}"
-    done = run(tmp_path / "run", cache, f"sync_method={channel}")
-    assert done.returncode == 0, done.stderr
-    assert audit_of(tmp_path / "run")["balanced"]
-    assert batches_of(tmp_path / "run") == undisturbed
+    sent = (f"sync_method={channel}", "max_steps=8", "observe.report=false")
+    live_to_the_end(tmp_path / "run", cache, sent, {"both": Role((), (*moments, ""))})
+    assert_nothing_was_lost(tmp_path / "run", steps=8, staleness=0)
+    assert batches_of(tmp_path / "run") == undisturbed[: 8 * 4]
     assert not list((tmp_path / "run" / "weights").iterdir()), "no version was written"
 
 
-def test_asynchronous_run_survives_two_kills(tmp_path: Path, cache: Path) -> None:
-    ahead = ("async_generation_ratio=2.0", "sync_interval=2", "max_staleness=4", "max_steps=12")
-    for moment in ("train:4", "store:9"):
-        killed = run(tmp_path / "run", cache, *ahead, failpoint=moment)
-        assert killed.returncode == -signal.SIGKILL, killed.stderr
-    done = run(tmp_path / "run", cache, *ahead)
-    assert done.returncode == 0, done.stderr
-    report = audit_of(tmp_path / "run")
-    assert report["balanced"], report["problems"]
-    assert report["trained_twice"] == 0
-    assert report["trained"] == 12 * 4
-    assert report["max_staleness"] <= 4
-    assert len(report["lineages"]) == 3
+def test_a_trainer_and_an_explorer_in_shells_of_their_own_die_five_times_each(tmp_path: Path, cache: Path) -> None:
+    long = (*AHEAD, "sync_interval=2", "max_staleness=4", "max_steps=24")
+    shells = {"trainer": Role(("mode=train",), (*TRAINER, "")), "explorer": Role(("mode=explore",), (*EXPLORER, ""))}
+    live_to_the_end(tmp_path / "run", cache, long, shells)
+    assert_nothing_was_lost(tmp_path / "run", steps=24, staleness=4)
+
+
+def test_workers_of_ray_die_with_engines_and_with_explorers(tmp_path: Path, cache: Path) -> None:
+    on_ray = (*AHEAD, "launcher=ray", "ray.address=local", "explorer.own_process=true", "max_steps=24")
+    live_to_the_end(tmp_path / "run", cache, on_ray, {"both": Role((), (*WORKERS, ""))})
+    assert_nothing_was_lost(tmp_path / "run", steps=24, staleness=1)
+    assert engine_faults(tmp_path / "run") == ["engine_died"] * 3
+
+
+def test_a_run_outlives_a_back_end_at_each_of_its_phases(server: Server, tmp_path: Path, cache: Path) -> None:
+    run_dir = tmp_path / "back-ends-die"  # names the schema
+    ledger = f"ledger={server.url.render_as_string(hide_password=False)}"
+    started = Started(run_dir, cache, *AHEAD, ledger, "max_steps=24", failpoint=halts(BACK_END))
+    process = psutil.Process(started.process.pid)
+    try:
+        for _ in BACK_END:
+            started.until(lambda: process.status() == psutil.STATUS_STOPPED, f"{started.spared} to be reached")
+            started.until(lambda: kill_back_end(server), "a back end to kill")
+            process.resume()
+        assert started.end() == 0, started.printed
+    finally:
+        started.process.kill()
+    assert not started.spared
+    assert_nothing_was_lost(run_dir, steps=24, staleness=1)
+    assert len(audit_of(run_dir)["lineages"]) == 1
+
+
+def halts(places: tuple[str, ...]) -> str:
+    return ",".join(f"{place}=SIGSTOP" for place in places)
+
+
+def kill_back_end(server: Server) -> bool:
+    """False while the server is on its way back from the last kill."""
+    try:
+        server.kill(server.pids()[0])
+    except (psycopg.OperationalError, ProcessLookupError, IndexError):
+        return False
+    return True
+
+
+def test_engines_and_trainer_die_under_a_run_with_vllm(tmp_path: Path, cache: Path) -> None:
+    long = (*AHEAD, "sidecar.engine=vllm", "max_steps=16", f"wait_timeout={VLLM_WAIT}")
+    explorer = Role(("mode=explore",), (VLLM_ENGINE,))
+    shells = {"trainer": Role(("mode=train",), (VLLM_TRAINER, "")), "explorer": explorer}
+    live_to_the_end(tmp_path / "run", cache, long, shells)
+    assert_nothing_was_lost(tmp_path / "run", steps=16, staleness=1, wait_timeout=VLLM_WAIT)
+    assert engine_faults(tmp_path / "run") == ["engine_died"] * 2

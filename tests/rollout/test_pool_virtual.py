@@ -13,7 +13,7 @@ import pytest
 from rljax.ledger.versions import Announced
 from rljax.rollout.pool import EnginePool
 from rljax.rollout.seat import MAX_RESTARTS
-from sidecar.protocol import EngineError, GenerateRequest, SamplingParams
+from sidecar.protocol import Completion, EngineError, EngineStatus, GenerateRequest, SamplingParams
 from tests.rollout.house import run_house
 from tests.virtual_clock import ModelledEngine, run_virtual
 
@@ -35,6 +35,21 @@ class Hanging(ModelledEngine):
             return await asyncio.Event().wait()
 
         return call
+
+
+class Killed(ModelledEngine):
+    """Its process is killed over its first request, and answers nothing from then on but that it has ended."""
+
+    gone = False
+
+    async def generate(self, request: GenerateRequest) -> Completion:
+        self.gone = True
+        raise EngineError("its process ended")
+
+    async def status(self) -> EngineStatus:
+        if self.gone:
+            raise EngineError("its process ended")
+        return await super().status()
 
 
 def request(name: str = "a") -> GenerateRequest:
@@ -80,6 +95,14 @@ def test_whoever_gives_up_a_request_does_not_wait_for_the_hung_engine(tmp_path: 
         "engine_died: engine 0: engine 0 hangs: waited 30 s for requests to be aborted",
         "engine_left_behind: engine 0: engine 0 hangs: waited 30 s for it to end",
     ]
+
+
+def test_of_an_engine_whose_process_was_killed_nothing_is_left_behind(tmp_path: Path) -> None:
+    async def act(pool: EnginePool, loop: asyncio.AbstractEventLoop) -> None:
+        assert (await pool.generate(request(), 1)).finish_reason == "length"
+
+    engines = [Killed(lambda _: 10.0), ModelledEngine(lambda _: 10.0)]
+    assert with_pool(tmp_path, engines, act) == ["engine_died: engine 0: its process ended"]
 
 
 @pytest.mark.parametrize(

@@ -204,7 +204,7 @@ def _check_engine(config: Config) -> None:
     platform, named = device_indices(sidecar.devices)
     if sidecar.tensor_parallel_size > 1 and platform == "cpu":
         raise ConfigError(
-            f"sidecar.tensor_parallel_size={sidecar.tensor_parallel_size}: an engine on the CPU is one process; give it "
+            f"sidecar.tensor_parallel_size={sidecar.tensor_parallel_size}: an engine on a CPU is one process; give it "
             "more cores by sidecar.cpu_threads"
         )
     needed = sidecar.num_engines * sidecar.tensor_parallel_size

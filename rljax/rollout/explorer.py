@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +27,7 @@ from rljax.rollout.validation import validate
 from rljax.rollout.workflow import Workflow
 from rljax.tasks.task import BadRow, Taskset
 from sidecar.failpoints import failpoint
-from sidecar.protocol import WeightsGoneError, WeightUpdateError
+from sidecar.protocol import Engine, WeightsGoneError, WeightUpdateError
 
 log = logging.getLogger(__name__)
 
@@ -87,6 +87,7 @@ class Explorer:
         self._weights = weights
         self._plan = plan
         self._probe = probe
+        pool.inspect = self._inspect
         self._wait_timeout = wait_timeout
         self._trace = trace
         self._token = ""
@@ -233,16 +234,24 @@ class Explorer:
     async def _check_parity(self, newest: versions.Announced) -> None:
         if self._probe is None or newest.probe is None:
             return
-        scores = await self._pool.score(self._probe.token_ids)
+        self._compare(newest, self._probe, await self._pool.score(self._probe.token_ids))
+
+    async def _inspect(self, successor: Engine, serving: versions.Announced) -> None:
+        """An engine that takes another's place is held to the probe like those that were told to load."""
+        if self._probe is not None and serving.probe is not None:
+            self._compare(serving, self._probe, [await successor.score(self._probe.token_ids)])
+
+    def _compare(self, newest: versions.Announced, probe: Probe, scores: Sequence[np.ndarray]) -> None:
+        assert newest.probe is not None
         # An earlier try of this run may have had other limits, and with them a longer or shorter probe.
         shared = min(len(newest.probe), len(scores[0]))
         gaps = np.abs([score[:shared] - newest.probe[:shared] for score in scores])
         gap = float(gaps.max())
         versions.report_gap(self._db, newest.version, newest.lineage, gap, float(gaps.mean()))
-        if not gap <= self._probe.bound:
+        if not gap <= probe.bound:
             message = (
                 f"parity: learner at version {newest.version} and engine at version {newest.version} differ by "
-                f"{gap:.3g} nats on the probe, more than {self._probe.bound:g}; look at the dtypes, or set parity_bound"
+                f"{gap:.3g} nats on the probe, more than {probe.bound:g}; look at the dtypes, or set parity_bound"
             )
             processes.fail_run(self._db, self._name, message)
             raise RunFailedError(message)

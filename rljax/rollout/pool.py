@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import numpy as np
@@ -38,7 +38,12 @@ UNNOTICED = 8
 
 
 class EnginePool:
-    """Engines that serve one version each, and the requests in flight on them."""
+    """Engines that serve one version each, and the requests in flight on them.
+
+    Attributes:
+        serving: the version that all have loaded; None before the first.
+        inspect: looks at a successor that has loaded ``serving``, before it gets a request; raises where it is no good.
+    """
 
     def __init__(
         self,
@@ -68,6 +73,7 @@ class EnginePool:
         self._withdrawals: set[asyncio.Task[None]] = set()
         self._serial = 0
         self.serving: Announced | None = None
+        self.inspect: Callable[[Engine, Announced], Awaitable[None]] | None = None
 
     async def start(self) -> None:
         """Starts the engines.
@@ -253,9 +259,12 @@ class EnginePool:
         """Loads what the pool serves, and waits for the next `load` where that is refused."""
         if self.serving is None:
             return
-        version = self.serving.version
+        serving = self.serving
+        version = serving.version
         try:
-            await seat.in_time(f"version {version} to load", self._load(successor, self.serving))
+            await seat.in_time(f"version {version} to load", self._load(successor, serving))
+            if self.inspect is not None:
+                await seat.in_time("the log-probabilities of the probe", self.inspect(successor, serving))
         except WeightUpdateError as error:
             # No fault of the engine's: the version may have been superseded, and deleted. Then the next one is being
             # loaded or soon will be, and `load` is who brings it, and who hears if that is refused as well.

@@ -43,3 +43,21 @@ def test_the_largest_and_the_mean_gap_are_over_all_engines(tmp_path: Path) -> No
 def test_a_gap_beyond_the_bound_fails_the_run_and_names_both_versions(tmp_path: Path) -> None:
     with pytest.raises(RunFailedError, match=r"learner at version 0 and engine at version 0 differ by 0\.5 nats"):
         check(tmp_path, bound=0.25)
+
+
+def test_a_successor_is_compared_as_well(tmp_path: Path) -> None:
+    class Successor:
+        async def score(self, _: np.ndarray) -> np.ndarray:
+            return ENGINES[1]
+
+    async def main() -> None:
+        house = build(tmp_path, asyncio.get_running_loop())
+        versions.announce(house.db, leases.begin_lineage(house.db, 0), 0, "weights/v0", probe=LEARNER)
+        serving = versions.newest(house.db)
+        assert serving is not None
+        house.explorer._probe = Probe(np.arange(4), 0.25)
+        assert house.pool.inspect is not None
+        await house.pool.inspect(Successor(), serving)  # type: ignore[arg-type]
+
+    with pytest.raises(RunFailedError, match=r"engine at version 0 differ by 0\.5 nats"):
+        asyncio.run(main())

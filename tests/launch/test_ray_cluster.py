@@ -69,7 +69,6 @@ def configured(cluster: Cluster, **overrides: Any) -> Config:
 
 def spec(model: Model, index: int = 0) -> EngineSpec:
     arguments = {"model": str(model.directory), "slots": 4, "max_length": 2048, "decode_steps": 4, "dtype": "fp32"}
-    arguments |= {"sync_method": "checkpoint", "policy": "in_flight"}
     return EngineSpec(f"engine {index}", index, "rljax.sampler.hosted:open_engine", arguments, {"JAX_PLATFORMS": "cpu"})
 
 

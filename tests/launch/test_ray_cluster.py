@@ -143,14 +143,14 @@ def test_requests_of_a_killed_worker_are_answered_by_its_successor(
     cluster: Cluster, model: Model, published: WeightUpdate, directory: Path
 ) -> None:
     faults: list[str] = []
-    pids: list[int] = []
+    pids: list[tuple[int, int]] = []
 
     async def main() -> None:
         async with at_home(configured(cluster, **{"sidecar.num_engines": 2})) as house:
 
             async def start(index: int) -> Any:
                 engine = await house.start(spec(model, index))
-                pids.append(await engine.pid())
+                pids.append((index, await engine.pid()))
                 return engine
 
             pool = EnginePool(start, 2, directory, lambda _, message: faults.append(message))
@@ -159,7 +159,7 @@ def test_requests_of_a_killed_worker_are_answered_by_its_successor(
             asked = [asyncio.ensure_future(pool.generate(request(f"r{i}", 500, seed=i), 1)) for i in range(4)]
             while (await pool.gauges())["running"] < 4:  # noqa: ASYNC110 (the state of other processes)
                 await asyncio.sleep(0.01)
-            os.kill(pids[0], signal.SIGKILL)
+            os.kill(dict(pids)[0], signal.SIGKILL)
             async with asyncio.timeout(120):
                 done = await asyncio.gather(*asked)
             assert [len(one.token_ids) for one in done] == [500] * 4

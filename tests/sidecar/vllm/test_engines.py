@@ -24,7 +24,7 @@ from tests.sidecar.vllm.conftest import Lab
 from tests.sidecar.vllm.models import VOCABULARY, logprobs, publish, tensors, token_logprobs
 
 PROMPT = np.arange(5, 45, dtype=np.int32)
-LONG = 150
+LONG = 600
 _serial = iter(range(10**6))
 
 

@@ -35,7 +35,7 @@ VLLM_ENGINE, VLLM_TRAINER = "engine_update_weights:3,engine_generate:33", "publi
 VLLM_WAIT = 240.0  # half of it is for one engine to start
 BACK_END = (
     *("train:2", "claim:15", "announce:5", "store:25", "checkpoint:3", "load:9"),
-    *("generate:170", "publish:14", "validate:5", "lease:60"),
+    *("generate:170", "publish:14", "validate:5", "lease:20"),
 )
 """The process halts here while the back end that it talks to dies."""
 AHEAD = ("async_generation_ratio=1.0", "observe.report=false")

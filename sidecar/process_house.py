@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from sidecar.hosting import EngineSpec
+from sidecar.hosting import EngineSpec, import_path
 from sidecar.protocol import (
     EngineError,
 )
@@ -138,7 +138,7 @@ def _spawn(spec: EngineSpec) -> tuple[subprocess.Popen[bytes], socket.socket]:
     with theirs, _output(spec.log) as output:
         process = subprocess.Popen(
             [sys.executable, "-m", "sidecar.process_host", str(theirs.fileno())],
-            env={**os.environ, **_import_path(), **spec.environment},
+            env={**os.environ, **import_path(), **spec.environment},
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
@@ -153,11 +153,6 @@ def _output(log: str) -> Any:
         return contextlib.nullcontext(subprocess.DEVNULL)
     Path(log).parent.mkdir(parents=True, exist_ok=True)
     return open(log, "ab")
-
-
-def _import_path() -> dict[str, str]:
-    """So that the child imports what this process does, wherever it was started from."""
-    return {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
 
 
 def _last_words(log: str) -> str:

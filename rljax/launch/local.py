@@ -20,6 +20,7 @@ from rljax.observe.trace import NullTrace, Trace
 from rljax.pipeline.placement import engine_devices
 from rljax.pipeline.run_dir import RunDir
 from rljax.pipeline.setup import Model
+from sidecar.hosting import import_path
 
 
 def start_locally(
@@ -55,7 +56,7 @@ class Child:
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "rljax.child", f"--config={self._config}"],
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)},
+                env={**os.environ, **import_path()},
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,

@@ -8,7 +8,6 @@ import os
 import re
 import signal
 import socket
-import sys
 import threading
 import warnings
 from collections.abc import Iterator
@@ -23,6 +22,7 @@ from ray.util.placement_group import PlacementGroup, placement_group, placement_
 from rljax.config import Config
 from rljax.config_checks import ConfigError
 from rljax.launch.ray_placement import Node, Plan, add_up, cpus_needed, make_plan, swap_taken
+from sidecar.hosting import import_path
 from sidecar.ray_house import VISIBLE_DEVICES, Berth, Placement
 
 CONNECT_SECONDS = 5.0
@@ -183,7 +183,7 @@ def runtime_env(config: Config) -> dict[str, Any]:
     """Ray's runtime environment of engines and explorers: what they need of ours, and above it what the user gives."""
     given = dict(config.ray.runtime_env)
     passed = {name: value for name, value in os.environ.items() if name.startswith(PASSED_ON)}
-    return {**given, "env_vars": {**passed, **_import_path(), **_texts(given.get("env_vars", {}))}}
+    return {**given, "env_vars": {**passed, **import_path(), **_texts(given.get("env_vars", {}))}}
 
 
 def learner_platform() -> str:
@@ -265,11 +265,6 @@ def _amounts(resources: dict[str, float]) -> str:
     hidden = ("node:", "object_store", "memory")
     shown = {n: a for n, a in resources.items() if not n.startswith(hidden) and "_group_" not in n}
     return ", ".join(f"{amount:g} {name}" for name, amount in sorted(shown.items())) or "nothing"
-
-
-def _import_path() -> dict[str, str]:
-    """So that workers on this machine import what this process does, wherever it was started from."""
-    return {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
 
 
 def _texts(values: Any) -> dict[str, str]:

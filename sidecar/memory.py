@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from sidecar.lines import first_line
 from sidecar.versions import PublishedVersion, VersionError, VersionGoneError, checked, gone, parse_manifest
 
 NAMESPACE = "rljax-weights"
@@ -107,8 +108,7 @@ def read_ray(address: str) -> PublishedVersion:
     except (ValueError, ray.exceptions.RayActorError, ray.exceptions.ObjectLostError):
         content = None
     except ray.exceptions.RayError as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0][:300]
-        raise VersionError(f"{address} was not handed over by Ray: {reason}; look at the cluster") from error
+        raise VersionError(f"{address} was not handed over by Ray: {first_line(error)}; look at the cluster") from error
     if content is None:
         raise VersionGoneError(gone(address))
     return checked(unpacked(content, address), address)

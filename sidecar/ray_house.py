@@ -22,6 +22,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from sidecar.failpoints import failpoint
 from sidecar.hosting import EngineSpec
+from sidecar.lines import first_line
 from sidecar.problems import one_line, read_from, size_of
 from sidecar.protocol import (
     Engine,
@@ -60,7 +61,7 @@ class Failure:
         """What a caller is told; what the protocol does not know means that the engine cannot serve."""
         if type(error).__name__ in _ERRORS:
             return cls(type(error).__name__, str(error))
-        return cls(EngineError.__name__, f"{where}: {type(error).__name__}: {_first_line(error)}")
+        return cls(EngineError.__name__, f"{where}: {type(error).__name__}: {first_line(error)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +225,7 @@ class RayHouse:
         try:
             actor = ray.remote(EngineActor).options(**options).remote(spec, berth)
         except (RayError, RuntimeError, ValueError) as error:
-            raise EngineError(f"{spec.name} did not start: {_first_line(error)}") from None
+            raise EngineError(f"{spec.name} did not start: {first_line(error)}") from None
         engine = RayEngine(spec.name, actor)
         self._engines.append(engine)
         try:
@@ -277,8 +278,3 @@ def redirect_output(log: str) -> None:
         os.dup2(descriptor, 2)
     finally:
         os.close(descriptor)
-
-
-def _first_line(error: Exception) -> str:
-    text = str(error).strip()
-    return text.splitlines()[0][:300] if text else type(error).__name__

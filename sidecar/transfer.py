@@ -32,6 +32,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from sidecar.lines import first_line
 from sidecar.protocol import EngineError
 from sidecar.versions import Manifest, PublishedVersion, VersionError, VersionGoneError, checked, gone, parse_manifest
 
@@ -340,8 +341,7 @@ class Puller:
         finally:
             done.close()
         if failure:
-            line = (str(failure[0]).strip() or type(failure[0]).__name__).splitlines()[0][:300]
-            raise EngineError(f"the engine failed in {what}: {line}; restart it") from failure[0]
+            raise EngineError(f"the engine failed in {what}: {first_line(failure[0])}; restart it") from failure[0]
 
 
 class _Host:

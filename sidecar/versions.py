@@ -20,6 +20,8 @@ import ml_dtypes  # noqa: F401  (numpy learns the name bfloat16)
 import numpy as np
 import tensorstore
 
+from sidecar.lines import first_line
+
 MANIFEST_NAME = "manifest.json"
 MANIFEST_FORMAT = 1
 READ_SECONDS = 300.0
@@ -140,7 +142,7 @@ def read_manifest(path: str | Path) -> Manifest:
     except FileNotFoundError:
         raise VersionGoneError(gone(str(path))) from None
     except (OSError, ValueError) as error:
-        raise VersionError(f"{file} cannot be read: {_line(error)}") from error
+        raise VersionError(f"{file} cannot be read: {first_line(error)}") from error
     return parse_manifest(text, str(file))
 
 
@@ -153,13 +155,13 @@ def parse_manifest(text: str, where: str) -> Manifest:
     try:
         content = json.loads(text)
     except ValueError as error:
-        raise VersionError(f"{where} cannot be read: {_line(error)}") from error
+        raise VersionError(f"{where} cannot be read: {first_line(error)}") from error
     if not isinstance(content, dict) or content.pop("format", None) != MANIFEST_FORMAT:
         raise VersionError(f"{where} is no manifest of format {MANIFEST_FORMAT}; publish the version again")
     try:
         return _manifest(content)
     except (KeyError, TypeError, ValueError) as error:
-        raise VersionError(f"{where} is damaged ({_line(error)}); publish the version again") from error
+        raise VersionError(f"{where} is damaged ({first_line(error)}); publish the version again") from error
 
 
 def read_version(path: str | Path) -> PublishedVersion:
@@ -228,7 +230,7 @@ def _wait(path: Path, name: str, future: Any, deadline: float) -> Any:
         if not (path / MANIFEST_NAME).exists():
             raise VersionGoneError(gone(str(path))) from error
         raise VersionError(
-            f"{path}: tensor {name} cannot be read: {_line(error)}; publish the version again"
+            f"{path}: tensor {name} cannot be read: {first_line(error)}; publish the version again"
         ) from error
 
 
@@ -253,8 +255,3 @@ def gone(where: str) -> str:
         f"{where} is not there: never published, or withdrawn in the meantime, or on a disk that this host does not "
         "share; load a version that the ledger announces"
     )
-
-
-def _line(error: Exception) -> str:
-    text = str(error).strip() or type(error).__name__
-    return text.splitlines()[0][:300]

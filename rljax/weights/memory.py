@@ -12,6 +12,7 @@ import numpy as np
 
 from rljax.weights.publisher import OrbaxPublisher, PublishError, describe
 from sidecar import memory
+from sidecar.lines import first_line
 from sidecar.versions import PublishedVersion
 
 
@@ -38,7 +39,7 @@ class MemoryPublisher:
         try:
             published = describe(version, lineage, tensors, model=model, dtype=dtype)
         except (ValueError, MemoryError, RuntimeError) as error:
-            raise PublishError(f"version {version} cannot be kept in memory: {_line(error)}") from error
+            raise PublishError(f"version {version} cannot be kept in memory: {first_line(error)}") from error
         address = self._address(version, lineage)
         self._keep(address, published)
         self._addresses.add(address)
@@ -103,7 +104,7 @@ class RayPublisher(MemoryPublisher):
             reference = ray.put(memory.packed(published))
         except ray.exceptions.RayError as error:
             raise PublishError(
-                f"{address} cannot be put into Ray's object store: {_line(error)}; give the store more memory"
+                f"{address} cannot be put into Ray's object store: {first_line(error)}; give the store more memory"
             ) from error
         self._ask("keep a version", self._shelf.keep, address.partition("/")[2], [reference])
 
@@ -117,9 +118,5 @@ class RayPublisher(MemoryPublisher):
             ray.get(method.remote(*arguments), timeout=self._seconds)
         except ray.exceptions.RayError as error:
             raise PublishError(
-                f"the Ray actor that holds the weights did not {what}: {_line(error)}; look at the cluster"
+                f"the Ray actor that holds the weights did not {what}: {first_line(error)}; look at the cluster"
             ) from error
-
-
-def _line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0][:300]

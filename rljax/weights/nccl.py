@@ -20,6 +20,7 @@ import jax
 import numpy as np
 
 from rljax.weights.publisher import OrbaxPublisher, PublishError, check_dtypes, describe
+from sidecar.lines import first_line
 from sidecar.transfer import (
     BUFFER_BYTES,
     DEADLINE,
@@ -181,7 +182,7 @@ class _Session:
             while self._wire.end.poll(None) and not self._has_hung_up():
                 self._update()
         except (TransferError, KeyError, ValueError, RuntimeError) as error:
-            line = f"a message has no field {error}" if isinstance(error, KeyError) else _line(error)
+            line = f"a message has no field {error}" if isinstance(error, KeyError) else first_line(error)
             try:
                 self._wire.send("error", message=line)
             except TransferError:
@@ -280,10 +281,6 @@ def _on_host(held: Held) -> Held:
     manifest = held.manifest
     published = describe(manifest.version, manifest.lineage, held.tensors, model=manifest.model, dtype=manifest.dtype)
     return replace(held, manifest=published.manifest, tensors=published.tensors)
-
-
-def _line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0][:300]
 
 
 def _hang_up(joined: socket.socket) -> None:

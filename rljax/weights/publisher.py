@@ -20,6 +20,7 @@ import jax
 import numpy as np
 from orbax.checkpoint import v1 as ocp
 
+from sidecar.lines import first_line
 from sidecar.versions import (
     MANIFEST_NAME,
     Manifest,
@@ -111,9 +112,9 @@ class OrbaxPublisher:
             self._reveal(hidden, final, published.manifest)
         except (OSError, ValueError, RuntimeError) as error:
             shutil.rmtree(hidden, ignore_errors=True)
-            line = (str(error).strip() or type(error).__name__).splitlines()[0][:300]
             raise PublishError(
-                f"version {version} cannot be published to {final}: {line}; free disk space or choose another run_dir"
+                f"version {version} cannot be published to {final}: {first_line(error)}; "
+                "free disk space or choose another run_dir"
             ) from error
         return str(final)
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from sidecar.checks import check_request, check_tokens
+from sidecar.lines import first_line
 from sidecar.protocol import (
     Completion,
     EngineError,
@@ -194,5 +195,5 @@ class SteppedEngine(abc.ABC):
             refused = WeightsGoneError if isinstance(error, VersionGoneError) else WeightUpdateError
             raise refused(
                 f"{self.name} did not load version {update.version} of lineage {update.lineage} and keeps version "
-                f"{self._worker.batch.version}: {str(error).splitlines()[0] if str(error) else type(error).__name__}"
+                f"{self._worker.batch.version}: {first_line(error)}"
             ) from error

@@ -20,6 +20,7 @@ from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 
 from sidecar.checks import check_request, check_tokens
+from sidecar.lines import first_line
 from sidecar.protocol import (
     Completion,
     EngineError,
@@ -153,7 +154,7 @@ class ConcurrentVllm:
         try:
             return await asyncio.wrap_future(answer)
         except (EngineDeadError, EngineGenerateError) as error:
-            raise EngineError(f"{self.name} died: {str(error).splitlines()[0]}") from error
+            raise EngineError(f"{self.name} died: {first_line(error)}") from error
 
     # What follows runs on the loop of vLLM.
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from sidecar.lines import first_line
 from sidecar.versions import PublishedVersion, VersionError, VersionGoneError, check_identity, receive
 
 
@@ -48,7 +49,7 @@ class WeightLoader:
                 reading.tensors = published.tensors
             except Exception as error:
                 reading.gone = isinstance(error, VersionGoneError)
-                reading.error = (str(error).strip() or type(error).__name__).splitlines()[0]
+                reading.error = first_line(error)
             finally:
                 reading.done.set()
 

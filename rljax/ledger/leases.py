@@ -269,12 +269,10 @@ def _too_few(tx: Transaction, row: Row, ready: int) -> NotYet:
         tx.execute(left.values(state="dropped", reason="end_of_data"))
         return NotYet("data", "the tasksets are exhausted", ready, over=True)
     if not alive:
-        return NotYet(
-            "explorer", f"no explorer: {ready} of {b} groups are ready and nobody generates; start one", ready
-        )
+        return NotYet("explorer", f"an explorer: {ready} of {b} groups ready and nobody generates; start one", ready)
     if "claimed" not in busy and (nobody := unserved(tx, tx.spec.total_epochs)):
-        return NotYet("explorer", f"{ready} of {b} groups are ready; {nobody}", ready)
-    return NotYet("generation", f"{ready} of {b} groups are ready{_lost(tx, row.trained)}", ready)
+        return NotYet("explorer", f"groups: {ready} of {b} ready; {nobody}", ready)
+    return NotYet("generation", f"groups: {ready} of {b} ready{_lost(tx, row.trained)}", ready)
 
 
 def _lost(tx: Transaction, step: int) -> str:

@@ -292,11 +292,11 @@ def test_what_the_learner_waits_for_is_named(place: Backend) -> None:
     bench = Bench(place, make_spec(alpha=0, b=2))
     first = bench.lease()
     assert isinstance(first, NotYet)
-    assert first.reason == "0 of 2 groups are ready"
+    assert first.reason == "groups: 0 of 2 ready"
     processes.leave(bench.db, "e", bench.token)
     alone = bench.lease()
     assert isinstance(alone, NotYet)
-    assert alone.reason == "no explorer: 0 of 2 groups are ready and nobody generates; start one"
+    assert alone.reason == "an explorer: 0 of 2 groups ready and nobody generates; start one"
 
 
 def test_a_learner_that_waits_hears_what_became_of_the_groups(place: Backend) -> None:
@@ -308,7 +308,7 @@ def test_a_learner_that_waits_hears_what_became_of_the_groups(place: Backend) ->
     claims.settle(bench.db, one, "filtered", "equal rewards")
     waiting = bench.lease()
     assert isinstance(waiting, NotYet)
-    told = "0 of 2 groups are ready; of those in time for step 0, 6 dropped: RewardError, 1 filtered: equal rewards"
+    told = "groups: 0 of 2 ready; of those in time for step 0, 6 dropped: RewardError, 1 filtered: equal rewards"
     assert waiting.reason == told
     bench.store(other)
     fill(bench)
@@ -316,7 +316,7 @@ def test_a_learner_that_waits_hears_what_became_of_the_groups(place: Backend) ->
     bench.trained()
     later = bench.lease()
     assert isinstance(later, NotYet)
-    assert later.reason == "0 of 2 groups are ready", "what was lost to an earlier step is no news"
+    assert later.reason == "groups: 0 of 2 ready", "what was lost to an earlier step is no news"
 
 
 def test_a_token_older_than_its_claim_is_a_bug_of_the_caller(place: Backend) -> None:

@@ -199,16 +199,16 @@ def test_data_that_nobody_serves_any_more_is_named(place: Backend) -> None:
     bench.trained()
     found = bench.lease()
     assert isinstance(found, NotYet)
-    assert (found.kind, found.reason) == ("generation", "0 of 2 groups are ready"), "one of a is still under way"
+    assert (found.kind, found.reason) == ("generation", "groups: 0 of 2 ready"), "one of a is still under way"
     bench.store(third)
     nobody = "no explorer serves what is left: 50 of 50 tasks of taskset own; start one that does"
     found = bench.lease()
     assert isinstance(found, NotYet)
     assert (found.kind, found.over) == ("explorer", False)
-    assert found.reason == f"1 of 2 groups are ready; {nobody}"
+    assert found.reason == f"groups: 1 of 2 ready; {nobody}"
     assert claims.claim(bench.db, "e", ["a"], 10).reason == nobody
 
     processes.register(bench.db, "f", "explorer")
     found = bench.lease()
     assert isinstance(found, NotYet)
-    assert found.reason == "1 of 2 groups are ready", "it serves what it did until it says otherwise"
+    assert found.reason == "groups: 1 of 2 ready", "it serves what it did until it says otherwise"

@@ -45,8 +45,14 @@ FAMILIES = ("llama", "qwen2", "qwen3")
 
 
 def random_model(name: str, seed: int = 0) -> PreTrainedModel:
-    """The float32 model of ``CONFIGS[name]``: no bias is 0 and no norm is 1, as they are at initialisation."""
-    model = AutoModelForCausalLM.from_config(CONFIGS[name], dtype=torch.float32).eval()
+    """The float32 model of ``CONFIGS[name]``."""
+    return randomised(CONFIGS[name], seed)
+
+
+def randomised(config: PreTrainedConfig, seed: int) -> PreTrainedModel:
+    """A float32 model that has opinions: no bias is 0 and no norm is 1, as they are at initialisation, and
+    log-probabilities of two seeds differ by nats."""
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in model.parameters():

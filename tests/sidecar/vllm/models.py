@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedConfig, PreTrainedModel, Qwen2Config, Qwen3Config
+from transformers import LlamaConfig, PreTrainedConfig, PreTrainedModel, Qwen2Config, Qwen3Config
 
 from rljax.weights.publisher import OrbaxPublisher
 from sidecar.protocol import WeightUpdate
+from tests.models.hf_models import randomised
 
 VOCABULARY = 97
 _SHAPE: dict[str, Any] = {
@@ -33,17 +34,8 @@ CONFIGS: dict[str, PreTrainedConfig] = {
 
 
 def random_model(name: str, seed: int) -> PreTrainedModel:
-    """A float32 model that has opinions: log-probabilities of versions differ by nats."""
-    model = AutoModelForCausalLM.from_config(CONFIGS[name], dtype=torch.float32).eval()
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            noise = torch.randn(parameter.shape, generator=generator)
-            if parameter.ndim == 2:
-                parameter.copy_(1.5 * noise / parameter.shape[1] ** 0.5)
-            else:
-                parameter.add_(0.2 * noise)
-    return model
+    """The float32 model of ``CONFIGS[name]``."""
+    return randomised(CONFIGS[name], seed)
 
 
 def tensors(model: PreTrainedModel) -> dict[str, np.ndarray]:

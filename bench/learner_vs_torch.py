@@ -24,7 +24,7 @@ from safetensors.numpy import load_file, save_file
 
 from bench.paired import CORES, PAIR_COLUMNS, Answer, Side, alternate, pair_row, print_machine, print_table
 from bench.workload import CASES, LEARNING_RATE, LONGEST, Case, make_groups, with_behaviour
-from rljax.algorithms.registry import batch_advantages
+from rljax.algorithms.credit import batch_advantages
 from rljax.config import AlgorithmConfig, Config, LearnerConfig, ModelConfig, OptimizerConfig
 from rljax.models.smollm2 import smollm2_directory
 from rljax.trajectory import Group, decode, encode
@@ -111,7 +111,7 @@ def start_torch() -> Answer:
         begin = time.perf_counter()
         # Advantages and padding are the step's own work, as packing is ours.
         trajectories = [t for group in groups for t in group.trajectories]
-        advantages = batch_advantages(groups, ALGORITHM)
+        advantages = np.array([values[-1] for values in batch_advantages(groups, ALGORITHM)])
         if request["do"] == "gradient":
             loss = learner.accumulate(trajectories, advantages, rows)
             save_file(learner.gradient(), request["path"])

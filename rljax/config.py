@@ -14,6 +14,13 @@ from typing import Any
 
 from rljax import config_checks
 from rljax.config_checks import key
+from rljax.config_environments import (
+    EnvironmentConfig,
+    TrainEnvManagerConfig,
+    ValEnvManagerConfig,
+    built_in,
+    shares,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +76,10 @@ class ModelConfig:
     dtype: str = key("fp32", "compute dtype; masters are always fp32", choices=("fp32", "bf16"))
     remat: str = key("none", "what the backward pass recomputes", choices=("none", "dots", "full"))
     max_prompt_tokens: int = key(64, "longer prompts are bad rows", low=1)
-    max_response_tokens: int = key(64, "budget of tokens after the prompt", low=1)
+    max_response_tokens: int = key(64, "budget of tokens after the prompt; of many turns, of each", low=1)
+    sequence_length: int | None = key(
+        None, "tokens of a whole trajectory; None: max_prompt_tokens + max_response_tokens", low=2
+    )
     logprob_chunk: int = key(1024, "tokens whose logits exist at once", low=1)
     tiny: TinyConfig = field(default_factory=TinyConfig)
 
@@ -132,6 +142,15 @@ class AlgorithmConfig:
     clip_high: float = key(0.2, "ppo: the ratio is clipped above at 1 + clip_high", low=0)
     dual_clip: float | None = key(None, "ppo: bound on the loss where the advantage is negative; None: off", low=1)
     entropy_coef: float = key(0.0, "weight of the entropy bonus that is subtracted from each token's loss", low=0)
+    reward_grouping: str = key(
+        "group",
+        "what episode scores (gigpo) and returns of turns (step_reinforce) are compared within",
+        choices=("group", "tag", "batch"),
+    )
+    gamma: float = key(1.0, "agentic_reinforce: discount from turn to turn", low=0, high=1)
+    step_reward_gamma: float = key(0.95, "step_reinforce, gigpo: discount from turn to turn", low=0, high=1)
+    episode_reward_weight: float = key(1.0, "gigpo: weight of the episode's advantage", low=0)
+    step_reward_weight: float = key(1.0, "gigpo: weight of the turn's advantage", low=0)
     tis_low: float = key(0.0, "tis: lower bound of the ratio", low=0)
     tis_high: float = key(1.0, "tis: upper bound of the ratio", low=0)
 
@@ -191,6 +210,9 @@ class RolloutConfig:
 
     max_retries: int = key(2, "attempts after a failed one; then the task is dropped as failed", low=0)
     trajectory_timeout: float = key(600.0, "seconds for one attempt, validation pauses excluded", low=0, low_open=True)
+    env_timeout: float = key(60.0, "seconds for one answer of an environment in a worker", low=0, low_open=True)
+    train_env_manager: TrainEnvManagerConfig = field(default_factory=TrainEnvManagerConfig)
+    val_env_manager: ValEnvManagerConfig = field(default_factory=ValEnvManagerConfig)
     reward_timeout: float = key(30.0, "seconds for one reward", low=0, low_open=True)
     reward_workers: int = key(1, "processes for rewards that may hang", low=1)
     claim_timeout: float = key(60.0, "seconds without a heartbeat after which a claim expires", low=0, low_open=True)
@@ -275,6 +297,9 @@ class Config:
     explorer: ExplorerConfig = field(default_factory=ExplorerConfig)
     ray: RayConfig = field(default_factory=RayConfig)
     tasks: TasksConfig = field(default_factory=TasksConfig)
+    custom_envs: Mapping[str, EnvironmentConfig] = field(
+        default_factory=built_in, metadata={"help": "environments by tag"}
+    )
     observe: ObserveConfig = field(default_factory=ObserveConfig)
 
     def __post_init__(self) -> None:
@@ -304,14 +329,34 @@ class Config:
         return "tasks.train", self.tasks.train
 
     @property
+    def train_groups(self) -> dict[str, int]:
+        """Groups of environments that train at once, by tag."""
+        manager = self.rollout.train_env_manager
+        ahead = math.floor((1 + self.async_generation_ratio) * self.groups_per_batch)
+        groups = manager.num_env_groups or max(ahead, len(manager.tags))
+        return shares(manager.tags, groups, manager.num_groups_partition, "rollout.train_env_manager")
+
+    @property
+    def val_groups(self) -> dict[str, int]:
+        """Seeds of a validation, by tag."""
+        manager = self.rollout.val_env_manager
+        path = "rollout.val_env_manager"
+        return shares(manager.tags, manager.num_env_groups, manager.num_groups_partition, path)
+
+    @property
     def row_tokens(self) -> int:
         """Length of a packed row, in tokens."""
-        return self.learner.max_tokens_per_row or self.model.max_prompt_tokens + self.model.max_response_tokens
+        return self.learner.max_tokens_per_row or self.longest
+
+    @property
+    def longest(self) -> int:
+        """Most tokens of a trajectory."""
+        return self.model.sequence_length or self.model.max_prompt_tokens + self.model.max_response_tokens
 
     @property
     def context(self) -> int:
         """Longest prompt and response together that engines take, in tokens."""
-        return self.sidecar.max_model_len or self.model.max_prompt_tokens + self.model.max_response_tokens
+        return self.sidecar.max_model_len or self.longest
 
     @property
     def engine_dtype(self) -> str:

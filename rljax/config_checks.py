@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rljax.config import Config, TasksetConfig
+    from rljax.config_environments import EnvironmentConfig
 
 _REGISTERED = re.compile(r"""\.register\(\s*["']([^"']+)["']""")
 _PLACES = {"postgresql": "database", "sqlite": "file"}
@@ -129,19 +130,19 @@ def _check_batch(config: Config) -> None:
     minibatch = config.algorithm.minibatch_size
     if minibatch is not None and (minibatch > batch or batch % minibatch):
         raise ConfigError(f"algorithm.minibatch_size={minibatch}: must divide rollout_batch_size={batch}")
-    longest = config.model.max_prompt_tokens + config.model.max_response_tokens
+    parts = config.model.max_prompt_tokens + config.model.max_response_tokens
+    if (config.tasks.train or config.tasks.validation) and config.longest < parts:
+        raise ConfigError(
+            f"model.sequence_length={config.longest}: below model.max_prompt_tokens + model.max_response_tokens = "
+            f"{parts}"
+        )
+    longest = config.longest
     context = config.sidecar.max_model_len
     if context is not None and context < longest:
-        raise ConfigError(
-            f"sidecar.max_model_len={context}: a trajectory may be {longest} tokens long "
-            "(model.max_prompt_tokens + model.max_response_tokens)"
-        )
+        raise ConfigError(f"sidecar.max_model_len={context}: {_longest(longest)}")
     row = config.learner.max_tokens_per_row
     if row is not None and row < longest:
-        raise ConfigError(
-            f"learner.max_tokens_per_row={row}: a trajectory may be {longest} tokens long "
-            "(model.max_prompt_tokens + model.max_response_tokens)"
-        )
+        raise ConfigError(f"learner.max_tokens_per_row={row}: {_longest(longest)}")
     mesh, rows = config.learner.mesh, config.learner.rows_per_microbatch
     if rows % (mesh.data * mesh.fsdp):
         raise ConfigError(
@@ -149,6 +150,13 @@ def _check_batch(config: Config) -> None:
         )
     if config.algorithm.tis_low > config.algorithm.tis_high:
         raise ConfigError(f"algorithm.tis_low={config.algorithm.tis_low}: above tis_high={config.algorithm.tis_high}")
+
+
+def _longest(tokens: int) -> str:
+    return (
+        f"a trajectory may be {tokens} tokens long (model.sequence_length, or model.max_prompt_tokens + "
+        "model.max_response_tokens)"
+    )
 
 
 def _check_sampling(config: Config) -> None:
@@ -224,8 +232,32 @@ def _check_tasks(config: Config) -> None:
     for section, tasksets in named.items():
         for name, taskset in tasksets.items():
             _check_taskset(f"{section}.{name}", name, taskset)
-    if config.mode in ("both", "train", "explore") and not config.explored[1]:
-        raise ConfigError("tasks.train: no taskset to train on")
+    if config.mode in ("both", "train", "explore") and not (config.explored[1] or config.train_groups):
+        raise ConfigError(
+            "tasks.train: no taskset to train on, and rollout.train_env_manager.tags names no environment either"
+        )
+    for path, tags, others in (
+        ("rollout.train_env_manager", config.train_groups, config.explored[1]),
+        ("rollout.val_env_manager", config.val_groups, config.tasks.validation),
+    ):
+        for tag in tags:
+            _check_tag(f"{path}.tags", tag, config.custom_envs, others)
+
+
+def _check_tag(path: str, tag: str, known: Mapping[str, EnvironmentConfig], tasksets: Mapping[str, Any]) -> None:
+    if tag not in known:
+        close = difflib.get_close_matches(tag, known, n=1) or sorted(known)
+        raise ConfigError(f"{path}: {tag!r} is not in custom_envs; did you mean {' or '.join(close)}?")
+    if tag in tasksets:
+        raise ConfigError(f"{path}: {tag!r} is a taskset's name as well; rename one of them")
+    if not known[tag].id:
+        raise ConfigError(f"custom_envs.{tag}.id: missing; write a gymnasium id, or PACKAGE:ID")
+    try:
+        groups = re.compile(known[tag].action_pattern).groups
+    except re.error as error:
+        raise ConfigError(f"custom_envs.{tag}.action_pattern: no regular expression ({error})") from None
+    if not groups:
+        raise ConfigError(f"custom_envs.{tag}.action_pattern: has no group (…) that holds the action")
 
 
 def _check_taskset(path: str, name: str, taskset: TasksetConfig) -> None:
@@ -250,13 +282,13 @@ def _check_algorithm(config: Config) -> None:
         return  # whoever looks a name up there is told
     algorithm, root = config.algorithm, Path(__file__).parent / "algorithms"
     named = [
-        ("adv_estimator", "advantage", (algorithm.adv_estimator,)),
+        ("adv_estimator", "*advantage", (algorithm.adv_estimator,)),
         ("pg_variant", "policy_loss", (algorithm.pg_variant,)),
         ("aggregation", "aggregation", (algorithm.aggregation,)),
         ("filters", "filter", algorithm.filters),
     ]
     for field, folder, names in named:
-        texts = [file.read_text() for file in (root / folder).glob("*.py")]
+        texts = [file.read_text() for file in root.glob(f"{folder}/*.py")]
         there = {name for text in texts for name in _REGISTERED.findall(text)}
         for name in names:
             if ":" not in name and name not in there:
@@ -275,7 +307,7 @@ def _check_context(config: Config) -> None:
             context = json.loads(file.read_text()).get("max_position_embeddings")
         except (OSError, ValueError, AttributeError):
             return  # whoever loads the model says what is wrong with it
-    longest = config.model.max_prompt_tokens + config.model.max_response_tokens
+    longest = config.longest
     if isinstance(context, int) and longest > context:
         raise ConfigError(context_error(longest, context))
 
@@ -302,6 +334,6 @@ def _check_channel(config: Config) -> None:
 def context_error(longest: int, context: int) -> str:
     """What is wrong with trajectories of ``longest`` tokens in a model of a shorter ``context``."""
     return (
-        f"model.max_prompt_tokens + model.max_response_tokens = {longest}: more than the model's context of "
-        f"{context} tokens; lower one of them"
+        f"model.max_prompt_tokens + model.max_response_tokens (or model.sequence_length) = {longest}: more than the "
+        f"model's context of {context} tokens; lower it"
     )

@@ -23,9 +23,10 @@ from ml_collections import ConfigDict
 from rljax.config import Config, TasksetConfig
 from rljax.config_ancestors import ANCESTORS
 from rljax.config_checks import ConfigError
+from rljax.config_environments import EnvironmentConfig
 
 _NONE = ("none", "null")
-_NEW_NAMES = "explorer.tasksets."
+_NEW_NAMES: dict[str, Any] = {"explorer.tasksets.": TasksetConfig, "custom_envs.": EnvironmentConfig}
 """Where a name that is not there yet is no slip: what an explorer brings of its own."""
 _MADE_UP = re.compile(r"""(?:unexpected keyword argument|[Kk]ey) ["'](\w+)["']""")
 
@@ -221,9 +222,9 @@ def _override(values: dict[str, Any], dotted: str, value: Any) -> None:
         elif typing.get_origin(hint) is Mapping:
             hint = _element(hint)
             if dataclasses.is_dataclass(hint) and name not in here:
-                if prefix != _NEW_NAMES:
+                if prefix not in _NEW_NAMES:
                     raise ConfigError(_unknown(dotted, name, here, prefix))
-                here[name] = as_plain(TasksetConfig())
+                here[name] = as_plain(_NEW_NAMES[prefix]())
         else:
             raise ConfigError(f"{dotted}: {prefix[:-1]} is a single value and has no key {name!r}")
         if depth == len(names) - 1:

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import load, save
 
-CODEC_VERSION = 1
+CODEC_VERSION = 2
+_READABLE = (1, 2)  # 1 has single-turn trajectories only; its fields are read as they are
 NOT_SAMPLED = -1
 """Entry of `Trajectory.versions` for a token that no engine sampled (prompt, environment text)."""
 
@@ -43,10 +44,14 @@ class Trajectory:
         logprobs: float32 ``[time]``, behaviour log-probabilities in nats; 0 where not sampled.
         versions: int32 ``[time]``, weight version of each sampled token; `NOT_SAMPLED` elsewhere.
         turns: int32 ``[turns, 2]``, start and end of each sampled turn.
-        reward: the score that the advantage is made of.
+        reward: the score of the whole.
+        turn_rewards: float64 ``[turns]``, what each turn earned; empty where only the whole is scored.
+        turn_states: what the environment's state was before each turn; equal strings are equal states. Empty where
+            there is none.
+        rows: int32 ``[rows, 2]``, start and end of each row that the learner reads on its own; empty: all is one row.
         reward_parts: named parts of the reward, for the log.
         temperature, top_p, top_k: the sampling parameters; the learner divides its logits by the same temperature.
-        finish_reason: why the last turn ended: ``stop``, ``length``.
+        finish_reason: why it ended. One turn: ``stop``, ``length``. Many: see `rollout.episode.End`.
         member: place in the group, counted from 0.
         seed: sampling seed of the trajectory (before turns are mixed in).
         retries: attempts that failed before this one.
@@ -59,6 +64,9 @@ class Trajectory:
     versions: np.ndarray
     turns: np.ndarray
     reward: float
+    turn_rewards: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    turn_states: tuple[str, ...] = ()
+    rows: np.ndarray = field(default_factory=lambda: np.zeros((0, 2), np.int32))
     reward_parts: Mapping[str, float] = field(default_factory=dict)
     temperature: float = 1.0
     top_p: float = 1.0
@@ -75,6 +83,27 @@ class Trajectory:
             raise ValueError(f"a trajectory's arrays differ in length: {lengths}")
         if np.any(self.versions[self.loss_mask] < 0):
             raise ValueError("a trained token has no weight version")
+        for name in ("turn_rewards", "turn_states"):
+            if len(getattr(self, name)) not in (0, len(self.turns)):
+                raise ValueError(f"{len(getattr(self, name))} {name} for {len(self.turns)} turns")
+        if len(self.rows) and self.rows.reshape(-1).tolist() != self._cuts():
+            raise ValueError(f"rows {self.rows.tolist()} do not follow one another from 0 to {len(self.token_ids)}")
+
+    def _cuts(self) -> list[int]:
+        inner = np.repeat(self.rows[1:, 0], 2).tolist()
+        return [0, *inner, len(self.token_ids)]
+
+    @property
+    def row_spans(self) -> list[tuple[int, int]]:
+        """Start and end of each row."""
+        return [(int(a), int(b)) for a, b in self.rows] or [(0, len(self.token_ids))]
+
+    @property
+    def rewards_by_turn(self) -> np.ndarray:
+        """float64 ``[turns]``; where only the whole is scored, the last turn has it all."""
+        if len(self.turn_rewards) or not len(self.turns):
+            return np.asarray(self.turn_rewards, np.float64)
+        return np.array([0.0] * (len(self.turns) - 1) + [self.reward])
 
     @property
     def prompt_length(self) -> int:
@@ -116,6 +145,9 @@ def _header(trajectory: Trajectory) -> dict[str, Any]:
         "length": len(trajectory.token_ids),
         "turns": trajectory.turns.tolist(),
         "reward": float(trajectory.reward),
+        "turn_rewards": np.asarray(trajectory.turn_rewards, np.float64).tolist(),
+        "turn_states": list(trajectory.turn_states),
+        "rows": trajectory.rows.tolist(),
         "reward_parts": dict(trajectory.reward_parts),
         "temperature": trajectory.temperature,
         "top_p": trajectory.top_p,
@@ -151,8 +183,8 @@ def decode(payload: bytes) -> Group:
         header = json.loads(arrays["header"].tobytes())
     except Exception as error:
         raise ValueError(f"not an encoded group: {error}") from error
-    if header.get("codec") != CODEC_VERSION:
-        raise ValueError(f"group written by codec {header.get('codec')}, this program reads {CODEC_VERSION}")
+    if header.get("codec") not in _READABLE:
+        raise ValueError(f"group written by codec {header.get('codec')}, this program reads up to {CODEC_VERSION}")
     ends = np.cumsum([member["length"] for member in header["members"]])
     return Group(TaskId(**header["task"]), tuple(_members(header["members"], arrays, ends)))
 
@@ -161,7 +193,9 @@ def _members(headers: Sequence[dict[str, Any]], arrays: Mapping[str, np.ndarray]
     members = []
     for fields, end in zip(headers, ends, strict=True):
         span = slice(int(end) - fields.pop("length"), int(end))
-        turns = np.asarray(fields.pop("turns"), np.int32).reshape(-1, 2)
         columns: dict[str, Any] = {name: arrays[name][span] for name in _ARRAYS}
-        members.append(Trajectory(**columns, turns=turns, **fields))
+        columns |= {name: np.asarray(fields.pop(name, []), np.int32).reshape(-1, 2) for name in ("turns", "rows")}
+        columns["turn_rewards"] = np.asarray(fields.pop("turn_rewards", []), np.float64)
+        columns["turn_states"] = tuple(fields.pop("turn_states", ()))
+        members.append(Trajectory(**columns, **fields))
     return members

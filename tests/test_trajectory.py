@@ -15,7 +15,7 @@ from safetensors.numpy import load, save
 
 from rljax.trajectory import Group, TaskId, Trajectory, decode, encode
 
-ARRAYS = ("token_ids", "loss_mask", "logprobs", "versions", "turns")
+ARRAYS = ("token_ids", "loss_mask", "logprobs", "versions", "turns", "turn_rewards", "rows")
 
 
 def make(loss_mask: list[int], versions: list[int], **changes: Any) -> Trajectory:
@@ -52,10 +52,14 @@ def groups(draw: st.DrawFn) -> Group:
         mask = draw(st.lists(st.booleans(), max_size=12))
         versions = [draw(st.integers(0, 99)) if trained else -1 for trained in mask]
         turns = np.array(draw(st.lists(st.tuples(st.integers(0, 5), st.integers(5, 12)), max_size=3)), np.int32)
+        cut = draw(st.integers(0, len(mask)))
         trajectory = make(
             [int(trained) for trained in mask],
             versions,
             turns=turns.reshape(-1, 2),
+            turn_rewards=np.array(draw(st.sampled_from([[], [0.5] * len(turns)])), np.float64),
+            turn_states=draw(st.sampled_from([(), tuple(str(i) for i in range(len(turns)))])),
+            rows=np.array(draw(st.sampled_from([[], [[0, cut], [cut, len(mask)]]])), np.int32).reshape(-1, 2),
             reward=draw(st.floats(-1e6, 1e6)),
             reward_parts=draw(st.dictionaries(st.text(max_size=5), st.floats(-1, 1), max_size=2)),
             metrics=draw(st.dictionaries(st.text(max_size=5), st.floats(-1, 1), max_size=2)),

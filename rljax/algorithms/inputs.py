@@ -1,12 +1,16 @@
-"""What a policy loss sees."""
+"""What advantage estimators and policy losses see."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int
+
+from rljax.trajectory import Group
 
 
 @jax.tree_util.register_dataclass
@@ -41,3 +45,41 @@ class LossInputs:
     def ratio(self) -> Float[Array, "batch time"]:
         """ρ = π / π_behaviour; 1 where not trained."""
         return jnp.exp(self.log_ratio)
+
+
+@dataclass(frozen=True)
+class TurnRewards:
+    """Groups of equal size, turn by turn, as an estimator of per-turn advantages sees them.
+
+    Attributes:
+        rewards: float64, the score of each whole trajectory.
+        turn_rewards: float64, what each turn earned; 0 beyond the last turn.
+        mask: true where there is a turn.
+        states: state before each turn, by group, member and turn; equal strings are equal states.
+        tags: taskset of each group.
+    """
+
+    rewards: Float[np.ndarray, "groups member"]
+    turn_rewards: Float[np.ndarray, "groups member turn"]
+    mask: Bool[np.ndarray, "groups member turn"]
+    states: tuple[tuple[tuple[str, ...], ...], ...]
+    tags: tuple[str, ...]
+
+    @classmethod
+    def of(cls, groups: Sequence[Group]) -> TurnRewards:
+        """Lays out groups that all have the same number of members."""
+        members = [group.trajectories for group in groups]
+        size, most = len(members[0]), max(len(t.turns) for ts in members for t in ts)
+        turn_rewards = np.zeros((len(groups), size, most))
+        mask = np.zeros((len(groups), size, most), np.bool_)
+        for g, trajectories in enumerate(members):
+            for m, trajectory in enumerate(trajectories):
+                turns = len(trajectory.turns)
+                turn_rewards[g, m, :turns], mask[g, m, :turns] = trajectory.rewards_by_turn, True
+        return cls(
+            np.array([[t.reward for t in trajectories] for trajectories in members], np.float64),
+            turn_rewards,
+            mask,
+            tuple(tuple(t.turn_states for t in trajectories) for trajectories in members),
+            tuple(group.task.taskset for group in groups),
+        )

@@ -1,6 +1,7 @@
 """Finds the parts of the objective by the names that a config gives them.
 
-One registry for each slot: `advantages`, `policy_losses`, `aggregations`, `filters`. An entry is a pure function in a
+One registry for each slot: `advantages` (and `turn_advantages`, found by the same key), `policy_losses`,
+`aggregations`, `filters`. An entry is a pure function in a
 file of its own inside the slot's package; a new file there is found without being listed anywhere. A notebook adds its
 own with ``@advantages.register("mine")``, a config names one of another package with ``module:function``.
 """
@@ -10,7 +11,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import pkgutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 import numpy as np
@@ -22,7 +23,7 @@ from rljax.trajectory import Group
 if TYPE_CHECKING:
     from jax import Array
 
-    from rljax.algorithms.inputs import LossInputs
+    from rljax.algorithms.inputs import LossInputs, TurnRewards
     from rljax.config import AlgorithmConfig
 
 Function = TypeVar("Function", bound=Callable[..., object])
@@ -34,6 +35,14 @@ class Advantage(Protocol):
     def __call__(  # noqa: D102
         self, rewards: Float[np.ndarray, "groups member"], config: AlgorithmConfig, /
     ) -> Float[np.ndarray, "groups member"]: ...
+
+
+class TurnAdvantage(Protocol):
+    """Advantages of every turn of groups of equal size; what is beyond a trajectory's last turn is not used."""
+
+    def __call__(  # noqa: D102
+        self, scored: TurnRewards, config: AlgorithmConfig, /
+    ) -> Float[np.ndarray, "groups member turn"]: ...
 
 
 class PolicyLoss(Protocol):
@@ -130,6 +139,9 @@ class Registry(Generic[Function]):
 
 
 advantages: Registry[Advantage] = Registry("advantage", "algorithm.adv_estimator", "rljax.algorithms.advantage")
+turn_advantages: Registry[TurnAdvantage] = Registry(
+    "advantage", "algorithm.adv_estimator", "rljax.algorithms.turn_advantage"
+)
 policy_losses: Registry[PolicyLoss] = Registry("policy loss", "algorithm.pg_variant", "rljax.algorithms.policy_loss")
 aggregations: Registry[Aggregation] = Registry("aggregation", "algorithm.aggregation", "rljax.algorithms.aggregation")
 filters: Registry[Filter] = Registry("filter", "algorithm.filters", "rljax.algorithms.filter")
@@ -141,33 +153,9 @@ def check_names(config: AlgorithmConfig) -> None:
     Raises:
         ConfigError: one of them leads nowhere.
     """
-    advantages.get(config.adv_estimator)
+    if config.adv_estimator not in turn_advantages.names():
+        advantages.get(config.adv_estimator)
     aggregations.get(config.aggregation)
     for name in config.filters:
         filters.get(name)
     policy_losses.get(config.pg_variant)
-
-
-def batch_advantages(groups: Sequence[Group], config: AlgorithmConfig) -> Float[np.ndarray, " trajectories"]:
-    """Advantage of every trajectory, float32, in batch order (group by group, members in order).
-
-    Groups of different sizes are handed to the advantage function size by size.
-
-    Raises:
-        ValueError: the advantage function returned another shape, or something that is not finite.
-    """
-    estimate = advantages.get(config.adv_estimator)
-    sizes = np.array([len(group.trajectories) for group in groups], np.int64)
-    result = np.zeros(int(sizes.sum()), np.float32)
-    starts = np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.int64)
-    for size in np.unique(sizes[sizes > 0]):
-        chosen = np.flatnonzero(sizes == size)
-        rewards = np.array([[t.reward for t in groups[index].trajectories] for index in chosen.tolist()], np.float64)
-        values = np.asarray(estimate(rewards, config))
-        if values.shape != rewards.shape or not np.isfinite(values).all():
-            raise ValueError(
-                f"algorithm.adv_estimator={config.adv_estimator!r}: returned {values.shape} for rewards of "
-                f"{rewards.shape}, or values that are not finite"
-            )
-        result[starts[chosen][:, None] + np.arange(size)] = values
-    return result

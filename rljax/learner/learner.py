@@ -12,10 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from rljax.algorithms.registry import aggregations, batch_advantages, check_names
+from rljax.algorithms.credit import batch_advantages
+from rljax.algorithms.registry import aggregations, check_names
 from rljax.config import Config
 from rljax.learner.checkpoints import Checkpoints
-from rljax.learner.packing import Batch, PackedBatch, pack, row_shapes
+from rljax.learner.packing import Batch, PackedBatch, pack, row_shapes, trained_counts
 from rljax.learner.sharding import (
     batch_sharding,
     constrain_activations,
@@ -185,11 +186,10 @@ class Learner:
         """The minibatches of a batch, as numpy arrays: advantages by group, weights by the counts of each minibatch."""
         trajectories = [trajectory for group in groups for trajectory in group.trajectories]
         advantages = batch_advantages(groups, self.config.algorithm)
-        counts = np.array([np.count_nonzero(t.loss_mask) for t in trajectories], np.int64)
         packed = []
         for start in range(0, len(trajectories), self._minibatch):
             cut = slice(start, start + self._minibatch)
-            weights = self._aggregate(counts[cut], self.config.model.max_response_tokens)
+            weights = self._aggregate(trained_counts(trajectories[cut]), self.config.model.max_response_tokens)
             packed.append(pack(trajectories[cut], advantages[cut], weights, self._shapes))
         return packed
 

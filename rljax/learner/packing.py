@@ -1,8 +1,9 @@
 """Trajectories laid into rows of fixed length, by numpy on the host.
 
-A row holds several trajectories one after another, told apart by segment ids. A trajectory of n tokens takes at most
-n − 1 places: each place reads one token and predicts the next, and what comes after the last trained token changes
-nothing (attention is causal), so it is left out, as are trajectories without any trained token.
+A row holds several *sequences* one after another, told apart by segment ids. A trajectory is one sequence, or as many
+as it has rows of its own (`Trajectory.rows`). A sequence of n tokens takes at most n − 1 places: each place reads one
+token and predicts the next, and what comes after the last trained token changes nothing (attention is causal), so it is
+left out, as are sequences without any trained token.
 """
 
 from __future__ import annotations
@@ -48,12 +49,13 @@ class Batch:
     half, a quarter, an eighth of it.
 
     Attributes:
-        token_ids, positions: what the model reads; positions count from 0 within a trajectory.
+        token_ids, positions: what the model reads; positions count from 0 within a sequence.
         segment_ids: int32, counted from 1 within a row; 0 is padding.
-        targets: the token that comes next in the same trajectory.
+        targets: the token that comes next in the same sequence.
         mask: whether the target is trained.
         behaviour_logprobs: recorded log-probability of the target, in nats.
-        advantages, rewards, temperature: of the trajectory.
+        advantages: of the target.
+        rewards, temperature: of the trajectory.
         weights: what the target's loss is multiplied by; 0 where not trained. See `algorithms.registry.Aggregation`.
         places: where in a row the mask is true, in order, filled up with the row's length.
     """
@@ -153,35 +155,41 @@ def best_fit_decreasing(
     return row_of, offset_of, rank_of, len(ranks)
 
 
+def trained_counts(trajectories: Sequence[Trajectory]) -> Int[np.ndarray, " sequences"]:
+    """Trained tokens of each sequence."""
+    return np.array([np.count_nonzero(t.loss_mask[a:b]) for t in trajectories for a, b in t.row_spans], np.int64)
+
+
 def pack(
     trajectories: Sequence[Trajectory],
-    advantages: Float[np.ndarray, " trajectories"],
-    weights: Float[np.ndarray, " trajectories"],
+    advantages: Sequence[Float[np.ndarray, " time"]],
+    weights: Float[np.ndarray, " sequences"],
     shapes: Sequence[RowShape],
 ) -> PackedBatch:
     """Packs the trajectories of one optimizer update. A pure function of its arguments.
 
-    Of the shapes whose rows hold the longest trajectory, it takes the one with the shortest rows (least attention)
+    Of the shapes whose rows hold the longest sequence, it takes the one with the shortest rows (least attention)
     among those whose microbatches have at most 1/16 more places than the fewest.
 
     Args:
         trajectories: in batch order.
-        advantages: of each trajectory.
-        weights: of each trained token of each trajectory.
-        shapes: what to choose from, as `row_shapes` makes them. A batch of more trajectories than they are for gets
+        advantages: of each token of each trajectory.
+        weights: of each trained token of each sequence, in the order of `trained_counts`.
+        shapes: what to choose from, as `row_shapes` makes them. A batch of more sequences than they are for gets
             twice the slots as often as it takes.
 
     Raises:
-        ValueError: a trajectory is longer than the longest row, or trains its first token, which nothing predicts.
+        ValueError: a sequence is longer than the longest row, or trains its first token, which nothing predicts.
     """
-    counts = np.array([len(t.token_ids) for t in trajectories], np.int64)
+    counts = np.array([b - a for t in trajectories for a, b in t.row_spans], np.int64)
+    whose = np.repeat(np.arange(len(trajectories)), [len(t.row_spans) for t in trajectories])
     starts = np.cumsum(counts) - counts
     mask = np.concatenate([t.loss_mask for t in trajectories] or [np.zeros(0, np.bool_)])
     if mask[starts[counts > 0]].any():
         raise ValueError("a trajectory trains its first token, but nothing comes before it that could predict it")
     trained = np.flatnonzero(mask)
-    owners = np.repeat(np.arange(len(trajectories)), counts)[trained]
-    spans = np.zeros(len(trajectories), np.int64)
+    owners = np.repeat(np.arange(len(counts)), counts)[trained]
+    spans = np.zeros(len(counts), np.int64)
     spans[owners] = trained - starts[owners]  # the last assignment stays: the last trained token of each
 
     shape, (row, offset, rank, rows) = _choose(spans, shapes)
@@ -198,6 +206,9 @@ def pack(
         laid[target] = values
         return laid.reshape(slots, shape.rows, shape.length)
 
+    def of_trajectory(name: str) -> np.ndarray:
+        return np.repeat(np.array([getattr(t, name) for t in trajectories], np.float32)[whose], spans)
+
     token_ids = np.concatenate([t.token_ids for t in trajectories] or [np.zeros(0, np.int32)])
     logprobs = np.concatenate([t.logprobs for t in trajectories] or [np.zeros(0, np.float32)])
     predicted = mask[source + 1]
@@ -208,9 +219,9 @@ def pack(
         targets=lay(token_ids[source + 1], np.int32),
         mask=lay(predicted, np.bool_),
         behaviour_logprobs=lay(np.where(predicted, logprobs[source + 1], 0), np.float32),
-        advantages=lay(np.repeat(advantages, spans), np.float32),
-        rewards=lay(np.repeat(np.array([t.reward for t in trajectories], np.float32), spans), np.float32),
-        temperature=lay(np.repeat(np.array([t.temperature for t in trajectories], np.float32), spans), np.float32, 1),
+        advantages=lay(np.concatenate([*advantages, np.zeros(0, np.float32)])[source + 1], np.float32),
+        rewards=lay(of_trajectory("reward"), np.float32),
+        temperature=lay(of_trajectory("temperature"), np.float32, 1),
         weights=lay(np.where(predicted, np.repeat(weights, spans), 0), np.float32),
         places=_places(target[predicted], slots * shape.rows, shape.length).reshape(slots, shape.rows, -1),
     )
@@ -232,13 +243,13 @@ def _places(trained: Int[np.ndarray, " tokens"], rows: int, length: int) -> Any:
 Placement = tuple[np.ndarray, np.ndarray, np.ndarray, int]
 
 
-def _choose(spans: Int[np.ndarray, " trajectories"], shapes: Sequence[RowShape]) -> tuple[RowShape, Placement]:
+def _choose(spans: Int[np.ndarray, " sequences"], shapes: Sequence[RowShape]) -> tuple[RowShape, Placement]:
     longest = int(spans.max(initial=0))
     fitting = [shape for shape in shapes if shape.length >= longest]
     if not fitting:
         raise ValueError(
-            f"a trajectory has {longest + 1} tokens, a row holds {max(s.length for s in shapes) + 1}: raise "
-            "learner.max_tokens_per_row, or model.max_prompt_tokens or model.max_response_tokens"
+            f"a sequence has {longest + 1} tokens, a row holds {max(s.length for s in shapes) + 1}: raise "
+            "learner.max_tokens_per_row, model.sequence_length, model.max_prompt_tokens or model.max_response_tokens"
         )
     placements = [best_fit_decreasing(spans, shape.length) for shape in fitting]
     computed = [

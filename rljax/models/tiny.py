@@ -36,7 +36,9 @@ def tiny_architecture(model: ModelConfig) -> Architecture:
         tie_embeddings=tiny.tie_embeddings,
         attention_bias=tiny.family == "qwen2",
         qk_norm=tiny.family == "qwen3",
-        max_position_embeddings=max(_LEAST_POSITIONS, model.max_prompt_tokens + model.max_response_tokens),
+        max_position_embeddings=max(
+            _LEAST_POSITIONS, model.sequence_length or model.max_prompt_tokens + model.max_response_tokens
+        ),
     )
 
 

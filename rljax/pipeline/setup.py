@@ -70,7 +70,7 @@ def open_model(config: Config, run: RunDir, progress: ProgressCallback | None = 
     """
     directory = resolve_model(config.model, config.seed, run.root, progress)
     architecture = load_architecture(directory)
-    longest = config.model.max_prompt_tokens + config.model.max_response_tokens
+    longest = config.longest
     if longest > architecture.max_position_embeddings:
         raise ConfigError(context_error(longest, architecture.max_position_embeddings))
     tokenizer = load_tokenizer(directory)
@@ -89,7 +89,7 @@ def _stop_token_ids(directory: Path, tokenizer: Any) -> tuple[int, ...]:
 
 def probe_tokens(config: Config, architecture: Architecture) -> np.ndarray:
     """int32 ``[probe]``: the text that learner and engines are compared on, the same in every process of a run."""
-    length = min(PROBE_TOKENS, config.model.max_prompt_tokens + config.model.max_response_tokens)
+    length = min(PROBE_TOKENS, config.longest)
     ids = [stable_hash("probe", i) % architecture.vocab_size for i in range(length)]
     return np.asarray(ids, np.int32)
 

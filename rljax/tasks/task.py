@@ -42,6 +42,7 @@ class Task:
         seed: `environment_seed` of the task.
         metadata: the row's other columns; plain values.
         rewards: what scores it, added up.
+        environment: whether an environment of the taskset's name asks, answers and scores, begun from the seed.
     """
 
     id: TaskId
@@ -50,6 +51,7 @@ class Task:
     seed: int = 0
     metadata: Mapping[str, Any] = field(default_factory=dict)
     rewards: tuple[RewardTerm, ...] = ()
+    environment: bool = False
 
 
 class Taskset(Protocol):

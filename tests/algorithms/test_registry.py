@@ -2,7 +2,8 @@ import numpy as np
 import pytest
 
 from rljax.algorithms import advantages, aggregations, filters, policy_losses
-from rljax.algorithms.registry import Registry, batch_advantages, check_names
+from rljax.algorithms.credit import batch_advantages
+from rljax.algorithms.registry import Registry, check_names
 from rljax.config import AlgorithmConfig
 from rljax.config_checks import ConfigError
 from rljax.trajectory import Group, TaskId, Trajectory
@@ -84,8 +85,9 @@ def test_batch_advantages_are_in_batch_order_whatever_the_group_sizes() -> None:
     groups = [group_of(0.0, 3.0), group_of(7.0), group_of(0.0, 0.0, 3.0), group_of(2.0, 0.0)]
     got = batch_advantages(groups, AlgorithmConfig(adv_estimator="rloo"))
     # leave-one-out by hand: R minus the mean of the others
-    np.testing.assert_allclose(got, [-3, 3, 0, -1.5, -1.5, 3, 2, -2])
-    assert got.dtype == np.float32
+    # of two tokens each: one of the prompt, one that is trained
+    np.testing.assert_allclose(got, [[0, a] for a in (-3, 3, 0, -1.5, -1.5, 3, 2, -2)])
+    assert {values.dtype for values in got} == {np.dtype(np.float32)}
 
 
 def test_an_advantage_function_that_breaks_its_contract_is_named() -> None:

@@ -14,7 +14,8 @@ SHAPES = (RowShape(32, 2, 8), RowShape(16, 4, 4), RowShape(8, 8, 2))
 
 def pack_plainly(trajectories: list[Trajectory], shapes: tuple[RowShape, ...] = SHAPES) -> PackedBatch:
     index = np.arange(1, len(trajectories) + 1, dtype=np.float64)
-    return pack(trajectories, index, index / 100, shapes)
+    advantages = [np.full(len(t.token_ids), i, np.float32) for i, t in zip(index, trajectories, strict=True)]
+    return pack(trajectories, advantages, index / 100, shapes)
 
 
 def unpack(packed: PackedBatch) -> dict[int, list[tuple]]:

@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rljax.algorithms.registry import aggregations, batch_advantages
+from rljax.algorithms.credit import batch_advantages
+from rljax.algorithms.registry import aggregations
 from rljax.config import Config, ModelConfig
 from rljax.learner.packing import pack, row_shapes
 from rljax.learner.train_step import Objective, loss_and_gradient
@@ -87,7 +88,7 @@ def reference(config: Config, groups: list[Group]) -> tuple[float, Params]:
         rest = 24 - len(t.token_ids)  # nothing looks ahead, so what follows does not matter
         ids, mask, behaviour = (np.pad(x, (0, rest)) for x in (t.token_ids, t.loss_mask, t.logprobs))
         part, part_gradient = separate(config.algorithm.pg_variant)(
-            PARAMS, ids[None], mask[1:], behaviour[1:], t.temperature, advantage
+            PARAMS, ids[None], mask[1:], behaviour[1:], t.temperature, float(advantage[t.loss_mask][0])
         )
         loss += weight * float(part)
         gradient = jax.tree.map(lambda g, p, w=weight: g + w * np.asarray(p, np.float64), gradient, part_gradient)

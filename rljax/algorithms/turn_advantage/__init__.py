@@ -1,0 +1,1 @@
+"""Advantages of turns: one function a file, found by its registered name."""

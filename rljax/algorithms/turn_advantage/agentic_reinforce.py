@@ -1,0 +1,20 @@
+"""Discounted return of each turn."""
+
+from __future__ import annotations
+
+import numpy as np
+from jaxtyping import Float
+
+from rljax.algorithms.inputs import TurnRewards
+from rljax.algorithms.registry import turn_advantages
+from rljax.algorithms.returns import discounted
+from rljax.config import AlgorithmConfig
+
+
+@turn_advantages.register("agentic_reinforce")
+def agentic_reinforce(scored: TurnRewards, config: AlgorithmConfig) -> Float[np.ndarray, "groups member turn"]:
+    """A_k = R_k = r_k + γ·R_{k+1}, the same for all tokens of turn k; γ is ``gamma``. No baseline.
+
+    Reference: ROLL's ``agentic_reinforce`` (https://github.com/alibaba/ROLL).
+    """
+    return discounted(scored.turn_rewards, config.gamma)

@@ -1,0 +1,175 @@
+"""Environments in child processes, some to each; one that hangs or dies takes nobody's time but its own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import os
+import pickle
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from rljax.rollout.environments.session import (
+    EnvironmentDied,
+    EnvironmentFailure,
+    EnvironmentHung,
+    EnvironmentSpec,
+    Observation,
+)
+from sidecar.hosting import import_path
+from sidecar.wire import receive, send
+
+
+class WorkerSession:
+    """An environment in a worker. Implements `session.Session`.
+
+    Attributes:
+        worker: where it computes.
+        episodes: that it has played to their end.
+    """
+
+    def __init__(self, worker: Worker, number: int, name: str) -> None:
+        self.worker = worker
+        self.episodes = 0
+        self._number = number
+        self._name = name
+
+    async def reset(self, seed: int) -> Observation:
+        """See `Session.reset`."""
+        return await self._ask("reset", seed)
+
+    async def step(self, action: str) -> Observation:
+        """See `Session.step`."""
+        return await self._ask("step", action)
+
+    async def open(self, spec: EnvironmentSpec) -> None:
+        """Makes the environment."""
+        await self._ask("open", spec)
+
+    async def close(self) -> None:
+        """Ends the environment. Its place is free at once."""
+        self.worker.leave(self._number)
+        with contextlib.suppress(EnvironmentFailure):
+            await self._ask("close", None)
+
+    async def _ask(self, method: str, argument: Any) -> Any:
+        try:
+            async with asyncio.timeout(self.worker.timeout):
+                return await self.worker.call(self._number, method, argument)
+        except TimeoutError:
+            self.worker.retire()
+            raise EnvironmentHung(
+                f"{self._name}: no answer to {method} within {self.worker.timeout:g} s; if it needs longer, raise "
+                "rollout.env_timeout"
+            ) from None
+
+
+class Worker:
+    """A process with room for some environments.
+
+    Attributes:
+        timeout: seconds for one answer.
+        retired: whether something in it hangs; it gets no further environment and is killed when its others end.
+    """
+
+    def __init__(self, timeout: float, log: Path | None) -> None:
+        self.timeout = timeout
+        self.retired = False
+        self._ours, theirs = socket.socketpair()
+        with theirs, contextlib.ExitStack() as stack:
+            output: Any = subprocess.DEVNULL if log is None else stack.enter_context(open(log, "ab"))
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "rljax.rollout.environments.worker", str(theirs.fileno())],
+                env={**os.environ, **import_path(), "OMP_NUM_THREADS": "1"},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                pass_fds=[theirs.fileno()],
+            )
+        self._numbers = itertools.count()
+        self._seated: set[int] = set()
+        self._waiting: dict[int, asyncio.Future[Any]] = {}
+        self._reading: asyncio.Future[None] | None = None
+        self._writer: asyncio.StreamWriter | None = None
+        self._connecting = asyncio.Lock()
+
+    @property
+    def seated(self) -> int:
+        """Environments in it."""
+        return len(self._seated)
+
+    def session(self, name: str) -> WorkerSession:
+        """A place for an environment, to be opened."""
+        number = next(self._numbers)
+        self._seated.add(number)
+        return WorkerSession(self, number, name)
+
+    def leave(self, number: int) -> None:
+        """An environment has ended."""
+        self._seated.discard(number)
+        self._end_if_unused()
+
+    def retire(self) -> None:
+        """It gets no further environments."""
+        self.retired = True
+        self._end_if_unused()
+
+    async def call(self, number: int, method: str, argument: Any) -> Any:
+        """An environment's answer.
+
+        Raises:
+            EnvironmentFailure: what it failed with, or that the process is gone.
+        """
+        async with self._connecting:
+            if self._writer is None:
+                reader, self._writer = await asyncio.open_unix_connection(sock=self._ours)
+                self._reading = asyncio.ensure_future(self._read(reader))
+        if self._reading is None or self._reading.done():
+            raise EnvironmentDied(self._ending())
+        answer = self._waiting[number] = asyncio.get_running_loop().create_future()
+        send(self._writer, (number, method, argument))
+        try:
+            return await answer
+        finally:
+            if self._waiting.get(number) is answer:
+                del self._waiting[number]
+
+    async def close(self) -> None:
+        """Ends the process, whatever its environments do."""
+        self.process.kill()
+        await asyncio.to_thread(self.process.wait)
+        if self._reading is not None:
+            self._reading.cancel()
+        if self._writer is not None:
+            self._writer.close()
+        else:
+            self._ours.close()
+
+    def _end_if_unused(self) -> None:
+        if self.retired and not self._seated:
+            self.process.kill()
+
+    async def _read(self, reader: asyncio.StreamReader) -> None:
+        with contextlib.suppress(EOFError, pickle.UnpicklingError, AttributeError, ImportError):
+            while True:
+                number, good, value = await receive(reader)
+                answer = self._waiting.get(number)
+                if answer is None or answer.done():
+                    continue
+                if good:
+                    answer.set_result(value)
+                else:
+                    answer.set_exception(value)
+        self.retired = True
+        self.process.kill()
+        await asyncio.to_thread(self.process.wait)
+        for answer in self._waiting.values():
+            if not answer.done():
+                answer.set_exception(EnvironmentDied(self._ending()))
+
+    def _ending(self) -> str:
+        return f"environment worker {self.process.pid} ended with code {self.process.poll()}"

@@ -1,0 +1,180 @@
+"""What the explorer asks of an environment and what it hears, in plain data that crosses processes."""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from numbers import Real
+from typing import Any, Protocol
+
+SEEDS = 2**31
+"""Seeds handed to environments are below this: many draw theirs from 32 bits."""
+
+
+class EnvironmentFailure(Exception):
+    """An environment that cannot go on with its episode; a fresh one may try again."""
+
+
+class EnvironmentRaised(EnvironmentFailure):
+    """It raised."""
+
+
+class EnvironmentBroken(EnvironmentFailure):
+    """It returned what no text environment returns."""
+
+
+class EnvironmentHung(EnvironmentFailure):
+    """It did not answer in time."""
+
+
+class EnvironmentDied(EnvironmentFailure):
+    """Its process ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class EnvironmentSpec:
+    """Which environment.
+
+    Attributes:
+        id: of gymnasium; ``PACKAGE:ID`` imports the package first.
+        kwargs: arguments of ``gymnasium.make``, plain values.
+    """
+
+    id: str
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+    def __hash__(self) -> int:
+        return hash((self.id, repr(sorted(self.kwargs.items()))))
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """What an environment said at a reset or a step; see `envs.text_env` for the entries of ``info``.
+
+    Attributes:
+        text: the observation.
+        reward: of the step.
+        terminated, truncated: whether the episode is over, by its rules or by a limit.
+        valid: whether the step's text was an action.
+        success: whether the task is solved by now.
+        instruction, suffix, state: from ``info``; empty where it has none.
+        metrics: further numbers, by name.
+    """
+
+    text: str
+    reward: float = 0.0
+    terminated: bool = False
+    truncated: bool = False
+    valid: bool = True
+    success: bool = False
+    instruction: str = ""
+    suffix: str = ""
+    state: str = ""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def over(self) -> bool:
+        """Whether the episode has ended."""
+        return self.terminated or self.truncated
+
+
+class Session(Protocol):
+    """One environment, in use by one episode. Raises `EnvironmentFailure`; after that it is not asked again."""
+
+    async def reset(self, seed: int) -> Observation:
+        """Begins an episode."""
+        ...
+
+    async def step(self, action: str) -> Observation:
+        """Goes on with it."""
+        ...
+
+
+class LocalEnvironment:
+    """A gymnasium environment in this process, whose answers are checked."""
+
+    def __init__(self, spec: EnvironmentSpec) -> None:
+        """Raises EnvironmentRaised: it cannot be made."""
+        self.name = spec.id
+        try:
+            self._env = _make(spec)
+        except Exception as error:
+            raise EnvironmentRaised(f"{self.name}: cannot be made: {type(error).__name__}: {error}") from error
+
+    def reset(self, seed: int) -> Observation:
+        """Begins an episode.
+
+        Raises:
+            EnvironmentRaised, EnvironmentBroken: it cannot.
+        """
+        try:
+            answer = self._env.reset(seed=seed % SEEDS)
+        except Exception as error:
+            raise EnvironmentRaised(f"{self.name}: reset raised {type(error).__name__}: {error}") from error
+        if not isinstance(answer, tuple) or len(answer) != 2:
+            raise EnvironmentBroken(f"{self.name}: reset returned {_kind(answer)}, not (observation, info)")
+        text, info = answer
+        return Observation(self._text(text, "reset"), **self._of_info(info, "reset"))
+
+    def step(self, action: str) -> Observation:
+        """Goes on with it. Text that lies outside the action space is not handed on: it is an invalid action.
+
+        Raises:
+            EnvironmentRaised, EnvironmentBroken: it cannot.
+        """
+        try:
+            if not self._env.action_space.contains(action):
+                return Observation("That is no action.", valid=False)
+            answer = self._env.step(action)
+        except Exception as error:
+            raise EnvironmentRaised(f"{self.name}: step raised {type(error).__name__}: {error}") from error
+        if not isinstance(answer, tuple) or len(answer) != 5:
+            raise EnvironmentBroken(
+                f"{self.name}: step returned {_kind(answer)}, not (observation, reward, terminated, truncated, info)"
+            )
+        text, reward, terminated, truncated, info = answer
+        if not isinstance(reward, Real) or not math.isfinite(reward):
+            raise EnvironmentBroken(f"{self.name}: step gave the reward {reward!r}, which is no finite number")
+        known = {"success": bool(terminated) and float(reward) > 0, **self._of_info(info, "step")}
+        return Observation(self._text(text, "step"), float(reward), bool(terminated), bool(truncated), **known)
+
+    def close(self) -> None:
+        """Ends it; that it may fail to is nobody's concern."""
+        try:
+            self._env.close()
+        except Exception:
+            return
+
+    def _text(self, text: Any, call: str) -> str:
+        if not isinstance(text, str):
+            raise EnvironmentBroken(f"{self.name}: {call} observed {_kind(text)}, not a text")
+        return text
+
+    def _of_info(self, info: Any, call: str) -> dict[str, Any]:
+        if not isinstance(info, Mapping):
+            raise EnvironmentBroken(f"{self.name}: the info of {call} is {_kind(info)}, not a dict")
+        found: dict[str, Any] = {n: str(info[n]) for n in ("instruction", "suffix", "state") if n in info}
+        found |= {n: bool(info[n]) for n in ("valid", "success") if n in info}
+        metrics = info.get("metrics", {})
+        if isinstance(metrics, Mapping):
+            found["metrics"] = {str(n): float(v) for n, v in metrics.items() if isinstance(v, Real)}
+        return found
+
+
+def _make(spec: EnvironmentSpec) -> Any:
+    import gymnasium
+
+    import envs
+
+    envs.register()
+    package, _, name = spec.id.rpartition(":")
+    if package:
+        importlib.import_module(package)
+    # Their checks of spaces are not ours, and an episode's limits are the caller's.
+    return gymnasium.make(name, disable_env_checker=True, max_episode_steps=-1, **spec.kwargs)
+
+
+def _kind(value: Any) -> str:
+    return f"a tuple of {len(value)}" if isinstance(value, tuple) else f"a {type(value).__name__}"

@@ -1,0 +1,67 @@
+"""The tokens of an episode as they come: what others wrote, what the model sampled, in one row or several."""
+
+from __future__ import annotations
+
+import numpy as np
+from jaxtyping import Int
+
+from rljax.trajectory import NOT_SAMPLED
+from sidecar.protocol import Completion
+
+
+class Transcript:
+    """Grows by texts and replies. Tokens are kept as they came and never made anew from text."""
+
+    def __init__(self) -> None:
+        self._ids: list[np.ndarray] = []
+        self._logprobs: list[np.ndarray] = []
+        self._versions: list[np.ndarray] = []
+        self._length = 0
+        self._row = 0
+        self._rows: list[int] = []
+        self.turns: list[tuple[int, int]] = []
+
+    @property
+    def row(self) -> Int[np.ndarray, " time"]:
+        """int32, the tokens of the present row: what the next reply goes on from."""
+        return np.concatenate([np.zeros(0, np.int32), *self._ids])[self._row :].astype(np.int32)
+
+    @property
+    def row_length(self) -> int:
+        """Tokens of the present row."""
+        return self._length - self._row
+
+    def begin_row(self) -> None:
+        """What comes now is read apart from what came before."""
+        self._row = self._length
+        self._rows.append(self._length)
+
+    def add_text(self, token_ids: Int[np.ndarray, " time"]) -> None:
+        """Adds tokens that nobody sampled."""
+        count = len(token_ids)
+        self._add(token_ids, np.zeros(count, np.float32), np.full(count, NOT_SAMPLED, np.int32))
+
+    def add_reply(self, completion: Completion) -> None:
+        """Adds a turn of the model."""
+        start = self._length
+        self._add(completion.token_ids, completion.logprobs, completion.versions)
+        self.turns.append((start, self._length))
+
+    def columns(self) -> dict[str, np.ndarray]:
+        """The arrays of a `Trajectory`: tokens, mask, log-probabilities, versions, turns, rows."""
+        versions = np.concatenate([np.zeros(0, np.int32), *self._versions]).astype(np.int32)
+        ends = [*self._rows[1:], self._length]
+        return {
+            "token_ids": np.concatenate([np.zeros(0, np.int32), *self._ids]).astype(np.int32),
+            "loss_mask": versions != NOT_SAMPLED,
+            "logprobs": np.concatenate([np.zeros(0, np.float32), *self._logprobs]).astype(np.float32),
+            "versions": versions,
+            "turns": np.array(self.turns, np.int32).reshape(-1, 2),
+            "rows": np.array(list(zip(self._rows, ends, strict=True)) if self._rows else [], np.int32).reshape(-1, 2),
+        }
+
+    def _add(self, token_ids: np.ndarray, logprobs: np.ndarray, versions: np.ndarray) -> None:
+        self._ids.append(token_ids)
+        self._logprobs.append(logprobs)
+        self._versions.append(versions)
+        self._length += len(token_ids)

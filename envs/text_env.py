@@ -45,7 +45,7 @@ class AnyText(spaces.Text):
 class TextEnv(gymnasium.Env[str, str]):
     """Base of the text environments."""
 
-    metadata: dict[str, Any] = {"render_modes": ["ansi"]}  # noqa: RUF012  (gymnasium's own type)
+    metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012  (gymnasium's own type)
 
     def __init__(self, render_mode: str | None = None) -> None:
         self.render_mode = render_mode

@@ -22,6 +22,7 @@ Opponent = Callable[[Sequence[str], np.random.Generator], str]  # (messages sinc
 
 _ONE_AT_A_TIME = threading.Lock()
 _NO_LIMIT = 2**31
+_MAX_OPENINGS = 100  # a game that others win before the player's first turn is begun anew
 _MAX_OPPONENT_TURNS = 1_000  # in a row; a game in which nobody else gets a turn again is broken
 
 
@@ -82,14 +83,14 @@ class TextArenaEnv(TextEnv):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, Info]:
         """Begins an episode; where another seat moves first, up to the player's first turn."""
         super().reset(seed=seed)
-        seed = int(self.np_random.integers(2**31))
-        self._generators = random.Random(seed).getstate(), np.random.RandomState(seed).get_state()
-        self._solved = self._over = False
-        with self._lent_generators():
-            self._game.reset(num_players=self._num_players, seed=seed)
-            self._allowance = getattr(self._bare.state, "error_allowance", 0)
-            self._others_play()
+        for _ in range(_MAX_OPENINGS):
+            self._open(int(self.np_random.integers(2**31)))
+            if not self._over:
+                break
+        else:
+            raise RuntimeError(f"{self._bare.env_id} was over before player {self._player} had a turn")
         prompts, messages = self._heard()
+        self._solved = False
         self._shown = _joined(messages)
         return self._shown, {"instruction": _joined(prompts), **self._info()}
 
@@ -111,16 +112,26 @@ class TextArenaEnv(TextEnv):
             self._others_play()
         reward = 0.0
         if self._over:
-            rewards, _ = self._bare.close()
+            rewards, endings = self._bare.close()
             reward = float((rewards or {}).get(self._player, 0.0))
             self._solved = reward >= self._success_reward
-        self._shown = _joined(self._heard()[1])
+            why = str(endings[self._player].get("reason") or "The game is over.")
+        self._shown = _joined(self._heard()[1] + ([why] if self._over else []))
         info = {**self._info(), "valid": valid, "effective": effective, "success": self._solved}
         return self._shown, reward, self._over, False, info
 
     def render(self) -> str:
         """What the player was shown last, in every render mode."""
         return self._shown
+
+    def _open(self, seed: int) -> None:
+        """Begins a game and plays it up to the player's first turn, or to its end where others end it before."""
+        self._generators = random.Random(seed).getstate(), np.random.RandomState(seed).get_state()
+        self._over = False
+        with self._lent_generators():
+            self._game.reset(num_players=self._num_players, seed=seed)
+            self._allowance = getattr(self._bare.state, "error_allowance", 0)
+            self._others_play()
 
     def _info(self) -> Info:
         return {"actions": ("<text>",), "suffix": "", "state": canonical(self._bare.state.game_state)}

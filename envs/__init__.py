@@ -1,7 +1,7 @@
 """Text environments, registered with gymnasium by id; their modules are imported when one is made.
 
-Where the package is installed, gymnasium finds them by itself (an entry point in ``pyproject.toml``), so that
-``gymnasium.make("rljax/FrozenLake-v0")`` is enough. Elsewhere call `register` first.
+Call `register`, then ``gymnasium.make("rljax/FrozenLake-v0")``. gymnasium 1.0 gave up finding installed packages by
+their entry points, so that somebody has to call it in every process.
 """
 
 from __future__ import annotations
@@ -35,9 +35,8 @@ _ENVIRONMENTS: dict[str, tuple[str, dict[str, Any]]] = {
 
 def register() -> None:
     """Makes the environments known to gymnasium; what is known already is left as it is."""
-    # gymnasium calls this while it is being imported itself, so nothing above its registry is there yet.
-    from gymnasium.envs import registration
+    import gymnasium
 
     for name, (entry_point, kwargs) in _ENVIRONMENTS.items():
-        if name not in registration.registry:
-            registration.register(name, entry_point=entry_point, kwargs=kwargs)
+        if name not in gymnasium.registry:
+            gymnasium.register(name, entry_point=entry_point, kwargs=kwargs)

@@ -74,6 +74,8 @@ def solve_sokoban(room: Room, player: int, boxes: frozenset[int]) -> list[int] |
     box needs fewer pushes than it would alone in the room to the nearest target: the sum of these is the bound.
     """
     away = _pushes_to_target(room)
+    if not boxes <= away.keys():
+        return None
     start = (player, boxes)
     least = {start: 0}
     before: dict[tuple[int, frozenset[int]], tuple[tuple[int, frozenset[int]], list[int]]] = {}

@@ -1,1 +1,42 @@
-"""Text environments. None yet: they come with the agentic pipeline."""
+"""Text environments, registered with gymnasium by id; their modules are imported when one is made.
+
+Call `register`, then ``gymnasium.make("rljax/FrozenLake-v0")``. gymnasium 1.0 gave up finding installed packages by
+their entry points, so that somebody has to call it in every process.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+_OTHER_SYMBOLS = {
+    "W": "wall",
+    ".": "empty",
+    "G": "target",
+    "C": "box on target",
+    "B": "box",
+    "A": "player",
+    "@": "player on target",
+}
+
+# id -> (where its class is, what it is made with)
+_ENVIRONMENTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "rljax/FrozenLake-v0": ("envs.frozen_lake:FrozenLakeEnv", {}),
+    "rljax/SimpleSokoban-v0": ("envs.sokoban:SokobanEnv", {"dim_room": (6, 6), "num_boxes": 1, "search_depth": 300}),
+    "rljax/LargerSokoban-v0": ("envs.sokoban:SokobanEnv", {"dim_room": (10, 10), "num_boxes": 2, "search_depth": 10}),
+    "rljax/SokobanDifferentGridVocab-v0": (
+        "envs.sokoban:SokobanEnv",
+        {"dim_room": (6, 6), "num_boxes": 1, "search_depth": 30, "grid_vocab": _OTHER_SYMBOLS},
+    ),
+    "rljax/Described-v0": ("envs.described:DescribedEnv", {}),
+    "rljax/TextArena-v0": ("envs.textarena:TextArenaEnv", {}),
+    # WebShop: a line here, and one in `envs.agents.SCRIPTED` for its scripted agent.
+}
+
+
+def register() -> None:
+    """Makes the environments known to gymnasium; what is known already is left as it is."""
+    import gymnasium
+
+    for name, (entry_point, kwargs) in _ENVIRONMENTS.items():
+        if name not in gymnasium.registry:
+            gymnasium.register(name, entry_point=entry_point, kwargs=kwargs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -19,6 +20,28 @@ class Agent(Protocol):
     def act(self, observation: str, info: dict[str, Any]) -> str:
         """The next action."""
         ...
+
+
+# environment id -> where its scripted agent is; imported when asked for
+SCRIPTED = {
+    "rljax/FrozenLake-v0": "envs.solvers:FrozenLakeSolver",
+    "rljax/SimpleSokoban-v0": "envs.solvers:SokobanSolver",
+    "rljax/LargerSokoban-v0": "envs.solvers:SokobanSolver",
+    "rljax/SokobanDifferentGridVocab-v0": "envs.solvers:SokobanSolver",
+}
+
+
+def scripted_agent(env_id: str) -> Agent:
+    """A new scripted agent for an environment.
+
+    Raises:
+        LookupError: where it has none.
+    """
+    if env_id not in SCRIPTED:
+        raise LookupError(f"{env_id} has no scripted agent; these have one: {', '.join(SCRIPTED)}")
+    module, name = SCRIPTED[env_id].split(":")
+    agent: Agent = getattr(importlib.import_module(module), name)()
+    return agent
 
 
 class RandomAgent:

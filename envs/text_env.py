@@ -3,12 +3,13 @@
 The caller (a rollout, a person in the terminal, a test) relies on this and on nothing else:
 
 - ``reset(seed=n)`` is a pure function of the seed: the same text in every process, on every machine.
-- ``step(text)`` takes any string. One that is no action of the environment, the empty string included, is *invalid*:
-  the episode goes on, the observation says so, and ``info["valid"]`` is False. What a mistake of format costs beyond
-  the environment's own reward is the caller's affair.
+- ``step(text)`` takes any string while an episode is going on. One that is no action of the environment, the empty
+  string included, is *invalid*: the episode goes on, the observation says so, and ``info["valid"]`` is False. What a
+  mistake of format costs beyond the environment's own reward is the caller's affair.
 - ``info`` of ``reset`` and ``step``:
 
-  - ``instruction`` (str, `reset` only): the rules, the vocabulary and how actions are written; the same for every seed.
+  - ``instruction`` (str, `reset` only): the rules, the vocabulary and how actions are written; the same for every seed,
+    except where an adapted game tells its player a role or a secret along with its rules.
   - ``actions`` (tuple of str): what is valid now, for players and baselines. Where actions hold free text, its place is
     written ``search[<text>]``.
   - ``suffix`` (str): what is to be shown after the observation, such as the actions of this state; may be empty.
@@ -44,7 +45,7 @@ class AnyText(spaces.Text):
 class TextEnv(gymnasium.Env[str, str]):
     """Base of the text environments."""
 
-    metadata: dict[str, Any] = {"render_modes": ["ansi"]}  # noqa: RUF012  (gymnasium's own type)
+    metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012  (gymnasium's own type)
 
     def __init__(self, render_mode: str | None = None) -> None:
         self.render_mode = render_mode

@@ -156,7 +156,7 @@ def explorer_of(db: Database, pool: EnginePool, workflow: Workflow, *, name: str
         fail_on_bad_row=True,
         trace=NullTrace(),
     )
-    plan = ValidationPlan(workflow, {}, None, 600.0)
+    plan = ValidationPlan(workflow, {}, None, 1, 600.0)
     return Explorer(
         db,
         name,

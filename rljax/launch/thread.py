@@ -14,11 +14,11 @@ from rljax.launch.houses import HOUSES
 from rljax.ledger import processes
 from rljax.ledger.database import Database, RunFailedError
 from rljax.observe.trace import NullTrace, Trace
-from rljax.pipeline.explore import make_explorer, make_rewards, run_to_end
+from rljax.pipeline.explore import make_explorer, run_to_end
 from rljax.pipeline.run_dir import RunDir
 from rljax.pipeline.setup import Model
+from rljax.pipeline.workflows import Workflows
 from rljax.rollout.explorer import Explorer
-from rljax.tasks.rewards.runner import RewardRunner
 from rljax.tasks.task import BadRow
 from sidecar.hosting import EngineHouse
 
@@ -39,13 +39,13 @@ def explorer_thread(
     house: EngineHouse | None = None,
 ) -> ExplorerThread:
     """An explorer in a thread of this process, whose engines start in ``house``, or the launcher's; it closes it."""
-    rewards, house = make_rewards(config), house or HOUSES[config.launcher](config)
+    workflows, house = Workflows(config, model, run.root / "logs"), house or HOUSES[config.launcher](config)
     try:
-        explorer = make_explorer(config, run, db, model, rewards, trace, house)
+        explorer = make_explorer(config, run, db, model, workflows, trace, house)
     except BaseException:
         house.close()
         raise
-    return ExplorerThread(db, config.explorer.name, explorer, rewards, house, needed)
+    return ExplorerThread(db, config.explorer.name, explorer, workflows, house, needed)
 
 
 def record_end(db: Database, name: str, message: str, needed: bool, *, fatal: bool = False) -> None:
@@ -66,12 +66,12 @@ class ExplorerThread:
     """
 
     def __init__(
-        self, db: Database, name: str, explorer: Explorer, rewards: RewardRunner, house: EngineHouse, needed: bool
+        self, db: Database, name: str, explorer: Explorer, workflows: Workflows, house: EngineHouse, needed: bool
     ) -> None:
         self._db = db
         self._name = name
         self._explorer = explorer
-        self._rewards = rewards
+        self._workflows = workflows
         self._house = house
         self._needed = needed
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -138,7 +138,7 @@ class ExplorerThread:
 
     def _run(self) -> None:
         try:
-            run_to_end(self._explorer, self._rewards, self._started)
+            run_to_end(self._explorer, self._workflows, self._started)
         except RunFailedError as error:
             self.error = error
         except BaseException as error:

@@ -5,6 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from rljax.ledger.leases import Leased
+from rljax.rollout.episodes import episode_sums
+
+CUT_OFF = ("length", "sequence_length")
+"""Reasons that say that a budget of tokens ended it."""
 
 
 def batch_metrics(batch: Leased) -> dict[str, float]:
@@ -25,7 +29,7 @@ def batch_metrics(batch: Leased) -> dict[str, float]:
         "staleness/max": float(staleness.max()) if len(staleness) else 0.0,
         "response/mean_tokens": float(lengths.mean()),
         "response/max_tokens": float(lengths.max()),
-        "response/cut_off": float(np.mean([m.finish_reason == "length" for m in members])),
+        "response/cut_off": float(np.mean([m.finish_reason in CUT_OFF for m in members])),
         "response/mixed_versions": float(np.mean([len(np.unique(m.versions[m.loss_mask])) > 1 for m in members])),
         "tokens/trained": float(lengths.sum()),
         "tokens/all": float(sum(len(m.token_ids) for m in members)),
@@ -35,6 +39,9 @@ def batch_metrics(batch: Leased) -> dict[str, float]:
         mine = [group.rewards.mean() for group in batch.groups if group.task.taskset == taskset]
         values[f"train/{taskset}/reward"] = float(np.mean(mine))
         values[f"train/{taskset}/groups"] = float(len(mine))
+        played = [t for group in batch.groups if group.task.taskset == taskset for t in group.trajectories]
+        episodes = [t for t in played if "success" in t.metrics]
+        values |= {f"train/{taskset}/{n}": total / len(episodes) for n, total in episode_sums(episodes).items()}
     for part in sorted({part for m in members for part in m.reward_parts}):
         values[f"reward/{part}"] = float(np.mean([m.reward_parts.get(part, 0.0) for m in members]))
     return values

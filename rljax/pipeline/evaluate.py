@@ -19,14 +19,13 @@ from rljax.models.hf_names import to_hf
 from rljax.models.transformer import abstract_params
 from rljax.observe.trace import NullTrace
 from rljax.pipeline.engines import make_pool
-from rljax.pipeline.explore import make_rewards, make_workflow
 from rljax.pipeline.run_dir import RunDir
 from rljax.pipeline.setup import Model
+from rljax.pipeline.workflows import Workflows, held_out_tasksets
 from rljax.rollout.pool import EnginePool
 from rljax.rollout.validation import validate
 from rljax.tasks.seeds import stable_hash
 from rljax.tasks.task import BadRow
-from rljax.tasks.tasksets import load_tasksets
 from rljax.tasks.templates import render_messages, response_text
 from rljax.weights.publisher import OrbaxPublisher
 from sidecar.hosting import EngineHouse
@@ -80,7 +79,7 @@ class Bench:
         self._run = run
         self._model = model
         self._faults: list[str] = []
-        self._rewards = make_rewards(config)
+        self._workflows = Workflows(config, model, run.root / "logs")
         self._scratch = run.root / "evaluation"
         self._pool: EnginePool | None = None
 
@@ -93,7 +92,7 @@ class Bench:
 
     async def __aexit__(self, *_: object) -> None:
         await self._engines.close()
-        self._rewards.close()
+        await self._workflows.close()
         shutil.rmtree(self._scratch, ignore_errors=True)
 
     @property
@@ -110,16 +109,13 @@ class Bench:
 
     async def evaluate(self) -> dict[str, float]:
         """``val/<taskset>/…`` of the weights served."""
-        held_out = load_tasksets(
-            self._config.tasks.validation, self._config.seed, self._config.tasks.on_bad_row, role="validation"
-        )
-        workflow = make_workflow(self._config, self._model, self._rewards, self._config.sidecar.val_generating_args)
         return await validate(
             self._engines,
-            workflow,
-            held_out,
+            self._workflows.validation,
+            held_out_tasksets(self._config),
             seed=self._config.seed,
             batch_size=self._config.val_batch_size,
+            group_size=self._config.rollout.val_env_manager.group_size,
             attempt_seconds=self._config.rollout.trajectory_timeout,
             on_failure=self._note_failure,
         )
@@ -158,7 +154,7 @@ def evaluate(config: Config, run: RunDir, model: Model, house: EngineHouse) -> I
     Raises:
         ConfigError: no validation taskset, or no such checkpoint.
     """
-    if not config.tasks.validation:
+    if not (config.tasks.validation or config.val_groups):
         raise ConfigError("tasks.validation: nothing to evaluate on")
     chosen = chosen_checkpoints(config, run)
     found: dict[int, dict[str, float]] = {}

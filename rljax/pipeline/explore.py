@@ -15,13 +15,10 @@ from rljax.observe.trace import NullTrace, Trace
 from rljax.pipeline.engines import make_pool
 from rljax.pipeline.run_dir import RunDir
 from rljax.pipeline.setup import Model, parity_bound, probe_tokens
+from rljax.pipeline.workflows import Workflows, held_out_tasksets, training_tasksets
 from rljax.rollout.deadlines import PausableDeadlines
 from rljax.rollout.explorer import Explorer, Probe, ValidationPlan
 from rljax.rollout.groups import GroupRunner
-from rljax.rollout.workflow import SingleTurn
-from rljax.tasks.rewards.registry import resolve_reward
-from rljax.tasks.rewards.runner import RewardRunner
-from rljax.tasks.tasksets import load_tasksets
 from sidecar.hosting import EngineHouse
 
 log = logging.getLogger(__name__)
@@ -32,35 +29,12 @@ that none of these waits for a claim. What an explorer does not claim is there f
 """
 
 
-def make_rewards(config: Config) -> RewardRunner:
-    """What scores responses, in training and in validation."""
-    names = set()
-    for section, tasksets in (config.explored, ("tasks.validation", config.tasks.validation)):
-        for taskset, asked in tasksets.items():
-            for name in asked.rewards:
-                resolve_reward(name, f"{section}.{taskset}.rewards")
-                names.add(name)
-    return RewardRunner(names, timeout=config.rollout.reward_timeout, workers=config.rollout.reward_workers)
-
-
-def make_workflow(config: Config, model: Model, rewards: RewardRunner, generating: GeneratingConfig) -> SingleTurn:
-    """One question, one answer."""
-    return SingleTurn(
-        model.tokenizer,
-        rewards,
-        generating,
-        max_prompt_tokens=config.model.max_prompt_tokens,
-        max_response_tokens=config.model.max_response_tokens,
-        stop_token_ids=model.stop_token_ids,
-    )
-
-
 def make_explorer(
     config: Config,
     run: RunDir,
     db: Database,
     model: Model,
-    rewards: RewardRunner,
+    workflows: Workflows,
     trace: Trace | NullTrace,
     house: EngineHouse,
 ) -> Explorer:
@@ -71,30 +45,29 @@ def make_explorer(
     """
     name = config.explorer.name
     _warn_of_truncation(config.sidecar.generating_args)
-    seed, bad = config.seed, config.tasks.on_bad_row
-    section, explored = config.explored
-    tasksets = load_tasksets(explored, seed, bad, role="train", section=section)
-    held_out = load_tasksets(config.tasks.validation, seed, bad, role="validation")
+    tasksets, held_out = training_tasksets(config), held_out_tasksets(config)
     pool = make_pool(config, run, model, trace, lambda kind, message: processes.note(db, name, kind, message), house)
     deadlines = PausableDeadlines()
     runner = GroupRunner(
         db,
         name,
-        make_workflow(config, model, rewards, config.sidecar.generating_args),
+        workflows.training,
         pool,
         deadlines,
         group_size=config.group_size,
-        capacity=math.ceil(QUEUED * config.sidecar.num_engines * config.sidecar.max_concurrency),
+        redundancy=config.rollout.train_env_manager.group_size_redundancy,
+        capacity=capacity(config),
         max_retries=config.rollout.max_retries,
         trajectory_timeout=config.rollout.trajectory_timeout,
         filters=[(f, filters.get(f)) for f in config.algorithm.filters],
-        fail_on_bad_row=bad == "fail",
+        fail_on_bad_row=config.tasks.on_bad_row == "fail",
         trace=trace,
     )
     plan = ValidationPlan(
-        make_workflow(config, model, rewards, config.sidecar.val_generating_args),
+        workflows.validation,
         held_out,
         config.val_batch_size,
+        config.rollout.val_env_manager.group_size,
         config.rollout.trajectory_timeout,
     )
     return Explorer(
@@ -112,6 +85,15 @@ def make_explorer(
     )
 
 
+def capacity(config: Config) -> int:
+    """Members that an explorer has under way at most: what its engines can run and some more; of environments, which
+    are with an engine only part of their time, as many as the manager says.
+    """
+    members = config.group_size + config.rollout.train_env_manager.group_size_redundancy
+    slots = math.ceil(QUEUED * config.sidecar.num_engines * config.sidecar.max_concurrency / members) * members
+    return sum(config.train_groups.values()) * members or slots
+
+
 def _warn_of_truncation(generating: GeneratingConfig) -> None:
     if generating.top_p < 1 or generating.top_k:
         log.warning(
@@ -122,7 +104,7 @@ def _warn_of_truncation(generating: GeneratingConfig) -> None:
         )
 
 
-def run_to_end(explorer: Explorer, rewards: RewardRunner, started: Callable[[asyncio.AbstractEventLoop], None]) -> None:
+def run_to_end(explorer: Explorer, workflows: Workflows, started: Callable[[asyncio.AbstractEventLoop], None]) -> None:
     """Runs an explorer on an event loop of its own in this thread; ``started`` is handed the loop."""
 
     async def main() -> None:
@@ -130,6 +112,6 @@ def run_to_end(explorer: Explorer, rewards: RewardRunner, started: Callable[[asy
         try:
             await explorer.run()
         finally:
-            rewards.close()
+            await workflows.close()
 
     asyncio.run(main())

@@ -56,6 +56,7 @@ class ValidationPlan:
     workflow: Workflow
     tasksets: Mapping[str, Taskset]
     batch_size: int | None
+    group_size: int
     attempt_seconds: float
 
 
@@ -284,6 +285,7 @@ class Explorer:
                 self._plan.tasksets,
                 seed=self._db.spec.seed,
                 batch_size=self._plan.batch_size,
+                group_size=self._plan.group_size,
                 attempt_seconds=self._plan.attempt_seconds,
                 on_failure=self._runner.note_failure,
             )

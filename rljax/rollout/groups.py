@@ -1,13 +1,13 @@
 """One claim, from task to settled group: its members run side by side, each with its own limits and retries.
 
 There is no barrier between members, nor between groups. A member that fails is tried again from the start with a seed
-of its own; when its retries are used up the group is dropped with the reason, and its credit lets another task in.
+of its own; when its retries are used up the group is dropped with the reason, and its credit lets another task in. A
+group may begin with more members than it needs: the last ones to end are cancelled, and as many may fail.
 """
 
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Sequence
 
 from rljax.algorithms.registry import Filter
@@ -17,7 +17,7 @@ from rljax.ledger.database import Database, RunFailedError, StaleWriterError
 from rljax.observe.trace import NullTrace, Trace
 from rljax.rollout.deadlines import PausableDeadlines
 from rljax.rollout.pool import EnginePool
-from rljax.rollout.together import all_or_none
+from rljax.rollout.together import first_of
 from rljax.rollout.workflow import Attempt, Workflow
 from rljax.tasks.task import BadRow, Task
 from rljax.trajectory import Group, Trajectory
@@ -43,6 +43,7 @@ class GroupRunner:
         deadlines: PausableDeadlines,
         *,
         group_size: int,
+        redundancy: int = 0,
         capacity: int,
         max_retries: int,
         trajectory_timeout: float,
@@ -50,13 +51,16 @@ class GroupRunner:
         fail_on_bad_row: bool,
         trace: Trace | NullTrace,
     ) -> None:
-        """``name`` is the explorer's, ``capacity`` the members to have under way, ``trajectory_timeout`` in seconds."""
+        """``name`` is the explorer's, ``redundancy`` the members of a group beyond ``group_size``, ``capacity`` the
+        most members to have under way, ``trajectory_timeout`` in seconds.
+        """
         self._db = db
         self._name = name
         self._workflow = workflow
         self._pool = pool
         self._deadlines = deadlines
         self._group_size = group_size
+        self._members = group_size + redundancy
         self._max_retries = max_retries
         self._timeout = trajectory_timeout
         self._filters = filters
@@ -67,8 +71,8 @@ class GroupRunner:
 
     @property
     def room(self) -> int:
-        """Groups to begin until ``capacity`` members are under way; the last one may go beyond."""
-        return max(0, math.ceil((self._capacity - len(self._under_way)) / self._group_size))
+        """Groups to begin until no other would fit into ``capacity``."""
+        return max(0, (self._capacity - len(self._under_way)) // self._members)
 
     async def settle(self, claim: Claim, task: Task) -> None:
         """Runs the group and stores, filters or drops it. A claim that has expired meanwhile is let go of.
@@ -124,19 +128,24 @@ class GroupRunner:
             log.warning("%s; not dropped as %s", error, reason)
 
     async def _run(self, claim: Claim, task: Task) -> Group:
-        mine = {(claim.number, member) for member in range(self._group_size)}
+        mine = {(claim.number, member) for member in range(self._members)}
         self._under_way |= mine
         try:
-            return Group(claim.task, tuple(await all_or_none(self._ending(claim, task, m) for _, m in sorted(mine))))
+            members = [self._ending(claim, task, member) for _, member in sorted(mine)]
+            return Group(claim.task, tuple(await first_of(members, self._group_size, MemberFailed)))
         finally:
-            self._under_way -= mine
+            self._leave(mine)
 
     async def _ending(self, claim: Claim, task: Task, member: int) -> Trajectory:
         trajectory = await self._member(claim, task, member)
-        self._under_way.discard((claim.number, member))
-        if len(self._under_way) == self._capacity - 1:  # there was no room, and now there is
-            self._db.notifier.notify()
+        self._leave({(claim.number, member)})
         return trajectory
+
+    def _leave(self, members: set[tuple[int, int]]) -> None:
+        room = self.room
+        self._under_way -= members
+        if not room and self.room:
+            self._db.notifier.notify()
 
     async def _member(self, claim: Claim, task: Task, member: int) -> Trajectory:
         reason = ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterable
+from collections.abc import Coroutine, Iterable, Sequence
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -18,3 +18,28 @@ async def all_or_none(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def first_of(coroutines: Sequence[Coroutine[Any, Any, T]], count: int, tolerated: type[Exception]) -> list[T]:
+    """The first ``count`` results to come, in the order of the coroutines; the others are cancelled, and gone.
+
+    Raises:
+        Exception: what a coroutine raised, if it is not ``tolerated``, or too many have failed to reach ``count``.
+    """
+    running = {asyncio.ensure_future(coroutine): place for place, coroutine in enumerate(coroutines)}
+    everyone, results = list(running), dict[int, T]()
+    try:
+        while len(results) < count:
+            done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+            for task in sorted(done, key=running.__getitem__):
+                place = running.pop(task)
+                error = task.exception()
+                if error is None:
+                    results[place] = task.result()
+                elif not isinstance(error, tolerated) or len(results) + len(running) < count:
+                    raise error
+        return [results[place] for place in sorted(results)[:count]]
+    finally:
+        for task in everyone:
+            task.cancel()
+        await asyncio.gather(*everyone, return_exceptions=True)

@@ -9,9 +9,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from rljax.rollout.deadlines import PausableDeadlines
+from rljax.rollout.episodes import episode_sums
 from rljax.rollout.pool import EnginePool
 from rljax.rollout.together import all_or_none
 from rljax.rollout.workflow import Attempt, Workflow
+from rljax.tasks.environments import EnvironmentTaskset
 from rljax.tasks.task import BadRow, Taskset
 from rljax.trajectory import Trajectory
 from sidecar.protocol import EngineError
@@ -35,6 +37,7 @@ async def validate(
     *,
     seed: int,
     batch_size: int | None,
+    group_size: int = 1,
     attempt_seconds: float,
     on_failure: Callable[[Exception, str], object] = lambda error, where: None,
 ) -> dict[str, float]:
@@ -46,13 +49,15 @@ async def validate(
         tasksets: what is held out, by name.
         seed: the run's seed.
         batch_size: tasks of each taskset; None for all.
+        group_size: attempts at each environment task, with seeds of their own; at others one.
         attempt_seconds: limit of one attempt; one that fails or exceeds it scores 0 and is counted.
         on_failure: hears of the first failure of each kind, and where it was; what it raises ends the validation.
 
     Returns:
         ``val/<taskset>/score`` (mean reward), ``/tokens`` (mean response length), ``/failed`` (attempts that failed),
-        ``/tasks``, ``/bad_rows`` (left out of all of these), and ``/<part>`` for each part of the reward. Means over no
-        task at all are NaN.
+        ``/tasks``, ``/bad_rows`` (left out of all of these), and ``/<part>`` for each part of the reward; of
+        environments ``/success``, ``/turns``, ``/invalid_actions`` and ``/stop/<reason>`` as well. Means over no task
+        at all are NaN.
 
     Raises:
         EngineError: no engine can be kept alive: that says nothing about the version.
@@ -71,8 +76,8 @@ async def validate(
             on_failure(error, where)
         return _Outcome(error=error)
 
-    async def one(taskset: Taskset, index: int) -> _Outcome:
-        attempt = Attempt(seed, 0, min_version=pinned.version, lineage=pinned.lineage, validation=True)
+    async def one(taskset: Taskset, index: int, member: int) -> _Outcome:
+        attempt = Attempt(seed, member, min_version=pinned.version, lineage=pinned.lineage, validation=True)
         async with gate:
             try:
                 async with deadlines.limit(attempt_seconds):
@@ -85,7 +90,8 @@ async def validate(
     metrics: dict[str, float] = {}
     for name, taskset in tasksets.items():
         count = min(len(taskset), batch_size or len(taskset))
-        outcomes = await all_or_none(one(taskset, index) for index in range(count))
+        members = group_size if isinstance(taskset, EnvironmentTaskset) else 1
+        outcomes = await all_or_none(one(taskset, i, member) for i in range(count) for member in range(members))
         metrics |= {f"val/{name}/{key}": value for key, value in _summary(outcomes).items()}
     return metrics
 
@@ -99,6 +105,7 @@ def _summary(outcomes: Sequence[_Outcome]) -> dict[str, float]:
         return float(np.sum(values)) / len(measured) if measured else float("nan")
 
     parts = sorted({part for trajectory in made for part in trajectory.reward_parts})
+    episodes = [trajectory for trajectory in made if "success" in trajectory.metrics]
     return {
         "score": mean([trajectory.reward for trajectory in made]),
         "tokens": mean([float(trajectory.loss_mask.sum()) for trajectory in made]),
@@ -106,4 +113,5 @@ def _summary(outcomes: Sequence[_Outcome]) -> dict[str, float]:
         "tasks": float(len(measured)),
         "bad_rows": float(len(outcomes) - len(measured)),
         **{part: mean([trajectory.reward_parts.get(part, 0.0) for trajectory in made]) for part in parts},
+        **{name: total / len(measured) for name, total in episode_sums(episodes).items()},
     }

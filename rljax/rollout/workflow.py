@@ -1,6 +1,7 @@
 """How one attempt at a task becomes a trajectory: prompt, engine, reward.
 
-A workflow is what a user writes to explore differently; `SingleTurn` is the one for questions with one answer.
+A workflow is what a user writes to explore differently; `SingleTurn` is the one for questions with one answer,
+`multi_turn.MultiTurn` the one for environments.
 """
 
 from __future__ import annotations
@@ -54,6 +55,18 @@ class Workflow(Protocol):
     async def run(self, task: Task, attempt: Attempt, pool: EnginePool) -> Trajectory:
         """Returns a whole, scored trajectory."""
         ...
+
+
+class ByTask:
+    """Questions go one way, environments another."""
+
+    def __init__(self, questions: Workflow, environments: Workflow) -> None:
+        self._questions = questions
+        self._environments = environments
+
+    async def run(self, task: Task, attempt: Attempt, pool: EnginePool) -> Trajectory:
+        """See `Workflow.run`."""
+        return await (self._environments if task.environment else self._questions).run(task, attempt, pool)
 
 
 class SingleTurn:

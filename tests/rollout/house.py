@@ -129,7 +129,7 @@ def build(
         trace=NullTrace(),
     )
     tasksets = tasksets or {"numbers": Numbers()}
-    plan = ValidationPlan(workflow, {"held": held or Numbers("held", 8)} if validates else {}, None, 1e4)
+    plan = ValidationPlan(workflow, {"held": held or Numbers("held", 8)} if validates else {}, None, 1, 1e4)
     weights = dict.fromkeys(tasksets, 1.0)
     explorer = Explorer(
         db,

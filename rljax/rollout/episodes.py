@@ -1,0 +1,17 @@
+"""What is said of episodes in metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rljax.trajectory import Trajectory
+
+
+def episode_sums(episodes: Sequence[Trajectory]) -> dict[str, float]:
+    """What episodes say of themselves, added up by name; ``stop/<reason>`` counts those that ended so."""
+    sums: dict[str, float] = {}
+    for episode in episodes:
+        told = {n: v for n, v in episode.metrics.items() if n != "response_tokens"}
+        for name, value in {**told, f"stop/{episode.finish_reason}": 1.0}.items():
+            sums[name] = sums.get(name, 0.0) + value
+    return sums

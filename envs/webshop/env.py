@@ -17,8 +17,8 @@ from envs.webshop.reward import purchase_reward
 from envs.webshop.shop import Source, open_shop
 
 INSTRUCTION = """You are shopping on the web. An instruction says what to buy: find the product, choose its options \
-and buy it. The closer it is to the instruction in kind, attributes, options and price, the higher is your score; there \
-is one purchase.
+and buy it. The closer it is to the instruction in kind, attributes, options and price, the higher is your score. \
+There is one purchase.
 
 Every turn you see a page and the actions that are available on it. There are two kinds of actions:
 search[words] looks for products, where there is a search bar.

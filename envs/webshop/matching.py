@@ -31,7 +31,7 @@ _NO_NOUNS = """
 """
 _COLOR_ORDER = tuple(_COLORS.split())
 _SKIPPED = frozenset(_NO_NOUNS.split())
-_WORD = re.compile(r"[^\W\d_](?:[\w']|\.(?=\w))*")
+_WORD = re.compile(r"(?<![\w'’])[^\W\d_](?:\w|\.(?=\w))*")
 
 
 def normalize_color(option: str) -> str:

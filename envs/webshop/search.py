@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from envs.webshop.products import Product
+from envs.webshop.stem import stem
 
 # Lucene's parameters as pyserini sets them, which the published engine searches with.
 K1, B = 0.9, 0.4
@@ -24,25 +25,14 @@ _STOP_WORDS = (
 _STOP = frozenset(_STOP_WORDS.split())
 
 
+# Words as Lucene cuts them: a point or an apostrophe joins letters, a point or a comma digits ("2.5", "d.o.n").
+_TOKEN = re.compile(r"\w+(?:(?:(?<=[^\W\d])['’.](?=[^\W\d])|(?<=\d)[.,](?=\d))\w+)*")
+
+
 def tokens(text: str) -> list[str]:
-    """Lower-case words without possessive ending, stop words and plural endings.
-
-    The published index uses Lucene's English analyzer, which cuts endings by Porter's rules; these are Harman's
-    ("How effective is suffixing?", 1991), which cut plurals alone.
-    """
-    words = re.findall(r"\w+(?:['’]\w+)*", text.lower())
-    kept = (re.sub(r"['’]s$", "", word) for word in words)
-    return [_singular(word) for word in kept if word not in _STOP]
-
-
-def _singular(word: str) -> str:
-    if len(word) < 4 or not word.endswith("s"):
-        return word
-    if word.endswith("ies"):
-        return word if word.endswith(("eies", "aies")) else f"{word[:-3]}y"
-    if word.endswith("es"):
-        return word if word.endswith(("aes", "ees", "oes")) else word[:-1]
-    return word if word.endswith(("us", "ss")) else word[:-1]
+    """Lower-case stems without possessive ending and stop words: what Lucene's English analyzer makes of a text."""
+    words = (re.sub(r"['’]s$", "", word) for word in _TOKEN.findall(text.lower()))
+    return [stem(word) for word in words if word not in _STOP]
 
 
 def document(product: Product) -> str:
@@ -87,8 +77,9 @@ def _bm25s() -> ModuleType:
     an accelerator (and most of its memory) that this process has no business with. While it lasts no other thread
     can import ``jax.lax`` by that name; what was imported before goes on working.
     """
-    if "bm25s" in sys.modules:
-        return sys.modules["bm25s"]
+    loaded = sys.modules.get("bm25s")
+    if loaded is not None:
+        return loaded
     absent = object()
     hidden: Any = sys.modules.get("jax.lax", absent)
     sys.modules["jax.lax"] = None  # type: ignore[assignment]

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-from bisect import bisect
 from dataclasses import dataclass, replace
-from itertools import accumulate
 from typing import Any, get_args
 
 from envs.text_env import Info, TextEnv
@@ -88,7 +86,6 @@ class WebShop(TextEnv):
         self.goal_range = split_range(split, len(self.shop.goals))
         self._mode: ObservationMode = observation_mode
         self._show_attrs = show_attrs
-        self._cumulative = list(accumulate(self.shop.goals[i].weight for i in self.goal_range))
         self.goal: Goal = self.shop.goals[self.goal_range[0]]
         self._begin(self.goal_range[0])
 
@@ -101,9 +98,7 @@ class WebShop(TextEnv):
         if options and "goal" in options:
             index = self.goal_range[options["goal"]]
         else:
-            drawn = self.np_random.random() * self._cumulative[-1]
-            # The last goal also where rounding puts the draw on the very end.
-            index = self.goal_range[min(bisect(self._cumulative, drawn), len(self._cumulative) - 1)]
+            index = self.shop.draw(self.goal_range, self.np_random.random())
         self._begin(index)
         return self._page_text(), {"instruction": INSTRUCTION, **self._info()}
 
@@ -175,6 +170,8 @@ class WebShop(TextEnv):
                 pages.NEXT: replace(place, number=place.number + 1),
                 pages.PREVIOUS: self._previous(),
             }.get(piece.text, replace(place, page=piece.text))
+            if piece.text == pages.BACK:  # a new beginning, as published
+                self._visited = frozenset()
         elif piece.kind == "product":
             self._place = replace(place, page="item", asin=piece.text)
             self._visited |= {piece.text}

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import threading
+from bisect import bisect
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import accumulate
 
 from envs.webshop import catalogue
 from envs.webshop.goals import Goal, human_goals, shuffled, synthetic_goals
@@ -46,10 +48,17 @@ class Shop:
         self.goals = tuple(goals)
         self.engine = SearchEngine(self.products)
         self.by_asin = {product.asin: product for product in self.products}
+        self._weight_before = [0.0, *accumulate(goal.weight for goal in self.goals)]
 
     def search(self, words: str) -> tuple[Product, ...]:
         """The best matches, at most 50."""
         return tuple(self.products[position] for position in self.engine.search(words))
+
+    def draw(self, among: range, chance: float) -> int:
+        """The goal, of those, that a uniform number in [0, 1) stands for: the heavier, the likelier."""
+        low, high = self._weight_before[among.start], self._weight_before[among.stop]
+        index = bisect(self._weight_before, low + chance * (high - low), among.start, among.stop + 1) - 1
+        return min(index, among.stop - 1)  # rounding may put the number on the very end
 
     def queries(self) -> tuple[str, ...]:
         """What products are searched for by, each once: words for a random player."""

@@ -44,7 +44,7 @@ def test_check_env() -> None:
         warnings.simplefilter("error")
         warnings.filterwarnings("ignore", message=".*No render fps")  # text has no frames
         check_env(env.unwrapped)
-    assert env.unwrapped.render() == env.reset(seed=3)[0]
+    assert env.reset(seed=3)[0] == env.unwrapped.render()
 
 
 HEAD = "Instruction: [SEP] i want a mint shampoo for dry hair, and price lower than {bound} dollars [SEP] "
@@ -104,6 +104,8 @@ def test_golden_pages_rich(tmp_path: Path) -> None:
         "\n[clicked button] B000000003 [clicked button_]\nAcme Herbal Conditioner\n$100.0\n"
         "\n[button] B000000001 [button_]\nAcme Herbal Shampoo for Dry Hair, Tea Tree\n$12.99"
     )
+    again, *_ = walk(env, "click[back to search]", "search[acme herbal]")
+    assert again == results.replace("clicked button", "button")
     item, *_ = walk(env, "click[b000000001]", "click[8 oz]", "click[rose]", "click[16 oz]")
     assert item == (
         f"You have clicked rose.\nYou have clicked 16 oz.\n{head}[button] Back to Search [button_]\n"

@@ -29,7 +29,7 @@ _ENVIRONMENTS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "rljax/Described-v0": ("envs.described:DescribedEnv", {}),
     "rljax/TextArena-v0": ("envs.textarena:TextArenaEnv", {}),
-    # WebShop: a line here, and one in `envs.agents.SCRIPTED` for its scripted agent.
+    "rljax/WebShop-v0": ("envs.webshop.env:WebShop", {}),
 }
 
 

@@ -28,6 +28,7 @@ SCRIPTED = {
     "rljax/SimpleSokoban-v0": "envs.solvers:SokobanSolver",
     "rljax/LargerSokoban-v0": "envs.solvers:SokobanSolver",
     "rljax/SokobanDifferentGridVocab-v0": "envs.solvers:SokobanSolver",
+    "rljax/WebShop-v0": "envs.webshop.solver:WebShopSolver",
 }
 
 

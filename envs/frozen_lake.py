@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -34,9 +35,16 @@ class FrozenLakeEnv(WordEnv):
     lake: frozen_lake.FrozenLakeEnv
 
     def __init__(
-        self, size: int = 4, p: float = 0.8, is_slippery: bool = False, render_mode: str | None = None
+        self,
+        size: int = 4,
+        p: float = 0.8,
+        is_slippery: bool = False,
+        words: Sequence[str] = WORDS,
+        remarks: bool = True,
+        render_mode: str | None = None,
     ) -> None:
-        """``size`` is the side of the square map, ``p`` how likely a cell is no hole.
+        """``size`` is the side of the square map, ``p`` how likely a cell is no hole, ``words`` the actions left, down,
+        right and up. Without ``remarks`` the map stands alone, whatever the last action was.
 
         Where ``is_slippery``, a move goes as meant with probability 1/3 and to either side with 1/3 each.
         """
@@ -48,7 +56,10 @@ class FrozenLakeEnv(WordEnv):
         game = "You are solving the FrozenLake puzzle. You are the player: avoid the holes and go to the goal."
         if self._slippery:
             game += " The ice is slippery: you may move in a direction that you did not choose."
-        super().__init__(rules(game, WORDS, SYMBOLS), WORDS, render_mode)
+        words = checks.texts("words", words)
+        if len(words) != len(WORDS):
+            raise ValueError(f"words must be four, for left, down, right and up, not {len(words)}")
+        super().__init__(rules(game, words, SYMBOLS), words, render_mode, remarks=remarks)
 
     def _begin(self, seed: int | None, options: dict[str, Any] | None) -> None:
         self.rows = random_map(self.np_random, self._size, self._p)

@@ -8,6 +8,7 @@ from typing import Any
 
 import gymnasium
 
+from envs import checks
 from envs.text_env import Info, TextEnv
 
 
@@ -20,9 +21,13 @@ class WordEnv(TextEnv):
 
     invalid_reward = 0.0  # of an action that is none; the game stands still
 
-    def __init__(self, instruction: str, words: tuple[str, ...], render_mode: str | None = None) -> None:
+    def __init__(
+        self, instruction: str, words: tuple[str, ...], render_mode: str | None = None, *, remarks: bool = True
+    ) -> None:
+        """Without ``remarks`` the picture stands alone, whatever the last action was."""
         super().__init__(render_mode)
         self.instruction = instruction
+        self.remarks = checks.flag("remarks", remarks)
         self.words = words
         self._index = {word.strip().lower(): index for index, word in enumerate(words)}
         self._over = True
@@ -54,7 +59,7 @@ class WordEnv(TextEnv):
                 remark = f"Your last action, {self.words[index]}, changed nothing.\n"
         self._over = terminated or truncated
         info = {**self._info(), "valid": index is not None, "effective": effective, "success": self._solved()}
-        return remark + self._picture(), reward, terminated, truncated, info
+        return remark * self.remarks + self._picture(), reward, terminated, truncated, info
 
     def render(self) -> str:
         """The state as text, in every render mode."""

@@ -344,6 +344,11 @@ class Config:
         return shares(manager.tags, manager.num_env_groups, manager.num_groups_partition, path)
 
     @property
+    def validates(self) -> bool:
+        """Whether anything is held out."""
+        return bool(self.tasks.validation or self.rollout.val_env_manager.tags)
+
+    @property
     def row_tokens(self) -> int:
         """Length of a packed row, in tokens."""
         return self.learner.max_tokens_per_row or self.longest

@@ -118,10 +118,27 @@ def test_what_is_no_group_is_refused() -> None:
             decode(data)
 
 
+def test_groups_of_the_codec_before_are_read() -> None:
+    arrays = load(encode(Group(TaskId("a", 0, 0), (make([1], [0]),))))
+    header = json.loads(arrays["header"].tobytes())
+    header["codec"] = 1
+    for name in ("turn_rewards", "turn_states", "rows"):
+        del header["members"][0][name]
+    arrays["header"] = np.frombuffer(json.dumps(header).encode(), np.uint8)
+    (trajectory,) = decode(save(arrays)).trajectories
+    assert trajectory.row_spans == [(0, 1)]
+    assert trajectory.rewards_by_turn.tolist() == [0.5]
+
+
+def test_rows_that_leave_something_out_are_refused() -> None:
+    with pytest.raises(ValueError, match="do not follow one another"):
+        make([0, 1, 1], [-1, 0, 0], rows=np.array([[0, 1], [2, 3]], np.int32))
+
+
 def test_another_codec_is_refused() -> None:
     arrays = load(encode(Group(TaskId("a", 0, 0), (make([1], [0]),))))
     header = json.loads(arrays["header"].tobytes())
     header["codec"] = 99
     arrays["header"] = np.frombuffer(json.dumps(header).encode(), np.uint8)
-    with pytest.raises(ValueError, match="group written by codec 99, this program reads 1"):
+    with pytest.raises(ValueError, match="group written by codec 99, this program reads up to 2"):
         decode(save(arrays))

@@ -154,8 +154,8 @@ def evaluate(config: Config, run: RunDir, model: Model, house: EngineHouse) -> I
     Raises:
         ConfigError: no validation taskset, or no such checkpoint.
     """
-    if not (config.tasks.validation or config.val_groups):
-        raise ConfigError("tasks.validation: nothing to evaluate on")
+    if not config.validates:
+        raise ConfigError("tasks.validation and rollout.val_env_manager.tags: nothing to evaluate on")
     chosen = chosen_checkpoints(config, run)
     found: dict[int, dict[str, float]] = {}
 

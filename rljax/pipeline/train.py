@@ -165,7 +165,7 @@ class Trainer:
         return version % self._config.sync_interval == 0 or self._validates(version) or self._is_last(version)
 
     def _validates(self, version: int) -> bool:
-        if not self._config.tasks.validation:
+        if not self._config.validates:
             return False
         every = self._config.eval_steps
         return self._is_last(version) or (every is not None and version % every == 0)
@@ -228,7 +228,7 @@ class Trainer:
             self._observers.validation(version, result)
 
     def _finish(self) -> None:
-        if not self._is_last(self._learner.steps) and self._config.tasks.validation:
+        if not self._is_last(self._learner.steps) and self._config.validates:
             self._publish_for_validation()
         self.save()
         self._await_validations()

@@ -20,7 +20,7 @@ def explorer_first(run_dir: Path, cache: Path, *engine: str) -> None:
     assert query(run_dir, "SELECT state, count(*) FROM groups GROUP BY state") == [("ready", 8)]
 
     trainer = Started(run_dir, cache, *ahead, "mode=train")
-    trainer.until(lambda: "no explorer" in trainer.printed, "the trainer to name what it waits for")
+    trainer.until(lambda: "waiting for an explorer" in trainer.printed, "the trainer to name what it waits for")
     assert query(run_dir, "SELECT trained FROM run") == [(2,)]
     second = Started(run_dir, cache, *ahead, "mode=explore")
     assert trainer.end() == 0, trainer.printed

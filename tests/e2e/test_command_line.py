@@ -132,7 +132,7 @@ def test_a_trainer_alone_gives_up_in_time_and_says_what_it_waited_for(tmp_path: 
     alone = run(tmp_path / "run", cache, "mode=train", "wait_timeout=3")
     assert alone.returncode == 1
     assert "waited 3 s for" in alone.stderr
-    assert "no explorer" in alone.stderr
+    assert "an explorer: 0 of" in alone.stderr
 
 
 def test_import_is_light() -> None:

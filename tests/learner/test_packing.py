@@ -1,11 +1,12 @@
 import time
 
+import jax
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rljax.learner.packing import PackedBatch, RowShape, best_fit_decreasing, pack, row_shapes
+from rljax.learner.packing import PackedBatch, RowShape, best_fit_decreasing, pack, row_shapes, trained_counts
 from rljax.trajectory import Trajectory
 from tests.learner.made_up import make_groups, make_trajectory, trajectories_of
 
@@ -194,3 +195,21 @@ def test_packing_is_quick() -> None:
         pack_plainly(trajectories, shapes)
         times.append(time.perf_counter() - start)
     assert min(times) < 0.02
+
+
+def test_rows_of_a_trajectory_are_packed_like_trajectories_of_their_own() -> None:
+    rng = np.random.default_rng(0)
+    apart = [make_trajectory(rng, 3, 4), make_trajectory(rng, 2, 6), make_trajectory(rng, 4, 2)]
+    arrays = ("token_ids", "loss_mask", "logprobs", "versions")
+    columns = {name: np.concatenate([getattr(t, name) for t in apart[:2]]) for name in arrays}
+    turns, rows = np.array([[3, 7], [9, 15]], np.int32), np.array([[0, 7], [7, 15]], np.int32)
+    joined = [Trajectory(**columns, turns=turns, rows=rows, reward=0.0), apart[2]]
+    advantages = [rng.normal(size=len(t.token_ids)).astype(np.float32) for t in apart]
+    weights = np.array([0.1, 0.2, 0.3])
+
+    one = pack(joined, [np.concatenate(advantages[:2]), advantages[2]], weights, SHAPES)
+    other = pack(apart, advantages, weights, SHAPES)
+    np.testing.assert_array_equal(trained_counts(joined), [4, 6, 2])
+    for mine, yours in zip(jax.tree.leaves(one.batch), jax.tree.leaves(other.batch), strict=True):
+        np.testing.assert_array_equal(mine, yours)
+    assert one.trained_tokens == other.trained_tokens == 12

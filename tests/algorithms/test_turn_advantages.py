@@ -1,0 +1,131 @@
+"""Numbers by hand, and against plain loops in the standard library."""
+
+import statistics
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rljax.algorithms import turn_advantages
+from rljax.algorithms.credit import batch_advantages
+from rljax.algorithms.inputs import TurnRewards
+from rljax.config import AlgorithmConfig
+from rljax.trajectory import Group, TaskId, Trajectory
+
+
+def episode(rewards: list[float], states: list[str] | None = None) -> Trajectory:
+    """Each turn is a token of text and two of the model's."""
+    turns = np.array([[3 * k + 1, 3 * k + 3] for k in range(len(rewards))], np.int32).reshape(-1, 2)
+    mask = np.zeros(3 * len(rewards), np.bool_)
+    for start, end in turns:
+        mask[start:end] = True
+    return Trajectory(
+        token_ids=np.arange(len(mask), dtype=np.int32),
+        loss_mask=mask,
+        logprobs=np.zeros(len(mask), np.float32),
+        versions=np.where(mask, 0, -1).astype(np.int32),
+        turns=turns,
+        reward=float(sum(rewards)),
+        turn_rewards=np.array(rewards, np.float64),
+        turn_states=tuple(states) if states is not None else ("",) * len(rewards),
+    )
+
+
+def group(*episodes: Trajectory, tag: str = "lake") -> Group:
+    return Group(TaskId(tag, 0, 0), episodes)
+
+
+def estimate(name: str, groups: list[Group], **keys: object) -> np.ndarray:
+    return turn_advantages.get(name)(TurnRewards.of(groups), AlgorithmConfig(**keys))
+
+
+def test_agentic_reinforce_by_hand() -> None:
+    groups = [group(episode([0.0, -0.1, 1.0]), episode([2.0]))]
+    # 1; -0.1 + 0.5·1 = 0.4; 0 + 0.5·0.4 = 0.2
+    np.testing.assert_allclose(estimate("agentic_reinforce", groups, gamma=0.5)[0, 0], [0.2, 0.4, 1.0])
+    np.testing.assert_allclose(estimate("agentic_reinforce", groups)[0, 1, 0], 2.0)
+
+
+def test_step_reinforce_by_hand() -> None:
+    groups = [group(episode([0.0, 1.0]), episode([0.0]), tag="a"), group(episode([4.0]), episode([0.0]), tag="b")]
+    # returns at γ = 0.5: 0.5, 1 and 0: mean 0.5, unbiased std 0.5
+    got = estimate("step_reinforce", groups, step_reward_gamma=0.5)
+    np.testing.assert_allclose(got[0, 0], [0.0, 1.0], atol=1e-5)
+    np.testing.assert_allclose(got[0, 1, 0], -1.0, rtol=1e-5)
+    # 4 and 0: mean 2, std √8
+    np.testing.assert_allclose(got[1, :, 0], [8**-0.5 * 2, -(8**-0.5) * 2], rtol=1e-5)
+    batch = estimate("step_reinforce", groups, step_reward_gamma=0.5, reward_grouping="batch")
+    # 0.5, 1, 0, 4, 0: mean 1.1, unbiased variance (0.36 + 0.01 + 1.21 + 8.41 + 1.21) / 4 = 2.8
+    np.testing.assert_allclose(batch[1, 0, 0], 2.9 / 2.8**0.5, rtol=1e-5)
+
+
+def test_gigpo_by_hand() -> None:
+    groups = [
+        group(
+            episode([0.0, 1.0], ["start", "left"]),
+            episode([0.0, 0.0], ["start", "right"]),
+            episode([0.0], ["start"]),
+        )
+    ]
+    got = estimate("gigpo", groups, step_reward_gamma=0.5, step_reward_weight=2.0, episode_reward_weight=3.0)
+    # scores 1, 0, 0: mean 1/3, std 1/√3 -> 2/√3, -1/√3, -1/√3; the first turns' returns are 0.5, 0, 0: the same
+    high, low = 2 * 3**-0.5, -(3**-0.5)
+    np.testing.assert_allclose(got[0, 0], [(3 + 2) * high, 3 * high], rtol=1e-4)  # "left" was met once
+    np.testing.assert_allclose(got[0, 1], [(3 + 2) * low, 3 * low], rtol=1e-4)
+    np.testing.assert_allclose(got[0, 2, 0], (3 + 2) * low, rtol=1e-4)
+
+
+def test_gigpo_compares_no_turns_of_different_groups() -> None:
+    groups = [group(episode([1.0], ["s"]), episode([1.0], ["t"])), group(episode([0.0], ["s"]), episode([0.0], ["s"]))]
+    np.testing.assert_array_equal(estimate("gigpo", groups), np.zeros((2, 2, 1)))
+
+
+def test_gigpo_needs_states() -> None:
+    with pytest.raises(ValueError, match="some turns have none"):
+        estimate("gigpo", [group(episode([1.0], []), episode([0.0], []))])
+
+
+EPISODES = st.lists(st.lists(st.integers(-3, 3), min_size=1, max_size=4), min_size=2, max_size=2)
+
+
+@pytest.mark.parametrize("name", ["step_reinforce", "gigpo"])
+@settings(deadline=None)
+@given(st.lists(EPISODES, min_size=1, max_size=3))
+def test_against_plain_loops(name: str, rewards: list) -> None:
+    groups = [group(*(episode([float(r) for r in e], [str(k % 2) for k in range(len(e))]) for e in g)) for g in rewards]
+    grouping = "batch" if name == "step_reinforce" else "group"
+    got = estimate(name, groups, step_reward_gamma=0.5, reward_grouping=grouping)
+
+    def returns(of: list[int]) -> list[float]:
+        return [sum(0.5 ** (j - k) * of[j] for j in range(k, len(of))) for k in range(len(of))]
+
+    def norm(value: float, among: list[float]) -> float:
+        if len(among) < 2 or len(set(among)) == 1:
+            return 0.0
+        return (value - statistics.fmean(among)) / (statistics.stdev(among) + 1e-6)
+
+    everything = [value for g in rewards for e in g for value in returns(e)]
+    for g, members in enumerate(rewards):
+        scores = [float(sum(e)) for e in members]
+        for m, e in enumerate(members):
+            for k, value in enumerate(returns(e)):
+                alike = [v for o in members for j, v in enumerate(returns(o)) if j % 2 == k % 2]
+                expected = norm(value, everything)
+                if name == "gigpo":
+                    expected = norm(scores[m], scores) + norm(value, alike)
+                np.testing.assert_allclose(got[g, m, k], expected, atol=1e-6)
+
+
+def test_every_token_of_a_turn_has_its_advantage() -> None:
+    groups = [group(episode([0.0, 1.0]), episode([3.0]))]
+    first, second = batch_advantages(groups, AlgorithmConfig(adv_estimator="agentic_reinforce", gamma=0.5))
+    np.testing.assert_allclose(first, [0, 0.5, 0.5, 0, 1, 1])
+    np.testing.assert_allclose(second, [0, 3, 3])
+
+
+def test_a_whole_score_is_that_of_every_turn() -> None:
+    groups = [group(episode([0.0, 1.0]), episode([3.0]))]
+    first, second = batch_advantages(groups, AlgorithmConfig(adv_estimator="rloo"))
+    np.testing.assert_allclose(first, [0, -2, -2, 0, -2, -2])
+    np.testing.assert_allclose(second, [0, 2, 2])

@@ -1,0 +1,58 @@
+"""Environments that fail, each in its own way, at a step or a reset that the action or the seed names."""
+
+import os
+import time
+from typing import Any
+
+import gymnasium
+
+from envs.text_env import TextEnv
+
+
+class Bad(TextEnv):
+    """Counts; what it is told to do it does: hang, raise, die, exit, or answer with something else."""
+
+    def __init__(self, broken: str = "", share: float = 0.0, render_mode: str | None = None) -> None:
+        """In a share of the episodes, by seed, the first step does ``broken`` (``reset`` does ``broken-reset``)."""
+        super().__init__(render_mode)
+        self._broken, self._share = broken, share
+        self._fails = False
+        self._count = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        self._count = 0
+        self._fails = self.np_random.random() < self._share
+        if self._fails and self._broken.startswith("reset-"):
+            return self._do(self._broken.removeprefix("reset-"))
+        return "0", {"state": "0"}
+
+    def step(self, action: str) -> Any:
+        if self._fails and self._broken and not self._broken.startswith("reset-"):
+            return self._do(self._broken)
+        if action in ("hang", "spin", "raise", "die", "exit", "text", "reward", "short", "info"):
+            return self._do(action)
+        self._count += 1
+        return str(self._count), 1.0, self._count >= 3, False, {"state": str(self._count), "valid": action == "go"}
+
+    def _do(self, what: str) -> Any:
+        if what == "hang":
+            time.sleep(3600)
+        if what == "spin":
+            while True:
+                pass
+        if what == "raise":
+            raise RuntimeError("the door is locked")
+        if what == "die":
+            os._exit(7)
+        if what == "exit":
+            raise SystemExit(3)
+        return {
+            "text": (None, 0.0, False, False, {}),
+            "reward": ("x", float("nan"), False, False, {}),
+            "short": ("x", 0.0, False, {}),
+            "info": ("x", 0.0, False, False, None),
+        }[what]
+
+
+gymnasium.register("Bad-v0", entry_point=Bad)

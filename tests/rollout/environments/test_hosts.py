@@ -1,0 +1,147 @@
+"""Real worker processes, and environments that fail in them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from rljax.rollout.environments.hosts import EnvironmentHost, LoopHost, ProcessHost
+from rljax.rollout.environments.session import (
+    EnvironmentBroken,
+    EnvironmentDied,
+    EnvironmentFailure,
+    EnvironmentHung,
+    EnvironmentRaised,
+    EnvironmentSpec,
+    LocalEnvironment,
+)
+
+BAD = EnvironmentSpec("tests.rollout.environments.bad:Bad-v0")
+LAKE = EnvironmentSpec("rljax/FrozenLake-v0", {"size": 4})
+
+
+@contextlib.asynccontextmanager
+async def host(per_worker: int = 4, **options: object) -> AsyncIterator[ProcessHost]:
+    made = ProcessHost(per_worker, 30.0, **options)
+    try:
+        yield made
+    finally:
+        await made.close()
+
+
+async def one_step(any_host: EnvironmentHost, spec: EnvironmentSpec, action: str) -> None:
+    async with any_host.session(spec) as session:
+        await session.reset(0)
+        await session.step(action)
+
+
+async def walk(any_host: EnvironmentHost, seed: int = 5) -> list[str]:
+    async with any_host.session(LAKE) as session:
+        seen = [await session.reset(seed)]
+        for action in ("Left", "nowhere", "Down"):
+            if not seen[-1].over:
+                seen.append(await session.step(action))
+        return [f"{o.text} {o.reward} {o.over} {o.valid} {o.success} {o.state}" for o in seen]
+
+
+def test_an_environment_is_the_same_in_a_worker_and_on_the_loop() -> None:
+    async def main() -> None:
+        async with host() as processes:
+            loop = LoopHost()
+            for seed in range(4):
+                assert await walk(processes, seed) == await walk(loop, seed)
+            assert processes.workers == 1, "it is used again"
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("action", "kind", "says"),
+    [
+        ("raise", EnvironmentRaised, "step raised RuntimeError: the door is locked"),
+        ("exit", EnvironmentFailure, "step: SystemExit: 3"),
+        ("text", EnvironmentBroken, "step observed a NoneType, not a text"),
+        ("reward", EnvironmentBroken, "the reward nan, which is no finite number"),
+        ("short", EnvironmentBroken, "a tuple of 4, not (observation, reward, terminated, truncated, info)"),
+        ("info", EnvironmentBroken, "the info of step is a NoneType, not a dict"),
+        ("die", EnvironmentDied, "ended with code 7"),
+    ],
+)
+def test_a_failure_says_what_it_is_and_the_next_environment_is_fresh(
+    action: str, kind: type[EnvironmentFailure], says: str
+) -> None:
+    async def main() -> None:
+        async with host() as processes:
+            with pytest.raises(kind) as caught:
+                await one_step(processes, BAD, action)
+            assert says in str(caught.value)
+            assert "\n" not in str(caught.value)
+            async with processes.session(BAD) as session:
+                assert (await session.reset(0)).text == "0"
+                assert (await session.step("go")).reward == 1.0
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("how", ["hang", "spin"])
+def test_one_that_hangs_costs_nobody_else_anything(how: str) -> None:
+    async def main() -> None:
+        async with host(per_worker=2) as processes, processes.session(BAD) as other:
+            await other.reset(0)
+            worker = processes._workers[0]
+            worker.timeout = 1.0  # the worker is up by now
+            with pytest.raises(EnvironmentHung, match="no answer to step within 1 s"):
+                await one_step(processes, BAD, how)
+            worker.timeout = 30.0
+            assert [(await other.step("go")).text for _ in range(3)] == ["1", "2", "3"]
+            async with processes.session(BAD) as fresh:
+                await fresh.reset(0)
+                assert processes.workers == 2, "nobody is put beside one that hangs"
+        assert worker.process.poll() is not None
+
+    asyncio.run(main())
+
+
+def test_workers_hold_as_many_as_they_may() -> None:
+    async def main() -> None:
+        async with host(per_worker=2) as processes, contextlib.AsyncExitStack() as stack:
+            for _ in range(5):
+                await (await stack.enter_async_context(processes.session(LAKE))).reset(0)
+            assert sorted(worker.seated for worker in processes._workers) == [1, 2, 2]
+
+    asyncio.run(main())
+
+
+def test_an_environment_is_replaced_after_its_episodes(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with host(max_episodes=2, log=tmp_path / "log") as processes:
+            seen = []
+            for _ in range(5):
+                async with processes.session(LAKE) as session:
+                    await session.reset(0)
+                    seen.append(id(session))
+            assert seen[0] == seen[1]
+            assert len(processes._idle[LAKE]) == 1
+            assert processes._idle[LAKE][0].episodes == 1
+
+    asyncio.run(main())
+
+
+def test_one_that_cannot_be_made_says_why() -> None:
+    async def main() -> None:
+        async with host() as processes:
+            with pytest.raises(EnvironmentRaised, match=r"rljax/FrozenLake-v0: cannot be made: .*size must be"):
+                await one_step(processes, EnvironmentSpec("rljax/FrozenLake-v0", {"size": 0}), "Up")
+
+    asyncio.run(main())
+
+
+def test_text_outside_the_action_space_is_not_handed_on() -> None:
+    made = LocalEnvironment(LAKE)
+    made._env.unwrapped.action_space = type(made._env.unwrapped.action_space)(max_length=3)
+    made.reset(0)
+    assert not made.step("much too long").valid

@@ -4,8 +4,8 @@
 
 What: the real explorer, group runner, engine pool and ledger (SQLite) on an event loop whose clock jumps to what is due
 next; 1024 environments of 10 turns. An environment takes N(10, 5) seconds a turn (at least 0.1), one turn in 500 takes
-20 times as long; the engine takes 0.5 seconds a turn, loading a version 2, and a batch of 256 trajectories (32 groups of
-8) trains for 30. The credit (1 + α)·B is what lets environments run: with α = 3 it is all 1024 of them.
+20 times as long; the engine takes 0.5 seconds a turn, loading a version 2, and a batch of 256 trajectories (32 groups
+of 8) trains for 30. The credit (1 + α)·B is what lets environments run: with α = 3 it is all 1024 of them.
 
 barrier: the same latencies, with 256 (or 1024) environments that wait for the slowest after each turn, as a vector
 environment does; trained in turns with it (α = 0), or beside it. Computed, not run: the sum over the turns of the
@@ -162,7 +162,8 @@ async def _run(case: Case, spec: RunSpec, loop: Any, directory: Path) -> dict[st
 
 
 async def _learn(db: Database, loop: Any) -> list[float]:
-    lineage, ends = leases.begin_lineage(db, 0), []
+    lineage = leases.begin_lineage(db, 0)
+    ends: list[float] = []
     versions.announce(db, lineage, 0, "weights/v0")
     while len(ends) < db.spec.max_steps:
         seen = db.notifier.changes

@@ -87,6 +87,8 @@ td small { color: var(--muted); font-size: 12.5px; font-weight: 400; margin-left
 .scroll { overflow-x: auto; }
 .card > p.verdict { font-size: 13.5px; color: var(--soft); margin: 12px 0 2px; }
 .viewer .controls { display: flex; flex-wrap: wrap; align-items: center; gap: 8px 10px; }
+.viewer .controls[hidden] { display: none; }
+#turns { margin-top: 10px; }
 .viewer button {
   font: inherit; font-size: 14px; font-weight: 550; color: var(--ink); background: var(--page); cursor: pointer;
   border: 1px solid var(--rule); border-radius: 9px; padding: 5px 13px;
@@ -145,7 +147,7 @@ JS = """
     made.append(element('b', '', value));
     return made;
   };
-  let at = samples.length - 1;
+  let at = samples.length - 1, turn = 0;
   const show = () => {
     const sample = samples[at];
     find('where').textContent = `${at + 1} of ${samples.length}`;
@@ -159,9 +161,18 @@ JS = """
     if (sample.staleness !== null) chips.push(chip('staleness', sample.staleness));
     if (sample.retries) chips.push(chip('retries', sample.retries));
     find('chips').replaceChildren(...chips);
-    find('prompt').textContent = sample.prompt;
+    const several = sample.of > 1;
+    find('turns').hidden = !several;
+    turn = Math.min(Math.max(turn, 0), sample.turns.length - 1);
+    const shown = sample.turns[turn];
+    if (several) {
+      find('turn').textContent = `turn ${turn + 1} of ${sample.of} · reward ${round(shown.reward)}`;
+      find('back').disabled = turn === 0;
+      find('on').disabled = turn === sample.turns.length - 1;
+    }
+    find('prompt').textContent = shown.shown;
     const seen = new Map();
-    find('response').replaceChildren(...sample.spans.map((span) => {
+    find('response').replaceChildren(...shown.spans.map((span) => {
       if (span.version === null) return element('span', 'env', span.text);
       const made = element('span', 'v', span.text);
       const stale = sample.trained_from - span.version;
@@ -179,14 +190,19 @@ JS = """
       return made;
     }));
   };
-  const go = (to) => { at = Math.min(Math.max(to, 0), samples.length - 1); show(); };
+  const go = (to) => { at = Math.min(Math.max(to, 0), samples.length - 1); turn = 0; show(); };
+  const turnTo = (to) => { turn = to; show(); };
   find('previous').onclick = () => go(at - 1);
   find('next').onclick = () => go(at + 1);
+  find('back').onclick = () => turnTo(turn - 1);
+  find('on').onclick = () => turnTo(turn + 1);
   find('slider').oninput = (event) => go(Number(event.target.value));
   find('viewer').onkeydown = (event) => {
     if (event.target.id === 'slider') return;
     if (event.key === 'ArrowLeft') go(at - 1);
     if (event.key === 'ArrowRight') go(at + 1);
+    if (event.key === 'ArrowUp') turnTo(turn - 1);
+    if (event.key === 'ArrowDown') turnTo(turn + 1);
   };
   show();
 })();

@@ -238,12 +238,16 @@ def trajectories(data: RunData) -> str:
         said = "No trajectory was sampled (observe.samples_per_step keeps some of every step)."
         return f'{title}<div class="card"><p class="missing">{said}</p></div>'
     lead = "Some of every step. Each colour is the version of the weights that sampled those tokens."
+    if any(len(sample["turns"]) > 1 for sample in samples):
+        lead += " Of many turns, the prompt is what the environment showed, and the response what the model answered."
     embedded = json.dumps(samples, ensure_ascii=False).replace("<", "\\u003c")
     return (
         f'{title}<p class="lead">{lead}</p><div class="card viewer" id="viewer"><div class="controls">'
         '<button id="previous" type="button">← Previous</button><button id="next" type="button">Next →</button>'
         f'<input id="slider" type="range" min="0" max="{len(samples) - 1}" aria-label="sample">'
         '<span class="where" id="where"></span></div><div class="chips" id="chips"></div>'
+        '<div class="controls" id="turns"><button id="back" type="button">← Turn</button>'
+        '<button id="on" type="button">Turn →</button><span class="where" id="turn"></span></div>'
         '<p class="role">Prompt</p><pre id="prompt" tabindex="0"></pre>'
         '<p class="role">Response</p><pre id="response" tabindex="0"></pre><div class="legend" id="versions"></div>'
         "<noscript>Trajectories need JavaScript; samples/ in the run directory has them as text.</noscript></div>"
@@ -252,14 +256,20 @@ def trajectories(data: RunData) -> str:
 
 
 def _cut(sample: Mapping[str, Any]) -> dict[str, Any]:
-    room, spans = EMBEDDED_CHARACTERS, []
-    for span in sample.get("spans", []):
-        text = span["text"][:room]
-        room -= len(text)
-        spans.append(span | {"text": text + (" […]" if len(text) < len(span["text"]) else "")})
+    turns = sample.get("turns", [{"shown": sample.get("prompt", ""), "spans": sample.get("spans", [])}])
+    room, cut = EMBEDDED_CHARACTERS, []
+    for turn in turns:
+        shown, spans = turn["shown"][:room], []
+        room -= len(shown)
+        for span in turn["spans"]:
+            text = span["text"][: max(room, 0)]
+            room -= len(text)
+            spans.append(span | {"text": text + (" […]" if len(text) < len(span["text"]) else "")})
+        cut.append({**turn, "shown": shown, "spans": spans})
         if room <= 0:
             break
-    return dict(sample) | {"prompt": sample.get("prompt", "")[:EMBEDDED_CHARACTERS], "spans": spans}
+    kept = {name: value for name, value in sample.items() if name not in ("prompt", "spans")}
+    return kept | {"turns": cut, "of": len(turns)}
 
 
 def config(data: RunData) -> str:

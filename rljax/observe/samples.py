@@ -79,9 +79,12 @@ def describe(step: int, task: TaskId, trajectory: Trajectory, decode: Decode, tr
     """A trajectory as plain JSON: prompt, reward and parts, and ``spans``, the response cut where the version changes.
 
     A span has ``text``, ``tokens`` and ``version``, which is None where no engine sampled it (environment text).
+    Several turns are ``turns`` as well: what was ``shown`` before each, its own ``spans``, and the ``reward`` it
+    earned.
     """
     start = trajectory.prompt_length
     trained = trajectory.versions[trajectory.loss_mask]
+    many = {"turns": _turns(trajectory, decode)} if len(trajectory.turns) > 1 else {}
     return {
         "step": step,
         "task": str(task),
@@ -96,6 +99,7 @@ def describe(step: int, task: TaskId, trajectory: Trajectory, decode: Decode, tr
         "staleness": trained_from - int(trained.min()) if len(trained) else None,
         "tokens": len(trained),
         "retries": trajectory.retries,
+        **many,
     }
 
 
@@ -109,6 +113,16 @@ def read_samples(run_dir: Path) -> list[Sample]:
         else:
             standing.append(row)
     return sorted(standing, key=lambda row: row["step"])
+
+
+def _turns(trajectory: Trajectory, decode: Decode) -> list[dict[str, Any]]:
+    found, before = [], 0
+    for (start, end), reward in zip(trajectory.turns.tolist(), trajectory.rewards_by_turn.tolist(), strict=True):
+        shown = _shortened(decode(trajectory.token_ids[before:start].tolist()))
+        spans = _spans(trajectory.token_ids[start:end], trajectory.versions[start:end], decode)
+        found.append({"shown": shown, "spans": spans, "reward": reward})
+        before = end
+    return found
 
 
 def _spans(token_ids: np.ndarray, versions: np.ndarray, decode: Decode) -> list[dict[str, Any]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from jaxtyping import Int
 
@@ -47,7 +49,7 @@ class Transcript:
         self._add(completion.token_ids, completion.logprobs, completion.versions)
         self.turns.append((start, self._length))
 
-    def columns(self) -> dict[str, np.ndarray]:
+    def columns(self) -> dict[str, Any]:
         """The arrays of a `Trajectory`: tokens, mask, log-probabilities, versions, turns, rows."""
         versions = np.concatenate([np.zeros(0, np.int32), *self._versions]).astype(np.int32)
         ends = [*self._rows[1:], self._length]

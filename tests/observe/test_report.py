@@ -142,7 +142,7 @@ def test_a_whole_run_in_under_three_seconds(tmp_path: Path) -> None:
     assert "abc&lt;1&gt;" in page
     assert "sidecar.num_engines" in page
     (embedded,) = re.findall(r'<script type="application/json" id="samples">(.*?)</script>', page, re.S)
-    assert json.loads(embedded)[0]["prompt"] == "</script><b>"
+    assert json.loads(embedded)[0]["turns"][0]["shown"] == "</script><b>"
 
 
 def test_an_empty_run_gives_sentences(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -47,6 +48,18 @@ def test_spans_follow_the_versions() -> None:
     assert found["staleness"] == 2
     assert found["tokens"] == 6
     assert found["task"] == "digits/0/7"
+
+
+def test_several_turns_are_told_one_by_one() -> None:
+    made = trajectory("map ", [(b"Up", 3), (b" wall ", NOT_SAMPLED), (b"Do", 3), (b"wn", 4)])
+    several = dataclasses.replace(made, turns=np.array([[4, 6], [12, 16]]), turn_rewards=np.array([-0.5, 1.0]))
+    found = describe(6, TASK, several, decode, trained_from=5)["turns"]
+    assert [(turn["shown"], turn["reward"]) for turn in found] == [("map ", -0.5), (" wall ", 1.0)]
+    assert [[(s["text"], s["version"]) for s in turn["spans"]] for turn in found] == [
+        [("Up", 3)],
+        [("Do", 3), ("wn", 4)],
+    ]
+    assert "turns" not in describe(6, TASK, made, decode, trained_from=5)
 
 
 def test_a_character_cut_by_a_new_version_stays_whole() -> None:

@@ -21,7 +21,7 @@ from rljax.config import (
     TinyConfig,
 )
 from rljax.config_edge import to_config_dict
-from rljax.config_environments import EnvironmentConfig, TrainEnvManagerConfig, ValEnvManagerConfig
+from rljax.config_environments import EnvironmentConfig, TrainEnvManagerConfig, ValEnvManagerConfig, built_in
 
 
 def get_config() -> ConfigDict:
@@ -68,6 +68,6 @@ def get_config() -> ConfigDict:
             train_env_manager=TrainEnvManagerConfig(tags=("FrozenLake",), num_env_groups=32),
             val_env_manager=ValEnvManagerConfig(tags=("FrozenLake",), num_env_groups=256),
         ),
-        custom_envs={"FrozenLake": lake},
+        custom_envs=built_in() | {"FrozenLake": lake},
     )
     return to_config_dict(config)

@@ -44,7 +44,7 @@ class FrozenLakeSolver:
 
     def act(self, observation: str, info: dict[str, Any]) -> str:
         """The next move of the way."""
-        return frozen_lake.WORDS[self._towards_goal[self._game.lake.s]]
+        return self._game.words[self._towards_goal[self._game.lake.s]]
 
 
 class SokobanSolver:

@@ -72,6 +72,23 @@ def export(config: Config) -> int:
     return 0
 
 
+def play(config: Config) -> int:
+    """Mode play: a person, a scripted or random player, or a checkpoint plays an environment."""
+    from rljax.pipeline.play import play_with_model, play_without_model
+
+    if config.play.agent != "model":
+        play_without_model(config, print, lambda: input("> "))
+        return 0
+    from rljax.launch.houses import HOUSES
+    from rljax.pipeline.run_dir import RunDir
+    from rljax.pipeline.setup import open_model
+
+    run = RunDir.of_checkpoint(config)
+    with contextlib.closing(HOUSES[config.launcher](config)) as house:
+        play_with_model(config, run, open_model(config, run, _progress), house, print)
+    return 0
+
+
 def replay(config: Config) -> int:
     """Mode replay: trains the recorded batches again and compares with the checkpoints that the run left."""
     from rljax.pipeline.replay import replay as replayed
@@ -113,6 +130,7 @@ COMMANDS: dict[str, Callable[[Config], int]] = {
     "export": export,
     "replay": replay,
     "audit": audit,
+    "play": play,
 }
 
 

@@ -255,13 +255,26 @@ class ObserveConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PlayConfig:
+    """Who plays what in ``mode=play``."""
+
+    tag: str | None = key(None, "environment in custom_envs; None: the first of an env manager's")
+    agent: str = key("human", "who plays; model: config.checkpoint", choices=("human", "scripted", "random", "model"))
+    episodes: int = key(1, "held-out seeds to play", low=1)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Config:
     """A run."""
 
     mode: str = key(
-        "both", "what this process does", choices=("both", "train", "explore", "evaluate", "export", "replay", "audit")
+        "both",
+        "what this process does",
+        choices=("both", "train", "explore", "evaluate", "export", "replay", "audit", "play"),
     )
-    checkpoint: str = key("latest", "evaluate and export: latest | all | initial | batches seen; replay: where from")
+    checkpoint: str = key(
+        "latest", "evaluate, export and play: latest | all | initial | batches seen; replay: where from"
+    )
     launcher: str = key("local", "who starts the parts", choices=("local", "ray"))
     run_dir: str | None = key(None, "everything the run leaves behind; None: runs/<name of the config>")
     ledger: str | None = key(
@@ -301,6 +314,7 @@ class Config:
         default_factory=built_in, metadata={"help": "environments by tag"}
     )
     observe: ObserveConfig = field(default_factory=ObserveConfig)
+    play: PlayConfig = field(default_factory=PlayConfig)
 
     def __post_init__(self) -> None:
         config_checks.check_config(self)

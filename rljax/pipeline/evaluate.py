@@ -24,9 +24,11 @@ from rljax.pipeline.setup import Model
 from rljax.pipeline.workflows import Workflows, held_out_tasksets
 from rljax.rollout.pool import EnginePool
 from rljax.rollout.validation import validate
+from rljax.rollout.workflow import Attempt
 from rljax.tasks.seeds import stable_hash
-from rljax.tasks.task import BadRow
+from rljax.tasks.task import BadRow, Task
 from rljax.tasks.templates import render_messages, response_text
+from rljax.trajectory import Trajectory
 from rljax.weights.publisher import OrbaxPublisher
 from sidecar.hosting import EngineHouse
 from sidecar.protocol import GenerateRequest, SamplingParams
@@ -119,6 +121,11 @@ class Bench:
             attempt_seconds=self._config.rollout.trajectory_timeout,
             on_failure=self._note_failure,
         )
+
+    async def play(self, task: Task) -> Trajectory:
+        """One episode of an environment, as in validation."""
+        attempt = Attempt(self._config.seed, 0, validation=True)
+        return await self._workflows.validation.run(task, attempt, self._engines)
 
     def _note_failure(self, error: Exception, where: str) -> None:
         if isinstance(error, BadRow) and self._config.tasks.on_bad_row == "fail":

@@ -60,6 +60,7 @@ class Observation:
         valid: whether the step's text was an action.
         success: whether the task is solved by now.
         instruction, suffix, state: from ``info``; empty where it has none.
+        actions: what is valid now, where ``info`` says it.
         metrics: further numbers, by name.
     """
 
@@ -72,6 +73,7 @@ class Observation:
     instruction: str = ""
     suffix: str = ""
     state: str = ""
+    actions: tuple[str, ...] = ()
     metrics: Mapping[str, float] = field(default_factory=dict)
 
     @property
@@ -99,9 +101,14 @@ class LocalEnvironment:
         """Raises EnvironmentRaised: it cannot be made."""
         self.name = spec.id
         try:
-            self._env = _make(spec)
+            self.env = _make(spec)
         except Exception as error:
             raise EnvironmentRaised(f"{self.name}: cannot be made: {type(error).__name__}: {error}") from error
+
+    @staticmethod
+    def seed_of(seed: int) -> int:
+        """What the environment is seeded with for a task's seed."""
+        return seed % SEEDS
 
     def reset(self, seed: int) -> Observation:
         """Begins an episode.
@@ -110,7 +117,7 @@ class LocalEnvironment:
             EnvironmentRaised, EnvironmentBroken: it cannot.
         """
         try:
-            answer = self._env.reset(seed=seed % SEEDS)
+            answer = self.env.reset(seed=self.seed_of(seed))
         except Exception as error:
             raise EnvironmentRaised(f"{self.name}: reset raised {type(error).__name__}: {error}") from error
         if not isinstance(answer, tuple) or len(answer) != 2:
@@ -125,9 +132,9 @@ class LocalEnvironment:
             EnvironmentRaised, EnvironmentBroken: it cannot.
         """
         try:
-            if not self._env.action_space.contains(action):
+            if not self.env.action_space.contains(action):
                 return Observation("That is no action.", valid=False)
-            answer = self._env.step(action)
+            answer = self.env.step(action)
         except Exception as error:
             raise EnvironmentRaised(f"{self.name}: step raised {type(error).__name__}: {error}") from error
         if not isinstance(answer, tuple) or len(answer) != 5:
@@ -143,7 +150,7 @@ class LocalEnvironment:
     def close(self) -> None:
         """Ends it; that it may fail to is nobody's concern."""
         try:
-            self._env.close()
+            self.env.close()
         except Exception:
             return
 
@@ -156,6 +163,7 @@ class LocalEnvironment:
         if not isinstance(info, Mapping):
             raise EnvironmentBroken(f"{self.name}: the info of {call} is {_kind(info)}, not a dict")
         found: dict[str, Any] = {n: str(info[n]) for n in ("instruction", "suffix", "state") if n in info}
+        found["actions"] = tuple(str(action) for action in info.get("actions", ()))
         found |= {n: bool(info[n]) for n in ("valid", "success") if n in info}
         metrics = info.get("metrics", {})
         if isinstance(metrics, Mapping):

@@ -142,6 +142,6 @@ def test_one_that_cannot_be_made_says_why() -> None:
 
 def test_text_outside_the_action_space_is_not_handed_on() -> None:
     made = LocalEnvironment(LAKE)
-    made._env.unwrapped.action_space = type(made._env.unwrapped.action_space)(max_length=3)
+    made.env.unwrapped.action_space = type(made.env.unwrapped.action_space)(max_length=3)
     made.reset(0)
     assert not made.step("much too long").valid

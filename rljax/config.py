@@ -147,6 +147,8 @@ class AlgorithmConfig:
         "what episode scores (gigpo) and returns of turns (step_reinforce) are compared within",
         choices=("group", "tag", "batch"),
     )
+    whiten_advantages: bool = key(False, "advantages get mean 0 and deviation 1 over the trained tokens of the batch")
+    advantage_clip: float | None = key(None, "advantages are clipped to at most this, either way", low=0, low_open=True)
     gamma: float = key(1.0, "agentic_reinforce: discount from turn to turn", low=0, high=1)
     step_reward_gamma: float = key(0.95, "step_reinforce, gigpo: discount from turn to turn", low=0, high=1)
     episode_reward_weight: float = key(1.0, "gigpo: weight of the episode's advantage", low=0)

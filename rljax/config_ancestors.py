@@ -113,5 +113,15 @@ ANCESTORS = {
     "dual_clip_loss": _roll("algorithm.dual_clip", remark="the bound itself; None is off"),
     "entropy_loss_coef": _roll("algorithm.entropy_coef"),
     "loss_agg_mode": _roll("algorithm.aggregation"),
+    "reward_normalization": _roll("algorithm.reward_grouping", remark="grpo compares within groups by itself"),
+    # ROLL: environments
+    "env_type": _roll("custom_envs.NAME.id"),
+    "env_config": _roll("custom_envs.NAME.kwargs"),
+    "env_manager_cls": _roll("custom_envs.NAME.history_length", remark="set: a row for each turn; None: one dialogue"),
+    "agent_system_template": _roll("custom_envs.NAME.system_prompt"),
+    "agent_template": _roll("custom_envs.NAME.template"),
+    "max_actions_per_traj": _roll("custom_envs.NAME.max_actions"),
+    "max_tokens_per_step": _roll("custom_envs.NAME.max_tokens_per_turn"),
+    "env_monitor": _roll("rollout.env_timeout", remark="an environment that hangs is replaced"),
 }
 """By the last part of the key's path."""

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
 from rljax.algorithms.inputs import TurnRewards
 from rljax.algorithms.registry import advantages, turn_advantages
+from rljax.algorithms.returns import EPSILON
 from rljax.trajectory import Group, Trajectory
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ def batch_advantages(groups: Sequence[Group], config: AlgorithmConfig) -> list[F
     """Advantage of every token of every trajectory, float32, in batch order (group by group, members in order).
 
     All sampled tokens of a turn have the advantage of the turn; what was not sampled has 0. Groups of different sizes
-    are handed to the estimator size by size.
+    are handed to the estimator size by size. Then come ``whiten_advantages`` and ``advantage_clip``, in this order.
 
     Raises:
         ValueError: the estimator returned another shape, or something that is not finite.
@@ -32,7 +33,29 @@ def batch_advantages(groups: Sequence[Group], config: AlgorithmConfig) -> list[F
         for index, of_group in zip(chosen, values, strict=True):
             for member, trajectory in enumerate(groups[index].trajectories):
                 result[index, member] = by_token(trajectory, of_group[member])
-    return [result[place] for place in sorted(result)]
+    by_member = [result[place] for place in sorted(result)]
+    if config.whiten_advantages:
+        masks = [trajectory.loss_mask for group in groups for trajectory in group.trajectories]
+        by_member = whitened(by_member, masks)
+    limit = np.inf if config.advantage_clip is None else config.advantage_clip
+    return [np.clip(one, -limit, limit) for one in by_member]
+
+
+def whitened(
+    values: Sequence[Float[np.ndarray, " time"]], masks: Sequence[Bool[np.ndarray, " time"]]
+) -> list[Float[np.ndarray, " time"]]:
+    """(x − mean) / (std + 1e-6) over all tokens under the masks, with the unbiased deviation; 0 elsewhere.
+
+    Fewer than two tokens, or equal values, are left as they are.
+    """
+    trained = np.concatenate([value[mask] for value, mask in zip(values, masks, strict=True)] or [np.zeros(0)])
+    if len(trained) < 2 or np.ptp(trained) == 0:
+        return list(values)
+    mean, deviation = trained.mean(dtype=np.float64), trained.std(ddof=1, dtype=np.float64) + EPSILON
+    return [
+        np.where(mask, (value - mean) / deviation, 0).astype(np.float32)
+        for value, mask in zip(values, masks, strict=True)
+    ]
 
 
 def by_token(trajectory: Trajectory, by_turn: Float[np.ndarray, " turns"]) -> Float[np.ndarray, " time"]:

@@ -129,3 +129,22 @@ def test_a_whole_score_is_that_of_every_turn() -> None:
     first, second = batch_advantages(groups, AlgorithmConfig(adv_estimator="rloo"))
     np.testing.assert_allclose(first, [0, -2, -2, 0, -2, -2])
     np.testing.assert_allclose(second, [0, 2, 2])
+
+
+def test_whitening_and_clipping_by_hand() -> None:
+    groups = [group(episode([0.0, 1.0]), episode([3.0]))]
+    keys = {"adv_estimator": "agentic_reinforce", "gamma": 0.5, "whiten_advantages": True}
+    first, second = batch_advantages(groups, AlgorithmConfig(**keys))
+    # tokens 0.5, 0.5, 1, 1, 3, 3: mean 1.5, sum of squares 2·(1 + 0.25 + 2.25) = 7, unbiased variance 7/5
+    deviation = 1.4**0.5
+    np.testing.assert_allclose(first, [0, *[-1 / deviation] * 2, 0, *[-0.5 / deviation] * 2], rtol=1e-5)
+    np.testing.assert_allclose(second, [0, *[1.5 / deviation] * 2], rtol=1e-5)
+    first, second = batch_advantages(groups, AlgorithmConfig(**keys, advantage_clip=0.5))
+    np.testing.assert_allclose(first, [0, -0.5, -0.5, 0, *[-0.5 / deviation] * 2], rtol=1e-5)
+    np.testing.assert_allclose(second, [0, 0.5, 0.5])
+
+
+def test_equal_advantages_are_not_whitened() -> None:
+    keys = {"adv_estimator": "agentic_reinforce", "whiten_advantages": True}
+    (only,) = batch_advantages([group(episode([2.0]))], AlgorithmConfig(**keys))
+    np.testing.assert_array_equal(only, [0, 2, 2])

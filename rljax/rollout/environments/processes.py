@@ -23,6 +23,9 @@ from rljax.rollout.environments.session import (
 from sidecar.hosting import import_path
 from sidecar.wire import receive, send
 
+OPEN_SECONDS = 120.0
+"""Seconds that making an environment may take beyond the limit of its answers."""
+
 
 class WorkerSession:
     """An environment in a worker. Implements `session.Session`.
@@ -47,8 +50,8 @@ class WorkerSession:
         return await self._ask("step", action)
 
     async def open(self, spec: EnvironmentSpec) -> None:
-        """Makes the environment."""
-        await self._ask("open", spec)
+        """Makes the environment. That may take as long as a process and its imports take on a busy machine."""
+        await self._ask("open", spec, self.worker.timeout + OPEN_SECONDS)
 
     async def close(self) -> None:
         """Ends the environment. Its place is free at once."""
@@ -56,14 +59,15 @@ class WorkerSession:
         with contextlib.suppress(EnvironmentFailure):
             await self._ask("close", None)
 
-    async def _ask(self, method: str, argument: Any) -> Any:
+    async def _ask(self, method: str, argument: Any, limit: float | None = None) -> Any:
+        seconds = limit or self.worker.timeout
         try:
-            async with asyncio.timeout(self.worker.timeout):
+            async with asyncio.timeout(seconds):
                 return await self.worker.call(self._number, method, argument)
         except TimeoutError:
             self.worker.retire()
             raise EnvironmentHung(
-                f"{self._name}: no answer to {method} within {self.worker.timeout:g} s; if it needs longer, raise "
+                f"{self._name}: no answer to {method} within {seconds:g} s; if it needs longer, raise "
                 "rollout.env_timeout"
             ) from None
 

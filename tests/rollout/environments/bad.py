@@ -1,6 +1,7 @@
 """Environments that fail, each in its own way, at a step or a reset that the action or the seed names."""
 
 import os
+import random
 import time
 from typing import Any
 
@@ -12,24 +13,27 @@ from envs.text_env import TextEnv
 class Bad(TextEnv):
     """Counts; what it is told to do it does: hang, raise, die, exit, or answer with something else."""
 
-    def __init__(self, broken: str = "", share: float = 0.0, render_mode: str | None = None) -> None:
-        """In a share of the episodes, by seed, the first step does ``broken`` (``reset`` does ``broken-reset``)."""
+    def __init__(self, broken: tuple[str, ...] = (), share: float = 0.0, render_mode: str | None = None) -> None:
+        """In a share of the episodes each, whatever the seed, the first step does one of ``broken``; what begins with
+        ``reset-`` is done by the reset.
+        """
         super().__init__(render_mode)
         self._broken, self._share = broken, share
-        self._fails = False
+        self._plan = ""
         self._count = 0
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         super().reset(seed=seed)
         self._count = 0
-        self._fails = self.np_random.random() < self._share
-        if self._fails and self._broken.startswith("reset-"):
-            return self._do(self._broken.removeprefix("reset-"))
+        place = int(random.SystemRandom().random() / self._share) if self._share else len(self._broken)
+        self._plan = self._broken[place] if place < len(self._broken) else ""
+        if self._plan.startswith("reset-"):
+            return self._do(self._plan.removeprefix("reset-"))
         return "0", {"state": "0"}
 
     def step(self, action: str) -> Any:
-        if self._fails and self._broken and not self._broken.startswith("reset-"):
-            return self._do(self._broken)
+        if self._plan:
+            return self._do(self._plan)
         if action in ("hang", "spin", "raise", "die", "exit", "text", "reward", "short", "info"):
             return self._do(action)
         self._count += 1

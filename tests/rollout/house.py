@@ -102,6 +102,7 @@ def build(
     filters: list[Any] | None = None,
     wait_timeout: float = 1e5,
     capacity: int = 10**6,
+    redundancy: int = 0,
 ) -> House:
     db = db or Database(SqliteFile(tmp_path / "ledger.db"), spec, clock=loop.time)
     engines = engines or [ModelledEngine(latency)]
@@ -121,6 +122,7 @@ def build(
         pool,
         deadlines,
         group_size=spec.group_size,
+        redundancy=redundancy,
         capacity=capacity,
         max_retries=2,
         trajectory_timeout=timeout,

@@ -72,8 +72,10 @@ def shares(tags: Sequence[str], groups: int, partition: Sequence[int] | None, pa
     """Groups of each tag; what does not divide goes to the first ones.
 
     Raises:
-        ConfigError: the partition does not fit the tags or the number of groups.
+        ConfigError: the partition does not fit the tags or the number of groups, or a tag has no group.
     """
+    if groups < len(tags):
+        raise ConfigError(f"{path}.num_env_groups={groups}: {len(tags)} tags need at least one group each")
     if partition is None:
         each, rest = divmod(groups, max(len(tags), 1))
         return {tag: each + (index < rest) for index, tag in enumerate(tags)}

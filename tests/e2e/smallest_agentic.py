@@ -1,5 +1,7 @@
 """The smallest config that plays environments: used by the tests that run the program as a user does."""
 
+import dataclasses
+
 from ml_collections import ConfigDict
 
 from rljax.config import (
@@ -14,7 +16,7 @@ from rljax.config import (
     TinyConfig,
 )
 from rljax.config_edge import to_config_dict
-from rljax.config_environments import EnvironmentConfig, TrainEnvManagerConfig, ValEnvManagerConfig
+from rljax.config_environments import EnvironmentConfig, TrainEnvManagerConfig, ValEnvManagerConfig, built_in
 
 
 def get_config() -> ConfigDict:
@@ -38,6 +40,18 @@ def get_config() -> ConfigDict:
         max_actions=4,
         max_tokens_per_turn=1,
     )
+    sokobans = {
+        tag: dataclasses.replace(
+            environment,
+            first_template="",
+            template="{observation}",
+            action_pattern="(.)",
+            max_actions=3,
+            max_tokens_per_turn=1,
+        )
+        for tag, environment in built_in().items()
+        if "Sokoban" in tag
+    }
     bad = EnvironmentConfig(
         id="tests.rollout.environments.bad:Bad-v0",
         first_template="",
@@ -62,7 +76,7 @@ def get_config() -> ConfigDict:
             train_env_manager=TrainEnvManagerConfig(tags=("FrozenLake",), num_env_groups=8),
             val_env_manager=ValEnvManagerConfig(tags=("FrozenLake",), num_env_groups=8),
         ),
-        custom_envs={"FrozenLake": lake, "Bad": bad},
+        custom_envs={"FrozenLake": lake, "Bad": bad, **sokobans},
         observe=ObserveConfig(progress="off", tensorboard=False),
     )
     return to_config_dict(config)

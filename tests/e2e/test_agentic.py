@@ -13,6 +13,7 @@ from program import ROOT, audit_of, query, run
 from rljax.trajectory import decode
 
 CONFIG = ROOT / "tests" / "e2e" / "smallest_agentic.py"
+FOUR = ("FrozenLake", "SimpleSokoban", "LargerSokoban", "SokobanDifferentGridVocab")
 
 
 def rows_of(run_dir: Path) -> list[dict[str, Any]]:
@@ -24,17 +25,25 @@ def rewards_of(run_dir: Path) -> list[float]:
 
 
 def test_a_run_plays_trains_validates_and_shows_its_turns(tmp_path: Path, cache: Path) -> None:
-    done = run(tmp_path / "run", cache, config=CONFIG)
+    done = run(
+        tmp_path / "run",
+        cache,
+        f"rollout.val_env_manager.tags={','.join(FOUR)}",
+        "rollout.val_env_manager.num_groups_partition=3,2,2,1",
+        config=CONFIG,
+    )
     assert done.returncode == 0, done.stderr
     audit = audit_of(tmp_path / "run")
     assert audit["balanced"]
     assert (audit["trained"], audit["max_staleness"]) == (4 * 8, 1)
     rows = rows_of(tmp_path / "run")
-    measured = [row for row in rows if "val/FrozenLake/success" in row]
-    assert [row["step"] for row in measured] == [0, 2, 4]
-    for row in measured:
-        ends = [value for name, value in row.items() if name.startswith("val/FrozenLake/stop/")]
-        assert abs(sum(ends) - 1.0) < 1e-9
+    for tag, seeds in zip(FOUR, (3, 2, 2, 1), strict=True):
+        measured = [row for row in rows if f"val/{tag}/success" in row]
+        assert [row["step"] for row in measured] == [0, 2, 4]
+        for row in measured:
+            assert (row[f"val/{tag}/tasks"], row[f"val/{tag}/failed"]) == (seeds, 0)
+            ends = [value for name, value in row.items() if name.startswith(f"val/{tag}/stop/")]
+            assert abs(sum(ends) - 1.0) < 1e-9
     assert all(0 < row["train/FrozenLake/turns"] <= 4 for row in rows if "train/FrozenLake/turns" in row)
     told = (tmp_path / "run" / "report.html").read_text()
     assert '"turns": [{"shown": ' in told

@@ -242,6 +242,16 @@ def _check_tasks(config: Config) -> None:
     ):
         for tag in tags:
             _check_tag(f"{path}.tags", tag, config.custom_envs, others)
+            _check_turns(tag, config)
+
+
+def _check_turns(tag: str, config: Config) -> None:
+    budget = config.custom_envs[tag].max_tokens_per_turn
+    if budget is not None and budget > config.model.max_response_tokens:
+        raise ConfigError(
+            f"custom_envs.{tag}.max_tokens_per_turn={budget}: above model.max_response_tokens="
+            f"{config.model.max_response_tokens}"
+        )
 
 
 def _check_tag(path: str, tag: str, known: Mapping[str, EnvironmentConfig], tasksets: Mapping[str, Any]) -> None:

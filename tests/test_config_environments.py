@@ -53,6 +53,7 @@ def test_what_does_not_add_up_is_refused(keys: dict[str, Any], says: str) -> Non
         (("x",), {"x": EnvironmentConfig()}, "custom_envs.x.id: missing"),
         (("x",), {"x": EnvironmentConfig(id="a", action_pattern="(")}, "action_pattern: no regular expression"),
         (("x",), {"x": EnvironmentConfig(id="a", action_pattern="a")}, "has no group"),
+        (("x",), {"x": EnvironmentConfig(id="a", max_tokens_per_turn=65)}, "=65: above model.max_response_tokens=64"),
         ((), {}, "names no environment either"),
     ],
 )

@@ -29,14 +29,10 @@ from typing import Any
 import numpy as np
 
 from bench.paired import print_machine, print_table
-from bench.scheduler import Numbers
+from bench.scheduler import GROUP_SIZE, explorer_of
 from rljax.ledger import audit, leases, processes, versions
 from rljax.ledger.database import Database, RunSpec
 from rljax.ledger.sqlite import SqliteFile
-from rljax.observe.trace import NullTrace
-from rljax.rollout.deadlines import PausableDeadlines
-from rljax.rollout.explorer import Explorer, ValidationPlan
-from rljax.rollout.groups import GroupRunner
 from rljax.rollout.pool import EnginePool
 from rljax.rollout.transcript import Transcript
 from rljax.rollout.workflow import Attempt
@@ -46,7 +42,7 @@ from rljax.trajectory import Trajectory
 from sidecar.protocol import GenerateRequest, SamplingParams
 from tests.virtual_clock import ModelledEngine, run_virtual
 
-ENVIRONMENTS, TURNS, BATCH, GROUP_SIZE = 1024, 10, 256, 8
+ENVIRONMENTS, TURNS, BATCH = 1024, 10, 256
 ENGINE_SECONDS, LOAD_SECONDS, TRAIN_SECONDS = 0.5, 2.0, 30.0
 SETTLING = 3
 """Steps at the beginning that are not counted."""
@@ -117,36 +113,8 @@ async def _run(case: Case, spec: RunSpec, loop: Any, directory: Path) -> dict[st
         return engine
 
     pool = EnginePool(start, 1, directory, functools.partial(processes.note, db, "explorer"))
-    deadlines, workflow = PausableDeadlines(), Episodes()
-    runner = GroupRunner(
-        db,
-        "explorer",
-        workflow,
-        pool,
-        deadlines,
-        group_size=GROUP_SIZE,
-        redundancy=case.redundancy,
-        capacity=ENVIRONMENTS // GROUP_SIZE * (GROUP_SIZE + case.redundancy),
-        max_retries=0,
-        trajectory_timeout=1e5,
-        filters=[],
-        fail_on_bad_row=True,
-        trace=NullTrace(),
-    )
-    plan = ValidationPlan(workflow, {}, None, 1, 1e5)
-    explorer = Explorer(
-        db,
-        "explorer",
-        pool,
-        runner,
-        deadlines,
-        {"numbers": Numbers()},
-        {"numbers": 1.0},
-        plan,
-        None,
-        wait_timeout=1e5,
-        trace=NullTrace(),
-    )
+    capacity = ENVIRONMENTS // GROUP_SIZE * (GROUP_SIZE + case.redundancy)
+    explorer = explorer_of(db, pool, Episodes(), name="explorer", capacity=capacity, redundancy=case.redundancy)
     exploring = asyncio.ensure_future(explorer.run())
     ends = await _learn(db, loop)
     await exploring

@@ -41,6 +41,8 @@ TOKENS = 32
 IN_FLIGHT = (64, 512, 4096)
 WAIT_SECONDS = 1800.0
 """Longest that an explorer waits for whoever learns."""
+TRAJECTORY_SECONDS = 1e5
+"""Longest that a trajectory takes; far beyond what any does, on a clock of whatever kind."""
 TURNS = 8
 """Turns of the event loop that an answer takes: the explorer claims 256 groups a turn, and all its credit is to be in
 flight."""
@@ -139,7 +141,9 @@ def make_explorer(
     return explorer_of(db, pool, NoReward(), name=name, capacity=capacity)
 
 
-def explorer_of(db: Database, pool: EnginePool, workflow: Workflow, *, name: str, capacity: int) -> Explorer:
+def explorer_of(
+    db: Database, pool: EnginePool, workflow: Workflow, *, name: str, capacity: int, redundancy: int = 0
+) -> Explorer:
     """The explorer as `rljax.pipeline.explore` puts it together, for tasks without content."""
     deadlines, tasksets = PausableDeadlines(), {"numbers": Numbers()}
     runner = GroupRunner(
@@ -149,14 +153,15 @@ def explorer_of(db: Database, pool: EnginePool, workflow: Workflow, *, name: str
         pool,
         deadlines,
         group_size=GROUP_SIZE,
+        redundancy=redundancy,
         capacity=capacity,
         max_retries=0,
-        trajectory_timeout=600.0,
+        trajectory_timeout=TRAJECTORY_SECONDS,
         filters=[],
         fail_on_bad_row=True,
         trace=NullTrace(),
     )
-    plan = ValidationPlan(workflow, {}, None, 1, 600.0)
+    plan = ValidationPlan(workflow, {}, None, 1, TRAJECTORY_SECONDS)
     return Explorer(
         db,
         name,

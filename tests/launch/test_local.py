@@ -32,15 +32,15 @@ class EndsWhenAsked:
         self._asked.set()
 
 
-class NoRewards:
-    def close(self) -> None: ...
+class NoWorkflows:
+    async def close(self) -> None: ...
 
 
 def test_gauges_asked_for_while_the_explorer_ends_are_the_last_known_ones() -> None:
     explorer: Any = EndsWhenAsked()
-    rewards: Any = NoRewards()
+    workflows: Any = NoWorkflows()
     db: Any = None
-    thread = ExplorerThread(db, "e", explorer, rewards, ProcessHouse(), needed=True)
+    thread = ExplorerThread(db, "e", explorer, workflows, ProcessHouse(), needed=True)
     thread.start()
     assert explorer.running.wait(30)
     assert thread.gauges() == {}

@@ -5,7 +5,7 @@
 Every map has 16 fields, and every group of episodes a map of its own. The model sees the map after each step, in one
 dialogue, and answers with one letter.
 
-Expected: success on held-out maps from 0.2 (a player that walks at random: 0.19) to at least 0.6, on two cores.
+Expected: success on held-out maps from 0 (a player that walks at random: 0.19) to at least 0.6, on two cores.
 """
 
 from ml_collections import ConfigDict

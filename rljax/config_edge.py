@@ -27,7 +27,7 @@ from rljax.config_environments import EnvironmentConfig
 
 _NONE = ("none", "null")
 _NEW_NAMES: dict[str, Any] = {"explorer.tasksets.": TasksetConfig, "custom_envs.": EnvironmentConfig}
-"""Where a name that is not there yet is no slip: what an explorer brings of its own."""
+"""Where a name that is not there yet is no slip, and what it begins with."""
 _MADE_UP = re.compile(r"""(?:unexpected keyword argument|[Kk]ey) ["'](\w+)["']""")
 
 

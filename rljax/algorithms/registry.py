@@ -1,8 +1,9 @@
 """Finds the parts of the objective by the names that a config gives them.
 
 One registry for each slot: `advantages` (and `turn_advantages`, found by the same key), `policy_losses`,
-`aggregations`, `filters`. An entry is a pure function in a file of its own inside the slot's package; a new file there is
-found without being listed anywhere. A notebook adds its own with ``@advantages.register("mine")``, a config names one of another package with ``module:function``.
+`aggregations`, `filters`. An entry is a pure function in a file of its own inside the slot's package; a new file there
+is found without being listed anywhere. A notebook adds its own with ``@advantages.register("mine")``, a config names
+one of another package with ``module:function``.
 """
 
 from __future__ import annotations

@@ -31,7 +31,14 @@ from rljax.models.transformer import Params, abstract_params, hidden_states, out
 ROWS, TIME = 8, 256
 TARGET_MIB = 345
 CHUNKS = (1024, 512, 256, 128)
-SPARSE: dict[str, Any] = {"token_ids": np.int32, "positions": np.int32, "segment_ids": np.int32, "targets": np.int32}
+SPARSE: dict[str, Any] = {
+    "token_ids": np.int32,
+    "positions": np.int32,
+    "segment_ids": np.int32,
+    "targets": np.int32,
+    "turns": np.int32,
+    "owners": np.int32,
+}
 DENSE: dict[str, Any] = {"mask": np.bool_, "behaviour_logprobs": np.float32, "advantages": np.float32}
 SCALED: dict[str, Any] = {"rewards": np.float32, "temperature": np.float32, "weights": np.float32}
 

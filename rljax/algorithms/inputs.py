@@ -25,8 +25,17 @@ class LossInputs:
         advantages: of the token's trajectory.
         rewards: of the token's trajectory.
         mask: bool; true where a token is trained. The other arrays mean nothing elsewhere.
-        segment_ids: int32; equal for the tokens of one trajectory within a row, 0 for padding. Makes sequence-level
-            ratios possible.
+        segment_ids: int32; equal for the tokens of one sequence within a row, 0 for padding. Makes sequence-level
+            ratios possible. A sequence is a trajectory, or one of its rows (`Trajectory.rows`).
+        turn_ids: int32; equal for the tokens of one turn within a sequence.
+        updates: int32 scalar; optimizer updates made before this one, for schedules.
+        proximal_logprobs: of the policy as it was before the first update of the batch, recomputed by the learner.
+            None where the loss does not need "proximal".
+        reference_logprobs: of the frozen reference policy. None where nothing needs "reference".
+        sequence_gap: of the token's whole trajectory, Σ logπ − logπ_ref over all its trained tokens, at the parameters
+            that the gradient is taken at, as a constant. None where the loss does not need "sequences".
+        group_gap: mean of the `sequence_gap` of the token's group. None likewise.
+        expert: bool; true where a demonstration, not the policy, says the token. None where there are none.
     """
 
     logprobs: Float[Array, "batch time"]
@@ -35,6 +44,13 @@ class LossInputs:
     rewards: Float[Array, "batch time"]
     mask: Bool[Array, "batch time"]
     segment_ids: Int[Array, "batch time"]
+    turn_ids: Int[Array, "batch time"]
+    updates: Int[Array, ""]
+    proximal_logprobs: Float[Array, "batch time"] | None = None
+    reference_logprobs: Float[Array, "batch time"] | None = None
+    sequence_gap: Float[Array, "batch time"] | None = None
+    group_gap: Float[Array, "batch time"] | None = None
+    expert: Bool[Array, "batch time"] | None = None
 
     @property
     def log_ratio(self) -> Float[Array, "batch time"]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import pkgutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 import numpy as np
@@ -85,14 +85,21 @@ class Registry(Generic[Function]):
         self.key = key
         self._package = package
         self._entries: dict[str, Function] = {}
+        self._needs: dict[str, frozenset[str]] = {}
         self._discovered = False
 
-    def register(self, name: str) -> Callable[[Function], Function]:
-        """Decorator that adds a function; a later one of the same name replaces it, so that a cell can be re-run."""
+    def register(self, name: str, needs: Sequence[str] = ()) -> Callable[[Function], Function]:
+        """Decorator that adds a function; a later one of the same name replaces it, so that a cell can be re-run.
+
+        Args:
+            name: in the config.
+            needs: what the learner computes for it and not for every function; see the inputs of the slot.
+        """
 
         def add(function: Function) -> Function:
             self._discover()
             self._entries[name] = function
+            self._needs[name] = frozenset(needs)
             return function
 
         return add
@@ -116,6 +123,11 @@ class Registry(Generic[Function]):
         close = difflib.get_close_matches(name, self._entries, n=3, cutoff=0.5)
         hint = f"closest: {', '.join(close)}" if close else f"there are: {', '.join(self.names())}"
         raise ConfigError(f"{self.key}={name!r}: no such {self.slot}; {hint}")
+
+    def needs(self, name: str) -> frozenset[str]:
+        """What the function of that name asked for; nothing for one that is found by ``module:function``."""
+        self.get(name)
+        return self._needs.get(name, frozenset())
 
     def _discover(self) -> None:
         # A user's entry must not be overwritten by the built-in of the same name, so built-ins are imported first;

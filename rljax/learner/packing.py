@@ -53,6 +53,8 @@ class Batch:
         segment_ids: int32, counted from 1 within a row; 0 is padding.
         targets: the token that comes next in the same sequence.
         mask: whether the target is trained.
+        turns: int32, which turn of its trajectory the target belongs to, counted from 0.
+        owners: int32, which trajectory of the update the target belongs to, counted from 0; 0 for padding.
         behaviour_logprobs: recorded log-probability of the target, in nats.
         advantages: of the target.
         rewards, temperature: of the trajectory.
@@ -65,6 +67,8 @@ class Batch:
     segment_ids: Int[Array, "*slot row time"]
     targets: Int[Array, "*slot row time"]
     mask: Bool[Array, "*slot row time"]
+    turns: Int[Array, "*slot row time"]
+    owners: Int[Array, "*slot row time"]
     behaviour_logprobs: Float[Array, "*slot row time"]
     advantages: Float[Array, "*slot row time"]
     rewards: Float[Array, "*slot row time"]
@@ -218,6 +222,8 @@ def pack(
         segment_ids=lay(np.repeat(rank, spans), np.int32),
         targets=lay(token_ids[source + 1], np.int32),
         mask=lay(predicted, np.bool_),
+        turns=lay(np.concatenate([*map(_turn_numbers, trajectories), np.zeros(0, np.int32)])[source + 1], np.int32),
+        owners=lay(np.repeat(whose, spans), np.int32),
         behaviour_logprobs=lay(np.where(predicted, logprobs[source + 1], 0), np.float32),
         advantages=lay(np.concatenate([*advantages, np.zeros(0, np.float32)])[source + 1], np.float32),
         rewards=lay(of_trajectory("reward"), np.float32),
@@ -227,6 +233,13 @@ def pack(
     )
     room = microbatches * shape.rows * shape.length
     return PackedBatch(batch, microbatches, len(trained), len(source) / room if room else 1.0)
+
+
+def _turn_numbers(trajectory: Trajectory) -> Int[np.ndarray, " time"]:
+    numbers = np.zeros(len(trajectory.token_ids), np.int32)
+    for number, (start, end) in enumerate(trajectory.turns.tolist()):
+        numbers[start:end] = number
+    return numbers
 
 
 def _places(trained: Int[np.ndarray, " tokens"], rows: int, length: int) -> Any:

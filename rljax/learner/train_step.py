@@ -78,6 +78,8 @@ class Objective:
             rewards=batch.trained(batch.rewards),
             mask=mask,
             segment_ids=batch.trained(batch.segment_ids),
+            turn_ids=batch.trained(batch.turns),
+            updates=jnp.zeros((), jnp.int32),
         )
         token_loss, metrics = self.policy_loss(inputs, self.config.algorithm)
         token_loss = token_loss - self.config.algorithm.entropy_coef * entropy

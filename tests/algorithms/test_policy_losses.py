@@ -27,6 +27,8 @@ def make_inputs(logprobs: object, behaviour: object, advantages: object, mask: o
         rewards=jnp.zeros(shape),
         mask=jnp.ones(shape, bool) if mask is None else jnp.atleast_2d(jnp.asarray(mask)),
         segment_ids=jnp.ones(shape, jnp.int32),
+        turn_ids=jnp.zeros(shape, jnp.int32),
+        updates=jnp.zeros((), jnp.int32),
     )
 
 
@@ -119,6 +121,8 @@ def test_a_sequence_level_ratio_fits_the_interface() -> None:
         rewards=jnp.zeros((1, 4)),
         mask=jnp.array([[True, True, True, False]]),
         segment_ids=jnp.array([[1, 1, 2, 2]]),
+        turn_ids=jnp.zeros((1, 4), jnp.int32),
+        updates=jnp.zeros((), jnp.int32),
     )
     loss, _ = policy_losses.get("test-gspo")(inputs, AlgorithmConfig())
     np.testing.assert_allclose(loss[0, :3], [-4, -4, -3], rtol=1e-6)  # √(2·8), 3

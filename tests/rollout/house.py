@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,8 @@ from rljax.rollout.deadlines import PausableDeadlines
 from rljax.rollout.explorer import Explorer, ValidationPlan
 from rljax.rollout.groups import GroupRunner
 from rljax.rollout.pool import EnginePool
-from rljax.rollout.workflow import Attempt, assemble
-from rljax.tasks.task import BadRow, Task
+from rljax.rollout.workflow import Attempt, Workflow, assemble
+from rljax.tasks.task import BadRow, Task, Taskset
 from rljax.trajectory import TaskId, Trajectory
 from sidecar.protocol import GenerateRequest, SamplingParams
 from tests.virtual_clock import ModelledEngine, run_virtual
@@ -89,13 +89,14 @@ def build(
     *,
     name: str = "explorer",
     db: Database | None = None,
-    held: Numbers | None = None,
+    held: Taskset | None = None,
     validates: bool = True,
     call_timeout: float = 30.0,
     spec: RunSpec = SPEC,
     latency: Callable[[GenerateRequest], float] = lambda _: 1.0,
     misbehave: Callable[[Task, Attempt], Any] | None = None,
-    tasksets: dict[str, Numbers] | None = None,
+    tasksets: Mapping[str, Taskset] | None = None,
+    workflow: Workflow | None = None,
     engines: list[Any] | None = None,
     fail_on_bad_row: bool = False,
     timeout: float = 50.0,
@@ -114,7 +115,7 @@ def build(
     note = functools.partial(processes.note, db, name)
     pool = EnginePool(start, 1, tmp_path, note, call_timeout=call_timeout)
     deadlines = PausableDeadlines()
-    workflow = Plain(misbehave)
+    workflow = workflow or Plain(misbehave)
     runner = GroupRunner(
         db,
         name,

@@ -21,8 +21,9 @@ import numpy as np
 
 from bench.paired import print_machine, print_table
 from rljax.config import Config, LearnerConfig, ModelConfig
+from rljax.learner.objective import PolicyObjective as Objective
 from rljax.learner.packing import Batch
-from rljax.learner.train_step import Objective, loss_and_gradient
+from rljax.learner.train_step import loss_and_gradient
 from rljax.models.architecture import Architecture
 from rljax.models.hf_files import load_architecture
 from rljax.models.smollm2 import smollm2_directory

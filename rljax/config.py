@@ -14,6 +14,7 @@ from typing import Any
 
 from rljax import config_checks
 from rljax.config_algorithm import AlgorithmConfig as AlgorithmConfig
+from rljax.config_algorithm import OptimizerConfig as OptimizerConfig
 from rljax.config_checks import key
 from rljax.config_environments import (
     EnvironmentConfig,
@@ -99,21 +100,6 @@ class MeshConfig:
     def size(self) -> int:
         """Number of devices."""
         return self.data * self.fsdp * self.sequence * self.expert * self.tensor
-
-
-@dataclass(frozen=True, kw_only=True)
-class OptimizerConfig:
-    """AdamW and its schedule."""
-
-    learning_rate: float = key(1e-6, "peak learning rate", low=0)
-    schedule: str = key("constant", "after the warm-up", choices=("constant", "linear", "cosine"))
-    warmup_steps: int = key(0, "optimizer updates of linear warm-up", low=0)
-    min_lr_ratio: float = key(0.0, "final over peak learning rate of linear and cosine", low=0, high=1)
-    weight_decay: float = key(0.0, "decoupled weight decay", low=0)
-    beta1: float = key(0.9, "decay of the first moment", low=0, high=1)
-    beta2: float = key(0.999, "decay of the second moment", low=0, high=1)
-    eps: float = key(1e-8, "Adam's epsilon", low=0)
-    grad_clip: float | None = key(1.0, "largest global gradient norm; None: no clipping", low=0)
 
 
 @dataclass(frozen=True, kw_only=True)

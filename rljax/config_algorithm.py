@@ -2,9 +2,47 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from rljax.config_checks import key
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimizerConfig:
+    """AdamW and its schedule."""
+
+    learning_rate: float = key(1e-6, "peak learning rate", low=0)
+    schedule: str = key("constant", "after the warm-up", choices=("constant", "linear", "cosine"))
+    warmup_steps: int = key(0, "optimizer updates of linear warm-up", low=0)
+    min_lr_ratio: float = key(0.0, "final over peak learning rate of linear and cosine", low=0, high=1)
+    weight_decay: float = key(0.0, "decoupled weight decay", low=0)
+    beta1: float = key(0.9, "decay of the first moment", low=0, high=1)
+    beta2: float = key(0.999, "decay of the second moment", low=0, high=1)
+    eps: float = key(1e-8, "Adam's epsilon", low=0)
+    grad_clip: float | None = key(1.0, "largest global gradient norm; None: no clipping", low=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CriticConfig:
+    """The critic of ``adv_estimator=gae``: a transformer like the policy's, from the same weights, with a value head."""
+
+    optimizer: OptimizerConfig = field(default_factory=lambda: OptimizerConfig(learning_rate=1e-5))
+    warmup_steps: int = key(0, "steps at the start that train the critic alone", low=0)
+    value_clip: float | None = key(None, "values are clipped to at most this far from those before the batch", low=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class KlConfig:
+    """The divergence from the reference policy, which is the policy that the run began with."""
+
+    where: str = key("none", "what the divergence is taken from", choices=("none", "loss", "reward"))
+    estimator: str = key("k3", "of each token", choices=("k1", "k2", "k3", "k3_clamped"))
+    coef: float = key(0.001, "its weight, at the start where it is adapted", low=0)
+    target: float | None = key(
+        None, "divergence in nats a token that coef is adapted to; None: fixed", low=0, low_open=True
+    )
+    horizon: int = key(10_000, "trajectories over which coef is adapted", low=1)
+    refresh_steps: int | None = key(None, "steps after which the policy becomes the reference; None: never", low=1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,3 +72,5 @@ class AlgorithmConfig:
     step_reward_weight: float = key(1.0, "gigpo: weight of the turn's advantage", low=0)
     tis_low: float = key(0.0, "tis: lower bound of the ratio", low=0)
     tis_high: float = key(1.0, "tis: upper bound of the ratio", low=0)
+    kl: KlConfig = field(default_factory=KlConfig)
+    critic: CriticConfig = field(default_factory=CriticConfig)

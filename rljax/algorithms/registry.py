@@ -125,8 +125,8 @@ class Registry(Generic[Function]):
         raise ConfigError(f"{self.key}={name!r}: no such {self.slot}; {hint}")
 
     def needs(self, name: str) -> frozenset[str]:
-        """What the function of that name asked for; nothing for one that is found by ``module:function``."""
-        self.get(name)
+        """What the function of that name asked for; nothing for one that is found by ``module:function``, or nowhere."""
+        self._discover()
         return self._needs.get(name, frozenset())
 
     def _discover(self) -> None:

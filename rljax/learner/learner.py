@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -12,30 +13,39 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from rljax.algorithms.credit import batch_advantages
-from rljax.algorithms.registry import aggregations, check_names
+from rljax.algorithms.credit import Credit
+from rljax.algorithms.kl import adapted
+from rljax.algorithms.registry import check_names, policy_losses
+from rljax.algorithms.shaping import RunningMoments
 from rljax.config import Config
 from rljax.learner.checkpoints import Checkpoints
-from rljax.learner.packing import Batch, PackedBatch, pack, row_shapes, trained_counts
-from rljax.learner.sharding import (
-    batch_sharding,
-    constrain_activations,
-    make_mesh,
-    parameter_shardings,
-    select_devices,
-)
-from rljax.learner.state import TrainState, make_optimizer, updates_per_step
-from rljax.learner.train_step import DTYPES, Objective, make_update
+from rljax.learner.critic import ValueObjective
+from rljax.learner.objective import DTYPES, PolicyObjective, Progress
+from rljax.learner.packing import Batch, PackedBatch
+from rljax.learner.prepare import Preparation
+from rljax.learner.ratios import doubtful
+from rljax.learner.sharding import constrain_activations, make_mesh, select_devices
+from rljax.learner.state import TrainState, updates_per_step
+from rljax.learner.summary import NONFINITE, describe, summarise
+from rljax.learner.trained import Trained
 from rljax.models.architecture import Architecture
 from rljax.models.hf_names import to_hf
 from rljax.models.logprobs import token_logprobs
 from rljax.models.transformer import Params, hidden_states
+from rljax.models.value import critic_params
 from rljax.trajectory import Group
 
+log = logging.getLogger(__name__)
+
+Metrics = dict[str, Any]
 _SHORTEST_SCORE = 16
-_LAST = "learning_rate"
-_LARGEST = "policy/ratio_max"
-_SUMMED = "policy/nonfinite_updates"
+_NO_UPDATE = {"loss": 0.0, "grad_norm": 0.0, NONFINITE: 0.0}
+_OF_CRITIC = {
+    "loss": "critic/loss",
+    "grad_norm": "critic/grad_norm",
+    "learning_rate": "critic/learning_rate",
+    NONFINITE: "critic/nonfinite_updates",
+}
 
 
 class NonFiniteError(RuntimeError):
@@ -67,29 +77,38 @@ class Learner:
         self.architecture = architecture
         mesh_config = config.learner.mesh
         self.mesh = make_mesh(mesh_config, devices or select_devices(config.learner.devices, mesh_config.size))
-        optimizer = make_optimizer(config.learner.optimizer, config.max_steps * updates_per_step(config))
-        self._shardings = (
-            parameter_shardings(params, self.mesh),
-            parameter_shardings(jax.eval_shape(optimizer.init, params), self.mesh),
-        )
-        # Training donates these buffers: they must not be the caller's.
-        placed = jax.tree.map(
-            lambda x, s: jax.device_put(
-                np.asarray(x, np.float32) if isinstance(x, np.ndarray) else x, s, may_alias=False
-            ),
-            params,
-            self._shardings[0],
-        )
-        opt_state = jax.jit(optimizer.init, out_shardings=self._shardings[1])(placed)
-        self.state = TrainState(placed, opt_state, 0)
-        self.objective = Objective(config, architecture, constrain_activations(self.mesh))
-        self._update = make_update(self.objective, self._shardings)
-        self._aggregate = aggregations.get(config.algorithm.aggregation)
-        self._minibatch = config.algorithm.minibatch_size or config.rollout_batch_size
-        self._shapes = row_shapes(
-            config.row_tokens, config.learner.rows_per_microbatch, self._minibatch, mesh_config.sequence
-        )
+        run = (config, architecture, constrain_activations(self.mesh))
+        self.objective = PolicyObjective(*run)
+        critic = ValueObjective(*run) if config.algorithm.adv_estimator == "gae" else None
+        self._preparation = Preparation(config, self.objective, critic, self.mesh)
+        updates = config.max_steps * updates_per_step(config)
+        self._policy = Trained(self.objective, config.learner.optimizer, updates, params, self.mesh)
+        self._critic = None
+        if critic is not None:
+            optimizer = config.algorithm.critic.optimizer
+            self._critic = Trained(critic, optimizer, updates, critic_params(params), self.mesh)
+        self.state = TrainState(*self._policy.begin(params), 0, self._companions(params))
         self._nonfinite_in_a_row = 0
+        self._doubted = False
+
+    def _companions(self, params: Params) -> dict[str, Any]:
+        algorithm = self.config.algorithm
+        found: dict[str, Any] = {}
+        if algorithm.kl.where != "none" or "reference" in policy_losses.needs(algorithm.pg_variant):
+            found["reference"] = self._as_reference(self._policy.place(params))
+        if algorithm.kl.where != "none":
+            found["kl_coef"] = np.asarray(algorithm.kl.coef, np.float64)
+        if "running" in (algorithm.norm_mean, algorithm.norm_std):
+            found["moments"] = RunningMoments().as_array()
+        if self._critic is not None:
+            found["critic"], found["critic_opt_state"] = self._critic.begin(critic_params(params))
+        return found
+
+    @functools.cached_property
+    def _as_reference(self) -> Callable[[Params], Params]:
+        # A copy where nothing has to be cast: the policy's buffers are donated.
+        dtype = DTYPES[self.config.model.dtype]
+        return jax.jit(lambda params: jax.tree.map(lambda x: jnp.copy(x).astype(dtype), params))
 
     @property
     def steps(self) -> int:
@@ -99,9 +118,10 @@ class Learner:
     @property
     def abstract_state(self) -> TrainState:
         """Shapes, dtypes and shardings of the state, for `Checkpoints.restore`."""
-        arrays = (self.state.params, self.state.opt_state)
-        params, opt_state = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), arrays)
-        return TrainState(params, opt_state, 0)
+        return jax.tree.map(
+            lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding) if isinstance(x, jax.Array) else x,
+            self.state,
+        )
 
     def restore(self, checkpoints: Checkpoints, step: int) -> None:
         """Goes on from a committed checkpoint, which any mesh may have written.
@@ -112,7 +132,7 @@ class Learner:
             CheckpointError: the checkpoint is not there or is not of this model.
         """
         abstract = self.abstract_state
-        jax.tree.map(lambda x: x.delete(), (self.state.params, self.state.opt_state))
+        jax.tree.map(lambda x: x.delete() if isinstance(x, jax.Array) else None, self.state)
         self.state = checkpoints.restore(step, abstract)
         self._nonfinite_in_a_row = 0
 
@@ -132,19 +152,75 @@ class Learner:
             NonFiniteError: ``learner.max_nonfinite_steps`` updates in a row, this step's included, were not finite.
             ValueError: a trajectory does not fit a row.
         """
-        packed = self.pack(groups)
-        placed = [(self.place(p.batch), np.int32(p.microbatches)) for p in packed if p.microbatches]
-        params, opt_state = self.state.params, self.state.opt_state
-        updates = []
+        minibatches, given = self._preparation.minibatches(groups, self.steps, self.state.params, self.state.companions)
+        step = jnp.asarray(self.steps, jnp.int32)
+        kl_coef = jnp.asarray(self.state.companions.get("kl_coef", 0.0), jnp.float32)
+        progress = Progress(step, jnp.zeros((), jnp.int32), kl_coef)
+        updates, of_critic = [], []
         for _ in range(self.config.algorithm.ppo_epochs):
-            for batch, microbatches in placed:
-                params, opt_state, metrics = self._update(params, opt_state, batch, microbatches)
-                self.state = TrainState(params, opt_state, self.state.step)
-                updates.append(metrics)
-        fetched = jax.device_get(updates)  # the step's one wait for the device
-        self._count_nonfinite(fetched)
-        self.state = replace(self.state, step=self.state.step + 1)
-        return {**_summarise(fetched), **_describe(packed)}
+            for minibatch in minibatches:
+                if minibatch.packed.microbatches:
+                    batch = self._preparation.placed(minibatch, self.state.params)
+                    of_critic += self._update_critic(batch, minibatch.microbatches, progress)
+                    updates += self._update_policy(batch, minibatch.microbatches, progress)
+        fetched, fetched_critic = jax.device_get((updates, of_critic))  # the step's one wait for the device
+        self._count_nonfinite(fetched + fetched_critic)
+        metrics = _NO_UPDATE | summarise(fetched)
+        metrics |= {_OF_CRITIC.get(name, name): value for name, value in summarise(fetched_critic).items()}
+        self._follow(metrics, given, sum(len(group.trajectories) for group in groups))
+        held = describe([minibatch.packed for minibatch in minibatches])
+        # Later passes see data that the policy has been fitted to: there the mean is no longer 1.
+        first_pass = summarise(fetched[: len(minibatches)])
+        metrics["policy/ratio_doubtful"] = float(self._doubt(first_pass, held["batch/trained_tokens"]))
+        return {**metrics, **held, **given.metrics}
+
+    def _doubt(self, metrics: Mapping[str, float], tokens: float) -> bool:
+        sampling = self.config.sidecar.generating_args
+        if sampling.top_p < 1 or sampling.top_k or not doubtful(metrics, tokens):
+            return False
+        if not self._doubted:
+            self._doubted = True
+            log.warning(
+                "step %d: the importance ratios have mean %.3g, where 1 is expected: the log-probabilities recorded "
+                "with the samples are not those that they were drawn by; see the metric policy/ratio_doubtful",
+                self.steps,
+                metrics["policy/ratio_mean"],
+            )
+        return True
+
+    def _update_policy(self, batch: Batch, microbatches: np.int32, progress: Progress) -> list[Metrics]:
+        if self._critic is not None and self.steps < self.config.algorithm.critic.warmup_steps:
+            return []
+        state = self.state
+        params, opt_state, metrics = self._policy.update(state.params, state.opt_state, batch, microbatches, progress)
+        self.state = replace(state, params=params, opt_state=opt_state)
+        return [metrics]
+
+    def _update_critic(self, batch: Batch, microbatches: np.int32, progress: Progress) -> list[Metrics]:
+        if self._critic is None:
+            return []
+        own = self.state.companions
+        params, opt_state, metrics = self._critic.update(
+            own["critic"], own["critic_opt_state"], batch, microbatches, progress
+        )
+        self.state = replace(self.state, companions=own | {"critic": params, "critic_opt_state": opt_state})
+        return [metrics]
+
+    def _follow(self, metrics: dict[str, float], given: Credit, trajectories: int) -> None:
+        """Ends the step: what is adapted from step to step moves on."""
+        kl, own = self.config.algorithm.kl, dict(self.state.companions)
+        step = self.state.step + 1
+        if "moments" in own:
+            own["moments"] = given.moments.as_array()
+        if "kl_coef" in own:
+            metrics["policy/kl_coef"] = float(own["kl_coef"])
+            measured = metrics.get("policy/kl_reference")
+            if kl.target is not None and measured is not None:
+                coef = adapted(float(own["kl_coef"]), measured, kl.target, kl.horizon, trajectories)
+                own["kl_coef"] = np.asarray(coef, np.float64)
+        if "reference" in own and kl.refresh_steps is not None and step % kl.refresh_steps == 0:
+            own["reference"] = self._as_reference(self.state.params)
+        self.state = replace(self.state, step=step, companions=own)
 
     def score(self, token_ids: Int[np.ndarray, " time"]) -> Float[np.ndarray, " time-1"]:
         """Log-probability of every token but the first, given those before: temperature 1, untruncated (promise P7)."""
@@ -184,42 +260,20 @@ class Learner:
 
     def pack(self, groups: Sequence[Group]) -> list[PackedBatch]:
         """The minibatches of a batch, as numpy arrays: advantages by group, weights by the counts of each minibatch."""
-        trajectories = [trajectory for group in groups for trajectory in group.trajectories]
-        advantages = batch_advantages(groups, self.config.algorithm)
-        packed = []
-        for start in range(0, len(trajectories), self._minibatch):
-            cut = slice(start, start + self._minibatch)
-            weights = self._aggregate(trained_counts(trajectories[cut]), self.config.model.max_response_tokens)
-            packed.append(pack(trajectories[cut], advantages[cut], weights, self._shapes))
-        return packed
+        minibatches, _ = self._preparation.minibatches(groups, self.steps, self.state.params, self.state.companions)
+        return [minibatch.packed for minibatch in minibatches]
 
     def place(self, batch: Batch) -> Batch:
         """A packed batch on the mesh."""
-        sharding = batch_sharding(batch.mask.shape, self.mesh)
-        return jax.device_put(batch, jax.tree.map(lambda _: sharding, batch))
+        return self._preparation.place(batch)
 
     def _count_nonfinite(self, updates: Sequence[Mapping[str, np.ndarray]]) -> None:
         limit = self.config.learner.max_nonfinite_steps
         for metrics in updates:
-            self._nonfinite_in_a_row = self._nonfinite_in_a_row + 1 if metrics[_SUMMED] else 0
+            self._nonfinite_in_a_row = self._nonfinite_in_a_row + 1 if metrics[NONFINITE] else 0
             if self._nonfinite_in_a_row >= limit:
                 raise NonFiniteError(
                     f"learner: {limit} updates in a row had a loss or gradient that is not finite, the last in step "
                     f"{self.steps} (loss {metrics['loss']}, gradient norm {metrics['grad_norm']}); they were skipped. "
                     "Lower learner.optimizer.learning_rate, or look at the rewards of that batch"
                 )
-
-
-def _summarise(updates: Sequence[Mapping[str, np.ndarray]]) -> dict[str, float]:
-    if not updates:
-        return {"loss": 0.0, "grad_norm": 0.0, _SUMMED: 0.0}
-    reduce: dict[str, Callable[..., Any]] = {_LAST: lambda values: values[-1], _LARGEST: max, _SUMMED: sum}
-    return {name: float(reduce.get(name, np.mean)([m[name] for m in updates])) for name in updates[0]}
-
-
-def _describe(packed: Sequence[PackedBatch]) -> dict[str, float]:
-    return {
-        "batch/trained_tokens": float(sum(p.trained_tokens for p in packed)),
-        "batch/microbatches": float(sum(p.microbatches for p in packed)),
-        "batch/fill": float(np.mean([p.fill for p in packed])) if packed else 1.0,
-    }

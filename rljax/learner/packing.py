@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -42,11 +42,30 @@ class RowShape:
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
+class Scores:
+    """What the learner computed for the trained places of a batch before its updates, float32; None where not asked.
+
+    Attributes:
+        proximal_logprobs: of the policy as it was before the first update of the batch.
+        reference_logprobs: of the reference policy.
+        sequence_gap, group_gap: see `LossInputs`.
+        values: of the critic as it was before the batch.
+    """
+
+    proximal_logprobs: Float[Array, "*slot row place"] | None = None
+    reference_logprobs: Float[Array, "*slot row place"] | None = None
+    sequence_gap: Float[Array, "*slot row place"] | None = None
+    group_gap: Float[Array, "*slot row place"] | None = None
+    values: Float[Array, "*slot row place"] | None = None
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
 class Batch:
     """Packed rows, every array ``[slot, row, time]`` on the host and ``[row, time]`` within one microbatch.
 
-    `places` alone is shorter: as long as the row with the most trained targets needs, rounded up to a row's length or a
-    half, a quarter, an eighth of it.
+    `places` and `scores` are shorter: as long as the row with the most trained targets needs, rounded up to a row's
+    length or a half, a quarter, an eighth of it.
 
     Attributes:
         token_ids, positions: what the model reads; positions count from 0 within a sequence.
@@ -56,10 +75,13 @@ class Batch:
         turns: int32, which turn of its trajectory the target belongs to, counted from 0.
         owners: int32, which trajectory of the update the target belongs to, counted from 0; 0 for padding.
         behaviour_logprobs: recorded log-probability of the target, in nats.
+        versions: int32, weight version that sampled the target.
         advantages: of the target.
         rewards, temperature: of the trajectory.
         weights: what the target's loss is multiplied by; 0 where not trained. See `algorithms.registry.Aggregation`.
         places: where in a row the mask is true, in order, filled up with the row's length.
+        returns: of the target, for a critic; None without one.
+        scores: of the targets at `places`.
     """
 
     token_ids: Int[Array, "*slot row time"]
@@ -70,11 +92,14 @@ class Batch:
     turns: Int[Array, "*slot row time"]
     owners: Int[Array, "*slot row time"]
     behaviour_logprobs: Float[Array, "*slot row time"]
+    versions: Int[Array, "*slot row time"]
     advantages: Float[Array, "*slot row time"]
     rewards: Float[Array, "*slot row time"]
     temperature: Float[Array, "*slot row time"]
     weights: Float[Array, "*slot row time"]
     places: Int[Array, "*slot row place"]
+    returns: Float[Array, "*slot row time"] | None = None
+    scores: Scores = field(default_factory=Scores)
 
     def trained(self, values: Shaped[Array, "row time *rest"]) -> Shaped[Array, "row place *rest"]:
         """What an array says of the trained places of one microbatch; beyond a row's last one it means nothing."""
@@ -91,12 +116,35 @@ class PackedBatch:
         microbatches: filled ones; they come first.
         trained_tokens: targets under the mask.
         fill: share of the filled microbatches' places that hold a token; 1 where there is none.
+        sources: which token each trained target is, counted through all tokens of all trajectories.
+        spots: where each lies, counted through all ``[slot, row, time]``.
     """
 
     batch: Batch
     microbatches: int
     trained_tokens: int
     fill: float
+    sources: Int[np.ndarray, " trained"]
+    spots: Int[np.ndarray, " trained"]
+
+    def lay(self, values: Sequence[Float[np.ndarray, " time"]]) -> Any:
+        """Values of every token of every trajectory as a float32 ``[slot, row, time]`` array, 0 where not trained."""
+        laid = np.zeros(self.batch.mask.shape, np.float32)
+        laid.reshape(-1)[self.spots] = np.concatenate(values)[self.sources]
+        return laid
+
+    def by_token(self, scores: Float[np.ndarray, "slot row place"], counts: Sequence[int]) -> list[np.ndarray]:
+        """Scores at the trained places as float32 values of every token of every trajectory, 0 where not trained.
+
+        Args:
+            scores: at `Batch.places`.
+            counts: tokens of each trajectory.
+        """
+        laid = np.zeros((*self.batch.mask.shape[:2], self.batch.mask.shape[2] + 1), np.float32)
+        np.put_along_axis(laid, np.asarray(self.batch.places), scores, axis=-1)  # what fills up goes to the last place
+        tokens = np.zeros(sum(counts), np.float32)
+        tokens[self.sources] = laid[..., :-1].reshape(-1)[self.spots]
+        return np.split(tokens, np.cumsum(counts)[:-1])
 
 
 def row_shapes(row_tokens: int, rows: int, trajectories: int, sequence_shards: int = 1) -> tuple[RowShape, ...]:
@@ -215,6 +263,7 @@ def pack(
 
     token_ids = np.concatenate([t.token_ids for t in trajectories] or [np.zeros(0, np.int32)])
     logprobs = np.concatenate([t.logprobs for t in trajectories] or [np.zeros(0, np.float32)])
+    versions = np.concatenate([t.versions for t in trajectories] or [np.zeros(0, np.int32)])
     predicted = mask[source + 1]
     batch = Batch(
         token_ids=lay(token_ids[source], np.int32),
@@ -225,6 +274,7 @@ def pack(
         turns=lay(np.concatenate([*map(_turn_numbers, trajectories), np.zeros(0, np.int32)])[source + 1], np.int32),
         owners=lay(np.repeat(whose, spans), np.int32),
         behaviour_logprobs=lay(np.where(predicted, logprobs[source + 1], 0), np.float32),
+        versions=lay(np.where(predicted, versions[source + 1], 0), np.int32),
         advantages=lay(np.concatenate([*advantages, np.zeros(0, np.float32)])[source + 1], np.float32),
         rewards=lay(of_trajectory("reward"), np.float32),
         temperature=lay(of_trajectory("temperature"), np.float32, 1),
@@ -232,7 +282,8 @@ def pack(
         places=_places(target[predicted], slots * shape.rows, shape.length).reshape(slots, shape.rows, -1),
     )
     room = microbatches * shape.rows * shape.length
-    return PackedBatch(batch, microbatches, len(trained), len(source) / room if room else 1.0)
+    fill = len(source) / room if room else 1.0
+    return PackedBatch(batch, microbatches, len(trained), fill, source[predicted] + 1, target[predicted])
 
 
 def _turn_numbers(trajectory: Trajectory) -> Int[np.ndarray, " time"]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -23,11 +23,15 @@ class TrainState:
         params: float32 master weights.
         opt_state: Adam's moments (float32) and the count of updates made, skipped ones excluded.
         step: batches trained.
+        companions: what else the config asks for, by name: ``critic``, its float32 master weights and
+            ``critic_opt_state``; ``reference``, weights in the dtype that is computed in; ``kl_coef`` and ``moments``,
+            float64 numpy arrays, what is adapted from step to step.
     """
 
     params: Params
     opt_state: Any
     step: int
+    companions: dict[str, Any] = field(default_factory=dict)
 
 
 def updates_per_step(config: Config) -> int:

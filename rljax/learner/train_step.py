@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -11,94 +11,26 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int
 
-from rljax.algorithms.inputs import LossInputs
-from rljax.algorithms.registry import PolicyLoss, policy_losses
-from rljax.config import Config
+from rljax.config import OptimizerConfig
+from rljax.learner.objective import Objective, Progress
 from rljax.learner.packing import Batch
-from rljax.learner.state import learning_rate, make_optimizer, updates_made, updates_per_step
-from rljax.models.architecture import Architecture
-from rljax.models.logprobs import token_logprobs
-from rljax.models.transformer import Constrain, Params, hidden_states
-
-DTYPES = {"fp32": jnp.float32, "bf16": jnp.bfloat16}
-Sums = dict[str, Float[Array, ""]]
+from rljax.learner.ratios import Sums
+from rljax.learner.state import learning_rate, make_optimizer, updates_made
+from rljax.models.transformer import Params
 
 
-@dataclass(frozen=True)
-class Objective:
-    """What is minimised, and how the model is run for it; see `Config` for the fields' meaning."""
-
-    config: Config
-    architecture: Architecture
-    constrain: Constrain
-
-    @property
-    def policy_loss(self) -> PolicyLoss:
-        """The loss that the config names."""
-        return policy_losses.get(self.config.algorithm.pg_variant)
-
-    def cast(self, params: Params) -> Params:
-        """Parameters in the dtype that is computed in."""
-        return jax.tree.map(lambda p: p.astype(DTYPES[self.config.model.dtype]), params)
-
-    def logprobs(self, params: Params, batch: Batch) -> tuple[Float[Array, "row place"], Float[Array, "row place"]]:
-        """Log-probabilities of one microbatch's trained targets at their temperatures, and entropies, float32, in nats.
-
-        The head, a large part of a small model, reads the trained places alone; see `Batch.places`.
-        """
-        model = self.config.model
-        hidden = hidden_states(
-            params,
-            self.architecture,
-            batch.token_ids,
-            batch.positions,
-            batch.segment_ids,
-            dtype=DTYPES[model.dtype],
-            remat=model.remat,
-            constrain=self.constrain,
-        )
-        return token_logprobs(
-            params,
-            self.architecture,
-            batch.trained(hidden),
-            batch.trained(batch.targets),
-            batch.trained(batch.temperature),
-            chunk=model.logprob_chunk,
-            constrain=self.constrain,
-        )
-
-    def microbatch_loss(self, params: Params, batch: Batch) -> tuple[Float[Array, ""], tuple[Sums, Float[Array, ""]]]:
-        """The part of the loss that one microbatch adds, sums of metrics over its trained tokens, the largest ratio."""
-        logprobs, entropy = self.logprobs(params, batch)
-        mask = batch.places < batch.mask.shape[-1]
-        inputs = LossInputs(
-            logprobs=jnp.where(mask, logprobs, 0.0),
-            behaviour_logprobs=batch.trained(batch.behaviour_logprobs),
-            advantages=batch.trained(batch.advantages),
-            rewards=batch.trained(batch.rewards),
-            mask=mask,
-            segment_ids=batch.trained(batch.segment_ids),
-            turn_ids=batch.trained(batch.turns),
-            updates=jnp.zeros((), jnp.int32),
-        )
-        token_loss, metrics = self.policy_loss(inputs, self.config.algorithm)
-        token_loss = token_loss - self.config.algorithm.entropy_coef * entropy
-        loss = jnp.sum(jnp.where(mask, token_loss * batch.trained(batch.weights), 0.0))
-        ratio, log_ratio = inputs.ratio, inputs.log_ratio
-        logged = {
-            "entropy": entropy,
-            "policy/ratio_mean": ratio,
-            # k3 of http://joschu.net/blog/kl-approx.html: KL(behaviour ‖ policy), never negative
-            "policy/approx_kl": ratio - 1 - log_ratio,
-            **{f"policy/{name}": values for name, values in metrics.items()},
-        }
-        sums = {name: jnp.sum(jnp.where(mask, jax.lax.stop_gradient(v), 0.0)) for name, v in logged.items()}
-        return loss, (sums, jnp.max(jnp.where(mask, ratio, 0.0)))
+def microbatch(batch: Batch, index: Int[Array, ""] | int) -> Batch:
+    """One microbatch of a batch."""
+    return jax.tree.map(lambda x: jax.lax.dynamic_index_in_dim(x, index, keepdims=False), batch)
 
 
 def loss_and_gradient(
-    objective: Objective, params: Params, batch: Batch, microbatches: Int[Array, ""]
-) -> tuple[Float[Array, ""], Params, dict[str, Float[Array, ""]]]:
+    objective: Objective,
+    params: Params,
+    batch: Batch,
+    microbatches: Int[Array, ""],
+    progress: Progress | None = None,
+) -> tuple[Float[Array, ""], Params, Sums]:
     """Loss, its gradient and metrics of a packed batch, however it is cut.
 
     Masters are cast once, before the loop over microbatches. The loop runs as often as there are filled microbatches,
@@ -111,52 +43,58 @@ def loss_and_gradient(
         params: float32 masters.
         batch: ``[slot, row, time]`` arrays.
         microbatches: filled slots.
+        progress: of the training; None: its beginning.
 
     Returns:
-        Loss and gradient, float32, and means over the trained tokens by metric name.
+        Loss and gradient, float32, and metrics by name.
     """
+    progress = Progress() if progress is None else progress
     computed = objective.cast(params)
     differentiate = jax.value_and_grad(objective.microbatch_loss, has_aux=True)
 
-    def slot(index: Int[Array, ""] | int) -> Batch:
-        return jax.tree.map(lambda x: jax.lax.dynamic_index_in_dim(x, index, keepdims=False), batch)
-
     def add(index: Int[Array, ""], total: tuple[Any, ...]) -> tuple[Any, ...]:
         loss, gradient, sums, largest, tokens = total
-        part = slot(index)
-        (part_loss, (part_sums, part_largest)), part_gradient = differentiate(computed, part)
+        part = microbatch(batch, index)
+        (part_loss, (part_sums, part_largest)), part_gradient = differentiate(computed, part, progress)
         gradient = jax.tree.map(lambda g, p: g + p.astype(jnp.float32), gradient, part_gradient)
         sums = {name: value + part_sums[name] for name, value in sums.items()}
-        return loss + part_loss, gradient, sums, jnp.maximum(largest, part_largest), tokens + jnp.sum(part.mask)
+        largest = {name: jnp.maximum(value, part_largest[name]) for name, value in largest.items()}
+        return loss + part_loss, gradient, sums, largest, tokens + jnp.sum(part.mask)
 
-    (_, (names, _)), _ = jax.eval_shape(differentiate, computed, jax.eval_shape(slot, 0))
+    first = jax.eval_shape(lambda: microbatch(batch, 0))
+    (_, (summed, compared)), _ = jax.eval_shape(differentiate, computed, first, progress)
     zero = jnp.zeros((), jnp.float32)
-    start = (zero, jax.tree.map(jnp.zeros_like, params), dict.fromkeys(names, zero), zero, jnp.zeros((), jnp.int32))
+    nothing = (dict.fromkeys(summed, zero), dict.fromkeys(compared, zero), jnp.zeros((), jnp.int32))
+    start = (zero, jax.tree.map(jnp.zeros_like, params), *nothing)
     loss, gradient, sums, largest, tokens = jax.lax.fori_loop(0, microbatches, add, start)
-    metrics = {name: value / jnp.maximum(tokens, 1) for name, value in sums.items()}
-    return loss, gradient, {**metrics, "policy/ratio_max": largest}
+    return loss, gradient, objective.metrics(sums, tokens) | largest
 
 
-Update = Callable[[Params, Any, Batch, Any], tuple[Params, Any, dict[str, Float[Array, ""]]]]
+Update = Callable[[Params, Any, Batch, Any, Progress], tuple[Params, Any, Sums]]
 
 
-def make_update(objective: Objective, shardings: tuple[Any, Any]) -> Update:
-    """Compiles ``update(params, opt_state, batch, microbatches) -> (params, opt_state, metrics)``.
+def make_update(
+    objective: Objective, config: OptimizerConfig, total_updates: int, shardings: tuple[Any, Any]
+) -> Update:
+    """Compiles ``update(params, opt_state, batch, microbatches, progress) -> (params, opt_state, metrics)``.
 
     Parameters and optimizer state are donated. Where loss or gradient is not finite both are returned as they were,
     and the metric ``policy/nonfinite_updates`` is 1.
 
     Args:
         objective: what to minimise.
+        config: of the optimizer.
+        total_updates: that its schedule is made for.
         shardings: of parameters and optimizer state.
     """
-    config = objective.config
-    total = config.max_steps * updates_per_step(config)
-    optimizer = make_optimizer(config.learner.optimizer, total)
-    rate = learning_rate(config.learner.optimizer, total)
+    optimizer = make_optimizer(config, total_updates)
+    rate = learning_rate(config, total_updates)
 
-    def update(params: Params, opt_state: Any, batch: Batch, microbatches: Int[Array, ""]) -> tuple[Params, Any, Sums]:
-        loss, gradient, metrics = loss_and_gradient(objective, params, batch, microbatches)
+    def update(
+        params: Params, opt_state: Any, batch: Batch, microbatches: Int[Array, ""], progress: Progress
+    ) -> tuple[Params, Any, Sums]:
+        progress = replace(progress, updates=updates_made(opt_state))
+        loss, gradient, metrics = loss_and_gradient(objective, params, batch, microbatches, progress)
         gradient = jax.lax.with_sharding_constraint(gradient, shardings[0])
         norm = optax.tree.norm(gradient)
         finite = jnp.isfinite(loss) & jnp.isfinite(norm)

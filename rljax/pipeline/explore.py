@@ -62,6 +62,7 @@ def make_explorer(
         filters=[(f, filters.get(f)) for f in config.algorithm.filters],
         fail_on_bad_row=config.tasks.on_bad_row == "fail",
         trace=trace,
+        baseline=workflows.greedy,
     )
     plan = ValidationPlan(
         workflows.validation,

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
+from rljax.algorithms.registry import advantages
 from rljax.config import Config, GeneratingConfig
 from rljax.pipeline.setup import Model
 from rljax.rollout.environments.hosts import EnvironmentHost, LoopHost, ProcessHost
@@ -23,6 +25,7 @@ class Workflows:
     Attributes:
         training: samples as training does, from the environments of the training's manager.
         validation: samples as validation does, from those of the validation's.
+        greedy: as training, but always the likeliest token; what ``adv_estimator=remax`` compares with. None otherwise.
     """
 
     def __init__(self, config: Config, model: Model, logs: Path) -> None:
@@ -48,6 +51,9 @@ class Workflows:
             {"loop": LoopHost(), "process": ProcessHost(val.max_env_num_per_worker, rollout.env_timeout, log=log)},
         ]
         self.training = self._workflow(config.sidecar.generating_args, self._hosts[0])
+        likeliest = replace(config.sidecar.generating_args, temperature=0.0, top_p=1.0, top_k=0)
+        compares = "greedy" in advantages.needs(config.algorithm.adv_estimator)
+        self.greedy = self._workflow(likeliest, self._hosts[0]) if compares else None
         self.validation = self._workflow(config.sidecar.val_generating_args, self._hosts[1])
 
     async def close(self) -> None:

@@ -8,8 +8,11 @@ group may begin with more members than it needs: the last ones to end are cancel
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
+from dataclasses import replace
+from typing import Any
 
+from rljax.algorithms.credit import GREEDY_REWARD
 from rljax.algorithms.registry import Filter
 from rljax.ledger import claims, processes
 from rljax.ledger.claims import Claim
@@ -17,7 +20,7 @@ from rljax.ledger.database import Database, RunFailedError, StaleWriterError
 from rljax.observe.trace import NullTrace, Trace
 from rljax.rollout.deadlines import PausableDeadlines
 from rljax.rollout.pool import EnginePool
-from rljax.rollout.together import first_of
+from rljax.rollout.together import all_or_none, first_of
 from rljax.rollout.workflow import Attempt, Workflow
 from rljax.tasks.task import BadRow, Task
 from rljax.trajectory import Group, Trajectory
@@ -50,9 +53,11 @@ class GroupRunner:
         filters: Sequence[tuple[str, Filter]],
         fail_on_bad_row: bool,
         trace: Trace | NullTrace,
+        baseline: Workflow | None = None,
     ) -> None:
         """``name`` is the explorer's, ``redundancy`` the members of a group beyond ``group_size``, ``capacity`` the
-        most members to have under way, ``trajectory_timeout`` in seconds.
+        most members to have under way, ``trajectory_timeout`` in seconds. ``baseline`` attempts each task once more,
+        for the `GREEDY_REWARD` of its group; what it samples is not trained.
         """
         self._db = db
         self._name = name
@@ -61,6 +66,7 @@ class GroupRunner:
         self._deadlines = deadlines
         self._group_size = group_size
         self._members = group_size + redundancy
+        self._baseline = baseline
         self._max_retries = max_retries
         self._timeout = trajectory_timeout
         self._filters = filters
@@ -132,12 +138,17 @@ class GroupRunner:
         self._under_way |= mine
         try:
             members = [self._ending(claim, task, member) for _, member in sorted(mine)]
-            return Group(claim.task, tuple(await first_of(members, self._group_size, MemberFailed)))
+            whole = first_of(members, self._group_size, MemberFailed)
+            if self._baseline is None:
+                return Group(claim.task, tuple(await whole))
+            baseline = self._member(claim, task, self._members, self._baseline)
+            trajectories, (compared,) = await all_or_none([whole, _alone(baseline)])
+            return Group(claim.task, tuple(with_baseline(t, compared.reward) for t in trajectories))
         finally:
             self._leave(mine)
 
     async def _ending(self, claim: Claim, task: Task, member: int) -> Trajectory:
-        trajectory = await self._member(claim, task, member)
+        trajectory = await self._member(claim, task, member, self._workflow)
         self._leave({(claim.number, member)})
         return trajectory
 
@@ -147,7 +158,7 @@ class GroupRunner:
         if not room and self.room:
             self._db.notifier.notify()
 
-    async def _member(self, claim: Claim, task: Task, member: int) -> Trajectory:
+    async def _member(self, claim: Claim, task: Task, member: int, workflow: Workflow) -> Trajectory:
         reason = ""
         for retry in range(self._max_retries + 1):
             attempt = Attempt(self._db.spec.seed, member, retry, claim.version, claim.lineage)
@@ -155,7 +166,7 @@ class GroupRunner:
             try:
                 failpoint("generate")
                 async with self._deadlines.limit(self._timeout):
-                    trajectory = await self._workflow.run(task, attempt, self._pool)
+                    trajectory = await workflow.run(task, attempt, self._pool)
             except (EngineError, StaleWriterError, BadRow):
                 raise
             except Exception as error:
@@ -172,3 +183,12 @@ class GroupRunner:
     def _note(self, kind: str, message: object) -> None:
         log.warning("%s: %s", kind, message)
         processes.note(self._db, self._name, kind, str(message))
+
+
+async def _alone(trajectory: Coroutine[Any, Any, Trajectory]) -> list[Trajectory]:
+    return [await trajectory]
+
+
+def with_baseline(trajectory: Trajectory, reward: float) -> Trajectory:
+    """The trajectory with the reward of its group's baseline among its metrics."""
+    return replace(trajectory, metrics={**trajectory.metrics, GREEDY_REWARD: reward})

@@ -1,0 +1,154 @@
+"""Steps that each policy loss needs on the quickstart, by how far ahead of the learner its data are generated.
+
+    python -m bench.variants [--variants NAME ...] [--alphas A ...] [--seeds N ...] [--table]
+
+What: ``configs/quickstart.py`` with each loss of `VARIANTS` at α = 0, 4 and 16, with three seeds, one run after the
+other; each is ended when the held-out score has been 0.9, or after its `STEPS`. Every run that has ended is a line of
+``bench/runs/variants.jsonl``; a run that is there is not made again, so the command may be stopped at any time and
+given again. ``--table`` only prints what is there: the median of the steps and, in brackets, the fewest and the most of
+the seeds; a seed that did not get there counts as more than any.
+
+A loss that has no ratio of its own gets the correction or the settings that stand beside it in `VARIANTS`; the clip of
+the quickstart (0.8 below, 3 above) is wide, since its tokens are few and its learning rate is high.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from bench.paired import commit, print_machine, print_table
+from rljax.observe.metrics import read_metrics
+
+CONFIG = "configs/quickstart.py"
+RESULTS = Path("bench/runs/variants.jsonl")
+SCORE, GOAL = "val/reverse_digits/score", 0.9
+STEPS, EVERY = 240, 10
+ALPHAS, SEEDS = (0, 4, 16), (0, 1, 2)
+LOOK_SECONDS = 0.5
+TRUNCATED = {"correction.level": "token", "correction.mode": "truncate", "correction.high": 4.0}
+VARIANTS: dict[str, dict[str, Any]] = {}
+"""Keys of ``algorithm`` besides ``pg_variant``, by loss; what is not named is the quickstart's."""
+
+Row = dict[str, Any]
+
+
+def read(path: Path = RESULTS) -> list[Row]:
+    """The runs that have ended."""
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def missing(rows: Sequence[Row], variants: Sequence[str], alphas: Sequence[int], seeds: Sequence[int]) -> Iterator[Row]:
+    """The runs that have not been made: all variants with one seed first."""
+    there = {(row["variant"], row["alpha"], row["seed"]) for row in rows}
+    for seed, alpha, variant in product(seeds, alphas, variants):
+        if (variant, alpha, seed) not in there:
+            yield {"variant": variant, "alpha": alpha, "seed": seed}
+
+
+def run(case: Row) -> Row:
+    """Makes one run; returns its row.
+
+    Raises:
+        RuntimeError: the run failed.
+    """
+    keys = {
+        "async_generation_ratio": case["alpha"],
+        "seed": case["seed"],
+        "max_steps": STEPS,
+        "eval_steps": EVERY,
+        "observe.report": False,
+        "observe.trace": False,
+        "observe.tensorboard": False,
+        "observe.progress": "off",
+        "algorithm.pg_variant": case["variant"],
+        **{f"algorithm.{name}": value for name, value in VARIANTS[case["variant"]].items()},
+    }
+    with tempfile.TemporaryDirectory(prefix="bench-variants-") as directory:
+        target, begin = Path(directory) / "run", time.perf_counter()
+        flags = [f"--config.{name}={value}" for name, value in ({"run_dir": target} | keys).items()]
+        command = [sys.executable, "-m", "rljax.main", f"--config={CONFIG}", *flags]
+        with (Path(directory) / "output").open("w+") as output:
+            process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
+            try:
+                scores = _watch(process, target)
+            finally:
+                _end(process)
+            if process.returncode not in (0, -signal.SIGTERM, 128 + signal.SIGTERM) and not scores:
+                output.seek(0)
+                raise RuntimeError(f"{case}: ended with {process.returncode}: {output.read()[-2000:]}")
+        rewards = [row["reward/mean"] for row in read_metrics(target) if "reward/mean" in row]
+    reached = next((step for step, score in scores if score >= GOAL), None)
+    best = max(score for _, score in scores)
+    took = {"best": round(best, 4), "reward": round(rewards[-1], 4), "seconds": round(time.perf_counter() - begin, 1)}
+    return {**case, "steps": reached, "of": scores[-1][0], **took, "commit": commit()}
+
+
+def _watch(process: subprocess.Popen[bytes], target: Path) -> list[tuple[int, float]]:
+    scores: list[tuple[int, float]] = []
+    while process.poll() is None and not any(score >= GOAL for _, score in scores):
+        time.sleep(LOOK_SECONDS)
+        scores = _scores(target)
+    return scores if process.poll() is None else _scores(target)
+
+
+def _scores(target: Path) -> list[tuple[int, float]]:
+    return [(row["step"], row[SCORE]) for row in read_metrics(target) if row.get(SCORE) is not None]
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGTERM)
+    process.wait()
+
+
+def show(rows: Sequence[Row]) -> None:
+    """Prints the table."""
+    alphas = sorted({row["alpha"] for row in rows})
+    table: list[list[object]] = []
+    for variant in dict.fromkeys(row["variant"] for row in rows):
+        cells = [_cell([r for r in rows if (r["variant"], r["alpha"]) == (variant, alpha)]) for alpha in alphas]
+        table.append([variant, *cells])
+    print_table(f"steps to a held-out score of {GOAL}", ("variant", *(f"α = {alpha}" for alpha in alphas)), table)
+
+
+def _cell(rows: Sequence[Row]) -> str:
+    if not rows:
+        return ""
+    never = STEPS + 1
+    steps = sorted(row["steps"] or never for row in rows)
+    words = [f"> {STEPS}" if n == never else str(n) for n in (int(statistics.median_high(steps)), steps[0], steps[-1])]
+    best = f", best {max(row['best'] for row in rows):.2f}" if steps[0] == never else ""
+    return f"{words[0]} ({words[1]} to {words[2]}{best}; n = {len(rows)})"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--variants", nargs="+", metavar="NAME", default=list(VARIANTS), choices=list(VARIANTS))
+    parser.add_argument("--alphas", nargs="+", type=int, metavar="A", default=ALPHAS)
+    parser.add_argument("--seeds", nargs="+", type=int, metavar="N", default=SEEDS)
+    parser.add_argument("--table", action="store_true", help="print what is there, run nothing")
+    options = parser.parse_args()
+    print_machine()
+    if not options.table:
+        for case in missing(read(), options.variants, options.alphas, options.seeds):
+            row = run(case)
+            with RESULTS.open("a") as file:
+                file.write(json.dumps(row) + "\n")
+            print(json.dumps(row), flush=True)
+    show(read())
+
+
+if __name__ == "__main__":
+    main()

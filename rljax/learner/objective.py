@@ -1,0 +1,173 @@
+"""What is minimised over one microbatch of the policy's tokens, and how the model is run for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from rljax.algorithms.correction import correction
+from rljax.algorithms.inputs import LossInputs
+from rljax.algorithms.kl import kl_penalty
+from rljax.algorithms.registry import PolicyLoss, policy_losses
+from rljax.config import Config
+from rljax.learner.packing import Batch
+from rljax.learner.ratios import Sums, ratio_metrics, ratio_sums
+from rljax.models.architecture import Architecture
+from rljax.models.logprobs import token_logprobs
+from rljax.models.transformer import Constrain, Params, hidden_states
+
+DTYPES = {"fp32": jnp.float32, "bf16": jnp.bfloat16}
+_RATIOS = "ratios/"
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Progress:
+    """What a loss may depend on besides parameters and batch; scalars.
+
+    Attributes:
+        step: batches trained before this one.
+        updates: optimizer updates made before this one.
+        kl_coef: weight of the divergence from the reference in the loss.
+    """
+
+    step: Int[Array, ""] = field(default_factory=lambda: jnp.zeros((), jnp.int32))
+    updates: Int[Array, ""] = field(default_factory=lambda: jnp.zeros((), jnp.int32))
+    kl_coef: Float[Array, ""] = field(default_factory=lambda: jnp.zeros((), jnp.float32))
+
+
+class Objective(Protocol):
+    """A loss that is a sum over microbatches."""
+
+    def cast(self, params: Params) -> Params:
+        """Parameters in the dtype that is computed in."""
+        ...
+
+    def microbatch_loss(
+        self, params: Params, batch: Batch, progress: Progress
+    ) -> tuple[Float[Array, ""], tuple[Sums, Sums]]:
+        """The part of the loss that one microbatch adds, and what is logged of it: sums, and values for a maximum.
+
+        The weights of the tokens carry the global normalisation already.
+        """
+        ...
+
+    def metrics(self, sums: Sums, tokens: Int[Array, ""]) -> Sums:
+        """What is logged of an update that trained so many tokens, from the sums over all its microbatches."""
+        ...
+
+
+@dataclass(frozen=True)
+class Model:
+    """How the transformer is run over packed rows; see `Config` for the fields' meaning."""
+
+    config: Config
+    architecture: Architecture
+    constrain: Constrain
+
+    def cast(self, params: Params) -> Params:
+        """Parameters in the dtype that is computed in."""
+        return jax.tree.map(lambda p: p.astype(DTYPES[self.config.model.dtype]), params)
+
+    def hidden(self, params: Params, batch: Batch) -> Float[Array, "row place hidden"]:
+        """Hidden states at one microbatch's trained places: of the token before each trained target."""
+        model = self.config.model
+        hidden = hidden_states(
+            params,
+            self.architecture,
+            batch.token_ids,
+            batch.positions,
+            batch.segment_ids,
+            dtype=DTYPES[model.dtype],
+            remat=model.remat,
+            constrain=self.constrain,
+        )
+        return batch.trained(hidden)
+
+
+@dataclass(frozen=True)
+class PolicyObjective(Model):
+    """The loss of the policy."""
+
+    @property
+    def policy_loss(self) -> PolicyLoss:
+        """The loss that the config names."""
+        return policy_losses.get(self.config.algorithm.pg_variant)
+
+    def logprobs(self, params: Params, batch: Batch) -> tuple[Float[Array, "row place"], Float[Array, "row place"]]:
+        """Log-probabilities of one microbatch's trained targets at their temperatures, and entropies, float32, in nats.
+
+        The head, a large part of a small model, reads the trained places alone; see `Batch.places`.
+        """
+        return token_logprobs(
+            params,
+            self.architecture,
+            self.hidden(params, batch),
+            batch.trained(batch.targets),
+            batch.trained(batch.temperature),
+            chunk=self.config.model.logprob_chunk,
+            constrain=self.constrain,
+        )
+
+    def microbatch_loss(
+        self, params: Params, batch: Batch, progress: Progress
+    ) -> tuple[Float[Array, ""], tuple[Sums, Sums]]:
+        """Σ weight · (correction · policy loss − entropy bonus + divergence from the reference)."""
+        algorithm = self.config.algorithm
+        logprobs, entropy = self.logprobs(params, batch)
+        inputs = loss_inputs(batch, logprobs, progress)
+        token_loss, metrics = self.policy_loss(inputs, algorithm)
+        weight, corrected = correction(inputs, algorithm.correction)
+        token_loss = weight * token_loss - algorithm.entropy_coef * entropy
+        logged = {"entropy": entropy, **{f"policy/{name}": values for name, values in (metrics | corrected).items()}}
+        if inputs.reference_logprobs is not None:
+            penalty = kl_penalty(inputs.logprobs, inputs.reference_logprobs, algorithm.kl.estimator)
+            logged["policy/kl_reference"] = penalty
+            if algorithm.kl.where == "loss":
+                token_loss = token_loss + progress.kl_coef * penalty
+        loss = masked_sum(token_loss * batch.trained(batch.weights), inputs.mask)
+        sums = {name: masked_sum(jax.lax.stop_gradient(values), inputs.mask) for name, values in logged.items()}
+        staleness = progress.step - batch.trained(batch.versions)
+        ratios = ratio_sums(inputs, staleness, self.config.staleness_bound)
+        sums |= {_RATIOS + name: value for name, value in ratios.items()}
+        largest = jnp.max(jnp.where(inputs.mask, jax.lax.stop_gradient(inputs.ratio), 0.0))
+        return loss, (sums, {"policy/ratio_max": largest})
+
+    def metrics(self, sums: Sums, tokens: Int[Array, ""]) -> Sums:
+        """Means over the trained tokens; see `ratio_metrics` for the rest."""
+        ratios = {name.removeprefix(_RATIOS): value for name, value in sums.items() if name.startswith(_RATIOS)}
+        means = {name: value / jnp.maximum(tokens, 1) for name, value in sums.items() if not name.startswith(_RATIOS)}
+        return means | {f"policy/{name}": value for name, value in ratio_metrics(ratios, tokens).items()}
+
+
+def masked_sum(values: Float[Array, "row place"], mask: Bool[Array, "row place"]) -> Float[Array, ""]:
+    """Sum over the trained tokens."""
+    return jnp.sum(jnp.where(mask, values, 0.0))
+
+
+def trained_mask(batch: Batch) -> Bool[Array, "row place"]:
+    """Which of the places of one microbatch are trained; the others fill rows up."""
+    return batch.places < batch.mask.shape[-1]
+
+
+def loss_inputs(batch: Batch, logprobs: Float[Array, "row place"], progress: Progress) -> LossInputs:
+    """What the loss sees of one microbatch."""
+    mask = trained_mask(batch)
+    return LossInputs(
+        logprobs=jnp.where(mask, logprobs, 0.0),
+        behaviour_logprobs=batch.trained(batch.behaviour_logprobs),
+        advantages=batch.trained(batch.advantages),
+        rewards=batch.trained(batch.rewards),
+        mask=mask,
+        segment_ids=batch.trained(batch.segment_ids),
+        turn_ids=batch.trained(batch.turns),
+        updates=progress.updates,
+        proximal_logprobs=batch.scores.proximal_logprobs,
+        reference_logprobs=batch.scores.reference_logprobs,
+        sequence_gap=batch.scores.sequence_gap,
+        group_gap=batch.scores.group_gap,
+    )

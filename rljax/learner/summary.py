@@ -1,0 +1,42 @@
+"""What is told of a step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from rljax.learner.packing import PackedBatch
+
+LAST = "learning_rate"
+NONFINITE = "policy/nonfinite_updates"
+_REDUCE: dict[str, Callable[..., Any]] = {
+    LAST: lambda values: values[-1],
+    "policy/ratio_max": max,
+    NONFINITE: sum,
+}
+_MAY_BE_MISSING = ("policy/approx_kl_staleness/", "critic/explained_variance")
+
+
+def summarise(updates: Sequence[Mapping[str, np.ndarray]]) -> dict[str, float]:
+    """Metrics of a step from those of its updates: means, but for the learning rate, maxima and counts."""
+    if not updates:
+        return {}
+    found = {}
+    for name in updates[0]:
+        values = [float(metrics[name]) for metrics in updates]
+        if name.startswith(_MAY_BE_MISSING):
+            values = [value for value in values if not np.isnan(value)]
+        if values:
+            found[name] = float(_REDUCE.get(name, np.mean)(values))
+    return found
+
+
+def describe(packed: Sequence[PackedBatch]) -> dict[str, float]:
+    """What a batch held."""
+    return {
+        "batch/trained_tokens": float(sum(p.trained_tokens for p in packed)),
+        "batch/microbatches": float(sum(p.microbatches for p in packed)),
+        "batch/fill": float(np.mean([p.fill for p in packed])) if packed else 1.0,
+    }

@@ -1,0 +1,23 @@
+"""A critic: the transformer without its output head, and a linear head that says what is still to be earned."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from rljax.models.transformer import Params
+
+HEAD = "value_head"
+
+
+def critic_params(params: Params) -> Params:
+    """A critic's parameters from a policy's, float32: the same body, and a head of zeros, so that all values are 0."""
+    body = {name: part for name, part in params.items() if name != "head"}
+    return {**body, HEAD: np.zeros(params["final_norm"].shape, np.float32)}
+
+
+def values(params: Params, hidden: Float[Array, "*batch hidden"]) -> Float[Array, "*batch"]:
+    """Value of each hidden state, float32."""
+    return jnp.sum(hidden.astype(jnp.float32) * jax.numpy.asarray(params[HEAD], jnp.float32), axis=-1)

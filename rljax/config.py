@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rljax import config_checks
+from rljax import config_checks, config_objective
 from rljax.config_algorithm import AlgorithmConfig as AlgorithmConfig
+from rljax.config_algorithm import CorrectionConfig as CorrectionConfig
 from rljax.config_algorithm import OptimizerConfig as OptimizerConfig
 from rljax.config_checks import key
 from rljax.config_environments import (
@@ -278,6 +279,7 @@ class Config:
 
     def __post_init__(self) -> None:
         config_checks.check_config(self)
+        config_objective.check_objective(self)
 
     @property
     def groups_per_batch(self) -> int:

@@ -148,8 +148,6 @@ def _check_batch(config: Config) -> None:
         raise ConfigError(
             f"learner.rows_per_microbatch={rows}: must be a multiple of mesh.data × mesh.fsdp = {mesh.data * mesh.fsdp}"
         )
-    if config.algorithm.tis_low > config.algorithm.tis_high:
-        raise ConfigError(f"algorithm.tis_low={config.algorithm.tis_low}: above tis_high={config.algorithm.tis_high}")
 
 
 def _longest(tokens: int) -> str:
@@ -294,6 +292,7 @@ def _check_algorithm(config: Config) -> None:
     named = [
         ("adv_estimator", "*advantage", (algorithm.adv_estimator,)),
         ("pg_variant", "policy_loss", (algorithm.pg_variant,)),
+        ("mix_variant", "policy_loss", (algorithm.mix_variant,)),
         ("aggregation", "aggregation", (algorithm.aggregation,)),
         ("filters", "filter", algorithm.filters),
     ]

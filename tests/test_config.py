@@ -13,9 +13,11 @@ from urllib.parse import unquote
 
 import pytest
 
+from rljax import config_objective
 from rljax.config import (
     AlgorithmConfig,
     Config,
+    CorrectionConfig,
     GeneratingConfig,
     LearnerConfig,
     MeshConfig,
@@ -79,6 +81,11 @@ COMBINATIONS: list[tuple[Mapping[str, Any], str]] = [
         "algorithm.minibatch_size=24: must divide rollout_batch_size=64",
     ),
     ({"algorithm": AlgorithmConfig(minibatch_size=128)}, "algorithm.minibatch_size=128: must divide"),
+    (
+        {"algorithm": AlgorithmConfig(correction=CorrectionConfig(low=2.0))},
+        "algorithm.correction.low=2.0: above correction.high=1.2",
+    ),
+    ({"algorithm": AlgorithmConfig(mix_variant="mix")}, "algorithm.mix_variant='mix': mixes with itself"),
     ({"algorithm": AlgorithmConfig(tis_low=2.0)}, "algorithm.tis_low=2.0: above tis_high=1.0"),
     (
         {"learner": LearnerConfig(max_tokens_per_row=127)},
@@ -263,7 +270,7 @@ def test_the_schema_imports_nothing_heavy() -> None:
 ALGORITHMS = [
     (
         AlgorithmConfig(pg_variant="pop"),
-        "algorithm.pg_variant='pop': there is no such one; closest: ppo; or write mod",
+        "algorithm.pg_variant='pop': there is no such one; closest: ppo, ",
     ),
     (AlgorithmConfig(adv_estimator="gprpo"), "algorithm.adv_estimator='gprpo': there is no such one; closest: grpo"),
     (AlgorithmConfig(aggregation="mean"), "algorithm.aggregation='mean': there is no such one; closest: "),
@@ -293,8 +300,59 @@ def test_every_built_in_algorithm_is_found_in_its_file(monkeypatch: pytest.Monke
     monkeypatch.delitem(sys.modules, "rljax.algorithms.registry")
     for field, names in built_in.items():
         for name in names:
-            make(algorithm=AlgorithmConfig(**{field: (name,) if field == "filters" else name}))
-    make(algorithm=AlgorithmConfig(pg_variant="my.module:loss"))
+            choice = {field: (name,) if field == "filters" else name}
+            make(algorithm=AlgorithmConfig(**choice, allow_uncorrected=True))
+    make(algorithm=AlgorithmConfig(pg_variant="my.module:loss", allow_uncorrected=True))
+
+
+UNSTABLE = [AlgorithmConfig(pg_variant=name) for name in ("vanilla", "opmd", "asymre", "sft", "rec", "my.module:loss")]
+STABLE = [
+    *(AlgorithmConfig(pg_variant=name) for name in sorted(config_objective.BOUNDING)),
+    AlgorithmConfig(pg_variant="rec", rec_clip="one-side"),
+    AlgorithmConfig(pg_variant="rec", rec_regularizer="k2"),
+    AlgorithmConfig(pg_variant="mix"),
+]
+
+
+@pytest.mark.parametrize(
+    "algorithm", [*UNSTABLE, AlgorithmConfig(pg_variant="mix", mix_variant="vanilla")], ids=lambda a: a.pg_variant
+)
+def test_stale_data_need_a_trust_region_a_correction_or_leave(algorithm: AlgorithmConfig) -> None:
+    with pytest.raises(ConfigError) as caught:
+        make(algorithm=algorithm)
+    message = str(caught.value)
+    for way_out in ("neither trust region nor correction", "ppo", "correction.level=token", "allow_uncorrected=true"):
+        assert way_out in message
+    assert "\n" not in message
+    make(algorithm=algorithm, async_generation_ratio=0.0)
+    make(algorithm=algorithm, mode="explore")
+    make(algorithm=dataclasses.replace(algorithm, allow_uncorrected=True))
+    make(algorithm=dataclasses.replace(algorithm, correction=CorrectionConfig(level="token", mode="mask")))
+
+
+@pytest.mark.parametrize("algorithm", STABLE, ids=lambda a: f"{a.pg_variant}-{a.rec_clip}")
+def test_losses_that_bound_their_step_need_nothing_else(algorithm: AlgorithmConfig) -> None:
+    make(algorithm=algorithm)
+
+
+WEIGHING = [AlgorithmConfig(pg_variant=name) for name in ("ppo", "gspo", "tis", "cispo", "topr", "sapo", "mix")]
+
+
+@pytest.mark.parametrize(
+    "algorithm", [*WEIGHING, AlgorithmConfig(pg_variant="rec", rec_weight="importance")], ids=lambda a: a.pg_variant
+)
+def test_no_behaviour_ratio_counts_twice(algorithm: AlgorithmConfig) -> None:
+    truncated = CorrectionConfig(level="geometric", mode="truncate")
+    with pytest.raises(ConfigError, match=r"algorithm.correction.mode='truncate': .* count twice; write mode=mask"):
+        make(algorithm=dataclasses.replace(algorithm, correction=truncated))
+    make(algorithm=dataclasses.replace(algorithm, correction=dataclasses.replace(truncated, mode="mask")))
+    make(algorithm=AlgorithmConfig(pg_variant="vanilla", correction=truncated))
+
+
+def test_the_lists_of_losses_name_what_there_is() -> None:
+    from rljax.algorithms.registry import policy_losses
+
+    assert set(policy_losses.names()) >= config_objective.BOUNDING | config_objective.UNWEIGHTED
 
 
 def test_a_trajectory_longer_than_the_context_of_a_model_on_this_disk_is_refused(tmp_path: Path) -> None:

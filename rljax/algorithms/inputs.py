@@ -6,11 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from rljax.algorithms.ratios import bounded_exp, floored, log_difference
 from rljax.trajectory import Group
+
+TokenLoss = tuple[Float[Array, "batch time"], dict[str, Float[Array, "batch time"]]]
+"""Loss of each token, and per-token values by the name of their metric; neither means anything where not trained."""
 
 
 @jax.tree_util.register_dataclass
@@ -53,14 +56,30 @@ class LossInputs:
     expert: Bool[Array, "batch time"] | None = None
 
     @property
+    def bounded_logprobs(self) -> Float[Array, "batch time"]:
+        """logπ, at least −100; 0 where not trained. Losses read this, so that −inf gives no NaN; see `ratios`."""
+        return floored(self.logprobs, self.mask)
+
+    @property
     def log_ratio(self) -> Float[Array, "batch time"]:
-        """logπ − logπ_behaviour; 0 where not trained, so that no masked token can make a loss non-finite."""
-        return jnp.where(self.mask, self.logprobs - self.behaviour_logprobs, 0.0)
+        """logπ − logπ_behaviour, each at least −100; 0 where not trained, so that no masked token changes a loss."""
+        return log_difference(self.logprobs, self.behaviour_logprobs, self.mask)
 
     @property
     def ratio(self) -> Float[Array, "batch time"]:
-        """ρ = π / π_behaviour; 1 where not trained."""
-        return jnp.exp(self.log_ratio)
+        """ρ = π / π_behaviour between e^−20 and e^20; 1 where not trained."""
+        return bounded_exp(self.log_ratio)
+
+    def needed(self, name: str) -> Float[Array, "batch time"]:
+        """The array of that name, for a loss that cannot do without it.
+
+        Raises:
+            ValueError: it is None, because the loss was not registered with the need.
+        """
+        values = getattr(self, name)
+        if values is None:
+            raise ValueError(f"the policy loss reads {name}, which nothing computed: register it with its needs")
+        return values
 
 
 @dataclass(frozen=True)

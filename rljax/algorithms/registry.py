@@ -11,7 +11,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import pkgutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 import numpy as np
@@ -21,12 +21,11 @@ from rljax.config_checks import ConfigError
 from rljax.trajectory import Group
 
 if TYPE_CHECKING:
-    from jax import Array
-
-    from rljax.algorithms.inputs import LossInputs, TurnRewards
+    from rljax.algorithms.inputs import LossInputs, TokenLoss, TurnRewards
     from rljax.config import AlgorithmConfig
 
 Function = TypeVar("Function", bound=Callable[..., object])
+Needs = Iterable[str] | Callable[["AlgorithmConfig"], Iterable[str]]
 
 
 class Advantage(Protocol):
@@ -50,7 +49,7 @@ class PolicyLoss(Protocol):
 
     def __call__(  # noqa: D102
         self, inputs: LossInputs, config: AlgorithmConfig, /
-    ) -> tuple[Float[Array, "batch time"], dict[str, Float[Array, "batch time"]]]: ...
+    ) -> TokenLoss: ...
 
 
 class Aggregation(Protocol):
@@ -85,21 +84,22 @@ class Registry(Generic[Function]):
         self.key = key
         self._package = package
         self._entries: dict[str, Function] = {}
-        self._needs: dict[str, frozenset[str]] = {}
+        self._needs: dict[str, Needs] = {}
         self._discovered = False
 
-    def register(self, name: str, needs: Sequence[str] = ()) -> Callable[[Function], Function]:
+    def register(self, name: str, needs: Needs = ()) -> Callable[[Function], Function]:
         """Decorator that adds a function; a later one of the same name replaces it, so that a cell can be re-run.
 
         Args:
             name: in the config.
-            needs: what the learner computes for it and not for every function; see the inputs of the slot.
+            needs: what the learner computes for it and not for every function, or a function of the config that says
+                so; see the inputs of the slot.
         """
 
         def add(function: Function) -> Function:
             self._discover()
             self._entries[name] = function
-            self._needs[name] = frozenset(needs)
+            self._needs[name] = needs
             return function
 
         return add
@@ -124,10 +124,18 @@ class Registry(Generic[Function]):
         hint = f"closest: {', '.join(close)}" if close else f"there are: {', '.join(self.names())}"
         raise ConfigError(f"{self.key}={name!r}: no such {self.slot}; {hint}")
 
+<<<<<<< HEAD
     def needs(self, name: str) -> frozenset[str]:
         """What the function of that name asked for; nothing for one that is found by ``module:function``, or nowhere."""
         self._discover()
         return self._needs.get(name, frozenset())
+=======
+    def needs(self, name: str, config: AlgorithmConfig) -> frozenset[str]:
+        """What the function of that name asks for; nothing for one that is found by ``module:function``."""
+        self.get(name)
+        needs = self._needs.get(name, ())
+        return frozenset(needs(config) if callable(needs) else needs)
+>>>>>>> losses
 
     def _discover(self) -> None:
         # A user's entry must not be overwritten by the built-in of the same name, so built-ins are imported first;
@@ -171,3 +179,4 @@ def check_names(config: AlgorithmConfig) -> None:
     for name in config.filters:
         filters.get(name)
     policy_losses.get(config.pg_variant)
+    policy_losses.get(config.mix_variant)

@@ -5,31 +5,58 @@ from __future__ import annotations
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from rljax.algorithms.inputs import LossInputs
+from rljax.algorithms.inputs import LossInputs, TokenLoss
+from rljax.algorithms.ratios import span_ratio
 from rljax.algorithms.registry import policy_losses
 from rljax.config import AlgorithmConfig
 
 
 @policy_losses.register("ppo")
-def ppo(
-    inputs: LossInputs, config: AlgorithmConfig
-) -> tuple[Float[Array, "batch time"], dict[str, Float[Array, "batch time"]]]:
-    """−min(ρA, clip(ρ, 1−ε_lo, 1+ε_hi)·A), with ρ = π/π_behaviour per token.
+def ppo(inputs: LossInputs, config: AlgorithmConfig) -> TokenLoss:
+    """−min(ρA, clip(ρ, 1−ε_lo, 1+ε_hi)·A), with ρ = π/π_behaviour, and ε from ``clip_low`` and ``clip_high``.
 
-    With ``dual_clip`` c, the loss of a token with A < 0 is at most −cA: a ratio far above 1 no longer dominates.
-
-    Logged: ``clip_fraction``, tokens for which the clipped term is the one taken; ``dual_clip_fraction`` where on.
+    ``ratio_level`` says what ρ is the ratio of: the token, or every token of a turn (ROLL's segment) or of a sequence
+    gets the geometric mean of their ratios, through which the gradient flows. See `clipped_surrogate` for
+    ``dual_clip`` and what is logged.
 
     References: Schulman et al. 2017, https://arxiv.org/abs/1707.06347, equation 7; asymmetric ε: Yu et al. 2025 (DAPO),
-    https://arxiv.org/abs/2503.14476; dual clip: Ye et al. 2020, https://arxiv.org/abs/1912.09729, equation 5.
+    https://arxiv.org/abs/2503.14476, equation 10; means over sequences: Zheng et al. 2025 (GSPO),
+    https://arxiv.org/abs/2507.18071, equation 7.
     """
-    ratio, advantages = inputs.ratio, inputs.advantages
+    ratio = span_ratio(inputs, config.ratio_level)
+    return clipped_surrogate(ratio, inputs.advantages, config.clip_low, config.clip_high, config.dual_clip)
+
+
+def clipped_surrogate(
+    ratio: Float[Array, "batch time"],
+    advantages: Float[Array, "batch time"],
+    low: float,
+    high: float,
+    dual_clip: float | None,
+) -> TokenLoss:
+    """−min(ρA, clip(ρ, 1−low, 1+high)·A); with ``dual_clip`` c the loss of a token with A < 0 is at most −cA.
+
+    A ratio that lies on a bound is not clipped: its gradient is that of ρA. With c, a ratio far above 1 no longer
+    dominates (Ye et al. 2020, https://arxiv.org/abs/1912.09729, equation 5).
+
+    Logged: ``clip_fraction``, tokens for which the clipped term is the one taken; ``dual_clip_fraction`` where on.
+    """
     unclipped = ratio * advantages
-    clipped = jnp.clip(ratio, 1 - config.clip_low, 1 + config.clip_high) * advantages
-    objective = jnp.minimum(unclipped, clipped)
+    clipped = jnp.clip(ratio, 1 - low, 1 + high) * advantages
+    # not jnp.minimum, which halves the gradient where both are equal
+    objective = jnp.where(clipped < unclipped, clipped, unclipped)
     metrics = {"clip_fraction": (clipped < unclipped).astype(jnp.float32)}
-    if config.dual_clip is not None:
-        floor = jnp.where(advantages < 0, config.dual_clip * advantages, -jnp.inf)
-        metrics["dual_clip_fraction"] = (objective < floor).astype(jnp.float32)
-        objective = jnp.maximum(objective, floor)
+    if dual_clip is not None:
+        floor = dual_clip * advantages
+        bounded = (advantages < 0) & (objective < floor)
+        metrics["dual_clip_fraction"] = bounded.astype(jnp.float32)
+        objective = jnp.where(bounded, floor, objective)
     return -objective, metrics
+
+
+def beyond(
+    ratio: Float[Array, "batch time"], advantages: Float[Array, "batch time"], low: float, high: float
+) -> Float[Array, "batch time"]:
+    """1 where ppo's clip would stop the gradient: A > 0 and ρ > 1+high, or A < 0 and ρ < 1−low; else 0."""
+    outside = ((advantages > 0) & (ratio > 1 + high)) | ((advantages < 0) & (ratio < 1 - low))
+    return outside.astype(ratio.dtype)

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import jax.numpy as jnp
 from jax.lax import stop_gradient
-from jaxtyping import Array, Float
 
-from rljax.algorithms.inputs import LossInputs
+from rljax.algorithms.inputs import LossInputs, TokenLoss
 from rljax.algorithms.registry import policy_losses
 from rljax.config import AlgorithmConfig
 
 
 @policy_losses.register("tis")
-def tis(
-    inputs: LossInputs, config: AlgorithmConfig
-) -> tuple[Float[Array, "batch time"], dict[str, Float[Array, "batch time"]]]:
+def tis(inputs: LossInputs, config: AlgorithmConfig) -> TokenLoss:
     """−sg(clip(ρ, lo, hi))·A·logπ, with ρ = π/π_behaviour per token and sg = stop-gradient.
 
-    Every token keeps a gradient; only its weight is bounded.
+    Every token keeps a gradient; only its weight is bounded, by ``tis_low`` and ``tis_high``.
 
     Logged: ``clip_fraction``, tokens whose ratio lies outside [lo, hi].
 
@@ -26,4 +23,5 @@ def tis(
     """
     ratio = stop_gradient(inputs.ratio)
     weight = jnp.clip(ratio, config.tis_low, config.tis_high)
-    return -weight * inputs.advantages * inputs.logprobs, {"clip_fraction": (weight != ratio).astype(jnp.float32)}
+    clipped = (weight != ratio).astype(jnp.float32)
+    return -weight * inputs.advantages * inputs.bounded_logprobs, {"clip_fraction": clipped}

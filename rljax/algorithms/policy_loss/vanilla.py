@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from jaxtyping import Array, Float
-
-from rljax.algorithms.inputs import LossInputs
+from rljax.algorithms.inputs import LossInputs, TokenLoss
 from rljax.algorithms.registry import policy_losses
 from rljax.config import AlgorithmConfig
 
 
 @policy_losses.register("vanilla")
-def vanilla(
-    inputs: LossInputs, config: AlgorithmConfig
-) -> tuple[Float[Array, "batch time"], dict[str, Float[Array, "batch time"]]]:
+def vanilla(inputs: LossInputs, config: AlgorithmConfig) -> TokenLoss:
     """−A·logπ, whose gradient is the policy gradient of on-policy data.
 
     Reference: Williams 1992, https://doi.org/10.1007/BF00992696.
     """
-    return -inputs.advantages * inputs.logprobs, {}
+    return -inputs.advantages * inputs.bounded_logprobs, {}

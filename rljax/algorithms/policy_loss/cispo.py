@@ -1,0 +1,34 @@
+"""Clipped importance weights."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+from jax.lax import stop_gradient
+
+from rljax.algorithms.inputs import LossInputs, TokenLoss
+from rljax.algorithms.policy_loss.ppo import beyond
+from rljax.algorithms.registry import policy_losses
+from rljax.config import AlgorithmConfig
+
+
+@policy_losses.register("cispo")
+def cispo(inputs: LossInputs, config: AlgorithmConfig) -> TokenLoss:
+    """−sg(clip(ρ, 1−ε_lo, 1+ε_hi))·A·logπ, with ρ = π/π_behaviour per token.
+
+    No token loses its gradient, unless ``cispo_use_unified_mask`` zeroes those that ppo would clip: A > 0 with
+    ρ > 1+ε_hi, and A < 0 with ρ < 1−ε_lo. The defaults of ``cispo_epsilon_low`` and ``cispo_epsilon_high``, 0.1, are
+    ROLL's; the paper bounds the weight above alone (``cispo_epsilon_low=1``).
+
+    Logged: ``clip_fraction``, tokens whose weight is clipped; ``mask_fraction`` where the mask is on.
+
+    Reference: MiniMax 2025, https://arxiv.org/abs/2506.13585, equations 4 and 5; the mask: equations 6 and 7.
+    """
+    low, high = config.cispo_epsilon_low, config.cispo_epsilon_high
+    ratio = stop_gradient(inputs.ratio)
+    weight = jnp.clip(ratio, 1 - low, 1 + high)
+    metrics = {"clip_fraction": (weight != ratio).astype(jnp.float32)}
+    if config.cispo_use_unified_mask:
+        masked = beyond(ratio, inputs.advantages, low, high)
+        metrics["mask_fraction"] = masked
+        weight = weight * (1 - masked)
+    return -weight * inputs.advantages * inputs.bounded_logprobs, metrics

@@ -1,0 +1,22 @@
+"""Clipped importance ratios, with more room above."""
+
+from __future__ import annotations
+
+from rljax.algorithms.inputs import LossInputs, TokenLoss
+from rljax.algorithms.policy_loss.ppo import clipped_surrogate
+from rljax.algorithms.ratios import span_ratio
+from rljax.algorithms.registry import policy_losses
+from rljax.config import AlgorithmConfig
+
+
+@policy_losses.register("dapo")
+def dapo(inputs: LossInputs, config: AlgorithmConfig) -> TokenLoss:
+    """ppo with clip-higher: the ratio is clipped below at 1 − ``clip_low`` and above at 1 + ``dapo_clip_high`` 0.28.
+
+    A token that was improbable may so gain probability faster, which keeps the entropy up. ``ratio_level``,
+    ``dual_clip`` and what is logged: as for ppo. The rest of DAPO is ``aggregation=token-mean`` and filters.
+
+    Reference: Yu et al. 2025, https://arxiv.org/abs/2503.14476, equation 10.
+    """
+    ratio = span_ratio(inputs, config.ratio_level)
+    return clipped_surrogate(ratio, inputs.advantages, config.clip_low, config.dapo_clip_high, config.dual_clip)

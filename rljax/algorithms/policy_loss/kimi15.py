@@ -1,0 +1,21 @@
+"""Policy gradient with a squared penalty on the step."""
+
+from __future__ import annotations
+
+from rljax.algorithms.inputs import LossInputs, TokenLoss
+from rljax.algorithms.registry import policy_losses
+from rljax.config import AlgorithmConfig
+
+
+@policy_losses.register("kimi15")
+def kimi15(inputs: LossInputs, config: AlgorithmConfig) -> TokenLoss:
+    """−A·logπ + (τ/2)·(logπ − logπ_behaviour)² per token, with τ from ``kimi15_tau``.
+
+    Its gradient by logπ is −A + τ·(logπ − logπ_behaviour): a regression towards A/τ, hence no ratio.
+
+    Logged: ``penalty``, the second term.
+
+    Reference: Kimi Team 2025, https://arxiv.org/abs/2501.12599, equation 3, where both terms are of whole responses.
+    """
+    penalty = config.kimi15_tau / 2 * inputs.log_ratio**2
+    return -inputs.advantages * inputs.bounded_logprobs + penalty, {"penalty": penalty}

@@ -1,0 +1,31 @@
+"""Tapered off-policy REINFORCE."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+from jax.lax import stop_gradient
+
+from rljax.algorithms.inputs import LossInputs, TokenLoss
+from rljax.algorithms.registry import policy_losses
+from rljax.config import AlgorithmConfig
+
+
+@policy_losses.register("topr")
+def topr(inputs: LossInputs, config: AlgorithmConfig) -> TokenLoss:
+    """−w₊·A·logπ for a trajectory with R > 0, else −w₋·sg(clip(ρ, 0, 1))·A·logπ, with ρ = π/π_behaviour per token.
+
+    The raw reward R decides the side, whatever the advantage is. What went well is imitated without a ratio; what went
+    badly is pushed away only as far as the policy still does it. ``topr_positive_weight`` and
+    ``topr_negative_weight``: w₊ and w₋.
+
+    The paper tapers by the ratio of the whole trajectory, this one, as ROLL's, by that of the token.
+
+    Logged: ``clip_fraction``, tokens on the negative side whose ratio is above 1.
+
+    Reference: Le Roux et al. 2025, https://arxiv.org/abs/2503.14286.
+    """
+    ratio = stop_gradient(inputs.ratio)
+    positive = inputs.rewards > 0
+    weight = jnp.where(positive, config.topr_positive_weight, config.topr_negative_weight * jnp.clip(ratio, 0.0, 1.0))
+    clipped = (~positive & (ratio > 1)).astype(jnp.float32)
+    return -weight * inputs.advantages * inputs.bounded_logprobs, {"clip_fraction": clipped}

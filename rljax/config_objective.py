@@ -1,0 +1,92 @@
+"""What an objective must satisfy to learn from stale data, and combinations of its keys that have no meaning."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rljax.config_checks import ConfigError
+
+if TYPE_CHECKING:
+    from rljax.config import AlgorithmConfig, Config
+
+BOUNDING = frozenset(
+    {
+        "cispo",
+        "dapo",
+        "decoupled_ppo",
+        "gspo",
+        "kimi15",
+        "opmd_kimi",
+        "opmd_pairwise",
+        "ppo",
+        "sapo",
+        "sppo",
+        "tis",
+        "topr",
+    }
+)
+"""Losses that bound or penalise the step from the behaviour policy, or whose minimum does not depend on it."""
+
+UNWEIGHTED = frozenset({"asymre", "kimi15", "opmd", "opmd_kimi", "opmd_pairwise", "rec", "sppo", "vanilla"})
+"""Losses that do not weigh tokens by π/π_behaviour themselves, so that a correction may."""
+
+
+def check_objective(config: Config) -> None:
+    """Refuses stale data that nothing corrects, and what contradicts itself.
+
+    Raises:
+        ConfigError: on the first such.
+    """
+    algorithm = config.algorithm
+    _check_keys(algorithm)
+    if config.mode in ("both", "train") and config.staleness_bound > 0:
+        _check_stable(algorithm, config.staleness_bound)
+
+
+def bounds_step(algorithm: AlgorithmConfig) -> bool:
+    """Whether the loss itself keeps the step within reach of its data."""
+    loss = _loss(algorithm)
+    if loss == "rec":
+        return algorithm.rec_clip != "none" or algorithm.rec_regularizer != "none"
+    return loss in BOUNDING
+
+
+def weighs_itself(algorithm: AlgorithmConfig) -> bool:
+    """Whether the loss weighs by π/π_behaviour, or may do so, as one that is not built in."""
+    loss = _loss(algorithm)
+    return loss not in UNWEIGHTED or (loss == "rec" and algorithm.rec_weight == "importance")
+
+
+def _loss(algorithm: AlgorithmConfig) -> str:
+    return algorithm.mix_variant if algorithm.pg_variant == "mix" else algorithm.pg_variant
+
+
+def _check_keys(algorithm: AlgorithmConfig) -> None:
+    corrected = algorithm.correction
+    for low, high in (("tis_low", "tis_high"), ("correction.low", "correction.high")):
+        least, most = (_read(algorithm, name) for name in (low, high))
+        if least > most:
+            raise ConfigError(f"algorithm.{low}={least}: above {high}={most}")
+    if algorithm.mix_variant == "mix":
+        raise ConfigError("algorithm.mix_variant='mix': mixes with itself; name another loss, such as ppo")
+    if corrected.level != "none" and corrected.mode == "truncate" and weighs_itself(algorithm):
+        raise ConfigError(
+            f"algorithm.correction.mode='truncate': pg_variant={_loss(algorithm)!r} is not known to leave weighing by "
+            f"π/π_behaviour to the correction, and it would count twice; write mode=mask, or one of "
+            f"{', '.join(sorted(UNWEIGHTED))}"
+        )
+
+
+def _check_stable(algorithm: AlgorithmConfig, bound: int) -> None:
+    if algorithm.allow_uncorrected or algorithm.correction.level != "none" or bounds_step(algorithm):
+        return
+    raise ConfigError(
+        f"algorithm.pg_variant={_loss(algorithm)!r}: trains data up to {bound} steps stale with neither trust region "
+        f"nor correction; write one of {', '.join(sorted(BOUNDING))}, or correction.level=token, or "
+        "allow_uncorrected=true"
+    )
+
+
+def _read(algorithm: AlgorithmConfig, name: str) -> float:
+    group, _, key = name.rpartition(".")
+    return getattr(getattr(algorithm, group) if group else algorithm, key)

@@ -281,19 +281,23 @@ def test_an_algorithm_that_is_not_there_is_refused_before_jax_is_imported(
 
 
 def test_every_built_in_algorithm_is_found_in_its_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    from rljax.algorithms.registry import advantages, aggregations, filters, policy_losses
+    from rljax.algorithms import registry
 
-    built_in = {
-        registry.key.removeprefix("algorithm."): [
-            name for name in registry.names() if registry.get(name).__module__.startswith("rljax.")
-        ]
-        for registry in (advantages, aggregations, filters, policy_losses)
-    }
-    assert all(built_in.values())
+    slots = [slot for slot in vars(registry).values() if isinstance(slot, registry.Registry)]
+    built_in = [
+        (
+            slot.key.removeprefix("algorithm."),
+            [name for name in slot.names() if slot.get(name).__module__.startswith("rljax.")],
+        )
+        for slot in slots
+    ]
+    assert len(built_in) >= 6
+    assert all(names for _, names in built_in)
     monkeypatch.delitem(sys.modules, "rljax.algorithms.registry")
-    for field, names in built_in.items():
+    for field, names in built_in:
         for name in names:
-            make(algorithm=AlgorithmConfig(**{field: (name,) if field == "filters" else name}))
+            more: dict[str, Any] = {"filter_mean_low": 0.1} if name == "mean_band" else {}
+            make(algorithm=AlgorithmConfig(**{field: (name,) if field == "filters" else name}, **more))
     make(algorithm=AlgorithmConfig(pg_variant="my.module:loss"))
 
 

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from rljax.algorithms import filters
+from rljax.config import AlgorithmConfig
 from rljax.trajectory import Group, TaskId, Trajectory
 
 
@@ -21,4 +22,4 @@ def test_group_variance(rewards: list[float], reason: str | None) -> None:
         Trajectory(one, np.zeros(1, bool), np.zeros(1, np.float32), one - 1, np.zeros((0, 2), np.int32), float(r))
         for r in rewards
     )
-    assert filters.get("group_variance")(Group(TaskId("t", 0, 0), members)) == reason
+    assert filters.get("group_variance")(Group(TaskId("t", 0, 0), members), AlgorithmConfig()) == reason

@@ -333,10 +333,15 @@ def check_estimator(algorithm: AlgorithmConfig, of_tokens: Collection[str]) -> N
             f"algorithm.whiten_rewards=True: adv_estimator={name} sees no rewards of tokens; write norm_std=batch, or "
             f"an adv_estimator of {', '.join(sorted(of_tokens))}"
         )
-    if algorithm.reward_grouping != "group" and name in of_tokens:
+    if algorithm.reward_grouping != "group" and (name in of_tokens or name in _registered("advantage")):
         raise ConfigError(
-            f"algorithm.reward_grouping={algorithm.reward_grouping!r}: adv_estimator={name} compares no groups; write "
-            f"norm_mean and norm_std={algorithm.reward_grouping}"
+            f"algorithm.reward_grouping={algorithm.reward_grouping!r}: adv_estimator={name} does not read it; write "
+            f"norm_mean={algorithm.reward_grouping} and norm_std={algorithm.reward_grouping}"
+        )
+    if name == "remax" and any((algorithm.norm_mean, algorithm.norm_std, algorithm.reward_clip)):
+        raise ConfigError(
+            "algorithm.adv_estimator='remax': norm_mean, norm_std and reward_clip change the rewards, but not the "
+            "greedy one that they are compared with; leave them None"
         )
 
 

@@ -81,6 +81,25 @@ COMBINATIONS: list[tuple[Mapping[str, Any], str]] = [
     ({"algorithm": AlgorithmConfig(minibatch_size=128)}, "algorithm.minibatch_size=128: must divide"),
     ({"algorithm": AlgorithmConfig(tis_low=2.0)}, "algorithm.tis_low=2.0: above tis_high=1.0"),
     (
+        {"algorithm": AlgorithmConfig(overlong="penalty")},
+        "algorithm.overlong='penalty': needs overlong_buffer, the tokens in which it grows",
+    ),
+    (
+        {"algorithm": AlgorithmConfig(overlong_buffer=65), "model": ModelConfig(max_response_tokens=64)},
+        "algorithm.overlong_buffer=65: above model.max_response_tokens=64",
+    ),
+    (
+        {"algorithm": AlgorithmConfig(filters=("mean_band",), filter_mean_low=0.9, filter_mean_high=0.1)},
+        "algorithm.filter_mean_low=0.9: above filter_mean_high=0.1",
+    ),
+    ({"algorithm": AlgorithmConfig(filters=("mean_band",))}, "algorithm.filters: mean_band drops nothing without"),
+    (
+        {"algorithm": AlgorithmConfig(filter_mean_high=0.9)},
+        "algorithm.filter_mean_high=0.9: nothing reads it; add mean_",
+    ),
+    ({"algorithm": AlgorithmConfig(filter_min_std=0.1)}, "algorithm.filter_min_std=0.1: nothing reads it; add min_std"),
+    ({"algorithm": AlgorithmConfig(norm_std="groups")}, "algorithm.norm_std='groups': not one of None, group, tag,"),
+    (
         {"learner": LearnerConfig(max_tokens_per_row=127)},
         "learner.max_tokens_per_row=127: a trajectory may be 128 tokens long",
     ),
@@ -268,6 +287,17 @@ ALGORITHMS = [
     (AlgorithmConfig(adv_estimator="gprpo"), "algorithm.adv_estimator='gprpo': there is no such one; closest: grpo"),
     (AlgorithmConfig(aggregation="mean"), "algorithm.aggregation='mean': there is no such one; closest: "),
     (AlgorithmConfig(filters=("variance",)), "algorithm.filters='variance': there is no such one; closest: group_var"),
+    (
+        AlgorithmConfig(whiten_rewards=True),
+        "algorithm.whiten_rewards=True: adv_estimator=grpo sees no rewards of tokens; write norm_std=batch, or an "
+        "adv_estimator of gae, reinforce, reinforce++",
+    ),
+    (
+        AlgorithmConfig(adv_estimator="gae", reward_grouping="batch"),
+        "algorithm.reward_grouping='batch': adv_estimator=gae does not read it; write norm_mean=batch and norm_std=bat",
+    ),
+    (AlgorithmConfig(reward_grouping="tag"), "algorithm.reward_grouping='tag': adv_estimator=grpo does not read it"),
+    (AlgorithmConfig(adv_estimator="remax", norm_std="group"), "algorithm.adv_estimator='remax': norm_mean, norm_std"),
 ]
 
 

@@ -40,7 +40,7 @@ class Credit:
     Attributes:
         advantages: float32, of every token; 0 where nothing was sampled.
         returns: float32, of every token, what a critic is trained on; 0 where nothing was sampled. None where no
-            critic's values were given.
+            critic's values were given, or the estimator is not one of tokens.
         keep: bool, tokens that are trained: of the sampled ones those that no sample mask takes out.
         sample_weights: float64, what the losses of a trajectory are multiplied by; on average 1 over the trained ones.
         moments: of the rewards of all batches up to this one; to be handed in with the next, and kept in checkpoints.

@@ -27,7 +27,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from rljax.algorithms.inputs import TokenRewards
-from rljax.algorithms.returns import EPSILON, discounted, mean_and_deviation, peers
+from rljax.algorithms.returns import EPSILON, mean_and_deviation, peers
 from rljax.trajectory import Group, Trajectory
 
 if TYPE_CHECKING:
@@ -120,8 +120,8 @@ def normalise(
     seen so far, this batch's included. The standard deviation is unbiased. With ``norm_std`` alone, the rewards are
     scaled where they are: zero stays zero and no sign changes.
 
-    What has no spread (a group of one, equal rewards) is never divided by 1e-6: it gives 0 where both are set, and is
-    not scaled where only ``norm_std`` is.
+    What has no spread, which is a deviation of at most 1e-6 (a group of one, equal rewards), is never divided by it: it
+    gives 0 where both are set, and is not scaled where only ``norm_std`` is.
 
     Reference: ROLL's ``norm_mean_type`` and ``norm_std_type`` (https://github.com/alibaba/ROLL).
 
@@ -134,7 +134,7 @@ def normalise(
         return centred, unscaled
     deviations = _levels(rewards, groups, config.norm_std, moments)[1]
     flat = 1.0 if config.norm_mean is None else 0.0
-    scales = np.where(deviations > 0, 1 / (deviations + EPSILON), flat)
+    scales = np.where(deviations > EPSILON, 1 / (deviations + EPSILON), flat)
     return centred * scales, scales
 
 
@@ -179,22 +179,22 @@ def charge_turns(groups: Sequence[Group], charges: Sequence[Float[np.ndarray, " 
 
 def charge_to_go(trajectory: Trajectory, charges: Float[np.ndarray, " time"]) -> Float[np.ndarray, " time"]:
     """What each sampled token and those after it are charged, undiscounted; 0 where nothing was sampled."""
-    return np.where(trajectory.loss_mask, discounted(np.where(trajectory.loss_mask, charges, 0.0), 1.0), 0.0)
+    sampled = np.where(trajectory.loss_mask, charges, 0.0)
+    return np.where(trajectory.loss_mask, np.cumsum(sampled[::-1])[::-1], 0.0)
 
 
 def whiten_rewards(scored: TokenRewards) -> TokenRewards:
     """Token rewards over their unbiased standard deviation + 1e-6, over all sampled tokens of the batch.
 
     The mean stays: were it taken off, every token would earn or cost something, and length with it. Fewer than two
-    tokens, or equal rewards, are left as they are.
+    tokens, or rewards that deviate by at most 1e-6, are left as they are.
 
     Reference: Ziegler et al. 2019, https://arxiv.org/abs/1909.08593, in whose code rewards are whitened without a shift
     of the mean.
     """
     rewards = scored.rewards[scored.mask]
-    if len(rewards) < 2 or np.ptp(rewards) == 0:
-        return scored
-    return replace(scored, rewards=scored.rewards / (rewards.std(ddof=1) + EPSILON))
+    deviation = rewards.std(ddof=1) if len(rewards) > 1 else 0.0
+    return replace(scored, rewards=scored.rewards / (deviation + EPSILON)) if deviation > EPSILON else scored
 
 
 def whitened(
@@ -202,13 +202,15 @@ def whitened(
 ) -> list[Float[np.ndarray, " time"]]:
     """(x − mean) / (std + 1e-6) over all tokens under the masks, with the unbiased deviation; 0 elsewhere.
 
-    Fewer than two tokens, or equal values, are left as they are.
+    Fewer than two tokens, or values that deviate by at most 1e-6, are left as they are.
     """
     trained = np.concatenate([np.zeros(0), *(value[mask] for value, mask in zip(values, masks, strict=True))])
-    if len(trained) < 2 or np.ptp(trained) == 0:
+    deviation = trained.std(ddof=1) if len(trained) > 1 else 0.0
+    if deviation <= EPSILON:
         return list(values)
-    mean, deviation = trained.mean(), trained.std(ddof=1) + EPSILON
-    return [np.where(mask, (value - mean) / deviation, 0.0) for value, mask in zip(values, masks, strict=True)]
+    mean = trained.mean()
+    scaled = [(value - mean) / (deviation + EPSILON) for value in values]
+    return [np.where(mask, value, 0.0) for value, mask in zip(scaled, masks, strict=True)]
 
 
 def _levels(

@@ -24,7 +24,7 @@ class OptimizerConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class CriticConfig:
-    """The critic of ``adv_estimator=gae``: a transformer like the policy's, from the same weights, with a value head."""
+    """The critic of ``adv_estimator=gae``: a transformer that begins with the policy's weights and has a value head."""
 
     optimizer: OptimizerConfig = field(default_factory=lambda: OptimizerConfig(learning_rate=1e-5))
     warmup_steps: int = key(0, "steps at the start that train the critic alone", low=0)
@@ -105,9 +105,52 @@ class AlgorithmConfig:
         "what episode scores (gigpo) and returns of turns (step_reinforce) are compared within",
         choices=("group", "tag", "batch"),
     )
+    overlong: str = key(
+        "keep",
+        "a response cut off by its limit: keep; mask: not trained; penalty: loses up to overlong_penalty of its reward",
+        choices=("keep", "mask", "penalty"),
+    )
+    overlong_buffer: int | None = key(
+        None, "penalty: tokens before model.max_response_tokens in which it grows from 0 to all of it", low=1
+    )
+    overlong_penalty: float = key(1.0, "penalty: what a response of model.max_response_tokens loses", low=0)
+    drop_staler_than: int | None = key(
+        None, "tokens that are staler than this many steps when they are trained are masked; None: off", low=0
+    )
+    norm_mean: str | None = key(
+        None,
+        "mean that is taken off rewards: of the group, its taskset, the batch, or all so far; None: none",
+        choices=(None, "group", "tag", "batch", "running"),
+    )
+    norm_std: str | None = key(
+        None,
+        "deviation that rewards are divided by: of the group, its taskset, the batch, or all so far; None: none",
+        choices=(None, "group", "tag", "batch", "running"),
+    )
+    reward_clip: float | None = key(
+        None, "normalised rewards are clipped to at most this, either way", low=0, low_open=True
+    )
+    whiten_rewards: bool = key(
+        False, "reinforce, reinforce++, gae: token rewards are divided by their deviation over the batch's tokens"
+    )
+    difficulty_loss_weight: bool = key(
+        False, "losses of a group count 0.5 + 1.5·(1 − its mean reward), made 1 on average"
+    )
+    length_loss_weight: bool = key(
+        False, "losses of a trajectory count 1.5 (the shortest) to 0.5 (the longest), made 1 on average"
+    )
+    filter_mean_low: float | None = key(None, "mean_band: drops groups whose mean reward is below; None: no bound")
+    filter_mean_high: float | None = key(None, "mean_band: drops groups whose mean reward is above; None: no bound")
+    filter_min_std: float = key(0.0, "min_std: drops groups whose rewards deviate by no more than this", low=0)
     whiten_advantages: bool = key(False, "advantages get mean 0 and deviation 1 over the trained tokens of the batch")
     advantage_clip: float | None = key(None, "advantages are clipped to at most this, either way", low=0, low_open=True)
-    gamma: float = key(1.0, "agentic_reinforce: discount from turn to turn", low=0, high=1)
+    gamma: float = key(
+        1.0,
+        "discount: agentic_reinforce: from turn to turn; reinforce, reinforce++, gae: from token to token",
+        low=0,
+        high=1,
+    )
+    lambd: float = key(0.95, "gae: λ, from one step of the critic (0) to the whole return (1)", low=0, high=1)
     step_reward_gamma: float = key(0.95, "step_reinforce, gigpo: discount from turn to turn", low=0, high=1)
     episode_reward_weight: float = key(1.0, "gigpo: weight of the episode's advantage", low=0)
     step_reward_weight: float = key(1.0, "gigpo: weight of the turn's advantage", low=0)
@@ -119,7 +162,7 @@ class AlgorithmConfig:
     topr_positive_weight: float = key(1.0, "topr: weight where the reward is above 0", low=0)
     topr_negative_weight: float = key(1.0, "topr: weight where it is not", low=0)
     kimi15_tau: float = key(0.1, "kimi15: weight of the squared log-ratio", low=0, low_open=True)
-    opmd_tau: float = key(1.0, "opmd: temperature τ of the reward", low=0, low_open=True)
+    opmd_tau: float = key(1.0, "opmd, opmd_logavgexp: temperature τ of the reward", low=0, low_open=True)
     asymre_shift: float = key(-0.1, "asymre: what the baseline is above the mean reward; below 0: beneath it")
     sapo_tau_positive: float = key(1.0, "sapo: steepness of the gate, advantage above 0", low=0, low_open=True)
     sapo_tau_negative: float = key(1.05, "sapo: steepness of the gate elsewhere", low=0, low_open=True)

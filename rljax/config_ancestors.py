@@ -114,6 +114,13 @@ ANCESTORS = {
     "entropy_loss_coef": _roll("algorithm.entropy_coef"),
     "loss_agg_mode": _roll("algorithm.aggregation"),
     "reward_normalization": _roll("algorithm.reward_grouping", remark="grpo compares within groups by itself"),
+    "norm_mean_type": _roll("algorithm.norm_mean"),
+    "norm_std_type": _roll("algorithm.norm_std"),
+    "max_len_mask": _roll("algorithm.overlong", remark="mask"),
+    "difficulty_mask": _roll("algorithm.filters", remark="mean_band; what it drops is replaced, not masked"),
+    "difficulty_low_threshold": _roll("algorithm.filter_mean_low"),
+    "difficulty_high_threshold": _roll("algorithm.filter_mean_high"),
+    "query_filter_config": _roll("algorithm.filters", remark="mean_band and min_std"),
     # ROLL: environments
     "env_type": _roll("custom_envs.NAME.id"),
     "env_config": _roll("custom_envs.NAME.kwargs"),

@@ -9,12 +9,13 @@ import json
 import math
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rljax.config import Config, TasksetConfig
+    from rljax.config_algorithm import AlgorithmConfig
     from rljax.config_environments import EnvironmentConfig
 
 _REGISTERED = re.compile(r"""\.register\(\s*["']([^"']+)["']""")
@@ -71,7 +72,7 @@ def check_config(config: Config) -> None:
 def _check_bounds(path: str, value: Any, metadata: Mapping[str, Any]) -> None:
     choices = metadata.get("choices")
     if choices and value not in choices:
-        raise ConfigError(f"{path}={value!r}: not one of {', '.join(choices)}")
+        raise ConfigError(f"{path}={value!r}: not one of {', '.join(map(str, choices))}")
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return
     if not math.isfinite(value):
@@ -286,9 +287,12 @@ def _check_taskset(path: str, name: str, taskset: TasksetConfig) -> None:
 
 def _check_algorithm(config: Config) -> None:
     """Names are read out of the files that register them: nothing heavy is imported. A program may have more."""
+    algorithm = config.algorithm
+    _check_shaping(algorithm, config.model.max_response_tokens)
+    _check_filters(algorithm)
     if "rljax.algorithms.registry" in sys.modules:
         return  # whoever looks a name up there is told
-    algorithm, root = config.algorithm, Path(__file__).parent / "algorithms"
+    check_estimator(algorithm, _registered("token_advantage"))
     named = [
         ("adv_estimator", "*advantage", (algorithm.adv_estimator,)),
         ("pg_variant", "policy_loss", (algorithm.pg_variant,)),
@@ -297,8 +301,7 @@ def _check_algorithm(config: Config) -> None:
         ("filters", "filter", algorithm.filters),
     ]
     for field, folder, names in named:
-        texts = [file.read_text() for file in root.glob(f"{folder}/*.py")]
-        there = {name for text in texts for name in _REGISTERED.findall(text)}
+        there = _registered(folder)
         for name in names:
             if ":" not in name and name not in there:
                 close = difflib.get_close_matches(name, there, n=3, cutoff=0.5) or sorted(there)
@@ -306,6 +309,65 @@ def _check_algorithm(config: Config) -> None:
                     f"algorithm.{field}={name!r}: there is no such one; closest: {', '.join(close)}; "
                     "or write module:function"
                 )
+
+
+def _registered(folder: str) -> set[str]:
+    files = (Path(__file__).parent / "algorithms").glob(f"{folder}/*.py")
+    return {name for file in files for name in _REGISTERED.findall(file.read_text())}
+
+
+def check_estimator(algorithm: AlgorithmConfig, of_tokens: Collection[str]) -> None:
+    """Refuses keys that the chosen estimator gives no meaning to.
+
+    Args:
+        algorithm: the keys.
+        of_tokens: names of all estimators of per-token advantages.
+
+    Raises:
+        ConfigError: one of them is set.
+    """
+    name = algorithm.adv_estimator
+    if algorithm.whiten_rewards and name not in of_tokens:
+        raise ConfigError(
+            f"algorithm.whiten_rewards=True: adv_estimator={name} sees no rewards of tokens; write norm_std=batch, or "
+            f"an adv_estimator of {', '.join(sorted(of_tokens))}"
+        )
+    if algorithm.reward_grouping != "group" and (name in of_tokens or name in _registered("advantage")):
+        raise ConfigError(
+            f"algorithm.reward_grouping={algorithm.reward_grouping!r}: adv_estimator={name} does not read it; write "
+            f"norm_mean={algorithm.reward_grouping} and norm_std={algorithm.reward_grouping}"
+        )
+    if name == "remax" and any((algorithm.norm_mean, algorithm.norm_std, algorithm.reward_clip)):
+        raise ConfigError(
+            "algorithm.adv_estimator='remax': norm_mean, norm_std and reward_clip change the rewards, but not the "
+            "greedy one that they are compared with; leave them None"
+        )
+
+
+def _check_shaping(algorithm: AlgorithmConfig, max_response_tokens: int) -> None:
+    buffer = algorithm.overlong_buffer
+    if algorithm.overlong == "penalty" and buffer is None:
+        raise ConfigError("algorithm.overlong='penalty': needs overlong_buffer, the tokens in which it grows")
+    if buffer is not None and buffer > max_response_tokens:
+        raise ConfigError(
+            f"algorithm.overlong_buffer={buffer}: above model.max_response_tokens={max_response_tokens}, and even an "
+            "empty response would lose something"
+        )
+
+
+def _check_filters(algorithm: AlgorithmConfig) -> None:
+    low, high = algorithm.filter_mean_low, algorithm.filter_mean_high
+    if low is not None and high is not None and low > high:
+        raise ConfigError(
+            f"algorithm.filter_mean_low={low}: above filter_mean_high={high}; every group would be dropped"
+        )
+    bounds = {"filter_mean_low": low, "filter_mean_high": high, "filter_min_std": algorithm.filter_min_std or None}
+    for name, value in bounds.items():
+        reader = "min_std" if name == "filter_min_std" else "mean_band"
+        if value is not None and reader not in algorithm.filters:
+            raise ConfigError(f"algorithm.{name}={value}: nothing reads it; add {reader} to algorithm.filters")
+    if "mean_band" in algorithm.filters and low is None and high is None:
+        raise ConfigError("algorithm.filters: mean_band drops nothing without filter_mean_low or filter_mean_high")
 
 
 def _check_context(config: Config) -> None:

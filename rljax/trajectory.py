@@ -19,6 +19,8 @@ _READABLE = (1, 2)  # 1 has single-turn trajectories only; its fields are read a
 NOT_SAMPLED = -1
 """Entry of `Trajectory.versions` for a token that no engine sampled (prompt, environment text)."""
 
+_CUT_OFF = ("length", "sequence_length")
+
 _ARRAYS = {"token_ids": np.int32, "loss_mask": np.bool_, "logprobs": np.float32, "versions": np.int32}
 
 
@@ -109,6 +111,11 @@ class Trajectory:
     def prompt_length(self) -> int:
         """Tokens before the first sampled one."""
         return int(self.turns[0, 0]) if len(self.turns) else len(self.token_ids)
+
+    @property
+    def cut_off(self) -> bool:
+        """Whether a budget of tokens ended it."""
+        return self.finish_reason in _CUT_OFF
 
     @property
     def min_version(self) -> int | None:

@@ -88,6 +88,25 @@ COMBINATIONS: list[tuple[Mapping[str, Any], str]] = [
     ({"algorithm": AlgorithmConfig(mix_variant="mix")}, "algorithm.mix_variant='mix': mixes with itself"),
     ({"algorithm": AlgorithmConfig(tis_low=2.0)}, "algorithm.tis_low=2.0: above tis_high=1.0"),
     (
+        {"algorithm": AlgorithmConfig(overlong="penalty")},
+        "algorithm.overlong='penalty': needs overlong_buffer, the tokens in which it grows",
+    ),
+    (
+        {"algorithm": AlgorithmConfig(overlong_buffer=65), "model": ModelConfig(max_response_tokens=64)},
+        "algorithm.overlong_buffer=65: above model.max_response_tokens=64",
+    ),
+    (
+        {"algorithm": AlgorithmConfig(filters=("mean_band",), filter_mean_low=0.9, filter_mean_high=0.1)},
+        "algorithm.filter_mean_low=0.9: above filter_mean_high=0.1",
+    ),
+    ({"algorithm": AlgorithmConfig(filters=("mean_band",))}, "algorithm.filters: mean_band drops nothing without"),
+    (
+        {"algorithm": AlgorithmConfig(filter_mean_high=0.9)},
+        "algorithm.filter_mean_high=0.9: nothing reads it; add mean_",
+    ),
+    ({"algorithm": AlgorithmConfig(filter_min_std=0.1)}, "algorithm.filter_min_std=0.1: nothing reads it; add min_std"),
+    ({"algorithm": AlgorithmConfig(norm_std="groups")}, "algorithm.norm_std='groups': not one of None, group, tag,"),
+    (
         {"learner": LearnerConfig(max_tokens_per_row=127)},
         "learner.max_tokens_per_row=127: a trajectory may be 128 tokens long",
     ),
@@ -275,6 +294,17 @@ ALGORITHMS = [
     (AlgorithmConfig(adv_estimator="gprpo"), "algorithm.adv_estimator='gprpo': there is no such one; closest: grpo"),
     (AlgorithmConfig(aggregation="mean"), "algorithm.aggregation='mean': there is no such one; closest: "),
     (AlgorithmConfig(filters=("variance",)), "algorithm.filters='variance': there is no such one; closest: group_var"),
+    (
+        AlgorithmConfig(whiten_rewards=True),
+        "algorithm.whiten_rewards=True: adv_estimator=grpo sees no rewards of tokens; write norm_std=batch, or an "
+        "adv_estimator of gae, reinforce, reinforce++",
+    ),
+    (
+        AlgorithmConfig(adv_estimator="gae", reward_grouping="batch"),
+        "algorithm.reward_grouping='batch': adv_estimator=gae does not read it; write norm_mean=batch and norm_std=bat",
+    ),
+    (AlgorithmConfig(reward_grouping="tag"), "algorithm.reward_grouping='tag': adv_estimator=grpo does not read it"),
+    (AlgorithmConfig(adv_estimator="remax", norm_std="group"), "algorithm.adv_estimator='remax': norm_mean, norm_std"),
 ]
 
 
@@ -288,20 +318,24 @@ def test_an_algorithm_that_is_not_there_is_refused_before_jax_is_imported(
 
 
 def test_every_built_in_algorithm_is_found_in_its_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    from rljax.algorithms.registry import advantages, aggregations, filters, policy_losses
+    from rljax.algorithms import registry
 
-    built_in = {
-        registry.key.removeprefix("algorithm."): [
-            name for name in registry.names() if registry.get(name).__module__.startswith("rljax.")
-        ]
-        for registry in (advantages, aggregations, filters, policy_losses)
-    }
-    assert all(built_in.values())
+    slots = [slot for slot in vars(registry).values() if isinstance(slot, registry.Registry)]
+    built_in = [
+        (
+            slot.key.removeprefix("algorithm."),
+            [name for name in slot.names() if slot.get(name).__module__.startswith("rljax.")],
+        )
+        for slot in slots
+    ]
+    assert len(built_in) >= 6
+    assert all(names for _, names in built_in)
     monkeypatch.delitem(sys.modules, "rljax.algorithms.registry")
-    for field, names in built_in.items():
+    for field, names in built_in:
         for name in names:
-            choice = {field: (name,) if field == "filters" else name}
-            make(algorithm=AlgorithmConfig(**choice, allow_uncorrected=True))
+            choice: dict[str, Any] = {field: (name,) if field == "filters" else name}
+            more: dict[str, Any] = {"filter_mean_low": 0.1} if name == "mean_band" else {}
+            make(algorithm=AlgorithmConfig(**choice, **more, allow_uncorrected=True))
     make(algorithm=AlgorithmConfig(pg_variant="my.module:loss", allow_uncorrected=True))
 
 

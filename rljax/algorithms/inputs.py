@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from rljax.algorithms.ratios import bounded_exp, floored, log_difference
-from rljax.trajectory import Group
+from rljax.trajectory import Group, Trajectory
 
 TokenLoss = tuple[Float[Array, "batch time"], dict[str, Float[Array, "batch time"]]]
 """Loss of each token, and per-token values by the name of their metric; neither means anything where not trained."""
@@ -118,3 +118,66 @@ class TurnRewards:
             tuple(tuple(t.turn_states for t in trajectories) for trajectories in members),
             tuple(group.task.taskset for group in groups),
         )
+
+
+@dataclass(frozen=True)
+class TokenRewards:
+    """The sampled tokens of a batch's trajectories, as an estimator of per-token advantages sees them.
+
+    Prompts and the text of environments are left out: a trajectory's sampled tokens lie side by side from the left, in
+    order, and are filled up with 0 on the right.
+
+    Attributes:
+        rewards: float64, what each token earned. The reward of a turn is its last token's; that of a turn without
+            tokens goes to the token before, or the first after, where there is one.
+        mask: true where there is a token.
+        values: float64, the critic's value of everything before the token. None where there is no critic.
+    """
+
+    rewards: Float[np.ndarray, "trajectory token"]
+    mask: Bool[np.ndarray, "trajectory token"]
+    values: Float[np.ndarray, "trajectory token"] | None = None
+
+    @classmethod
+    def of(
+        cls,
+        trajectories: Sequence[Trajectory],
+        charges: Sequence[Float[np.ndarray, " time"]] | None = None,
+        values: Sequence[Float[np.ndarray, " time"]] | None = None,
+    ) -> TokenRewards:
+        """Lays out trajectories.
+
+        Args:
+            trajectories: of the batch.
+            charges: what is taken off the reward of each token of each trajectory; read where a token was sampled.
+            values: of each token of each trajectory; read where a token was sampled.
+        """
+        counts = [int(t.loss_mask.sum()) for t in trajectories]
+        mask = np.arange(max(counts, default=0)) < np.array(counts, np.int64)[:, None]
+
+        def laid(by_place: Sequence[Float[np.ndarray, " time"]]) -> Float[np.ndarray, "trajectory token"]:
+            side_by_side = np.zeros(mask.shape)
+            sampled = [one[t.loss_mask] for one, t in zip(by_place, trajectories, strict=True)]
+            side_by_side[mask] = np.concatenate([np.zeros(0), *sampled])
+            return side_by_side
+
+        rewards = np.zeros(mask.shape)
+        for row, trajectory in enumerate(trajectories):
+            sampled = np.append(0, np.cumsum(trajectory.loss_mask))
+            last = np.maximum(sampled[trajectory.turns[:, 1]] - 1, 0)
+            if counts[row]:
+                np.add.at(rewards[row], last, trajectory.rewards_by_turn)
+        if charges is not None:
+            rewards -= laid(charges)
+        return cls(rewards, mask, None if values is None else laid(values))
+
+    def by_place(
+        self, trajectories: Sequence[Trajectory], found: Float[np.ndarray, "trajectory token"]
+    ) -> list[Float[np.ndarray, " time"]]:
+        """What was found for each sampled token, at its place in its trajectory; 0 where nothing was sampled."""
+        result = []
+        for trajectory, row, mask in zip(trajectories, found, self.mask, strict=True):
+            placed = np.zeros(len(trajectory.loss_mask))
+            placed[trajectory.loss_mask] = row[mask]
+            result.append(placed)
+        return result

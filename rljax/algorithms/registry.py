@@ -1,15 +1,16 @@
 """Finds the parts of the objective by the names that a config gives them.
 
-One registry for each slot: `advantages` (and `turn_advantages`, found by the same key), `policy_losses`,
-`aggregations`, `filters`. An entry is a pure function in a file of its own inside the slot's package; a new file there
-is found without being listed anywhere. A notebook adds its own with ``@advantages.register("mine")``, a config names
-one of another package with ``module:function``.
+One registry for each slot: `advantages` (and `turn_advantages` and `token_advantages`, found by the same key),
+`policy_losses`, `aggregations`, `filters`. An entry is a pure function in a file of its own inside the slot's package;
+a new file there is found without being listed anywhere. A notebook adds its own with ``@advantages.register("mine")``,
+a config names one of another package with ``module:function``.
 """
 
 from __future__ import annotations
 
 import difflib
 import importlib
+import inspect
 import pkgutil
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
@@ -17,11 +18,11 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 import numpy as np
 from jaxtyping import Float, Int
 
-from rljax.config_checks import ConfigError
+from rljax.config_checks import ConfigError, check_estimator
 from rljax.trajectory import Group
 
 if TYPE_CHECKING:
-    from rljax.algorithms.inputs import LossInputs, TokenLoss, TurnRewards
+    from rljax.algorithms.inputs import LossInputs, TokenLoss, TokenRewards, TurnRewards
     from rljax.config import AlgorithmConfig
 
 Function = TypeVar("Function", bound=Callable[..., object])
@@ -29,7 +30,11 @@ Needs = Iterable[str] | Callable[["AlgorithmConfig"], Iterable[str]]
 
 
 class Advantage(Protocol):
-    """Advantages of groups of equal size, from the rewards of their members (float64)."""
+    """Advantages of groups of equal size, from the rewards of their members (float64).
+
+    One that is registered with ``needs=("greedy",)`` is also handed, by that name, the reward of each group's greedy
+    answer, float64 ``[groups]``.
+    """
 
     def __call__(  # noqa: D102
         self, rewards: Float[np.ndarray, "groups member"], config: AlgorithmConfig, /
@@ -42,6 +47,17 @@ class TurnAdvantage(Protocol):
     def __call__(  # noqa: D102
         self, scored: TurnRewards, config: AlgorithmConfig, /
     ) -> Float[np.ndarray, "groups member turn"]: ...
+
+
+class TokenAdvantage(Protocol):
+    """Advantages and returns of every sampled token of a batch; what is beyond a trajectory's last is not used.
+
+    One that is registered with ``needs=("values",)`` cannot do without a critic.
+    """
+
+    def __call__(  # noqa: D102
+        self, scored: TokenRewards, config: AlgorithmConfig, /
+    ) -> tuple[Float[np.ndarray, "trajectory token"], Float[np.ndarray, "trajectory token"]]: ...
 
 
 class PolicyLoss(Protocol):
@@ -65,9 +81,9 @@ class Aggregation(Protocol):
 
 
 class Filter(Protocol):
-    """Reason for which a scored group is not trained, or None where it is kept."""
+    """Reason for which a scored group is not trained, or None where it is kept. The ledger counts by reason."""
 
-    def __call__(self, group: Group, /) -> str | None: ...  # noqa: D102
+    def __call__(self, group: Group, config: AlgorithmConfig, /) -> str | None: ...  # noqa: D102
 
 
 class Registry(Generic[Function]):
@@ -124,18 +140,11 @@ class Registry(Generic[Function]):
         hint = f"closest: {', '.join(close)}" if close else f"there are: {', '.join(self.names())}"
         raise ConfigError(f"{self.key}={name!r}: no such {self.slot}; {hint}")
 
-<<<<<<< HEAD
-    def needs(self, name: str) -> frozenset[str]:
-        """What the function of that name asked for; nothing for one that is found by ``module:function``, or nowhere."""
-        self._discover()
-        return self._needs.get(name, frozenset())
-=======
     def needs(self, name: str, config: AlgorithmConfig) -> frozenset[str]:
-        """What the function of that name asks for; nothing for one that is found by ``module:function``."""
-        self.get(name)
+        """What the function of that name asks for; nothing for ``module:function`` and what is not in this slot."""
+        self._discover()
         needs = self._needs.get(name, ())
         return frozenset(needs(config) if callable(needs) else needs)
->>>>>>> losses
 
     def _discover(self) -> None:
         # A user's entry must not be overwritten by the built-in of the same name, so built-ins are imported first;
@@ -162,6 +171,9 @@ advantages: Registry[Advantage] = Registry("advantage", "algorithm.adv_estimator
 turn_advantages: Registry[TurnAdvantage] = Registry(
     "advantage", "algorithm.adv_estimator", "rljax.algorithms.turn_advantage"
 )
+token_advantages: Registry[TokenAdvantage] = Registry(
+    "advantage", "algorithm.adv_estimator", "rljax.algorithms.token_advantage"
+)
 policy_losses: Registry[PolicyLoss] = Registry("policy loss", "algorithm.pg_variant", "rljax.algorithms.policy_loss")
 aggregations: Registry[Aggregation] = Registry("aggregation", "algorithm.aggregation", "rljax.algorithms.aggregation")
 filters: Registry[Filter] = Registry("filter", "algorithm.filters", "rljax.algorithms.filter")
@@ -171,12 +183,32 @@ def check_names(config: AlgorithmConfig) -> None:
     """Looks every name of the config up.
 
     Raises:
-        ConfigError: one of them leads nowhere.
+        ConfigError: one of them leads nowhere, or another key has no meaning with it.
     """
-    if config.adv_estimator not in turn_advantages.names():
-        advantages.get(config.adv_estimator)
+    name, of_tokens = config.adv_estimator, token_advantages.names()
+    if name not in turn_advantages.names() + of_tokens:
+        advantages.get(name)
+    check_estimator(config, of_tokens)
     aggregations.get(config.aggregation)
     for name in config.filters:
         filters.get(name)
     policy_losses.get(config.pg_variant)
     policy_losses.get(config.mix_variant)
+
+
+def chosen_filters(config: AlgorithmConfig) -> list[tuple[str, Callable[[Group], str | None]]]:
+    """The filters that a config names, in its order, each a function of the group alone.
+
+    Raises:
+        ConfigError: one leads nowhere, or does not take a group and a config.
+    """
+    return [(name, _bound(name, config)) for name in config.filters]
+
+
+def _bound(name: str, config: AlgorithmConfig) -> Callable[[Group], str | None]:
+    reason = filters.get(name)
+    try:
+        inspect.signature(reason).bind(None, config)
+    except TypeError:
+        raise ConfigError(f"algorithm.filters={name!r}: must take a group and the algorithm's config") from None
+    return lambda group: reason(group, config)

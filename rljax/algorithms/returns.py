@@ -1,4 +1,4 @@
-"""Returns of turns, and what they are compared with."""
+"""Returns of turns and tokens, and what rewards and returns are compared with."""
 
 from __future__ import annotations
 
@@ -7,21 +7,46 @@ from collections.abc import Hashable, Sequence
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from rljax.algorithms.inputs import TurnRewards
-
 EPSILON = 1e-6
 
 
-def discounted(turn_rewards: Float[np.ndarray, "*batch turn"], gamma: float) -> Float[np.ndarray, "*batch turn"]:
-    """Return of each turn: R_k = r_k + γ·R_{k+1}.
+def discounted(rewards: Float[np.ndarray, "*batch place"], gamma: float) -> Float[np.ndarray, "*batch place"]:
+    """Return of each turn or token: R_k = r_k + γ·R_{k+1}; beyond the last there is nothing.
 
     >>> discounted(np.array([0.0, 0.0, 1.0]), 0.5)
     array([0.25, 0.5 , 1.  ])
     """
-    returns = np.array(turn_rewards, np.float64)
-    for turn in range(returns.shape[-1] - 2, -1, -1):
-        returns[..., turn] += gamma * returns[..., turn + 1]
+    returns = np.array(rewards, np.float64)
+    for place in range(returns.shape[-1] - 2, -1, -1):
+        returns[..., place] += gamma * returns[..., place + 1]
     return returns
+
+
+def centred(rewards: Float[np.ndarray, "groups member"]) -> Float[np.ndarray, "groups member"]:
+    """R − mean of the group; exactly 0 in a group of one or of equal rewards, whatever rounding makes of the mean.
+
+    >>> centred(np.array([[0.0, 3.0], [0.1, 0.1]]))
+    array([[-1.5,  1.5],
+           [ 0. ,  0. ]])
+    """
+    return np.where(np.ptp(rewards, axis=1, keepdims=True) > 0, rewards - rewards.mean(axis=1, keepdims=True), 0.0)
+
+
+def mean_and_deviation(
+    values: Float[np.ndarray, " values"], among: Int[np.ndarray, " values"]
+) -> tuple[Float[np.ndarray, " values"], Float[np.ndarray, " values"]]:
+    """For each value, the mean and the unbiased standard deviation of the values with the same number in ``among``.
+
+    Of a value that is alone, or among equals, they are exactly that value and 0.
+    """
+    means, deviations = np.zeros(len(values)), np.zeros(len(values))
+    for number in np.unique(among):
+        chosen = among == number
+        few = values[chosen]
+        equal = np.ptp(few) == 0
+        means[chosen] = few[0] if equal else few.mean()
+        deviations[chosen] = 0.0 if equal else few.std(ddof=1)
+    return means, deviations
 
 
 def normalised(
@@ -32,24 +57,21 @@ def normalised(
     A value that is alone, or among equals, gives exactly 0; so does what ``mask`` leaves out.
     """
     result = np.zeros(values.shape)
-    for number in np.unique(among[mask]):
-        chosen = mask & (among == number)
-        few = values[chosen]
-        if len(few) > 1 and np.ptp(few) > 0:
-            result[chosen] = (few - few.mean()) / (few.std(ddof=1) + EPSILON)
+    means, deviations = mean_and_deviation(values[mask], among[mask])
+    result[mask] = (values[mask] - means) / (deviations + EPSILON)
     return result
 
 
-def peers(scored: TurnRewards, grouping: str) -> Int[np.ndarray, " groups"]:
+def peers(tags: Sequence[str], grouping: str) -> Int[np.ndarray, " groups"]:
     """Number of what each group is compared within.
 
     Args:
-        scored: the groups.
+        tags: taskset of each group.
         grouping: ``group``: each by itself; ``tag``: those of its taskset; ``batch``: all.
     """
     if grouping == "group":
-        return np.arange(len(scored.tags))
-    return numbered([0] * len(scored.tags) if grouping == "batch" else scored.tags)
+        return np.arange(len(tags))
+    return numbered([0] * len(tags) if grouping == "batch" else tags)
 
 
 def numbered(names: Sequence[Hashable]) -> Int[np.ndarray, " names"]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +16,7 @@ from jaxtyping import Array, Float, Int
 
 from rljax.algorithms.credit import Credit
 from rljax.algorithms.kl import adapted
-from rljax.algorithms.registry import check_names, policy_losses
+from rljax.algorithms.registry import check_names, policy_losses, token_advantages
 from rljax.algorithms.shaping import RunningMoments
 from rljax.config import Config
 from rljax.learner.checkpoints import Checkpoints
@@ -79,7 +80,9 @@ class Learner:
         self.mesh = make_mesh(mesh_config, devices or select_devices(config.learner.devices, mesh_config.size))
         run = (config, architecture, constrain_activations(self.mesh))
         self.objective = PolicyObjective(*run)
-        critic = ValueObjective(*run) if config.algorithm.adv_estimator == "gae" else None
+        estimator = config.algorithm.adv_estimator
+        criticised = "values" in token_advantages.needs(estimator, config.algorithm)
+        critic = ValueObjective(*run) if criticised else None
         self._preparation = Preparation(config, self.objective, critic, self.mesh)
         updates = config.max_steps * updates_per_step(config)
         self._policy = Trained(self.objective, config.learner.optimizer, updates, params, self.mesh)
@@ -94,12 +97,12 @@ class Learner:
     def _companions(self, params: Params) -> dict[str, Any]:
         algorithm = self.config.algorithm
         found: dict[str, Any] = {}
-        if algorithm.kl.where != "none" or "reference" in policy_losses.needs(algorithm.pg_variant):
+        if algorithm.kl.where != "none" or "reference" in policy_losses.needs(algorithm.pg_variant, algorithm):
             found["reference"] = self._as_reference(self._policy.place(params))
         if algorithm.kl.where != "none":
             found["kl_coef"] = np.asarray(algorithm.kl.coef, np.float64)
         if "running" in (algorithm.norm_mean, algorithm.norm_std):
-            found["moments"] = RunningMoments().as_array()
+            found["moments"] = _array(RunningMoments())
         if self._critic is not None:
             found["critic"], found["critic_opt_state"] = self._critic.begin(critic_params(params))
         return found
@@ -172,7 +175,7 @@ class Learner:
         # Later passes see data that the policy has been fitted to: there the mean is no longer 1.
         first_pass = summarise(fetched[: len(minibatches)])
         metrics["policy/ratio_doubtful"] = float(self._doubt(first_pass, held["batch/trained_tokens"]))
-        return {**metrics, **held, **given.metrics}
+        return {**metrics, **held}
 
     def _doubt(self, metrics: Mapping[str, float], tokens: float) -> bool:
         sampling = self.config.sidecar.generating_args
@@ -211,7 +214,7 @@ class Learner:
         kl, own = self.config.algorithm.kl, dict(self.state.companions)
         step = self.state.step + 1
         if "moments" in own:
-            own["moments"] = given.moments.as_array()
+            own["moments"] = _array(given.moments)
         if "kl_coef" in own:
             metrics["policy/kl_coef"] = float(own["kl_coef"])
             measured = metrics.get("policy/kl_reference")
@@ -277,3 +280,7 @@ class Learner:
                     f"{self.steps} (loss {metrics['loss']}, gradient norm {metrics['grad_norm']}); they were skipped. "
                     "Lower learner.optimizer.learning_rate, or look at the rewards of that batch"
                 )
+
+
+def _array(moments: RunningMoments) -> np.ndarray:
+    return np.array(dataclasses.astuple(moments), np.float64)

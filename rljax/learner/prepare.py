@@ -7,15 +7,16 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Float, Int
 
 from rljax.algorithms.credit import Credit, credit
 from rljax.algorithms.kl import kl_penalty
-from rljax.algorithms.masks import masked, sample_weights
 from rljax.algorithms.registry import aggregations, policy_losses
-from rljax.algorithms.shaping import RunningMoments
+from rljax.algorithms.sample_weights import sample_weights
+from rljax.algorithms.shaping import RunningMoments, kept_tokens
 from rljax.config import Config
 from rljax.learner.critic import ValueObjective
 from rljax.learner.objective import PolicyObjective
@@ -74,7 +75,7 @@ class Preparation:
     def __init__(self, config: Config, policy: PolicyObjective, critic: ValueObjective | None, mesh: Mesh) -> None:
         self._config = config
         self._mesh = mesh
-        self._needs = policy_losses.needs(config.algorithm.pg_variant)
+        self._needs = policy_losses.needs(config.algorithm.pg_variant, config.algorithm)
         self._aggregate = aggregations.get(config.algorithm.aggregation)
         self._size = config.algorithm.minibatch_size or config.rollout_batch_size
         learner = config.learner
@@ -98,7 +99,7 @@ class Preparation:
             params: of the policy before its first update.
             companions: see `TrainState`.
         """
-        groups = masked(groups, self._config, step)
+        groups = [self._masked(group, step) for group in groups]
         cut = [self._scored(minibatch, params, companions) for minibatch in self._cut(groups)]
         given = credit(
             groups,
@@ -106,7 +107,9 @@ class Preparation:
             kl=self._divergences(cut),
             kl_coef=float(companions.get("kl_coef", 0.0)),
             values=[v for m in cut for v in m.by_token(m.scores.values)] if self._values else None,
-            moments=RunningMoments.of(companions.get("moments")),
+            moments=RunningMoments(*companions.get("moments", ())),
+            step=step,
+            max_response_tokens=self._config.model.max_response_tokens,
         )
         done, at = [], 0
         for minibatch in cut:
@@ -123,10 +126,14 @@ class Preparation:
             scores = replace(scores, sequence_gap=of_sequence, group_gap=of_group)
         return replace(batch, scores=scores)
 
+    def _masked(self, group: Group, step: int) -> Group:
+        members = [(t, kept_tokens(t, self._config.algorithm, step)) for t in group.trajectories]
+        return replace(group, trajectories=tuple(replace(t, loss_mask=keep) for t, keep in members))
+
     def _cut(self, groups: Sequence[Group]) -> list[Minibatch]:
         trajectories = [trajectory for group in groups for trajectory in group.trajectories]
         numbers = np.repeat(np.arange(len(groups), dtype=np.int32), [len(group.trajectories) for group in groups])
-        importance = sample_weights(groups, self._config.algorithm)
+        importance = sample_weights(groups, [t.loss_mask for t in trajectories], self._config.algorithm)
         made = []
         for start in range(0, len(trajectories), self._size):
             chosen = slice(start, start + self._size)
@@ -159,7 +166,7 @@ class Preparation:
         if kl.where != "reward":
             return None
         return [
-            np.where(t.loss_mask, np.asarray(kl_penalty(t.logprobs, reference, kl.estimator)), 0.0)
+            np.where(t.loss_mask, kl_penalty(jnp.asarray(t.logprobs), jnp.asarray(reference), kl.estimator), 0.0)
             for m in minibatches
             for t, reference in zip(m.trajectories, m.by_token(m.scores.reference_logprobs), strict=True)
         ]

@@ -7,9 +7,6 @@ import numpy as np
 from rljax.ledger.leases import Leased
 from rljax.rollout.episodes import episode_sums
 
-CUT_OFF = ("length", "sequence_length")
-"""Reasons that say that a budget of tokens ended it."""
-
 
 def batch_metrics(batch: Leased) -> dict[str, float]:
     """Rewards, lengths and staleness of a batch; staleness in steps, over trained tokens. ``train/<taskset>/…`` names
@@ -29,7 +26,7 @@ def batch_metrics(batch: Leased) -> dict[str, float]:
         "staleness/max": float(staleness.max()) if len(staleness) else 0.0,
         "response/mean_tokens": float(lengths.mean()),
         "response/max_tokens": float(lengths.max()),
-        "response/cut_off": float(np.mean([m.finish_reason in CUT_OFF for m in members])),
+        "response/cut_off": float(np.mean([m.cut_off for m in members])),
         "response/mixed_versions": float(np.mean([len(np.unique(m.versions[m.loss_mask])) > 1 for m in members])),
         "tokens/trained": float(lengths.sum()),
         "tokens/all": float(sum(len(m.token_ids) for m in members)),

@@ -7,7 +7,7 @@ import logging
 import math
 from collections.abc import Callable
 
-from rljax.algorithms.registry import filters
+from rljax.algorithms.registry import chosen_filters
 from rljax.config import Config, GeneratingConfig
 from rljax.ledger import processes
 from rljax.ledger.database import Database
@@ -59,7 +59,7 @@ def make_explorer(
         capacity=capacity(config),
         max_retries=config.rollout.max_retries,
         trajectory_timeout=config.rollout.trajectory_timeout,
-        filters=[(f, filters.get(f)) for f in config.algorithm.filters],
+        filters=chosen_filters(config.algorithm),
         fail_on_bad_row=config.tasks.on_bad_row == "fail",
         trace=trace,
         baseline=workflows.greedy,

@@ -8,12 +8,11 @@ group may begin with more members than it needs: the last ones to end are cancel
 from __future__ import annotations
 
 import logging
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from typing import Any
 
 from rljax.algorithms.credit import GREEDY_REWARD
-from rljax.algorithms.registry import Filter
 from rljax.ledger import claims, processes
 from rljax.ledger.claims import Claim
 from rljax.ledger.database import Database, RunFailedError, StaleWriterError
@@ -50,14 +49,15 @@ class GroupRunner:
         capacity: int,
         max_retries: int,
         trajectory_timeout: float,
-        filters: Sequence[tuple[str, Filter]],
+        filters: Sequence[tuple[str, Callable[[Group], str | None]]],
         fail_on_bad_row: bool,
         trace: Trace | NullTrace,
         baseline: Workflow | None = None,
     ) -> None:
         """``name`` is the explorer's, ``redundancy`` the members of a group beyond ``group_size``, ``capacity`` the
-        most members to have under way, ``trajectory_timeout`` in seconds. ``baseline`` attempts each task once more,
-        for the `GREEDY_REWARD` of its group; what it samples is not trained.
+        most members to have under way, ``trajectory_timeout`` in seconds, ``filters`` by name: each gives the reason
+        not to train a group, or None. ``baseline`` attempts each task once more, for the `GREEDY_REWARD` of its group;
+        what it samples is not trained.
         """
         self._db = db
         self._name = name

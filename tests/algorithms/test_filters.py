@@ -1,12 +1,21 @@
-import numpy as np
+import math
+
 import pytest
 
 from rljax.algorithms import filters
-from rljax.trajectory import Group, TaskId, Trajectory
+from rljax.algorithms.registry import chosen_filters
+from rljax.config import AlgorithmConfig
+from rljax.config_checks import ConfigError
+from rljax.trajectory import Group
+from tests.algorithms.builders import answer, answers, group
+
+
+def reason(name: str, of: Group, **keys: object) -> str | None:
+    return filters.get(name)(of, AlgorithmConfig(**keys))
 
 
 @pytest.mark.parametrize(
-    ("rewards", "reason"),
+    ("rewards", "expected"),
     [
         ([0, 0], "equal rewards"),
         ([0.1] * 3, "equal rewards"),
@@ -15,10 +24,65 @@ from rljax.trajectory import Group, TaskId, Trajectory
         ([0, 1, 0], None),
     ],
 )
-def test_group_variance(rewards: list[float], reason: str | None) -> None:
-    one = np.zeros(1, np.int32)
-    members = tuple(
-        Trajectory(one, np.zeros(1, bool), np.zeros(1, np.float32), one - 1, np.zeros((0, 2), np.int32), float(r))
-        for r in rewards
-    )
-    assert filters.get("group_variance")(Group(TaskId("t", 0, 0), members)) == reason
+def test_group_variance(rewards: list[float], expected: str | None) -> None:
+    assert reason("group_variance", answers(*rewards)) == expected
+
+
+@pytest.mark.parametrize(
+    ("rewards", "low", "high", "expected"),
+    [
+        ([0, 0, 0, 1], 0.25, 0.75, None),  # a bound is inside
+        ([0, 1, 1, 1], 0.25, 0.75, None),
+        ([0, 0, 0, 0.9], 0.25, 0.75, "mean reward too low"),
+        ([1.1, 1, 1, 0], 0.25, 0.75, "mean reward too high"),
+        ([0, 0], None, 0.75, None),
+        ([1, 1], 0.25, None, None),
+        ([0, 0], 0.1, None, "mean reward too low"),
+        ([math.nan], 0.1, 0.9, None),
+    ],
+)
+def test_mean_band(rewards: list[float], low: float | None, high: float | None, expected: str | None) -> None:
+    assert reason("mean_band", answers(*rewards), filter_mean_low=low, filter_mean_high=high) == expected
+
+
+@pytest.mark.parametrize(
+    ("rewards", "least", "expected"),
+    [
+        ([1, 1], 0.0, "rewards too equal"),
+        ([0.1] * 3, 0.0, "rewards too equal"),
+        ([5], 0.0, "rewards too equal"),
+        ([0, 1e-3], 0.0, None),
+        ([0, 2], 2**0.5 + 1e-9, "rewards too equal"),
+        ([0, 2], 2**0.5 - 1e-9, None),  # the unbiased one; the biased one is 1
+        ([0, 2], 1.1, None),
+    ],
+)
+def test_min_std(rewards: list[float], least: float, expected: str | None) -> None:
+    assert reason("min_std", answers(*rewards), filter_min_std=least) == expected
+
+
+@pytest.mark.parametrize(
+    ("reasons", "expected"),
+    [
+        (["length", "sequence_length"], "all cut off"),
+        (["length", "stop"], None),
+        (["stop"], None),
+        (["truncated", "max_turns"], None),
+    ],
+)
+def test_overlong(reasons: list[str], expected: str | None) -> None:
+    assert reason("overlong", group(*(answer(1.0, finish_reason=r) for r in reasons))) == expected
+
+
+def test_the_chosen_ones_know_the_config() -> None:
+    config = AlgorithmConfig(filters=("overlong", "mean_band"), filter_mean_low=0.5)
+    (first, overlong), (second, mean_band) = chosen_filters(config)
+    assert (first, second) == ("overlong", "mean_band")
+    assert overlong(answers(0.0)) is None
+    assert mean_band(answers(0.0)) == "mean reward too low"
+
+
+def test_a_filter_that_does_not_take_a_config_is_refused() -> None:
+    filters.register("test-of-old")(lambda group: None)  # type: ignore[arg-type, misc]
+    with pytest.raises(ConfigError, match="filters='test-of-old': must take a group and the algorithm's config"):
+        chosen_filters(AlgorithmConfig(filters=("test-of-old",)))

@@ -37,6 +37,11 @@ def test_the_default_config_leads_somewhere() -> None:
     check_names(AlgorithmConfig(filters=("group_variance",)))
 
 
+@pytest.mark.parametrize("name", ["rloo", "gigpo", "reinforce++", "remax"])
+def test_an_estimator_of_any_kind_is_found(name: str) -> None:
+    check_names(AlgorithmConfig(adv_estimator=name))
+
+
 @pytest.mark.parametrize(
     ("config", "words"),
     [
@@ -44,6 +49,8 @@ def test_the_default_config_leads_somewhere() -> None:
         (AlgorithmConfig(pg_variant="pppo"), ("algorithm.pg_variant='pppo'", "closest: ppo")),
         (AlgorithmConfig(aggregation="token_mean"), ("algorithm.aggregation='token_mean'", "token-mean")),
         (AlgorithmConfig(filters=("variance",)), ("algorithm.filters='variance'", "group_variance")),
+        (AlgorithmConfig(adv_estimator="reinforc"), ("algorithm.adv_estimator='reinforc'", "no such advantage")),
+        (AlgorithmConfig(whiten_rewards=True), ("algorithm.whiten_rewards=True", "norm_std=batch", "reinforce++")),
         (AlgorithmConfig(pg_variant="zzz"), ("there are: ", "ppo", "tis", "vanilla")),
         (AlgorithmConfig(pg_variant="no.such.module:f"), ("algorithm.pg_variant", "no.such.module", "module:function")),
         (AlgorithmConfig(pg_variant="math:no_such"), ("algorithm.pg_variant", "no_such")),

@@ -6,9 +6,8 @@ import numpy as np
 from jaxtyping import Float
 
 from rljax.algorithms.registry import advantages
+from rljax.algorithms.returns import EPSILON, centred
 from rljax.config import AlgorithmConfig
-
-EPSILON = 1e-6
 
 
 @advantages.register("grpo")
@@ -24,6 +23,4 @@ def grpo(rewards: Float[np.ndarray, "groups member"], config: AlgorithmConfig) -
     """
     if rewards.shape[1] < 2:
         return np.zeros_like(rewards)
-    centred = rewards - rewards.mean(axis=1, keepdims=True)
-    scaled = centred / (rewards.std(axis=1, ddof=1, keepdims=True) + EPSILON)
-    return np.where(np.ptp(rewards, axis=1, keepdims=True) > 0, scaled, 0.0)
+    return centred(rewards) / (rewards.std(axis=1, ddof=1, keepdims=True) + EPSILON)

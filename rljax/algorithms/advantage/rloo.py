@@ -6,6 +6,7 @@ import numpy as np
 from jaxtyping import Float
 
 from rljax.algorithms.registry import advantages
+from rljax.algorithms.returns import centred
 from rljax.config import AlgorithmConfig
 
 
@@ -23,5 +24,4 @@ def rloo(rewards: Float[np.ndarray, "groups member"], config: AlgorithmConfig) -
     members = rewards.shape[1]
     if members < 2:
         return np.zeros_like(rewards)
-    left_out = members / (members - 1) * (rewards - rewards.mean(axis=1, keepdims=True))
-    return np.where(np.ptp(rewards, axis=1, keepdims=True) > 0, left_out, 0.0)
+    return members / (members - 1) * centred(rewards)

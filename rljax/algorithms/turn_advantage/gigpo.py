@@ -24,7 +24,7 @@ def gigpo(scored: TurnRewards, config: AlgorithmConfig) -> Float[np.ndarray, "gr
     Raises:
         ValueError: the turns have no states: the environment does not say what state it is in.
     """
-    whole = np.broadcast_to(peers(scored, config.reward_grouping)[:, None], scored.rewards.shape)
+    whole = np.broadcast_to(peers(scored.tags, config.reward_grouping)[:, None], scored.rewards.shape)
     episodes = normalised(scored.rewards, whole, np.ones(scored.rewards.shape, np.bool_))
     states = np.full(scored.mask.shape, -1, np.int64)
     places = list(zip(*np.nonzero(scored.mask), strict=True))

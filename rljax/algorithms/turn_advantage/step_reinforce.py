@@ -18,5 +18,5 @@ def step_reinforce(scored: TurnRewards, config: AlgorithmConfig) -> Float[np.nda
 
     Reference: ROLL's ``step_reinforce`` (https://github.com/alibaba/ROLL).
     """
-    among = np.broadcast_to(peers(scored, config.reward_grouping)[:, None, None], scored.mask.shape)
+    among = np.broadcast_to(peers(scored.tags, config.reward_grouping)[:, None, None], scored.mask.shape)
     return normalised(discounted(scored.turn_rewards, config.step_reward_gamma), among, scored.mask)

@@ -1,0 +1,1 @@
+"""Advantages of tokens: one function a file, found by its registered name."""

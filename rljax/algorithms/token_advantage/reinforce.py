@@ -1,0 +1,25 @@
+"""Discounted return of each token."""
+
+from __future__ import annotations
+
+import numpy as np
+from jaxtyping import Float
+
+from rljax.algorithms.inputs import TokenRewards
+from rljax.algorithms.registry import token_advantages
+from rljax.algorithms.returns import discounted
+from rljax.config import AlgorithmConfig
+
+
+@token_advantages.register("reinforce")
+def reinforce(
+    scored: TokenRewards, config: AlgorithmConfig
+) -> tuple[Float[np.ndarray, "trajectory token"], Float[np.ndarray, "trajectory token"]]:
+    """A_t = R_t = r_t + γ·R_(t+1) over the sampled tokens of a trajectory in order; γ is ``gamma``. No baseline.
+
+    The advantage is the return itself.
+
+    Reference: Williams 1992, https://doi.org/10.1007/BF00992696; Sutton and Barto 2018, section 13.3.
+    """
+    returns = discounted(scored.rewards, config.gamma)
+    return returns, returns

@@ -1,0 +1,225 @@
+"""What the learner keeps beside the policy: a reference, a critic, and what is adapted from step to step."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rljax.learner.checkpoints import Checkpoints
+from rljax.learner.learner import Learner
+from rljax.learner.train_step import loss_and_gradient
+from rljax.models.logprobs import token_logprobs
+from rljax.models.transformer import Params, hidden_states
+from rljax.trajectory import Group, Trajectory
+from tests.learner.made_up import (
+    ARCHITECTURE,
+    MAX_PROMPT,
+    MAX_RESPONSE,
+    make_config,
+    make_groups,
+    make_params,
+    relative_error,
+)
+
+LONGEST = MAX_PROMPT + MAX_RESPONSE
+
+
+def make_learner(seed: int = 0, **changes: Any) -> Learner:
+    return Learner(make_config(**changes), ARCHITECTURE, make_params(seed))
+
+
+def kl(**keys: Any) -> Any:
+    from rljax.config_algorithm import KlConfig
+
+    return KlConfig(**keys)
+
+
+def critic(**keys: Any) -> Any:
+    from rljax.config_algorithm import CriticConfig, OptimizerConfig
+
+    return CriticConfig(**{"optimizer": OptimizerConfig(learning_rate=1e-2), **keys})
+
+
+@jax.jit
+def by_place(params: Params, ids: jax.Array, temperature: jax.Array) -> jax.Array:
+    here, positions = ids[None, :-1], jnp.arange(LONGEST - 1)[None]
+    hidden = hidden_states(params, ARCHITECTURE, here, positions, jnp.ones_like(here))
+    return token_logprobs(params, ARCHITECTURE, hidden, ids[None, 1:], temperature, chunk=1024)[0][0]
+
+
+def logprobs_of(params: Params, trajectory: Trajectory) -> jax.Array:
+    """Log-probabilities of a trajectory's trained tokens, by itself and unpacked."""
+    ids = np.zeros(LONGEST, np.int32)
+    ids[: len(trajectory.token_ids)] = trajectory.token_ids
+    found = by_place(params, jnp.asarray(ids), jnp.float32(trajectory.temperature))
+    return found[: len(trajectory.token_ids) - 1][trajectory.loss_mask[1:]]
+
+
+def gap_of(params: Params, reference: Params, trajectory: Trajectory) -> jax.Array:
+    return jnp.sum(logprobs_of(params, trajectory) - logprobs_of(reference, trajectory))
+
+
+def test_the_reference_is_what_the_run_began_with_until_it_is_refreshed() -> None:
+    learner = make_learner(algorithm={"kl": kl(where="loss", coef=0.1, refresh_steps=3)})
+    seen = [learner.train(make_groups(step))["policy/kl_reference"] for step in range(4)]
+    assert seen[0] == pytest.approx(0.0, abs=1e-6)
+    assert min(seen[1], seen[2]) > 0.01
+    assert seen[3] == pytest.approx(0.0, abs=1e-6), "after three steps the policy became its own reference"
+
+
+def test_a_divergence_in_the_loss_is_k2_of_the_policy_and_the_reference() -> None:
+    """Value and metric against log-probabilities of single trajectories."""
+    groups = make_groups(5)
+    plain = make_learner()
+    held = make_learner(algorithm={"kl": kl(where="loss", estimator="k2", coef=0.5)})
+    reference = make_params()
+    for learner in (plain, held):
+        learner.state = type(learner.state)(
+            jax.tree.map(lambda x: x + 0.05 * jnp.cos(x), learner.state.params),
+            learner.state.opt_state,
+            0,
+            learner.state.companions,
+        )
+    members = [t for g in groups for t in g.trajectories]
+    gaps = np.concatenate(
+        [logprobs_of(held.state.params, t) - logprobs_of(reference, t) for t in members], dtype=np.float64
+    )
+    expected = float(np.mean(gaps**2 / 2))
+    without, with_it = plain.train(groups), held.train(groups)
+    assert with_it["policy/kl_reference"] == pytest.approx(expected, rel=1e-4)
+    assert with_it["loss"] - without["loss"] == pytest.approx(0.5 * expected, rel=1e-3)
+
+
+def test_a_divergence_in_the_reward_lowers_the_advantage_of_what_it_comes_after() -> None:
+    keys = {"kl": kl(where="reward", estimator="k1", coef=0.1)}
+    plain, charged = make_learner(), make_learner(algorithm=keys)
+    groups = make_groups(6)
+    trajectory = groups[0].trajectories[0]
+    charges = 0.1 * (trajectory.logprobs[trajectory.loss_mask] - np.asarray(logprobs_of(make_params(), trajectory)))
+    before, after = (learner.pack(groups)[0] for learner in (plain, charged))
+    counts = [len(t.token_ids) for g in groups for t in g.trajectories]
+    places = [p.batch.places for p in (before, after)]
+    one, other = (
+        p.by_token(np.take_along_axis(p.batch.advantages, np.minimum(at, p.batch.mask.shape[-1] - 1), -1), counts)[0]
+        for p, at in zip((before, after), places, strict=True)
+    )
+    to_go = np.cumsum(charges[::-1])[::-1]
+    np.testing.assert_allclose((one - other)[trajectory.loss_mask], to_go, rtol=1e-4, atol=1e-5)
+
+
+def test_the_coefficient_follows_the_divergence() -> None:
+    learner = make_learner(algorithm={"kl": kl(where="loss", coef=0.1, target=1e-6, horizon=16)})
+    coefs = [learner.train(make_groups(step))["policy/kl_coef"] for step in range(3)]
+    # 16 trajectories a step: the first measures 0 and takes a fifth off, the second far too much and adds a fifth
+    np.testing.assert_allclose(coefs, [0.1, 0.08, 0.096], rtol=1e-6)
+
+
+def pairwise_objective(params: Params, reference: Params, groups: list[Group], tau: float) -> jax.Array:
+    """Mean over groups of 1/(2τK²)·Σ_{i<j} (a_i − a_j)², a = R − τ·Σ(logπ − logπ_ref), from its definition."""
+    total = jnp.zeros(())
+    for group in groups:
+        members = group.trajectories
+        a = [t.reward - tau * gap_of(params, reference, t) for t in members]
+        total += sum((x - y) ** 2 for x, y in itertools.combinations(a, 2)) / (2 * tau * len(members) ** 2)
+    return total / len(groups)
+
+
+def kimi_objective(params: Params, reference: Params, groups: list[Group], tau: float) -> jax.Array:
+    """Mean over trajectories of 1/(2τ)·(R − τ·log Ẑ − τ·Σ(logπ − logπ_ref))²."""
+    squares = []
+    for group in groups:
+        log_z = np.log(np.mean(np.exp(group.rewards.astype(np.float64) / tau)))
+        squares += [(t.reward - tau * log_z - tau * gap_of(params, reference, t)) ** 2 for t in group.trajectories]
+    return jnp.mean(jnp.stack(squares)) / (2 * tau)
+
+
+@pytest.mark.parametrize(
+    ("variant", "estimator", "objective"),
+    [("opmd_pairwise", "opmd_mean", pairwise_objective), ("opmd_kimi", "opmd_logavgexp", kimi_objective)],
+)
+def test_losses_of_whole_trajectories_have_the_gradient_of_their_objective(
+    variant: str, estimator: str, objective: Any
+) -> None:
+    """However trajectories are packed and groups are cut over rows and microbatches."""
+    keys = {"pg_variant": variant, "adv_estimator": estimator, "aggregation": "seq-mean-token-sum", "opmd_tau": 0.5}
+    learner = make_learner(algorithm=keys)
+    groups = make_groups(2, temperature=1.0)
+    learner.train(groups)  # so that policy and reference differ
+    state = learner.state
+    minibatches, _ = learner._preparation.minibatches(groups, 1, state.params, state.companions)
+    (minibatch,) = minibatches
+    batch = learner._preparation.placed(minibatch, state.params)
+    _, gradient, _ = loss_and_gradient(learner.objective, state.params, batch, minibatch.microbatches)
+    reference = jax.tree.map(jnp.asarray, make_params())
+    expected = jax.jit(jax.grad(lambda params: objective(params, reference, groups, 0.5)))(state.params)
+    assert relative_error(gradient, expected) < 2e-4
+
+
+def test_the_proximal_policy_is_that_of_before_the_batch() -> None:
+    """The second minibatch is compared with what the policy was before the first."""
+    keys = {"pg_variant": "decoupled_ppo", "minibatch_size": 8}
+    learner, groups = make_learner(algorithm=keys), make_groups(3)
+    params = jax.tree.map(np.asarray, learner.state.params)
+    minibatches, _ = learner._preparation.minibatches(groups, 0, learner.state.params, learner.state.companions)
+    for minibatch in minibatches:
+        assert minibatch.scores.proximal_logprobs is not None
+        found = minibatch.by_token(minibatch.scores.proximal_logprobs)
+        for trajectory, logprobs in zip(minibatch.trajectories, found, strict=True):
+            expected = logprobs_of(params, trajectory)
+            np.testing.assert_allclose(logprobs[trajectory.loss_mask], expected, atol=1e-5)
+    assert np.isfinite(learner.train(groups)["loss"])
+
+
+def test_a_critic_learns_what_returns_are() -> None:
+    keys = {"adv_estimator": "gae", "critic": critic(warmup_steps=2)}
+    learner, groups = make_learner(algorithm=keys), make_groups(4)
+    before = np.asarray(learner.state.params["embedding"]).copy()
+    seen = [learner.train(groups) for _ in range(2)]
+    np.testing.assert_array_equal(learner.state.params["embedding"], before)
+    seen += [learner.train(groups) for _ in range(10)]
+    assert np.any(np.asarray(learner.state.params["embedding"]) != before), "the warm-up is over"
+    # the head begins at zero, and lambda makes the first targets those of values of 0
+    assert seen[0]["critic/value"] == pytest.approx(0.0, abs=1e-6)
+    assert seen[-1]["critic/loss"] < 0.5 * seen[0]["critic/loss"]
+    assert seen[-1]["critic/explained_variance"] > 0.5
+
+
+def test_everything_beside_the_policy_is_resumed_to_the_bit(tmp_path: Path) -> None:
+    """P13 with critic, reference, adapted coefficient and running moments."""
+    keys = {
+        "adv_estimator": "gae",
+        "critic": critic(value_clip=0.2),
+        "kl": kl(where="reward", coef=0.05, target=0.01, horizon=100, refresh_steps=2),
+        "norm_mean": "running",
+        "norm_std": "running",
+        "minibatch_size": 8,
+    }
+    learner = make_learner(algorithm=keys)
+    learner.train(make_groups(0))
+    checkpoints = Checkpoints(tmp_path, keep=1)
+    checkpoints.save(1, learner.state, {})
+    first = [learner.train(make_groups(step)) for step in (1, 2)]
+    checkpoints.wait()
+
+    again = make_learner(9, algorithm=keys)
+    again.restore(checkpoints, 1)
+    assert [again.train(make_groups(step)) for step in (1, 2)] == first
+    for mine, theirs in zip(jax.tree.leaves(again.state), jax.tree.leaves(learner.state), strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+
+
+def test_a_checkpoint_without_a_reference_is_refused_in_one_line(tmp_path: Path) -> None:
+    learner = make_learner()
+    checkpoints = Checkpoints(tmp_path, keep=1)
+    checkpoints.save(1, learner.state, {})
+    checkpoints.wait()
+    held = make_learner(algorithm={"kl": kl(where="loss")})
+    with pytest.raises(Exception, match="reference") as caught:
+        held.restore(checkpoints, 1)
+    assert "\n" not in str(caught.value)

@@ -123,7 +123,7 @@ def test_the_kl_of_a_trajectory_is_charged_to_go(name: str) -> None:
 
 def test_the_kl_of_a_turn_is_its_tokens_and_the_episode_has_it_all() -> None:
     members = group(episode([(1, 1, 1.0), (2, 2, 0.0)]), episode([(1, 1, 0.0)]))
-    kl = [np.array([7.0, 1.0, 7.0, 7.0, 2.0, 4.0]), np.array([7.0, 3.0])]
+    kl = [np.array([7.0, 1.0, 7.0, 7.0, 2.0, 4.0]), np.array([70.0, 3.0])]
     found = credit([members], AlgorithmConfig(adv_estimator="agentic_reinforce"), kl=kl, kl_coef=0.5)
     # turns 1 - 1/2 and 0 - 3; returns -5/2 and -3
     np.testing.assert_allclose(found.advantages[0], [0, -2.5, 0, 0, -3, -3])

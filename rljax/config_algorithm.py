@@ -107,7 +107,7 @@ class AlgorithmConfig:
     )
     overlong: str = key(
         "keep",
-        "a response cut off by its limit: keep; mask: not trained; penalty: loses up to overlong_penalty of its reward",
+        "keep: all are trained; mask: not those cut off by a limit; penalty: long ones lose up to overlong_penalty",
         choices=("keep", "mask", "penalty"),
     )
     overlong_buffer: int | None = key(

@@ -292,7 +292,6 @@ def _check_algorithm(config: Config) -> None:
     _check_filters(algorithm)
     if "rljax.algorithms.registry" in sys.modules:
         return  # whoever looks a name up there is told
-    check_estimator(algorithm, _registered("token_advantage"))
     named = [
         ("adv_estimator", "*advantage", (algorithm.adv_estimator,)),
         ("pg_variant", "policy_loss", (algorithm.pg_variant,)),
@@ -309,6 +308,7 @@ def _check_algorithm(config: Config) -> None:
                     f"algorithm.{field}={name!r}: there is no such one; closest: {', '.join(close)}; "
                     "or write module:function"
                 )
+    check_estimator(algorithm, _registered("token_advantage"))
 
 
 def _registered(folder: str) -> set[str]:

@@ -102,8 +102,13 @@ def overlong_penalty(trajectory: Trajectory, config: AlgorithmConfig, max_respon
     ``overlong_penalty``: nothing up to L − b tokens, then linearly more, all of p at L.
 
     Reference: soft overlong punishment of Yu et al. 2025 (DAPO), https://arxiv.org/abs/2503.14476, equation 13.
+
+    Raises:
+        ValueError: there is no ``overlong_buffer``.
     """
-    buffer = config.overlong_buffer or 1
+    buffer = config.overlong_buffer
+    if buffer is None:
+        raise ValueError("algorithm.overlong='penalty': needs overlong_buffer")
     longest = max((end - start for start, end in trajectory.turns.tolist()), default=0)
     return config.overlong_penalty * min(max((longest - (max_response_tokens - buffer)) / buffer, 0.0), 1.0)
 
@@ -150,7 +155,7 @@ def shape_rewards(
         The groups with their new rewards, and the moments of the rewards after the penalty.
 
     Raises:
-        ValueError: ``overlong=penalty``, and nobody says how long a response may be.
+        ValueError: ``overlong=penalty``, and nobody says how long a response may be, or where it begins to cost.
     """
     trajectories = [trajectory for group in groups for trajectory in group.trajectories]
     rewards = np.array([t.reward for t in trajectories], np.float64)

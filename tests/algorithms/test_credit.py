@@ -105,9 +105,12 @@ def test_the_kl_comes_after_the_clip_and_before_whitening() -> None:
 
 def test_advantages_are_clipped_after_they_are_whitened() -> None:
     config = AlgorithmConfig(adv_estimator="reinforce", whiten_advantages=True, advantage_clip=1.0)
-    # 0, 0, 0, 8 over one token each: mean 2, unbiased deviation 4: -0.5, -0.5, -0.5, 1.5
-    found = credit([group(*(answer(r, 1) for r in (0, 0, 0, 8)))], config)
-    np.testing.assert_allclose([one[-1] for one in found.advantages], [-0.5, -0.5, -0.5, 1], rtol=1e-5)
+    # 0, 0, 4, 8 over one token each: mean 3, unbiased variance (9 + 9 + 1 + 25)/3; 5 over its root is above 1.
+    # Clipped first, to 0, 0, 1, 1, the last two would be the same.
+    found = credit([group(*(answer(r, 1) for r in (0, 0, 4, 8)))], config)
+    deviation = (44 / 3) ** 0.5
+    expected = [-3 / deviation, -3 / deviation, 1 / deviation, 1]
+    np.testing.assert_allclose([one[-1] for one in found.advantages], expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize("name", OF_TRAJECTORIES)
@@ -123,7 +126,7 @@ def test_the_kl_of_a_trajectory_is_charged_to_go(name: str) -> None:
 
 def test_the_kl_of_a_turn_is_its_tokens_and_the_episode_has_it_all() -> None:
     members = group(episode([(1, 1, 1.0), (2, 2, 0.0)]), episode([(1, 1, 0.0)]))
-    kl = [np.array([7.0, 1.0, 7.0, 7.0, 2.0, 4.0]), np.array([7.0, 3.0])]
+    kl = [np.array([7.0, 1.0, 7.0, 7.0, 2.0, 4.0]), np.array([70.0, 3.0])]
     found = credit([members], AlgorithmConfig(adv_estimator="agentic_reinforce"), kl=kl, kl_coef=0.5)
     # turns 1 - 1/2 and 0 - 3; returns -5/2 and -3
     np.testing.assert_allclose(found.advantages[0], [0, -2.5, 0, 0, -3, -3])
@@ -243,6 +246,8 @@ def test_what_is_missing_is_named() -> None:
         credit([answers(1.0)], AlgorithmConfig(adv_estimator="gae"))
     with pytest.raises(ValueError, match=r"needs model\.max_response_tokens"):
         credit([answers(1.0)], AlgorithmConfig(overlong="penalty", overlong_buffer=1))
+    with pytest.raises(ValueError, match="needs overlong_buffer"):
+        credit([answers(1.0)], AlgorithmConfig(overlong="penalty"), max_response_tokens=8)
 
 
 def test_the_short_way_is_the_advantages_alone() -> None:

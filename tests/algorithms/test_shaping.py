@@ -126,7 +126,9 @@ def test_only_what_a_budget_cut_off_is_masked(reason: str, overlong: str) -> Non
     assert kept.tolist() == [False, not cut, not cut]
 
 
-@pytest.mark.parametrize(("limit", "kept"), [(0, [0, 0, 0, 1]), (1, [0, 0, 1, 1]), (2, [0, 1, 1, 1])])
+@pytest.mark.parametrize(
+    ("limit", "kept"), [(0, [0, 0, 0, 1]), (1, [0, 0, 1, 1]), (2, [0, 1, 1, 1]), (9, [0, 1, 1, 1])]
+)
 def test_a_token_may_be_as_stale_as_the_limit(limit: int, kept: list[int]) -> None:
     mixed = episode([(1, 3, 1.0)], versions=np.array([-1, 5, 6, 7], np.int32))
     assert kept_tokens(mixed, AlgorithmConfig(drop_staler_than=limit), 7).tolist() == [bool(k) for k in kept]

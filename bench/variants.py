@@ -38,7 +38,25 @@ STEPS, EVERY = 240, 10
 ALPHAS, SEEDS = (0, 4, 16), (0, 1, 2)
 LOOK_SECONDS = 0.5
 TRUNCATED = {"correction.level": "token", "correction.mode": "truncate", "correction.high": 4.0}
-VARIANTS: dict[str, dict[str, Any]] = {}
+SUMMED = {"aggregation": "seq-mean-token-sum"}
+VARIANTS: dict[str, dict[str, Any]] = {
+    "ppo": {},
+    "dapo": {"dapo_clip_high": 3.0},
+    "gspo": {"gspo_clip_low": 0.5, "gspo_clip_high": 1.0},
+    "decoupled_ppo": {},
+    "tis": {"tis_high": 4.0},
+    "cispo": {"cispo_epsilon_low": 0.8, "cispo_epsilon_high": 3.0},
+    "topr": {},
+    "kimi15": {},
+    "sapo": {},
+    "sppo": {"sppo_epsilon": 3.0},
+    "rec": {"rec_clip": "two-side", "rec_clip_low": 0.8, "rec_clip_high": 3.0, "rec_weight": "importance"},
+    "opmd_pairwise": {"adv_estimator": "opmd_mean", "opmd_tau": 0.1} | SUMMED,
+    "opmd_kimi": {"adv_estimator": "opmd_logavgexp", "opmd_tau": 0.1} | SUMMED,
+    "vanilla": TRUNCATED,
+    "opmd": TRUNCATED | {"adv_estimator": "opmd_mean"},
+    "asymre": TRUNCATED | {"adv_estimator": "opmd_mean"},
+}
 """Keys of ``algorithm`` besides ``pg_variant``, by loss; what is not named is the quickstart's."""
 
 Row = dict[str, Any]

@@ -6,7 +6,7 @@ Reads ``tests/mutations/*.toml``, entries ``[[mutation]]`` with
 
 * ``file``: what is changed, from the root of the repository;
 * ``before``, ``after``: text that occurs there exactly once, and what takes its place;
-* ``tests``: pytest's arguments, separated by spaces, that must fail then; ``why``: which bug it is.
+* ``tests``: pytest's arguments, as in a shell, that must fail then; ``why``: which bug it is.
 
 The tree itself is never touched: tests run in a copy of its files.
 """
@@ -14,20 +14,24 @@ The tree itself is never touched: tests run in a copy of its files.
 from __future__ import annotations
 
 import argparse
+import importlib
+import multiprocessing
 import os
+import shlex
 import shutil
-import subprocess
 import sys
 import tempfile
 import tomllib
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from queue import SimpleQueue
+
+import hypothesis
+import pytest
 
 ROOT = Path(__file__).parents[2]
 COPIED = ("rljax", "sidecar", "envs", "tests", "pyproject.toml")
-TESTS_FAILED = 1  # pytest's exit status; others say that the tests could not run
+CAUGHT, SURVIVED = "caught", "SURVIVED"
+VERDICTS = {0: SURVIVED, 1: CAUGHT}  # by pytest's exit status; others say that the tests could not run
 
 
 @dataclass(frozen=True)
@@ -40,46 +44,47 @@ class Mutation:
     tests: str
     why: str
 
-    def apply(self, tree: Path) -> str:
-        """Plants the bug and returns what was there."""
+    def plant(self, tree: Path) -> None:
+        """Writes the bug into a copy of the tree."""
         path = tree / self.file
-        text = path.read_text()
-        if text.count(self.before) != 1:
-            raise SystemExit(f"{self.file}: {self.before!r} occurs {text.count(self.before)} times, not once")
-        path.write_text(text.replace(self.before, self.after))
-        return text
-
-    def verdict(self, tree: Path) -> str:
-        """ "caught" or "SURVIVED", or the last line of tests that did not run."""
-        original = self.apply(tree)
-        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *self.tests.split()]
-        environment = {**os.environ, "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
-        try:
-            done = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True)
-        finally:
-            (tree / self.file).write_text(original)
-        if done.returncode in (0, TESTS_FAILED):
-            return "caught" if done.returncode else "SURVIVED"
-        return f"BROKEN: {(done.stdout + done.stderr).strip().splitlines()[-1]}"
+        path.write_text(path.read_text().replace(self.before, self.after))
 
 
 def read(only: str | None) -> list[Mutation]:
-    """The mutations of one list, or of all."""
+    """The mutations of one list, or of all, each of which says what there is to be changed."""
     files = sorted(Path(__file__).parent.glob(f"{only or '*'}.toml"))
     if not files:
         raise SystemExit(f"there is no tests/mutations/{only}.toml")
-    return [Mutation(**entry) for file in files for entry in tomllib.loads(file.read_text())["mutation"]]
+    mutations = [Mutation(**entry) for file in files for entry in tomllib.loads(file.read_text())["mutation"]]
+    for mutation in mutations:
+        times = (ROOT / mutation.file).read_text().count(mutation.before)
+        if times != 1:
+            raise SystemExit(f"{mutation.file}: {mutation.before!r} occurs {times} times, not once")
+    return mutations
 
 
-def copy_tree(to: Path) -> Path:
-    """Copies what tests need, and not the rest."""
-    for name in COPIED:
-        source = ROOT / name
-        if source.is_dir():
-            shutil.copytree(source, to / name, ignore=shutil.ignore_patterns("__pycache__"))
-        else:
-            shutil.copy(source, to / name)
-    return to
+def verdict(mutation: Mutation) -> str:
+    """What the tests say of a copy with the bug. Takes its process over: it is for one that ends afterwards."""
+    with tempfile.TemporaryDirectory() as room:
+        tree, output = Path(room) / "tree", Path(room) / "output"
+        for name in COPIED:
+            if (ROOT / name).is_dir():
+                shutil.copytree(ROOT / name, tree / name)
+            else:
+                shutil.copy(ROOT / name, tree / name)
+        mutation.plant(tree)
+        os.chdir(tree)
+        sys.path[:0] = [str(tree)]
+        sys.dont_write_bytecode = True
+        with output.open("w") as file:
+            os.dup2(file.fileno(), sys.stdout.fileno())
+            os.dup2(file.fileno(), sys.stderr.fileno())
+            for name in [name for name in sys.modules if name.partition(".")[0] == "tests"]:
+                del sys.modules[name]
+            status = pytest.main(["-x", "-q", *shlex.split(mutation.tests)])
+        lines = output.read_text().strip().splitlines()
+        os.chdir(ROOT)
+    return VERDICTS.get(int(status), f"BROKEN ({lines[-1] if lines else status})")
 
 
 def main() -> int:
@@ -93,23 +98,16 @@ def main() -> int:
     if options.list:
         print(*(f"{m.file}: {m.why}" for m in mutations), sep="\n")
         return 0
-    with tempfile.TemporaryDirectory() as room:
-        trees: SimpleQueue[Path] = SimpleQueue()
-        for job in range(options.jobs):
-            trees.put(copy_tree(Path(room) / str(job)))
-
-        def verdict(mutation: Mutation) -> str:
-            tree = trees.get()
-            try:
-                return mutation.verdict(tree)
-            finally:
-                trees.put(tree)
-
-        missed = 0
-        with ThreadPoolExecutor(options.jobs) as pool:
-            for number, (mutation, said) in enumerate(zip(mutations, pool.map(verdict, mutations), strict=True), 1):
-                missed += said != "caught"
-                print(f"[{number}/{len(mutations)}] {said}: {mutation.file}: {mutation.why}", flush=True)
+    importlib.import_module("jax")  # once, for all the processes that are forked below
+    Phase, settings = hypothesis.Phase, hypothesis.settings
+    settings.register_profile("no shrinking", phases=(Phase.explicit, Phase.generate), report_multiple_bugs=False)
+    settings.load_profile("no shrinking")
+    missed = 0
+    with multiprocessing.get_context("fork").Pool(options.jobs, maxtasksperchild=1) as pool:
+        for number, said in enumerate(pool.imap(verdict, mutations, chunksize=1), 1):
+            mutation = mutations[number - 1]
+            missed += said != CAUGHT
+            print(f"[{number}/{len(mutations)}] {said}: {mutation.file}: {mutation.why}", flush=True)
     print(f"{len(mutations) - missed} of {len(mutations)} caught")
     return 1 if missed else 0
 

@@ -97,11 +97,14 @@ def random_cells(seed: int, density: float = 0.7, scale: float = 0.3, longest: i
 
 
 def batches() -> st.SearchStrategy[Cells]:
-    """From nothing trained to everything, from policies that hardly differ to some that have little in common."""
+    """From nothing trained to everything, from policies that hardly differ to some that have little in common.
+
+    What tells most comes first, since hypothesis begins there.
+    """
     return st.builds(
         random_cells,
         st.integers(0, 2**32 - 1),
-        st.sampled_from([0.0, 0.2, 0.7, 1.0]),
-        st.sampled_from([0.001, 0.3, 1.5]),
-        st.sampled_from([1, 5, 2 * TIME]),
+        st.sampled_from([0.7, 1.0, 0.2, 0.0]),
+        st.sampled_from([0.3, 1.5, 0.001]),
+        st.sampled_from([5, 2 * TIME, 1]),
     )

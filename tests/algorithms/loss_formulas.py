@@ -1,7 +1,8 @@
 """The losses once more: float64 numpy, written from their formulas and not from the code.
 
 Each is a function of logπ twice: ``x`` is differentiated, ``frozen`` is what stands under a stop-gradient. So central
-differences in ``x`` are the gradient that the loss is to have.
+differences in ``x`` are the gradient that the loss is to have. They are taken in extended precision, with a step so
+small that no bound of a clip lies inside it.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ from rljax.config import AlgorithmConfig
 from tests.algorithms.loss_batches import Cells
 
 Formula = Callable[[np.ndarray, np.ndarray, Cells, AlgorithmConfig], np.ndarray]
-STEP = 1e-5
+STEP = 1e-8
 
 
 def of_span(values: np.ndarray, cells: Cells, level: str, reduce: Callable[[list[float]], float]) -> np.ndarray:
     """Every trained token gets what ``reduce`` makes of the values of its turn or sequence."""
-    result = np.zeros(values.shape)
+    result = np.zeros_like(values)
     for row, place in zip(*np.nonzero(cells.mask), strict=True):
         fellows = [
             values[row, other]
@@ -168,14 +169,14 @@ def value_and_gradient(cells: Cells, config: AlgorithmConfig) -> tuple[np.ndarra
     """Loss of every trained token, and the gradient of their weighted sum by every log-probability; 0 elsewhere."""
     formula, x = FORMULAS[config.pg_variant], cells.logprobs
 
-    def total(moved: np.ndarray) -> float:
-        return float(np.sum((cells.weights * formula(moved, x, cells, config))[cells.mask]))
+    def total(moved: np.ndarray) -> np.longdouble:
+        return np.sum((cells.weights * formula(moved, x, cells, config))[cells.mask])
 
     gradient = np.zeros(x.shape)
     with np.errstate(all="ignore"):
         value = np.where(cells.mask, formula(x, x, cells, config), 0)
         for place in zip(*np.nonzero(cells.mask), strict=True):
-            up, down = x.copy(), x.copy()
+            up, down = x.astype(np.longdouble), x.astype(np.longdouble)
             up[place] += STEP
             down[place] -= STEP
             gradient[place] = (total(up) - total(down)) / (2 * STEP)

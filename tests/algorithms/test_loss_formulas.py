@@ -113,17 +113,17 @@ def test_nothing_trained_gives_nothing(config: AlgorithmConfig) -> None:
 
 
 @every_loss
-@pytest.mark.parametrize("name", ["logprobs", "behaviour_logprobs", "proximal_logprobs", "both", "far", "near"])
+@pytest.mark.parametrize("name", ["logprobs", "behaviour_logprobs", "proximal_logprobs", "all", "far", "near"])
 def test_extremes_are_finite(config: AlgorithmConfig, name: str) -> None:
     """−inf, and gaps that overflow float32 many times over; half of the tokens, so that spans hold both kinds."""
     signs = np.array([[1.0], [-1.0], [0.0]])
     every_other = np.arange(TIME) % 2 == 0
     cells = constant(random_cells(4), logprobs=-1.0, behaviour_logprobs=-1.5, proximal_logprobs=-1.2)
     cells = constant(cells, advantages=signs, sequence_gap=0.5, group_gap=0.1, rewards=signs)
-    extreme = {"far": {"logprobs": -5e4}, "near": {"behaviour_logprobs": -5e4}, "both": {"logprobs": -np.inf}}
+    extreme = {"far": {"logprobs": -5e4}, "near": {"behaviour_logprobs": -5e4}, "all": {"logprobs": -np.inf}}
     changes = extreme.get(name, {name: -np.inf})
-    if name == "both":
-        changes["behaviour_logprobs"] = -np.inf
+    if name == "all":
+        changes |= {"behaviour_logprobs": -np.inf, "proximal_logprobs": -np.inf}
     cells = constant(cells, **{key: np.where(every_other, v, getattr(cells, key)) for key, v in changes.items()})
     value, gradient, metrics = computed(cells, config)
     single = [jnp.asarray(a, jnp.float32) for a in (cells.logprobs, cells.behaviour_logprobs, cells.proximal_logprobs)]
@@ -299,6 +299,14 @@ def test_mix_without_demonstrations_is_its_variant_scaled() -> None:
     np.testing.assert_allclose(np.asarray(mixed)[cells.mask], 0.75 * np.asarray(alone)[cells.mask], rtol=1e-12)
     np.testing.assert_array_equal(metrics["sft_weight"], np.full((ROWS, TIME), 0.25))
     assert not np.asarray(metrics["expert_fraction"]).any()
+
+
+def test_mix_logs_its_variant_where_the_policy_spoke() -> None:
+    """The gate of sapo is 1 at ratio 1, which is what the variant sees of a demonstration."""
+    cells = constant(random_cells(16), logprobs=-1.0, behaviour_logprobs=-1.0, advantages=1.0)
+    metrics = computed(cells, AlgorithmConfig(pg_variant="mix", mix_variant="sapo"))[2]
+    np.testing.assert_allclose(metrics["gate"], ~cells.expert)
+    np.testing.assert_array_equal(metrics["expert_fraction"], cells.expert)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,8 @@
 
 What: ``compiled.memory_analysis().temp_size_in_bytes``; nothing is run and no weights are loaded. *naive* keeps all
 activations and the logits of every token. The others are the learner's own loss, without and with the microbatch
-loop around it: two microbatches need a second gradient (513 MiB in float32) to add up in.
+loop around it: two microbatches need a second gradient (513 MiB in float32) to add up in. The last is the pass that a
+reference policy or a recomputed proximal one costs; it runs before the update, so its memory does not add to that.
 
 Target: at or below 345 MiB for loss and gradient with remat and chunked log-probabilities (naive: 5970 MiB).
 """
@@ -21,8 +22,9 @@ import numpy as np
 
 from bench.paired import print_machine, print_table
 from rljax.config import Config, LearnerConfig, ModelConfig
-from rljax.learner.objective import PolicyObjective as Objective
+from rljax.learner.objective import PolicyObjective, Progress
 from rljax.learner.packing import Batch
+from rljax.learner.scoring import make_score
 from rljax.learner.train_step import loss_and_gradient
 from rljax.models.architecture import Architecture
 from rljax.models.hf_files import load_architecture
@@ -51,7 +53,7 @@ def abstract_batch(*slots: int) -> Batch:
     return Batch(**cast(Any, {name: jax.ShapeDtypeStruct(shape, dtype) for name, dtype in dtypes.items()}))
 
 
-def objective(architecture: Architecture, remat: str, chunk: int) -> Objective:
+def objective(architecture: Architecture, remat: str, chunk: int) -> PolicyObjective:
     """The learner's loss, on one device."""
     model = ModelConfig(
         path="smollm2-135m", remat=remat, logprob_chunk=chunk, max_prompt_tokens=1, max_response_tokens=TIME - 1
@@ -59,7 +61,7 @@ def objective(architecture: Architecture, remat: str, chunk: int) -> Objective:
     config = Config(
         mode="evaluate", rollout_batch_size=ROWS, model=model, learner=LearnerConfig(rows_per_microbatch=ROWS)
     )
-    return Objective(config, architecture, unconstrained)
+    return PolicyObjective(config, architecture, unconstrained)
 
 
 def naive(architecture: Architecture) -> Callable[[Params, Batch], Any]:
@@ -76,7 +78,8 @@ def naive(architecture: Architecture) -> Callable[[Params, Batch], Any]:
 
 def one_microbatch(architecture: Architecture, remat: str, chunk: int) -> Callable[[Params, Batch], Any]:
     """The learner's loss and gradient of a microbatch."""
-    return jax.value_and_grad(objective(architecture, remat, chunk).microbatch_loss, has_aux=True)
+    whole = objective(architecture, remat, chunk)
+    return jax.value_and_grad(lambda params, batch: whole.microbatch_loss(params, batch, Progress()), has_aux=True)
 
 
 def temporary_mib(function: Callable[..., Any], *arguments: Any) -> float:
@@ -108,6 +111,9 @@ def main() -> None:
         for slots in (1, 2):
             step = temporary_mib(lambda p, b, n: loss_and_gradient(full, p, b, n), params, abstract_batch(slots), count)
             rows.append([f"the same in the learner's loop over {slots} microbatch{'es'[: 2 * (slots - 1)]}", step, ""])
+        score = make_score(full, lambda p, b: full.logprobs(p, b)[0])
+        alone = temporary_mib(score, params, abstract_batch(2), count)
+        rows.append(["log-probabilities alone (reference, proximal), of 2 microbatches", alone, ""])
     print_table(f"loss and gradient at {ROWS}x{TIME}, float32", ("what", "MiB", f"<= {TARGET_MIB}"), rows)
 
 

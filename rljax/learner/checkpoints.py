@@ -122,6 +122,8 @@ class Checkpoints:
             if differing:
                 first = differing[0]
                 raise ValueError(f"it is of another model: {first} is {saved.get(first)}, not {wanted.get(first)}")
+            if isinstance(abstract, TrainState):
+                _check_companions(ocp.metadata(path).metadata.get("companions") or {}, abstract.companions)
             return ocp.load(path, abstract)
         except Exception as error:  # Orbax has no common base class for what it raises here
             raise self._failed("read", step, error) from error
@@ -153,6 +155,16 @@ class Checkpoints:
 
 def _shapes(params: Any) -> dict[str, tuple[int, ...]]:
     return {jax.tree_util.keystr(path): tuple(x.shape) for path, x in jax.tree_util.tree_leaves_with_path(params)}
+
+
+def _check_companions(saved: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+    differing = sorted(saved.keys() ^ wanted.keys())
+    if differing:
+        verb = "has" if differing[0] in saved else "lacks"
+        raise ValueError(
+            f"it {verb} {', '.join(differing)}: algorithm.kl, adv_estimator, pg_variant or norm_* asked for something "
+            "else when it was written; write what they were, or choose another run_dir"
+        )
 
 
 def _context() -> ocp.Context:

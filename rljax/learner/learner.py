@@ -270,6 +270,10 @@ class Learner:
         """A packed batch on the mesh."""
         return self._preparation.place(batch)
 
+    def logprobs(self, batch: Batch, microbatches: np.int32) -> Float[Array, "slot row place"]:
+        """Log-probabilities of a placed batch's trained targets, in nats; 0 where nothing is trained."""
+        return self._preparation.logprobs(self.state.params, batch, microbatches)
+
     def _count_nonfinite(self, updates: Sequence[Mapping[str, np.ndarray]]) -> None:
         limit = self.config.learner.max_nonfinite_steps
         for metrics in updates:

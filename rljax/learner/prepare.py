@@ -80,7 +80,7 @@ class Preparation:
         self._size = config.algorithm.minibatch_size or config.rollout_batch_size
         learner = config.learner
         self._shapes = row_shapes(config.row_tokens, learner.rows_per_microbatch, self._size, learner.mesh.sequence)
-        self._logprobs = make_score(policy, lambda params, batch: policy.logprobs(params, batch)[0])
+        self.logprobs = make_score(policy, lambda params, batch: policy.logprobs(params, batch)[0])
         self._values = make_score(critic, critic.values) if critic else None
 
     def place(self, batch: Batch) -> Batch:
@@ -121,7 +121,7 @@ class Preparation:
         """What an update reads; where the loss asks for it, with what is summed at the parameters it begins with."""
         batch, scores = self.place(minibatch.packed.batch), minibatch.scores
         if "sequences" in self._needs:
-            logprobs = self._logprobs(params, batch, minibatch.microbatches)
+            logprobs = self.logprobs(params, batch, minibatch.microbatches)
             of_sequence, of_group = sequence_gaps(logprobs, scores.reference_logprobs, batch, minibatch.group_of)
             scores = replace(scores, sequence_gap=of_sequence, group_gap=of_group)
         return replace(batch, scores=scores)
@@ -152,8 +152,8 @@ class Preparation:
             return minibatch
         batch, filled = self.place(minibatch.packed.batch), minibatch.microbatches
         scores = Scores(
-            proximal_logprobs=self._logprobs(params, batch, filled) if "proximal" in self._needs else None,
-            reference_logprobs=self._logprobs(companions["reference"], batch, filled)
+            proximal_logprobs=self.logprobs(params, batch, filled) if "proximal" in self._needs else None,
+            reference_logprobs=self.logprobs(companions["reference"], batch, filled)
             if "reference" in companions
             else None,
             values=self._values(companions["critic"], batch, filled) if self._values else None,

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from rljax.algorithms.ratios import log_difference
 from rljax.learner.objective import Model, trained_mask
 from rljax.learner.packing import Batch
 from rljax.learner.train_step import microbatch
@@ -60,7 +61,7 @@ def sequence_gaps(
     owners = jax.vmap(jax.vmap(lambda values, places: jnp.take(values, places, mode="clip")))(
         batch.owners, batch.places
     )
-    gaps = jnp.where(batch.places < batch.mask.shape[-1], logprobs - reference, 0.0)
+    gaps = log_difference(logprobs, reference, trained_mask(batch))
     by_trajectory = jax.ops.segment_sum(gaps.reshape(-1), owners.reshape(-1), num_segments=count)
     there = (group_of >= 0).astype(jnp.float32)
     groups = jnp.where(group_of >= 0, group_of, count)

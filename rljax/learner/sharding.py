@@ -28,6 +28,7 @@ PARAMETERS: Mapping[str, Rule] = {
     "embedding": ("tensor", "fsdp"),
     "head": ("fsdp", "tensor"),
     "final_norm": (None,),
+    "value_head": (None,),
     "attention_norm": (None, None),
     "mlp_norm": (None, None),
     "query": (None, "fsdp", "tensor"),

@@ -220,6 +220,6 @@ def test_a_checkpoint_without_a_reference_is_refused_in_one_line(tmp_path: Path)
     checkpoints.save(1, learner.state, {})
     checkpoints.wait()
     held = make_learner(algorithm={"kl": kl(where="loss")})
-    with pytest.raises(Exception, match="reference") as caught:
+    with pytest.raises(Exception, match="it lacks kl_coef, reference: ") as caught:
         held.restore(checkpoints, 1)
     assert "\n" not in str(caught.value)

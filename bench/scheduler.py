@@ -17,7 +17,7 @@ import cProfile
 import pstats
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -32,7 +32,7 @@ from rljax.rollout.explorer import Explorer, ValidationPlan
 from rljax.rollout.groups import GroupRunner
 from rljax.rollout.pool import EnginePool
 from rljax.rollout.workflow import Attempt, Workflow, assemble
-from rljax.tasks.task import Task
+from rljax.tasks.task import Task, Taskset
 from rljax.trajectory import TaskId, Trajectory
 from sidecar.protocol import Completion, EngineStatus, GenerateRequest, PauseMode, SamplingParams, WeightUpdate
 
@@ -142,10 +142,17 @@ def make_explorer(
 
 
 def explorer_of(
-    db: Database, pool: EnginePool, workflow: Workflow, *, name: str, capacity: int, redundancy: int = 0
+    db: Database,
+    pool: EnginePool,
+    workflow: Workflow,
+    *,
+    name: str,
+    capacity: int,
+    redundancy: int = 0,
+    tasksets: Mapping[str, Taskset] | None = None,
 ) -> Explorer:
-    """The explorer as `rljax.pipeline.explore` puts it together, for tasks without content."""
-    deadlines, tasksets = PausableDeadlines(), {"numbers": Numbers()}
+    """The explorer as `rljax.pipeline.explore` puts it together; without ``tasksets``, for tasks without content."""
+    deadlines, tasksets = PausableDeadlines(), tasksets or {"numbers": Numbers()}
     runner = GroupRunner(
         db,
         name,
@@ -169,7 +176,7 @@ def explorer_of(
         runner,
         deadlines,
         tasksets,
-        {"numbers": 1.0},
+        dict.fromkeys(tasksets, 1.0),
         plan,
         None,
         wait_timeout=WAIT_SECONDS,

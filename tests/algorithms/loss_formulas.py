@@ -1,0 +1,183 @@
+"""The losses once more: float64 numpy, written from their formulas and not from the code.
+
+Each is a function of logπ twice: ``x`` is differentiated, ``frozen`` is what stands under a stop-gradient. So central
+differences in ``x`` are the gradient that the loss is to have. They are taken in extended precision, with a step so
+small that no bound of a clip lies inside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from rljax.config import AlgorithmConfig
+from tests.algorithms.loss_batches import Cells
+
+Formula = Callable[[np.ndarray, np.ndarray, Cells, AlgorithmConfig], np.ndarray]
+STEP = 1e-8
+
+
+def of_span(values: np.ndarray, cells: Cells, level: str, reduce: Callable[[list[float]], float]) -> np.ndarray:
+    """Every trained token gets what ``reduce`` makes of the values of its turn or sequence."""
+    result = np.zeros_like(values)
+    for row, place in zip(*np.nonzero(cells.mask), strict=True):
+        fellows = [
+            values[row, other]
+            for other in np.nonzero(cells.mask[row])[0]
+            if cells.segment_ids[row, other] == cells.segment_ids[row, place]
+            and (level == "sequence" or cells.turn_ids[row, other] == cells.turn_ids[row, place])
+            and (level != "token" or other == place)
+        ]
+        result[row, place] = reduce(fellows)
+    return result
+
+
+def mean(values: list[float]) -> float:
+    return sum(values) / len(values)
+
+
+def surrogate(ratio: np.ndarray, a: np.ndarray, low: float, high: float, dual: float | None) -> np.ndarray:
+    loss = np.maximum(-ratio * a, -np.clip(ratio, 1 - low, 1 + high) * a)
+    return loss if dual is None else np.where(a < 0, np.minimum(loss, -dual * a), loss)
+
+
+def vanilla(x: np.ndarray, frozen: np.ndarray, d: Cells, c: AlgorithmConfig) -> np.ndarray:
+    return -d.advantages * x
+
+
+def ppo(x: np.ndarray, frozen: np.ndarray, d: Cells, c: AlgorithmConfig) -> np.ndarray:
+    ratio = np.exp(of_span(x - d.behaviour_logprobs, d, c.ratio_level, mean))
+    return surrogate(ratio, d.advantages, c.clip_low, c.clip_high, c.dual_clip)
+
+
+def dapo(x: np.ndarray, frozen: np.ndarray, d: Cells, c: AlgorithmConfig) -> np.ndarray:
+    ratio = np.exp(of_span(x - d.behaviour_logprobs, d, c.ratio_level, mean))
+    return surrogate(ratio, d.advantages, c.clip_low, c.dapo_clip_high, c.dual_clip)
+
+
+def gspo(x: np.ndarray, frozen: np.ndarray, d: Cells, c: AlgorithmConfig) -> np.ndarray:
+    ratio = np.exp(of_span(x - d.behaviour_logprobs, d, "sequence", mean))
+    return surrogate(ratio, d.advantages, c.gspo_clip_low, c.gspo_clip_high, c.dual_clip)
+
+
+def tis(x: np.ndarray, frozen: np.ndarray, d: Cells, c: AlgorithmConfig) -> np.ndarray:
+    ratio = np.exp(frozen - d.behaviour_logprobs)
+    return -np.minimum(np.maximum(ratio, c.tis_low), c.tis_high) * d.advantages * x
+
+
+def cispo(x: np.ndarray, frozen: np.ndarray, d: Cells, c: AlgorithmConfig) -> np.ndarray:
+    ratio = np.exp(frozen - d.behaviour_logprobs)
+    low, high = 1 - c.cispo_epsilon_low, 1 + c.cispo_epsilon_high
+    loss = -np.minimum(np.maximum(ratio, low), high) * d.advantages * x
+    if c.cispo_use_unified_mask:
+        loss[(d.advantages > 0) & (ratio > high)] = 0
+        loss[(d.advantages < 0) & (ratio < low)] = 0
+    return loss
+
+
+def topr(x: np.ndarray, frozen: np.ndarray, d: Cells, c: AlgorithmConfig) -> np.ndarray:
+    tapered = c.topr_negative_weight * np.minimum(np.exp(frozen - d.behaviour_logprobs), 1)
+    return -np.where(d.rewards > 0, c.topr_positive_weight, tapered) * d.advantages * x
+
+
+def kimi15(x: np.ndarray, frozen: np.ndarray, d: Cells, c: AlgorithmConfig) -> np.ndarray:
+    return -d.advantages * x + c.kimi15_tau * (x - d.behaviour_logprobs) ** 2 / 2
+
+
+def decoupled_ppo(x: np.ndarray, frozen: np.ndarray, d: Cells, c: AlgorithmConfig) -> np.ndarray:
+    proximal = d.proximal_logprobs
+    if c.proximal_policy == "interpolate":
+        share = c.proximal_interpolation
+        proximal = (1 - share) * d.behaviour_logprobs + share * frozen
+    weight = np.minimum(np.exp(proximal - d.behaviour_logprobs), c.behaviour_weight_cap)
+    return weight * surrogate(np.exp(x - proximal), d.advantages, c.clip_low, c.clip_high, c.dual_clip)
+
+
+def opmd(x: np.ndarray, frozen: np.ndarray, d: Cells, c: AlgorithmConfig) -> np.ndarray:
+    return -d.advantages * x / (1 + c.opmd_tau)
+
+
+def opmd_pairwise(x: np.ndarray, frozen: np.ndarray, d: Cells, c: AlgorithmConfig) -> np.ndarray:
+    return -(d.advantages - c.opmd_tau * (d.sequence_gap - d.group_gap)) * x
+
+
+def opmd_kimi(x: np.ndarray, frozen: np.ndarray, d: Cells, c: AlgorithmConfig) -> np.ndarray:
+    return -(d.advantages - c.opmd_tau * d.sequence_gap) * x
+
+
+def asymre(x: np.ndarray, frozen: np.ndarray, d: Cells, c: AlgorithmConfig) -> np.ndarray:
+    return -(d.advantages - c.asymre_shift) * x
+
+
+def sapo(x: np.ndarray, frozen: np.ndarray, d: Cells, c: AlgorithmConfig) -> np.ndarray:
+    tau = np.where(d.advantages > 0, c.sapo_tau_positive, c.sapo_tau_negative)
+    gate = 4 / tau / (1 + np.exp(-tau * (np.exp(x - d.behaviour_logprobs) - 1)))
+    return -gate * d.advantages
+
+
+def sppo(x: np.ndarray, frozen: np.ndarray, d: Cells, c: AlgorithmConfig) -> np.ndarray:
+    far = np.abs(frozen - d.behaviour_logprobs) > np.log1p(c.sppo_epsilon)
+    return np.where(far, 0, -d.advantages * (x - d.behaviour_logprobs))
+
+
+def rec(x: np.ndarray, frozen: np.ndarray, d: Cells, c: AlgorithmConfig) -> np.ndarray:
+    ratio, a = np.exp(frozen - d.behaviour_logprobs), d.advantages
+    above, below = ratio > 1 + c.rec_clip_high, ratio < 1 - c.rec_clip_low
+    back = ((a > 0) & (ratio <= 1 - c.rec_ring_low)) | ((a < 0) & (ratio >= 1 + c.rec_ring_high))
+    dropped = {
+        "none": np.zeros(ratio.shape, bool),
+        "one-side": ((a > 0) & above) | ((a < 0) & below),
+        "two-side": above | below,
+        "ring": (above | below) & ~back,
+    }[c.rec_clip]
+    weight = {"none": 1.0, "importance": ratio, "advantage": np.exp(a / c.rec_temperature)}[c.rec_weight]
+    regularizer = {"none": 0.0, "k2": (x - d.behaviour_logprobs) ** 2, "forward-kl": -x}[c.rec_regularizer]
+    return np.where(dropped, 0, -weight * a * x) + c.rec_regularizer_coef * regularizer
+
+
+def imitation(x: np.ndarray, frozen: np.ndarray, c: AlgorithmConfig) -> np.ndarray:
+    return -x * (np.exp(frozen) - np.exp(2 * frozen)) if c.sft_phi else -x
+
+
+def sft(x: np.ndarray, frozen: np.ndarray, d: Cells, c: AlgorithmConfig) -> np.ndarray:
+    return np.where(d.expert, imitation(x, frozen, c), 0)
+
+
+def mix(x: np.ndarray, frozen: np.ndarray, d: Cells, c: AlgorithmConfig) -> np.ndarray:
+    mu, done = c.sft_weight, d.updates - c.sft_warmup_updates
+    if c.sft_schedule == "chord" and done < 0:
+        mu = c.sft_weight_peak * d.updates / c.sft_warmup_updates
+    elif c.sft_schedule == "chord":
+        share = min(done / c.sft_decay_updates, 1)
+        mu = c.sft_weight_valley + (c.sft_weight_peak - c.sft_weight_valley) * np.cos(np.pi * share / 2) ** 2
+    others = FORMULAS[c.mix_variant](x, frozen, replace(d, mask=d.mask & ~d.expert), c)
+    return np.where(d.expert, mu * imitation(x, frozen, c), (1 - mu) * others)
+
+
+FORMULAS: dict[str, Formula] = {
+    formula.__name__: formula
+    for formula in (
+        vanilla, ppo, dapo, gspo, tis, cispo, topr, kimi15, decoupled_ppo, opmd, opmd_pairwise, opmd_kimi, asymre, sapo,
+        sppo, rec, sft, mix,
+    )
+}  # fmt: skip
+
+
+def value_and_gradient(cells: Cells, config: AlgorithmConfig) -> tuple[np.ndarray, np.ndarray]:
+    """Loss of every trained token, and the gradient of their weighted sum by every log-probability; 0 elsewhere."""
+    formula, x = FORMULAS[config.pg_variant], cells.logprobs
+
+    def total(moved: np.ndarray) -> np.longdouble:
+        return np.sum((cells.weights * formula(moved, x, cells, config))[cells.mask])
+
+    gradient = np.zeros(x.shape)
+    with np.errstate(all="ignore"):
+        value = np.where(cells.mask, formula(x, x, cells, config), 0)
+        for place in zip(*np.nonzero(cells.mask), strict=True):
+            up, down = x.astype(np.longdouble), x.astype(np.longdouble)
+            up[place] += STEP
+            down[place] -= STEP
+            gradient[place] = (total(up) - total(down)) / (2 * STEP)
+    return value, gradient

@@ -29,6 +29,7 @@ from rljax.config import (
     Config,
     ExplorerConfig,
     GeneratingConfig,
+    KlConfig,
     LearnerConfig,
     MeshConfig,
     ModelConfig,
@@ -123,8 +124,13 @@ def get_config(arg: str = "both") -> ConfigDict:
             max_tokens_per_row=2048,
             rows_per_microbatch=4 * 8,  # max_token_len_per_gpu 16384 = 8 rows; packed always (use_dynamic_bsz)
         ),
-        # Its grpo adds a KL loss of weight 0.001, which has no key here yet.
-        algorithm=AlgorithmConfig(adv_estimator="grpo", pg_variant="ppo", clip_low=0.2, clip_high=0.2),
+        algorithm=AlgorithmConfig(
+            adv_estimator="grpo",  # algorithm_type; what follows are its defaults
+            pg_variant="ppo",
+            clip_low=0.2,
+            clip_high=0.2,
+            kl=KlConfig(where="loss", estimator="k2", coef=0.001),
+        ),
         explorer=explorer,
         sidecar=engines(new),
         tasks=TasksConfig(train={"gsm8k": gsm8k()}),

@@ -12,9 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rljax import config_checks, config_objective
+from rljax import config_checks, config_objective, config_placement
 from rljax.config_algorithm import AlgorithmConfig as AlgorithmConfig
 from rljax.config_algorithm import CorrectionConfig as CorrectionConfig
+from rljax.config_algorithm import CriticConfig as CriticConfig
+from rljax.config_algorithm import KlConfig as KlConfig
 from rljax.config_algorithm import OptimizerConfig as OptimizerConfig
 from rljax.config_checks import key
 from rljax.config_environments import (
@@ -279,6 +281,7 @@ class Config:
 
     def __post_init__(self) -> None:
         config_checks.check_config(self)
+        config_placement.check_placement(self)
         config_objective.check_objective(self)
 
     @property

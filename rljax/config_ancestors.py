@@ -35,6 +35,11 @@ def _roll(*here: str, remark: str = "") -> Ancestor:
 
 _PLACES = ("learner.devices", "sidecar.devices")
 _RESUMES = "the same command resumes a run; another run_dir begins a new one"
+_RECORDED = "ratios are to the log-probabilities recorded with the samples; pg_variant=decoupled_ppo recomputes besides"
+_NO_TEACHER = "there is no distillation"
+_CONSTANTS = "weights are always constants"
+_RATIOS_ALONE = "w itself is bounded, by algorithm.correction.low and high"
+_OWN_KEYS = "each argument is a key of its own"
 
 ANCESTORS = {
     # Trinity-RFT: run and algorithm
@@ -48,6 +53,33 @@ ANCESTORS = {
     "clip_grad": _trinity("learner.optimizer.grad_clip"),
     "model_path": _trinity("model.path"),
     "max_model_len": _trinity("model.max_prompt_tokens", "model.max_response_tokens", remark="their sum"),
+    # Trinity-RFT: the objective
+    "advantage_fn": _trinity("algorithm.adv_estimator"),
+    "kl_penalty_fn": _trinity("algorithm.kl.estimator", "algorithm.kl.where", remark="where=reward"),
+    "kl_loss_fn": _trinity("algorithm.kl.estimator", "algorithm.kl.where", remark="where=loss; low_var_kl: k3_clamped"),
+    "entropy_loss_fn": _trinity("algorithm.entropy_coef", remark="0 is none"),
+    "advantage_fn_args": _trinity("algorithm", remark=_OWN_KEYS),
+    "policy_loss_fn_args": _trinity("algorithm", remark=_OWN_KEYS),
+    "kl_penalty_fn_args": _trinity("algorithm.kl"),
+    "kl_loss_fn_args": _trinity("algorithm.kl"),
+    "entropy_loss_fn_args": _trinity("algorithm.entropy_coef"),
+    "kl_coef": _trinity("algorithm.kl.coef"),
+    "adaptive": _trinity("algorithm.kl.target", remark="None is fixed"),
+    "clip_range": _trinity("algorithm.clip_low", "algorithm.clip_high"),
+    "clip_range_low": _trinity("algorithm.clip_low"),
+    "clip_range_high": _trinity("algorithm.clip_high"),
+    "baseline_shift": _trinity("algorithm.asymre_shift"),
+    "rollout_correction": _trinity("algorithm.correction"),
+    "bypass_old_logprobs": _trinity(remark=_RECORDED),
+    "sample_strategy": _trinity(
+        "algorithm.drop_staler_than", remark="staleness_control; there is no mix of expert data"
+    ),
+    "sample_strategy_args": _trinity("algorithm.drop_staler_than"),
+    "expert_data_ratio": _trinity(remark="no taskset holds demonstrations"),
+    "replay_buffer": _trinity(remark="a group is trained in one step, algorithm.ppo_epochs times"),
+    "critic_model_path": _trinity(remark="the critic begins with the policy's weights"),
+    "lr_warmup_steps": _trinity("learner.optimizer.warmup_steps"),
+    "betas": _trinity("learner.optimizer.beta1", "learner.optimizer.beta2"),
     # Trinity-RFT: where things run
     "cluster": _trinity(*_PLACES),
     "node_num": _trinity(*_PLACES),
@@ -127,6 +159,58 @@ ANCESTORS = {
     "difficulty_low_threshold": _roll("algorithm.filter_mean_low"),
     "difficulty_high_threshold": _roll("algorithm.filter_mean_high"),
     "query_filter_config": _roll("algorithm.filters", remark="mean_band and min_std"),
+    "use_pg_clip_range": _roll("algorithm.clip_low", "algorithm.clip_high", remark="both bounds are always there"),
+    "use_reward_norm": _roll("algorithm.norm_mean", "algorithm.norm_std"),
+    "use_reward_scaling": _roll("algorithm.norm_std"),
+    "add_len_reward": _roll("algorithm.overlong", remark="penalty"),
+    "error_max_len_clip": _roll("algorithm.overlong", remark="mask; the limit is model.max_response_tokens"),
+    "error_max_len_threshold": _roll("algorithm.overlong", remark="mask; the limit is model.max_response_tokens"),
+    "use_policy_loss_type": _roll("algorithm.pg_variant", remark="PG is vanilla"),
+    "use_topr_loss": _roll("algorithm.pg_variant", remark="topr"),
+    "postive_loss_coef": _roll("algorithm.topr_positive_weight"),
+    "use_topr_neg_loss_coef": _roll("algorithm.topr_negative_weight"),
+    "rl_loss_coef": _roll("algorithm.kl.coef", "algorithm.entropy_coef", remark="the policy loss has weight 1"),
+    "l2": _roll("learner.optimizer.weight_decay"),
+    "lr_scheduler_type": _roll("learner.optimizer.schedule"),
+    "warmup_ratio": _roll("learner.optimizer.warmup_steps", remark="in optimizer updates"),
+    "adam_beta1": _roll("learner.optimizer.beta1"),
+    "adam_beta2": _roll("learner.optimizer.beta2"),
+    # ROLL: reference, critic, teacher, reward model
+    "reference": _roll("algorithm.kl", remark="the reference is the policy that the run began with"),
+    "enable_reference": _roll(remark="a reference is kept where algorithm.kl.where or the loss asks for it"),
+    "use_kl_loss": _roll("algorithm.kl.where", remark="loss"),
+    "kl_loss_coef": _roll("algorithm.kl.coef", remark="with where=loss"),
+    "add_token_level_kl": _roll("algorithm.kl.where", remark="reward"),
+    "init_kl_coef": _roll("algorithm.kl.coef", remark="with where=reward"),
+    "kl_penalty": _roll("algorithm.kl.estimator", remark="kl is k1, mse is k2; abs and full are not there"),
+    "target_kl": _roll("algorithm.kl.target", remark="None is fixed"),
+    "kl_horizon": _roll("algorithm.kl.horizon"),
+    "critic": _roll("algorithm.critic"),
+    "critic_warmup": _roll("algorithm.critic.warmup_steps"),
+    "value_clip": _roll("algorithm.critic.value_clip"),
+    "enable_old_logprobs_recompute": _roll(remark=_RECORDED),
+    "force_disable_old_logprobs_recompute": _roll(remark=_RECORDED),
+    "reward": _roll("tasks.train.NAME.rewards", remark="functions, not workers"),
+    "reward_pretrain": _roll("tasks.train.NAME.rewards", remark="functions; there is no reward model"),
+    "teacher": _roll(remark=_NO_TEACHER),
+    "student_train": _roll(remark=_NO_TEACHER),
+    "student_infer": _roll(remark=_NO_TEACHER),
+    "is_pure_opd": _roll(remark=_NO_TEACHER),
+    "use_opd": _roll(remark=_NO_TEACHER),
+    "opd_kl_coef": _roll(remark=_NO_TEACHER),
+    "pure_opd_pipeline_type": _roll(remark=_NO_TEACHER),
+    # ROLL: train_infer_correction
+    "is_weight": _roll("algorithm.correction.mode", remark="truncate"),
+    "weight_type": _roll("algorithm.correction.level", remark="segment is turn"),
+    "upper_bound": _roll("algorithm.correction.high"),
+    "detach": _roll(remark=_CONSTANTS),
+    "agg_type": _roll("algorithm.correction.level", remark="segment is turn"),
+    "ratio_enabled": _roll("algorithm.correction.mode", remark="mask"),
+    "ratio_low": _roll("algorithm.correction.low"),
+    "ratio_high": _roll("algorithm.correction.high"),
+    "diff_enabled": _roll(remark=_RATIOS_ALONE),
+    "diff_low": _roll(remark=_RATIOS_ALONE),
+    "diff_high": _roll(remark=_RATIOS_ALONE),
     # ROLL: environments
     "env_type": _roll("custom_envs.NAME.id"),
     "env_config": _roll("custom_envs.NAME.kwargs"),

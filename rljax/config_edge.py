@@ -298,7 +298,7 @@ def _unknown(dotted: str, name: str, known: Mapping[str, Any], prefix: str) -> s
     if name in ANCESTORS:
         return f"{dotted}: unknown key; {ANCESTORS[name].advice()}"
     everywhere = [path for path, _, _ in key_help()]
-    near = [path for path in everywhere if path.rpartition(".")[2] == name][:1]
+    near = sorted((path for path in everywhere if path.rpartition(".")[2] == name), key=len)[:1]
     near = near or [prefix + n for n in difflib.get_close_matches(name, list(known), 1)]
     near = near or difflib.get_close_matches(dotted, everywhere, 1, 0.7)
     hint = f"did you mean {near[0]}?" if near else f"{prefix or 'the config '}has: {', '.join(sorted(known)[:12])}"

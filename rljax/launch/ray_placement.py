@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rljax.config import Config
-from rljax.config_checks import ConfigError, device_indices
+from rljax.config_checks import ConfigError
+from rljax.config_placement import device_indices
 
 ACCELERATORS = {"gpu": "GPU", "tpu": "TPU"}
 """Ray's name of a platform's accelerators."""

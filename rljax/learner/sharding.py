@@ -16,7 +16,8 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from rljax.config import MeshConfig
-from rljax.config_checks import ConfigError, device_indices
+from rljax.config_checks import ConfigError
+from rljax.config_placement import device_indices
 
 AXES = ("data", "fsdp", "sequence", "expert", "tensor")
 BATCH = ("data", "fsdp")

@@ -12,7 +12,8 @@ from typing import Any
 import jax.numpy as jnp
 
 from rljax.config import Config
-from rljax.config_checks import ConfigError, device_indices
+from rljax.config_checks import ConfigError
+from rljax.config_placement import device_indices
 from rljax.models.architecture import Architecture
 from rljax.observe.trace import NullTrace, Trace
 from rljax.pipeline.placement import engine_devices, engine_gpus

@@ -8,7 +8,8 @@ from pathlib import Path
 import jax
 
 from rljax.config import Config
-from rljax.config_checks import ConfigError, device_indices
+from rljax.config_checks import ConfigError
+from rljax.config_placement import device_indices
 from rljax.learner.sharding import named_devices, select_devices
 
 

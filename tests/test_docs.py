@@ -1,0 +1,79 @@
+"""docs/algorithms.md against the registries and the schema: nothing is left out, nothing is made up."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.variants import VARIANTS
+from rljax import config_objective
+from rljax.algorithms import registry
+from rljax.config import AlgorithmConfig
+from rljax.config_checks import walk
+
+PAGE = (Path(__file__).parents[1] / "docs" / "algorithms.md").read_text()
+SECTIONS = dict(re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL))
+KEYS = {path: (value, metadata) for path, value, metadata in walk(AlgorithmConfig())}
+SLOTS = [
+    ("Policy losses", [registry.policy_losses]),
+    ("Advantages", [registry.advantages, registry.turn_advantages, registry.token_advantages]),
+    ("Aggregation", [registry.aggregations]),
+    ("Filters, masks and sample weights", [registry.filters]),
+]
+
+
+def built_in(*slots: registry.Registry[Any]) -> set[str]:
+    return {name for slot in slots for name in slot.names() if slot.get(name).__module__.startswith("rljax.")}
+
+
+def written(value: object) -> str:
+    """As the page writes a default."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "empty" if value == () else str(value)
+
+
+def same(text: str, value: object) -> bool:
+    return float(text) == value if isinstance(value, float) else text == written(value)
+
+
+@pytest.mark.parametrize(("section", "slots"), SLOTS, ids=[name for name, _ in SLOTS])
+def test_each_built_in_function_has_its_row_and_no_other_has_one(
+    section: str, slots: list[registry.Registry[Any]]
+) -> None:
+    rows = re.findall(r"^\| `([\w+-]+)` \|", SECTIONS[section], re.MULTILINE)
+    assert sorted(rows) == sorted(built_in(*slots))
+
+
+def test_each_key_stands_there_with_its_default() -> None:
+    told = re.findall(r"`algorithm\.([\w.]+)` \(([^)]*)\)", PAGE)
+    assert sorted(set(KEYS) - {key for key, _ in told}) == []
+    assert [(key, text) for key, text in told if not same(text, KEYS[key][0])] == []
+
+
+def test_each_key_that_is_named_exists_and_can_have_the_value_that_is_named() -> None:
+    groups = {path.rpartition(".")[0] for path in KEYS}
+    names = {
+        "pg_variant": built_in(registry.policy_losses),
+        "adv_estimator": built_in(*SLOTS[1][1]),
+        "aggregation": built_in(registry.aggregations),
+    }
+    for key, value in re.findall(r"`algorithm\.([\w.]+)(?:=([^`]*))?`", PAGE):
+        assert key in KEYS or (key in groups and not value), key
+        choices = names.get(key) or (KEYS[key][1].get("choices") if key in KEYS else None)
+        assert not (value and choices) or value in choices, (key, value)
+
+
+def test_the_lists_of_losses_are_those_that_the_config_is_checked_by() -> None:
+    rails = " ".join(SECTIONS["Guard rails"].split())
+    assert f"Bounding: {', '.join(sorted(config_objective.BOUNDING))}, and rec with" in rails
+    truncated = " ".join(SECTIONS["Correction of the gap"].split())
+    assert f"themselves: {', '.join(sorted(config_objective.UNWEIGHTED - {'rec'}))}, and rec without" in truncated
+
+
+def test_the_bench_has_a_row_of_each_loss_that_the_page_says_it_has() -> None:
+    rows = dict(re.findall(r"^\| `([\w+-]+)` \|.*\| ([^|]+) \|$", SECTIONS["Policy losses"], re.MULTILINE))
+    assert {name for name, steps in rows.items() if steps != "not in the bench"} == set(VARIANTS)

@@ -1,6 +1,6 @@
 """A thousand environments without a barrier: seconds to a batch, against turns in lockstep, under a virtual clock.
 
-    python -m bench.agentic [--quick] [--steps N]
+    python -m bench.agentic [--quick] [--steps N] [--redundancy N ...]
 
 What: the real explorer, group runner, engine pool and ledger (SQLite) on an event loop whose clock jumps to what is due
 next; 1024 environments of 10 turns. An environment takes N(10, 5) seconds a turn (at least 0.1), one turn in 500 takes
@@ -165,9 +165,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="8 steps of three cases")
     parser.add_argument("--steps", type=int, default=24)
+    parser.add_argument("--redundancy", nargs="+", type=int, default=(0, 1), help="only the cases with so many")
     options = parser.parse_args()
     print_machine()
     steps, cases = (8, CASES[:3]) if options.quick else (options.steps, CASES)
+    cases = tuple(case for case in cases if case.redundancy in options.redundancy)
     lockstep = {n: barrier(n, 3 if options.quick else 10) for n in (BATCH, ENVIRONMENTS)}
     turns = lockstep[BATCH] + LOAD_SECONDS + TRAIN_SECONDS
     beside = lockstep[ENVIRONMENTS] / (ENVIRONMENTS // BATCH)

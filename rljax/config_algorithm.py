@@ -39,7 +39,10 @@ class KlConfig:
     estimator: str = key("k3", "of each token", choices=("k1", "k2", "k3", "k3_clamped"))
     coef: float = key(0.001, "its weight, at the start where it is adapted", low=0)
     target: float | None = key(
-        None, "divergence in nats a token that coef is adapted to; None: fixed", low=0, low_open=True
+        None,
+        "divergence of the trained policy, nats a token, that coef is adapted to; None: fixed",
+        low=0,
+        low_open=True,
     )
     horizon: int = key(10_000, "trajectories over which coef is adapted", low=1)
     refresh_steps: int | None = key(None, "steps after which the policy becomes the reference; None: never", low=1)

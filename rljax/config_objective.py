@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING
 
+from rljax.config_algorithm import CriticConfig, KlConfig
 from rljax.config_checks import ConfigError
 
 if TYPE_CHECKING:
@@ -39,6 +41,8 @@ def check_objective(config: Config) -> None:
     """
     algorithm = config.algorithm
     _check_keys(algorithm)
+    _check_read(algorithm)
+    _check_whole(config)
     if config.mode in ("both", "train") and config.staleness_bound > 0:
         _check_stable(algorithm, config.staleness_bound)
 
@@ -47,7 +51,7 @@ def bounds_step(algorithm: AlgorithmConfig) -> bool:
     """Whether the loss itself keeps the step within reach of its data."""
     loss = _loss(algorithm)
     if loss == "rec":
-        return algorithm.rec_clip != "none" or algorithm.rec_regularizer != "none"
+        return algorithm.rec_clip != "none" or algorithm.rec_regularizer == "k2"
     return loss in BOUNDING
 
 
@@ -74,6 +78,31 @@ def _check_keys(algorithm: AlgorithmConfig) -> None:
             f"algorithm.correction.mode='truncate': pg_variant={_loss(algorithm)!r} is not known to leave weighing by "
             f"π/π_behaviour to the correction, and it would count twice; write mode=mask, or one of "
             f"{', '.join(sorted(UNWEIGHTED))}"
+        )
+
+
+def _check_read(algorithm: AlgorithmConfig) -> None:
+    """Keys of a part that is off would be typos of whoever set them."""
+    if algorithm.kl.where == "none" and dataclasses.replace(algorithm.kl, refresh_steps=None) != KlConfig():
+        raise ConfigError("algorithm.kl: nothing reads its keys while kl.where=none; write kl.where=loss or reward")
+    if algorithm.adv_estimator != "gae" and algorithm.critic != CriticConfig():
+        raise ConfigError(
+            f"algorithm.critic: nothing reads its keys with adv_estimator={algorithm.adv_estimator!r}; write gae"
+        )
+    if algorithm.drop_staler_than is not None and (algorithm.adv_estimator == "gae" or algorithm.kl.where == "reward"):
+        raise ConfigError(
+            f"algorithm.drop_staler_than={algorithm.drop_staler_than}: what is left out of a response has neither "
+            "value nor divergence, so what comes before cannot be credited; leave it out with gae and kl.where=reward"
+        )
+
+
+def _check_whole(config: Config) -> None:
+    """A loss that compares whole groups needs them in one update."""
+    minibatch, group = config.algorithm.minibatch_size, config.group_size
+    if _loss(config.algorithm) == "opmd_pairwise" and minibatch is not None and minibatch % group:
+        raise ConfigError(
+            f"algorithm.minibatch_size={minibatch}: opmd_pairwise compares the members of a group, and an update must "
+            f"hold whole ones: write a multiple of group_size={group}"
         )
 
 

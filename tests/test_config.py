@@ -18,7 +18,9 @@ from rljax.config import (
     AlgorithmConfig,
     Config,
     CorrectionConfig,
+    CriticConfig,
     GeneratingConfig,
+    KlConfig,
     LearnerConfig,
     MeshConfig,
     ModelConfig,
@@ -87,6 +89,16 @@ COMBINATIONS: list[tuple[Mapping[str, Any], str]] = [
         "algorithm.correction.low=2.0: above correction.high=1.2",
     ),
     ({"algorithm": AlgorithmConfig(mix_variant="mix")}, "algorithm.mix_variant='mix': mixes with itself"),
+    ({"algorithm": AlgorithmConfig(kl=KlConfig(target=0.1))}, "algorithm.kl: nothing reads its keys while kl.where="),
+    ({"algorithm": AlgorithmConfig(critic=CriticConfig(warmup_steps=1))}, "algorithm.critic: nothing reads its keys"),
+    (
+        {"algorithm": AlgorithmConfig(drop_staler_than=1, kl=KlConfig(where="reward"))},
+        "algorithm.drop_staler_than=1: what is left out of a response has neither value nor divergence",
+    ),
+    (
+        {"algorithm": AlgorithmConfig(pg_variant="opmd_pairwise", minibatch_size=4)},
+        "algorithm.minibatch_size=4: opmd_pairwise compares the members of a group",
+    ),
     ({"algorithm": AlgorithmConfig(tis_low=2.0)}, "algorithm.tis_low=2.0: above tis_high=1.0"),
     (
         {"algorithm": AlgorithmConfig(overlong="penalty")},
@@ -350,7 +362,13 @@ STABLE = [
 
 
 @pytest.mark.parametrize(
-    "algorithm", [*UNSTABLE, AlgorithmConfig(pg_variant="mix", mix_variant="vanilla")], ids=lambda a: a.pg_variant
+    "algorithm",
+    [
+        *UNSTABLE,
+        AlgorithmConfig(pg_variant="mix", mix_variant="vanilla"),
+        AlgorithmConfig(pg_variant="rec", rec_regularizer="forward-kl"),
+    ],
+    ids=lambda a: a.pg_variant,
 )
 def test_stale_data_need_a_trust_region_a_correction_or_leave(algorithm: AlgorithmConfig) -> None:
     with pytest.raises(ConfigError) as caught:

@@ -99,8 +99,7 @@ class Preparation:
             params: of the policy before its first update.
             companions: see `TrainState`.
         """
-        groups = [self._masked(group, step) for group in groups]
-        cut = [self._scored(minibatch, params, companions) for minibatch in self._cut(groups)]
+        cut = [self._scored(minibatch, params, companions) for minibatch in self._cut(groups, step)]
         given = credit(
             groups,
             self._config.algorithm,
@@ -126,14 +125,12 @@ class Preparation:
             scores = replace(scores, sequence_gap=of_sequence, group_gap=of_group)
         return replace(batch, scores=scores)
 
-    def _masked(self, group: Group, step: int) -> Group:
-        members = [(t, kept_tokens(t, self._config.algorithm, step)) for t in group.trajectories]
-        return replace(group, trajectories=tuple(replace(t, loss_mask=keep) for t, keep in members))
-
-    def _cut(self, groups: Sequence[Group]) -> list[Minibatch]:
-        trajectories = [trajectory for group in groups for trajectory in group.trajectories]
+    def _cut(self, groups: Sequence[Group], step: int) -> list[Minibatch]:
+        everyone = [trajectory for group in groups for trajectory in group.trajectories]
+        keep = [kept_tokens(trajectory, self._config.algorithm, step) for trajectory in everyone]
+        importance = sample_weights(groups, keep, self._config.algorithm)
+        trajectories = [replace(t, loss_mask=mask) for t, mask in zip(everyone, keep, strict=True)]
         numbers = np.repeat(np.arange(len(groups), dtype=np.int32), [len(group.trajectories) for group in groups])
-        importance = sample_weights(groups, [t.loss_mask for t in trajectories], self._config.algorithm)
         made = []
         for start in range(0, len(trajectories), self._size):
             chosen = slice(start, start + self._size)

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from rljax.config_checks import ConfigError
+from rljax.config_environments import EnvironmentConfig
 from rljax.rollout.environments.hosts import EnvironmentHost, LoopHost, ProcessHost
 from rljax.rollout.environments.session import (
     EnvironmentBroken,
@@ -19,6 +23,7 @@ from rljax.rollout.environments.session import (
     EnvironmentSpec,
     LocalEnvironment,
 )
+from rljax.rollout.environments.tryout import try_out
 
 BAD = EnvironmentSpec("tests.rollout.environments.bad:Bad-v0")
 LAKE = EnvironmentSpec("rljax/FrozenLake-v0", {"size": 4})
@@ -136,6 +141,51 @@ def test_one_that_cannot_be_made_says_why() -> None:
         async with host() as processes:
             with pytest.raises(EnvironmentRaised, match=r"rljax/FrozenLake-v0: cannot be made: .*size must be"):
                 await one_step(processes, EnvironmentSpec("rljax/FrozenLake-v0", {"size": 0}), "Up")
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("keys", "says"),
+    [
+        (
+            {"id": "rljax/FrozenLake-v0", "kwargs": {"size": 0}},
+            r"custom_envs\.x: rljax/FrozenLake-v0: cannot be made: .*",
+        ),
+        ({"id": "rljax/FrozenLak-v0"}, r"custom_envs\.x: .* cannot be made: NameNotFound: .*"),
+        ({"id": BAD.id, "kwargs": {"broken": ("reset-raise",), "share": 1.0}}, r"custom_envs\.x: .*the door is locked"),
+    ],
+)
+@pytest.mark.parametrize("place", ["loop", "process"])
+def test_one_that_can_never_be_played_is_refused_in_one_line(place: str, keys: dict[str, Any], says: str) -> None:
+    async def main() -> None:
+        async with host() as processes:
+            with pytest.raises(ConfigError) as caught:
+                await try_out(
+                    ["x"], {"x": EnvironmentConfig(place=place, **keys)}, {"process": processes, "loop": LoopHost()}
+                )
+            assert re.fullmatch(says, str(caught.value))
+
+    asyncio.run(main())
+
+
+def test_one_that_fails_now_and_then_is_let_through_and_kept_for_its_first_episode() -> None:
+    async def main() -> None:
+        async with host() as processes:
+            lake = EnvironmentConfig(id=LAKE.id, kwargs=LAKE.kwargs)
+            await try_out(["x"], {"x": lake}, {"process": processes})
+            assert len(processes._idle[LAKE]) == 1
+
+        class Moody(LoopHost):
+            tried = 0
+
+            def session(self, spec: EnvironmentSpec) -> Any:
+                self.tried += 1
+                if self.tried < 3:
+                    raise EnvironmentRaised("not now")
+                return super().session(spec)
+
+        await try_out(["x"], {"x": lake}, {"process": Moody()})
 
     asyncio.run(main())
 

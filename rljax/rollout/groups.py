@@ -18,6 +18,7 @@ from rljax.ledger.claims import Claim
 from rljax.ledger.database import Database, RunFailedError, StaleWriterError
 from rljax.observe.trace import NullTrace, Trace
 from rljax.rollout.deadlines import PausableDeadlines
+from rljax.rollout.environments.session import EnvironmentLost
 from rljax.rollout.pool import EnginePool
 from rljax.rollout.together import all_or_none, first_of
 from rljax.rollout.workflow import Attempt, Workflow
@@ -33,6 +34,9 @@ DROPS_IN_A_ROW = 100
 """Groups that an explorer may drop one after the other, each when all that were claimed before it had ended. After so
 many without a whole one among them no other would come to more: the explorer says so instead of going on for ever.
 """
+
+LOST_LIMIT = 16
+"""Times that a member may lose an attempt by the fault of others, before that counts as its failure."""
 
 
 class MemberFailed(Exception):
@@ -189,7 +193,7 @@ class GroupRunner:
             self._db.notifier.notify()
 
     async def _member(self, claim: Claim, task: Task, member: int, workflow: Workflow) -> Trajectory:
-        retry = 0
+        retry = lost = 0
         while True:
             attempt = Attempt(self._db.spec.seed, member, retry, claim.version, claim.lineage)
             begin = self._db.clock()
@@ -201,9 +205,10 @@ class GroupRunner:
                 raise
             except Exception as error:
                 reason = self.note_failure(error, f"{claim.task} member {member}, attempt {retry}")
-                if retry >= self._max_retries:
+                by_others = isinstance(error, EnvironmentLost)
+                if (lost >= LOST_LIMIT) if by_others else (retry >= self._max_retries):
                     raise MemberFailed(reason, error) from error
-                retry += 1
+                retry, lost = retry + (not by_others), lost + by_others
             else:
                 track = f"group {claim.group_id} · member {member}"
                 tokens = int(trajectory.loss_mask.sum())

@@ -13,6 +13,7 @@ from rljax.config_checks import ConfigError
 from rljax.ledger import claims, processes, versions
 from rljax.ledger.database import LedgerError, RunFailedError
 from rljax.rollout import groups
+from rljax.rollout.environments.session import EnvironmentLost
 from rljax.rollout.groups import NothingButDrops
 from rljax.rollout.workflow import Attempt
 from rljax.tasks.task import BadRow, Task
@@ -73,6 +74,26 @@ def test_failing_member_is_retried_then_its_group_is_dropped_with_the_reason(tmp
     assert report["dropped"] == {"ZeroDivisionError": 1}
     assert report["trained"] == 12
     assert report["faults"]["ZeroDivisionError"] == 1 + 3
+
+
+def test_an_attempt_lost_by_others_is_made_again_as_it_was(tmp_path: Path) -> None:
+    """Retries are for one's own failures: more losses than these leave the group whole, with its first seeds."""
+    tries: dict[Any, int] = {}
+
+    async def lose() -> None:
+        raise EnvironmentLost("worker 3 ended with code 7")
+
+    def misbehave(task: Task, attempt: Attempt) -> Any:
+        place = (task.id.index, attempt.member)
+        tries[place] = tries.get(place, 0) + 1
+        return lose() if (place == (2, 1) and tries[place] <= 6) or place == (5, 0) else None
+
+    _, batches, report = run_house(tmp_path, misbehave=misbehave)
+    assert report["balanced"], report["problems"]
+    assert tries[2, 1] == 7
+    assert {t.retries for b in batches for g in b.groups for t in g.trajectories} == {0}
+    assert report["dropped"] == {"EnvironmentLost": 1}, "there is an end to it"
+    assert tries[5, 0] == 1 + groups.LOST_LIMIT
 
 
 def test_where_nothing_but_drops_happens_the_explorer_says_why(tmp_path: Path) -> None:

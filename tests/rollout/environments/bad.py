@@ -1,5 +1,6 @@
 """Environments that fail, each in its own way, at a step or a reset that the action or the seed names."""
 
+import ctypes
 import os
 import random
 import time
@@ -34,7 +35,7 @@ class Bad(TextEnv):
     def step(self, action: str) -> Any:
         if self._plan:
             return self._do(self._plan)
-        if action in ("hang", "spin", "raise", "die", "exit", "text", "reward", "short", "info"):
+        if action in ("hang", "spin", "raise", "die", "exit", "text", "reward", "short", "info", "actions", "seize"):
             return self._do(action)
         self._count += 1
         return str(self._count), 1.0, self._count >= 3, False, {"state": str(self._count), "valid": action == "go"}
@@ -45,6 +46,8 @@ class Bad(TextEnv):
         if what == "spin":
             while True:
                 pass
+        if what == "seize":  # the interpreter's lock, for ever
+            ctypes.PyDLL(None).sleep(3600)
         if what == "raise":
             raise RuntimeError("the door is locked")
         if what == "die":
@@ -56,6 +59,7 @@ class Bad(TextEnv):
             "reward": ("x", float("nan"), False, False, {}),
             "short": ("x", 0.0, False, {}),
             "info": ("x", 0.0, False, False, None),
+            "actions": ("x", 0.0, False, False, {"actions": None}),
         }[what]
 
 

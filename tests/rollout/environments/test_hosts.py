@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import re
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from rljax.rollout.environments.session import (
     EnvironmentDied,
     EnvironmentFailure,
     EnvironmentHung,
+    EnvironmentLost,
     EnvironmentRaised,
     EnvironmentSpec,
     LocalEnvironment,
@@ -68,7 +70,8 @@ def test_an_environment_is_the_same_in_a_worker_and_on_the_loop() -> None:
     ("action", "kind", "says"),
     [
         ("raise", EnvironmentRaised, "step raised RuntimeError: the door is locked"),
-        ("exit", EnvironmentFailure, "step: SystemExit: 3"),
+        ("exit", EnvironmentRaised, "step raised SystemExit: 3"),
+        ("actions", EnvironmentBroken, "the info of step cannot be read: TypeError: 'NoneType' object"),
         ("text", EnvironmentBroken, "step observed a NoneType, not a text"),
         ("reward", EnvironmentBroken, "the reward nan, which is no finite number"),
         ("short", EnvironmentBroken, "a tuple of 4, not (observation, reward, terminated, truncated, info)"),
@@ -88,6 +91,72 @@ def test_a_failure_says_what_it_is_and_the_next_environment_is_fresh(
             async with processes.session(BAD) as session:
                 assert (await session.reset(0)).text == "0"
                 assert (await session.step("go")).reward == 1.0
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("action", ["raise", "exit", "actions"])
+def test_on_the_loop_it_ends_nothing_but_itself(action: str) -> None:
+    async def main() -> None:
+        with pytest.raises(EnvironmentFailure):
+            await one_step(LoopHost(), BAD, action)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("how", ["die", "seize"])
+def test_who_ends_the_process_of_others_is_told_apart_from_them(how: str) -> None:
+    async def main() -> None:
+        async with host(per_worker=2) as processes, contextlib.AsyncExitStack() as stack:
+            other = await stack.enter_async_context(processes.session(BAD))
+            await other.reset(0)
+            processes._workers[0].timeout = 1.0
+            with pytest.raises(EnvironmentDied if how == "die" else EnvironmentHung):
+                await one_step(processes, BAD, how)
+            with pytest.raises(EnvironmentLost, match="ended with code"):
+                await other.step("go")
+            async with processes.session(BAD) as fresh:
+                assert (await fresh.reset(0)).text == "0"
+
+    asyncio.run(main())
+
+
+def test_where_several_compute_nobody_is_blamed() -> None:
+    async def main() -> None:
+        async with host(per_worker=2) as processes, contextlib.AsyncExitStack() as stack:
+            both = [await stack.enter_async_context(processes.session(BAD)) for _ in range(2)]
+            for session in both:
+                await session.reset(0)
+            steps = both[0].step("hang"), both[1].step("die")
+            failures = await asyncio.gather(*steps, return_exceptions=True)
+            assert [type(failure) for failure in failures] == [EnvironmentLost] * 2
+
+    asyncio.run(main())
+
+
+def test_one_that_spins_is_killed_though_its_neighbours_lie_idle() -> None:
+    async def main() -> None:
+        async with host(per_worker=2) as processes:
+            async with processes.session(BAD) as other, processes.session(BAD) as spinning:
+                await other.reset(0)
+                await spinning.reset(0)
+                worker = processes._workers[0]
+                worker.timeout = 1.0
+                with contextlib.suppress(EnvironmentHung):
+                    await spinning.step("spin")
+            await asyncio.wait_for(asyncio.to_thread(worker.process.wait), 30)
+            assert processes.workers == 0
+        async with host(per_worker=2) as processes:
+            async with processes.session(BAD) as other:
+                await other.reset(0)
+            async with processes.session(LAKE) as lake:
+                await lake.reset(0)
+            (worker,) = processes._workers
+            worker.timeout = 1.0
+            with pytest.raises(EnvironmentHung):
+                await one_step(processes, BAD, "spin")
+            await asyncio.wait_for(asyncio.to_thread(worker.process.wait), 30)
+            assert not any(processes._idle.values())
 
     asyncio.run(main())
 
@@ -190,8 +259,10 @@ def test_one_that_fails_now_and_then_is_let_through_and_kept_for_its_first_episo
     asyncio.run(main())
 
 
-def test_text_outside_the_action_space_is_not_handed_on() -> None:
+def test_text_outside_the_action_space_is_not_handed_on_and_changes_nothing() -> None:
     made = LocalEnvironment(LAKE)
-    made.env.unwrapped.action_space = type(made.env.unwrapped.action_space)(max_length=3)
-    made.reset(0)
-    assert not made.step("much too long").valid
+    made.env.unwrapped.action_space = type(made.env.unwrapped.action_space)(max_length=5)
+    before = made.reset(0)
+    assert made.step("much too long") == replace(before, valid=False)
+    before = made.step("Left")
+    assert made.step("much too long") == replace(before, reward=0.0, valid=False)

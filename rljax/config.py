@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rljax import config_checks, config_objective
+from rljax import config_checks, config_objective, config_tags
 from rljax.config_algorithm import AlgorithmConfig as AlgorithmConfig
 from rljax.config_algorithm import CorrectionConfig as CorrectionConfig
 from rljax.config_algorithm import OptimizerConfig as OptimizerConfig
@@ -279,6 +279,7 @@ class Config:
 
     def __post_init__(self) -> None:
         config_checks.check_config(self)
+        config_tags.check_tags(self)
         config_objective.check_objective(self)
 
     @property

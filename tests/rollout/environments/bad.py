@@ -14,6 +14,8 @@ from envs.text_env import TextEnv
 class Bad(TextEnv):
     """Counts; what it is told to do it does: hang, raise, die, exit, or answer with something else."""
 
+    says_valid = True
+
     def __init__(self, broken: tuple[str, ...] = (), share: float = 0.0, render_mode: str | None = None) -> None:
         """In a share of the episodes each, whatever the seed, the first step does one of ``broken``; what begins with
         ``reset-`` is done by the reset.
@@ -38,7 +40,10 @@ class Bad(TextEnv):
         if action in ("hang", "spin", "raise", "die", "exit", "text", "reward", "short", "info", "actions", "seize"):
             return self._do(action)
         self._count += 1
-        return str(self._count), 1.0, self._count >= 3, False, {"state": str(self._count), "valid": action == "go"}
+        return str(self._count), 1.0, self._count >= 3, False, self._info(action)
+
+    def _info(self, action: str) -> dict[str, Any]:
+        return {"state": str(self._count), **({"valid": action == "go"} if self.says_valid else {})}
 
     def _do(self, what: str) -> Any:
         if what == "hang":

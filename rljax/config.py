@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rljax import config_checks, config_objective, config_placement
+from rljax import config_checks, config_objective, config_placement, config_tags
 from rljax.config_algorithm import AlgorithmConfig as AlgorithmConfig
 from rljax.config_algorithm import CorrectionConfig as CorrectionConfig
 from rljax.config_algorithm import CriticConfig as CriticConfig
@@ -282,6 +282,7 @@ class Config:
     def __post_init__(self) -> None:
         config_checks.check_config(self)
         config_placement.check_placement(self)
+        config_tags.check_tags(self)
         config_objective.check_objective(self)
 
     @property

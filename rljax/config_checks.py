@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rljax.config import Config, TasksetConfig
     from rljax.config_algorithm import AlgorithmConfig
-    from rljax.config_environments import EnvironmentConfig
 
 _REGISTERED = re.compile(r"""\.register\(\s*["']([^"']+)["']""")
 _PLACES = {"postgresql": "database", "sqlite": "file"}
@@ -182,38 +181,6 @@ def _check_tasks(config: Config) -> None:
         raise ConfigError(
             "tasks.train: no taskset to train on, and rollout.train_env_manager.tags names no environment either"
         )
-    for path, tags, others in (
-        ("rollout.train_env_manager", config.train_groups, config.explored[1]),
-        ("rollout.val_env_manager", config.val_groups, config.tasks.validation),
-    ):
-        for tag in tags:
-            _check_tag(f"{path}.tags", tag, config.custom_envs, others)
-            _check_turns(tag, config)
-
-
-def _check_turns(tag: str, config: Config) -> None:
-    budget = config.custom_envs[tag].max_tokens_per_turn
-    if budget is not None and budget > config.model.max_response_tokens:
-        raise ConfigError(
-            f"custom_envs.{tag}.max_tokens_per_turn={budget}: above model.max_response_tokens="
-            f"{config.model.max_response_tokens}"
-        )
-
-
-def _check_tag(path: str, tag: str, known: Mapping[str, EnvironmentConfig], tasksets: Mapping[str, Any]) -> None:
-    if tag not in known:
-        close = difflib.get_close_matches(tag, known, n=1) or sorted(known)
-        raise ConfigError(f"{path}: {tag!r} is not in custom_envs; did you mean {' or '.join(close)}?")
-    if tag in tasksets:
-        raise ConfigError(f"{path}: {tag!r} is a taskset's name as well; rename one of them")
-    if not known[tag].id:
-        raise ConfigError(f"custom_envs.{tag}.id: missing; write a gymnasium id, or PACKAGE:ID")
-    try:
-        groups = re.compile(known[tag].action_pattern).groups
-    except re.error as error:
-        raise ConfigError(f"custom_envs.{tag}.action_pattern: no regular expression ({error})") from None
-    if not groups:
-        raise ConfigError(f"custom_envs.{tag}.action_pattern: has no group (…) that holds the action")
 
 
 def _check_taskset(path: str, name: str, taskset: TasksetConfig) -> None:

@@ -23,7 +23,8 @@ class EnvironmentConfig:
     kwargs: Mapping[str, Any] = key({}, "arguments of gymnasium.make")
     place: str = key(
         "process",
-        "where it computes: process: worker processes; loop: beside the explorer, for those that never take long",
+        "where it computes: process: worker processes; loop: beside the explorer, for those that never take long: one "
+        "that hangs there stops its explorer",
         choices=("process", "loop"),
     )
     system_prompt: str | None = key(None, "system message, where the chat template has one")

@@ -19,7 +19,7 @@ _READABLE = (1, 2)  # 1 has single-turn trajectories only; its fields are read a
 NOT_SAMPLED = -1
 """Entry of `Trajectory.versions` for a token that no engine sampled (prompt, environment text)."""
 
-_CUT_OFF = ("length", "sequence_length")
+_CUT_OFF = ("length", "sequence_length", "max_tokens_per_turn")
 
 _ARRAYS = {"token_ids": np.int32, "loss_mask": np.bool_, "logprobs": np.float32, "versions": np.int32}
 

@@ -54,6 +54,8 @@ def test_what_does_not_add_up_is_refused(keys: dict[str, Any], says: str) -> Non
         (("x",), {"x": EnvironmentConfig(id="a", action_pattern="(")}, "action_pattern: no regular expression"),
         (("x",), {"x": EnvironmentConfig(id="a", action_pattern="a")}, "has no group"),
         (("x",), {"x": EnvironmentConfig(id="a", max_tokens_per_turn=65)}, "=65: above model.max_response_tokens=64"),
+        (("validation/x",), {"validation/x": EnvironmentConfig(id="a")}, "'validation/x': a tag is letters, digits"),
+        (("x",), {"x": EnvironmentConfig(id="a", history_length=2)}, "custom_envs.x.history_length=2: nothing shows"),
         ((), {}, "names no environment either"),
     ],
 )
@@ -61,3 +63,12 @@ def test_environments_that_cannot_be_played_are_refused(tags: tuple[str, ...], e
     train = TrainEnvManagerConfig(tags=tags)
     with pytest.raises(ConfigError, match=re.escape(says)):
         Config(rollout=RolloutConfig(train_env_manager=train), custom_envs=environments)
+
+
+def test_turns_before_are_shown_by_a_template_that_has_a_place_for_them() -> None:
+    for environment in (
+        EnvironmentConfig(id="a", history_length=0),
+        EnvironmentConfig(id="a", history_length=2, template="{history}\n{observation}"),
+    ):
+        train = TrainEnvManagerConfig(tags=("x",))
+        Config(rollout=RolloutConfig(train_env_manager=train), custom_envs={"x": environment})

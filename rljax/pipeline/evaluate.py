@@ -86,6 +86,7 @@ class Bench:
         self._pool: EnginePool | None = None
 
     async def __aenter__(self) -> Bench:
+        await self._workflows.open()
         self._pool = make_pool(
             self._config, self._run, self._model, NullTrace(), lambda _, m: self._faults.append(m), self._house
         )

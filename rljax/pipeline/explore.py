@@ -83,6 +83,7 @@ def make_explorer(
         Probe(probe_tokens(config, model.architecture), parity_bound(config)),
         wait_timeout=config.wait_timeout,
         trace=trace,
+        prepare=workflows.open,
     )
 
 

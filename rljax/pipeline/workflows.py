@@ -10,6 +10,7 @@ from rljax.algorithms.registry import advantages
 from rljax.config import Config, GeneratingConfig
 from rljax.pipeline.setup import Model
 from rljax.rollout.environments.hosts import EnvironmentHost, LoopHost, ProcessHost
+from rljax.rollout.environments.tryout import try_out
 from rljax.rollout.multi_turn import MultiTurn
 from rljax.rollout.workflow import ByTask, SingleTurn, Workflow
 from rljax.tasks.environments import environment_tasksets
@@ -55,6 +56,17 @@ class Workflows:
         compares = "greedy" in advantages.needs(config.algorithm.adv_estimator, config.algorithm)
         self.greedy = self._workflow(likeliest, self._hosts[0]) if compares else None
         self.validation = self._workflow(config.sidecar.val_generating_args, self._hosts[1])
+
+    async def open(self) -> None:
+        """Tries every environment out, where its episodes will be played.
+
+        Raises:
+            ConfigError: one cannot be made, or cannot be reset.
+        """
+        config, (training, validation) = self._config, self._hosts
+        await try_out(config.train_groups, config.custom_envs, training)
+        held_out = [tag for tag in config.val_groups if tag not in config.train_groups]
+        await try_out(held_out, config.custom_envs, validation)
 
     async def close(self) -> None:
         """Ends worker processes of rewards and environments."""

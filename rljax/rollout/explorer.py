@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -77,8 +77,11 @@ class Explorer:
         *,
         wait_timeout: float,
         trace: Trace | NullTrace,
+        prepare: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """``weights`` are the shares of the tasksets; ``wait_timeout`` in seconds bounds every wait for the learner."""
+        """``weights`` are the shares of the tasksets; ``wait_timeout`` in seconds bounds every wait for the learner;
+        ``prepare`` comes before the engines, and what it raises ends the explorer.
+        """
         self._db = db
         self._name = name
         self._pool = pool
@@ -91,6 +94,7 @@ class Explorer:
         pool.inspect = self._inspect
         self._wait_timeout = wait_timeout
         self._trace = trace
+        self._prepare = prepare
         self._token = ""
         self._groups: dict[asyncio.Task[None], Claim] = {}
         self._stopping = asyncio.Event()
@@ -107,6 +111,7 @@ class Explorer:
             RunFailedError: some process recorded why the run cannot go on.
             TimeoutError: nothing happened for ``wait_timeout`` seconds; names what was waited for.
             EngineError: no engine can be kept alive.
+            NothingButDrops: no attempt at anything comes to an end.
         """
         self._token = processes.register(self._db, self._name, "explorer")
         sizes = [TasksetSize(n, len(t), self._weights.get(n, 1.0), t.fingerprint) for n, t in self._tasksets.items()]
@@ -136,6 +141,10 @@ class Explorer:
         return {**await self._pool.gauges(), "groups_in_flight": float(len(self._groups))}
 
     async def _conduct(self, beat: asyncio.Future[None]) -> None:
+        if self._prepare is not None:
+            self.waiting_for = "environments to be tried out"
+            await self._prepare()
+        self.waiting_for = "engines to start"
         await self._pool.start()
         loop = asyncio.get_running_loop()
         last_progress, last_state = loop.time(), ("", self._pool.serving, 0.0)

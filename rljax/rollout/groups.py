@@ -18,6 +18,7 @@ from rljax.ledger.claims import Claim
 from rljax.ledger.database import Database, RunFailedError, StaleWriterError
 from rljax.observe.trace import NullTrace, Trace
 from rljax.rollout.deadlines import PausableDeadlines
+from rljax.rollout.environments.session import EnvironmentLost
 from rljax.rollout.pool import EnginePool
 from rljax.rollout.together import all_or_none, first_of
 from rljax.rollout.workflow import Attempt, Workflow
@@ -29,8 +30,25 @@ from sidecar.protocol import EngineError
 log = logging.getLogger(__name__)
 
 
+DROPS_IN_A_ROW = 100
+"""Groups that an explorer may drop one after the other, each when all that were claimed before it had ended. After so
+many without a whole one among them no other would come to more: the explorer says so instead of going on for ever.
+"""
+
+LOST_LIMIT = 16
+"""Times that a member may lose an attempt by the fault of others, before that counts as its failure."""
+
+
 class MemberFailed(Exception):
     """A member used up its retries; the message is the reason that the group is dropped for."""
+
+    def __init__(self, reason: str, error: Exception) -> None:
+        super().__init__(reason)
+        self.error = error
+
+
+class NothingButDrops(RuntimeError):
+    """`DROPS_IN_A_ROW` groups were dropped and none was whole: one line, with the last failure."""
 
 
 class GroupRunner:
@@ -74,6 +92,7 @@ class GroupRunner:
         self._trace = trace
         self._capacity = capacity
         self._under_way: set[tuple[int, int]] = set()
+        self._drops = 0
 
     @property
     def room(self) -> int:
@@ -85,9 +104,11 @@ class GroupRunner:
 
         Raises:
             EngineError: no engine can be kept alive.
+            NothingButDrops: this is the last of too many in a row.
         """
         try:
             group = await self._run(claim, task)
+            self._drops = 0
             reason = next((f"{name}: {why}" for name, keep in self._filters if (why := keep(group))), None)
             failpoint("store")
             if reason is not None:
@@ -96,8 +117,11 @@ class GroupRunner:
                 claims.store(self._db, claim, group)
         except MemberFailed as failure:
             self._settle_quietly(claim, str(failure))
+            self._count_drop(claim, failure.error)
         except BadRow as error:
             self.bad_row(claim, error)
+            if task.environment:  # of rows, which are read one by one, the config says what a bad one is to cost
+                self._count_drop(claim, error)
         except StaleWriterError as error:
             log.warning("%s; its tokens are lost and the task is open again", error)
 
@@ -126,6 +150,16 @@ class GroupRunner:
             processes.fail_run(self._db, self._name, message)
             raise RunFailedError(message) from error
         return "bad_row"
+
+    def _count_drop(self, claim: Claim, error: Exception) -> None:
+        if any(number < claim.number for number, _ in self._under_way):
+            return  # quick failures overtake what is slow and good
+        self._drops += 1
+        if self._drops >= DROPS_IN_A_ROW:
+            raise NothingButDrops(
+                f"explorer {self._name}: {self._drops} groups in a row were dropped and none was whole; the last for "
+                f"{type(error).__name__}: {error}"
+            ) from error
 
     def _settle_quietly(self, claim: Claim, reason: str) -> None:
         try:
@@ -159,8 +193,8 @@ class GroupRunner:
             self._db.notifier.notify()
 
     async def _member(self, claim: Claim, task: Task, member: int, workflow: Workflow) -> Trajectory:
-        reason = ""
-        for retry in range(self._max_retries + 1):
+        retry = lost = 0
+        while True:
             attempt = Attempt(self._db.spec.seed, member, retry, claim.version, claim.lineage)
             begin = self._db.clock()
             try:
@@ -171,6 +205,10 @@ class GroupRunner:
                 raise
             except Exception as error:
                 reason = self.note_failure(error, f"{claim.task} member {member}, attempt {retry}")
+                by_others = isinstance(error, EnvironmentLost)
+                if (lost >= LOST_LIMIT) if by_others else (retry >= self._max_retries):
+                    raise MemberFailed(reason, error) from error
+                retry, lost = retry + (not by_others), lost + by_others
             else:
                 track = f"group {claim.group_id} · member {member}"
                 tokens = int(trajectory.loss_mask.sum())
@@ -178,7 +216,6 @@ class GroupRunner:
                     track, str(claim.task), begin, self._db.clock(), reward=trajectory.reward, tokens=tokens
                 )
                 return trajectory
-        raise MemberFailed(reason)
 
     def _note(self, kind: str, message: object) -> None:
         log.warning("%s: %s", kind, message)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from rljax.tasks.templates import response_text
 from rljax.trajectory import Trajectory
 from sidecar.protocol import Completion, GenerateRequest, SamplingParams
 
-_THOUGHT = "</think>"
+_THINKS, _THOUGHT = "<think>", "</think>"
 
 
 class End(enum.StrEnum):
@@ -32,6 +33,7 @@ class End(enum.StrEnum):
     TRUNCATED = "truncated"  # by a limit of the environment's own
     ACTIONS = "max_actions"
     TURNS = "max_turns"
+    TURN_TOKENS = "max_tokens_per_turn"  # by the same, after a reply without an action that its budget cut
     LENGTH = "sequence_length"
 
 
@@ -85,22 +87,31 @@ class _Episode:
         self._earned: list[float] = []
         self._states: list[str] = []
         self._invalid = 0
+        self._cut_turns = 0
         self._instruction = ""
 
     async def play(self, session: Session) -> Trajectory:
         seen = await session.reset(self._task.seed)
         self._instruction = seen.instruction
-        reply = np.zeros(0, np.int32)
+        reply, muted = np.zeros(0, np.int32), False
         while (end := self._ended(seen)) is None and self._show(seen, reply):
             completion = await self._reply()
             self._transcript.add_reply(completion)
             reply = completion.token_ids
             text = response_text(self._flow.tokenizer, reply, self._flow.stop_token_ids)
             self._states.append(seen.state or seen.text)
-            before, seen = seen.text, await session.step(parse_action(text, self._config.action_pattern))
+            before, action = seen.text, parse_action(text, self._config.action_pattern)
+            seen = await session.step(action)
+            if not action:  # whatever the environment makes of it
+                seen = replace(seen, valid=False)
             self._history.append((before, text))
             self._invalid += not seen.valid
             self._earned.append(seen.reward - (0.0 if seen.valid else self._config.format_penalty))
+            cut = self._was_cut(completion)
+            self._cut_turns += cut
+            muted = cut and not seen.valid
+        if end is End.TURNS and muted:
+            end = End.TURN_TOKENS
         return self._trajectory(seen, end or End.LENGTH)
 
     def _ended(self, seen: Observation) -> End | None:
@@ -109,7 +120,15 @@ class _Episode:
             return End.DONE if seen.terminated else End.TRUNCATED
         if turns - self._invalid >= self._config.max_actions:
             return End.ACTIONS
-        return End.TURNS if turns >= (self._config.max_turns or self._config.max_actions) else None
+        return End.TURNS if turns >= self._max_turns else None
+
+    @property
+    def _max_turns(self) -> int:
+        return self._config.max_turns or self._config.max_actions
+
+    def _was_cut(self, completion: Completion) -> bool:
+        """By the budget of a turn; the room that a row has left is another matter."""
+        return completion.finish_reason == "length" and len(completion.token_ids) >= self._turn_budget
 
     def _show(self, seen: Observation, reply: np.ndarray) -> bool:
         """Puts an observation before the model; False where that leaves no room for a reply.
@@ -156,7 +175,7 @@ class _Episode:
                 "turn_idx": turn + 1,
                 "observation": seen.text,
                 "suffix": seen.suffix,
-                "actions_left": config.max_actions - (turn - self._invalid),
+                "actions_left": min(config.max_actions - (turn - self._invalid), self._max_turns - turn),
                 "history": "\n".join(lines),
                 "history_length": len(kept),
             },
@@ -167,13 +186,14 @@ class _Episode:
         values = {
             **values,
             "env_instruction": self._instruction,
-            "max_response_length": self._budget(self._flow.sequence_length),
+            "max_response_length": min(self._turn_budget, self._flow.sequence_length),
         }
         return re.sub(r"\{(\w+)\}", lambda found: str(values.get(found[1], found[0])), template)
 
-    def _budget(self, room: int) -> int:
-        flow = self._flow
-        return min(self._config.max_tokens_per_turn or flow.turn_tokens, flow.turn_tokens, room)
+    @property
+    def _turn_budget(self) -> int:
+        most = self._flow.turn_tokens
+        return min(self._config.max_tokens_per_turn or most, most)
 
     async def _reply(self) -> Completion:
         task, attempt, generating = self._task, self._attempt, self._flow.generating
@@ -182,7 +202,7 @@ class _Episode:
             temperature=generating.temperature,
             top_p=generating.top_p,
             top_k=generating.top_k,
-            max_new_tokens=self._budget(self._flow.sequence_length - self._transcript.row_length),
+            max_new_tokens=min(self._turn_budget, self._flow.sequence_length - self._transcript.row_length),
             stop_token_ids=self._flow.stop_token_ids,
             stop_strings=generating.stop,
             seed=attempt.seed(task, turn),
@@ -219,17 +239,19 @@ class _Episode:
                 "success": float(seen.success),
                 "turns": float(len(earned)),
                 "invalid_actions": float(self._invalid),
+                "cut_turns": float(self._cut_turns),
                 "response_tokens": float(columns["loss_mask"].sum()),
             },
         )
 
 
 def parse_action(text: str, pattern: str) -> str:
-    """The action in a reply: the first group of the pattern, behind any thinking; empty where there is none.
+    """The action in a reply: the first group of the pattern, outside of any thinking; empty where there is none.
 
     >>> parse_action("<think>not <answer>Up</answer></think><answer> Left </answer>", "<answer>(.*?)</answer>")
     'Left'
     """
     _, _, said = text.rpartition(_THOUGHT)
+    said, _, _ = said.partition(_THINKS)
     found = re.search(pattern, said, re.DOTALL | re.IGNORECASE)
-    return found[1].strip() if found else ""
+    return (found[1] or "").strip() if found else ""

@@ -56,8 +56,8 @@ async def validate(
     Returns:
         ``val/<taskset>/score`` (mean reward), ``/tokens`` (mean response length), ``/failed`` (attempts that failed),
         ``/tasks``, ``/bad_rows`` (left out of all of these), and ``/<part>`` for each part of the reward; of
-        environments ``/success``, ``/turns``, ``/invalid_actions`` and ``/stop/<reason>`` as well. Means over no task
-        at all are NaN.
+        environments ``/success``, ``/turns``, ``/invalid_actions``, ``/cut_turns`` and ``/stop/<reason>`` as well.
+        Means over no task at all are NaN.
 
     Raises:
         EngineError: no engine can be kept alive: that says nothing about the version.
@@ -87,12 +87,17 @@ async def validate(
             except Exception as error:
                 return failed(error, f"validation of version {pinned.version}, {taskset.name} task {index}")
 
-    metrics: dict[str, float] = {}
+    places: dict[str, list[tuple[int, int]]] = {}
     for name, taskset in tasksets.items():
         count = min(len(taskset), batch_size or len(taskset))
         members = group_size if isinstance(taskset, EnvironmentTaskset) else 1
-        outcomes = await all_or_none(one(taskset, i, member) for i in range(count) for member in range(members))
-        metrics |= {f"val/{name}/{key}": value for key, value in _summary(outcomes).items()}
+        places[name] = [(index, member) for index in range(count) for member in range(members)]
+    # All at once: the slow ones of one set hold no engine back from the next.
+    outcomes = iter(await all_or_none(one(tasksets[name], *place) for name in places for place in places[name]))
+    metrics: dict[str, float] = {}
+    for name in places:
+        summary = _summary([next(outcomes) for _ in places[name]])
+        metrics |= {f"val/{name}/{key}": value for key, value in summary.items()}
     return metrics
 
 

@@ -42,7 +42,9 @@ class ChatTurns:
         self._tokenizer = tokenizer
         self._stop = frozenset(stop_token_ids)
         self._special: dict[str, str] = {}
-        for token in tokenizer.all_special_tokens:
+        # Llama 3 names only a few of its special tokens; the others are special all the same.
+        added = (str(token) for token in tokenizer.added_tokens_decoder.values() if token.special)
+        for token in (*tokenizer.all_special_tokens, *added):
             if len(token) > 1:
                 self._special[token] = f"{token[0]} {token[1:]}"
         self.between(np.zeros(0, np.int32), "")

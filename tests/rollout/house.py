@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -104,6 +104,7 @@ def build(
     wait_timeout: float = 1e5,
     capacity: int = 10**6,
     redundancy: int = 0,
+    prepare: Callable[[], Awaitable[None]] | None = None,
 ) -> House:
     db = db or Database(SqliteFile(tmp_path / "ledger.db"), spec, clock=loop.time)
     engines = engines or [ModelledEngine(latency)]
@@ -146,6 +147,7 @@ def build(
         None,
         wait_timeout=wait_timeout,
         trace=NullTrace(),
+        prepare=prepare,
     )
     return House(db, explorer, engines[0], pool)
 

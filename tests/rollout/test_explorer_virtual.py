@@ -9,8 +9,12 @@ from typing import Any
 
 import pytest
 
+from rljax.config_checks import ConfigError
 from rljax.ledger import claims, processes, versions
 from rljax.ledger.database import LedgerError, RunFailedError
+from rljax.rollout import groups
+from rljax.rollout.environments.session import EnvironmentLost
+from rljax.rollout.groups import NothingButDrops
 from rljax.rollout.workflow import Attempt
 from rljax.tasks.task import BadRow, Task
 from sidecar.protocol import EngineError, GenerateRequest
@@ -70,6 +74,77 @@ def test_failing_member_is_retried_then_its_group_is_dropped_with_the_reason(tmp
     assert report["dropped"] == {"ZeroDivisionError": 1}
     assert report["trained"] == 12
     assert report["faults"]["ZeroDivisionError"] == 1 + 3
+
+
+def test_an_attempt_lost_by_others_is_made_again_as_it_was(tmp_path: Path) -> None:
+    """Retries are for one's own failures: more losses than these leave the group whole, with its first seeds."""
+    tries: dict[Any, int] = {}
+
+    async def lose() -> None:
+        raise EnvironmentLost("worker 3 ended with code 7")
+
+    def misbehave(task: Task, attempt: Attempt) -> Any:
+        place = (task.id.index, attempt.member)
+        tries[place] = tries.get(place, 0) + 1
+        return lose() if (place == (2, 1) and tries[place] <= 6) or place == (5, 0) else None
+
+    _, batches, report = run_house(tmp_path, misbehave=misbehave)
+    assert report["balanced"], report["problems"]
+    assert tries[2, 1] == 7
+    assert {t.retries for b in batches for g in b.groups for t in g.trajectories} == {0}
+    assert report["dropped"] == {"EnvironmentLost": 1}, "there is an end to it"
+    assert tries[5, 0] == 1 + groups.LOST_LIMIT
+
+
+def test_where_nothing_but_drops_happens_the_explorer_says_why(tmp_path: Path) -> None:
+    """Every claim is dropped and replaced, and tokens may flow meanwhile: nothing else would ever end it."""
+
+    async def fail() -> None:
+        raise ZeroDivisionError("one over nothing")
+
+    says = r"100 groups in a row were dropped and none was whole; the last for ZeroDivisionError: one over nothing"
+    with pytest.raises(NothingButDrops, match=says):
+        run_house(tmp_path, misbehave=lambda task, attempt: fail())
+
+
+def test_a_whole_group_now_and_then_is_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(groups, "DROPS_IN_A_ROW", 4)
+
+    async def fail() -> None:
+        raise ZeroDivisionError("one over nothing")
+
+    _, _, report = run_house(tmp_path, misbehave=lambda task, attempt: fail() if task.id.index % 3 else None)
+    assert report["balanced"], report["problems"]
+    assert report["dropped"]["ZeroDivisionError"] > 10
+
+
+def test_environments_whose_every_opening_is_too_long_are_no_run(tmp_path: Path) -> None:
+    """An environment has more seeds than a run can skip; of rows the config says that bad ones are skipped."""
+
+    class Seeds(Numbers):
+        def task(self, epoch: int, index: int) -> Task:
+            return replace(super().task(epoch, index), environment=True)
+
+    async def too_long() -> None:
+        raise BadRow("an opening of 900 tokens leaves no room for a reply")
+
+    with pytest.raises(NothingButDrops, match="BadRow: an opening of 900 tokens"):
+        run_house(tmp_path, misbehave=lambda task, attempt: too_long(), tasksets={"numbers": Seeds()})
+
+
+def test_what_cannot_be_prepared_ends_the_explorer_before_anything_is_claimed(tmp_path: Path) -> None:
+    async def main(loop: asyncio.AbstractEventLoop) -> None:
+        async def prepare() -> None:
+            raise ConfigError("custom_envs.x: no")
+
+        house = build(tmp_path, loop, prepare=prepare)
+        versions.announce(house.db, 0, 0, "weights/v0")
+        with pytest.raises(ConfigError, match=r"custom_envs\.x: no"):
+            await house.explorer.run()
+        assert claims.states(house.db) == {}
+        assert not house.engine.loads
+
+    run_virtual(main)
 
 
 def test_hanging_member_costs_its_own_group_alone(tmp_path: Path) -> None:

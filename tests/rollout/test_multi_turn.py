@@ -19,6 +19,7 @@ from rljax.rollout.workflow import Attempt
 from rljax.tasks.task import BadRow, Task
 from rljax.trajectory import TaskId, Trajectory
 from sidecar.protocol import Completion, GenerateRequest
+from tests.rollout.environments.bad import Bad
 
 COUNTER = "tests.rollout.environments.bad:Bad-v0"
 
@@ -97,7 +98,8 @@ def test_a_dialogue_is_what_the_template_renders(tokenizer: PreTrainedTokenizerF
     assert trajectory.reward == 3.0
     assert trajectory.turn_rewards.tolist() == [1.0, 1.0, 1.0]
     assert trajectory.turn_states == ("0", "1", "2")
-    assert trajectory.metrics == {"success": 1.0, "turns": 3.0, "invalid_actions": 0.0, "response_tokens": 60.0}
+    counted = {"success": 1.0, "turns": 3.0, "invalid_actions": 0.0, "cut_turns": 0.0, "response_tokens": 60.0}
+    assert trajectory.metrics == counted
     assert trajectory.reward_parts == {"environment": 3.0, "format": 0.0}
     assert trajectory.member == 2
     for turn, (start, end) in enumerate(trajectory.turns.tolist()):
@@ -127,6 +129,37 @@ def test_invalid_actions_cost_and_the_episode_goes_on(tokenizer: PreTrainedToken
     assert trajectory.turn_rewards.tolist() == [0.75, 0.75, 1.0]
     assert trajectory.reward_parts == {"environment": 3.0, "format": -0.5}
     assert trajectory.metrics["invalid_actions"] == 2.0
+
+
+def test_a_reply_without_an_action_is_invalid_whatever_the_environment_says(
+    tokenizer: PreTrainedTokenizerFast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Bad, "says_valid", False)
+    trajectory, _, _ = play(tokenizer, ["hm", "<answer> </answer>", "<answer>dance</answer>"])
+    assert trajectory.turn_rewards.tolist() == [0.75, 0.75, 1.0]
+    assert trajectory.metrics["invalid_actions"] == 2.0
+
+
+def test_actions_left_are_never_more_than_turns_left(tokenizer: PreTrainedTokenizerFast) -> None:
+    _, _, text = play(tokenizer, ["hm", "hm", GO], max_actions=3)
+    assert [f"({n} left)" in text for n in (3, 2, 1)] == [True] * 3
+    _, _, text = play(tokenizer, [GO, GO], max_actions=9, max_turns=2)
+    assert "(2 left)" in text
+    assert "(1 left)" in text
+
+
+def test_a_reply_that_its_budget_cut_is_counted_and_names_the_end_that_it_brings(
+    tokenizer: PreTrainedTokenizerFast,
+) -> None:
+    trajectory, _, _ = play(tokenizer, ["hm" * 30 + "|", GO, GO], max_tokens_per_turn=25)
+    assert (trajectory.metrics["cut_turns"], trajectory.finish_reason) == (1.0, "done")
+    trajectory, _, _ = play(tokenizer, [GO, "hm" * 30 + "|"], max_tokens_per_turn=25, max_turns=2)
+    assert (trajectory.metrics["cut_turns"], trajectory.finish_reason) == (1.0, "max_tokens_per_turn")
+    assert trajectory.cut_off
+    trajectory, _, _ = play(tokenizer, ["hm" * 30 + "|", GO], max_tokens_per_turn=25, max_turns=2)
+    assert (trajectory.metrics["cut_turns"], trajectory.finish_reason) == (1.0, "max_turns")
+    trajectory, _, _ = play(tokenizer, [GO, "hm" * 30 + "|"], sequence_length=70)
+    assert (trajectory.metrics["cut_turns"], trajectory.finish_reason) == (0.0, "sequence_length")
 
 
 @pytest.mark.parametrize(
@@ -192,7 +225,15 @@ def test_an_opening_that_fills_the_row_is_a_bad_row(tokenizer: PreTrainedTokeniz
         ("<think><answer>Down</answer></think> none", ""),
         ("Up", ""),
         ("<answer>Up", ""),
+        ("<think>or <answer>Up</answer>", ""),
+        ("<answer>Up</answer> <think>or <answer>Down</answer>", "Up"),
+        ("<think>a</think> <think>or <answer>Up</answer>", ""),
     ],
 )
 def test_what_counts_as_the_answer(text: str, action: str) -> None:
     assert parse_action(text, "<answer>(.*?)</answer>") == action
+
+
+def test_a_pattern_whose_group_took_no_part_finds_no_action() -> None:
+    assert parse_action("pass", "pass|play (.*)") == ""
+    assert parse_action("play Up", "pass|play (.*)") == "Up"

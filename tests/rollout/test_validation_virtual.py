@@ -14,7 +14,7 @@ from sqlalchemy import select
 from rljax.ledger import audit, processes, schema, validations, versions
 from rljax.ledger.database import Database, RunFailedError
 from rljax.ledger.versions import Announced
-from rljax.rollout import explorer
+from rljax.rollout import explorer, validation
 from rljax.rollout.pool import EnginePool
 from rljax.rollout.validation import validate
 from rljax.rollout.workflow import Attempt
@@ -253,3 +253,43 @@ def test_bad_validation_row_is_noted_or_fails_the_run_as_configured(tmp_path: Pa
     (tmp_path / "fail").mkdir()
     with pytest.raises(RunFailedError, match=r"numbers.jsonl:2: not a number; .*on_bad_row=skip"):
         run_house(tmp_path / "fail", validate=frozenset({1}), held=held, fail_on_bad_row=True)
+
+
+def test_sets_are_measured_side_by_side_and_each_for_itself(tmp_path: Path) -> None:
+    """Three sets take the time of the slowest, and come to what each comes to alone; one bound holds for all."""
+
+    async def main(loop: asyncio.AbstractEventLoop) -> Any:
+        engine = ModelledEngine(lambda r: 5.0 + int(r.sampling.seed) % 7)
+
+        async def start(_: int) -> Any:
+            return engine
+
+        pool = EnginePool(start, 1, tmp_path, lambda kind, message: None)
+        await pool.start()
+        await pool.load(Announced(3, 1, "weights/v3"))
+        sets = {name: Numbers(name, size) for name, size in (("one", 8), ("two", 300), ("three", 300))}
+
+        async def measured(*names: str) -> tuple[dict[str, float], float]:
+            begin = loop.time()
+            chosen = {name: sets[name] for name in names}
+            found = await validate(pool, Plain(), chosen, seed=7, batch_size=None, attempt_seconds=1e3)
+            return found, loop.time() - begin
+
+        together, seconds = await measured("one", "two")
+        alone = [await measured(name) for name in ("one", "two")]
+        assert together == alone[0][0] | alone[1][0]
+        assert seconds == max(took for _, took in alone)
+        under_way: list[int] = []
+        generate = engine.generate
+
+        async def counted(request: GenerateRequest) -> Any:
+            under_way.append(len(engine._running))
+            return await generate(request)
+
+        engine.generate = counted  # type: ignore[method-assign]
+        _, seconds = await measured("one", "two", "three")
+        assert max(under_way) + 1 == validation.MAX_IN_FLIGHT
+        assert seconds < 2 * 11.0 + 1.0
+        await pool.close()
+
+    run_virtual(main)

@@ -110,7 +110,7 @@ class ProcessHost:
                 self._end(session)  # nobody waits: it may be the one that hangs
             raise
         session.episodes += 1
-        if session.episodes == self._max_episodes:
+        if session.episodes == self._max_episodes or session.worker.retired:
             self._end(session)
         else:
             self._idle.setdefault(spec, []).append(session)
@@ -120,18 +120,13 @@ class ProcessHost:
         for ending in self._endings:
             ending.cancel()
         await asyncio.gather(*self._endings, return_exceptions=True)
+        self._idle.clear()
         await asyncio.gather(*(worker.close() for worker in self._workers))
         self._workers.clear()
-        self._idle.clear()
 
     def _taken(self, spec: EnvironmentSpec) -> WorkerSession | None:
-        idle = self._idle.get(spec, [])
-        while idle:
-            session = idle.pop()
-            if not session.worker.retired:
-                return session
-            self._end(session)
-        return None
+        idle = self._idle.get(spec)
+        return idle.pop() if idle else None
 
     def _place(self, spec: EnvironmentSpec) -> WorkerSession:
         self._workers = [worker for worker in self._workers if worker.process.poll() is None]
@@ -140,7 +135,7 @@ class ProcessHost:
             self._make_room()
             free = self._free()
         if not free:
-            free = [Worker(self._timeout, self._log)]
+            free = [Worker(self._timeout, self._log, self._let_go)]
             self._workers += free
         return min(free, key=lambda worker: worker.seated).session(spec.id)
 
@@ -153,6 +148,14 @@ class ProcessHost:
             if idle:
                 self._end(idle.pop())
                 return
+
+    def _let_go(self, worker: Worker) -> None:
+        """Ends what lies idle in a worker that retires: it can be killed once nobody plays in it."""
+        for spec, idle in self._idle.items():
+            self._idle[spec] = [session for session in idle if session.worker is not worker]
+            for session in idle:
+                if session.worker is worker:
+                    self._end(session)
 
     def _end(self, session: WorkerSession) -> None:
         ending = asyncio.ensure_future(session.close())

@@ -10,6 +10,7 @@ import pickle
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from rljax.rollout.environments.session import (
     EnvironmentDied,
     EnvironmentFailure,
     EnvironmentHung,
+    EnvironmentLost,
     EnvironmentSpec,
     Observation,
 )
@@ -25,6 +27,8 @@ from sidecar.wire import receive, send
 
 OPEN_SECONDS = 120.0
 """Seconds that making an environment may take beyond the limit of its answers."""
+PING_SECONDS = 5.0
+"""Seconds that a worker has to say that it hears. It computes nothing for that: one that is silent is held up."""
 
 
 class WorkerSession:
@@ -65,7 +69,10 @@ class WorkerSession:
             async with asyncio.timeout(seconds):
                 return await self.worker.call(self._number, method, argument)
         except TimeoutError:
-            self.worker.retire()
+            if await self.worker.hears():
+                self.worker.retire()
+            elif not self.worker.end():
+                raise EnvironmentLost(f"{self._name}: another environment held its process up") from None
             raise EnvironmentHung(
                 f"{self._name}: no answer to {method} within {seconds:g} s; if it needs longer, raise "
                 "rollout.env_timeout"
@@ -80,9 +87,12 @@ class Worker:
         retired: whether something in it hangs; it gets no further environment and is killed when its others end.
     """
 
-    def __init__(self, timeout: float, log: Path | None) -> None:
+    def __init__(self, timeout: float, log: Path | None, on_retire: Callable[[Worker], None]) -> None:
+        """``on_retire`` is told when it gets no further environment, to let go of those that lie idle in it."""
         self.timeout = timeout
         self.retired = False
+        self._on_retire = on_retire
+        self._ended = False
         self._ours, theirs = socket.socketpair()
         with theirs, contextlib.ExitStack() as stack:
             output: Any = subprocess.DEVNULL if log is None else stack.enter_context(open(log, "ab"))
@@ -119,8 +129,26 @@ class Worker:
 
     def retire(self) -> None:
         """It gets no further environments."""
-        self.retired = True
+        if not self.retired:
+            self.retired = True
+            self._on_retire(self)
         self._end_if_unused()
+
+    async def hears(self) -> bool:
+        """Whether the process answers when nothing is to be computed: nothing in it holds the interpreter's lock."""
+        try:
+            async with asyncio.timeout(PING_SECONDS):
+                await self.call(next(self._numbers), "ping", None)
+        except (TimeoutError, EnvironmentFailure):
+            return False
+        return True
+
+    def end(self) -> bool:
+        """Kills the process, and with it all of its environments; false where it was killed or dead before."""
+        first, self._ended = not self._ended, True
+        self.process.kill()
+        self.retire()
+        return first
 
     async def call(self, number: int, method: str, argument: Any) -> Any:
         """An environment's answer.
@@ -133,7 +161,7 @@ class Worker:
                 reader, self._writer = await asyncio.open_unix_connection(sock=self._ours)
                 self._reading = asyncio.ensure_future(self._read(reader))
         if self._reading is None or self._reading.done():
-            raise EnvironmentDied(self._ending())
+            raise EnvironmentLost(self._ending())
         answer = self._waiting[number] = asyncio.get_running_loop().create_future()
         send(self._writer, (number, method, argument))
         try:
@@ -168,12 +196,13 @@ class Worker:
                     answer.set_result(value)
                 else:
                     answer.set_exception(value)
-        self.retired = True
-        self.process.kill()
+        # Who computed alone did it; of several nobody knows which one.
+        computing = [answer for answer in self._waiting.values() if not answer.done()]
+        blamed = computing if self.end() and len(computing) == 1 else []
         await asyncio.to_thread(self.process.wait)
         for answer in self._waiting.values():
             if not answer.done():
-                answer.set_exception(EnvironmentDied(self._ending()))
+                answer.set_exception((EnvironmentDied if answer in blamed else EnvironmentLost)(self._ending()))
 
     def _ending(self) -> str:
         return f"environment worker {self.process.pid} ended with code {self.process.poll()}"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import importlib
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from numbers import Real
 from typing import Any, Protocol
 
@@ -30,7 +32,11 @@ class EnvironmentHung(EnvironmentFailure):
 
 
 class EnvironmentDied(EnvironmentFailure):
-    """Its process ended."""
+    """Its process ended while it alone was computing."""
+
+
+class EnvironmentLost(EnvironmentFailure):
+    """Its process ended, by the fault of another or of nobody knows whom. The attempt is made again, as it was."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,10 +106,9 @@ class LocalEnvironment:
     def __init__(self, spec: EnvironmentSpec) -> None:
         """Raises EnvironmentRaised: it cannot be made."""
         self.name = spec.id
-        try:
+        self._seen = Observation("")
+        with self._naming("cannot be made:"):
             self.env = _make(spec)
-        except Exception as error:
-            raise EnvironmentRaised(f"{self.name}: cannot be made: {type(error).__name__}: {error}") from error
 
     @staticmethod
     def seed_of(seed: int) -> int:
@@ -116,27 +121,25 @@ class LocalEnvironment:
         Raises:
             EnvironmentRaised, EnvironmentBroken: it cannot.
         """
-        try:
+        with self._naming("reset raised"):
             answer = self.env.reset(seed=self.seed_of(seed))
-        except Exception as error:
-            raise EnvironmentRaised(f"{self.name}: reset raised {type(error).__name__}: {error}") from error
         if not isinstance(answer, tuple) or len(answer) != 2:
             raise EnvironmentBroken(f"{self.name}: reset returned {_kind(answer)}, not (observation, info)")
         text, info = answer
-        return Observation(self._text(text, "reset"), **self._of_info(info, "reset"))
+        self._seen = Observation(self._text(text, "reset"), **self._of_info(info, "reset"))
+        return self._seen
 
     def step(self, action: str) -> Observation:
-        """Goes on with it. Text that lies outside the action space is not handed on: it is an invalid action.
+        """Goes on with it. Text that lies outside the action space is not handed on: it is an invalid action, and all
+        is as it was.
 
         Raises:
             EnvironmentRaised, EnvironmentBroken: it cannot.
         """
-        try:
+        with self._naming("step raised"):
             if not self.env.action_space.contains(action):
-                return Observation("That is no action.", valid=False)
+                return replace(self._seen, reward=0.0, valid=False)
             answer = self.env.step(action)
-        except Exception as error:
-            raise EnvironmentRaised(f"{self.name}: step raised {type(error).__name__}: {error}") from error
         if not isinstance(answer, tuple) or len(answer) != 5:
             raise EnvironmentBroken(
                 f"{self.name}: step returned {_kind(answer)}, not (observation, reward, terminated, truncated, info)"
@@ -145,7 +148,8 @@ class LocalEnvironment:
         if not isinstance(reward, Real) or not math.isfinite(reward):
             raise EnvironmentBroken(f"{self.name}: step gave the reward {reward!r}, which is no finite number")
         known = {"success": bool(terminated) and float(reward) > 0, **self._of_info(info, "step")}
-        return Observation(self._text(text, "step"), float(reward), bool(terminated), bool(truncated), **known)
+        self._seen = Observation(self._text(text, "step"), float(reward), bool(terminated), bool(truncated), **known)
+        return self._seen
 
     def close(self) -> None:
         """Ends it; that it may fail to is nobody's concern."""
@@ -153,6 +157,16 @@ class LocalEnvironment:
             self.env.close()
         except Exception:
             return
+
+    @contextlib.contextmanager
+    def _naming(self, what: str) -> Iterator[None]:
+        """An environment may raise anything, SystemExit too, and ends nothing but itself by it."""
+        try:
+            yield
+        except (asyncio.CancelledError, KeyboardInterrupt):
+            raise
+        except BaseException as error:
+            raise EnvironmentRaised(f"{self.name}: {what} {type(error).__name__}: {error}") from error
 
     def _text(self, text: Any, call: str) -> str:
         if not isinstance(text, str):
@@ -162,12 +176,17 @@ class LocalEnvironment:
     def _of_info(self, info: Any, call: str) -> dict[str, Any]:
         if not isinstance(info, Mapping):
             raise EnvironmentBroken(f"{self.name}: the info of {call} is {_kind(info)}, not a dict")
-        found: dict[str, Any] = {n: str(info[n]) for n in ("instruction", "suffix", "state") if n in info}
-        found["actions"] = tuple(str(action) for action in info.get("actions", ()))
-        found |= {n: bool(info[n]) for n in ("valid", "success") if n in info}
-        metrics = info.get("metrics", {})
-        if isinstance(metrics, Mapping):
-            found["metrics"] = {str(n): float(v) for n, v in metrics.items() if isinstance(v, Real)}
+        try:
+            found: dict[str, Any] = {n: str(info[n]) for n in ("instruction", "suffix", "state") if n in info}
+            found["actions"] = tuple(str(action) for action in info.get("actions", ()))
+            found |= {n: bool(info[n]) for n in ("valid", "success") if n in info}
+            metrics = info.get("metrics", {})
+            if isinstance(metrics, Mapping):
+                found["metrics"] = {str(n): float(v) for n, v in metrics.items() if isinstance(v, Real)}
+        except Exception as error:
+            raise EnvironmentBroken(
+                f"{self.name}: the info of {call} cannot be read: {type(error).__name__}: {error}"
+            ) from error
         return found
 
 

@@ -71,6 +71,9 @@ async def serve(sock: socket.socket) -> None:
     with contextlib.suppress(EOFError):
         while True:
             number, method, argument = await receive(reader)
+            if method == "ping":
+                send(writer, (number, True, None))
+                continue
             if method == "open":
                 players[number] = _Player()
             players[number].call(method, argument, answering(number))

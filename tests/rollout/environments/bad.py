@@ -1,5 +1,6 @@
 """Environments that fail, each in its own way, at a step or a reset that the action or the seed names."""
 
+import ctypes
 import os
 import random
 import time
@@ -12,6 +13,8 @@ from envs.text_env import TextEnv
 
 class Bad(TextEnv):
     """Counts; what it is told to do it does: hang, raise, die, exit, or answer with something else."""
+
+    says_valid = True
 
     def __init__(self, broken: tuple[str, ...] = (), share: float = 0.0, render_mode: str | None = None) -> None:
         """In a share of the episodes each, whatever the seed, the first step does one of ``broken``; what begins with
@@ -34,10 +37,13 @@ class Bad(TextEnv):
     def step(self, action: str) -> Any:
         if self._plan:
             return self._do(self._plan)
-        if action in ("hang", "spin", "raise", "die", "exit", "text", "reward", "short", "info"):
+        if action in ("hang", "spin", "raise", "die", "exit", "text", "reward", "short", "info", "actions", "seize"):
             return self._do(action)
         self._count += 1
-        return str(self._count), 1.0, self._count >= 3, False, {"state": str(self._count), "valid": action == "go"}
+        return str(self._count), 1.0, self._count >= 3, False, self._info(action)
+
+    def _info(self, action: str) -> dict[str, Any]:
+        return {"state": str(self._count), **({"valid": action == "go"} if self.says_valid else {})}
 
     def _do(self, what: str) -> Any:
         if what == "hang":
@@ -45,6 +51,8 @@ class Bad(TextEnv):
         if what == "spin":
             while True:
                 pass
+        if what == "seize":  # the interpreter's lock, for ever
+            ctypes.PyDLL(None).sleep(3600)
         if what == "raise":
             raise RuntimeError("the door is locked")
         if what == "die":
@@ -56,6 +64,7 @@ class Bad(TextEnv):
             "reward": ("x", float("nan"), False, False, {}),
             "short": ("x", 0.0, False, {}),
             "info": ("x", 0.0, False, False, None),
+            "actions": ("x", 0.0, False, False, {"actions": None}),
         }[what]
 
 

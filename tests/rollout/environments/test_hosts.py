@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from rljax.config_checks import ConfigError
+from rljax.config_environments import EnvironmentConfig
 from rljax.rollout.environments.hosts import EnvironmentHost, LoopHost, ProcessHost
 from rljax.rollout.environments.session import (
     EnvironmentBroken,
     EnvironmentDied,
     EnvironmentFailure,
     EnvironmentHung,
+    EnvironmentLost,
     EnvironmentRaised,
     EnvironmentSpec,
     LocalEnvironment,
 )
+from rljax.rollout.environments.tryout import try_out
 
 BAD = EnvironmentSpec("tests.rollout.environments.bad:Bad-v0")
 LAKE = EnvironmentSpec("rljax/FrozenLake-v0", {"size": 4})
@@ -63,7 +70,8 @@ def test_an_environment_is_the_same_in_a_worker_and_on_the_loop() -> None:
     ("action", "kind", "says"),
     [
         ("raise", EnvironmentRaised, "step raised RuntimeError: the door is locked"),
-        ("exit", EnvironmentFailure, "step: SystemExit: 3"),
+        ("exit", EnvironmentRaised, "step raised SystemExit: 3"),
+        ("actions", EnvironmentBroken, "the info of step cannot be read: TypeError: 'NoneType' object"),
         ("text", EnvironmentBroken, "step observed a NoneType, not a text"),
         ("reward", EnvironmentBroken, "the reward nan, which is no finite number"),
         ("short", EnvironmentBroken, "a tuple of 4, not (observation, reward, terminated, truncated, info)"),
@@ -83,6 +91,72 @@ def test_a_failure_says_what_it_is_and_the_next_environment_is_fresh(
             async with processes.session(BAD) as session:
                 assert (await session.reset(0)).text == "0"
                 assert (await session.step("go")).reward == 1.0
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("action", ["raise", "exit", "actions"])
+def test_on_the_loop_it_ends_nothing_but_itself(action: str) -> None:
+    async def main() -> None:
+        with pytest.raises(EnvironmentFailure):
+            await one_step(LoopHost(), BAD, action)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("how", ["die", "seize"])
+def test_who_ends_the_process_of_others_is_told_apart_from_them(how: str) -> None:
+    async def main() -> None:
+        async with host(per_worker=2) as processes, contextlib.AsyncExitStack() as stack:
+            other = await stack.enter_async_context(processes.session(BAD))
+            await other.reset(0)
+            processes._workers[0].timeout = 1.0
+            with pytest.raises(EnvironmentDied if how == "die" else EnvironmentHung):
+                await one_step(processes, BAD, how)
+            with pytest.raises(EnvironmentLost, match="ended with code"):
+                await other.step("go")
+            async with processes.session(BAD) as fresh:
+                assert (await fresh.reset(0)).text == "0"
+
+    asyncio.run(main())
+
+
+def test_where_several_compute_nobody_is_blamed() -> None:
+    async def main() -> None:
+        async with host(per_worker=2) as processes, contextlib.AsyncExitStack() as stack:
+            both = [await stack.enter_async_context(processes.session(BAD)) for _ in range(2)]
+            for session in both:
+                await session.reset(0)
+            steps = both[0].step("hang"), both[1].step("die")
+            failures = await asyncio.gather(*steps, return_exceptions=True)
+            assert [type(failure) for failure in failures] == [EnvironmentLost] * 2
+
+    asyncio.run(main())
+
+
+def test_one_that_spins_is_killed_though_its_neighbours_lie_idle() -> None:
+    async def main() -> None:
+        async with host(per_worker=2) as processes:
+            async with processes.session(BAD) as other, processes.session(BAD) as spinning:
+                await other.reset(0)
+                await spinning.reset(0)
+                worker = processes._workers[0]
+                worker.timeout = 1.0
+                with contextlib.suppress(EnvironmentHung):
+                    await spinning.step("spin")
+            await asyncio.wait_for(asyncio.to_thread(worker.process.wait), 30)
+            assert processes.workers == 0
+        async with host(per_worker=2) as processes:
+            async with processes.session(BAD) as other:
+                await other.reset(0)
+            async with processes.session(LAKE) as lake:
+                await lake.reset(0)
+            (worker,) = processes._workers
+            worker.timeout = 1.0
+            with pytest.raises(EnvironmentHung):
+                await one_step(processes, BAD, "spin")
+            await asyncio.wait_for(asyncio.to_thread(worker.process.wait), 30)
+            assert not any(processes._idle.values())
 
     asyncio.run(main())
 
@@ -140,8 +214,55 @@ def test_one_that_cannot_be_made_says_why() -> None:
     asyncio.run(main())
 
 
-def test_text_outside_the_action_space_is_not_handed_on() -> None:
+@pytest.mark.parametrize(
+    ("keys", "says"),
+    [
+        (
+            {"id": "rljax/FrozenLake-v0", "kwargs": {"size": 0}},
+            r"custom_envs\.x: rljax/FrozenLake-v0: cannot be made: .*",
+        ),
+        ({"id": "rljax/FrozenLak-v0"}, r"custom_envs\.x: .* cannot be made: NameNotFound: .*"),
+        ({"id": BAD.id, "kwargs": {"broken": ("reset-raise",), "share": 1.0}}, r"custom_envs\.x: .*the door is locked"),
+    ],
+)
+@pytest.mark.parametrize("place", ["loop", "process"])
+def test_one_that_can_never_be_played_is_refused_in_one_line(place: str, keys: dict[str, Any], says: str) -> None:
+    async def main() -> None:
+        async with host() as processes:
+            with pytest.raises(ConfigError) as caught:
+                await try_out(
+                    ["x"], {"x": EnvironmentConfig(place=place, **keys)}, {"process": processes, "loop": LoopHost()}
+                )
+            assert re.fullmatch(says, str(caught.value))
+
+    asyncio.run(main())
+
+
+def test_one_that_fails_now_and_then_is_let_through_and_kept_for_its_first_episode() -> None:
+    async def main() -> None:
+        async with host() as processes:
+            lake = EnvironmentConfig(id=LAKE.id, kwargs=LAKE.kwargs)
+            await try_out(["x"], {"x": lake}, {"process": processes})
+            assert len(processes._idle[LAKE]) == 1
+
+        class Moody(LoopHost):
+            tried = 0
+
+            def session(self, spec: EnvironmentSpec) -> Any:
+                self.tried += 1
+                if self.tried < 3:
+                    raise EnvironmentRaised("not now")
+                return super().session(spec)
+
+        await try_out(["x"], {"x": lake}, {"process": Moody()})
+
+    asyncio.run(main())
+
+
+def test_text_outside_the_action_space_is_not_handed_on_and_changes_nothing() -> None:
     made = LocalEnvironment(LAKE)
-    made.env.unwrapped.action_space = type(made.env.unwrapped.action_space)(max_length=3)
-    made.reset(0)
-    assert not made.step("much too long").valid
+    made.env.unwrapped.action_space = type(made.env.unwrapped.action_space)(max_length=5)
+    before = made.reset(0)
+    assert made.step("much too long") == replace(before, valid=False)
+    before = made.step("Left")
+    assert made.step("much too long") == replace(before, reward=0.0, valid=False)

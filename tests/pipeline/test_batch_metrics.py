@@ -1,0 +1,25 @@
+"""What a batch says of its tags."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rljax.ledger.leases import Leased
+from rljax.pipeline.batch_metrics import batch_metrics
+from rljax.rollout.workflow import Attempt, assemble
+from rljax.trajectory import Group, TaskId
+from sidecar.protocol import Completion, SamplingParams
+
+
+def group(tag: str, *lengths: int) -> Group:
+    made = []
+    for member, length in enumerate(lengths):
+        tokens = np.zeros(length, np.int32)
+        completion = Completion(tokens, np.zeros(length, np.float32), tokens, "stop")
+        made.append(assemble(np.zeros(3, np.int32), completion, Attempt(0, member), SamplingParams(), 0.0, {}))
+    return Group(TaskId(tag, 0, 0), tuple(made))
+
+
+def test_tokens_are_told_of_each_tag() -> None:
+    values = batch_metrics(Leased(1, (1, 2), (group("Lake", 2, 4), group("Sokoban", 10, 20))))
+    assert (values["train/Lake/tokens"], values["train/Sokoban/tokens"]) == (3.0, 15.0)

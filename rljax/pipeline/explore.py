@@ -46,7 +46,12 @@ def make_explorer(
     name = config.explorer.name
     _warn_of_truncation(config.sidecar.generating_args)
     tasksets, held_out = training_tasksets(config), held_out_tasksets(config)
-    pool = make_pool(config, run, model, trace, lambda kind, message: processes.note(db, name, kind, message), house)
+
+    def on_fault(kind: str, message: str) -> None:
+        log.warning("%s: %s", kind, message)
+        processes.note(db, name, kind, message)
+
+    pool = make_pool(config, run, model, trace, on_fault, house)
     deadlines = PausableDeadlines()
     runner = GroupRunner(
         db,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +27,7 @@ from rljax.rollout.validation import validate
 from rljax.rollout.workflow import Workflow
 from rljax.tasks.task import BadRow, Taskset
 from sidecar.failpoints import failpoint
-from sidecar.protocol import Engine, WeightsGoneError, WeightUpdateError
+from sidecar.protocol import Engine, EngineError, WeightsGoneError, WeightUpdateError
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +37,8 @@ GAUGES_SECONDS = 5.0
 """Seconds that the engines have to say how they are before a heartbeat goes out with what they said last."""
 LOOK_AGAIN = 1.0
 """Seconds between looks for weights that are gone."""
+LOAD_TRIES = 5
+"""Times that a version is loaded, a second apart, before an explorer that every time is refused it gives up."""
 CLAIM_LIMIT = 256
 """Groups claimed in one transaction."""
 
@@ -106,7 +108,7 @@ class Explorer:
         Raises:
             RunFailedError: some process recorded why the run cannot go on.
             TimeoutError: nothing happened for ``wait_timeout`` seconds; names what was waited for.
-            EngineError: no engine can be kept alive.
+            EngineError: no engine can be kept alive, or none can load a version.
         """
         self._token = processes.register(self._db, self._name, "explorer")
         sizes = [TasksetSize(n, len(t), self._weights.get(n, 1.0), t.fingerprint) for n, t in self._tasksets.items()]
@@ -211,19 +213,43 @@ class Explorer:
         begin = self._db.clock()
         try:
             with processes.loading(self._db, self._name, newest.version):
-                await self._pool.load(newest)
+                await self._load(newest, lambda: not self._superseded(newest))
         except WeightUpdateError as error:
-            replaced = versions.newest(self._db)
-            if replaced is not None and (replaced.version, replaced.lineage) != (newest.version, newest.lineage):
-                return ""  # it was superseded and deleted while it was being read; the next round loads its successor
-            if isinstance(error, WeightsGoneError):
-                return _lost(newest, error)
-            processes.fail_run(self._db, self._name, f"version {newest.version} cannot be loaded: {error}")
-            raise RunFailedError(f"version {newest.version} cannot be loaded: {error}") from error
+            # It may have been superseded and deleted while it was read; then the next round loads its successor.
+            return _lost(newest, error) if isinstance(error, WeightsGoneError) and not self._superseded(newest) else ""
         end = self._db.clock()
         self._trace.span("versions", f"load version {newest.version}", begin, end)
         await self._check_parity(newest)
         return ""
+
+    async def _load(self, version: versions.Announced, worthwhile: Callable[[], bool] = lambda: True) -> None:
+        """Has the engines load a version, several times if need be: a disk or a network may fail for a moment.
+
+        Raises:
+            WeightsGoneError: it is not there.
+            WeightUpdateError: it failed, and to try again is not worthwhile.
+            EngineError: it failed every time. That is this explorer's fault, or misfortune, and not the run's: it may
+                have another model, or a disk of its own.
+        """
+        for left in reversed(range(LOAD_TRIES)):
+            try:
+                await self._pool.load(version)
+                break
+            except WeightsGoneError:
+                raise
+            except WeightUpdateError as error:
+                if not worthwhile():
+                    raise
+                message = f"version {version.version} cannot be loaded: {error}"
+                log.warning("%s; %d tries left", message, left)
+                processes.note(self._db, self._name, "load_failed", message)
+                if not left:
+                    raise EngineError(message) from error
+            await asyncio.sleep(LOOK_AGAIN)
+
+    def _superseded(self, version: versions.Announced) -> bool:
+        newest = versions.newest(self._db)
+        return newest is not None and (newest.version, newest.lineage) != (version.version, version.lineage)
 
     def _give_up_lost_claims(self) -> None:
         """A learner that starts from a checkpoint reopens the claims whose weights it lost: nobody waits for these."""
@@ -271,7 +297,7 @@ class Explorer:
             serving = self._pool.serving
             if serving is None or (serving.version, serving.lineage) != (pinned.version, pinned.lineage):
                 try:
-                    await self._pool.load(pinned)
+                    await self._load(pinned)
                 except WeightsGoneError as error:
                     outcome = validations.weights_gone(self._db, self._name, pinned)
                     if not outcome:

@@ -14,7 +14,7 @@ from rljax.ledger.database import Database
 from rljax.observe.trace import NullTrace, Trace
 from rljax.pipeline.engines import make_pool
 from rljax.pipeline.run_dir import RunDir
-from rljax.pipeline.setup import Model, parity_bound, probe_tokens
+from rljax.pipeline.setup import Model, parity_bound, probe_tokens, validation_fingerprint
 from rljax.pipeline.workflows import Workflows, held_out_tasksets, training_tasksets
 from rljax.rollout.deadlines import PausableDeadlines
 from rljax.rollout.explorer import Explorer, Probe, ValidationPlan
@@ -75,6 +75,7 @@ def make_explorer(
         config.val_batch_size,
         config.rollout.val_env_manager.group_size,
         config.rollout.trajectory_timeout,
+        validation_fingerprint(config),
     )
     return Explorer(
         db,

@@ -22,7 +22,7 @@ from rljax.ledger.database import Database, LedgerError, RunFailedError, StaleWr
 from rljax.observe.trace import NullTrace, Trace
 from rljax.rollout.deadlines import PausableDeadlines
 from rljax.rollout.groups import GroupRunner
-from rljax.rollout.pool import EnginePool
+from rljax.rollout.pool import EnginePool, Scored, scored
 from rljax.rollout.validation import validate
 from rljax.rollout.workflow import Workflow
 from rljax.tasks.task import BadRow, Taskset
@@ -53,13 +53,14 @@ class Probe:
 
 @dataclass(frozen=True)
 class ValidationPlan:
-    """What validation measures, and how."""
+    """What validation measures, and how; ``fingerprint`` tells it from another, None where nobody compares."""
 
     workflow: Workflow
     tasksets: Mapping[str, Taskset]
     batch_size: int | None
     group_size: int
     attempt_seconds: float
+    fingerprint: str | None = None
 
 
 class Explorer:
@@ -94,6 +95,7 @@ class Explorer:
         self._wait_timeout = wait_timeout
         self._trace = trace
         self._token = ""
+        self._other_plan = False
         self._groups: dict[asyncio.Task[None], Claim] = {}
         self._stopping = asyncio.Event()
         self.waiting_for = "engines to start"
@@ -266,18 +268,19 @@ class Explorer:
     async def _inspect(self, successor: Engine, serving: versions.Announced) -> None:
         """An engine that takes another's place is held to the probe like those that were told to load."""
         if self._probe is not None and serving.probe is not None:
-            self._compare(serving, self._probe, [await successor.score(self._probe.token_ids)])
+            self._compare(serving, self._probe, [await scored(successor, self._probe.token_ids)])
 
-    def _compare(self, newest: versions.Announced, probe: Probe, scores: Sequence[np.ndarray]) -> None:
+    def _compare(self, newest: versions.Announced, probe: Probe, scores: Sequence[Scored]) -> None:
         assert newest.probe is not None
         # An earlier try of this run may have had other limits, and with them a longer or shorter probe.
-        shared = min(len(newest.probe), len(scores[0]))
-        gaps = np.abs([score[:shared] - newest.probe[:shared] for score in scores])
+        shared = min(len(newest.probe), len(scores[0].logprobs))
+        gaps = np.abs([score.logprobs[:shared] - newest.probe[:shared] for score in scores])
         gap = float(gaps.max())
         versions.report_gap(self._db, newest.version, newest.lineage, gap, float(gaps.mean()))
         if not gap <= probe.bound:
+            theirs = scores[int(np.argmax(gaps.max(axis=1)))].version
             message = (
-                f"parity: learner at version {newest.version} and engine at version {newest.version} differ by "
+                f"parity: learner at version {newest.version} and engine at version {theirs} differ by "
                 f"{gap:.3g} nats on the probe, more than {probe.bound:g}; look at the dtypes, or set parity_bound"
             )
             processes.fail_run(self._db, self._name, message)
@@ -289,7 +292,7 @@ class Explorer:
         """
         if not self._plan.tasksets:
             return ""  # one that has nothing held out would measure nothing, and nobody would measure it again
-        while (pinned := validations.claim_validation(self._db, self._name)) is not None:
+        while (pinned := self._claim_validation()) is not None:
             self.waiting_for = f"the validation of version {pinned.version}"
             begin = self._db.clock()
             await self._hold()
@@ -322,6 +325,17 @@ class Explorer:
             except StaleWriterError as error:
                 log.warning("%s", error)
         return ""
+
+    def _claim_validation(self) -> versions.Announced | None:
+        if self._other_plan:
+            return None
+        try:
+            return validations.claim_validation(self._db, self._name, self._plan.fingerprint)
+        except validations.OtherPlanError as error:
+            self._other_plan = True
+            log.warning("%s", error)
+            processes.note(self._db, self._name, "other_validation", str(error))
+            return None
 
     async def _heartbeats(self) -> None:
         gauges: dict[str, Any] = {}

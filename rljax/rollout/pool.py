@@ -12,7 +12,7 @@ import asyncio
 import dataclasses
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -36,6 +36,19 @@ CALL_TIMEOUT = 600.0
 """Seconds that an engine has for what it is asked besides generating, unless the pool is told otherwise."""
 UNNOTICED = 8
 """One request more in so many is a load that nobody notices: by that much a group may stay together."""
+
+
+class Scored(NamedTuple):
+    """An engine's log-probabilities, float32 ``[n - 1]``, and the version that it says it has."""
+
+    logprobs: np.ndarray
+    version: int
+
+
+async def scored(engine: Engine, token_ids: np.ndarray) -> Scored:
+    """What an engine makes of these tokens, by its own account of itself."""
+    logprobs = await engine.score(token_ids)
+    return Scored(logprobs, (await engine.status()).version)
 
 
 class EnginePool:
@@ -153,7 +166,7 @@ class EnginePool:
             if part.finish_reason != "abort" or made >= sampling.max_new_tokens:
                 return _join(parts)
 
-    async def score(self, token_ids: np.ndarray) -> list[np.ndarray]:
+    async def score(self, token_ids: np.ndarray) -> list[Scored]:
         """What every engine that is there makes of these tokens, at least one; see `Engine.score`.
 
         Raises:
@@ -161,7 +174,7 @@ class EnginePool:
         """
         what = f"the log-probabilities of {len(token_ids)} tokens"
         while True:
-            asked = [seat.ask(what, lambda engine: engine.score(token_ids)) for seat in self._there()]
+            asked = [seat.ask(what, lambda engine: scored(engine, token_ids)) for seat in self._there()]
             outcomes = await asyncio.gather(*asked, return_exceptions=True)
             if scores := [outcome for outcome in _but_for(EngineError, outcomes) if outcome is not None]:
                 return scores

@@ -121,7 +121,7 @@ def test_hung_engine_is_named_and_replaced(tmp_path: Path, call: str, what: str)
             await pool.load(Announced(1, 1, "weights/v1"))
             assert [update.version for update in fresh.loads] == [1], "a successor loads the newest at once"
         elif call == "score":
-            assert [len(scores) for scores in await pool.score(np.arange(3))] == [2]
+            assert [len(scores.logprobs) for scores in await pool.score(np.arange(3))] == [2]
         else:
             running = asyncio.ensure_future(pool.generate(request(), 1))
             await asyncio.sleep(1.0)

@@ -45,6 +45,8 @@ COLUMNS = (
     "time/train",
     "time/wait",
     "bound/fraction",
+    "parity/max_abs_logprob_gap",
+    "response/mixed_versions",
 )
 """Metrics kept beside the validation scores."""
 

@@ -138,7 +138,7 @@ async def measure(config: Config, house: Any, architecture: Architecture, pushes
     directory = run.root / "model"
     directory.mkdir()
     (directory / "config.json").write_text(json.dumps(architecture.to_hf() | {"dtype": "bfloat16"}))
-    spec = engine_spec(config, run, Model(directory, architecture, None, ()), 0)
+    spec = engine_spec(config, run, Model(directory, architecture, None, ()), 0, house)
     engine = await house.start(replace(spec, factory="bench.watched_vllm:open_watched"))
     publishers = {name: open_publisher(name, run.weights, on_ray=True, host="") for name in CHANNELS}
     found: dict[str, list[dict[str, float]]] = {name: [] for name in CHANNELS}

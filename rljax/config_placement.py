@@ -60,6 +60,11 @@ def _check_engine(config: Config) -> None:
             "device; write sidecar.engine=vllm_async"
         )
     platform, named = device_indices(sidecar.devices)
+    if platform == "tpu" and (sidecar.engine != "embedded" or config.launcher != "local"):
+        raise ConfigError(
+            f"sidecar.devices={sidecar.devices!r}: an engine in a process of its own computes on cpu or gpu; for a TPU "
+            "write sidecar.engine=embedded and launcher=local"
+        )
     if sidecar.tensor_parallel_size > 1 and platform == "cpu":
         raise ConfigError(
             f"sidecar.tensor_parallel_size={sidecar.tensor_parallel_size}: an engine on a CPU is one process; give it "

@@ -28,13 +28,14 @@ from rljax.launch.houses import HOUSES
 from rljax.launch.launcher import LAUNCHERS, Launched
 from rljax.ledger import audit as auditing
 from rljax.ledger import processes
+from rljax.ledger.agreements import agree_on_model, validate_by
 from rljax.ledger.database import RunFailedError, StaleWriterError, is_finished
 from rljax.pipeline.build import build_learner, newest_checkpoint, open_checkpoints
 from rljax.pipeline.engine_meter import Gauges
 from rljax.pipeline.evaluate import Bench, chosen_checkpoints
 from rljax.pipeline.observers import LearnerObservers, Observers
 from rljax.pipeline.run_dir import RunDir
-from rljax.pipeline.setup import ProgressCallback, open_ledger, open_model
+from rljax.pipeline.setup import ProgressCallback, open_ledger, open_model, validation_fingerprint
 from rljax.pipeline.train import Trainer
 from rljax.weights.publisher import open_publisher
 
@@ -60,6 +61,7 @@ class Run:
         self.run_dir = RunDir.create(config)
         self._db = open_ledger(config, self.run_dir)
         self.model = open_model(config, self.run_dir, progress)
+        agree_on_model(self._db, self.model.fingerprint, config.model.path)
         self._steps: Generator[dict[str, float], None, None] | None = None
         self._trainer: Trainer | None = None
         self._stop = threading.Event()
@@ -150,6 +152,7 @@ class Run:
         with contextlib.ExitStack() as parts:
             parts.callback(self._forget)
             parts.enter_context(contextlib.closing(Heartbeat(db, "trainer", "trainer")))
+            validate_by(db, validation_fingerprint(config))
             observers = parts.enter_context(
                 LearnerObservers(config, self.run_dir.root, self.model, lambda: self._gauges())
             )

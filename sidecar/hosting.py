@@ -63,6 +63,10 @@ class EngineHouse(Protocol):
         """
         ...
 
+    def platform(self, index: int) -> str | None:
+        """What engine number ``index`` is placed on: ``cpu``, ``gpu`` or ``tpu``; None where its spec decides that."""
+        ...
+
     def close(self) -> None:
         """Ends whatever is left of what this house started, and nothing else."""
         ...

@@ -125,6 +125,9 @@ class ProcessHouse:
             raise
         return engine
 
+    def platform(self, index: int) -> None:
+        """See `EngineHouse.platform`: a child process may use what this one may."""
+
     def close(self) -> None:
         """See `EngineHouse.close`."""
         for engine in self._engines:

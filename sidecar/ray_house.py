@@ -235,6 +235,10 @@ class RayHouse:
             raise
         return engine
 
+    def platform(self, index: int) -> str:
+        """See `EngineHouse.platform`: what was set aside for it on the cluster, whatever this machine has."""
+        return self._placement.berths[index].accelerator.lower() or "cpu"
+
     def close(self) -> None:
         """See `EngineHouse.close`."""
         for engine in self._engines:

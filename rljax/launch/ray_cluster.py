@@ -10,8 +10,9 @@ import signal
 import socket
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from ipaddress import ip_address
 from typing import Any
 
 import jax
@@ -86,8 +87,9 @@ class RayCluster:
         home = next(node for node in nodes if node.id == mine)
         plan = make_plan(self._config, home, [node for node in nodes if node is not home], learner_platform)
         group = self._reserve(plan)
+        table = placement_group_table(group)["bundles_to_node_id"]
+        check_sync_address(self._config, {table[bundle] for bundle in range(1, 1 + len(plan.engines))} - {home.id})
         swap = self._swap(plan, group)
-        homes = placement_group_table(group)["bundles_to_node_id"]
         berths = [
             Berth(
                 bundle,
@@ -96,7 +98,7 @@ class RayCluster:
                 engine.accelerators,
                 {name: amount for name, amount in engine.resources.items() if name not in ("CPU", *VISIBLE_DEVICES)},
                 engine.devices,
-                swap if homes[bundle] == home.id else {},
+                swap if table[bundle] == home.id else {},
             )
             for bundle, engine in enumerate(plan.engines, start=1)
         ]
@@ -138,6 +140,27 @@ class RayCluster:
         visible = os.environ.get(VISIBLE_DEVICES[kind])
         names = visible.split(",") if visible else None
         return swap_taken([names[i] if names else str(i) for i in plan.learner_devices], reserved)
+
+
+def check_sync_address(config: Config, elsewhere: Collection[str]) -> None:
+    """Refuses weights that are sent to ``elsewhere``, the other nodes with engines, from an address of this one alone.
+
+    Raises:
+        ConfigError: they could not reach it, and would wait for it until they are given up.
+    """
+    if config.sync_method != "nccl" or not elsewhere or not _is_loopback(config.sync_address):
+        return
+    raise ConfigError(
+        f"sync_address={config.sync_address!r}: engines are on {len(elsewhere)} other node(s), which cannot reach the "
+        "learner there; write the address of this machine that they can reach"
+    )
+
+
+def _is_loopback(address: str) -> bool:
+    try:
+        return ip_address(address).is_loopback
+    except ValueError:
+        return address == "localhost"
 
 
 def cluster_address(address: str) -> str | None:

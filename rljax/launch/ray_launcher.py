@@ -18,6 +18,7 @@ from rljax.launch.apart import ExplorerApart, apart
 from rljax.launch.exploring import explore
 from rljax.launch.ray_cluster import RayCluster, learner_platform
 from rljax.launch.thread import ExplorerThread, explorer_thread
+from rljax.ledger.agreements import agree_on_model
 from rljax.ledger.database import Database
 from rljax.observe.trace import NullTrace, Trace
 from rljax.pipeline.run_dir import RunDir
@@ -86,6 +87,7 @@ class ExplorerActor:
         run = RunDir.create(config)
         with contextlib.closing(open_ledger(config, run)) as db:
             model = open_model(config, run)
+            agree_on_model(db, model.fingerprint, config.model.path)
             with contextlib.closing(RayHouse(placement)) as house:
                 explore(config, run, db, model, partial(explorer_thread, house=house), self._started)
 

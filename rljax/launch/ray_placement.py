@@ -142,12 +142,11 @@ def _learner(config: Config, platform: str) -> tuple[dict[str, float], tuple[int
 
 
 def _what_is_left(nodes: Sequence[Node], learner: Mapping[str, float]) -> str:
-    """The platform of ``sidecar.devices=auto``: accelerators where the learner leaves some, else the CPU."""
+    """The platform of ``sidecar.devices=auto``: GPUs where the learner leaves some, else the CPU. Engines in processes
+    of their own do not compute on TPUs.
+    """
     total = add_up([node.resources for node in nodes])
-    for platform, kind in ACCELERATORS.items():
-        if total.get(kind, 0.0) - learner.get(kind, 0.0) > 0:
-            return platform
-    return "cpu"
+    return "gpu" if total.get("GPU", 0.0) - learner.get("GPU", 0.0) > 0 else "cpu"
 
 
 def _exactly(

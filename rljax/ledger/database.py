@@ -304,6 +304,8 @@ def _first_row(spec: RunSpec) -> dict[str, Any]:
         "id": 1,
         "schema_version": schema.SCHEMA_VERSION,
         "spec": json.dumps(asdict(spec)),
+        "model": None,
+        "validation": None,
         "lineage": 0,
         "trained": 0,
         "leasing": False,

@@ -29,7 +29,7 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 """Written into every ledger; a file of another version is refused."""
 
 metadata = MetaData()
@@ -40,6 +40,8 @@ run = Table(
     Column("id", Integer, primary_key=True, comment="always 1"),
     Column("schema_version", Integer, nullable=False),
     Column("spec", Text, nullable=False, comment="RunSpec as JSON: what all processes of the run must agree on"),
+    Column("model", Text, comment="fingerprint of the model that the run trains; null until a process has opened it"),
+    Column("validation", Text, comment="fingerprint of what the learner wants validated, and how; null before it says"),
     Column("lineage", Integer, nullable=False, comment="the living lineage; 0 before the first learner"),
     Column("trained", Integer, nullable=False, comment="t: batches trained into the surviving weights"),
     Column("leasing", Boolean, nullable=False, comment="whether step t is leased"),

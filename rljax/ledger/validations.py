@@ -18,18 +18,30 @@ a = schema.validations.c
 request = writes(request_validation)
 
 
-def claim_validation(db: Database, explorer: str) -> Announced | None:
+class OtherPlanError(RuntimeError):
+    """What this explorer would measure is not what the learner wants measured."""
+
+
+def claim_validation(db: Database, explorer: str, plan: str | None = None) -> Announced | None:
     """Takes the oldest requested validation; returns the version that it is pinned to. None for an explorer that is not
-    registered as alive: nobody would reclaim it.
+    registered as alive: nobody would reclaim it. ``plan`` is the fingerprint of what it would measure.
+
+    Raises:
+        OtherPlanError: a validation is requested, by another plan. See `rljax.ledger.agreements.validate_by`.
     """
     # Whoever has nothing to do asks again and again: that must keep nobody from writing.
     requested = db.read(lambda tx: tx.execute(select(a.version).where(a.state == "requested").limit(1)).first())
-    return None if requested is None else db.write(lambda tx: _claim_validation(tx, explorer))
+    return None if requested is None else db.write(lambda tx: _claim_validation(tx, explorer, plan))
 
 
-def _claim_validation(tx: Transaction, explorer: str) -> Announced | None:
+def _claim_validation(tx: Transaction, explorer: str, plan: str | None) -> Announced | None:
     if not is_alive(tx, explorer):
         return None
+    if plan is not None and run_row(tx).validation not in (None, plan):
+        raise OtherPlanError(
+            f"{explorer}: validation tasks, sampling or val_batch_size are not those of the trainer's config; "
+            "this explorer leaves validations to others"
+        )
     row = tx.execute(select(a.version, a.lineage).where(a.state == "requested").order_by(a.version)).first()
     if row is None:
         return None

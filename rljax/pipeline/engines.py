@@ -50,7 +50,7 @@ def make_pool(
     """
     if config.sidecar.engine in VLLM_BODIES:
         for index in range(config.sidecar.num_engines):
-            engine_spec(config, run, model, index)  # what is wrong with it is said before anything is started
+            engine_spec(config, run, model, index, house)  # what is wrong with it is said before anything is started
     in_thread = config.sidecar.engine == "embedded" and config.launcher == "local"
     start = _in_thread(config, model, trace) if in_thread else _in_house(config, run, model, house)
     # A hung engine must be found and replaced before the trainer gives up waiting for it.
@@ -64,14 +64,14 @@ def make_pool(
     )
 
 
-def engine_spec(config: Config, run: RunDir, model: Model, index: int) -> EngineSpec:
-    """Engine number ``index`` of this explorer, for a process of its own.
+def engine_spec(config: Config, run: RunDir, model: Model, index: int, house: EngineHouse) -> EngineSpec:
+    """Engine number ``index`` of this explorer, for a process of its own that ``house`` will start.
 
     Raises:
         ConfigError: its devices are not there or taken, or cannot compute the model.
     """
     sidecar, name = config.sidecar, f"engine {index}"
-    gpu = on_gpu(config)
+    gpu = (house.platform(index) or local_platform(config)) == "gpu"
     cores = () if gpu else _cores(config)
     threads = None if gpu else sidecar.cpu_threads or max(1, _spare_cores(cores) // sidecar.num_engines)
     log = run.root.absolute() / "logs" / f"{config.explorer.name}-engine-{index}.log"
@@ -91,10 +91,12 @@ def engine_spec(config: Config, run: RunDir, model: Model, index: int) -> Engine
     )
 
 
-def on_gpu(config: Config) -> bool:
-    """Whether engines in processes of their own compute on GPUs."""
+def local_platform(config: Config) -> str:
+    """What engines in child processes of this one compute on."""
     platform, _ = device_indices(config.sidecar.devices)
-    return platform == "gpu" or (platform == "auto" and Path("/dev/nvidiactl").exists())
+    if platform == "auto":
+        return "gpu" if Path("/dev/nvidiactl").exists() else "cpu"
+    return platform
 
 
 def kv_cache_bytes(config: Config, architecture: Architecture) -> int:
@@ -108,7 +110,7 @@ def kv_cache_bytes(config: Config, architecture: Architecture) -> int:
 
 def _in_house(config: Config, run: RunDir, model: Model, house: EngineHouse) -> EngineFactory:
     async def start(index: int) -> Engine:
-        return await house.start(engine_spec(config, run, model, index))
+        return await house.start(engine_spec(config, run, model, index, house))
 
     return start
 

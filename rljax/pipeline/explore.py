@@ -14,7 +14,7 @@ from rljax.ledger.database import Database
 from rljax.observe.trace import NullTrace, Trace
 from rljax.pipeline.engines import make_pool
 from rljax.pipeline.run_dir import RunDir
-from rljax.pipeline.setup import Model, parity_bound, probe_tokens
+from rljax.pipeline.setup import Model, parity_bound, probe_tokens, validation_fingerprint
 from rljax.pipeline.workflows import Workflows, held_out_tasksets, training_tasksets
 from rljax.rollout.deadlines import PausableDeadlines
 from rljax.rollout.explorer import Explorer, Probe, ValidationPlan
@@ -46,7 +46,12 @@ def make_explorer(
     name = config.explorer.name
     _warn_of_truncation(config.sidecar.generating_args)
     tasksets, held_out = training_tasksets(config), held_out_tasksets(config)
-    pool = make_pool(config, run, model, trace, lambda kind, message: processes.note(db, name, kind, message), house)
+
+    def on_fault(kind: str, message: str) -> None:
+        log.warning("%s: %s", kind, message)
+        processes.note(db, name, kind, message)
+
+    pool = make_pool(config, run, model, trace, on_fault, house)
     deadlines = PausableDeadlines()
     runner = GroupRunner(
         db,
@@ -70,6 +75,7 @@ def make_explorer(
         config.val_batch_size,
         config.rollout.val_env_manager.group_size,
         config.rollout.trajectory_timeout,
+        validation_fingerprint(config),
     )
     return Explorer(
         db,

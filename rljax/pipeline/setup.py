@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePath
 from typing import Any
 
 import numpy as np
 
 from rljax.config import Config
 from rljax.config_checks import ConfigError, context_error
+from rljax.config_edge import as_plain
 from rljax.ledger import versions
 from rljax.ledger.backend import backend_of
 from rljax.ledger.database import Database, LedgerError, RunSpec, StaleWriterError
@@ -43,6 +45,13 @@ class Model:
     tokenizer: Any
     stop_token_ids: tuple[int, ...]
 
+    @property
+    def fingerprint(self) -> str:
+        """Tells it from a model whose weights, or whose tokens, mean something else; the same wherever it is kept."""
+        vocabulary = sorted(self.tokenizer.get_vocab().items())
+        shape = replace(self.architecture, max_position_embeddings=0)  # says how far it may go, not what it is
+        return f"{stable_hash(repr(shape), *self.stop_token_ids, *itertools.chain(*vocabulary)):016x}"
+
 
 def open_ledger(config: Config, run: RunDir) -> Database:
     """Opens or creates the run's ledger.
@@ -59,6 +68,19 @@ def open_ledger(config: Config, run: RunDir) -> Database:
             "ledger or ledger_schema to a new place"
         )
     return db
+
+
+def validation_fingerprint(config: Config) -> str:
+    """Tells what is validated, and how, from what another config would; the same wherever its files are kept."""
+    plain = as_plain(config)
+    tasksets = {
+        name: settings | {"source": PurePath(settings["source"]).name}
+        for name, settings in plain["tasks"]["validation"].items()
+    }
+    environments = {tag: plain["custom_envs"][tag] for tag in config.val_groups}
+    sampling, manager = plain["sidecar"]["val_generating_args"], plain["rollout"]["val_env_manager"]
+    limits = [config.val_batch_size, config.model.max_prompt_tokens, config.model.max_response_tokens, config.longest]
+    return f"{stable_hash(json.dumps([tasksets, environments, sampling, manager, limits], sort_keys=True)):016x}"
 
 
 def open_model(config: Config, run: RunDir, progress: ProgressCallback | None = None) -> Model:

@@ -22,12 +22,12 @@ from rljax.ledger.database import Database, LedgerError, RunFailedError, StaleWr
 from rljax.observe.trace import NullTrace, Trace
 from rljax.rollout.deadlines import PausableDeadlines
 from rljax.rollout.groups import GroupRunner
-from rljax.rollout.pool import EnginePool
+from rljax.rollout.pool import EnginePool, Scored, scored
 from rljax.rollout.validation import validate
 from rljax.rollout.workflow import Workflow
 from rljax.tasks.task import BadRow, Taskset
 from sidecar.failpoints import failpoint
-from sidecar.protocol import Engine, WeightsGoneError, WeightUpdateError
+from sidecar.protocol import Engine, EngineError, WeightsGoneError, WeightUpdateError
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +37,8 @@ GAUGES_SECONDS = 5.0
 """Seconds that the engines have to say how they are before a heartbeat goes out with what they said last."""
 LOOK_AGAIN = 1.0
 """Seconds between looks for weights that are gone."""
+LOAD_TRIES = 5
+"""Times that a version is loaded, a second apart, before an explorer that every time is refused it gives up."""
 CLAIM_LIMIT = 256
 """Groups claimed in one transaction."""
 
@@ -51,13 +53,14 @@ class Probe:
 
 @dataclass(frozen=True)
 class ValidationPlan:
-    """What validation measures, and how."""
+    """What validation measures, and how; ``fingerprint`` tells it from another, None where nobody compares."""
 
     workflow: Workflow
     tasksets: Mapping[str, Taskset]
     batch_size: int | None
     group_size: int
     attempt_seconds: float
+    fingerprint: str | None = None
 
 
 class Explorer:
@@ -96,6 +99,7 @@ class Explorer:
         self._trace = trace
         self._prepare = prepare
         self._token = ""
+        self._other_plan = False
         self._groups: dict[asyncio.Task[None], Claim] = {}
         self._stopping = asyncio.Event()
         self.waiting_for = "engines to start"
@@ -110,7 +114,7 @@ class Explorer:
         Raises:
             RunFailedError: some process recorded why the run cannot go on.
             TimeoutError: nothing happened for ``wait_timeout`` seconds; names what was waited for.
-            EngineError: no engine can be kept alive.
+            EngineError: no engine can be kept alive, or none can load a version.
             NothingButDrops: no attempt at anything comes to an end.
         """
         self._token = processes.register(self._db, self._name, "explorer")
@@ -220,19 +224,43 @@ class Explorer:
         begin = self._db.clock()
         try:
             with processes.loading(self._db, self._name, newest.version):
-                await self._pool.load(newest)
+                await self._load(newest, lambda: not self._superseded(newest))
         except WeightUpdateError as error:
-            replaced = versions.newest(self._db)
-            if replaced is not None and (replaced.version, replaced.lineage) != (newest.version, newest.lineage):
-                return ""  # it was superseded and deleted while it was being read; the next round loads its successor
-            if isinstance(error, WeightsGoneError):
-                return _lost(newest, error)
-            processes.fail_run(self._db, self._name, f"version {newest.version} cannot be loaded: {error}")
-            raise RunFailedError(f"version {newest.version} cannot be loaded: {error}") from error
+            # It may have been superseded and deleted while it was read; then the next round loads its successor.
+            return _lost(newest, error) if isinstance(error, WeightsGoneError) and not self._superseded(newest) else ""
         end = self._db.clock()
         self._trace.span("versions", f"load version {newest.version}", begin, end)
         await self._check_parity(newest)
         return ""
+
+    async def _load(self, version: versions.Announced, worthwhile: Callable[[], bool] = lambda: True) -> None:
+        """Has the engines load a version, several times if need be: a disk or a network may fail for a moment.
+
+        Raises:
+            WeightsGoneError: it is not there.
+            WeightUpdateError: it failed, and to try again is not worthwhile.
+            EngineError: it failed every time. That is this explorer's fault, or misfortune, and not the run's: it may
+                have another model, or a disk of its own.
+        """
+        for left in reversed(range(LOAD_TRIES)):
+            try:
+                await self._pool.load(version)
+                break
+            except WeightsGoneError:
+                raise
+            except WeightUpdateError as error:
+                if not worthwhile():
+                    raise
+                message = f"version {version.version} cannot be loaded: {error}"
+                log.warning("%s; %d tries left", message, left)
+                processes.note(self._db, self._name, "load_failed", message)
+                if not left:
+                    raise EngineError(message) from error
+            await asyncio.sleep(LOOK_AGAIN)
+
+    def _superseded(self, version: versions.Announced) -> bool:
+        newest = versions.newest(self._db)
+        return newest is not None and (newest.version, newest.lineage) != (version.version, version.lineage)
 
     def _give_up_lost_claims(self) -> None:
         """A learner that starts from a checkpoint reopens the claims whose weights it lost: nobody waits for these."""
@@ -249,18 +277,19 @@ class Explorer:
     async def _inspect(self, successor: Engine, serving: versions.Announced) -> None:
         """An engine that takes another's place is held to the probe like those that were told to load."""
         if self._probe is not None and serving.probe is not None:
-            self._compare(serving, self._probe, [await successor.score(self._probe.token_ids)])
+            self._compare(serving, self._probe, [await scored(successor, self._probe.token_ids)])
 
-    def _compare(self, newest: versions.Announced, probe: Probe, scores: Sequence[np.ndarray]) -> None:
+    def _compare(self, newest: versions.Announced, probe: Probe, scores: Sequence[Scored]) -> None:
         assert newest.probe is not None
         # An earlier try of this run may have had other limits, and with them a longer or shorter probe.
-        shared = min(len(newest.probe), len(scores[0]))
-        gaps = np.abs([score[:shared] - newest.probe[:shared] for score in scores])
+        shared = min(len(newest.probe), len(scores[0].logprobs))
+        gaps = np.abs([score.logprobs[:shared] - newest.probe[:shared] for score in scores])
         gap = float(gaps.max())
         versions.report_gap(self._db, newest.version, newest.lineage, gap, float(gaps.mean()))
         if not gap <= probe.bound:
+            theirs = scores[int(np.argmax(gaps.max(axis=1)))].version
             message = (
-                f"parity: learner at version {newest.version} and engine at version {newest.version} differ by "
+                f"parity: learner at version {newest.version} and engine at version {theirs} differ by "
                 f"{gap:.3g} nats on the probe, more than {probe.bound:g}; look at the dtypes, or set parity_bound"
             )
             processes.fail_run(self._db, self._name, message)
@@ -272,7 +301,7 @@ class Explorer:
         """
         if not self._plan.tasksets:
             return ""  # one that has nothing held out would measure nothing, and nobody would measure it again
-        while (pinned := validations.claim_validation(self._db, self._name)) is not None:
+        while (pinned := self._claim_validation()) is not None:
             self.waiting_for = f"the validation of version {pinned.version}"
             begin = self._db.clock()
             await self._hold()
@@ -280,7 +309,7 @@ class Explorer:
             serving = self._pool.serving
             if serving is None or (serving.version, serving.lineage) != (pinned.version, pinned.lineage):
                 try:
-                    await self._pool.load(pinned)
+                    await self._load(pinned)
                 except WeightsGoneError as error:
                     outcome = validations.weights_gone(self._db, self._name, pinned)
                     if not outcome:
@@ -305,6 +334,17 @@ class Explorer:
             except StaleWriterError as error:
                 log.warning("%s", error)
         return ""
+
+    def _claim_validation(self) -> versions.Announced | None:
+        if self._other_plan:
+            return None
+        try:
+            return validations.claim_validation(self._db, self._name, self._plan.fingerprint)
+        except validations.OtherPlanError as error:
+            self._other_plan = True
+            log.warning("%s", error)
+            processes.note(self._db, self._name, "other_validation", str(error))
+            return None
 
     async def _heartbeats(self) -> None:
         gauges: dict[str, Any] = {}

@@ -22,7 +22,7 @@ EngineFactory = Callable[[int], Awaitable[Engine]]
 
 STARTING = "it to start; where it needs longer, raise wait_timeout"
 MAX_RESTARTS = 3
-"""Restarts of one engine, successful or not, without a version loaded in between, before the run gives up."""
+"""Restarts of one engine, successful or not, without a version loaded in between, before its seat is given up."""
 
 
 class Seat:
@@ -32,7 +32,7 @@ class Seat:
         engine: who has the seat; dead while ``replacement`` is there.
         requests: what it generates, with what calls each request back.
         affinities: how many of these have which affinity key.
-        serves: the version that `EnginePool.load` gave this very engine; None for a successor.
+        serves: the version that the engine has loaded, or its successor that is being made ready; None before.
         replacement: finds the successor; None unless the seat is vacant.
         failure: why it stays vacant for good.
         busy_seconds, tokens: of this engine, when last seen, and of all before it.
@@ -97,25 +97,26 @@ class Seat:
             await asyncio.gather(self.replacement, return_exceptions=True)
         await self._end()
 
+    @property
+    def there(self) -> bool:
+        """Whether there is an engine to be asked."""
+        return self.replacement is None and self.failure is None
+
     async def ask(self, what: str, call: Callable[[Engine], Awaitable[T]]) -> T:
-        """Asks the engine and, if it dies or hangs over it, its successor.
+        """Asks the engine.
 
         Raises:
-            EngineError: it died or hung, and so did its successors.
+            EngineError: it died or hangs, and is being replaced.
         """
-        while True:
-            while self.replacement is not None and self.failure is None:
-                await asyncio.wait([self.replacement])
-            if self.failure is not None:
-                raise self.failure
-            engine = self.engine
-            try:
-                answer = await self.in_time(what, call(engine))
-            except EngineError as error:
-                self.replace(engine, error)
-                continue
-            if self._has_seat(engine):  # what an engine does that was given up meanwhile does not count
-                return answer
+        engine = self.engine
+        try:
+            answer = await self.in_time(what, call(engine))
+        except EngineError as error:
+            self.replace(engine, error)
+            raise
+        if not self._has_seat(engine):
+            raise EngineError(f"engine {self.index} was given up meanwhile")
+        return answer
 
     async def loaded(self, announced: Announced, call: Callable[[Engine], Awaitable[None]]) -> None:
         """Asks the engine to load a version, like `ask`."""
@@ -170,7 +171,9 @@ class Seat:
             self.engine = await self._successor(error)
         except BaseException as failure:  # whatever it was, those who wait and those who come later hear of it
             heard = failure if isinstance(failure, EngineError) else EngineError(_named(failure))
-            self.failure = self.failure or heard
+            if self.failure is None:
+                self.failure = heard
+                self._on_fault("engine_lost", str(heard))
             self._recall()
             if not isinstance(failure, Exception):
                 raise

@@ -198,7 +198,12 @@ class ConcurrentVllm:
         tokens: list[int] = []
         logprobs: list[float] = []
         end: int | None = None
+        told = False
         async for output in self._engine.generate(prompt, params, running.name):
+            if running.aborted and not told:
+                # The abort may have come before vLLM knew of the request, and then vLLM has not heard of it.
+                told = True
+                await self._engine.abort(running.name)
             sampled = output.outputs[0]
             old = len(tokens)
             tokens += sampled.token_ids

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,10 +20,14 @@ from rljax.config import (
     TasksConfig,
     TasksetConfig,
 )
-from rljax.config_checks import ConfigError
+from rljax.config_checks import ConfigError, check_config
 from rljax.launch.houses import HOUSES
+from rljax.launch.ray_cluster import check_sync_address
 from rljax.launch.ray_placement import Node, Plan, cpus_needed, make_plan, swap_taken
-from sidecar.ray_house import Berth, visible_devices
+from rljax.pipeline import engines
+from rljax.pipeline.run_dir import RunDir
+from rljax.pipeline.setup import Model
+from sidecar.ray_house import Berth, RayHouse, visible_devices
 
 TASKS = TasksConfig(train={"digits": TasksetConfig(source="reverse_digits")})
 HOME = Node("a", "10.0.0.1", {"CPU": 96.0, "GPU": 8.0})
@@ -74,6 +80,75 @@ def test_auto_leaves_the_choice_to_ray_and_takes_what_the_learner_leaves() -> No
     assert alone.engines[0].resources == {"CPU": 1.0}, "the learner has the only one"
     elsewhere = plan(SECOND, home=BARE, platform="cpu")
     assert elsewhere.engines[0].accelerator == "GPU"
+
+
+class OneRoom:
+    """A placement of which only the berths are looked at."""
+
+    group: Any = None
+
+    def __init__(self, made: Plan) -> None:
+        self.berths = tuple(Berth(i, 1.0, e.accelerator, e.accelerators) for i, e in enumerate(made.engines, 1))
+
+
+@pytest.mark.parametrize(
+    ("home", "others", "learner", "gpus_here", "head_dim", "expected"),
+    [
+        (dataclasses.replace(HOME, resources={"CPU": 8.0, "GPU": 1.0}), (), "gpu", True, 64, 0),
+        (BARE, (SECOND,), "cpu", False, 24, 1),
+    ],
+    ids=["one GPU, and the learner has it", "a head without GPUs, nodes with them"],
+)
+def test_an_engine_is_made_for_the_berth_that_it_gets(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    home: Node,
+    others: tuple[Node, ...],
+    learner: str,
+    gpus_here: bool,
+    head_dim: int,
+    expected: int,
+) -> None:
+    """What this machine has says nothing about where the cluster puts an engine: 24-wide heads need a GPU."""
+    monkeypatch.setattr(engines, "local_platform", lambda config: "gpu" if gpus_here else "cpu")
+    config = Config(
+        launcher="ray", run_dir=str(tmp_path), tasks=TASKS, sidecar=SidecarConfig(engine="vllm_async", devices="auto")
+    )
+    house: Any = RayHouse(OneRoom(make_plan(config, home, others, learner)))  # type: ignore[arg-type]
+    architecture: Any = SimpleNamespace(head_dim=head_dim, num_layers=2, num_kv_heads=2, max_position_embeddings=4096)
+    model = Model(tmp_path, architecture, None, ())
+    spec = engines.engine_spec(config, RunDir.create(config), model, 0, house)
+    assert spec.accelerators == expected
+    assert spec.arguments["settings"]["accelerator"] is bool(expected)
+    assert ("VLLM_CPU_OMP_THREADS_BIND" in spec.environment) is not bool(expected)
+    assert "CUDA_VISIBLE_DEVICES" not in spec.environment
+
+
+def test_weights_are_not_sent_to_other_nodes_from_a_loopback_address() -> None:
+    def configured(address: str, method: str = "nccl") -> Config:
+        return Config(launcher="ray", tasks=TASKS, sync_method=method, sync_address=address)
+
+    for loopback in ("127.0.0.1", "127.0.1.1", "localhost", "::1"):
+        with pytest.raises(
+            ConfigError, match=r"sync_address='.*': engines are on 1 other node\(s\), which cannot reach"
+        ):
+            check_sync_address(configured(loopback), {"b"})
+    check_sync_address(configured("127.0.0.1"), set())
+    check_sync_address(configured("10.0.0.1"), {"b"})
+    check_sync_address(configured("127.0.0.1", "checkpoint"), {"b"})
+
+
+def test_a_tpu_is_for_engines_of_this_process() -> None:
+    """In a process of its own an engine would compute on the CPU, in silence."""
+    for given in ({"launcher": "ray"}, {"launcher": "local", "engine": "vllm"}):
+        sidecar = SidecarConfig(engine=given.get("engine", "embedded"), devices="tpu:1")
+        with pytest.raises(
+            ConfigError, match=r"^sidecar\.devices='tpu:1': an engine in a process of its own .* cpu or gpu"
+        ):
+            check_config(Config(launcher=given["launcher"], tasks=TASKS, sidecar=sidecar))
+    check_config(Config(tasks=TASKS, sidecar=SidecarConfig(devices="tpu:1"), learner=LearnerConfig(devices="tpu:0")))
+    chips = Node("e", "10.0.0.5", {"CPU": 8.0, "TPU": 4.0})
+    assert plan(home=chips, platform="tpu").engines[0].accelerator == "", "auto leaves a TPU to the learner as well"
 
 
 def test_cpu_engines_ask_for_no_accelerator_and_custom_resources_are_passed_on() -> None:

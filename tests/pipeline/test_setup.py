@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from rljax.config import Config, ModelConfig, TasksConfig, TasksetConfig
+from rljax.config import Config, GeneratingConfig, ModelConfig, SidecarConfig, TasksConfig, TasksetConfig, TinyConfig
 from rljax.config_checks import ConfigError
 from rljax.models.tiny import make_tiny
 from rljax.pipeline.run_dir import RunDir
-from rljax.pipeline.setup import open_model, probe_tokens
+from rljax.pipeline.setup import open_model, probe_tokens, validation_fingerprint
 
 
 def small_config(run_dir: Path, model: ModelConfig) -> Config:
@@ -41,3 +42,30 @@ def test_probe_is_the_same_everywhere_and_fits(tmp_path: Path) -> None:
     assert (tokens == probe_tokens(config, model.architecture)).all()
     assert tokens.min() >= 0
     assert tokens.max() < model.architecture.vocab_size
+
+
+def test_a_model_is_told_from_another_wherever_it_lies(tmp_path: Path) -> None:
+    def fingerprint(name: str, policy: ModelConfig) -> str:
+        config = small_config(tmp_path / name, ModelConfig(path=str(make_tiny(policy, 0, tmp_path / name / "model"))))
+        return open_model(config, RunDir.create(config)).fingerprint
+
+    one = fingerprint("one", ModelConfig())
+    assert one == fingerprint("again", ModelConfig())
+    wider = fingerprint("two", ModelConfig(tiny=TinyConfig(hidden_size=128)))
+    spoken = fingerprint(
+        "three", ModelConfig(tiny=TinyConfig(characters="0123456789abcdefghijklmnopqrstuvwxyz:>.<|_ "))
+    )
+    assert len({one, wider, spoken}) == 3
+
+
+def test_a_validation_is_told_from_another_by_what_it_measures() -> None:
+    def fingerprint(source: str = "data/held.jsonl", temperature: float = 0.0, **others: Any) -> str:
+        held = {"held": TasksetConfig(source=source)}
+        tasks = TasksConfig(train={"digits": TasksetConfig(source="reverse_digits")}, validation=held)
+        sidecar = SidecarConfig(val_generating_args=GeneratingConfig(temperature=temperature))
+        return validation_fingerprint(Config(tasks=tasks, sidecar=sidecar, **others))
+
+    same = {fingerprint(), fingerprint("elsewhere/held.jsonl"), fingerprint(max_steps=3, mode="explore")}
+    assert len(same) == 1
+    others = {fingerprint("data/other.jsonl"), fingerprint(temperature=0.5), fingerprint(val_batch_size=7)}
+    assert len(others | same) == 4

@@ -91,6 +91,7 @@ def build(
     db: Database | None = None,
     held: Taskset | None = None,
     validates: bool = True,
+    plan_fingerprint: str | None = None,
     call_timeout: float = 30.0,
     spec: RunSpec = SPEC,
     latency: Callable[[GenerateRequest], float] = lambda _: 1.0,
@@ -133,7 +134,9 @@ def build(
         trace=NullTrace(),
     )
     tasksets = tasksets or {"numbers": Numbers()}
-    plan = ValidationPlan(workflow, {"held": held or Numbers("held", 8)} if validates else {}, None, 1, 1e4)
+    plan = ValidationPlan(
+        workflow, {"held": held or Numbers("held", 8)} if validates else {}, None, 1, 1e4, plan_fingerprint
+    )
     weights = dict.fromkeys(tasksets, 1.0)
     explorer = Explorer(
         db,

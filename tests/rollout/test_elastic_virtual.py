@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from rljax.ledger import audit, claims, leases, validations, versions
+from rljax.ledger.agreements import validate_by
 from rljax.ledger.database import Database
 from rljax.ledger.sqlite import SqliteFile
 from tests.rollout.house import SPEC, Numbers, build, learn
@@ -133,5 +134,23 @@ def test_an_explorer_without_held_out_tasks_leaves_validation_to_others(tmp_path
         await learning
         await asyncio.gather(*exploring)
         assert [set(result) >= {"val/held/score"} for _, result in validations.results(guest.db)] == [True, True]
+
+    run_virtual(main)
+
+
+def test_an_explorer_that_would_validate_something_else_leaves_it_to_others(tmp_path: Path) -> None:
+    async def main(loop: asyncio.AbstractEventLoop) -> None:
+        guest = build(tmp_path, loop, name="guest", held=Numbers("held", 3), plan_fingerprint="another")
+        validate_by(guest.db, "the trainer's")
+        exploring = [asyncio.ensure_future(guest.explorer.run())]
+        learning = asyncio.ensure_future(learn(guest.db, 1.0, frozenset({0, 3})))
+        await asyncio.sleep(20.0)
+        assert guest.explorer.waiting_for == "the validation of version 0 comes first"
+        host = build(tmp_path, loop, name="host", db=guest.db, plan_fingerprint="the trainer's")
+        exploring.append(asyncio.ensure_future(host.explorer.run()))
+        await learning
+        await asyncio.gather(*exploring)
+        assert [result["val/held/tasks"] for _, result in validations.results(guest.db)] == [8.0, 8.0]
+        assert audit.audit(guest.db)["faults"] == {"other_validation": 1}, "said once"
 
     run_virtual(main)

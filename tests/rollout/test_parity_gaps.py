@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,13 +13,14 @@ import pytest
 from rljax.ledger import leases, versions
 from rljax.ledger.database import RunFailedError
 from rljax.rollout.explorer import Probe
+from rljax.rollout.pool import Scored
 from tests.rollout.house import build
 
 LEARNER = np.array([-1.0, -2.0, -3.0, -4.0], np.float32)
 ENGINES = [LEARNER, np.array([-1.0, -2.5, -3.0, -3.75], np.float32)]
 
 
-def check(tmp_path: Path, bound: float) -> tuple[int, float, float] | None:
+def check(tmp_path: Path, bound: float, label: int = 0) -> tuple[int, float, float] | None:
     async def main() -> tuple[int, float, float] | None:
         house = build(tmp_path, asyncio.get_running_loop())
         lineage = leases.begin_lineage(house.db, 0)
@@ -25,8 +28,8 @@ def check(tmp_path: Path, bound: float) -> tuple[int, float, float] | None:
         newest = versions.newest(house.db)
         assert newest is not None
 
-        async def score(_: np.ndarray) -> list[np.ndarray]:
-            return ENGINES
+        async def score(_: np.ndarray) -> list[Scored]:
+            return [Scored(ENGINES[0], 0), Scored(ENGINES[1], label)]
 
         house.pool.score = score  # type: ignore[method-assign]
         house.explorer._probe = Probe(np.arange(4), bound)
@@ -45,10 +48,19 @@ def test_a_gap_beyond_the_bound_fails_the_run_and_names_both_versions(tmp_path: 
         check(tmp_path, bound=0.25)
 
 
+def test_an_engine_is_named_by_its_own_label(tmp_path: Path) -> None:
+    """One that says it has another version than it was told to load explains the gap."""
+    with pytest.raises(RunFailedError, match=r"learner at version 0 and engine at version 3 differ by 0\.5 nats"):
+        check(tmp_path, bound=0.25, label=3)
+
+
 def test_a_successor_is_compared_as_well(tmp_path: Path) -> None:
     class Successor:
         async def score(self, _: np.ndarray) -> np.ndarray:
             return ENGINES[1]
+
+        async def status(self) -> Any:
+            return SimpleNamespace(version=0)
 
     async def main() -> None:
         house = build(tmp_path, asyncio.get_running_loop())

@@ -129,8 +129,12 @@ def test_all_who_wait_share_one_restart_and_the_others_engine_goes_on(tmp_path: 
         loop.call_later(1.0, first.dead.set)
         await asyncio.gather(*running)
         assert loop.time() == 11.0, "nobody waited for the successor while another engine was there"
+        assert len(await pool.score(np.arange(3))) == 1
+        await pool.load(V1)
+        assert loop.time() == 11.0, "nor did a score or a load: it loads what is newest before it serves"
+        await asyncio.sleep(91.0)  # it was loading version 0 by then
+        assert second._version == 1
         assert len(await pool.score(np.arange(3))) == 2
-        assert loop.time() == 51.0
 
     assert with_pool(tmp_path, [first, other, second], act, count=2) == ["engine_died: engine 0: it fell over"]
 
@@ -169,10 +173,11 @@ def test_a_restart_that_fails_counts_and_is_tried_again(tmp_path: Path, error: E
         f"engine_died: engine 0: {named}",
         f"engine_died: engine 0: {named}",
         "engine_died: engine 0: it fell over",
+        "engine_lost: engine 0 died 4 times in a row; the last time: it fell over",
     ]
 
 
-def test_a_restart_that_nobody_waits_for_fails_those_who_come_later(tmp_path: Path) -> None:
+def test_an_engine_that_is_lost_for_good_leaves_the_work_to_the_others(tmp_path: Path) -> None:
     first, other = Mortal(end=4.0), Mortal(seconds=40.0)
 
     async def act(pool: EnginePool, loop: asyncio.AbstractEventLoop) -> None:
@@ -181,11 +186,57 @@ def test_a_restart_that_nobody_waits_for_fails_those_who_come_later(tmp_path: Pa
             async with asyncio.timeout(2.0):
                 await asyncio.gather(*(pool.generate(request(str(i)), 1) for i in range(2)))
         await asyncio.sleep(4.0)
-        for call in (pool.generate(request("b"), 1), pool.load(V1), pool.score(np.arange(3)), pool.hold()):
-            with pytest.raises(EngineError, match="died 4 times in a row; the last time: no device"):
+        await pool.hold()
+        pool.release()
+        await pool.load(V1)
+        assert len(await pool.score(np.arange(3))) == 1
+        assert (await pool.generate(request("b", min_version=1), 1)).versions.tolist() == [1] * 4
+        other.dead.set()
+        with pytest.raises(EngineError, match=r"^engine 0 died 4 times .*; engine 1 died 4 times .* no device$"):
+            await pool.generate(request("c"), 1)
+        for call in (pool.load(V0), pool.score(np.arange(3)), pool.hold()):
+            with pytest.raises(EngineError, match="engine 1 died 4 times in a row; the last time: no device"):
                 await call
 
-    with_pool(tmp_path, [first, other, *[EngineError("no device")] * 3], act, count=2)
+    faults = with_pool(tmp_path, [first, other, *[EngineError("no device")] * 6], act, count=2)
+    assert [fault.split()[:3] for fault in faults if "lost" in fault] == [
+        ["engine_lost:", "engine", "0"],
+        ["engine_lost:", "engine", "1"],
+    ]
+
+
+def test_an_engine_that_refuses_what_others_load_is_replaced_while_they_go_on(tmp_path: Path) -> None:
+    first, other, second = Mortal(refuses=(1,)), Mortal(), Mortal(load=20.0)
+
+    async def act(pool: EnginePool, loop: asyncio.AbstractEventLoop) -> None:
+        running = [asyncio.ensure_future(pool.generate(request(str(i)), 1)) for i in range(4)]
+        await asyncio.sleep(1.0)
+        await pool.load(V1)
+        assert (loop.time(), pool.serving) == (1.0, V1)
+        assert (await pool.generate(request("b", min_version=1), 1)).versions.tolist() == [1] * 4
+        await asyncio.gather(*running)
+        await asyncio.sleep(21.0)
+        assert second._version == 1, "the restart loads it before it serves"
+        assert len(await pool.score(np.arange(3))) == 2
+
+    assert with_pool(tmp_path, [first, other, second], act, count=2) == [
+        "load_failed: engine 0: version 1: no version 1",
+        "engine_died: engine 0: it cannot load version 1, which others serve",
+    ]
+
+
+def test_a_version_that_all_refuse_replaces_nobody(tmp_path: Path) -> None:
+    """DESIGN section 10: an engine that cannot load keeps its version, and goes on with it."""
+    engines = [Mortal(refuses=(1,)), Mortal(refuses=(1,))]
+
+    async def act(pool: EnginePool, loop: asyncio.AbstractEventLoop) -> None:
+        with pytest.raises(WeightUpdateError, match="no version 1"):
+            await pool.load(V1)
+        assert pool.serving == V0
+        await pool.load(Announced(2, 1, "weights/v2"))
+        assert len(await pool.score(np.arange(3))) == 2
+
+    assert with_pool(tmp_path, engines, act, count=2) == []
 
 
 def test_a_successor_that_is_refused_a_superseded_version_serves_the_next_one(tmp_path: Path) -> None:

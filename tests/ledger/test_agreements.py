@@ -1,0 +1,28 @@
+"""What processes of a run agree on beyond their spec."""
+
+from __future__ import annotations
+
+import pytest
+
+from rljax.ledger import validations
+from rljax.ledger.agreements import agree_on_model, validate_by
+from rljax.ledger.backend import Backend
+from rljax.ledger.database import LedgerError
+from tests.ledger.builders import Bench, make_spec
+
+
+def test_a_guest_with_another_model_is_refused_in_one_line(place: Backend) -> None:
+    bench = Bench(place, make_spec(alpha=1, b=2))
+    agree_on_model(bench.db, "one", "models/one")
+    agree_on_model(bench.db, "one", "elsewhere/one")
+    with pytest.raises(LedgerError, match=r"model\.path=models/two: .* not those of the run's; .* or another run_dir$"):
+        agree_on_model(bench.db, "two", "models/two")
+
+
+def test_validations_are_claimed_only_by_who_measures_what_the_learner_asks_for(place: Backend) -> None:
+    bench = Bench(place, make_spec(alpha=1, b=2))
+    bench.publish(1, validate=True)
+    validate_by(bench.db, "the learner's")
+    with pytest.raises(validations.OtherPlanError, match=r"^e: validation tasks, sampling or val_batch_size are not"):
+        validations.claim_validation(bench.db, "e", "another")
+    assert validations.claim_validation(bench.db, "e", "the learner's") is not None

@@ -99,9 +99,11 @@ def get_config(arg: str = "both") -> ConfigDict:
     config = Config(
         mode="explore" if new else arg,
         run_dir=str(Path(os.environ.get("TRINITY_CHECKPOINT_ROOT_DIR", "./checkpoints")) / "async_gsm8k"),
-        # There an explorer may be sync_interval + sync_offset batches ahead, here it is α; one suffices to keep both
-        # sides busy, and no token is staler than 10 steps (there 9).
-        async_generation_ratio=1.0,
+        # sync_offset, 0 there by default: the batches by which the explorer runs ahead of the synchronisation. At 0 the
+        # ten batches of an interval are all made with the version that begins it, and no token is staler than 9 steps.
+        # There the explorer makes them while the trainer trains, here it waits for each to be trained; with 1
+        # (sync_offset 1) both are busy all the time, and a token may be 10 steps old.
+        async_generation_ratio=0.0,
         sync_method="checkpoint",
         sync_interval=10,
         group_size=REPEAT_TIMES,

@@ -144,7 +144,13 @@ class ConcurrentVllm:
             self._loop.call_soon_threadsafe(self._loop.stop)
 
     async def _open(self) -> AsyncLLM:
-        return AsyncLLM.from_engine_args(AsyncEngineArgs(**self._settings.arguments(on_cpu=current_platform.is_cpu())))
+        engine = AsyncLLM.from_engine_args(
+            AsyncEngineArgs(**self._settings.arguments(on_cpu=current_platform.is_cpu()))
+        )
+        # What vLLM asks its core once, before it registers the first request. Later nothing is awaited between the slot
+        # that a request takes and its registration: no abort falls in between, and is lost on one unknown to vLLM.
+        await engine.get_supported_tasks()
+        return engine
 
     async def _on_loop(self, work: Coroutine[Any, Any, T]) -> T:
         if self._closed:
@@ -198,12 +204,7 @@ class ConcurrentVllm:
         tokens: list[int] = []
         logprobs: list[float] = []
         end: int | None = None
-        told = False
         async for output in self._engine.generate(prompt, params, running.name):
-            if running.aborted and not told:
-                # The abort may have come before vLLM knew of the request, and then vLLM has not heard of it.
-                told = True
-                await self._engine.abort(running.name)
             sampled = output.outputs[0]
             old = len(tokens)
             tokens += sampled.token_ids

@@ -79,6 +79,15 @@ def test_turns_as_rows_and_members_to_spare(tmp_path: Path, cache: Path) -> None
         assert all(len(t.row_spans) == len(t.turns) for t in group.trajectories)
 
 
+def test_an_environment_that_can_never_be_made_is_refused_in_one_line(tmp_path: Path, cache: Path) -> None:
+    done = run(tmp_path / "run", cache, "custom_envs.FrozenLake.kwargs.size=0", config=CONFIG)
+    assert done.returncode == 2
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.startswith(
+        "rljax: custom_envs.FrozenLake: rljax/FrozenLake-v0: cannot be made: ValueError: size must be"
+    )
+
+
 def test_environments_that_fail_cost_their_own_attempts_and_are_accounted_for(tmp_path: Path, cache: Path) -> None:
     """One that hangs, one that raises, one that returns the wrong type, one whose reset fails, at 5% each."""
     done = run(

@@ -101,6 +101,12 @@ def test_the_solver_takes_a_shortest_way_from_every_start():
     assert taken == ["Down", "Down", "Down", "Right", "Right", "Up", "Right"]
 
 
+def test_a_thousand_maps_have_a_way():
+    env = make(size=4, p=0.8)
+    agent = scripted_agent("rljax/FrozenLake-v0")
+    assert all(play(env, agent, seed)[1] for seed in range(1000))
+
+
 def test_chance_does_far_worse():
     env = make()
     assert sum(play(env, RandomAgent(), seed, max_actions=10)[1] for seed in range(300)) < 100

@@ -17,17 +17,82 @@ from rljax.rollout.environments.hosts import LoopHost
 from rljax.rollout.multi_turn import MultiTurn
 from rljax.tasks.environments import environment_tasksets
 from sidecar.protocol import GenerateRequest
-from tests.rollout.house import SPEC, build, learn
+from tests.rollout.house import SPEC, House, build, learn
 from tests.virtual_clock import ModelledEngine, run_virtual
 
 TURNS = 4
 
 
-def test_validation_holds_episodes_between_and_within_turns_and_they_go_on(tmp_path: Path) -> None:
-    """P8 with environments: what is in flight keeps its tokens, and no turn of training begins meanwhile."""
+def episodes_house(tmp_path: Path, loop: asyncio.AbstractEventLoop, engine: ModelledEngine) -> House:
+    """A run over frozen lakes, of `TURNS` turns an episode."""
     save_tiny_tokenizer(tmp_path / "tokenizer")
     environments = built_in()
     environments["FrozenLake"] = replace(environments["FrozenLake"], max_turns=TURNS, max_tokens_per_turn=4)
+    workflow = MultiTurn(
+        load_tokenizer(tmp_path / "tokenizer"),
+        {"loop": LoopHost()},
+        environments,
+        GeneratingConfig(),
+        sequence_length=2000,
+        max_response_tokens=4,
+        stop_token_ids=(),
+    )
+    train, held = (environment_tasksets({"FrozenLake": 8}, environments, 0, r) for r in ("train", "validation"))
+    return build(
+        tmp_path,
+        loop,
+        spec=replace(SPEC, alpha=3.0, staleness_bound=4),
+        engines=[engine],
+        workflow=workflow,
+        tasksets=train,
+        held=held["FrozenLake"],
+        timeout=1e4,
+    )
+
+
+def openings(tmp_path: Path, salt: int) -> tuple[dict[int, dict[str, bytes]], set[bytes]]:
+    """Plays a run with two validations; returns what each episode of validation was shown first, by version, and what
+    those of training were.
+    """
+    held_out: dict[int, dict[str, bytes]] = {}
+    trained: set[bytes] = set()
+
+    async def main(loop: asyncio.AbstractEventLoop) -> Any:
+        def latency(request: GenerateRequest) -> float:
+            name, shown = request.id.partition("#")[0], request.prompt_ids.tobytes()
+            index, turn = name.split("/")[2], name.removesuffix("/val").split("/")[-1]
+            if turn == "0" and not request.resumed_tokens:
+                if name.endswith("/val"):
+                    held_out.setdefault(request.min_version, {})[index] = shown
+                else:
+                    trained.add(shown)
+            return 1.0 + int(request.sampling.seed) * salt % 9
+
+        house = episodes_house(tmp_path, loop, ModelledEngine(latency))
+        exploring = asyncio.ensure_future(house.explorer.run())
+        await learn(house.db, 1.0, frozenset({1, 4}))
+        await exploring
+
+    run_virtual(main)
+    return held_out, trained
+
+
+def test_validation_plays_the_same_maps_each_time_and_none_of_training(tmp_path: Path) -> None:
+    """In two runs that differ in who was fast, and at two evaluations of each."""
+    (tmp_path / "one").mkdir()
+    (tmp_path / "other").mkdir()
+    one, trained = openings(tmp_path / "one", 1)
+    other, _ = openings(tmp_path / "other", 5)
+    assert set(one) == {1, 4}
+    assert len(one[1]) == 8
+    assert len(set(one[1].values())) == 8
+    assert one[1] == one[4] == other[1] == other[4]
+    assert len(trained) >= 12
+    assert not trained & set(one[1].values())
+
+
+def test_validation_holds_episodes_between_and_within_turns_and_they_go_on(tmp_path: Path) -> None:
+    """P8 with environments: what is in flight keeps its tokens, and no turn of training begins meanwhile."""
     seen: list[tuple[float, str, int]] = []
 
     async def main(loop: asyncio.AbstractEventLoop) -> Any:
@@ -42,26 +107,7 @@ def test_validation_holds_episodes_between_and_within_turns_and_they_go_on(tmp_p
             return done
 
         engine.generate = watched  # type: ignore[method-assign]
-        workflow = MultiTurn(
-            load_tokenizer(tmp_path / "tokenizer"),
-            {"loop": LoopHost()},
-            environments,
-            GeneratingConfig(),
-            sequence_length=2000,
-            max_response_tokens=4,
-            stop_token_ids=(),
-        )
-        train, held = (environment_tasksets({"FrozenLake": 8}, environments, 0, r) for r in ("train", "validation"))
-        house = build(
-            tmp_path,
-            loop,
-            spec=replace(SPEC, alpha=3.0, staleness_bound=4),
-            engines=[engine],
-            workflow=workflow,
-            tasksets=train,
-            held=held["FrozenLake"],
-            timeout=1e4,
-        )
+        house = episodes_house(tmp_path, loop, engine)
         exploring = asyncio.ensure_future(house.explorer.run())
         batches = await learn(house.db, 1.0, frozenset({2}))
         await exploring

@@ -26,6 +26,7 @@ from rljax.rollout.environments.session import (
     LocalEnvironment,
 )
 from rljax.rollout.environments.tryout import try_out
+from rljax.tasks.environments import environment_tasksets
 
 BAD = EnvironmentSpec("tests.rollout.environments.bad:Bad-v0")
 LAKE = EnvironmentSpec("rljax/FrozenLake-v0", {"size": 4})
@@ -186,6 +187,21 @@ def test_workers_hold_as_many_as_they_may() -> None:
             for _ in range(5):
                 await (await stack.enter_async_context(processes.session(LAKE))).reset(0)
             assert sorted(worker.seated for worker in processes._workers) == [1, 2, 2]
+
+    asyncio.run(main())
+
+
+def test_members_of_a_group_on_different_workers_play_the_same_map() -> None:
+    lake = EnvironmentConfig(id=LAKE.id, kwargs=LAKE.kwargs)
+    tasks = environment_tasksets({"FrozenLake": 4}, {"FrozenLake": lake}, 7, "train")["FrozenLake"]
+
+    async def main() -> None:
+        async with host(per_worker=1) as processes, contextlib.AsyncExitStack() as stack:
+            members = [await stack.enter_async_context(processes.session(LAKE)) for _ in range(3)]
+            assert processes.workers == 3
+            maps = [{(await member.reset(tasks.task(0, index).seed)).text for member in members} for index in range(8)]
+            assert [len(seen) for seen in maps] == [1] * 8
+            assert len(set.union(*maps)) == 8, "each group has a map of its own"
 
     asyncio.run(main())
 

@@ -81,7 +81,7 @@ class Preparation:
         learner = config.learner
         self._shapes = row_shapes(config.row_tokens, learner.rows_per_microbatch, self._size, learner.mesh.sequence)
         self.logprobs = make_score(policy, lambda params, batch: policy.logprobs(params, batch)[0])
-        self._values = make_score(critic, critic.values) if critic else None
+        self.values = make_score(critic, critic.values) if critic else None
 
     def place(self, batch: Batch) -> Batch:
         """A packed batch on the mesh."""
@@ -105,7 +105,7 @@ class Preparation:
             self._config.algorithm,
             kl=self._divergences(cut),
             kl_coef=float(companions.get("kl_coef", 0.0)),
-            values=[v for m in cut for v in m.by_token(m.scores.values)] if self._values else None,
+            values=[v for m in cut for v in m.by_token(m.scores.values)] if self.values else None,
             moments=RunningMoments(*companions.get("moments", ())),
             step=step,
             max_response_tokens=self._config.model.max_response_tokens,
@@ -145,7 +145,7 @@ class Preparation:
         return made
 
     def _scored(self, minibatch: Minibatch, params: Params, companions: Companions) -> Minibatch:
-        if not ("proximal" in self._needs or "reference" in companions or self._values):
+        if not ("proximal" in self._needs or "reference" in companions or self.values):
             return minibatch
         batch, filled = self.place(minibatch.packed.batch), minibatch.microbatches
         scores = Scores(
@@ -153,7 +153,7 @@ class Preparation:
             reference_logprobs=self.logprobs(companions["reference"], batch, filled)
             if "reference" in companions
             else None,
-            values=self._values(companions["critic"], batch, filled) if self._values else None,
+            values=self.values(companions["critic"], batch, filled) if self.values else None,
         )
         return replace(minibatch, scores=scores)
 

@@ -28,6 +28,7 @@ class Trained:
     """
 
     def __init__(self, objective: Objective, config: OptimizerConfig, updates: int, params: Params, mesh: Mesh) -> None:
+        self.objective = objective
         optimizer = make_optimizer(config, updates)
         self._shardings = (
             parameter_shardings(params, mesh),

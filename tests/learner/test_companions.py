@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -104,11 +105,7 @@ def test_a_divergence_in_the_reward_lowers_the_advantage_of_what_it_comes_after(
     charges = 0.1 * (trajectory.logprobs[trajectory.loss_mask] - np.asarray(logprobs_of(make_params(), trajectory)))
     before, after = (learner.pack(groups)[0] for learner in (plain, charged))
     counts = [len(t.token_ids) for g in groups for t in g.trajectories]
-    places = [p.batch.places for p in (before, after)]
-    one, other = (
-        p.by_token(np.take_along_axis(p.batch.advantages, np.minimum(at, p.batch.mask.shape[-1] - 1), -1), counts)[0]
-        for p, at in zip((before, after), places, strict=True)
-    )
+    one, other = (p.by_token(laid(p, p.batch.advantages), counts)[0] for p in (before, after))
     to_go = np.cumsum(charges[::-1])[::-1]
     np.testing.assert_allclose((one - other)[trajectory.loss_mask], to_go, rtol=1e-4, atol=1e-5)
 
@@ -188,6 +185,56 @@ def test_a_critic_learns_what_returns_are() -> None:
     assert seen[0]["critic/value"] == pytest.approx(0.0, abs=1e-6)
     assert seen[-1]["critic/loss"] < 0.5 * seen[0]["critic/loss"]
     assert seen[-1]["critic/explained_variance"] > 0.5
+
+
+def test_value_clip_takes_the_larger_error() -> None:
+    """From values of 0, clipped to within 0.1 of what they were: ½·max((v − r)², (v_clipped − r)²), token by token."""
+    learner, groups = make_learner(algorithm={"adv_estimator": "gae", "critic": critic(value_clip=0.1)}), make_groups(4)
+    minibatches, given = learner._preparation.minibatches(groups, 0, learner.state.params, learner.state.companions)
+    (minibatch,) = minibatches
+    batch = learner._preparation.placed(minibatch, learner.state.params)
+    assert learner._critic is not None
+    params = dict(learner.state.companions["critic"])
+    params["value_head"] = params["value_head"] + 0.3
+    objective = learner._critic.objective
+    loss, _, metrics = loss_and_gradient(objective, params, batch, minibatch.microbatches)
+    found = minibatch.by_token(learner._preparation.values(params, batch, minibatch.microbatches))
+    assert given.returns is not None
+    errors = []
+    for trajectory, values, returns in zip(minibatch.trajectories, found, given.returns, strict=True):
+        for v, r in zip(values[trajectory.loss_mask], returns[trajectory.loss_mask], strict=True):
+            errors.append(max((v - r) ** 2, (max(min(v, 0.1), -0.1) - r) ** 2))
+    assert float(loss) == pytest.approx(0.5 * np.mean(errors), rel=1e-4)
+    assert 0 < float(metrics["critic/clip_fraction"]) < 1
+
+
+def test_sample_weights_multiply_the_loss_and_what_is_masked_is_not_trained() -> None:
+    groups = make_groups(8)
+    lengths = np.array([t.loss_mask.sum() for g in groups for t in g.trajectories], np.float64)
+    factors = 1.5 - (lengths - lengths.min()) / (lengths.max() - lengths.min())
+    packed = make_learner(algorithm={"length_loss_weight": True}).pack(groups)[0]
+    counts = [len(t.token_ids) for g in groups for t in g.trajectories]
+    weights = [w.max() * lengths.sum() for w in packed.by_token(laid(packed, packed.batch.weights), counts)]
+    np.testing.assert_allclose(weights, factors / factors.mean(), rtol=1e-5)
+
+    cut = [
+        replace(g, trajectories=(replace(g.trajectories[0], finish_reason="length"), *g.trajectories[1:]))
+        for g in groups
+    ]
+    masked = make_learner(algorithm={"overlong": "mask"}).pack(cut)[0]
+    kept = [t.loss_mask.sum() for g in cut for t in g.trajectories[1:]]
+    assert masked.trained_tokens == sum(kept)
+    advantages = masked.by_token(laid(masked, masked.batch.advantages), counts)
+    plain = make_learner().pack(groups)[0]
+    expected = plain.by_token(laid(plain, plain.batch.advantages), counts)
+    for index in range(1, len(counts)):
+        if index % 4:
+            np.testing.assert_array_equal(advantages[index], expected[index], "those that are cut still count beside")
+
+
+def laid(packed: Any, values: Any) -> np.ndarray:
+    """A ``[slot, row, time]`` array at the trained places."""
+    return np.take_along_axis(values, np.minimum(packed.batch.places, packed.batch.mask.shape[-1] - 1), -1)
 
 
 def test_everything_beside_the_policy_is_resumed_to_the_bit(tmp_path: Path) -> None:

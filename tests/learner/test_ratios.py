@@ -1,0 +1,75 @@
+"""What a step says of its importance ratios, against plain numpy over single trajectories."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from rljax.learner.learner import Learner
+from rljax.learner.ratios import doubtful
+from tests.learner.made_up import ARCHITECTURE, make_config, make_groups, make_params
+from tests.learner.test_companions import logprobs_of
+
+
+def test_ratios_are_told_by_staleness() -> None:
+    """Versions differ from token to token: 3, 2 and 1 steps stale at step 3, none of staleness 0."""
+    groups = []
+    for group in make_groups(11):
+        members = []
+        for trajectory in group.trajectories:
+            versions = np.where(trajectory.loss_mask, np.cumsum(trajectory.loss_mask) % 3, -1)
+            members.append(replace(trajectory, versions=versions.astype(np.int32)))
+        groups.append(replace(group, trajectories=tuple(members)))
+    learner = Learner(make_config(async_generation_ratio=3.0), ARCHITECTURE, make_params())
+    learner.state = replace(learner.state, step=3)
+
+    members = [t for group in groups for t in group.trajectories]
+    log_ratios, stale = [], []
+    for trajectory in members:
+        found = np.asarray(logprobs_of(make_params(), trajectory), np.float64)
+        log_ratios.append(found - trajectory.logprobs[trajectory.loss_mask])
+        stale.append(3 - trajectory.versions[trajectory.loss_mask])
+    log_ratio, staleness = np.concatenate(log_ratios), np.concatenate(stale)
+    ratio = np.exp(log_ratio)
+    divergence = ratio - 1 - log_ratio
+
+    metrics = learner.train(groups)
+    expected = {
+        "policy/ratio_mean": ratio.mean(),
+        "policy/ratio_variance": ratio.var(),
+        "policy/ess": ratio.sum() ** 2 / (len(ratio) * (ratio**2).sum()),
+        "policy/ratio_max": ratio.max(),
+        "policy/approx_kl": divergence.mean(),
+        **{f"policy/approx_kl_staleness/{n}": divergence[staleness == n].mean() for n in (1, 2, 3)},
+    }
+    for name, value in expected.items():
+        assert metrics[name] == pytest.approx(value, rel=1e-4), name
+    assert "policy/approx_kl_staleness/0" not in metrics, "no token was as new"
+
+
+def test_the_entropy_bonus_is_taken_off_the_loss() -> None:
+    groups = make_groups(12)
+    plain, bonus = (
+        Learner(make_config(algorithm={"entropy_coef": coef}), ARCHITECTURE, make_params()).train(groups)
+        for coef in (0.0, 0.5)
+    )
+    assert plain["entropy"] > 1.0
+    assert bonus["loss"] == pytest.approx(plain["loss"] - 0.5 * plain["entropy"], rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("mean", "variance", "tokens", "doubted"),
+    [
+        (1.0, 0.5, 1000.0, False),
+        (1.04, 0.0, 10.0, False),  # within 0.05
+        (1.15, 1.0, 1000.0, False),  # 0.05 + 6·√(1/1000) = 0.24
+        (1.3, 1.0, 1000.0, True),
+        (0.6, 0.1, 1000.0, False),  # what is rare and large may not have been drawn
+        (0.4, 0.1, 1000.0, True),
+        (5.0, 0.0, 0.0, False),  # nothing was trained
+    ],
+)
+def test_which_ratios_are_doubted(mean: float, variance: float, tokens: float, doubted: bool) -> None:
+    assert doubtful({"policy/ratio_mean": mean, "policy/ratio_variance": variance}, tokens) is doubted

@@ -90,15 +90,16 @@ class Learner:
         if critic is not None:
             optimizer = config.algorithm.critic.optimizer
             self._critic = Trained(critic, optimizer, updates, critic_params(params), self.mesh)
-        self.state = TrainState(*self._policy.begin(params), 0, self._companions(params))
+        placed, opt_state = self._policy.begin(params)
+        self.state = TrainState(placed, opt_state, 0, self._companions(params, placed))
         self._nonfinite_in_a_row = 0
         self._doubted = False
 
-    def _companions(self, params: Params) -> dict[str, Any]:
+    def _companions(self, params: Params, placed: Params) -> dict[str, Any]:
         algorithm = self.config.algorithm
         found: dict[str, Any] = {}
         if algorithm.kl.where != "none" or "reference" in policy_losses.needs(algorithm.pg_variant, algorithm):
-            found["reference"] = self._as_reference(self._policy.place(params))
+            found["reference"] = self._as_reference(placed)
         if algorithm.kl.where != "none":
             found["kl_coef"] = np.asarray(algorithm.kl.coef, np.float64)
         if "running" in (algorithm.norm_mean, algorithm.norm_std):
@@ -159,13 +160,13 @@ class Learner:
         step = jnp.asarray(self.steps, jnp.int32)
         kl_coef = jnp.asarray(self.state.companions.get("kl_coef", 0.0), jnp.float32)
         progress = Progress(step, jnp.zeros((), jnp.int32), kl_coef)
+        placed = [(m, self._preparation.placed(m)) for m in minibatches if m.packed.microbatches]
         updates, of_critic = [], []
         for _ in range(self.config.algorithm.ppo_epochs):
-            for minibatch in minibatches:
-                if minibatch.packed.microbatches:
-                    batch = self._preparation.placed(minibatch, self.state.params)
-                    of_critic += self._update_critic(batch, minibatch.microbatches, progress)
-                    updates += self._update_policy(batch, minibatch.microbatches, progress)
+            for minibatch, unsummed in placed:
+                batch = self._preparation.summed(unsummed, minibatch, self.state.params)
+                of_critic += self._update_critic(batch, minibatch.microbatches, progress)
+                updates += self._update_policy(batch, minibatch.microbatches, progress)
         fetched, fetched_critic = jax.device_get((updates, of_critic))  # the step's one wait for the device
         self._count_nonfinite(fetched + fetched_critic)
         metrics = _NO_UPDATE | summarise(fetched)
@@ -173,7 +174,7 @@ class Learner:
         self._follow(metrics, given, sum(len(group.trajectories) for group in groups))
         held = describe([minibatch.packed for minibatch in minibatches])
         # Later passes see data that the policy has been fitted to: there the mean is no longer 1.
-        first_pass = summarise(fetched[: len(minibatches)])
+        first_pass = summarise(fetched[: len(placed)])
         metrics["policy/ratio_doubtful"] = float(self._doubt(first_pass, held["batch/trained_tokens"]))
         return {**metrics, **held}
 

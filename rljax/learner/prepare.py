@@ -116,14 +116,17 @@ class Preparation:
             done.append(minibatch.with_credit(given.advantages[mine], given.returns and given.returns[mine]))
         return done, given
 
-    def placed(self, minibatch: Minibatch, params: Params) -> Batch:
-        """What an update reads; where the loss asks for it, with what is summed at the parameters it begins with."""
-        batch, scores = self.place(minibatch.packed.batch), minibatch.scores
-        if "sequences" in self._needs:
-            logprobs = self.logprobs(params, batch, minibatch.microbatches)
-            of_sequence, of_group = sequence_gaps(logprobs, scores.reference_logprobs, batch, minibatch.group_of)
-            scores = replace(scores, sequence_gap=of_sequence, group_gap=of_group)
-        return replace(batch, scores=scores)
+    def placed(self, minibatch: Minibatch) -> Batch:
+        """A minibatch on the mesh, with its scores."""
+        return replace(self.place(minibatch.packed.batch), scores=minibatch.scores)
+
+    def summed(self, batch: Batch, minibatch: Minibatch, params: Params) -> Batch:
+        """Where the loss asks for it, with what is summed over trajectories at the parameters an update begins with."""
+        if "sequences" not in self._needs:
+            return batch
+        logprobs = self.logprobs(params, batch, minibatch.microbatches)
+        gaps = sequence_gaps(logprobs, batch.scores.reference_logprobs, batch, minibatch.group_of)
+        return replace(batch, scores=replace(batch.scores, sequence_gap=gaps[0], group_gap=gaps[1]))
 
     def _cut(self, groups: Sequence[Group], step: int) -> list[Minibatch]:
         everyone = [trajectory for group in groups for trajectory in group.trajectories]

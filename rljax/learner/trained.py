@@ -37,17 +37,13 @@ class Trained:
         self._init = jax.jit(optimizer.init, out_shardings=self._shardings[1])
         self.update = make_update(objective, config, updates, self._shardings)
 
-    def place(self, params: Params) -> Params:
-        """A float32 copy on the mesh: training donates these buffers, they must not be the caller's."""
-        return jax.tree.map(
+    def begin(self, params: Params) -> tuple[Params, Any]:
+        """A float32 copy on the mesh, and optimizer state: training donates these, they must not be the caller's."""
+        placed = jax.tree.map(
             lambda x, s: jax.device_put(
                 np.asarray(x, np.float32) if isinstance(x, np.ndarray) else x, s, may_alias=False
             ),
             params,
             self._shardings[0],
         )
-
-    def begin(self, params: Params) -> tuple[Params, Any]:
-        """Parameters and optimizer state before the first update."""
-        placed = self.place(params)
         return placed, self._init(placed)

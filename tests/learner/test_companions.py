@@ -151,7 +151,7 @@ def test_losses_of_whole_trajectories_have_the_gradient_of_their_objective(
     state = learner.state
     minibatches, _ = learner._preparation.minibatches(groups, 1, state.params, state.companions)
     (minibatch,) = minibatches
-    batch = learner._preparation.placed(minibatch, state.params)
+    batch = learner._preparation.summed(learner._preparation.placed(minibatch), minibatch, state.params)
     _, gradient, _ = loss_and_gradient(learner.objective, state.params, batch, minibatch.microbatches)
     reference = jax.tree.map(jnp.asarray, make_params())
     expected = jax.jit(jax.grad(lambda params: objective(params, reference, groups, 0.5)))(state.params)
@@ -192,7 +192,7 @@ def test_value_clip_takes_the_larger_error() -> None:
     learner, groups = make_learner(algorithm={"adv_estimator": "gae", "critic": critic(value_clip=0.1)}), make_groups(4)
     minibatches, given = learner._preparation.minibatches(groups, 0, learner.state.params, learner.state.companions)
     (minibatch,) = minibatches
-    batch = learner._preparation.placed(minibatch, learner.state.params)
+    batch = learner._preparation.placed(minibatch)
     assert learner._critic is not None
     params = dict(learner.state.companions["critic"])
     params["value_head"] = params["value_head"] + 0.3

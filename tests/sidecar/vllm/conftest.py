@@ -52,7 +52,7 @@ class Lab:
 
 
 def spec(body: str, model: Path, **settings: Any) -> EngineSpec:
-    chosen = {"max_length": 700, "slots": 40, "dtype": "fp32", "kv_cache_bytes": 2**27, "enforce_eager": True}
+    chosen = {"max_length": 20_000, "slots": 40, "dtype": "fp32", "kv_cache_bytes": 2**27, "enforce_eager": True}
     return EngineSpec(
         name=f"{body} engine",
         index=0,

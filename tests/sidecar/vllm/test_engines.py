@@ -25,6 +25,8 @@ from tests.sidecar.vllm.models import VOCABULARY, logprobs, publish, tensors, to
 
 PROMPT = np.arange(5, 45, dtype=np.int32)
 LONG = 600
+ENDLESS = 16_000
+"""More new tokens than the slowest machine samples before a test has aborted the request."""
 _serial = iter(range(10**6))
 
 
@@ -43,9 +45,9 @@ async def until_running(lab: Lab, enough: Callable[[int], bool]) -> None:
             return
 
 
-async def until_sampled(lab: Lab, requests: int = 1) -> None:
-    """Until so many requests hold a slot, and something has been sampled since."""
-    await until_running(lab, lambda running: running >= requests)
+async def until_sampled(lab: Lab, *requests: asyncio.Future[Completion]) -> None:
+    """Until all of them hold a slot, and something has been sampled since; or one has ended, between two looks."""
+    await until_running(lab, lambda running: running >= len(requests) or any(r.done() for r in requests))
     await lab.engine.score(PROMPT)  # it takes steps of the model, and the running requests go along
 
 
@@ -109,14 +111,17 @@ def test_scores_are_raw_log_probabilities(lab: Lab) -> None:
 def test_an_update_in_flight_goes_on_with_the_new_weights_and_no_old_keys(lab: Lab) -> None:
     async def run() -> list[Completion]:
         await serve(lab, 0)
-        requests = [ask(lab, max_new_tokens=LONG, seed=seed) for seed in range(4)]
-        await until_sampled(lab, 4)
+        requests = [ask(lab, max_new_tokens=ENDLESS, seed=seed) for seed in range(4)]
+        await until_sampled(lab, *requests)
         await serve(lab, 1)
+        await lab.engine.score(PROMPT)  # the requests go along, with the new weights
+        await lab.engine.pause(PauseMode.ABORT)
+        await lab.engine.resume()
         return list(await asyncio.gather(*requests))
 
     for done in lab.run(run()):
         old = done.versions == 0
-        assert 0 < old.sum() < LONG
+        assert 0 < old.sum() < len(done.versions)
         assert done.versions.tolist() == sorted(done.versions.tolist())
         np.testing.assert_allclose(done.logprobs[old], response_logprobs(lab, 0, done)[old], atol=1e-4)
         np.testing.assert_allclose(done.logprobs[~old], response_logprobs(lab, 1, done)[~old], atol=1e-4)
@@ -126,7 +131,7 @@ def test_draining_lets_the_running_end_with_the_weights_that_they_began_with(lab
     async def run() -> tuple[Completion, Completion]:
         await serve(lab, 0)
         running = ask(lab, max_new_tokens=LONG, seed=1)
-        await until_sampled(lab)
+        await until_sampled(lab, running)
         update = asyncio.ensure_future(serve(lab, 1, UpdatePolicy.DRAIN))
         later = ask(lab, max_new_tokens=4, seed=2, min_version=1)
         done = await running
@@ -141,14 +146,14 @@ def test_draining_lets_the_running_end_with_the_weights_that_they_began_with(lab
 def test_an_aborting_update_returns_the_tokens_that_there_are(lab: Lab) -> None:
     async def run() -> Completion:
         await serve(lab, 0)
-        running = ask(lab, max_new_tokens=LONG, seed=1)
-        await until_sampled(lab)
+        running = ask(lab, max_new_tokens=ENDLESS, seed=1)
+        await until_sampled(lab, running)
         await serve(lab, 1, UpdatePolicy.ABORT)
         return await running
 
     done = lab.run(run())
     assert done.finish_reason == "abort"
-    assert 0 < len(done.token_ids) < LONG
+    assert 0 < len(done.token_ids) < ENDLESS
     np.testing.assert_allclose(done.logprobs, response_logprobs(lab, 0, done), atol=1e-4)
     assert set(done.versions.tolist()) == {0}
 
@@ -169,17 +174,17 @@ def test_a_request_alone_is_aborted_and_keeps_its_tokens(lab: Lab) -> None:
     async def run() -> tuple[Completion, Completion, Completion]:
         await serve(lab, 0)
         waiting = GenerateRequest("waits", PROMPT, SamplingParams(max_new_tokens=5), min_version=9)
-        one = GenerateRequest("one", PROMPT, SamplingParams(max_new_tokens=LONG, seed=1))
+        one = GenerateRequest("one", PROMPT, SamplingParams(max_new_tokens=ENDLESS, seed=1))
         held, aborted = (asyncio.ensure_future(lab.engine.generate(request)) for request in (waiting, one))
         other = ask(lab, max_new_tokens=LONG, seed=2)
-        await until_sampled(lab, 2)
+        await until_sampled(lab, aborted, other)
         await lab.engine.abort(["one", "waits", "unknown"])
         return await held, await aborted, await other
 
     held, aborted, other = lab.run(run())
     assert (held.finish_reason, len(held.token_ids)) == ("abort", 0)
     assert aborted.finish_reason == "abort"
-    assert 0 < len(aborted.token_ids) < LONG
+    assert 0 < len(aborted.token_ids) < ENDLESS
     assert (other.finish_reason, len(other.token_ids)) == ("length", LONG)
 
 
@@ -187,8 +192,8 @@ def test_a_request_alone_is_aborted_and_keeps_its_tokens(lab: Lab) -> None:
 def test_a_pause_holds_what_comes_and_treats_what_runs_as_it_says(lab: Lab, mode: PauseMode) -> None:
     async def run() -> tuple[Completion, Completion]:
         await serve(lab, 0)
-        running = ask(lab, max_new_tokens=LONG, seed=1)
-        await until_sampled(lab)
+        running = ask(lab, max_new_tokens=ENDLESS if mode is PauseMode.ABORT else LONG, seed=1)
+        await until_sampled(lab, running)
         await lab.engine.pause(mode)
         ended = running.done()
         tokens = (await lab.engine.status()).tokens
@@ -252,8 +257,8 @@ def test_a_stop_string_ends_a_request_also_where_it_began_in_an_earlier_one(lab:
 def test_a_cancelled_request_leaves_its_slot(lab: Lab) -> None:
     async def run() -> None:
         await serve(lab, 0)
-        running = ask(lab, max_new_tokens=LONG, seed=1)
-        await until_sampled(lab)
+        running = ask(lab, max_new_tokens=ENDLESS, seed=1)
+        await until_sampled(lab, running)
         running.cancel()
         await until_running(lab, lambda running: running == 0)
 
@@ -262,7 +267,7 @@ def test_a_cancelled_request_leaves_its_slot(lab: Lab) -> None:
 
 def test_what_can_never_be_served_is_refused_at_once(lab: Lab) -> None:
     for prompt, tokens, word in (
-        (PROMPT, 10_000, "context"),
+        (PROMPT, 10**6, "context"),
         (PROMPT[:0], 1, "at least one"),
         (PROMPT + 60, 1, "vocab"),
     ):

@@ -157,7 +157,7 @@ def test_requests_of_a_killed_worker_are_answered_by_its_successor(
             await pool.start()
             await pool.load(Announced(0, 1, "weights/v0-1"))
             asked = [asyncio.ensure_future(pool.generate(request(f"r{i}", 500, seed=i), 1)) for i in range(4)]
-            while (await pool.gauges())["running"] < 4:  # noqa: ASYNC110 (the state of other processes)
+            while (await pool.gauges())["running"] < 4 and not any(one.done() for one in asked):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
             os.kill(dict(pids)[0], signal.SIGKILL)
             async with asyncio.timeout(120):

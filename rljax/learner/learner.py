@@ -30,7 +30,7 @@ from rljax.learner.state import TrainState, updates_per_step
 from rljax.learner.summary import NONFINITE, describe, summarise
 from rljax.learner.trained import Trained
 from rljax.models.architecture import Architecture
-from rljax.models.hf_names import to_hf
+from rljax.models.hf_names import layer_to_hf, top_to_hf, under_layer
 from rljax.models.logprobs import token_logprobs
 from rljax.models.transformer import Params, hidden_states
 from rljax.models.value import critic_params
@@ -236,15 +236,26 @@ class Learner:
 
     def export(self, dtype: str) -> dict[str, jax.Array]:
         """The weights under Hugging Face names, as ``fp32`` or ``bf16`` arrays that training never touches again."""
-        return self._export[dtype](self.state.params)
+        top, one_layer = self._exports[dtype]
+        tensors: dict[str, jax.Array] = top(self.state.params)
+        for layer in range(self.architecture.num_layers):
+            tensors |= under_layer(layer, one_layer(self.state.params["layers"], layer))
+        return tensors
 
     @functools.cached_property
-    def _export(self) -> Mapping[str, Any]:
-        def exported(params: Params, dtype: Any) -> dict[str, Array]:
-            # jit hands an output that is an input through as it is, and training would donate it: hence the copy.
-            return {name: jnp.copy(x).astype(dtype) for name, x in to_hf(params, self.architecture).items()}
+    def _exports(self) -> Mapping[str, tuple[Any, Any]]:
+        # Layer by layer: one small program serves all of them, however many there are.
+        # jit hands an output that is an input through as it is, and training would donate it: hence the copy.
+        def top(params: Params, dtype: Any) -> dict[str, Array]:
+            return {name: jnp.copy(x).astype(dtype) for name, x in top_to_hf(params).items()}
 
-        return {name: jax.jit(functools.partial(exported, dtype=dtype)) for name, dtype in DTYPES.items()}
+        def one_layer(layers: Params, layer: Array, dtype: Any) -> dict[str, Array]:
+            return {name: x.astype(dtype) for name, x in layer_to_hf({k: x[layer] for k, x in layers.items()}).items()}
+
+        return {
+            name: (jax.jit(functools.partial(top, dtype=dtype)), jax.jit(functools.partial(one_layer, dtype=dtype)))
+            for name, dtype in DTYPES.items()
+        }
 
     @functools.cached_property
     def _score(self) -> Any:

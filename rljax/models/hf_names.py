@@ -67,11 +67,30 @@ def tensor_shapes(architecture: Architecture) -> dict[str, tuple[int, ...]]:
 
 def to_hf(params: Params, architecture: Architecture) -> dict[str, jax.Array]:
     """The parameters under Hugging Face names: unstacked, [out, in], dtype unchanged. Can be jitted."""
-    tensors = {}
-    for name, place in _places(architecture).items():
-        array = params[place.key] if place.layer is None else params["layers"][place.key][place.layer]
-        tensors[name] = jnp.swapaxes(array, 0, 1) if place.transposed else array
+    tensors = top_to_hf(params)
+    for layer in range(architecture.num_layers):
+        tensors |= under_layer(layer, layer_to_hf({key: array[layer] for key, array in params["layers"].items()}))
     return tensors
+
+
+def top_to_hf(params: Params) -> dict[str, jax.Array]:
+    """What `to_hf` makes of the parameters outside the layers. Can be jitted."""
+    return {
+        name: jnp.swapaxes(params[key], 0, 1) if key == "head" else params[key]
+        for key, name in _TOP.items()
+        if key in params
+    }
+
+
+def layer_to_hf(layer: Params) -> dict[str, jax.Array]:
+    """What `to_hf` makes of one layer, under names that `under_layer` completes. Can be jitted."""
+    # torch's Linear keeps [out, in]; ours are [in, out]
+    return {_LAYER[key]: jnp.swapaxes(array, 0, 1) if array.ndim == 2 else array for key, array in layer.items()}
+
+
+def under_layer(layer: int, tensors: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
+    """The tensors of a layer under their whole Hugging Face names."""
+    return {f"model.layers.{layer}.{name}": tensor for name, tensor in tensors.items()}
 
 
 def from_hf(tensors: Mapping[str, np.ndarray], architecture: Architecture) -> Params:

@@ -165,7 +165,7 @@ def explorer_of(
         max_retries=0,
         trajectory_timeout=TRAJECTORY_SECONDS,
         filters=[],
-        fail_on_bad_row=True,
+        bad_rows_in_a_row=0,
         trace=NullTrace(),
     )
     plan = ValidationPlan(workflow, {}, None, 1, TRAJECTORY_SECONDS)

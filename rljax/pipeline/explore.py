@@ -65,7 +65,7 @@ def make_explorer(
         max_retries=config.rollout.max_retries,
         trajectory_timeout=config.rollout.trajectory_timeout,
         filters=chosen_filters(config.algorithm),
-        fail_on_bad_row=config.tasks.on_bad_row == "fail",
+        bad_rows_in_a_row=0 if config.tasks.on_bad_row == "fail" else sum(map(len, tasksets.values())),
         trace=trace,
         baseline=workflows.greedy,
     )

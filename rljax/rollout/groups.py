@@ -48,7 +48,7 @@ class MemberFailed(Exception):
 
 
 class NothingButDrops(RuntimeError):
-    """`DROPS_IN_A_ROW` groups were dropped and none was whole: one line, with the last failure."""
+    """Nothing but drops, `DROPS_IN_A_ROW` of them, or nothing but bad rows: one line, with the last failure."""
 
 
 class GroupRunner:
@@ -68,13 +68,14 @@ class GroupRunner:
         max_retries: int,
         trajectory_timeout: float,
         filters: Sequence[tuple[str, Callable[[Group], str | None]]],
-        fail_on_bad_row: bool,
+        bad_rows_in_a_row: int,
         trace: Trace | NullTrace,
         baseline: Workflow | None = None,
     ) -> None:
         """``name`` is the explorer's, ``redundancy`` the members of a group beyond ``group_size``, ``capacity`` the
         most members to have under way, ``trajectory_timeout`` in seconds, ``filters`` by name: each gives the reason
-        not to train a group, or None. ``baseline`` attempts each task once more, for the `GREEDY_REWARD` of its group;
+        not to train a group, or None. ``bad_rows_in_a_row`` are one too many; 0: the first fails the run.
+        ``baseline`` attempts each task once more, for the `GREEDY_REWARD` of its group;
         what it samples is not trained.
         """
         self._db = db
@@ -88,11 +89,12 @@ class GroupRunner:
         self._max_retries = max_retries
         self._timeout = trajectory_timeout
         self._filters = filters
-        self._fail_on_bad_row = fail_on_bad_row
+        self._bad_rows_in_a_row = bad_rows_in_a_row
         self._trace = trace
         self._capacity = capacity
         self._under_way: set[tuple[int, int]] = set()
         self._drops = 0
+        self._bad_rows = 0
 
     @property
     def room(self) -> int:
@@ -108,7 +110,7 @@ class GroupRunner:
         """
         try:
             group = await self._run(claim, task)
-            self._drops = 0
+            self._drops = self._bad_rows = 0
             reason = next((f"{name}: {why}" for name, keep in self._filters if (why := keep(group))), None)
             failpoint("store")
             if reason is not None:
@@ -130,9 +132,18 @@ class GroupRunner:
 
         Raises:
             RunFailedError: bad rows are to fail the run.
+            NothingButDrops: this is the last of too many in a row.
         """
         self.note_failure(error, str(claim.task))
         self._settle_quietly(claim, "bad_row")
+        if self._overtakes(claim):
+            return
+        self._bad_rows += 1
+        if self._bad_rows >= self._bad_rows_in_a_row:
+            raise NothingButDrops(
+                f"explorer {self._name}: {self._bad_rows} bad rows in a row, as many as the tasksets hold; the last: "
+                f"{error}"
+            ) from error
 
     def note_failure(self, error: Exception, where: str) -> str:
         """Records what made an attempt fail, in training or in validation; returns the word for it.
@@ -145,21 +156,25 @@ class GroupRunner:
             self._note(kind, f"{where}: {error or kind}")
             return kind
         self._note("bad_row", error)
-        if self._fail_on_bad_row:
+        if not self._bad_rows_in_a_row:
             message = f"{error}; mend the row, or set tasks.on_bad_row=skip"
             processes.fail_run(self._db, self._name, message)
             raise RunFailedError(message) from error
         return "bad_row"
 
     def _count_drop(self, claim: Claim, error: Exception) -> None:
-        if any(number < claim.number for number, _ in self._under_way):
-            return  # quick failures overtake what is slow and good
+        if self._overtakes(claim):
+            return
         self._drops += 1
         if self._drops >= DROPS_IN_A_ROW:
             raise NothingButDrops(
                 f"explorer {self._name}: {self._drops} groups in a row were dropped and none was whole; the last for "
                 f"{type(error).__name__}: {error}"
             ) from error
+
+    def _overtakes(self, claim: Claim) -> bool:
+        """Whether something older is under way: quick failures overtake what is slow and good."""
+        return any(number < claim.number for number, _ in self._under_way)
 
     def _settle_quietly(self, claim: Claim, reason: str) -> None:
         try:

@@ -118,6 +118,7 @@ def build(
     pool = EnginePool(start, 1, tmp_path, note, call_timeout=call_timeout)
     deadlines = PausableDeadlines()
     workflow = workflow or Plain(misbehave)
+    tasksets = tasksets or {"numbers": Numbers()}
     runner = GroupRunner(
         db,
         name,
@@ -130,10 +131,9 @@ def build(
         max_retries=2,
         trajectory_timeout=timeout,
         filters=filters or [],
-        fail_on_bad_row=fail_on_bad_row,
+        bad_rows_in_a_row=0 if fail_on_bad_row else sum(map(len, tasksets.values())),
         trace=NullTrace(),
     )
-    tasksets = tasksets or {"numbers": Numbers()}
     plan = ValidationPlan(
         workflow, {"held": held or Numbers("held", 8)} if validates else {}, None, 1, 1e4, plan_fingerprint
     )

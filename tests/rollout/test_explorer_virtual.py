@@ -132,6 +132,18 @@ def test_environments_whose_every_opening_is_too_long_are_no_run(tmp_path: Path)
         run_house(tmp_path, misbehave=lambda task, attempt: too_long(), tasksets={"numbers": Seeds()})
 
 
+def test_a_taskset_of_nothing_but_bad_rows_is_no_run(tmp_path: Path) -> None:
+    """Rows that only their workflow finds bad, say by their length in tokens, are skipped, but not for ever."""
+
+    async def too_long() -> None:
+        raise BadRow("a prompt of 900 tokens")
+
+    with pytest.raises(
+        NothingButDrops, match=r"24 bad rows in a row, as many as the tasksets hold; the last: a prompt"
+    ):
+        run_house(tmp_path, misbehave=lambda task, attempt: too_long(), tasksets={"numbers": Numbers("numbers", 24)})
+
+
 def test_what_cannot_be_prepared_ends_the_explorer_before_anything_is_claimed(tmp_path: Path) -> None:
     async def main(loop: asyncio.AbstractEventLoop) -> None:
         async def prepare() -> None:

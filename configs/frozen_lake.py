@@ -40,7 +40,7 @@ def get_config() -> ConfigDict:
         async_generation_ratio=1.0,
         rollout_batch_size=512,
         group_size=16,
-        max_steps=150,
+        max_steps=100,
         save_steps=50,
         eval_steps=25,
         model=ModelConfig(
@@ -60,7 +60,7 @@ def get_config() -> ConfigDict:
             pg_variant="ppo",
             clip_low=0.5,
             clip_high=1.0,
-            entropy_coef=0.02,
+            entropy_coef=0.05,
             minibatch_size=256,
         ),
         sidecar=SidecarConfig(max_concurrency=512),

@@ -188,6 +188,9 @@ class AlgorithmConfig:
     )
     rec_regularizer_coef: float = key(0.1, "rec: weight of the regularizer", low=0, low_open=True)
     mix_variant: str = key("ppo", "mix: loss of what the policy said itself, by its name in the policy loss registry")
+    expert_data_ratio: float = key(
+        0.0, "sft, mix: share of demonstrations (tasks.expert) in what a step trains", low=0, high=1, high_open=True
+    )
     sft_phi: bool = key(False, "sft, mix: imitated tokens are weighed by p(1 - p)")
     sft_weight: float = key(0.1, "mix: μ, the weight of imitation; the other loss has 1 - μ", low=0, high=1)
     sft_schedule: str = key(

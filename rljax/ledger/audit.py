@@ -10,7 +10,7 @@ import json
 from collections import Counter
 from typing import Any
 
-from sqlalchemy import ColumnElement, func, select
+from sqlalchemy import ColumnElement, Row, Select, func, select
 
 from rljax.ledger import schema
 from rljax.ledger.claims import states_of
@@ -24,7 +24,7 @@ OPEN = ("open", "claimed", "ready", "leased")
 def audit(tx: Transaction) -> dict[str, Any]:
     """Returns the audit as plain JSON: the keys of DESIGN section 6, and ``problems``: why it does not balance."""
     by_state = states_of(tx)
-    surviving = _surviving_batches(tx)
+    surviving, demonstrated = _surviving_batches(tx), _surviving_demonstrations(tx)
     trained_in = Counter(group_id for batch in surviving.values() for group_id, _ in batch)
     tokens: Counter[int] = Counter()
     for step, batch in surviving.items():
@@ -38,6 +38,7 @@ def audit(tx: Transaction) -> dict[str, Any]:
         "open_by_state": {state: by_state[state] for state in OPEN if by_state.get(state)},
         "dropped": _by_reason(tx, "dropped"),
         "filtered": _by_reason(tx, "filtered"),
+        "demonstrations": sum(demonstrated.values()),
         "trained_twice": sum(1 for times in trained_in.values() if times > 1),
         "steps": run_row(tx).trained,
         "max_staleness": max(tokens, default=0),
@@ -53,18 +54,30 @@ def audit(tx: Transaction) -> dict[str, Any]:
         "finished": bool(run_row(tx).finished),
         "failure": run_row(tx).failure,
     }
-    report["problems"] = _problems(tx, report, surviving, trained_in)
+    report["problems"] = _problems(tx, report, surviving, trained_in, demonstrated)
     report["balanced"] = not report["problems"]
     return report
 
 
 def _surviving_batches(tx: Transaction) -> dict[int, list[tuple[int, dict[str, int]]]]:
-    starts = {row.id: row.from_version for row in tx.execute(select(schema.lineages))}
     surviving: dict[int, list[tuple[int, dict[str, int]]]] = {}
-    for row in tx.execute(select(schema.batches).order_by(b.lineage, b.step, b.position)):
-        if all(start > row.step for lineage, start in starts.items() if lineage > row.lineage):
-            surviving.setdefault(row.step, []).append((row.group_id, json.loads(row.version_counts)))
+    for row in _surviving(tx, select(schema.batches).order_by(b.lineage, b.step, b.position)):
+        surviving.setdefault(row.step, []).append((row.group_id, json.loads(row.version_counts)))
     return surviving
+
+
+def _surviving_demonstrations(tx: Transaction) -> dict[int, int]:
+    return {row.step: row.demonstrations for row in _surviving(tx, select(schema.steps))}
+
+
+def _surviving(tx: Transaction, rows: Select[Any]) -> list[Row[Any]]:
+    """Those that no later lineage has undone."""
+    starts = {row.id: row.from_version for row in tx.execute(select(schema.lineages))}
+
+    def stands(row: Row[Any]) -> bool:
+        return all(start > row.step for lineage, start in starts.items() if lineage > row.lineage)
+
+    return [row for row in tx.execute(rows) if stands(row)]
 
 
 def _by_reason(tx: Transaction, state: str) -> dict[str, int]:
@@ -117,6 +130,7 @@ def _problems(
     report: dict[str, Any],
     surviving: dict[int, list[tuple[int, dict[str, int]]]],
     trained_in: Counter[int],
+    demonstrated: dict[int, int],
 ) -> list[str]:
     problems = []
     settled = report["trained"] + report["open"] + sum(report["dropped"].values()) + sum(report["filtered"].values())
@@ -132,6 +146,9 @@ def _problems(
     wrong = [step for step, batch in surviving.items() if len(batch) != tx.spec.batch_groups]
     if wrong:
         problems.append(f"steps {wrong[:5]} did not train {tx.spec.batch_groups} groups")
+    each = tx.spec.demonstrations
+    if wrong := [step for step, count in sorted(demonstrated.items()) if count != each]:
+        problems.append(f"steps {wrong[:5]} did not train {each} demonstrations")
     if report["max_staleness"] > report["staleness_bound"]:
         problems.append(f"a token was {report['max_staleness']} steps stale, the bound is {report['staleness_bound']}")
     if min((int(age) for age in report["staleness_histogram"]), default=0) < 0:

@@ -31,11 +31,19 @@ g = schema.groups.c
 
 @dataclass(frozen=True)
 class Leased:
-    """A batch, in its order."""
+    """A batch, in its order.
+
+    Attributes:
+        step: that trains it.
+        group_ids: of its groups.
+        groups: what was sampled.
+        demonstrations: positions of what is imitated beside it.
+    """
 
     step: int
     group_ids: tuple[int, ...]
     groups: tuple[Group, ...]
+    demonstrations: range = range(0)
 
 
 @dataclass(frozen=True)
@@ -155,8 +163,8 @@ def lease(tx: Transaction, lineage: int) -> Leased | NotYet:
 
 
 @writes
-def mark_trained(tx: Transaction, lineage: int, step: int, publishes: bool) -> None:
-    """Records that the leased batch is in the weights of this lineage.
+def mark_trained(tx: Transaction, lineage: int, step: int, publishes: bool, demonstrations: int = 0) -> None:
+    """Records that the leased batch is in the weights of this lineage, and so many demonstrations with it.
 
     Raises:
         StaleWriterError: a newer lineage lives, or this step is not the leased one.
@@ -179,7 +187,7 @@ def mark_trained(tx: Transaction, lineage: int, step: int, publishes: bool) -> N
         ],
     )
     values = {"lineage": lineage, "step": step, "publishes": publishes, "trained_at": tx.now()}
-    tx.execute(insert(schema.steps).values(values))
+    tx.execute(insert(schema.steps).values({**values, "demonstrations": demonstrations}))
     tx.execute(update(schema.groups).where(g.state == "leased").values(state="trained"))
     tx.execute(update(schema.run).values(trained=step + 1, leasing=False))
 
@@ -245,7 +253,7 @@ def _load(tx: Transaction, step: int, ids: Sequence[int]) -> Leased:
     missing = [i for i in ids if i not in data]
     if missing:
         raise LedgerError(f"step {step}: the trajectories of groups {missing[:5]} are missing from the ledger")
-    return Leased(step, tuple(ids), tuple(decode(data[i]) for i in ids))
+    return Leased(step, tuple(ids), tuple(decode(data[i]) for i in ids), tx.spec.demonstrated_at(step))
 
 
 def _meanwhile(tx: Transaction, row: Row, found: NotYet) -> NotYet:

@@ -29,7 +29,7 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 """Written into every ledger; a file of another version is refused."""
 
 metadata = MetaData()
@@ -42,6 +42,7 @@ run = Table(
     Column("spec", Text, nullable=False, comment="RunSpec as JSON: what all processes of the run must agree on"),
     Column("model", Text, comment="fingerprint of the model that the run trains; null until a process has opened it"),
     Column("validation", Text, comment="fingerprint of what the learner wants validated, and how; null before it says"),
+    Column("demonstrations", Text, comment="fingerprint of what the run imitates; null where it imitates nothing"),
     Column("lineage", Integer, nullable=False, comment="the living lineage; 0 before the first learner"),
     Column("trained", Integer, nullable=False, comment="t: batches trained into the surviving weights"),
     Column("leasing", Boolean, nullable=False, comment="whether step t is leased"),
@@ -113,6 +114,7 @@ steps = Table(
     Column("step", Integer, primary_key=True),
     Column("publishes", Boolean, nullable=False, comment="its groups are consumed once version step+1 is announced"),
     Column("trained_at", Float, nullable=False),
+    Column("demonstrations", Integer, nullable=False, comment="trained beside the groups; see RunSpec.demonstrated_at"),
 )
 
 batches = Table(

@@ -176,6 +176,8 @@ def _balance(data: RunData) -> str:
     still = found.get("open_by_state") or {}
     rows.append(("open", found.get("open"), ", ".join(f"{state} {n}" for state, n in still.items())))
     rows.append(("trained twice", found.get("trained_twice"), ""))
+    if found.get("demonstrations"):
+        rows.append(("demonstrations", found["demonstrations"], "imitated beside the groups"))
     if found.get("retired"):
         rows.append(("retired", found["retired"], "of a lost lineage; their tasks were opened again"))
     versions = found.get("versions")

@@ -303,6 +303,12 @@ class Config:
         return _beside(self.rollout_batch_size, self.algorithm.expert_data_ratio)
 
     @property
+    def reused_per_batch(self) -> int:
+        """Most groups trained before that one step trains beside the new ones."""
+        algorithm = self.algorithm
+        return _beside(self.groups_per_batch, algorithm.reuse_ratio) if algorithm.max_uses > 1 else 0
+
+    @property
     def staleness_bound(self) -> int:
         """S: no trained token is staler than this many steps (promise P1)."""
         least = math.ceil(self.async_generation_ratio) + self.sync_interval - 1

@@ -76,6 +76,15 @@ class AlgorithmConfig:
     filters: tuple[str, ...] = key((), "names in the filter registry, or module:function; a filtered group is replaced")
     ppo_epochs: int = key(1, "passes over each batch", low=1)
     minibatch_size: int | None = key(None, "trajectories per optimizer update; None: the whole batch", low=1)
+    max_uses: int = key(1, "steps that may train a group, none of them later than the staleness bound allows", low=1)
+    reuse_ratio: float = key(
+        0.5,
+        "max_uses above 1: largest share of a batch's groups that were trained before",
+        low=0,
+        high=1,
+        low_open=True,
+        high_open=True,
+    )
     allow_uncorrected: bool = key(False, "train stale data with neither a trust region nor a correction")
     correction: CorrectionConfig = field(default_factory=CorrectionConfig)
     ratio_level: str = key(

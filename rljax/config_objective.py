@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from rljax.config_algorithm import CriticConfig, KlConfig
+from rljax.config_algorithm import AlgorithmConfig, CriticConfig, KlConfig
 from rljax.config_checks import ConfigError, registered
 
 if TYPE_CHECKING:
-    from rljax.config import AlgorithmConfig, Config
+    from rljax.config import Config
 
 BOUNDING = frozenset(
     {
@@ -47,6 +47,7 @@ def check_objective(config: Config) -> None:
     _check_read(algorithm)
     _check_whole(config)
     _check_expert(config)
+    _check_reuse(config)
     if config.mode in ("both", "train") and config.staleness_bound > 0:
         _check_stable(algorithm, config.staleness_bound)
 
@@ -109,6 +110,17 @@ def _check_whole(config: Config) -> None:
         raise ConfigError(
             f"algorithm.minibatch_size={minibatch}: opmd_pairwise compares the members of a group, and an update must "
             f"hold whole ones: write a multiple of group_size={group}"
+        )
+
+
+def _check_reuse(config: Config) -> None:
+    algorithm, bound = config.algorithm, config.staleness_bound
+    if algorithm.max_uses == 1 and algorithm.reuse_ratio != AlgorithmConfig().reuse_ratio:
+        raise ConfigError(f"algorithm.reuse_ratio={algorithm.reuse_ratio}: nothing reads it; write max_uses=2 or more")
+    if algorithm.max_uses > bound + 1:
+        raise ConfigError(
+            f"algorithm.max_uses={algorithm.max_uses}: the staleness bound is {bound}, which leaves a group "
+            f"{bound + 1} steps at most; lower it, or write max_staleness={algorithm.max_uses - 1} or more"
         )
 
 

@@ -449,6 +449,36 @@ def test_demonstrations_their_share_and_a_loss_that_imitates_come_together(
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("keys", "more", "message"),
+    [
+        ({"max_uses": 0}, {}, "algorithm.max_uses=0: must be at least 1"),
+        ({"max_uses": 2, "reuse_ratio": 1.0}, {}, "algorithm.reuse_ratio=1.0: must be below 1"),
+        ({"reuse_ratio": 0.3}, {}, "algorithm.reuse_ratio=0.3: nothing reads it; write max_uses=2 or more"),
+        (
+            {"max_uses": 3},
+            {},
+            "algorithm.max_uses=3: the staleness bound is 1, which leaves a group 2 steps at most; lower it, or write "
+            "max_staleness=2 or more",
+        ),
+        ({"max_uses": 2}, {"async_generation_ratio": 0.0}, "the staleness bound is 0, which leaves a group 1 steps"),
+    ],
+)
+def test_groups_are_reused_no_longer_than_their_staleness_allows(
+    keys: dict[str, Any], more: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        make(algorithm=AlgorithmConfig(**keys), **more)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(("share", "count"), [(0.5, 8), (0.2, 2), (0.75, 24), (0.01, 1)])
+def test_the_share_of_reused_groups_is_of_the_batch_with_them(share: float, count: int) -> None:
+    reusing = AlgorithmConfig(max_uses=2, reuse_ratio=share)
+    assert make(algorithm=reusing, rollout_batch_size=64, group_size=8).reused_per_batch == count
+    assert make().reused_per_batch == 0
+
+
 def test_a_loss_of_ones_own_may_imitate() -> None:
     tasks = TasksConfig(train={"digits": TASKSET}, expert=DEMONSTRATIONS)
     own = AlgorithmConfig(pg_variant="my.module:loss", expert_data_ratio=0.5, allow_uncorrected=True)

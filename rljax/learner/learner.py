@@ -140,7 +140,9 @@ class Learner:
         self.state = checkpoints.restore(step, abstract)
         self._nonfinite_in_a_row = 0
 
-    def train(self, groups: Sequence[Group], demonstrations: Sequence[Trajectory] = ()) -> dict[str, float]:
+    def train(
+        self, groups: Sequence[Group], reused: Sequence[Group] = (), demonstrations: Sequence[Trajectory] = ()
+    ) -> dict[str, float]:
         """One step: trains a batch, in `ppo_epochs` passes over minibatches cut in the batch's order.
 
         The same data from the same state give the same bits (promise P13). A minibatch in which no token is trained
@@ -148,6 +150,7 @@ class Learner:
 
         Args:
             groups: the batch, whole groups.
+            reused: groups that were trained before, and are now again beside it.
             demonstrations: what is imitated beside it; their loss is that of the tokens marked `LossInputs.expert`.
 
         Returns:
@@ -158,7 +161,7 @@ class Learner:
             ValueError: a trajectory does not fit a row.
         """
         minibatches, given = self._preparation.minibatches(
-            groups, self.steps, self.state.params, self.state.companions, demonstrations
+            groups, self.steps, self.state.params, self.state.companions, reused, demonstrations
         )
         step = jnp.asarray(self.steps, jnp.int32)
         kl_coef = jnp.asarray(self.state.companions.get("kl_coef", 0.0), jnp.float32)
@@ -174,7 +177,7 @@ class Learner:
         self._count_nonfinite(fetched + fetched_critic)
         metrics = _NO_UPDATE | summarise(fetched)
         metrics |= {_OF_CRITIC.get(name, name): value for name, value in summarise(fetched_critic).items()}
-        self._follow(metrics, given, sum(len(group.trajectories) for group in groups))
+        self._follow(metrics, given, sum(len(group.trajectories) for group in (*groups, *reused)))
         held = describe(minibatches)
         # Later passes see data that the policy has been fitted to: there the mean is no longer 1.
         first_pass = summarise(fetched[: len(placed)])
@@ -265,10 +268,12 @@ class Learner:
 
         return score
 
-    def pack(self, groups: Sequence[Group], demonstrations: Sequence[Trajectory] = ()) -> list[PackedBatch]:
+    def pack(
+        self, groups: Sequence[Group], reused: Sequence[Group] = (), demonstrations: Sequence[Trajectory] = ()
+    ) -> list[PackedBatch]:
         """The minibatches of a batch, as numpy arrays: advantages by group, weights by the counts of each minibatch."""
         minibatches, _ = self._preparation.minibatches(
-            groups, self.steps, self.state.params, self.state.companions, demonstrations
+            groups, self.steps, self.state.params, self.state.companions, reused, demonstrations
         )
         return [minibatch.packed for minibatch in minibatches]
 

@@ -91,7 +91,9 @@ class Preparation:
         self._needs = policy_losses.needs(config.algorithm.pg_variant, config.algorithm)
         self._aggregate = aggregations.get(config.algorithm.aggregation)
         self._size = config.algorithm.minibatch_size or config.rollout_batch_size
-        self._room = self._size + -(-config.demonstrations_per_batch // (config.rollout_batch_size // self._size))
+        cuts = config.rollout_batch_size // self._size
+        reused = -(-config.reused_per_batch // cuts) * config.group_size
+        self._room = self._size + reused + -(-config.demonstrations_per_batch // cuts)
         learner = config.learner
         self._shapes = row_shapes(config.row_tokens, learner.rows_per_microbatch, self._room, learner.mesh.sequence)
         self.logprobs = make_score(policy, lambda params, batch: policy.logprobs(params, batch)[0])
@@ -108,6 +110,7 @@ class Preparation:
         step: int,
         params: Params,
         companions: Companions,
+        reused: Sequence[Group] = (),
         demonstrations: Sequence[Trajectory] = (),
     ) -> tuple[list[Minibatch], Credit]:
         """The minibatches of a batch in its order, scored and with their advantages.
@@ -117,11 +120,14 @@ class Preparation:
             step: batches trained before it.
             params: of the policy before its first update.
             companions: see `TrainState`.
-            demonstrations: imitated beside it; each minibatch has its even share of them, in their order.
+            reused: whole groups beside it; each minibatch has its even share of them, in their order.
+            demonstrations: imitated beside it; shared out likewise.
         """
-        cut = [self._scored(minibatch, params, companions) for minibatch in self._cut(groups, demonstrations, step)]
+        cut = [
+            self._scored(minibatch, params, companions) for minibatch in self._cut(groups, reused, demonstrations, step)
+        ]
         given = credit(
-            groups,
+            [*groups, *reused],
             self._config.algorithm,
             kl=self._divergences(cut),
             kl_coef=float(companions.get("kl_coef", 0.0)),
@@ -144,22 +150,31 @@ class Preparation:
         gaps = sequence_gaps(logprobs, batch.scores.reference_logprobs, batch, minibatch.group_of)
         return replace(batch, scores=replace(batch.scores, sequence_gap=gaps[0], group_gap=gaps[1]))
 
-    def _cut(self, groups: Sequence[Group], demonstrations: Sequence[Trajectory], step: int) -> list[Minibatch]:
-        everyone = [trajectory for group in groups for trajectory in group.trajectories]
+    def _cut(
+        self, groups: Sequence[Group], reused: Sequence[Group], demonstrations: Sequence[Trajectory], step: int
+    ) -> list[Minibatch]:
+        both = [*groups, *reused]
+        everyone = [trajectory for group in both for trajectory in group.trajectories]
         keep = [kept_tokens(trajectory, self._config.algorithm, step) for trajectory in everyone]
-        importance = sample_weights(groups, keep, self._config.algorithm)
+        importance = sample_weights(both, keep, self._config.algorithm)
         sampled = [replace(t, loss_mask=mask) for t, mask in zip(everyone, keep, strict=True)]
-        numbers = np.repeat(np.arange(len(groups), dtype=np.int32), [len(group.trajectories) for group in groups])
+        ends = np.cumsum([0, *(len(group.trajectories) for group in both)])
+        numbers = np.repeat(np.arange(len(both), dtype=np.int32), np.diff(ends))
+        new = int(ends[len(groups)])
+        cuts = max(-(-new // self._size), min(len(demonstrations), 1))
         made = []
-        cuts, imitated = max(-(-len(sampled) // self._size), min(len(demonstrations), 1)), len(demonstrations)
         for cut in range(cuts):
-            places = range(len(sampled))[cut * self._size : (cut + 1) * self._size]
-            shown = demonstrations[cut * imitated // cuts : (cut + 1) * imitated // cuts]
+            again = _share(range(len(groups), len(both)), cut, cuts)
+            places = [
+                *range(new)[cut * self._size : (cut + 1) * self._size],
+                *range(ends[again.start], ends[again.stop]),
+            ]
+            shown = [demonstrations[i] for i in _share(range(len(demonstrations)), cut, cuts)]
             few = [*(sampled[place] for place in places), *shown]
-            counts_for = np.append(importance[list(places)], np.ones(len(shown)))
             group_of = np.full(max(self._room, len(few)), -1, np.int32)
-            group_of[: len(places)] = numbers[list(places)]
-            made.append(Minibatch(few, places, group_of, self._packed(few, counts_for)))
+            group_of[: len(places)] = numbers[places]
+            weights = np.append(importance[places], np.ones(len(shown)))
+            made.append(Minibatch(few, places, group_of, self._packed(few, weights)))
         return made
 
     def _packed(self, few: Sequence[Trajectory], importance: Float[np.ndarray, " trajectories"]) -> PackedBatch:
@@ -197,6 +212,11 @@ class Preparation:
             for m in minibatches
         ]
         return _in_order(minibatches, found)
+
+
+def _share(of: range, cut: int, cuts: int) -> range:
+    """The part of a range that falls to one of so many cuts: all as large, but for one."""
+    return of[cut * len(of) // cuts : (cut + 1) * len(of) // cuts]
 
 
 def _in_order(minibatches: Sequence[Minibatch], found: Sequence[Sequence[np.ndarray]]) -> list[np.ndarray]:

@@ -22,7 +22,11 @@ OPEN = ("open", "claimed", "ready", "leased")
 
 @reads
 def audit(tx: Transaction) -> dict[str, Any]:
-    """Returns the audit as plain JSON: the keys of DESIGN section 6, and ``problems``: why it does not balance."""
+    """Returns the audit as plain JSON: the keys of DESIGN section 6, and ``problems``: why it does not balance.
+
+    ``trained_twice`` are groups that were trained in more steps than ``max_uses``; ``uses`` tells in how many, groups
+    by number of steps.
+    """
     by_state = states_of(tx)
     surviving, demonstrated = _surviving_batches(tx), _surviving_demonstrations(tx)
     trained_in = Counter(group_id for batch in surviving.values() for group_id, _ in batch)
@@ -39,7 +43,9 @@ def audit(tx: Transaction) -> dict[str, Any]:
         "dropped": _by_reason(tx, "dropped"),
         "filtered": _by_reason(tx, "filtered"),
         "demonstrations": sum(demonstrated.values()),
-        "trained_twice": sum(1 for times in trained_in.values() if times > 1),
+        "trained_twice": sum(1 for times in trained_in.values() if times > tx.spec.max_uses),
+        "max_uses": tx.spec.max_uses,
+        "uses": {str(times): n for times, n in sorted(Counter(trained_in.values()).items())},
         "steps": run_row(tx).trained,
         "max_staleness": max(tokens, default=0),
         "staleness_bound": tx.spec.staleness_bound,
@@ -137,15 +143,14 @@ def _problems(
     if settled != report["claimed"]:
         problems.append(f"{report['claimed']} groups were claimed, but {settled} are accounted for")
     if report["trained_twice"]:
-        problems.append(f"{report['trained_twice']} groups were trained twice")
+        often = "twice" if tx.spec.max_uses == 1 else f"more than {tx.spec.max_uses} times"
+        problems.append(f"{report['trained_twice']} groups were trained {often}")
     marked = {row.id for row in tx.execute(select(g.id).where(g.state == "trained"))}
     if marked != set(trained_in):
         problems.append(f"{len(marked ^ set(trained_in))} groups are marked trained and in no batch, or the reverse")
     if sorted(surviving) != list(range(report["steps"])):
         problems.append(f"the surviving batches are not those of steps 0 to {report['steps'] - 1}")
-    wrong = [step for step, batch in surviving.items() if len(batch) != tx.spec.batch_groups]
-    if wrong:
-        problems.append(f"steps {wrong[:5]} did not train {tx.spec.batch_groups} groups")
+    problems += _wrong_batches(tx, surviving)
     each = tx.spec.demonstrations
     if wrong := [step for step, count in sorted(demonstrated.items()) if count != each]:
         problems.append(f"steps {wrong[:5]} did not train {each} demonstrations")
@@ -155,4 +160,25 @@ def _problems(
         problems.append("a token was trained by a step older than its weights")
     if report["gaps"]:
         problems.append(f"tasks were issued and have no row: {report['gaps']}")
+    return problems
+
+
+def _wrong_batches(tx: Transaction, surviving: dict[int, list[tuple[int, dict[str, int]]]]) -> list[str]:
+    """A step trains ``batch_groups`` groups that none before it has trained, then at most ``reused_groups`` others."""
+    size, reused = tx.spec.batch_groups, tx.spec.reused_groups
+    short, mixed = [], []
+    before: set[int] = set()
+    for step, batch in sorted(surviving.items()):
+        ids = [group_id for group_id, _ in batch]
+        if not size <= len(ids) <= size + reused:
+            short.append(step)
+        elif reused and (before & set(ids[:size]) or set(ids[size:]) - before or len(set(ids)) < len(ids)):
+            mixed.append(step)
+        before |= set(ids)
+    problems = []
+    if short:
+        more = f" and up to {reused} again" if reused else ""
+        problems.append(f"steps {short[:5]} did not train {size} groups{more}")
+    if mixed:
+        problems.append(f"steps {mixed[:5]} did not train {size} new groups and then old ones, each once")
     return problems

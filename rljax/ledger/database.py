@@ -55,6 +55,8 @@ class RunSpec:
     total_epochs: int | None
     claim_timeout: float
     demonstrations: int = 0
+    max_uses: int = 1
+    reused_groups: int = 0
 
     MUTABLE: ClassVar[tuple[str, ...]] = ("max_steps", "total_epochs", "claim_timeout")
     KEYS: ClassVar[dict[str, str]] = {
@@ -62,6 +64,8 @@ class RunSpec:
         "alpha": "async_generation_ratio",
         "staleness_bound": "max_staleness",
         "claim_timeout": "rollout.claim_timeout",
+        "max_uses": "algorithm.max_uses",
+        "reused_groups": "reused groups of a step (rollout_batch_size / group_size and algorithm.reuse_ratio)",
         "demonstrations": "demonstrations of a step (rollout_batch_size and algorithm.expert_data_ratio)",
     }
 
@@ -79,6 +83,8 @@ class RunSpec:
             total_epochs=config.total_epochs,
             claim_timeout=config.rollout.claim_timeout,
             demonstrations=config.demonstrations_per_batch,
+            max_uses=config.algorithm.max_uses,
+            reused_groups=config.reused_per_batch,
         )
 
     def demonstrated_at(self, step: int) -> range:

@@ -8,6 +8,9 @@ One row of `groups` is one task and what became of it. Its life::
                  ├──> filtered (reason)
                  └──> dropped (reason)
 
+A trained group may be trained again by later steps, up to ``RunSpec.max_uses`` times and its deadline; that changes
+nothing here: `batches` has a row for each time.
+
 A claim that expires, is handed back, or whose tokens belong to a lost lineage returns to ``open`` and is claimed again,
 with a later deadline, before any new task.
 """
@@ -71,7 +74,7 @@ groups = Table(
     Column("stored_at", Float),
     Column("max_version", Integer, comment="newest version of a trained token; null when no token is trained"),
     Column("version_counts", Text, comment="JSON {version: trained tokens}"),
-    Column("step", Integer, comment="step that leased or trained it"),
+    Column("step", Integer, comment="step that leased it, and trained it first"),
     Column("position", Integer, comment="place in that step's batch"),
     Column("reason", Text, comment="why it was filtered or dropped"),
     Column("retired", Integer, nullable=False, comment="times its trajectories were lost with a lineage"),
@@ -125,6 +128,7 @@ batches = Table(
     Column("position", Integer, primary_key=True),
     Column("group_id", Integer, nullable=False),
     Column("version_counts", Text, nullable=False, comment="as trained: outlives a later retirement of the group"),
+    Index("batches_by_group", "group_id"),
 )
 
 versions = Table(

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from rljax.algorithms.credit import batch_advantages
 from rljax.learner.learner import Learner
 from tests.learner.made_up import ARCHITECTURE, make_config, make_groups, make_params, trajectories_of
-from tests.learner.test_companions import logprobs_of
+from tests.learner.test_companions import critic, logprobs_of
 
 
 def make_learner(**algorithm: Any) -> Learner:
@@ -57,3 +60,18 @@ def test_advantages_go_to_whom_they_are_of() -> None:
         wanted = np.concatenate([advantages[p] for p in places])[packed.sources]
         np.testing.assert_array_equal(found, wanted)
         assert packed.trained_tokens == sum(members[p].loss_mask.sum() for p in places)
+
+
+def test_the_critics_values_go_to_whom_they_are_of() -> None:
+    """Returns are made of values: cut into two updates or not, each token's is the same."""
+    groups, reused = make_groups(37), make_groups(38, groups=2)
+    keys = {"adv_estimator": "gae", "critic": critic()}
+    found = []
+    for size in (None, 8):
+        learner = make_learner(minibatch_size=size, **keys)
+        own = learner.state.companions
+        head = jax.tree.map(lambda x: x + 0.05 * jnp.cos(x), own["critic"])  # so that not every value is 0
+        learner.state = replace(learner.state, companions=own | {"critic": head})
+        packed = learner.pack(groups, reused)
+        found.append(np.sort(np.concatenate([p.batch.returns.reshape(-1)[p.spots] for p in packed])))
+    np.testing.assert_allclose(*found, rtol=1e-4, atol=1e-5)

@@ -215,7 +215,7 @@ class Preparation:
 
 
 def _share(of: range, cut: int, cuts: int) -> range:
-    """The part of a range that falls to one of so many cuts: all as large, but for one."""
+    """The part of a range that falls to one of so many cuts; their sizes differ by at most one."""
     return of[cut * len(of) // cuts : (cut + 1) * len(of) // cuts]
 
 

@@ -20,9 +20,14 @@ def make_bench(place: Backend, **changes: Any) -> Bench:
 
 
 def step(bench: Bench) -> tuple[list[int], list[int]]:
-    """Trains one step; task indices of what is new, and of what is trained again."""
+    """Claims and stores what may be, and trains; see `train`."""
     for claim in bench.claim():
         bench.store(claim)
+    return train(bench)
+
+
+def train(bench: Bench) -> tuple[list[int], list[int]]:
+    """Trains one step; task indices of what is new, and of what is trained again."""
     leased = bench.lease()
     assert isinstance(leased, Leased)
     asked_again = bench.lease()
@@ -53,6 +58,22 @@ def test_a_group_used_once_comes_before_one_used_twice(place: Backend, reused: i
     """One new group a step, three uses: in step 2, group 0 has had two and is the second choice."""
     bench = make_bench(place, b=1, extra=3, max_uses=3, reused_groups=reused)
     assert [step(bench)[1] for _ in range(5)] == again
+
+
+def test_a_straggler_used_once_comes_before_a_newer_group_used_twice(place: Backend) -> None:
+    """One new group a step, claimed one ahead; group 0 is stored late and trained third."""
+    bench = make_bench(place, alpha=1, b=1, extra=3, max_uses=3)
+    straggler, first = bench.claim()
+    bench.store(first)
+    assert train(bench) == ([1], [])
+    (second,) = bench.claim()
+    bench.store(second)
+    assert train(bench) == ([2], [1])
+    (third,) = bench.claim()
+    bench.store(straggler)
+    assert train(bench) == ([0], [2])
+    bench.store(third)
+    assert train(bench) == ([3], [0]), "group 2, of a later version, has had two uses"
 
 
 def test_the_oldest_token_that_is_trained_again_is_within_the_bound(place: Backend) -> None:

@@ -154,10 +154,11 @@ def _audit_line(report: dict[str, object]) -> str:
     dropped, filtered = report["dropped"], report["filtered"]
     assert isinstance(dropped, dict)
     assert isinstance(filtered, dict)
+    shown = f"{report['demonstrations']} demonstrations; " if report["demonstrations"] else ""
     return (
         f"audit: {'balanced' if report['balanced'] else 'DOES NOT BALANCE'}: {report['claimed']} groups claimed = "
         f"{report['trained']} trained + {report['open']} open + {sum(dropped.values())} dropped + "
-        f"{sum(filtered.values())} filtered; trained_twice {report['trained_twice']}; "
+        f"{sum(filtered.values())} filtered; {shown}trained_twice {report['trained_twice']}; "
         f"max_staleness {report['max_staleness']} (bound {report['staleness_bound']})"
     )
 

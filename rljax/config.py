@@ -29,8 +29,8 @@ from rljax.config_environments import (
 
 
 @dataclass(frozen=True, kw_only=True)
-class TasksetConfig:
-    """One taskset. Its name is its key in `tasks.train` or `tasks.validation`."""
+class RowsConfig:
+    """Where rows come from, and how one becomes a prompt. Of `tasks.expert` the answers are what is imitated."""
 
     source: str = key("", "reverse_digits | add_numbers | FILE.jsonl | FILE.parquet | hub:ID | reasoning_gym:NAME")
     split: str | None = key(None, "hub data set: its split; generator: train or validation side; None: by role")
@@ -40,9 +40,6 @@ class TasksetConfig:
     template: str = key("{prompt}", "user message; {prompt} is replaced")
     system_prompt: str | None = key(None, "system message, where the chat template has one")
     examples: tuple[str, ...] = key((), "few-shot turns before the prompt: prompt, answer, prompt, answer")
-    rewards: tuple[str, ...] = key(("exact",), "exact digits numeric format[:REGEX] reasoning_gym module:function")
-    reward_weights: tuple[float, ...] | None = key(None, "weight of each reward; None: all 1")
-    weight: float = key(1.0, "share of this taskset among the tasks, relative to the others", low=0, low_open=True)
     offset: int = key(0, "rows skipped at the start", low=0)
     limit: int | None = key(None, "rows used after the offset; None: all", low=1)
     shuffle: bool = key(True, "a new order each epoch, from the run's seed; false: the file's order")
@@ -50,11 +47,21 @@ class TasksetConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TasksetConfig(RowsConfig):
+    """One taskset. Its name is its key in `tasks.train` or `tasks.validation`."""
+
+    rewards: tuple[str, ...] = key(("exact",), "exact digits numeric format[:REGEX] reasoning_gym module:function")
+    reward_weights: tuple[float, ...] | None = key(None, "weight of each reward; None: all 1")
+    weight: float = key(1.0, "share of this taskset among the tasks, relative to the others", low=0, low_open=True)
+
+
+@dataclass(frozen=True, kw_only=True)
 class TasksConfig:
-    """What is trained on and what is held out."""
+    """What is trained on, what is held out, and demonstrations: an empty ``expert.source`` is none."""
 
     train: Mapping[str, TasksetConfig] = key({}, "training tasksets by name")
     validation: Mapping[str, TasksetConfig] = key({}, "validation tasksets by name")
+    expert: RowsConfig = field(default_factory=RowsConfig)
     on_bad_row: str = key("fail", "what a bad row of a file does", choices=("skip", "fail"))
 
 
@@ -256,7 +263,7 @@ class Config:
     sync_address: str = key("127.0.0.1", "nccl: the learner's address as engines reach it; loopback: this machine only")
     sync_dtype: str = key("auto", "dtype of published weights; auto: model.dtype", choices=("auto", "fp32", "bf16"))
     parity_bound: float | None = key(None, "largest log-probability gap of learner and engine; None: by dtype", low=0)
-    rollout_batch_size: int = key(64, "trajectories that one step trains", low=1)
+    rollout_batch_size: int = key(64, "sampled trajectories that one step trains", low=1)
     group_size: int = key(8, "trajectories of one task", low=1)
     max_steps: int = key(100, "steps of the run", low=1)
     total_epochs: int | None = key(None, "passes over the finite tasksets; None: as many as it takes", low=1)
@@ -289,6 +296,17 @@ class Config:
     def groups_per_batch(self) -> int:
         """b, the groups that one step trains."""
         return self.rollout_batch_size // self.group_size
+
+    @property
+    def demonstrations_per_batch(self) -> int:
+        """Demonstrations that one step trains beside what was sampled."""
+        return _beside(self.rollout_batch_size, self.algorithm.expert_data_ratio)
+
+    @property
+    def reused_per_batch(self) -> int:
+        """Most groups trained before that one step trains beside the new ones."""
+        algorithm = self.algorithm
+        return _beside(self.groups_per_batch, algorithm.reuse_ratio) if algorithm.max_uses > 1 else 0
 
     @property
     def staleness_bound(self) -> int:
@@ -352,3 +370,8 @@ class Config:
     def resolved_sync_dtype(self) -> str:
         """Dtype of published weights: fp32 or bf16."""
         return self.model.dtype if self.sync_dtype == "auto" else self.sync_dtype
+
+
+def _beside(count: int, share: float) -> int:
+    """How many make up ``share`` of a whole whose other part is ``count``; at least one of any share above 0."""
+    return max(round(count * share / (1 - share)), 1) if share else 0

@@ -76,6 +76,15 @@ class AlgorithmConfig:
     filters: tuple[str, ...] = key((), "names in the filter registry, or module:function; a filtered group is replaced")
     ppo_epochs: int = key(1, "passes over each batch", low=1)
     minibatch_size: int | None = key(None, "trajectories per optimizer update; None: the whole batch", low=1)
+    max_uses: int = key(1, "steps that may train a group, none of them later than the staleness bound allows", low=1)
+    reuse_ratio: float = key(
+        0.5,
+        "max_uses above 1: largest share of a batch's groups that were trained before",
+        low=0,
+        high=1,
+        low_open=True,
+        high_open=True,
+    )
     allow_uncorrected: bool = key(False, "train stale data with neither a trust region nor a correction")
     correction: CorrectionConfig = field(default_factory=CorrectionConfig)
     ratio_level: str = key(
@@ -188,6 +197,9 @@ class AlgorithmConfig:
     )
     rec_regularizer_coef: float = key(0.1, "rec: weight of the regularizer", low=0, low_open=True)
     mix_variant: str = key("ppo", "mix: loss of what the policy said itself, by its name in the policy loss registry")
+    expert_data_ratio: float = key(
+        0.0, "sft, mix: share of demonstrations (tasks.expert) in what a step trains", low=0, high=1, high_open=True
+    )
     sft_phi: bool = key(False, "sft, mix: imitated tokens are weighed by p(1 - p)")
     sft_weight: float = key(0.1, "mix: μ, the weight of imitation; the other loss has 1 - μ", low=0, high=1)
     sft_schedule: str = key(

@@ -72,11 +72,14 @@ ANCESTORS = {
     "rollout_correction": _trinity("algorithm.correction"),
     "bypass_old_logprobs": _trinity(remark=_RECORDED),
     "sample_strategy": _trinity(
-        "algorithm.drop_staler_than", remark="staleness_control; there is no mix of expert data"
+        "algorithm.drop_staler_than", "algorithm.expert_data_ratio", remark="staleness_control, and mix"
     ),
-    "sample_strategy_args": _trinity("algorithm.drop_staler_than"),
-    "expert_data_ratio": _trinity(remark="no taskset holds demonstrations"),
-    "replay_buffer": _trinity(remark="a group is trained in one step, algorithm.ppo_epochs times"),
+    "sample_strategy_args": _trinity("algorithm.drop_staler_than", "algorithm.expert_data_ratio"),
+    "expert_data_ratio": _trinity("algorithm.expert_data_ratio", "tasks.expert.source"),
+    "auxiliary_buffers": _trinity("tasks.expert", remark="demonstrations; its answer_key names the response"),
+    "replay_buffer": _trinity("algorithm.max_uses", "algorithm.reuse_ratio", remark="within the staleness bound"),
+    "use_count_limit": _trinity("algorithm.max_uses"),
+    "reuse_cooldown_time": _trinity("algorithm.max_uses", remark="1 is no reuse; there is no cooldown"),
     "critic_model_path": _trinity(remark="the critic begins with the policy's weights"),
     "lr_warmup_steps": _trinity("learner.optimizer.warmup_steps"),
     "betas": _trinity("learner.optimizer.beta1", "learner.optimizer.beta2"),

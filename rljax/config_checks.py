@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rljax.config import Config, TasksetConfig
+    from rljax.config import Config, RowsConfig, TasksetConfig
     from rljax.config_algorithm import AlgorithmConfig
 
 _REGISTERED = re.compile(r"""\.register\(\s*["']([^"']+)["']""")
@@ -27,7 +27,7 @@ class ConfigError(ValueError):
 
 
 def key(default: Any, help: str, **bounds: Any) -> Any:
-    """A dataclass field with its meaning and bounds: ``low``, ``high``, ``low_open``, ``choices``."""
+    """A dataclass field with its meaning and bounds: ``low``, ``high``, ``low_open``, ``high_open``, ``choices``."""
     metadata = {"help": help, **bounds}
     if isinstance(default, (dict, list)):
         return dataclasses.field(default_factory=lambda: copy.deepcopy(default), metadata=metadata)
@@ -75,8 +75,8 @@ def _check_bounds(path: str, value: Any, metadata: Mapping[str, Any]) -> None:
     low, high = metadata.get("low"), metadata.get("high")
     if low is not None and (value < low or (metadata.get("low_open") and value == low)):
         raise ConfigError(f"{path}={value}: must be {'above' if metadata.get('low_open') else 'at least'} {low}")
-    if high is not None and value > high:
-        raise ConfigError(f"{path}={value}: must be at most {high}")
+    if high is not None and (value > high or (metadata.get("high_open") and value == high)):
+        raise ConfigError(f"{path}={value}: must be {'below' if metadata.get('high_open') else 'at most'} {high}")
 
 
 def _check_ledger(config: Config) -> None:
@@ -127,7 +127,8 @@ def _check_batch(config: Config) -> None:
     if minibatch is not None and (minibatch > batch or batch % minibatch):
         raise ConfigError(f"algorithm.minibatch_size={minibatch}: must divide rollout_batch_size={batch}")
     parts = config.model.max_prompt_tokens + config.model.max_response_tokens
-    if (config.tasks.train or config.tasks.validation) and config.longest < parts:
+    asked = config.tasks.train or config.tasks.validation or config.tasks.expert.source
+    if asked and config.longest < parts:
         raise ConfigError(
             f"model.sequence_length={config.longest}: below model.max_prompt_tokens + model.max_response_tokens = "
             f"{parts}"
@@ -177,6 +178,8 @@ def _check_tasks(config: Config) -> None:
     for section, tasksets in named.items():
         for name, taskset in tasksets.items():
             _check_taskset(f"{section}.{name}", name, taskset)
+    if config.tasks.expert.source:
+        _check_rows("tasks.expert", config.tasks.expert)
     if config.mode in ("both", "train", "explore") and not (config.explored[1] or config.train_groups):
         raise ConfigError(
             "tasks.train: no taskset to train on, and rollout.train_env_manager.tags names no environment either"
@@ -188,15 +191,19 @@ def _check_taskset(path: str, name: str, taskset: TasksetConfig) -> None:
         raise ConfigError(f"{path}: a taskset's name is letters, digits, '_', '-' and '.'")
     if not taskset.source:
         raise ConfigError(f"{path}.source: missing")
-    if "{prompt}" not in taskset.template:
-        raise ConfigError(f"{path}.template={taskset.template!r}: must contain {{prompt}}")
-    if len(taskset.examples) % 2:
-        raise ConfigError(f"{path}.examples: {len(taskset.examples)} texts; each prompt needs its answer")
+    _check_rows(path, taskset)
     if not taskset.rewards:
         raise ConfigError(f"{path}.rewards: at least one reward is needed")
     weights = taskset.reward_weights
     if weights is not None and len(weights) != len(taskset.rewards):
         raise ConfigError(f"{path}.reward_weights: {len(weights)} weights for {len(taskset.rewards)} rewards")
+
+
+def _check_rows(path: str, rows: RowsConfig) -> None:
+    if "{prompt}" not in rows.template:
+        raise ConfigError(f"{path}.template={rows.template!r}: must contain {{prompt}}")
+    if len(rows.examples) % 2:
+        raise ConfigError(f"{path}.examples: {len(rows.examples)} texts; each prompt needs its answer")
 
 
 def _check_algorithm(config: Config) -> None:
@@ -214,7 +221,7 @@ def _check_algorithm(config: Config) -> None:
         ("filters", "filter", algorithm.filters),
     ]
     for field, folder, names in named:
-        there = _registered(folder)
+        there = registered(folder)
         for name in names:
             if ":" not in name and name not in there:
                 close = difflib.get_close_matches(name, there, n=3, cutoff=0.5) or sorted(there)
@@ -222,10 +229,11 @@ def _check_algorithm(config: Config) -> None:
                     f"algorithm.{field}={name!r}: there is no such one; closest: {', '.join(close)}; "
                     "or write module:function"
                 )
-    check_estimator(algorithm, _registered("token_advantage"))
+    check_estimator(algorithm, registered("token_advantage"))
 
 
-def _registered(folder: str) -> set[str]:
+def registered(folder: str) -> set[str]:
+    """Names of the built-in functions in folders of `rljax.algorithms`; reads the files and imports nothing."""
     files = (Path(__file__).parent / "algorithms").glob(f"{folder}/*.py")
     return {name for file in files for name in _REGISTERED.findall(file.read_text())}
 
@@ -246,7 +254,7 @@ def check_estimator(algorithm: AlgorithmConfig, of_tokens: Collection[str]) -> N
             f"algorithm.whiten_rewards=True: adv_estimator={name} sees no rewards of tokens; write norm_std=batch, or "
             f"an adv_estimator of {', '.join(sorted(of_tokens))}"
         )
-    if algorithm.reward_grouping != "group" and (name in of_tokens or name in _registered("advantage")):
+    if algorithm.reward_grouping != "group" and (name in of_tokens or name in registered("advantage")):
         raise ConfigError(
             f"algorithm.reward_grouping={algorithm.reward_grouping!r}: adv_estimator={name} does not read it; write "
             f"norm_mean={algorithm.reward_grouping} and norm_std={algorithm.reward_grouping}"

@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from rljax.config_algorithm import CriticConfig, KlConfig
-from rljax.config_checks import ConfigError
+from rljax.config_algorithm import AlgorithmConfig, CriticConfig, KlConfig
+from rljax.config_checks import ConfigError, registered
 
 if TYPE_CHECKING:
-    from rljax.config import AlgorithmConfig, Config
+    from rljax.config import Config
 
 BOUNDING = frozenset(
     {
@@ -32,6 +32,9 @@ BOUNDING = frozenset(
 UNWEIGHTED = frozenset({"asymre", "kimi15", "opmd", "opmd_kimi", "opmd_pairwise", "rec", "sppo", "vanilla"})
 """Losses that do not weigh tokens by π/π_behaviour themselves, so that a correction may."""
 
+IMITATING = frozenset({"mix", "sft"})
+"""Losses that read which tokens are demonstrations."""
+
 
 def check_objective(config: Config) -> None:
     """Refuses stale data that nothing corrects, and what contradicts itself.
@@ -43,6 +46,8 @@ def check_objective(config: Config) -> None:
     _check_keys(algorithm)
     _check_read(algorithm)
     _check_whole(config)
+    _check_expert(config)
+    _check_reuse(config)
     if config.mode in ("both", "train") and config.staleness_bound > 0:
         _check_stable(algorithm, config.staleness_bound)
 
@@ -50,6 +55,8 @@ def check_objective(config: Config) -> None:
 def bounds_step(algorithm: AlgorithmConfig) -> bool:
     """Whether the loss itself keeps the step within reach of its data."""
     loss = _loss(algorithm)
+    if loss == "sft":
+        return True  # what was sampled, however stale, has no loss
     if loss == "rec":
         return algorithm.rec_clip != "none" or algorithm.rec_regularizer == "k2"
     return loss in BOUNDING
@@ -103,6 +110,38 @@ def _check_whole(config: Config) -> None:
         raise ConfigError(
             f"algorithm.minibatch_size={minibatch}: opmd_pairwise compares the members of a group, and an update must "
             f"hold whole ones: write a multiple of group_size={group}"
+        )
+
+
+def _check_reuse(config: Config) -> None:
+    algorithm, bound = config.algorithm, config.staleness_bound
+    if algorithm.max_uses == 1 and algorithm.reuse_ratio != AlgorithmConfig().reuse_ratio:
+        raise ConfigError(f"algorithm.reuse_ratio={algorithm.reuse_ratio}: nothing reads it; write max_uses=2 or more")
+    if algorithm.max_uses > bound + 1:
+        raise ConfigError(
+            f"algorithm.max_uses={algorithm.max_uses}: the staleness bound is {bound}, which leaves a group "
+            f"{bound + 1} steps at most; lower it, or write max_staleness={algorithm.max_uses - 1} or more"
+        )
+
+
+def _check_expert(config: Config) -> None:
+    """Demonstrations, a share of them, and a loss that imitates: all or none."""
+    source, ratio, loss = config.tasks.expert.source, config.algorithm.expert_data_ratio, config.algorithm.pg_variant
+    if source and not ratio:
+        raise ConfigError(f"tasks.expert.source={source!r}: no step trains it; write algorithm.expert_data_ratio=0.5")
+    if ratio and not source:
+        raise ConfigError(
+            f"algorithm.expert_data_ratio={ratio}: there are no demonstrations; write tasks.expert.source=FILE.jsonl"
+        )
+    if source and loss in registered("policy_loss") - IMITATING:
+        raise ConfigError(
+            f"tasks.expert.source={source!r}: algorithm.pg_variant={loss!r} does not tell demonstrations from samples; "
+            f"write pg_variant=mix, with mix_variant={loss}"
+        )
+    if loss in IMITATING and not source and config.mode in ("both", "train", "replay"):
+        raise ConfigError(
+            f"algorithm.pg_variant={loss!r}: there is nothing to imitate; write tasks.expert.source=FILE.jsonl and "
+            "algorithm.expert_data_ratio"
         )
 
 

@@ -30,7 +30,7 @@ from rljax.ledger import audit as auditing
 from rljax.ledger import processes
 from rljax.ledger.agreements import agree_on_model, validate_by
 from rljax.ledger.database import RunFailedError, StaleWriterError, is_finished
-from rljax.pipeline.build import build_learner, newest_checkpoint, open_checkpoints
+from rljax.pipeline.build import Feed, build_learner, newest_checkpoint, open_checkpoints, open_demonstrations
 from rljax.pipeline.engine_meter import Gauges
 from rljax.pipeline.evaluate import Bench, chosen_checkpoints
 from rljax.pipeline.observers import LearnerObservers, Observers
@@ -159,7 +159,9 @@ class Run:
             parts.callback(lambda: observers.finish(self.audit(), publishable(config)))
             checkpoints = open_checkpoints(config, self.run_dir)
             parts.callback(checkpoints.wait)
+            demonstrations = open_demonstrations(config, self.model, db)
             learner = build_learner(config, self.model, checkpoints, newest_checkpoint(db, checkpoints))
+            feed = Feed(learner, demonstrations)
             explorer = self._beside(observers)
             if explorer is not None:
                 parts.enter_context(contextlib.closing(explorer))
@@ -168,7 +170,7 @@ class Run:
             opened = open_publisher(config.sync_method, self.run_dir.weights, on_ray=on_ray, host=host)
             publisher = parts.enter_context(contextlib.closing(opened))
             trainer = Trainer(
-                config, self.run_dir, db, learner, checkpoints, publisher, observers, self._gauges, self._stop
+                config, self.run_dir, db, feed, checkpoints, publisher, observers, self._gauges, self._stop
             )
             if explorer is not None:
                 explorer.start()

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import load, save
 
-CODEC_VERSION = 2
-_READABLE = (1, 2)  # 1 has single-turn trajectories only; its fields are read as they are
+CODEC_VERSION = 3
+_READABLE = (1, 2, 3)  # 1 has single-turn trajectories only, 2 no demonstrations; their fields are read as they are
 NOT_SAMPLED = -1
 """Entry of `Trajectory.versions` for a token that no engine sampled (prompt, environment text)."""
 
@@ -58,6 +58,8 @@ class Trajectory:
         seed: sampling seed of the trajectory (before turns are mixed in).
         retries: attempts that failed before this one.
         metrics: anything else worth logging, by name.
+        expert: whether it is a demonstration: what is trained was recorded, not sampled, and has neither behaviour
+            log-probabilities (0) nor versions (`NOT_SAMPLED`).
     """
 
     token_ids: np.ndarray
@@ -78,12 +80,13 @@ class Trajectory:
     seed: int = 0
     retries: int = 0
     metrics: Mapping[str, float] = field(default_factory=dict)
+    expert: bool = False
 
     def __post_init__(self) -> None:
         lengths = {name: len(getattr(self, name)) for name in _ARRAYS}
         if len(set(lengths.values())) != 1:
             raise ValueError(f"a trajectory's arrays differ in length: {lengths}")
-        if np.any(self.versions[self.loss_mask] < 0):
+        if not self.expert and np.any(self.versions[self.loss_mask] < 0):
             raise ValueError("a trained token has no weight version")
         for name in ("turn_rewards", "turn_states"):
             if len(getattr(self, name)) not in (0, len(self.turns)):
@@ -164,6 +167,7 @@ def _header(trajectory: Trajectory) -> dict[str, Any]:
         "seed": trajectory.seed,
         "retries": trajectory.retries,
         "metrics": dict(trajectory.metrics),
+        "expert": trajectory.expert,
     }
 
 

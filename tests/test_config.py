@@ -26,6 +26,7 @@ from rljax.config import (
     ModelConfig,
     OptimizerConfig,
     RolloutConfig,
+    RowsConfig,
     SidecarConfig,
     TasksConfig,
     TasksetConfig,
@@ -38,7 +39,15 @@ ROOT = Path(__file__).parents[1]
 TASKSET = TasksetConfig(source="reverse_digits")
 
 
+DEMONSTRATIONS = RowsConfig(source="shown.jsonl")
+
+
 def make(**changes: Any) -> Config:
+    """A config that trains; a loss that imitates has something to imitate."""
+    algorithm = changes.get("algorithm")
+    if algorithm is not None and algorithm.pg_variant in config_objective.IMITATING and "tasks" not in changes:
+        changes["tasks"] = TasksConfig(train={"digits": TASKSET}, expert=DEMONSTRATIONS)
+        changes["algorithm"] = dataclasses.replace(algorithm, expert_data_ratio=0.5)
     return Config(**{"tasks": TasksConfig(train={"digits": TASKSET}), **changes})
 
 
@@ -352,12 +361,13 @@ def test_every_built_in_algorithm_is_found_in_its_file(monkeypatch: pytest.Monke
     make(algorithm=AlgorithmConfig(pg_variant="my.module:loss", allow_uncorrected=True))
 
 
-UNSTABLE = [AlgorithmConfig(pg_variant=name) for name in ("vanilla", "opmd", "asymre", "sft", "rec", "my.module:loss")]
+UNSTABLE = [AlgorithmConfig(pg_variant=name) for name in ("vanilla", "opmd", "asymre", "rec", "my.module:loss")]
 STABLE = [
     *(AlgorithmConfig(pg_variant=name) for name in sorted(config_objective.BOUNDING)),
     AlgorithmConfig(pg_variant="rec", rec_clip="one-side"),
     AlgorithmConfig(pg_variant="rec", rec_regularizer="k2"),
     AlgorithmConfig(pg_variant="mix"),
+    AlgorithmConfig(pg_variant="sft"),
 ]
 
 
@@ -405,7 +415,84 @@ def test_no_behaviour_ratio_counts_twice(algorithm: AlgorithmConfig) -> None:
 def test_the_lists_of_losses_name_what_there_is() -> None:
     from rljax.algorithms.registry import policy_losses
 
-    assert set(policy_losses.names()) >= config_objective.BOUNDING | config_objective.UNWEIGHTED
+    named = config_objective.BOUNDING | config_objective.UNWEIGHTED | config_objective.IMITATING
+    assert set(policy_losses.names()) >= named
+
+
+EXPERT: list[tuple[dict[str, Any], str, str]] = [
+    (
+        {"expert_data_ratio": 0.5},
+        "",
+        "algorithm.expert_data_ratio=0.5: there are no demonstrations; write tasks.expert",
+    ),
+    ({"pg_variant": "mix"}, "shown.jsonl", "tasks.expert.source='shown.jsonl': no step trains it; write algorithm.exp"),
+    (
+        {"pg_variant": "dapo", "expert_data_ratio": 0.5},
+        "shown.jsonl",
+        "tasks.expert.source='shown.jsonl': algorithm.pg_variant='dapo' does not tell demonstrations from samples; "
+        "write pg_variant=mix, with mix_variant=dapo",
+    ),
+    ({"pg_variant": "sft"}, "", "algorithm.pg_variant='sft': there is nothing to imitate; write tasks.expert.source="),
+    ({"pg_variant": "mix"}, "", "algorithm.pg_variant='mix': there is nothing to imitate"),
+    ({"expert_data_ratio": 1.0}, "shown.jsonl", "algorithm.expert_data_ratio=1.0: must be below 1"),
+]
+
+
+@pytest.mark.parametrize(("keys", "source", "message"), EXPERT)
+def test_demonstrations_their_share_and_a_loss_that_imitates_come_together(
+    keys: dict[str, Any], source: str, message: str
+) -> None:
+    tasks = TasksConfig(train={"digits": TASKSET}, expert=RowsConfig(source=source))
+    with pytest.raises(ConfigError) as caught:
+        make(tasks=tasks, algorithm=AlgorithmConfig(**keys))
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("keys", "more", "message"),
+    [
+        ({"max_uses": 0}, {}, "algorithm.max_uses=0: must be at least 1"),
+        ({"max_uses": 2, "reuse_ratio": 1.0}, {}, "algorithm.reuse_ratio=1.0: must be below 1"),
+        ({"reuse_ratio": 0.3}, {}, "algorithm.reuse_ratio=0.3: nothing reads it; write max_uses=2 or more"),
+        (
+            {"max_uses": 3},
+            {},
+            "algorithm.max_uses=3: the staleness bound is 1, which leaves a group 2 steps at most; lower it, or write "
+            "max_staleness=2 or more",
+        ),
+        ({"max_uses": 2}, {"async_generation_ratio": 0.0}, "the staleness bound is 0, which leaves a group 1 steps"),
+    ],
+)
+def test_groups_are_reused_no_longer_than_their_staleness_allows(
+    keys: dict[str, Any], more: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        make(algorithm=AlgorithmConfig(**keys), **more)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(("share", "count"), [(0.5, 8), (0.2, 2), (0.75, 24), (0.01, 1)])
+def test_the_share_of_reused_groups_is_of_the_batch_with_them(share: float, count: int) -> None:
+    reusing = AlgorithmConfig(max_uses=2, reuse_ratio=share)
+    assert make(algorithm=reusing, rollout_batch_size=64, group_size=8).reused_per_batch == count
+    assert make().reused_per_batch == 0
+
+
+def test_a_loss_of_ones_own_may_imitate() -> None:
+    tasks = TasksConfig(train={"digits": TASKSET}, expert=DEMONSTRATIONS)
+    own = AlgorithmConfig(pg_variant="my.module:loss", expert_data_ratio=0.5, allow_uncorrected=True)
+    make(tasks=tasks, algorithm=own)
+    with pytest.raises(ConfigError, match=r"tasks\.expert\.template='none': must contain {prompt}"):
+        make(tasks=dataclasses.replace(tasks, expert=RowsConfig(source="a.jsonl", template="none")), algorithm=own)
+
+
+@pytest.mark.parametrize(("batch", "share", "count"), [(48, 0.25, 16), (64, 0.5, 64), (64, 0.1, 7), (8, 0.01, 1)])
+def test_the_share_is_of_samples_and_demonstrations_together(batch: int, share: float, count: int) -> None:
+    tasks = TasksConfig(train={"digits": TASKSET}, expert=DEMONSTRATIONS)
+    algorithm = AlgorithmConfig(pg_variant="mix", expert_data_ratio=share)
+    assert make(tasks=tasks, algorithm=algorithm, rollout_batch_size=batch).demonstrations_per_batch == count
+    assert make(rollout_batch_size=batch).demonstrations_per_batch == 0
 
 
 def test_a_trajectory_longer_than_the_context_of_a_model_on_this_disk_is_refused(tmp_path: Path) -> None:

@@ -70,6 +70,7 @@ def groups(draw: st.DrawFn) -> Group:
             member=member,
             seed=draw(st.integers(0, 2**63 - 1)),
             retries=draw(st.integers(0, 3)),
+            expert=draw(st.booleans()),
         )
         members.append(trajectory)
     task = TaskId(draw(st.text(min_size=1, max_size=8)), draw(st.integers(0, 9)), draw(st.integers(0, 2**40)))
@@ -109,6 +110,7 @@ def test_arrays_of_different_lengths_are_refused() -> None:
 def test_a_trained_token_needs_a_version() -> None:
     with pytest.raises(ValueError, match="a trained token has no weight version"):
         make([0, 1], [-1, -1])
+    assert make([0, 1], [-1, -1], expert=True).expert, "nobody sampled a demonstration"
 
 
 def test_what_is_no_group_is_refused() -> None:
@@ -140,5 +142,5 @@ def test_another_codec_is_refused() -> None:
     header = json.loads(arrays["header"].tobytes())
     header["codec"] = 99
     arrays["header"] = np.frombuffer(json.dumps(header).encode(), np.uint8)
-    with pytest.raises(ValueError, match="group written by codec 99, this program reads up to 2"):
+    with pytest.raises(ValueError, match="group written by codec 99, this program reads up to 3"):
         decode(save(arrays))

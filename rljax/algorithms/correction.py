@@ -35,7 +35,7 @@ def correction(inputs: LossInputs, config: CorrectionConfig) -> TokenLoss:
     """
     if config.level == "none":
         return jnp.ones_like(inputs.logprobs), {}
-    sampled = inputs.mask if inputs.expert is None else inputs.mask & ~inputs.expert
+    sampled = inputs.sampled
     trained = inputs.logprobs if inputs.proximal_logprobs is None else inputs.proximal_logprobs
     inputs = dataclasses.replace(inputs, mask=sampled)
     log_weight = log_difference(stop_gradient(trained), inputs.behaviour_logprobs, sampled)

@@ -61,13 +61,20 @@ class LossInputs:
         return floored(self.logprobs, self.mask)
 
     @property
+    def sampled(self) -> Bool[Array, "batch time"]:
+        """Where a token is trained that the behaviour policy said, and no demonstration."""
+        return self.mask if self.expert is None else self.mask & ~self.expert
+
+    @property
     def log_ratio(self) -> Float[Array, "batch time"]:
-        """logπ − logπ_behaviour, each at least −100; 0 where not trained, so that no masked token changes a loss."""
-        return log_difference(self.logprobs, self.behaviour_logprobs, self.mask)
+        """logπ − logπ_behaviour, each at least −100; 0 where not trained, so that no masked token changes a loss, and
+        on demonstrations, which have no behaviour policy.
+        """
+        return log_difference(self.logprobs, self.behaviour_logprobs, self.sampled)
 
     @property
     def ratio(self) -> Float[Array, "batch time"]:
-        """ρ = π / π_behaviour between e^−20 and e^20; 1 where not trained."""
+        """ρ = π / π_behaviour between e^−20 and e^20; 1 where not trained, and on demonstrations."""
         return bounded_exp(self.log_ratio)
 
     def needed(self, name: str) -> Float[Array, "batch time"]:

@@ -8,11 +8,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from rljax.learner.objective import Model, Progress, masked_sum, trained_mask
+from rljax.learner.objective import Model, Progress, masked_sum, sampled_mask
 from rljax.learner.packing import Batch
 from rljax.learner.ratios import Sums
 from rljax.models.transformer import Params
 from rljax.models.value import values
+
+_TOKENS = "tokens"
 
 
 @dataclass(frozen=True)
@@ -27,12 +29,13 @@ class ValueObjective(Model):
         self, params: Params, batch: Batch, progress: Progress
     ) -> tuple[Float[Array, ""], tuple[Sums, Sums]]:
         """Σ weight · ½·max((V − R)², (V_clipped − R)²), V_clipped within ``value_clip`` of the value before the batch.
+        Demonstrations earn nothing and teach the critic nothing.
 
         Reference: Schulman et al. 2017, https://arxiv.org/abs/1707.06347, equation 9; clipping as in OpenAI's
         baselines, see Engstrom et al. 2020, https://arxiv.org/abs/2005.12729.
         """
         del progress
-        mask = trained_mask(batch)
+        mask = sampled_mask(batch)
         found, before = self.values(params, batch), batch.scores.values
         assert batch.returns is not None
         assert before is not None
@@ -48,11 +51,12 @@ class ValueObjective(Model):
         metrics["critic/error"] = error
         loss = masked_sum(0.5 * error * batch.trained(batch.weights), mask)
         sums = {name: masked_sum(jax.lax.stop_gradient(v), mask) for name, v in metrics.items()}
-        return loss, (sums, {})
+        return loss, (sums | {_TOKENS: jnp.sum(mask, dtype=jnp.float32)}, {})
 
     def metrics(self, sums: Sums, tokens: Int[Array, ""]) -> Sums:
-        """Means over the trained tokens, and ``critic/explained_variance``, 1 − error / variance of the returns."""
-        means = {name: value / jnp.maximum(tokens, 1) for name, value in sums.items()}
+        """Means over the sampled tokens, and ``critic/explained_variance``, 1 − error / variance of the returns."""
+        del tokens
+        means = {name: value / jnp.maximum(sums[_TOKENS], 1) for name, value in sums.items() if name != _TOKENS}
         variance = means.pop("critic/return_squared") - means["critic/return"] ** 2
         explained = 1 - means["critic/error"] / jnp.maximum(variance, 1e-8)
         return means | {"critic/explained_variance": jnp.where(variance > 1e-8, explained, jnp.nan)}

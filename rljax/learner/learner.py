@@ -34,7 +34,7 @@ from rljax.models.hf_names import layer_to_hf, top_to_hf, under_layer
 from rljax.models.logprobs import token_logprobs
 from rljax.models.transformer import Params, hidden_states
 from rljax.models.value import critic_params
-from rljax.trajectory import Group
+from rljax.trajectory import Group, Trajectory
 
 log = logging.getLogger(__name__)
 
@@ -140,14 +140,18 @@ class Learner:
         self.state = checkpoints.restore(step, abstract)
         self._nonfinite_in_a_row = 0
 
-    def train(self, groups: Sequence[Group]) -> dict[str, float]:
+    def train(
+        self, groups: Sequence[Group], reused: Sequence[Group] = (), demonstrations: Sequence[Trajectory] = ()
+    ) -> dict[str, float]:
         """One step: trains a batch, in `ppo_epochs` passes over minibatches cut in the batch's order.
 
-        The same groups from the same state give the same bits (promise P13). A minibatch in which no token is trained
+        The same data from the same state give the same bits (promise P13). A minibatch in which no token is trained
         makes no update; the batch counts all the same.
 
         Args:
             groups: the batch, whole groups.
+            reused: groups that were trained before, and are now again beside it.
+            demonstrations: what is imitated beside it; their loss is that of the tokens marked `LossInputs.expert`.
 
         Returns:
             Metrics by name, averaged over the updates where there are several.
@@ -156,7 +160,9 @@ class Learner:
             NonFiniteError: ``learner.max_nonfinite_steps`` updates in a row, this step's included, were not finite.
             ValueError: a trajectory does not fit a row.
         """
-        minibatches, given = self._preparation.minibatches(groups, self.steps, self.state.params, self.state.companions)
+        minibatches, given = self._preparation.minibatches(
+            groups, self.steps, self.state.params, self.state.companions, reused, demonstrations
+        )
         step = jnp.asarray(self.steps, jnp.int32)
         kl_coef = jnp.asarray(self.state.companions.get("kl_coef", 0.0), jnp.float32)
         progress = Progress(step, jnp.zeros((), jnp.int32), kl_coef)
@@ -171,11 +177,11 @@ class Learner:
         self._count_nonfinite(fetched + fetched_critic)
         metrics = _NO_UPDATE | summarise(fetched)
         metrics |= {_OF_CRITIC.get(name, name): value for name, value in summarise(fetched_critic).items()}
-        self._follow(metrics, given, sum(len(group.trajectories) for group in groups))
-        held = describe([minibatch.packed for minibatch in minibatches])
+        self._follow(metrics, given, sum(len(group.trajectories) for group in (*groups, *reused)))
+        held = describe(minibatches)
         # Later passes see data that the policy has been fitted to: there the mean is no longer 1.
         first_pass = summarise(fetched[: len(placed)])
-        metrics["policy/ratio_doubtful"] = float(self._doubt(first_pass, held["batch/trained_tokens"]))
+        metrics["policy/ratio_doubtful"] = float(self._doubt(first_pass, held["batch/sampled_tokens"]))
         return {**metrics, **held}
 
     def _doubt(self, metrics: Mapping[str, float], tokens: float) -> bool:
@@ -273,9 +279,13 @@ class Learner:
 
         return score
 
-    def pack(self, groups: Sequence[Group]) -> list[PackedBatch]:
+    def pack(
+        self, groups: Sequence[Group], reused: Sequence[Group] = (), demonstrations: Sequence[Trajectory] = ()
+    ) -> list[PackedBatch]:
         """The minibatches of a batch, as numpy arrays: advantages by group, weights by the counts of each minibatch."""
-        minibatches, _ = self._preparation.minibatches(groups, self.steps, self.state.params, self.state.companions)
+        minibatches, _ = self._preparation.minibatches(
+            groups, self.steps, self.state.params, self.state.companions, reused, demonstrations
+        )
         return [minibatch.packed for minibatch in minibatches]
 
     def place(self, batch: Batch) -> Batch:

@@ -21,7 +21,7 @@ from rljax.models.logprobs import token_logprobs
 from rljax.models.transformer import Constrain, Params, hidden_states
 
 DTYPES = {"fp32": jnp.float32, "bf16": jnp.bfloat16}
-_RATIOS = "ratios/"
+_RATIOS, _SAMPLED = "ratios/", "sampled/"
 
 
 @jax.tree_util.register_dataclass
@@ -116,32 +116,45 @@ class PolicyObjective(Model):
     def microbatch_loss(
         self, params: Params, batch: Batch, progress: Progress
     ) -> tuple[Float[Array, ""], tuple[Sums, Sums]]:
-        """Σ weight · (correction · policy loss − entropy bonus + divergence from the reference)."""
+        """Σ weight · (correction · policy loss − entropy bonus + divergence from the reference).
+
+        The last two are of the policy's own tokens: demonstrations, which are not drawn from it, have the first alone.
+        """
         algorithm = self.config.algorithm
         logprobs, entropy = self.logprobs(params, batch)
         inputs = loss_inputs(batch, logprobs, progress)
         token_loss, metrics = self.policy_loss(inputs, algorithm)
         weight, corrected = correction(inputs, algorithm.correction)
-        token_loss = weight * token_loss - algorithm.entropy_coef * entropy
-        logged = {"entropy": entropy, **{f"policy/{name}": values for name, values in (metrics | corrected).items()}}
+        regularizer = -algorithm.entropy_coef * entropy
+        logged = {f"policy/{name}": values for name, values in metrics.items()}
+        of_sampled = {"entropy": entropy, **{f"policy/{name}": values for name, values in corrected.items()}}
         if inputs.reference_logprobs is not None:
             penalty = kl_penalty(inputs.logprobs, inputs.reference_logprobs, algorithm.kl.estimator)
-            logged["policy/kl_reference"] = penalty
+            of_sampled["policy/kl_reference"] = penalty
             if algorithm.kl.where == "loss":
-                token_loss = token_loss + progress.kl_coef * penalty
+                regularizer = regularizer + progress.kl_coef * penalty
+        token_loss = weight * token_loss + jnp.where(inputs.sampled, regularizer, 0.0)
         loss = masked_sum(token_loss * batch.trained(batch.weights), inputs.mask)
         sums = {name: masked_sum(jax.lax.stop_gradient(values), inputs.mask) for name, values in logged.items()}
+        sums |= {
+            _SAMPLED + name: masked_sum(jax.lax.stop_gradient(values), inputs.sampled)
+            for name, values in of_sampled.items()
+        }
         staleness = progress.step - batch.trained(batch.versions)
         ratios = ratio_sums(inputs, staleness, self.config.staleness_bound)
         sums |= {_RATIOS + name: value for name, value in ratios.items()}
-        largest = jnp.max(jnp.where(inputs.mask, jax.lax.stop_gradient(inputs.ratio), 0.0))
+        largest = jnp.max(jnp.where(inputs.sampled, jax.lax.stop_gradient(inputs.ratio), 0.0))
         return loss, (sums, {"policy/ratio_max": largest})
 
     def metrics(self, sums: Sums, tokens: Int[Array, ""]) -> Sums:
-        """Means over the trained tokens; see `ratio_metrics` for the rest."""
-        ratios = {name.removeprefix(_RATIOS): value for name, value in sums.items() if name.startswith(_RATIOS)}
-        means = {name: value / jnp.maximum(tokens, 1) for name, value in sums.items() if not name.startswith(_RATIOS)}
-        return means | {f"policy/{name}": value for name, value in ratio_metrics(ratios, tokens).items()}
+        """Means of what the loss logs over the trained tokens, and of the rest over those of them that were sampled;
+        see `ratio_metrics`.
+        """
+        ratios, of_sampled = _within(sums, _RATIOS), _within(sums, _SAMPLED)
+        logged = sums.keys() - {_RATIOS + name for name in ratios} - {_SAMPLED + name for name in of_sampled}
+        means = {name: sums[name] / jnp.maximum(tokens, 1) for name in sorted(logged)}
+        means |= {name: value / jnp.maximum(ratios["tokens"], 1) for name, value in of_sampled.items()}
+        return means | {f"policy/{name}": value for name, value in ratio_metrics(ratios).items()}
 
 
 def masked_sum(values: Float[Array, "row place"], mask: Bool[Array, "row place"]) -> Float[Array, ""]:
@@ -152,6 +165,16 @@ def masked_sum(values: Float[Array, "row place"], mask: Bool[Array, "row place"]
 def trained_mask(batch: Batch) -> Bool[Array, "row place"]:
     """Which of the places of one microbatch are trained; the others fill rows up."""
     return batch.places < batch.mask.shape[-1]
+
+
+def sampled_mask(batch: Batch) -> Bool[Array, "row place"]:
+    """`trained_mask` without the demonstrations."""
+    mask = trained_mask(batch)
+    return mask if batch.expert is None else mask & ~batch.trained(batch.expert)
+
+
+def _within(sums: Sums, prefix: str) -> Sums:
+    return {name.removeprefix(prefix): value for name, value in sums.items() if name.startswith(prefix)}
 
 
 def loss_inputs(batch: Batch, logprobs: Float[Array, "row place"], progress: Progress) -> LossInputs:
@@ -170,4 +193,5 @@ def loss_inputs(batch: Batch, logprobs: Float[Array, "row place"], progress: Pro
         reference_logprobs=batch.scores.reference_logprobs,
         sequence_gap=batch.scores.sequence_gap,
         group_gap=batch.scores.group_gap,
+        expert=None if batch.expert is None else batch.trained(batch.expert),
     )

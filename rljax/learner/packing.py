@@ -81,6 +81,7 @@ class Batch:
         weights: what the target's loss is multiplied by; 0 where not trained. See `algorithms.registry.Aggregation`.
         places: where in a row the mask is true, in order, filled up with the row's length.
         returns: of the target, for a critic; None without one.
+        expert: whether the target is a demonstration's; None in a run without any.
         scores: of the targets at `places`.
     """
 
@@ -99,6 +100,7 @@ class Batch:
     weights: Float[Array, "*slot row time"]
     places: Int[Array, "*slot row place"]
     returns: Float[Array, "*slot row time"] | None = None
+    expert: Bool[Array, "*slot row time"] | None = None
     scores: Scores = field(default_factory=Scores)
 
     def trained(self, values: Shaped[Array, "row time *rest"]) -> Shaped[Array, "row place *rest"]:

@@ -34,13 +34,15 @@ class Minibatch:
     """The trajectories of one update.
 
     Attributes:
-        trajectories: with what is not trained masked.
-        group_of: number of each trajectory's group; -1 beyond the last trajectory.
+        trajectories: with what is not trained masked: sampled ones, then demonstrations.
+        places: of the sampled ones in the batch.
+        group_of: number of each trajectory's group; -1 for demonstrations and beyond the last trajectory.
         packed: on the host.
         scores: on the mesh.
     """
 
     trajectories: Sequence[Trajectory]
+    places: Sequence[int]
     group_of: Int[np.ndarray, " room"]
     packed: PackedBatch
     scores: Scores = field(default_factory=Scores)
@@ -50,15 +52,26 @@ class Minibatch:
         """Filled ones."""
         return np.int32(self.packed.microbatches)
 
-    def by_token(self, scores: Any) -> list[Float[np.ndarray, " time"]]:
-        """Scores as values of every token of every trajectory, on the host."""
-        return self.packed.by_token(np.asarray(scores), [len(t.token_ids) for t in self.trajectories])
+    @property
+    def sampled(self) -> Sequence[Trajectory]:
+        """The trajectories without the demonstrations."""
+        return self.trajectories[: len(self.places)]
 
-    def with_credit(self, advantages: Sequence[np.ndarray], returns: Sequence[np.ndarray] | None) -> Minibatch:
-        """Of tokens, trajectory by trajectory."""
-        laid = {"advantages": self.packed.lay(advantages)}
-        if returns is not None:
-            laid["returns"] = self.packed.lay(returns)
+    def by_token(self, scores: Any) -> list[Float[np.ndarray, " time"]]:
+        """Scores as values of every token of every sampled trajectory, on the host."""
+        found = self.packed.by_token(np.asarray(scores), [len(t.token_ids) for t in self.trajectories])
+        return found[: len(self.places)]
+
+    def with_credit(self, given: Credit) -> Minibatch:
+        """With what the batch's trajectories were given; demonstrations have no advantage."""
+        imitated = [np.zeros(len(t.token_ids), np.float32) for t in self.trajectories[len(self.places) :]]
+
+        def lay(by_place: Sequence[np.ndarray]) -> Any:
+            return self.packed.lay([*(by_place[place] for place in self.places), *imitated])
+
+        laid = {"advantages": lay(given.advantages)}
+        if given.returns is not None:
+            laid["returns"] = lay(given.returns)
         return replace(self, packed=replace(self.packed, batch=replace(self.packed.batch, **laid)))
 
 
@@ -78,8 +91,11 @@ class Preparation:
         self._needs = policy_losses.needs(config.algorithm.pg_variant, config.algorithm)
         self._aggregate = aggregations.get(config.algorithm.aggregation)
         self._size = config.algorithm.minibatch_size or config.rollout_batch_size
+        cuts = config.rollout_batch_size // self._size
+        reused = -(-config.reused_per_batch // cuts) * config.group_size
+        self._room = self._size + reused + -(-config.demonstrations_per_batch // cuts)
         learner = config.learner
-        self._shapes = row_shapes(config.row_tokens, learner.rows_per_microbatch, self._size, learner.mesh.sequence)
+        self._shapes = row_shapes(config.row_tokens, learner.rows_per_microbatch, self._room, learner.mesh.sequence)
         self.logprobs = make_score(policy, lambda params, batch: policy.logprobs(params, batch)[0])
         self.values = make_score(critic, critic.values) if critic else None
 
@@ -89,7 +105,13 @@ class Preparation:
         return jax.device_put(batch, jax.tree.map(lambda _: sharding, batch))
 
     def minibatches(
-        self, groups: Sequence[Group], step: int, params: Params, companions: Companions
+        self,
+        groups: Sequence[Group],
+        step: int,
+        params: Params,
+        companions: Companions,
+        reused: Sequence[Group] = (),
+        demonstrations: Sequence[Trajectory] = (),
     ) -> tuple[list[Minibatch], Credit]:
         """The minibatches of a batch in its order, scored and with their advantages.
 
@@ -98,23 +120,23 @@ class Preparation:
             step: batches trained before it.
             params: of the policy before its first update.
             companions: see `TrainState`.
+            reused: whole groups beside it; each minibatch has its even share of them, in their order.
+            demonstrations: imitated beside it; shared out likewise.
         """
-        cut = [self._scored(minibatch, params, companions) for minibatch in self._cut(groups, step)]
+        cut = [
+            self._scored(minibatch, params, companions) for minibatch in self._cut(groups, reused, demonstrations, step)
+        ]
         given = credit(
-            groups,
+            [*groups, *reused],
             self._config.algorithm,
             kl=self._divergences(cut),
             kl_coef=float(companions.get("kl_coef", 0.0)),
-            values=[v for m in cut for v in m.by_token(m.scores.values)] if self.values else None,
+            values=_in_order(cut, [m.by_token(m.scores.values) for m in cut]) if self.values else None,
             moments=RunningMoments(*companions.get("moments", ())),
             step=step,
             max_response_tokens=self._config.model.max_response_tokens,
         )
-        done, at = [], 0
-        for minibatch in cut:
-            mine = slice(at, at := at + len(minibatch.trajectories))
-            done.append(minibatch.with_credit(given.advantages[mine], given.returns and given.returns[mine]))
-        return done, given
+        return [minibatch.with_credit(given) for minibatch in cut], given
 
     def placed(self, minibatch: Minibatch) -> Batch:
         """A minibatch on the mesh, with its scores."""
@@ -128,24 +150,41 @@ class Preparation:
         gaps = sequence_gaps(logprobs, batch.scores.reference_logprobs, batch, minibatch.group_of)
         return replace(batch, scores=replace(batch.scores, sequence_gap=gaps[0], group_gap=gaps[1]))
 
-    def _cut(self, groups: Sequence[Group], step: int) -> list[Minibatch]:
-        everyone = [trajectory for group in groups for trajectory in group.trajectories]
+    def _cut(
+        self, groups: Sequence[Group], reused: Sequence[Group], demonstrations: Sequence[Trajectory], step: int
+    ) -> list[Minibatch]:
+        both = [*groups, *reused]
+        everyone = [trajectory for group in both for trajectory in group.trajectories]
         keep = [kept_tokens(trajectory, self._config.algorithm, step) for trajectory in everyone]
-        importance = sample_weights(groups, keep, self._config.algorithm)
-        trajectories = [replace(t, loss_mask=mask) for t, mask in zip(everyone, keep, strict=True)]
-        numbers = np.repeat(np.arange(len(groups), dtype=np.int32), [len(group.trajectories) for group in groups])
+        importance = sample_weights(both, keep, self._config.algorithm)
+        sampled = [replace(t, loss_mask=mask) for t, mask in zip(everyone, keep, strict=True)]
+        ends = np.cumsum([0, *(len(group.trajectories) for group in both)])
+        numbers = np.repeat(np.arange(len(both), dtype=np.int32), np.diff(ends))
+        new = int(ends[len(groups)])
+        cuts = max(-(-new // self._size), min(len(demonstrations), 1))
         made = []
-        for start in range(0, len(trajectories), self._size):
-            chosen = slice(start, start + self._size)
-            few = trajectories[chosen]
-            rows = [len(t.row_spans) for t in few]
-            weights = self._aggregate(trained_counts(few), self._config.model.max_response_tokens)
-            unknown = [np.zeros(len(t.token_ids), np.float32) for t in few]
-            packed = pack(few, unknown, weights * np.repeat(importance[chosen], rows), self._shapes)
-            group_of = np.full(max(self._size, len(few)), -1, np.int32)
-            group_of[: len(few)] = numbers[chosen]
-            made.append(Minibatch(few, group_of, packed))
+        for cut in range(cuts):
+            again = _share(range(len(groups), len(both)), cut, cuts)
+            places = [
+                *range(new)[cut * self._size : (cut + 1) * self._size],
+                *range(ends[again.start], ends[again.stop]),
+            ]
+            shown = [demonstrations[i] for i in _share(range(len(demonstrations)), cut, cuts)]
+            few = [*(sampled[place] for place in places), *shown]
+            group_of = np.full(max(self._room, len(few)), -1, np.int32)
+            group_of[: len(places)] = numbers[places]
+            weights = np.append(importance[places], np.ones(len(shown)))
+            made.append(Minibatch(few, places, group_of, self._packed(few, weights)))
         return made
+
+    def _packed(self, few: Sequence[Trajectory], importance: Float[np.ndarray, " trajectories"]) -> PackedBatch:
+        weights = self._aggregate(trained_counts(few), self._config.model.max_response_tokens)
+        unknown = [np.zeros(len(t.token_ids), np.float32) for t in few]
+        packed = pack(few, unknown, weights * np.repeat(importance, [len(t.row_spans) for t in few]), self._shapes)
+        if not self._config.demonstrations_per_batch:
+            return packed
+        expert = packed.lay([np.full(len(t.token_ids), t.expert, np.float32) for t in few]) > 0
+        return replace(packed, batch=replace(packed.batch, expert=expert))
 
     def _scored(self, minibatch: Minibatch, params: Params, companions: Companions) -> Minibatch:
         if not ("proximal" in self._needs or "reference" in companions or self.values):
@@ -165,8 +204,23 @@ class Preparation:
         kl = self._config.algorithm.kl
         if kl.where != "reward":
             return None
-        return [
-            np.where(t.loss_mask, kl_penalty(jnp.asarray(t.logprobs), jnp.asarray(reference), kl.estimator), 0.0)
+        found = [
+            [
+                np.where(t.loss_mask, kl_penalty(jnp.asarray(t.logprobs), jnp.asarray(reference), kl.estimator), 0.0)
+                for t, reference in zip(m.sampled, m.by_token(m.scores.reference_logprobs), strict=True)
+            ]
             for m in minibatches
-            for t, reference in zip(m.trajectories, m.by_token(m.scores.reference_logprobs), strict=True)
         ]
+        return _in_order(minibatches, found)
+
+
+def _share(of: range, cut: int, cuts: int) -> range:
+    """The part of a range that falls to one of so many cuts; their sizes differ by at most one."""
+    return of[cut * len(of) // cuts : (cut + 1) * len(of) // cuts]
+
+
+def _in_order(minibatches: Sequence[Minibatch], found: Sequence[Sequence[np.ndarray]]) -> list[np.ndarray]:
+    """What was found of each minibatch's sampled trajectories, in the order of the batch."""
+    places = [place for minibatch in minibatches for place in minibatch.places]
+    by_place = dict(zip(places, (one for of_cut in found for one in of_cut), strict=True))
+    return [by_place[place] for place in sorted(by_place)]

@@ -21,14 +21,15 @@ def ratio_sums(inputs: LossInputs, staleness: Int[Array, "row place"], bound: in
     """Sums over one microbatch, for `ratio_metrics`.
 
     Args:
-        inputs: of the loss.
+        inputs: of the loss. Demonstrations have no ratio and are left out.
         staleness: steps that the learner is ahead of the version that sampled each token.
         bound: of the staleness.
     """
-    mask = inputs.mask
+    mask = inputs.sampled
     ratio, log_ratio = jax.lax.stop_gradient((inputs.ratio, inputs.log_ratio))
     divergence = jnp.where(mask, ratio - 1 - log_ratio, 0.0)
     sums = {
+        "tokens": jnp.sum(mask, dtype=jnp.float32),
         "ratio": jnp.sum(jnp.where(mask, ratio, 0.0)),
         "ratio_squared": jnp.sum(jnp.where(mask, ratio**2, 0.0)),
         "divergence": jnp.sum(divergence),
@@ -41,8 +42,8 @@ def ratio_sums(inputs: LossInputs, staleness: Int[Array, "row place"], bound: in
     return sums
 
 
-def ratio_metrics(sums: Sums, tokens: Int[Array, ""]) -> Sums:
-    """Metrics of an update, with ρ = π/π_behaviour per trained token.
+def ratio_metrics(sums: Sums) -> Sums:
+    """Metrics of an update, with ρ = π/π_behaviour per trained token that was sampled.
 
     Their mean is 1 in expectation whatever the policy, since Σ_x π_b(x)·π(x)/π_b(x) = 1: a mean that is not says that
     the recorded log-probabilities are not those of the distribution that was sampled from.
@@ -52,7 +53,7 @@ def ratio_metrics(sums: Sums, tokens: Int[Array, ""]) -> Sums:
         1992); ``approx_kl``, k3 of http://joschu.net/blog/kl-approx.html, an estimate of KL(behaviour ‖ policy) that
         is never negative; ``approx_kl_staleness/N`` of the tokens that are N steps stale, NaN where there are none.
     """
-    count = jnp.maximum(tokens, 1)
+    count = jnp.maximum(sums["tokens"], 1)
     mean, square = sums["ratio"] / count, sums["ratio_squared"] / count
     metrics = {
         "ratio_mean": mean,

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from rljax.learner.packing import PackedBatch
+from rljax.learner.prepare import Minibatch
 
 LAST = "learning_rate"
 NONFINITE = "policy/nonfinite_updates"
@@ -33,9 +33,12 @@ def summarise(updates: Sequence[Mapping[str, np.ndarray]]) -> dict[str, float]:
     return found
 
 
-def describe(packed: Sequence[PackedBatch]) -> dict[str, float]:
+def describe(minibatches: Sequence[Minibatch]) -> dict[str, float]:
     """What a batch held."""
+    packed = [minibatch.packed for minibatch in minibatches]
     return {
+        "batch/sampled_tokens": float(sum(t.loss_mask.sum() for m in minibatches for t in m.sampled)),
+        "batch/demonstrations": float(sum(len(m.trajectories) - len(m.places) for m in minibatches)),
         "batch/trained_tokens": float(sum(p.trained_tokens for p in packed)),
         "batch/microbatches": float(sum(p.microbatches for p in packed)),
         "batch/fill": float(np.mean([p.fill for p in packed])) if packed else 1.0,

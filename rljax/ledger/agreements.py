@@ -1,4 +1,4 @@
-"""What the processes of a run agree on beyond `RunSpec`: the model that is trained, and what a validation measures."""
+"""What the processes of a run agree on beyond `RunSpec`: its model, what that imitates, what a validation measures."""
 
 from __future__ import annotations
 
@@ -22,6 +22,22 @@ def agree_on_model(tx: Transaction, fingerprint: str, path: str) -> None:
             "run's; use the run's own model, or another run_dir"
         )
     tx.execute(update(schema.run).values(model=fingerprint))
+
+
+@writes
+def agree_on_demonstrations(tx: Transaction, fingerprint: str, source: str) -> None:
+    """Records what the run imitates, unless it began with something else; ``source`` is what this process calls it.
+
+    Raises:
+        LedgerError: it did, and trained some of it.
+    """
+    row = run_row(tx)
+    if row.demonstrations not in (None, fingerprint) and row.trained:
+        raise LedgerError(
+            f"{tx.db.label}: tasks.expert.source={source}: other demonstrations, or another order, than this run began "
+            "with; restore the data, or choose another run_dir"
+        )
+    tx.execute(update(schema.run).values(demonstrations=fingerprint))
 
 
 @writes

@@ -10,7 +10,7 @@ import json
 from collections import Counter
 from typing import Any
 
-from sqlalchemy import ColumnElement, func, select
+from sqlalchemy import ColumnElement, Row, Select, func, select
 
 from rljax.ledger import schema
 from rljax.ledger.claims import states_of
@@ -22,9 +22,13 @@ OPEN = ("open", "claimed", "ready", "leased")
 
 @reads
 def audit(tx: Transaction) -> dict[str, Any]:
-    """Returns the audit as plain JSON: the keys of DESIGN section 6, and ``problems``: why it does not balance."""
+    """Returns the audit as plain JSON: the keys of DESIGN section 6, and ``problems``: why it does not balance.
+
+    ``trained_twice`` are groups that were trained in more steps than ``max_uses``; ``uses`` tells in how many, groups
+    by number of steps.
+    """
     by_state = states_of(tx)
-    surviving = _surviving_batches(tx)
+    surviving, demonstrated = _surviving_batches(tx), _surviving_demonstrations(tx)
     trained_in = Counter(group_id for batch in surviving.values() for group_id, _ in batch)
     tokens: Counter[int] = Counter()
     for step, batch in surviving.items():
@@ -38,7 +42,10 @@ def audit(tx: Transaction) -> dict[str, Any]:
         "open_by_state": {state: by_state[state] for state in OPEN if by_state.get(state)},
         "dropped": _by_reason(tx, "dropped"),
         "filtered": _by_reason(tx, "filtered"),
-        "trained_twice": sum(1 for times in trained_in.values() if times > 1),
+        "demonstrations": sum(demonstrated.values()),
+        "trained_twice": sum(1 for times in trained_in.values() if times > tx.spec.max_uses),
+        "max_uses": tx.spec.max_uses,
+        "uses": {str(times): n for times, n in sorted(Counter(trained_in.values()).items())},
         "steps": run_row(tx).trained,
         "max_staleness": max(tokens, default=0),
         "staleness_bound": tx.spec.staleness_bound,
@@ -53,18 +60,30 @@ def audit(tx: Transaction) -> dict[str, Any]:
         "finished": bool(run_row(tx).finished),
         "failure": run_row(tx).failure,
     }
-    report["problems"] = _problems(tx, report, surviving, trained_in)
+    report["problems"] = _problems(tx, report, surviving, trained_in, demonstrated)
     report["balanced"] = not report["problems"]
     return report
 
 
 def _surviving_batches(tx: Transaction) -> dict[int, list[tuple[int, dict[str, int]]]]:
-    starts = {row.id: row.from_version for row in tx.execute(select(schema.lineages))}
     surviving: dict[int, list[tuple[int, dict[str, int]]]] = {}
-    for row in tx.execute(select(schema.batches).order_by(b.lineage, b.step, b.position)):
-        if all(start > row.step for lineage, start in starts.items() if lineage > row.lineage):
-            surviving.setdefault(row.step, []).append((row.group_id, json.loads(row.version_counts)))
+    for row in _surviving(tx, select(schema.batches).order_by(b.lineage, b.step, b.position)):
+        surviving.setdefault(row.step, []).append((row.group_id, json.loads(row.version_counts)))
     return surviving
+
+
+def _surviving_demonstrations(tx: Transaction) -> dict[int, int]:
+    return {row.step: row.demonstrations for row in _surviving(tx, select(schema.steps))}
+
+
+def _surviving(tx: Transaction, rows: Select[Any]) -> list[Row[Any]]:
+    """Those that no later lineage has undone."""
+    starts = {row.id: row.from_version for row in tx.execute(select(schema.lineages))}
+
+    def stands(row: Row[Any]) -> bool:
+        return all(start > row.step for lineage, start in starts.items() if lineage > row.lineage)
+
+    return [row for row in tx.execute(rows) if stands(row)]
 
 
 def _by_reason(tx: Transaction, state: str) -> dict[str, int]:
@@ -117,25 +136,49 @@ def _problems(
     report: dict[str, Any],
     surviving: dict[int, list[tuple[int, dict[str, int]]]],
     trained_in: Counter[int],
+    demonstrated: dict[int, int],
 ) -> list[str]:
     problems = []
     settled = report["trained"] + report["open"] + sum(report["dropped"].values()) + sum(report["filtered"].values())
     if settled != report["claimed"]:
         problems.append(f"{report['claimed']} groups were claimed, but {settled} are accounted for")
     if report["trained_twice"]:
-        problems.append(f"{report['trained_twice']} groups were trained twice")
+        often = "twice" if tx.spec.max_uses == 1 else f"more than {tx.spec.max_uses} times"
+        problems.append(f"{report['trained_twice']} groups were trained {often}")
     marked = {row.id for row in tx.execute(select(g.id).where(g.state == "trained"))}
     if marked != set(trained_in):
         problems.append(f"{len(marked ^ set(trained_in))} groups are marked trained and in no batch, or the reverse")
     if sorted(surviving) != list(range(report["steps"])):
         problems.append(f"the surviving batches are not those of steps 0 to {report['steps'] - 1}")
-    wrong = [step for step, batch in surviving.items() if len(batch) != tx.spec.batch_groups]
-    if wrong:
-        problems.append(f"steps {wrong[:5]} did not train {tx.spec.batch_groups} groups")
+    problems += _wrong_batches(tx, surviving)
+    each = tx.spec.demonstrations
+    if wrong := [step for step, count in sorted(demonstrated.items()) if count != each]:
+        problems.append(f"steps {wrong[:5]} did not train {each} demonstrations")
     if report["max_staleness"] > report["staleness_bound"]:
         problems.append(f"a token was {report['max_staleness']} steps stale, the bound is {report['staleness_bound']}")
     if min((int(age) for age in report["staleness_histogram"]), default=0) < 0:
         problems.append("a token was trained by a step older than its weights")
     if report["gaps"]:
         problems.append(f"tasks were issued and have no row: {report['gaps']}")
+    return problems
+
+
+def _wrong_batches(tx: Transaction, surviving: dict[int, list[tuple[int, dict[str, int]]]]) -> list[str]:
+    """A step trains ``batch_groups`` groups that none before it has trained, then at most ``reused_groups`` others."""
+    size, reused = tx.spec.batch_groups, tx.spec.reused_groups
+    short, mixed = [], []
+    before: set[int] = set()
+    for step, batch in sorted(surviving.items()):
+        ids = [group_id for group_id, _ in batch]
+        if not size <= len(ids) <= size + reused:
+            short.append(step)
+        elif reused and (before & set(ids[:size]) or set(ids[size:]) - before or len(set(ids)) < len(ids)):
+            mixed.append(step)
+        before |= set(ids)
+    problems = []
+    if short:
+        more = f" and up to {reused} again" if reused else ""
+        problems.append(f"steps {short[:5]} did not train {size} groups{more}")
+    if mixed:
+        problems.append(f"steps {mixed[:5]} did not train {size} new groups and then old ones, each once")
     return problems

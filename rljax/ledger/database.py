@@ -54,6 +54,9 @@ class RunSpec:
     max_steps: int
     total_epochs: int | None
     claim_timeout: float
+    demonstrations: int = 0
+    max_uses: int = 1
+    reused_groups: int = 0
 
     MUTABLE: ClassVar[tuple[str, ...]] = ("max_steps", "total_epochs", "claim_timeout")
     KEYS: ClassVar[dict[str, str]] = {
@@ -61,6 +64,9 @@ class RunSpec:
         "alpha": "async_generation_ratio",
         "staleness_bound": "max_staleness",
         "claim_timeout": "rollout.claim_timeout",
+        "max_uses": "algorithm.max_uses",
+        "reused_groups": "reused groups of a step (rollout_batch_size / group_size and algorithm.reuse_ratio)",
+        "demonstrations": "demonstrations of a step (rollout_batch_size and algorithm.expert_data_ratio)",
     }
 
     @classmethod
@@ -76,7 +82,14 @@ class RunSpec:
             max_steps=config.max_steps,
             total_epochs=config.total_epochs,
             claim_timeout=config.rollout.claim_timeout,
+            demonstrations=config.demonstrations_per_batch,
+            max_uses=config.algorithm.max_uses,
+            reused_groups=config.reused_per_batch,
         )
+
+    def demonstrated_at(self, step: int) -> range:
+        """Positions of the demonstrations that a step trains: each is trained once, and no row has to say so."""
+        return range(step * self.demonstrations, (step + 1) * self.demonstrations)
 
 
 class Transaction:
@@ -306,6 +319,7 @@ def _first_row(spec: RunSpec) -> dict[str, Any]:
         "spec": json.dumps(asdict(spec)),
         "model": None,
         "validation": None,
+        "demonstrations": None,
         "lineage": 0,
         "trained": 0,
         "leasing": False,

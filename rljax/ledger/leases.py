@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from sqlalchemy import Row, bindparam, delete, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, Row, bindparam, delete, exists, func, insert, or_, select, update
 
 from rljax.ledger import schema
 from rljax.ledger.claims import discard_payloads, in_flight, unserved, validating
@@ -26,16 +26,26 @@ from rljax.ledger.database import (
 from rljax.ledger.processes import tokens_sampled
 from rljax.trajectory import Group, decode
 
-g = schema.groups.c
+g, b = schema.groups.c, schema.batches.c
 
 
 @dataclass(frozen=True)
 class Leased:
-    """A batch, in its order."""
+    """A batch, in its order.
+
+    Attributes:
+        step: that trains it.
+        group_ids: of its groups.
+        groups: trained for the first time.
+        reused: trained before, and now again.
+        demonstrations: positions of what is imitated beside it.
+    """
 
     step: int
     group_ids: tuple[int, ...]
     groups: tuple[Group, ...]
+    reused: tuple[Group, ...] = ()
+    demonstrations: range = range(0)
 
 
 @dataclass(frozen=True)
@@ -127,6 +137,9 @@ def survives(tx: Transaction, lineage: int, version: int) -> bool:
 def lease(tx: Transaction, lineage: int) -> Leased | NotYet:
     """Leases the next batch, most urgent groups first, once the others can still be trained in time.
 
+    Groups that `reusable` names are trained again beside it: they take no place of a group that has a deadline to meet,
+    so that what may be claimed and when is the same as without them.
+
     Ties go by the task's first claim: a task that was claimed again after a death keeps its place, so that a batch is
     in the same order as without it (promise P11).
 
@@ -135,28 +148,28 @@ def lease(tx: Transaction, lineage: int) -> Leased | NotYet:
         RunFailedError: the run has failed.
     """
     row = living(tx, lineage)
-    b, step = tx.spec.batch_groups, row.trained
+    size, step = tx.spec.batch_groups, row.trained
     if row.leasing:
         chosen = tx.execute(select(g.id, g.deadline).where(g.state == "leased").order_by(g.position)).all()
-        return _load(tx, step, [c.id for c in chosen])
+        return _load(tx, step, [c.id for c in chosen] + reusable(tx, step))
     ready = select(g.id, g.deadline).where(g.state == "ready").order_by(g.deadline, g.id)
-    chosen = tx.execute(ready.limit(b)).all()
-    if len(chosen) < b:
+    chosen = tx.execute(ready.limit(size)).all()
+    if len(chosen) < size:
         return _meanwhile(tx, row, _too_few(tx, row, len(chosen)))
     rest, _ = in_flight(tx)
     for c in chosen:
         rest[c.deadline] -= 1
-    if not feasible(rest, step + 1, b):
-        return _meanwhile(tx, row, _stragglers(tx, step, b))
+    if not feasible(rest, step + 1, size):
+        return _meanwhile(tx, row, _stragglers(tx, step, size))
     batch = [{"chosen": c.id, "state": "leased", "step": step, "position": i} for i, c in enumerate(chosen)]
     tx.execute(update(schema.groups).where(g.id == bindparam("chosen")), batch)
     tx.execute(update(schema.run).values(leasing=True))
-    return _load(tx, step, [c.id for c in chosen])
+    return _load(tx, step, [c.id for c in chosen] + reusable(tx, step))
 
 
 @writes
-def mark_trained(tx: Transaction, lineage: int, step: int, publishes: bool) -> None:
-    """Records that the leased batch is in the weights of this lineage.
+def mark_trained(tx: Transaction, lineage: int, step: int, publishes: bool, demonstrations: int = 0) -> None:
+    """Records that the leased batch is in the weights of this lineage, and so many demonstrations with it.
 
     Raises:
         StaleWriterError: a newer lineage lives, or this step is not the leased one.
@@ -164,31 +177,26 @@ def mark_trained(tx: Transaction, lineage: int, step: int, publishes: bool) -> N
     row = living(tx, lineage)
     if not row.leasing or row.trained != step:
         raise StaleWriterError(f"step {step} is not leased; the ledger is at step {row.trained}")
-    batch = tx.execute(select(g.id, g.position, g.version_counts).where(g.state == "leased")).all()
-    tx.execute(
-        insert(schema.batches),
-        [
-            {
-                "lineage": lineage,
-                "step": step,
-                "position": r.position,
-                "group_id": r.id,
-                "version_counts": r.version_counts,
-            }
-            for r in batch
-        ],
-    )
+    leased = tx.execute(select(g.id).where(g.state == "leased").order_by(g.position))
+    ids = [r.id for r in leased] + reusable(tx, step)
+    counts = {r.id: r.version_counts for r in tx.execute(select(g.id, g.version_counts).where(g.id.in_(ids)))}
+    of_step = {"lineage": lineage, "step": step}
+    batch = [{**of_step, "position": i, "group_id": n, "version_counts": counts[n]} for i, n in enumerate(ids)]
+    tx.execute(insert(schema.batches), batch)
     values = {"lineage": lineage, "step": step, "publishes": publishes, "trained_at": tx.now()}
-    tx.execute(insert(schema.steps).values(values))
+    tx.execute(insert(schema.steps).values({**values, "demonstrations": demonstrations}))
     tx.execute(update(schema.groups).where(g.state == "leased").values(state="trained"))
     tx.execute(update(schema.run).values(trained=step + 1, leasing=False))
 
 
 @writes
 def prune_payloads(tx: Transaction, lineage: int, before_step: int) -> None:
-    """Deletes the payloads of batches that no kept checkpoint needs: those of steps before ``before_step``."""
+    """Deletes the payloads of batches that no kept checkpoint needs: those of steps before ``before_step``, unless a
+    later one may still reuse them.
+    """
     living(tx, lineage)
-    old = select(g.id).where(g.state == "trained", g.step < before_step)
+    last = g.step if tx.spec.max_uses == 1 else g.deadline
+    old = select(g.id).where(g.state == "trained", last < before_step)
     kept = select(schema.payloads.c.group_id)
     discard_payloads(tx, [r.id for r in tx.execute(old.where(g.id.in_(kept)))])
     tx.execute(update(schema.run).where(schema.run.c.pruned < before_step).values(pruned=before_step))
@@ -213,9 +221,31 @@ def recorded_batches(tx: Transaction, from_step: int, to_step: int) -> list[Leas
         raise LedgerError(f"the batches before step {run_row(tx).pruned} are no longer kept; replay from there on")
     found = []
     for step in range(from_step, to_step):
-        rows = tx.execute(select(g.id).where(g.state == "trained", g.step == step).order_by(g.position))
-        found.append(_load(tx, step, [r.id for r in rows]))
+        rows = tx.execute(select(b.group_id).where(b.step == step, _stands()).order_by(b.position))
+        found.append(_load(tx, step, [r.group_id for r in rows]))
     return found
+
+
+def reusable(tx: Transaction, step: int) -> list[int]:
+    """The groups that a step trains again: of those trained fewer than ``max_uses`` times, whose deadline has not
+    passed, at most ``reused_groups``. The least used come first, of these the newest claims, then in claim order: what
+    is far off the policy is left for when there is nothing nearer, as in Trinity-RFT's priority (version − decay·uses).
+
+    It depends on nothing that happens between the lease of a step and its end, so that nobody has to write it down.
+    """
+    if not tx.spec.reused_groups:
+        return []
+    uses = func.count().label("uses")
+    trained = select(g.id, uses).join_from(schema.groups, schema.batches, b.group_id == g.id)
+    mine = trained.where(g.state == "trained", g.deadline >= step, b.step < step, _stands()).group_by(g.id, g.deadline)
+    order = mine.having(uses < tx.spec.max_uses).order_by(uses, g.deadline.desc(), g.id)
+    return [r.id for r in tx.execute(order.limit(tx.spec.reused_groups))]
+
+
+def _stands() -> ColumnElement[bool]:
+    """That a row of `batches` is of a step that no later lineage has undone."""
+    later = schema.lineages.c
+    return ~exists(select(later.id).where(later.id > b.lineage, later.from_version <= b.step))
 
 
 @reads
@@ -245,7 +275,8 @@ def _load(tx: Transaction, step: int, ids: Sequence[int]) -> Leased:
     missing = [i for i in ids if i not in data]
     if missing:
         raise LedgerError(f"step {step}: the trajectories of groups {missing[:5]} are missing from the ledger")
-    return Leased(step, tuple(ids), tuple(decode(data[i]) for i in ids))
+    groups, new = tuple(decode(data[i]) for i in ids), tx.spec.batch_groups
+    return Leased(step, tuple(ids), groups[:new], groups[new:], tx.spec.demonstrated_at(step))
 
 
 def _meanwhile(tx: Transaction, row: Row, found: NotYet) -> NotYet:
@@ -258,7 +289,7 @@ def _meanwhile(tx: Transaction, row: Row, found: NotYet) -> NotYet:
 
 
 def _too_few(tx: Transaction, row: Row, ready: int) -> NotYet:
-    b = tx.spec.batch_groups
+    size = tx.spec.batch_groups
     count = func.count().label("n")
     unsettled = tx.execute(select(g.state, count).where(g.state.in_(("claimed", "open"))).group_by(g.state))
     busy = {row.state: row.n for row in unsettled}
@@ -269,10 +300,10 @@ def _too_few(tx: Transaction, row: Row, ready: int) -> NotYet:
         tx.execute(left.values(state="dropped", reason="end_of_data"))
         return NotYet("data", "the tasksets are exhausted", ready, over=True)
     if not alive:
-        return NotYet("explorer", f"an explorer: {ready} of {b} groups ready and nobody generates; start one", ready)
+        return NotYet("explorer", f"an explorer: {ready} of {size} groups ready and nobody generates; start one", ready)
     if "claimed" not in busy and (nobody := unserved(tx, tx.spec.total_epochs)):
-        return NotYet("explorer", f"groups: {ready} of {b} ready; {nobody}", ready)
-    return NotYet("generation", f"groups: {ready} of {b} ready{_lost(tx, row.trained)}", ready)
+        return NotYet("explorer", f"groups: {ready} of {size} ready; {nobody}", ready)
+    return NotYet("generation", f"groups: {ready} of {size} ready{_lost(tx, row.trained)}", ready)
 
 
 def _lost(tx: Transaction, step: int) -> str:
@@ -291,7 +322,7 @@ def _exhausted(tx: Transaction, total_epochs: int | None) -> bool:
     return bool(sets) and all(s.issued >= s.size * total_epochs for s in sets)
 
 
-def _stragglers(tx: Transaction, step: int, b: int) -> NotYet:
+def _stragglers(tx: Transaction, step: int, ready: int) -> NotYet:
     late = select(g.id, g.deadline).where(g.state == "claimed").order_by(g.deadline, g.id).limit(3)
     names = ", ".join(f"group {r.id} (due at step {r.deadline})" for r in tx.execute(late))
-    return NotYet("stragglers", f"stragglers that would come too late after step {step}: {names}", b)
+    return NotYet("stragglers", f"stragglers that would come too late after step {step}: {names}", ready)

@@ -8,6 +8,9 @@ One row of `groups` is one task and what became of it. Its life::
                  ├──> filtered (reason)
                  └──> dropped (reason)
 
+A trained group may be trained again by later steps, up to ``RunSpec.max_uses`` times and its deadline; that changes
+nothing here: `batches` has a row for each time.
+
 A claim that expires, is handed back, or whose tokens belong to a lost lineage returns to ``open`` and is claimed again,
 with a later deadline, before any new task.
 """
@@ -29,7 +32,7 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 """Written into every ledger; a file of another version is refused."""
 
 metadata = MetaData()
@@ -42,6 +45,7 @@ run = Table(
     Column("spec", Text, nullable=False, comment="RunSpec as JSON: what all processes of the run must agree on"),
     Column("model", Text, comment="fingerprint of the model that the run trains; null until a process has opened it"),
     Column("validation", Text, comment="fingerprint of what the learner wants validated, and how; null before it says"),
+    Column("demonstrations", Text, comment="fingerprint of what the run imitates; null where it imitates nothing"),
     Column("lineage", Integer, nullable=False, comment="the living lineage; 0 before the first learner"),
     Column("trained", Integer, nullable=False, comment="t: batches trained into the surviving weights"),
     Column("leasing", Boolean, nullable=False, comment="whether step t is leased"),
@@ -70,7 +74,7 @@ groups = Table(
     Column("stored_at", Float),
     Column("max_version", Integer, comment="newest version of a trained token; null when no token is trained"),
     Column("version_counts", Text, comment="JSON {version: trained tokens}"),
-    Column("step", Integer, comment="step that leased or trained it"),
+    Column("step", Integer, comment="step that leased it, and trained it first"),
     Column("position", Integer, comment="place in that step's batch"),
     Column("reason", Text, comment="why it was filtered or dropped"),
     Column("retired", Integer, nullable=False, comment="times its trajectories were lost with a lineage"),
@@ -113,6 +117,7 @@ steps = Table(
     Column("step", Integer, primary_key=True),
     Column("publishes", Boolean, nullable=False, comment="its groups are consumed once version step+1 is announced"),
     Column("trained_at", Float, nullable=False),
+    Column("demonstrations", Integer, nullable=False, comment="trained beside the groups; see RunSpec.demonstrated_at"),
 )
 
 batches = Table(
@@ -123,6 +128,7 @@ batches = Table(
     Column("position", Integer, primary_key=True),
     Column("group_id", Integer, nullable=False),
     Column("version_counts", Text, nullable=False, comment="as trained: outlives a later retirement of the group"),
+    Index("batches_by_group", "group_id"),
 )
 
 versions = Table(

@@ -176,6 +176,11 @@ def _balance(data: RunData) -> str:
     still = found.get("open_by_state") or {}
     rows.append(("open", found.get("open"), ", ".join(f"{state} {n}" for state, n in still.items())))
     rows.append(("trained twice", found.get("trained_twice"), ""))
+    if (found.get("max_uses") or 1) > 1:
+        uses = (f"{n} in {times} steps" for times, n in found["uses"].items())
+        rows[-1] = (f"trained more than {found['max_uses']} times", found.get("trained_twice"), ", ".join(uses))
+    if found.get("demonstrations"):
+        rows.append(("demonstrations", found["demonstrations"], "imitated beside the groups"))
     if found.get("retired"):
         rows.append(("retired", found["retired"], "of a lost lineage; their tasks were opened again"))
     versions = found.get("versions")

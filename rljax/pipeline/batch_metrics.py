@@ -10,12 +10,14 @@ from rljax.rollout.episodes import episode_sums
 
 def batch_metrics(batch: Leased) -> dict[str, float]:
     """Rewards, lengths and staleness of a batch; staleness in steps, over trained tokens. ``train/<taskset>/…`` names
-    what its groups come from: an explorer may have brought sets that this process knows nothing of.
+    what its groups come from: an explorer may have brought sets that this process knows nothing of. Reused groups count
+    where training is told of (tokens, staleness), and not where generation is: that was told when they were new.
     """
     members = [trajectory for group in batch.groups for trajectory in group.trajectories]
     rewards = np.array([m.reward for m in members], np.float64)
     lengths = np.array([m.loss_mask.sum() for m in members], np.float64)
-    versions = np.concatenate([m.versions[m.loss_mask] for m in members])
+    trained = [*members, *(trajectory for group in batch.reused for trajectory in group.trajectories)]
+    versions = np.concatenate([m.versions[m.loss_mask] for m in trained])
     staleness = batch.step - versions
     spread = np.array([group.rewards.std() for group in batch.groups])
     values = {
@@ -28,8 +30,9 @@ def batch_metrics(batch: Leased) -> dict[str, float]:
         "response/max_tokens": float(lengths.max()),
         "response/cut_off": float(np.mean([m.cut_off for m in members])),
         "response/mixed_versions": float(np.mean([len(np.unique(m.versions[m.loss_mask])) > 1 for m in members])),
-        "tokens/trained": float(lengths.sum()),
-        "tokens/all": float(sum(len(m.token_ids) for m in members)),
+        "batch/reused_groups": float(len(batch.reused)),
+        "tokens/trained": float(len(versions)),
+        "tokens/all": float(sum(len(m.token_ids) for m in trained)),
         "rollout/retries": float(sum(m.retries for m in members)),
     }
     for taskset in sorted({group.task.taskset for group in batch.groups}):

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from rljax.config import Config
+import dataclasses
+from dataclasses import dataclass
+
+from rljax.config import Config, RowsConfig, TasksetConfig
 from rljax.learner.checkpoints import Checkpoints
 from rljax.learner.learner import Learner
+from rljax.ledger.agreements import agree_on_demonstrations
 from rljax.ledger.database import Database
-from rljax.ledger.leases import survives
+from rljax.ledger.leases import Leased, survives
 from rljax.models.hf_files import load_directory
 from rljax.pipeline.run_dir import RunDir
 from rljax.pipeline.setup import Model
+from rljax.tasks.demonstrations import Demonstrations
+from rljax.tasks.tasksets import load_tasksets
 
 
 def open_checkpoints(config: Config, run: RunDir) -> Checkpoints:
@@ -35,3 +41,43 @@ def build_learner(config: Config, model: Model, checkpoints: Checkpoints, steps:
     if steps:
         learner.restore(checkpoints, steps)
     return learner
+
+
+@dataclass(frozen=True)
+class Feed:
+    """Trains a learner on recorded batches: the one way, of a run and of its replay."""
+
+    learner: Learner
+    demonstrations: Demonstrations | None
+
+    def train(self, batch: Leased) -> dict[str, float]:
+        """One step; see `Learner.train`."""
+        shown = self.demonstrations.at(batch.demonstrations) if self.demonstrations else []
+        return self.learner.train(batch.groups, batch.reused, shown)
+
+
+def open_demonstrations(config: Config, model: Model, db: Database) -> Demonstrations | None:
+    """What the run imitates; None where it imitates nothing.
+
+    Raises:
+        ConfigError, BadRow: it cannot be read, or a row of it cannot be used.
+        LedgerError: the run began with other demonstrations.
+    """
+    each = config.demonstrations_per_batch
+    if not each:
+        return None
+    rows = {spec.name: getattr(config.tasks.expert, spec.name) for spec in dataclasses.fields(RowsConfig)}
+    asked, bad = {"expert": TasksetConfig(**rows)}, config.tasks.on_bad_row
+    taskset = load_tasksets(asked, config.seed, bad, role="train", section="tasks")["expert"]
+    demonstrations = Demonstrations(
+        taskset,
+        model.tokenizer,
+        model.stop_token_ids,
+        max_prompt_tokens=config.model.max_prompt_tokens,
+        max_response_tokens=config.model.max_response_tokens,
+        temperature=config.sidecar.generating_args.temperature,
+        on_bad_row=bad,
+    )
+    demonstrations.check(each * config.max_steps)
+    agree_on_demonstrations(db, taskset.fingerprint, rows["source"])
+    return demonstrations

@@ -14,7 +14,7 @@ from rljax.learner.checkpoints import Checkpoints
 from rljax.learner.learner import Learner
 from rljax.ledger import leases
 from rljax.ledger.database import Database
-from rljax.pipeline.build import build_learner, open_checkpoints
+from rljax.pipeline.build import Feed, build_learner, open_checkpoints, open_demonstrations
 from rljax.pipeline.run_dir import RunDir
 from rljax.pipeline.setup import Model
 
@@ -33,7 +33,7 @@ def replay(config: Config, run: RunDir, db: Database, model: Model) -> Iterator[
 
     Raises:
         ConfigError: there are no two points to replay between.
-        LedgerError: the batches are no longer kept.
+        LedgerError: the batches are no longer kept, or the demonstrations are others.
     """
     checkpoints = open_checkpoints(config, run)
     committed = checkpoints.committed()
@@ -44,9 +44,10 @@ def replay(config: Config, run: RunDir, db: Database, model: Model) -> Iterator[
             f"checkpoint={config.checkpoint}: nothing to replay from {start} to the newest checkpoint {end}"
         )
     learner = build_learner(config, model, checkpoints, start)
+    feed = Feed(learner, open_demonstrations(config, model, db))
     for step in range(start, end):
         (batch,) = leases.recorded_batches(db, step, step + 1)
-        metrics = learner.train(batch.groups)
+        metrics = feed.train(batch)
         done = step + 1
         differing = _differing(learner, checkpoints, done) if done in committed else None
         yield Replayed(done, metrics, differing)

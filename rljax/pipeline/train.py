@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 
 from rljax.config import Config
 from rljax.learner.checkpoints import Checkpoints
-from rljax.learner.learner import Learner
 from rljax.ledger import leases, processes, validations, versions
 from rljax.ledger.database import Database
 from rljax.ledger.leases import Leased, NotYet
 from rljax.pipeline.batch_metrics import batch_metrics
+from rljax.pipeline.build import Feed
 from rljax.pipeline.engine_meter import EngineMeter, Gauges
 from rljax.pipeline.observers import LearnerObservers
 from rljax.pipeline.run_dir import RunDir
@@ -62,7 +62,7 @@ class Trainer:
         config: Config,
         run: RunDir,
         db: Database,
-        learner: Learner,
+        feed: Feed,
         checkpoints: Checkpoints,
         publisher: Publisher,
         observers: LearnerObservers,
@@ -73,7 +73,8 @@ class Trainer:
         self._config = config
         self._run = run
         self._db = db
-        self._learner = learner
+        self._feed = feed
+        self._learner = learner = feed.learner
         self._checkpoints = checkpoints
         self._publisher = publisher
         self._observers = observers
@@ -155,8 +156,9 @@ class Trainer:
         self._observers.waiting(None, self._config.groups_per_batch, self._config.groups_per_batch)
         since = time.perf_counter()
         failpoint("train")
-        metrics = self._learner.train(batch.groups)
-        leases.mark_trained(self._db, self._lineage, batch.step, self._publishes(self._learner.steps))
+        metrics = self._feed.train(batch)
+        publishes, shown = self._publishes(self._learner.steps), int(metrics["batch/demonstrations"])
+        leases.mark_trained(self._db, self._lineage, batch.step, publishes, shown)
         spent = clock.add("train", since) - since
         self._observers.span(f"train step {batch.step}", spent, loss=metrics["loss"])
         return metrics

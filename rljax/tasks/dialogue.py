@@ -26,6 +26,19 @@ class TemplateError(ValueError):
     """A chat template that cannot carry a dialogue: one line."""
 
 
+def end_of_turn(tokenizer: PreTrainedTokenizerBase, stop_token_ids: Sequence[int]) -> tuple[int, ...]:
+    """What the model ends its turn with: the token that the chat template puts behind a reply, where that is one of
+    those that end turns; else the tokenizer's end token, where it has one.
+    """
+    try:
+        after = ChatTurns(tokenizer, stop_token_ids).between(np.zeros(0, np.int32), "")
+    except TemplateError:
+        after = np.zeros(0, np.int32)
+    if len(after) and int(after[0]) in stop_token_ids:
+        return (int(after[0]),)
+    return () if tokenizer.eos_token_id is None else (int(tokenizer.eos_token_id),)
+
+
 class ChatTurns:
     """Writes the turns of others between those of the model.
 

@@ -134,11 +134,12 @@ class Bench:
         assert isinstance(leased, Leased), leased
         return [group.task.index for group in leased.groups]
 
-    def trained(self, announce: bool = True) -> None:
+    def trained(self, announce: bool = True, demonstrations: int | None = None) -> None:
         """Marks the leased batch trained, and announces its version where the sync interval says so."""
+        shown = self.db.spec.demonstrations if demonstrations is None else demonstrations
         step = self.steps
         publishes = (step + 1) % self.db.spec.sync_interval == 0
-        leases.mark_trained(self.db, self.lineage, step, publishes)
+        leases.mark_trained(self.db, self.lineage, step, publishes, shown)
         if publishes and announce:
             self.publish(step + 1)
 

@@ -25,6 +25,7 @@ class Task:
     explorer: str = ""
     tokens: list[int] = field(default_factory=list)
     step: int = -1
+    uses: list[int] = field(default_factory=list)
     reason: str = ""
     retired: int = 0
     claim: Any = None
@@ -34,14 +35,24 @@ class NaiveLedger:
     """What the ledger should say, from the same calls."""
 
     def __init__(
-        self, alpha: str, b: int, bound: int, max_steps: int, sets: dict[str, tuple[int, int]], epochs: int | None
+        self,
+        alpha: str,
+        b: int,
+        bound: int,
+        max_steps: int,
+        sets: dict[str, tuple[int, int]],
+        epochs: int | None,
+        max_uses: int = 1,
+        reused: int = 0,
     ) -> None:
+        self.max_uses, self.reused = max_uses, reused
         self.alpha, self.b, self.bound, self.max_steps = Fraction(alpha), b, bound, max_steps
         self.sets, self.epochs = sets, epochs
         self.tasks: list[Task] = []
         self.t = 0
         self.batches: list[list[tuple[Key, list[int]]]] = []
         self.leased: list[Task] = []
+        self.again: list[Task] = []
         self.announced: int | None = None
         self.restarted_from = 0
         self.unannounced: set[int] = set()
@@ -147,16 +158,23 @@ class NaiveLedger:
             return "wait"
         for task in chosen:
             task.state = "leased"
-        self.leased = chosen
+        self.leased, self.again = chosen, self.reusable()
         return chosen
 
+    def reusable(self) -> list[Task]:
+        may = [t for t in self.within("trained") if t.deadline >= self.t and len(t.uses) < self.max_uses]
+        may.sort(key=lambda task: (len(task.uses), -task.deadline, self.tasks.index(task)))
+        return may[: self.reused]
+
     def train(self, publishes: bool) -> None:
-        self.batches.append([(task.key, task.tokens) for task in self.leased])
+        self.batches.append([(task.key, task.tokens) for task in self.leased + self.again])
+        for task in self.leased + self.again:
+            task.uses.append(self.t)
         for task in self.leased:
             task.state, task.step = "trained", self.t
         if publishes:
             self.unannounced.add(self.t)
-        self.leased = []
+        self.leased, self.again = [], []
         self.t += 1
 
     def announce(self, version: int, validate: bool) -> None:
@@ -168,7 +186,9 @@ class NaiveLedger:
             self.validations.setdefault(version, "requested")
 
     def restart(self, s: int) -> None:
+        self.again = []
         for task in self.tasks:
+            task.uses = [step for step in task.uses if step < s]
             if task.state == "leased" or (task.state == "trained" and task.step >= s):
                 task.state = "ready"
         for task in self.within("ready"):
@@ -197,7 +217,8 @@ class NaiveLedger:
             "trained": states["trained"],
             "open": sum(states[state] for state in ("open", "claimed", "ready", "leased")),
             **reasons,
-            "trained_twice": sum(n > 1 for n in Counter(keys).values()),
+            "trained_twice": sum(n > self.max_uses for n in Counter(keys).values()),
+            "uses": {str(n): count for n, count in sorted(Counter(Counter(keys).values()).items())},
             "steps": self.t,
             "max_staleness": max(ages, default=0),
             "staleness_histogram": {str(age): ages[age] for age in sorted(ages)},

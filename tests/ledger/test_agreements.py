@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rljax.ledger import validations
-from rljax.ledger.agreements import agree_on_model, validate_by
+from rljax.ledger.agreements import agree_on_demonstrations, agree_on_model, validate_by
 from rljax.ledger.backend import Backend
 from rljax.ledger.database import LedgerError
 from tests.ledger.builders import Bench, make_spec
@@ -17,6 +17,19 @@ def test_a_guest_with_another_model_is_refused_in_one_line(place: Backend) -> No
     agree_on_model(bench.db, "one", "elsewhere/one")
     with pytest.raises(LedgerError, match=r"model\.path=models/two: .* not those of the run's; .* or another run_dir$"):
         agree_on_model(bench.db, "two", "models/two")
+
+
+def test_demonstrations_may_not_become_others_once_some_are_trained(place: Backend) -> None:
+    bench = Bench(place, make_spec(alpha=0, b=1, demonstrations=2))
+    agree_on_demonstrations(bench.db, "one", "one.jsonl")
+    agree_on_demonstrations(bench.db, "two", "two.jsonl")  # nothing is trained yet
+    bench.store(bench.claim()[0])
+    bench.lease()
+    bench.trained()
+    with pytest.raises(
+        LedgerError, match=r"tasks\.expert\.source=one\.jsonl: other demonstrations, or another order, than"
+    ):
+        agree_on_demonstrations(bench.db, "one", "one.jsonl")
 
 
 def test_validations_are_claimed_only_by_who_measures_what_the_learner_asks_for(place: Backend) -> None:

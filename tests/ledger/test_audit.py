@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from rljax.ledger import claims
+from rljax.ledger import claims, leases
 from rljax.ledger.audit import audit
 from rljax.ledger.backend import Backend
+from rljax.ledger.leases import Leased
 from tests.ledger.builders import Bench, make_spec, sql
 
 
@@ -104,3 +105,28 @@ def test_a_token_from_the_future_is_found(bench: Bench) -> None:
     counts = '{"3": 1}'
     problems = spoil(bench, "UPDATE batches SET version_counts=:counts WHERE step=0 AND position=0", counts=counts)
     assert problems == ["a token was trained by a step older than its weights"]
+
+
+def test_demonstrations_are_counted_once_for_each_step_that_stands(place: Backend) -> None:
+    """Three steps, of which the last two are trained again: 0 to 2, each with positions of its own."""
+    bench = Bench(place, make_spec(alpha=0, b=1, demonstrations=3))
+    for step in (0, 1, 2, 1, 2):
+        if step < bench.steps:
+            bench.restart(step)
+        for claim in bench.claim():
+            bench.store(claim)
+        leased = bench.lease()
+        assert isinstance(leased, Leased)
+        assert leased.demonstrations == range(3 * step, 3 * step + 3)
+        bench.trained()
+    assert [batch.demonstrations for batch in leases.recorded_batches(bench.db, 1, 3)] == [range(3, 6), range(6, 9)]
+    report = audit(bench.db)
+    assert (report["demonstrations"], report["balanced"]) == (9, True)
+
+
+def test_a_step_without_its_demonstrations_is_found(place: Backend) -> None:
+    bench = Bench(place, make_spec(alpha=0, b=1, demonstrations=3))
+    bench.store(bench.claim()[0])
+    bench.lease()
+    bench.trained(demonstrations=2)
+    assert audit(bench.db)["problems"] == ["steps [0] did not train 3 demonstrations"]

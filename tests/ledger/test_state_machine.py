@@ -57,15 +57,28 @@ class LedgerMachine(RuleBasedStateMachine):
         steps=st.integers(3, 12),
         epochs=st.sampled_from([None, None, None, 1, 2]),
         sizes=st.tuples(st.integers(1, 20), st.integers(1, 20)),
+        reuse=st.sampled_from([(1, 0), (1, 0), (2, 1), (2, 5), (4, 3)]),
     )
-    def begin(self, k: int, extra: int, b: int, steps: int, epochs: int | None, sizes: tuple[int, int]) -> None:
-        spec = make_spec(float(self.alpha), k, b, extra, max_steps=steps, total_epochs=epochs)
+    def begin(
+        self,
+        k: int,
+        extra: int,
+        b: int,
+        steps: int,
+        epochs: int | None,
+        sizes: tuple[int, int],
+        reuse: tuple[int, int],
+    ) -> None:
+        """``reuse`` is `RunSpec.max_uses` and `RunSpec.reused_groups`."""
+        uses, reused = reuse
+        keys = {"max_steps": steps, "total_epochs": epochs, "max_uses": uses, "reused_groups": reused}
+        spec = make_spec(float(self.alpha), k, b, extra, **keys)
         self.k = k
         self.db = Database(self.place, spec, self.clock)
         sets = {"a": (sizes[0], 1), "b": (sizes[1], 2)}
         claims.register_tasksets(self.db, [TasksetSize(name, n, float(w)) for name, (n, w) in sets.items()])
         self.tokens = {name: processes.register(self.db, name, "explorer") for name in EXPLORERS}
-        self.model = NaiveLedger(self.alpha, b, spec.staleness_bound, steps, sets, epochs)
+        self.model = NaiveLedger(self.alpha, b, spec.staleness_bound, steps, sets, epochs, uses, reused)
         self.expired: list[Claim] = []
         self.lineage = leases.begin_lineage(self.db, 0)
         self.announce(0, validate=False)
@@ -182,6 +195,8 @@ class LedgerMachine(RuleBasedStateMachine):
             assert found.step == self.model.t
             assert [(g.task.taskset, g.task.epoch, g.task.index) for g in found.groups] == [t.key for t in wanted]
             assert [g.version_counts() for g in found.groups] == [Counter(t.tokens) for t in wanted]
+            again = [((g.task.taskset, g.task.epoch, g.task.index), g.version_counts()) for g in found.reused]
+            assert again == [(task.key, Counter(task.tokens)) for task in self.model.again]
             if train:
                 self._train()
         else:
@@ -268,6 +283,7 @@ class LedgerMachine(RuleBasedStateMachine):
             self.over_credit = False
         assert self.over_credit or model.outstanding <= model.credit
         assert model.feasible(model.unleased(), model.next_step)
+        assert all(len(task.uses) <= model.max_uses for task in model.tasks)
         assert all(t - v <= model.bound for t, batch in enumerate(model.batches) for _, used in batch for v in used)
 
     @invariant()
@@ -279,6 +295,9 @@ class LedgerMachine(RuleBasedStateMachine):
     def _compare_audits(self) -> None:
         found = audit(self.db)
         assert {key: found[key] for key in self.model.audit()} == self.model.audit()
+        kept = leases.recorded_batches(self.db, self.model.pruned, self.model.t)
+        trained = [[(g.task.taskset, g.task.epoch, g.task.index) for g in (*b.groups, *b.reused)] for b in kept]
+        assert trained == [[key for key, _ in batch] for batch in self.model.batches[self.model.pruned :]]
         newest = max(self.model.standing, default=-1)
         assert found["versions"]["newest"] == newest
         assert found["versions"]["announced"] == self.model.announcements
@@ -348,7 +367,7 @@ def test_long_lives(alpha: str, k: int, extra: int, places: Places) -> None:
     machine = LedgerMachine(alpha, places)
     try:
         b, epochs = (1, 2, 5)[(k + extra) % 3], chance.choice([None, None, None, 4])
-        machine.begin(k, extra, b, chance.randint(6, 20), epochs, (7, 12))
+        machine.begin(k, extra, b, chance.randint(6, 20), epochs, (7, 12), ((1, 0), (2, 2), (4, 5))[(k + b) % 3])
         for _ in range(25):
             _one_event(machine, chance)
             machine.states_agree()

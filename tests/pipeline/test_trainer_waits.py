@@ -15,6 +15,7 @@ from rljax.ledger.claims import TasksetSize
 from rljax.ledger.database import Database, RunSpec
 from rljax.ledger.sqlite import SqliteFile
 from rljax.pipeline import train
+from rljax.pipeline.build import Feed
 from rljax.pipeline.train import Clock, Trainer
 
 LIMIT = 10.0
@@ -49,7 +50,7 @@ class Waits:
         learner: Any = SimpleNamespace(architecture=SimpleNamespace(vocab_size=10), steps=0)
         none: Any = None
         stop: Any = SimpleNamespace(is_set=lambda: False)
-        self.trainer = Trainer(CONFIG, none, self.db, learner, none, none, observers, dict, stop)
+        self.trainer = Trainer(CONFIG, none, self.db, Feed(learner, None), none, none, observers, dict, stop)
         self.trainer._lineage = lineage
 
         def wait(_seen: int) -> None:

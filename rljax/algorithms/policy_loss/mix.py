@@ -27,7 +27,7 @@ def mix(inputs: LossInputs, config: AlgorithmConfig) -> TokenLoss:
     (Trinity-RFT's MIX), https://arxiv.org/abs/2505.17826.
     """
     expert = jnp.zeros_like(inputs.mask) if inputs.expert is None else inputs.expert
-    others = inputs.mask & ~expert
+    others = inputs.sampled
     loss, metrics = policy_losses.get(config.mix_variant)(dataclasses.replace(inputs, mask=others), config)
     weight = imitation_weight(inputs.updates, config)
     metrics = {name: jnp.where(others, values, 0.0) for name, values in metrics.items()}

@@ -1,0 +1,77 @@
+"""Groups that are trained again beside a batch: part of it in all that is computed, whole in one update each."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rljax.algorithms.credit import batch_advantages
+from rljax.learner.learner import Learner
+from tests.learner.made_up import ARCHITECTURE, make_config, make_groups, make_params, trajectories_of
+from tests.learner.test_companions import critic, logprobs_of
+
+
+def make_learner(**algorithm: Any) -> Learner:
+    """4 groups of 4 a batch, and up to 4 more that are reused."""
+    keys = {"max_uses": 2, "pg_variant": "vanilla", "allow_uncorrected": True, **algorithm}
+    return Learner(make_config(algorithm=keys), ARCHITECTURE, make_params())
+
+
+def test_the_loss_is_that_of_all_of_them_as_one_batch() -> None:
+    groups, reused = make_groups(31), make_groups(32, groups=3)
+    learner = make_learner(norm_mean="batch", norm_std="batch")
+    members = trajectories_of([*groups, *reused])
+    advantages = batch_advantages([*groups, *reused], learner.config.algorithm)
+    expected = sum(
+        -(a[t.loss_mask].astype(np.float64) * np.asarray(logprobs_of(make_params(), t), np.float64)).sum()
+        for t, a in zip(members, advantages, strict=True)
+    ) / sum(t.loss_mask.sum() for t in members)
+    metrics = learner.train(groups, reused)
+    assert metrics["loss"] == pytest.approx(expected, rel=1e-5)
+    assert metrics["batch/trained_tokens"] == sum(t.loss_mask.sum() for t in members)
+
+
+def test_each_update_has_whole_groups_and_its_even_share() -> None:
+    groups, reused = make_groups(33), make_groups(34, groups=3)
+    learner = make_learner(minibatch_size=8)
+    alone, beside = learner.pack(groups), learner.pack(groups, reused)
+    assert [len(packs) for packs in (alone, beside)] == [2, 2], "as many updates, so that schedules keep their length"
+    added = [b.trained_tokens - a.trained_tokens for a, b in zip(alone, beside, strict=True)]
+    tokens = [sum(int(t.loss_mask.sum()) for t in group.trajectories) for group in reused]
+    assert added == [tokens[0], tokens[1] + tokens[2]]
+
+
+def test_advantages_go_to_whom_they_are_of() -> None:
+    """In two updates the order of the batch is not that of the updates."""
+    groups, reused = make_groups(35), make_groups(36, groups=2)
+    learner = make_learner(minibatch_size=8)
+    advantages = batch_advantages([*groups, *reused], learner.config.algorithm)
+    members = trajectories_of([*groups, *reused])
+    ends = [0, 8, 16, 20, 24]
+    first = [*range(*ends[0:2]), *range(*ends[2:4])]
+    second = [*range(*ends[1:3]), *range(*ends[3:5])]
+    for packed, places in zip(learner.pack(groups, reused), (first, second), strict=True):
+        found = packed.batch.advantages.reshape(-1)[packed.spots]
+        wanted = np.concatenate([advantages[p] for p in places])[packed.sources]
+        np.testing.assert_array_equal(found, wanted)
+        assert packed.trained_tokens == sum(members[p].loss_mask.sum() for p in places)
+
+
+def test_the_critics_values_go_to_whom_they_are_of() -> None:
+    """Returns are made of values: cut into two updates or not, each token's is the same."""
+    groups, reused = make_groups(37), make_groups(38, groups=2)
+    keys = {"adv_estimator": "gae", "critic": critic()}
+    found = []
+    for size in (None, 8):
+        learner = make_learner(minibatch_size=size, **keys)
+        own = learner.state.companions
+        head = jax.tree.map(lambda x: x + 0.05 * jnp.cos(x), own["critic"])  # so that not every value is 0
+        learner.state = replace(learner.state, companions=own | {"critic": head})
+        packed = learner.pack(groups, reused)
+        found.append(np.sort(np.concatenate([p.batch.returns.reshape(-1)[p.spots] for p in packed])))
+    np.testing.assert_allclose(*found, rtol=1e-4, atol=1e-5)

@@ -1,0 +1,97 @@
+"""Demonstrations at their positions: their tokens, their order, and what becomes of bad rows."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rljax.config import TasksetConfig
+from rljax.config_checks import ConfigError
+from rljax.models.tiny import save_tiny_tokenizer
+from rljax.models.tokenizer import load_tokenizer
+from rljax.tasks.demonstrations import Demonstrations
+from rljax.tasks.task import BadRow
+from rljax.tasks.tasksets import load_tasksets
+from rljax.tasks.templates import render_prompt, response_text
+from rljax.trajectory import Trajectory
+
+ROWS = [("12", "21"), ("34", "43"), ("56", "65"), ("78", "87"), ("90", "09")]
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    directory = tmp_path_factory.mktemp("tokenizer")
+    save_tiny_tokenizer(directory, "0123456789")
+    return load_tokenizer(directory)
+
+
+def make(tmp_path: Path, tokenizer: Any, rows: list[tuple[str, str]] = ROWS, **changes: Any) -> Demonstrations:
+    file = tmp_path / "shown.jsonl"
+    file.write_text("".join(json.dumps({"question": q, "answer": a}) + "\n" for q, a in rows))
+    taskset = load_tasksets({"expert": TasksetConfig(source=str(file))}, 7, "fail", role="train", section="tasks")[
+        "expert"
+    ]
+    keys = {"max_prompt_tokens": 12, "max_response_tokens": 4, "temperature": 0.7, "on_bad_row": "fail", **changes}
+    return Demonstrations(taskset, tokenizer, (tokenizer.eos_token_id,), **keys)
+
+
+def said(tokenizer: Any, shown: Trajectory) -> str:
+    return response_text(tokenizer, shown.token_ids[shown.loss_mask], (tokenizer.eos_token_id,))
+
+
+def test_a_demonstration_is_the_prompt_and_the_response_with_its_end(tmp_path: Path, tokenizer: Any) -> None:
+    demonstrations = make(tmp_path, tokenizer, ROWS[:1])
+    (shown,) = demonstrations.at(range(1))
+    prompt = render_prompt(tokenizer, demonstrations._taskset.task(0, 0), 12)
+    assert shown.token_ids[: len(prompt)].tolist() == prompt.tolist()
+    assert shown.token_ids[len(prompt) :].tolist() == [*tokenizer("21")["input_ids"], tokenizer.eos_token_id]
+    assert np.flatnonzero(shown.loss_mask).tolist() == list(range(len(prompt), len(prompt) + 3))
+    assert shown.turns.tolist() == [[len(prompt), len(prompt) + 3]]
+    assert (shown.expert, shown.temperature, shown.finish_reason) == (True, 0.7, "stop")
+    assert (set(shown.versions.tolist()), set(shown.logprobs.tolist())) == ({-1}, {0.0})
+    assert shown.max_version == -1, "no version ever counts for it"
+
+
+def test_each_epoch_has_all_of_them_once_in_an_order_of_its_own(tmp_path: Path, tokenizer: Any) -> None:
+    demonstrations = make(tmp_path, tokenizer)
+    epochs = [[said(tokenizer, t) for t in demonstrations.at(range(5 * e, 5 * e + 5))] for e in range(4)]
+    assert all(sorted(epoch) == sorted(answer for _, answer in ROWS) for epoch in epochs)
+    assert len({tuple(epoch) for epoch in epochs}) > 1
+    again = make(tmp_path, tokenizer).at(range(3, 8))
+    assert [said(tokenizer, t) for t in again] == epochs[0][3:] + epochs[1][:3], "a position has no past"
+
+
+def test_what_fills_the_budget_has_no_end_and_what_exceeds_it_is_bad(tmp_path: Path, tokenizer: Any) -> None:
+    (shown,) = make(tmp_path, tokenizer, [("1", "1234")]).at(range(1))
+    assert tokenizer.eos_token_id not in shown.token_ids[shown.loss_mask].tolist()
+    assert shown.loss_mask.sum() == 4
+    with pytest.raises(
+        BadRow, match=r"task expert/0/0: a recorded response of 5 tokens; model\.max_response_tokens is 4"
+    ):
+        make(tmp_path, tokenizer, [("1", "12345")]).check(1)
+    with pytest.raises(BadRow, match="a recorded response of 0 tokens"):
+        make(tmp_path, tokenizer, [("1", "")]).at(range(1))
+    with pytest.raises(BadRow, match=r"a prompt of .* tokens; model\.max_prompt_tokens is 3"):
+        make(tmp_path, tokenizer, max_prompt_tokens=3).at(range(1))
+
+
+def test_a_bad_row_is_found_at_the_start_and_the_next_takes_its_place(
+    tmp_path: Path, tokenizer: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = [*ROWS[:4], ("90", "99999")]
+    skipping = make(tmp_path, tokenizer, rows, on_bad_row="skip")
+    with caplog.at_level(logging.WARNING):
+        skipping.check(100)
+    assert "tasks.expert: 1 of 5 rows are bad and skipped; first: task expert/0/" in caplog.text
+    order = [skipping._taskset.task(0, i).answer for i in range(5)]
+    place = order.index("99999")
+    expected = list(order)
+    expected[place] = order[(place + 1) % 5]
+    assert [said(tokenizer, t) for t in skipping.at(range(5))] == expected
+    with pytest.raises(ConfigError, match="no usable row"):
+        make(tmp_path, tokenizer, [("1", "12345")], on_bad_row="skip").at(range(1))

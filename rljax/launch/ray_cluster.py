@@ -220,8 +220,6 @@ def _connect(address: str | None, cpus: int, environment: dict[str, Any]) -> Non
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     own: dict[str, Any] = {}
     if address is None:
-        # What an engine has started, such as vLLM's core, dies with its actor.
-        os.environ.setdefault("RAY_process_group_cleanup_enabled", "1")
         own = {"num_cpus": max(os.cpu_count() or 1, cpus), "include_dashboard": False}
     try:
         with warnings.catch_warnings():

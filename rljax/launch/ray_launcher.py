@@ -23,6 +23,7 @@ from rljax.ledger.database import Database
 from rljax.observe.trace import NullTrace, Trace
 from rljax.pipeline.run_dir import RunDir
 from rljax.pipeline.setup import Model, open_ledger, open_model
+from sidecar.last_will import die_together
 from sidecar.ray_house import Placement, RayHouse, redirect_output, why_it_died
 
 
@@ -66,6 +67,7 @@ class ExplorerActor:
 
     def __init__(self, log: str) -> None:
         redirect_output(log)
+        die_together()
         self._stop = threading.Event()
         self._leave = lambda: None
 

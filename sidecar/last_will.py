@@ -9,14 +9,15 @@ import subprocess
 def die_together() -> None:
     """Makes this process lead a group of its own, and has the group killed once it is dead.
 
-    vLLM's core does not look whether the process that started it still lives, and a process that dies by SIGKILL can
-    do nothing itself. So a shell waits at a pipe whose other end this process alone holds open.
+    vLLM's core does not look whether the process that started it still lives, a process that dies by SIGKILL can do
+    nothing itself, and not every Ray cluster cleans up after an actor. So a shell waits at a pipe whose other end this
+    process alone holds open.
     """
     if os.getpgrp() != os.getpid():
         os.setpgid(0, 0)
     waited_at, _held = os.pipe()  # no program that is started from here inherits them
     subprocess.Popen(
-        ["sh", "-c", f"read _; kill -KILL -- -{os.getpid()}"],
+        ["sh", "-c", f"read _; kill -s KILL -- -{os.getpid()}"],
         stdin=waited_at,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

@@ -19,8 +19,11 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def cluster() -> Iterator[Cluster]:
-    """Somebody else's cluster, with room for one engine. Whoever joins it leaves it running."""
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+    """Somebody else's cluster, with room for one engine. Whoever joins it leaves it running. Like those before Ray 2.57
+    it does not clean up what an actor has started.
+    """
+    monkeypatch.setenv("RAY_process_group_cleanup_enabled", "0")
     made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
     yield made
     assert all(node.any_processes_alive() for node in [made.head_node, *made.worker_nodes])

@@ -25,7 +25,7 @@ from rljax.config_edge import publishable
 from rljax.launch import exploring
 from rljax.launch.heartbeat import Heartbeat
 from rljax.launch.houses import HOUSES
-from rljax.launch.launcher import LAUNCHERS, Launched
+from rljax.launch.launcher import LAUNCHERS, Launched, learner_seat
 from rljax.ledger import audit as auditing
 from rljax.ledger import processes
 from rljax.ledger.agreements import agree_on_model, validate_by
@@ -159,7 +159,8 @@ class Run:
             parts.callback(lambda: observers.finish(self.audit(), publishable(config)))
             checkpoints = open_checkpoints(config, self.run_dir)
             parts.callback(checkpoints.wait)
-            learner = build_learner(config, self.model, checkpoints, newest_checkpoint(db, checkpoints))
+            seated = parts.enter_context(learner_seat(config))
+            learner = build_learner(seated, self.model, checkpoints, newest_checkpoint(db, checkpoints))
             explorer = self._beside(observers)
             if explorer is not None:
                 parts.enter_context(contextlib.closing(explorer))

@@ -25,7 +25,7 @@ from rljax.config_edge import publishable
 from rljax.launch import exploring
 from rljax.launch.heartbeat import Heartbeat
 from rljax.launch.houses import HOUSES
-from rljax.launch.launcher import LAUNCHERS, Launched
+from rljax.launch.launcher import LAUNCHERS, Launched, learner_seat
 from rljax.ledger import audit as auditing
 from rljax.ledger import processes
 from rljax.ledger.agreements import agree_on_model, validate_by
@@ -160,7 +160,8 @@ class Run:
             checkpoints = open_checkpoints(config, self.run_dir)
             parts.callback(checkpoints.wait)
             demonstrations = open_demonstrations(config, self.model, db)
-            learner = build_learner(config, self.model, checkpoints, newest_checkpoint(db, checkpoints))
+            seated = parts.enter_context(learner_seat(config))
+            learner = build_learner(seated, self.model, checkpoints, newest_checkpoint(db, checkpoints))
             feed = Feed(learner, demonstrations)
             explorer = self._beside(observers)
             if explorer is not None:

@@ -13,9 +13,13 @@ import os
 import signal
 from pathlib import Path
 
+PHASES = ("claim", "generate", "store", "lease", "train", "publish", "announce", "load", "checkpoint", "validate")
+"""Of learner and explorer: each where it begins."""
 NAMES = (
-    *("claim", "generate", "store", "lease", "train", "publish", "announce", "load", "checkpoint", "validate"),
+    *PHASES,
+    *("write", "commit"),  # a version lies there without its manifest; a checkpoint is being written
     *("engine_generate", "engine_update_weights", "engine_score"),  # in the engine's own process
+    "engine_load",  # between two tensors, of which the model has taken the first
 )
 
 _hits: collections.Counter[str] = collections.Counter()

@@ -22,6 +22,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from sidecar.failpoints import failpoint
 from sidecar.hosting import EngineSpec
+from sidecar.last_will import die_together
 from sidecar.lines import first_line
 from sidecar.problems import one_line, read_from, size_of
 from sidecar.protocol import (
@@ -115,6 +116,7 @@ class EngineActor:
         self._spec = spec
         self._engine: Engine | None = None
         redirect_output(spec.log)
+        die_together()
         if berth.accelerators:
             variable = VISIBLE_DEVICES[berth.accelerator]
             assigned = ray.get_runtime_context().get_accelerator_ids()[berth.accelerator]

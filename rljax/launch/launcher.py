@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from typing import Protocol
 
@@ -78,3 +79,17 @@ def _start_on_ray(
 
 
 LAUNCHERS: Mapping[str, Launcher] = {"local": start_locally, "ray": _start_on_ray}
+
+
+def learner_seat(config: Config) -> contextlib.AbstractContextManager[Config]:
+    """What a learner without an explorer holds while it lives: the config, whose ``learner.devices`` are its own.
+
+    With ``launcher=ray`` others ask the same cluster for accelerators: those of the learner are set aside there. In
+    mode both the launcher does that.
+    """
+    if config.mode != "train" or config.launcher != "ray":
+        return contextlib.nullcontext(config)
+    check_ray()
+    from rljax.launch.ray_launcher import seated_on_ray
+
+    return seated_on_ray(config)

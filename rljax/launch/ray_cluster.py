@@ -22,6 +22,7 @@ from ray.util.placement_group import PlacementGroup, placement_group, placement_
 
 from rljax.config import Config
 from rljax.config_checks import ConfigError
+from rljax.config_placement import device_indices
 from rljax.launch.ray_placement import Node, Plan, add_up, cpus_needed, make_plan, swap_taken
 from sidecar.hosting import import_path
 from sidecar.ray_house import VISIBLE_DEVICES, Berth, Placement
@@ -82,11 +83,8 @@ class RayCluster:
             ClusterError: there is not enough; the line says what is asked and what there is.
             ConfigError: devices that are named do not fit.
         """
-        nodes = _nodes()
-        mine = ray.get_runtime_context().get_node_id()
-        home = next(node for node in nodes if node.id == mine)
-        plan = make_plan(self._config, home, [node for node in nodes if node is not home], learner_platform)
-        group = self._reserve(plan)
+        plan = self._plan(learner_platform)
+        home, group = plan.home, self._reserve(plan)
         table = placement_group_table(group)["bundles_to_node_id"]
         check_sync_address(self._config, {table[bundle] for bundle in range(1, 1 + len(plan.engines))} - {home.id})
         swap = self._swap(plan, group)
@@ -104,6 +102,25 @@ class RayCluster:
         ]
         return Placement(group, tuple(berths), runtime_env(self._config))
 
+    def seat_learner(self, platform: str) -> str:
+        """Sets accelerators of this node aside for a learner without engines; returns the ``learner.devices`` they are.
+
+        Raises:
+            ClusterError: there are not enough.
+            ConfigError: those that it names are not those that Ray has set aside, which others may be given.
+        """
+        plan = self._plan(platform)
+        names = _visible(*plan.learner)
+        set_aside = self._set_aside(plan, self._reserve(plan))
+        places = sorted(names.index(name) if names else int(name) for name in set_aside)
+        given, seat = self._config.learner.devices, f"{platform}:{','.join(map(str, places))}"
+        if device_indices(given)[1] is not None and places != list(plan.learner_devices):
+            raise ConfigError(
+                f"learner.devices={given!r}: on this cluster Ray sets {seat} aside for the learner, and may give the "
+                "named ones to others; write learner.devices=auto"
+            )
+        return seat
+
     def close(self) -> None:
         """Gives back what this run holds, and ends the cluster if it was started here. Closing twice is no error."""
         if self._group is not None and ray.is_initialized():
@@ -111,6 +128,12 @@ class RayCluster:
                 remove_placement_group(self._group)
         self._group = None
         self._parts.close()
+
+    def _plan(self, learner_platform: str) -> Plan:
+        nodes = _nodes()
+        mine = ray.get_runtime_context().get_node_id()
+        home = next(node for node in nodes if node.id == mine)
+        return make_plan(self._config, home, [node for node in nodes if node is not home], learner_platform)
 
     def _reserve(self, plan: Plan) -> PlacementGroup:
         bundles, labels = plan.bundles()
@@ -131,15 +154,19 @@ class RayCluster:
     def _swap(self, plan: Plan, group: PlacementGroup) -> dict[str, str]:
         if not plan.learner_devices:
             return {}
+        names = _visible(*plan.learner)
+        taken = [names[i] if names else str(i) for i in plan.learner_devices]
+        return swap_taken(taken, self._set_aside(plan, group))
+
+    def _set_aside(self, plan: Plan, group: PlacementGroup) -> list[str]:
+        """Names of the accelerators in the learner's bundle."""
         ((kind, count),) = plan.learner.items()
         amounts: dict[str, Any] = {"num_gpus": count} if kind == "GPU" else {"resources": {kind: count}}
         options = Placement(group, ()).options(0, {}, num_cpus=0, **amounts)
         del options["max_restarts"], options["max_task_retries"]
         asked = ray.remote(_accelerators).options(**options, max_retries=0).remote(kind)
-        reserved = ray.get(asked, timeout=self._config.ray.placement_timeout)
-        visible = os.environ.get(VISIBLE_DEVICES[kind])
-        names = visible.split(",") if visible else None
-        return swap_taken([names[i] if names else str(i) for i in plan.learner_devices], reserved)
+        reserved: list[str] = ray.get(asked, timeout=self._config.ray.placement_timeout)
+        return reserved
 
 
 def check_sync_address(config: Config, elsewhere: Collection[str]) -> None:
@@ -220,8 +247,6 @@ def _connect(address: str | None, cpus: int, environment: dict[str, Any]) -> Non
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     own: dict[str, Any] = {}
     if address is None:
-        # What an engine has started, such as vLLM's core, dies with its actor.
-        os.environ.setdefault("RAY_process_group_cleanup_enabled", "1")
         own = {"num_cpus": max(os.cpu_count() or 1, cpus), "include_dashboard": False}
     try:
         with warnings.catch_warnings():
@@ -274,6 +299,12 @@ def _nodes() -> list[Node]:
     alive = [node for node in ray.nodes() if node["Alive"]]
     nodes = [Node(node["NodeID"], node["NodeManagerAddress"], node["Resources"]) for node in alive]
     return sorted(nodes, key=lambda node: (node.address, node.id))
+
+
+def _visible(kind: str) -> list[str] | None:
+    """Names of the accelerators that this process may use; None for all, named by number."""
+    visible = os.environ.get(VISIBLE_DEVICES[kind])
+    return visible.split(",") if visible else None
 
 
 def _accelerators(kind: str) -> list[str]:

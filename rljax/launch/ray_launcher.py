@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import threading
 from collections.abc import Iterator
@@ -16,13 +17,15 @@ from rljax.config import Config
 from rljax.config_edge import as_plain, from_plain
 from rljax.launch.apart import ExplorerApart, apart
 from rljax.launch.exploring import explore
-from rljax.launch.ray_cluster import RayCluster, learner_platform
+from rljax.launch.ray_cluster import RayCluster, cluster_address, learner_platform
+from rljax.launch.ray_placement import ACCELERATORS
 from rljax.launch.thread import ExplorerThread, explorer_thread
 from rljax.ledger.agreements import agree_on_model
 from rljax.ledger.database import Database
 from rljax.observe.trace import NullTrace, Trace
 from rljax.pipeline.run_dir import RunDir
 from rljax.pipeline.setup import Model, open_ledger, open_model
+from sidecar.last_will import die_together
 from sidecar.ray_house import Placement, RayHouse, redirect_output, why_it_died
 
 
@@ -39,6 +42,22 @@ def start_on_ray(
             placement = parts.enter_context(_room(config))
             return ExplorerApart(db, config.explorer.name, Actor(config, run, placement), needed, parts.pop_all())
     return explorer_thread(config, run, db, model, trace, needed=needed)
+
+
+@contextlib.contextmanager
+def seated_on_ray(config: Config) -> Iterator[Config]:
+    """See `rljax.launch.launcher.learner_seat`. A cluster of one's own, or a learner on CPUs, needs no seat.
+
+    Raises:
+        ClusterError, ConfigError: the cluster cannot be used, or has no room.
+    """
+    platform = learner_platform()
+    if platform not in ACCELERATORS or cluster_address(config.ray.address) is None:
+        yield config
+        return
+    with contextlib.closing(RayCluster(config)) as cluster:
+        devices = cluster.seat_learner(platform)
+        yield dataclasses.replace(config, learner=dataclasses.replace(config.learner, devices=devices))
 
 
 class OwnRayHouse(RayHouse):
@@ -66,6 +85,7 @@ class ExplorerActor:
 
     def __init__(self, log: str) -> None:
         redirect_output(log)
+        die_together()
         self._stop = threading.Event()
         self._leave = lambda: None
 

@@ -110,6 +110,8 @@ def make_plan(config: Config, home: Node, others: Sequence[Node], learner_platfo
         **({kind: float(count)} if kind else {}),
         **{name: float(amount) for name, amount in config.ray.engine_resources.items()},
     }
+    if config.mode == "train":  # its engines are the explorers' to ask for
+        return Plan(home, learner, mine, (), None)
     where: list[tuple[str | None, tuple[int, ...] | None]] = [(None, None)] * config.sidecar.num_engines
     if kind and named is not None:
         where = _exactly(config, kind, sorted(named), [home, *others])

@@ -12,6 +12,7 @@ from orbax.checkpoint import v1 as ocp
 
 from rljax.learner.state import TrainState
 from rljax.models.transformer import Params
+from sidecar.failpoints import failpoint
 
 SAVE_TIMEOUT = 1200.0
 """Seconds that one checkpoint may take before the run fails."""
@@ -68,6 +69,7 @@ class Checkpoints:
                 )
         except (OSError, ValueError) as error:
             raise self._failed("write", step, error) from error
+        failpoint("commit")
         self._pending = (step, response)
 
     def wait(self, timeout: float = SAVE_TIMEOUT) -> None:

@@ -20,6 +20,7 @@ import jax
 import numpy as np
 from orbax.checkpoint import v1 as ocp
 
+from sidecar.failpoints import failpoint
 from sidecar.lines import first_line
 from sidecar.versions import (
     MANIFEST_NAME,
@@ -108,6 +109,7 @@ class OrbaxPublisher:
         hidden = self._hidden()
         try:
             _save(hidden, published.tensors)
+            failpoint("write")
             (hidden / MANIFEST_NAME).write_text(published.manifest.to_json())
             self._reveal(hidden, final, published.manifest)
         except (OSError, ValueError, RuntimeError) as error:

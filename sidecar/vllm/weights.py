@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from sidecar.failpoints import failpoint
 from sidecar.lines import first_line
 from sidecar.versions import PublishedVersion, VersionError, VersionGoneError, check_identity, receive
 
@@ -119,6 +120,7 @@ def expected_shapes(directory: str) -> Mapping[str, tuple[int, ...]]:
 
 def _as_torch(tensors: Mapping[str, np.ndarray]) -> Iterator[tuple[str, torch.Tensor]]:
     for name, tensor in tensors.items():
+        failpoint("engine_load")
         array = np.ascontiguousarray(tensor)
         if array.dtype.name == "bfloat16":  # numpy's is not torch's, but the bits are
             yield name, torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)

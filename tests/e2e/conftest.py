@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from ray.cluster_utils import Cluster
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -14,3 +16,15 @@ sys.path.insert(0, str(Path(__file__).parent))
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Compiled programs, shared by all the processes of a session."""
     return tmp_path_factory.mktemp("compiled")
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+    """Somebody else's cluster, with room for one engine. Whoever joins it leaves it running. Like those before Ray 2.57
+    it does not clean up what an actor has started.
+    """
+    monkeypatch.setenv("RAY_process_group_cleanup_enabled", "0")
+    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+    yield made
+    assert all(node.any_processes_alive() for node in [made.head_node, *made.worker_nodes])
+    made.shutdown()

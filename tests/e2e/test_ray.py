@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
-from program import Started, assert_balanced, assert_nothing_is_left, named, query, steps_trained
+from program import Started, assert_balanced, assert_nothing_is_left, audit_of, named, query, steps_trained
+from ray.cluster_utils import Cluster
+from shells import groups_of
 
 RAY = ("launcher=ray", "ray.address=local")
 APART = "explorer.own_process=true"
@@ -67,23 +68,27 @@ def test_an_explorer_apart_does_not_outlive_the_learner(
         assert query(tmp_path / "run", "SELECT count(*) FROM groups WHERE state = 'claimed'") == [(0,)]
 
 
-@pytest.fixture
-def address() -> Iterator[str]:
-    from ray.cluster_utils import Cluster
+def test_a_node_that_joins_under_a_run_takes_a_second_explorer(cluster: Cluster, tmp_path: Path, cache: Path) -> None:
+    """The head has room for the first explorer's engine and no more; neither has slots for all that may be claimed."""
+    run_dir = tmp_path / "run"
+    few = ("async_generation_ratio=1.0", "sidecar.max_concurrency=4", "max_steps=2000", "save_steps=2000")
+    long = (*few, "eval_steps=none", "observe.report=false")
+    there = (*long, "mode=explore", "launcher=ray", f"ray.address={cluster.address}")
+    trainer = Started(run_dir, cache, *long, "mode=train")
+    first = Started(run_dir, cache, *there, "explorer.name=first")
+    trainer.until(lambda: groups_of(run_dir, "first", "trained") >= 4, "groups of the first explorer to be trained")
 
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2})
-    cluster.add_node(num_cpus=2, resources={"second": 1})
-    yield cluster.address
-    assert all(node.any_processes_alive() for node in [cluster.head_node, *cluster.worker_nodes])
-    cluster.shutdown()
-
-
-def test_a_new_node_takes_an_explorer_that_joins_a_run(address: str, tmp_path: Path, cache: Path) -> None:
-    """The trainer knows no cluster; the explorer joins one whose second node has room for its engine."""
-    trainer = Started(tmp_path / "run", cache, "mode=train")
-    there = ("mode=explore", "launcher=ray", f"ray.address={address}", "ray.engine_resources.second=1")
-    explorer = Started(tmp_path / "run", cache, *there, "explorer.name=late")
-    assert trainer.end() == 0, trainer.printed
-    assert explorer.end() == 0, explorer.printed
-    assert_balanced(tmp_path / "run", 6 * 4)
-    assert explorer.printed == "explorer late: left; its open claims are handed back\n"
+    joined = cluster.add_node(num_cpus=1)
+    second = Started(run_dir, cache, *there, "explorer.name=second")
+    trainer.until(lambda: groups_of(run_dir, "second", "trained") >= 8, "groups of the second to be trained")
+    assert query(run_dir, "SELECT claims - (SELECT count(*) FROM groups) FROM run") == [(0,)], "no task was claimed twice"
+    for node in (cluster.head_node, joined):  # of one CPU each
+        assert named(psutil.Process(node.all_processes["raylet"][0].process.pid), "ray::EngineActor") is not None
+    for started in (second, trainer, first):
+        assert started.end(signal.SIGTERM) == 0, started.printed
+    assert second.printed.endswith("explorer second: left; its open claims are handed back\n")
+    report = audit_of(run_dir)
+    assert report["balanced"], report["problems"]
+    assert report["trained_twice"] == 0
+    tasks = query(run_dir, "SELECT taskset, epoch, task_index FROM groups")
+    assert len(tasks) == len(set(tasks)) == report["claimed"]

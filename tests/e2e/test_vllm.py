@@ -9,6 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 from program import Started, assert_balanced, assert_nothing_is_left, complaint, named, query, run, steps_trained
+from ray.cluster_utils import Cluster
 from shells import explorer_first
 
 STEPPED = ("sidecar.engine=vllm", "wait_timeout=300")
@@ -20,6 +21,13 @@ def parity_of(run_dir: Path) -> list[tuple[float, float]]:
     rows = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
     names = ("parity/max_abs_logprob_gap", "parity/mean_abs_logprob_gap")
     return [(row[names[0]], row[names[1]]) for row in rows if names[0] in row]
+
+
+def engine_on(raylet: psutil.Process) -> list[psutil.Process]:
+    """The actor of an engine, and what it has started."""
+    actor = named(raylet, "ray::EngineActor")
+    assert actor is not None
+    return [actor, *actor.children(recursive=True)]
 
 
 def test_on_ray_tokens_of_several_versions_stand_in_one_trajectory(tmp_path: Path, cache: Path) -> None:
@@ -61,8 +69,11 @@ def test_explorer_first_then_trainer(tmp_path: Path, cache: Path) -> None:
     explorer_first(tmp_path / "run", cache, *STEPPED)
 
 
-def test_a_killed_driver_takes_the_concurrent_engine_along_and_the_run_resumes(tmp_path: Path, cache: Path) -> None:
-    run_dir = tmp_path / "run"
+def test_the_concurrent_engine_dies_with_its_driver_and_with_its_actor_and_the_run_goes_on(
+    cluster: Cluster, tmp_path: Path, cache: Path
+) -> None:
+    """The run begins without Ray and is resumed on somebody else's cluster, which does not look after vLLM's core."""
+    run_dir, on_ray = tmp_path / "run", ("launcher=ray", f"ray.address={cluster.address}")
     killed = Started(run_dir, cache, *CONCURRENT)
     program = psutil.Process(killed.process.pid)
     killed.until(lambda: steps_trained(run_dir) >= 3, "three steps")
@@ -71,10 +82,16 @@ def test_a_killed_driver_takes_the_concurrent_engine_along_and_the_run_resumes(t
     assert killed.end(signal.SIGKILL) == -signal.SIGKILL
     assert_nothing_is_left(family)
 
-    resumed = Started(run_dir, cache, *CONCURRENT)
-    program = psutil.Process(resumed.process.pid)
-    resumed.until(lambda: named(program, "EngineCore") is not None, "vLLM's core")
-    family = program.children(recursive=True)
+    served = "SELECT version FROM versions WHERE gap IS NOT NULL AND lineage = 2"
+    resumed = Started(run_dir, cache, *CONCURRENT, *on_ray)
+    resumed.until(lambda: bool(query(run_dir, served)), "an engine that serves what was published again")
+    raylet = psutil.Process(cluster.head_node.all_processes["raylet"][0].process.pid)
+    assert named(raylet, "EngineCore") is not None
+    actor, *started = engine_on(raylet)
+    actor.kill()
+    assert_nothing_is_left([actor, *started])
+    resumed.until(lambda: named(raylet, "EngineCore") is not None, "vLLM's core in a successor")
+    family = engine_on(raylet)
     assert resumed.end() == 0, resumed.printed
     assert_nothing_is_left(family)
     assert_balanced(run_dir, 6 * 4)

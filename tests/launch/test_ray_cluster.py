@@ -199,6 +199,11 @@ def open_shows(name: str) -> Any:
     return Shows()
 
 
+def shows(index: int) -> EngineSpec:
+    path = {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), str(Path(__file__).parent)])}
+    return EngineSpec(f"e{index}", index, "test_ray_cluster:open_shows", environment=path)
+
+
 @pytest.mark.parametrize(("devices", "seen"), [("gpu:3,1", ["1", "3"]), ("auto", ["2", "3"])])
 def test_engines_see_the_accelerators_that_the_config_names_and_never_the_learners(
     cluster: Cluster, devices: str, seen: list[str]
@@ -209,11 +214,34 @@ def test_engines_see_the_accelerators_that_the_config_names_and_never_the_learne
     async def main() -> list[Any]:
         with contextlib.closing(RayCluster(config)) as joined:
             house = RayHouse(joined.place("gpu"))
-            path = {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), str(Path(__file__).parent)])}
-            specs = [EngineSpec(f"e{i}", i, "test_ray_cluster:open_shows", environment=path) for i in range(2)]
-            return [await (await house.start(one)).status() for one in specs]
+            return [await (await house.start(shows(i))).status() for i in range(2)]
 
     assert sorted(asyncio.run(main())) == seen
+
+
+def test_a_learner_alone_computes_on_what_ray_sets_aside_and_explorers_get_the_rest(cluster: Cluster) -> None:
+    two = {"learner.mesh.fsdp": 2, "sidecar.devices": "auto"}
+    explorer = {**two, "mode": "explore", "ray.placement_timeout": 1.0}
+
+    async def seen(engines: int) -> list[Any]:
+        config = configured(cluster, **explorer, **{"sidecar.num_engines": engines})
+        with contextlib.closing(RayCluster(config)) as joined:
+            house = RayHouse(joined.place("cpu"))
+            return [await (await house.start(shows(i))).status() for i in range(engines)]
+
+    with contextlib.closing(RayCluster(configured(cluster, **two, mode="train"))) as trainers:
+        seat = trainers.seat_learner("gpu")
+        mine = seat.removeprefix("gpu:").split(",")
+        assert len(mine) == 2
+        assert sorted([*mine, *asyncio.run(seen(2))]) == ["0", "1", "2", "3"]
+        with pytest.raises(ClusterError, match="no room on the cluster within 1 s: asked for 3 CPU, 3 GPU"):
+            asyncio.run(seen(3))
+        taken = configured(cluster, **two, **{"mode": "train", "learner.devices": seat})
+        with (
+            contextlib.closing(RayCluster(taken)) as second,
+            pytest.raises(ConfigError, match=rf"learner\.devices='{seat}': on this cluster Ray sets gpu:.* aside"),
+        ):
+            second.seat_learner("gpu")
 
 
 def test_a_cluster_without_room_is_one_line(cluster: Cluster) -> None:

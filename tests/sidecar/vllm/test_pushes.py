@@ -6,6 +6,8 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,10 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from rljax.models.smollm2 import smollm2_directory
+from sidecar.process_house import ProcessHouse
+from sidecar.protocol import Engine
 from sidecar.vllm.settings import environment
+from tests.sidecar.vllm.conftest import MODEL, Lab, spec
 from tests.sidecar.vllm.models import CONFIGS, publish, random_model, tensors, token_logprobs
 
 ORDER = (0, 1, 2, 1, 3)
@@ -54,6 +59,39 @@ def test_tiny_models_of_every_family_tied_and_untied(tmp_path: Path) -> None:
         found = json.loads((tmp_path / name / "out.json").read_text())
         np.testing.assert_allclose(found["pushed"], found["fresh"], atol=1e-5, err_msg=name)
         np.testing.assert_allclose(found["pushed"], last[name], atol=1e-4, err_msg=name)
+
+
+def open_serving(*, name: str, settings: Mapping[str, Any]) -> Engine:
+    """The concurrent body, which serves what it was started on as version 0."""
+    from sidecar.vllm.concurrent import open_engine
+
+    engine = open_engine(name=name, settings=settings)
+    engine._version = 0
+    return engine
+
+
+@pytest.mark.parametrize("lab", ["vllm_async"], indirect=True)
+def test_the_concurrent_body(lab: Lab, tmp_path: Path) -> None:
+    models = [*lab.models, *(random_model(MODEL, seed) for seed in (2, 3))]
+    later = [publish(tmp_path / "weights", version, tensors(models[version])) for version in (2, 3)]
+    updates = [*lab.updates, *later]
+    models[3].save_pretrained(tmp_path / "fresh")
+    factory = f"{__name__}:{open_serving.__name__}"
+    house = ProcessHouse()
+
+    async def scored() -> tuple[np.ndarray, np.ndarray]:
+        for version in ORDER:
+            await lab.engine.update_weights(updates[version])
+        serving = replace(spec("vllm_async", tmp_path / "fresh", load_format="auto"), factory=factory)
+        started = await house.start(serving)
+        return await lab.engine.score(TOKENS), await started.score(TOKENS)
+
+    try:
+        pushed, fresh = lab.run(scored())
+    finally:
+        house.close()
+    np.testing.assert_allclose(pushed, fresh, atol=1e-5)
+    np.testing.assert_allclose(pushed, token_logprobs(models[3], TOKENS), atol=1e-4)
 
 
 @pytest.mark.timeout(480)

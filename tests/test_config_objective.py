@@ -1,0 +1,201 @@
+"""What is refused of objectives: names, contradictions, stale data that nothing corrects, demonstrations, reuse."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import sys
+from typing import Any
+
+import pytest
+
+from rljax import config_objective
+from rljax.config import AlgorithmConfig, CorrectionConfig, RowsConfig, TasksConfig
+from rljax.config_checks import ConfigError
+from tests.test_config import DEMONSTRATIONS, TASKSET, make
+
+ALGORITHMS = [
+    (
+        AlgorithmConfig(pg_variant="pop"),
+        "algorithm.pg_variant='pop': there is no such one; closest: ppo, ",
+    ),
+    (AlgorithmConfig(adv_estimator="gprpo"), "algorithm.adv_estimator='gprpo': there is no such one; closest: grpo"),
+    (AlgorithmConfig(aggregation="mean"), "algorithm.aggregation='mean': there is no such one; closest: "),
+    (AlgorithmConfig(filters=("variance",)), "algorithm.filters='variance': there is no such one; closest: group_var"),
+    (
+        AlgorithmConfig(whiten_rewards=True),
+        "algorithm.whiten_rewards=True: adv_estimator=grpo sees no rewards of tokens; write norm_std=batch, or an "
+        "adv_estimator of gae, reinforce, reinforce++",
+    ),
+    (
+        AlgorithmConfig(adv_estimator="gae", reward_grouping="batch"),
+        "algorithm.reward_grouping='batch': adv_estimator=gae does not read it; write norm_mean=batch and norm_std=bat",
+    ),
+    (AlgorithmConfig(reward_grouping="tag"), "algorithm.reward_grouping='tag': adv_estimator=grpo does not read it"),
+    (AlgorithmConfig(adv_estimator="remax", norm_std="group"), "algorithm.adv_estimator='remax': norm_mean, norm_std"),
+]
+
+
+@pytest.mark.parametrize(("algorithm", "line"), ALGORITHMS, ids=lambda x: x if isinstance(x, str) else "")
+def test_an_algorithm_that_is_not_there_is_refused_before_jax_is_imported(
+    algorithm: AlgorithmConfig, line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, "rljax.algorithms.registry", raising=False)
+    with pytest.raises(ConfigError, match=re.escape(line)):
+        make(algorithm=algorithm)
+
+
+def test_every_built_in_algorithm_is_found_in_its_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    from rljax.algorithms import registry
+
+    slots = [slot for slot in vars(registry).values() if isinstance(slot, registry.Registry)]
+    built_in = [
+        (
+            slot.key.removeprefix("algorithm."),
+            [name for name in slot.names() if slot.get(name).__module__.startswith("rljax.")],
+        )
+        for slot in slots
+    ]
+    assert len(built_in) >= 6
+    assert all(names for _, names in built_in)
+    monkeypatch.delitem(sys.modules, "rljax.algorithms.registry")
+    for field, names in built_in:
+        for name in names:
+            choice: dict[str, Any] = {field: (name,) if field == "filters" else name}
+            more: dict[str, Any] = {"filter_mean_low": 0.1} if name == "mean_band" else {}
+            make(algorithm=AlgorithmConfig(**choice, **more, allow_uncorrected=True))
+    make(algorithm=AlgorithmConfig(pg_variant="my.module:loss", allow_uncorrected=True))
+
+
+UNSTABLE = [AlgorithmConfig(pg_variant=name) for name in ("vanilla", "opmd", "asymre", "rec", "my.module:loss")]
+STABLE = [
+    *(AlgorithmConfig(pg_variant=name) for name in sorted(config_objective.BOUNDING)),
+    AlgorithmConfig(pg_variant="rec", rec_clip="one-side"),
+    AlgorithmConfig(pg_variant="rec", rec_regularizer="k2"),
+    AlgorithmConfig(pg_variant="mix"),
+    AlgorithmConfig(pg_variant="sft"),
+]
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        *UNSTABLE,
+        AlgorithmConfig(pg_variant="mix", mix_variant="vanilla"),
+        AlgorithmConfig(pg_variant="rec", rec_regularizer="forward-kl"),
+    ],
+    ids=lambda a: a.pg_variant,
+)
+def test_stale_data_need_a_trust_region_a_correction_or_leave(algorithm: AlgorithmConfig) -> None:
+    with pytest.raises(ConfigError) as caught:
+        make(algorithm=algorithm)
+    message = str(caught.value)
+    for way_out in ("neither trust region nor correction", "ppo", "correction.level=token", "allow_uncorrected=true"):
+        assert way_out in message
+    assert "\n" not in message
+    make(algorithm=algorithm, async_generation_ratio=0.0)
+    make(algorithm=algorithm, mode="explore")
+    make(algorithm=dataclasses.replace(algorithm, allow_uncorrected=True))
+    make(algorithm=dataclasses.replace(algorithm, correction=CorrectionConfig(level="token", mode="mask")))
+
+
+@pytest.mark.parametrize("algorithm", STABLE, ids=lambda a: f"{a.pg_variant}-{a.rec_clip}")
+def test_losses_that_bound_their_step_need_nothing_else(algorithm: AlgorithmConfig) -> None:
+    make(algorithm=algorithm)
+
+
+WEIGHING = [AlgorithmConfig(pg_variant=name) for name in ("ppo", "gspo", "tis", "cispo", "topr", "sapo", "mix")]
+
+
+@pytest.mark.parametrize(
+    "algorithm", [*WEIGHING, AlgorithmConfig(pg_variant="rec", rec_weight="importance")], ids=lambda a: a.pg_variant
+)
+def test_no_behaviour_ratio_counts_twice(algorithm: AlgorithmConfig) -> None:
+    truncated = CorrectionConfig(level="geometric", mode="truncate")
+    with pytest.raises(ConfigError, match=r"algorithm.correction.mode='truncate': .* count twice; write mode=mask"):
+        make(algorithm=dataclasses.replace(algorithm, correction=truncated))
+    make(algorithm=dataclasses.replace(algorithm, correction=dataclasses.replace(truncated, mode="mask")))
+    make(algorithm=AlgorithmConfig(pg_variant="vanilla", correction=truncated))
+
+
+def test_the_lists_of_losses_name_what_there_is() -> None:
+    from rljax.algorithms.registry import policy_losses
+
+    named = config_objective.BOUNDING | config_objective.UNWEIGHTED | config_objective.IMITATING
+    assert set(policy_losses.names()) >= named
+
+
+EXPERT: list[tuple[dict[str, Any], str, str]] = [
+    (
+        {"expert_data_ratio": 0.5},
+        "",
+        "algorithm.expert_data_ratio=0.5: there are no demonstrations; write tasks.expert",
+    ),
+    ({"pg_variant": "mix"}, "shown.jsonl", "tasks.expert.source='shown.jsonl': no step trains it; write algorithm.exp"),
+    (
+        {"pg_variant": "dapo", "expert_data_ratio": 0.5},
+        "shown.jsonl",
+        "tasks.expert.source='shown.jsonl': algorithm.pg_variant='dapo' does not tell demonstrations from samples; "
+        "write pg_variant=mix, with mix_variant=dapo",
+    ),
+    ({"pg_variant": "sft"}, "", "algorithm.pg_variant='sft': there is nothing to imitate; write tasks.expert.source="),
+    ({"pg_variant": "mix"}, "", "algorithm.pg_variant='mix': there is nothing to imitate"),
+    ({"expert_data_ratio": 1.0}, "shown.jsonl", "algorithm.expert_data_ratio=1.0: must be below 1"),
+]
+
+
+@pytest.mark.parametrize(("keys", "source", "message"), EXPERT)
+def test_demonstrations_their_share_and_a_loss_that_imitates_come_together(
+    keys: dict[str, Any], source: str, message: str
+) -> None:
+    tasks = TasksConfig(train={"digits": TASKSET}, expert=RowsConfig(source=source))
+    with pytest.raises(ConfigError) as caught:
+        make(tasks=tasks, algorithm=AlgorithmConfig(**keys))
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("keys", "more", "message"),
+    [
+        ({"max_uses": 0}, {}, "algorithm.max_uses=0: must be at least 1"),
+        ({"max_uses": 2, "reuse_ratio": 1.0}, {}, "algorithm.reuse_ratio=1.0: must be below 1"),
+        ({"reuse_ratio": 0.3}, {}, "algorithm.reuse_ratio=0.3: nothing reads it; write max_uses=2 or more"),
+        (
+            {"max_uses": 3},
+            {},
+            "algorithm.max_uses=3: the staleness bound is 1, which leaves a group 2 steps at most; lower it, or write "
+            "max_staleness=2 or more",
+        ),
+        ({"max_uses": 2}, {"async_generation_ratio": 0.0}, "the staleness bound is 0, which leaves a group 1 steps"),
+    ],
+)
+def test_groups_are_reused_no_longer_than_their_staleness_allows(
+    keys: dict[str, Any], more: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        make(algorithm=AlgorithmConfig(**keys), **more)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(("share", "count"), [(0.5, 8), (0.2, 2), (0.75, 24), (0.01, 1)])
+def test_the_share_of_reused_groups_is_of_the_batch_with_them(share: float, count: int) -> None:
+    reusing = AlgorithmConfig(max_uses=2, reuse_ratio=share)
+    assert make(algorithm=reusing, rollout_batch_size=64, group_size=8).reused_per_batch == count
+    assert make().reused_per_batch == 0
+
+
+def test_a_loss_of_ones_own_may_imitate() -> None:
+    tasks = TasksConfig(train={"digits": TASKSET}, expert=DEMONSTRATIONS)
+    own = AlgorithmConfig(pg_variant="my.module:loss", expert_data_ratio=0.5, allow_uncorrected=True)
+    make(tasks=tasks, algorithm=own)
+    with pytest.raises(ConfigError, match=r"tasks\.expert\.template='none': must contain {prompt}"):
+        make(tasks=dataclasses.replace(tasks, expert=RowsConfig(source="a.jsonl", template="none")), algorithm=own)
+
+
+@pytest.mark.parametrize(("batch", "share", "count"), [(48, 0.25, 16), (64, 0.5, 64), (64, 0.1, 7), (8, 0.01, 1)])
+def test_the_share_is_of_samples_and_demonstrations_together(batch: int, share: float, count: int) -> None:
+    tasks = TasksConfig(train={"digits": TASKSET}, expert=DEMONSTRATIONS)
+    algorithm = AlgorithmConfig(pg_variant="mix", expert_data_ratio=share)
+    assert make(tasks=tasks, algorithm=algorithm, rollout_batch_size=batch).demonstrations_per_batch == count
+    assert make(rollout_batch_size=batch).demonstrations_per_batch == 0

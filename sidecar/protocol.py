@@ -67,7 +67,7 @@ class GenerateRequest:
         sampling: how tokens are drawn.
         min_version: no token is sampled from weights older than this; the request waits for them.
         affinity: requests with the same key profit from sharing an engine (a common prefix).
-        priority: lower runs first.
+        priority: of those that wait, lower runs first; among equals the first to come.
         resumed_tokens: how many of the last prompt tokens are the beginning of this response, made by an earlier
             request that was cut short: a stop string may begin in them.
     """

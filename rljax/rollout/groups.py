@@ -210,7 +210,7 @@ class GroupRunner:
     async def _member(self, claim: Claim, task: Task, member: int, workflow: Workflow) -> Trajectory:
         retry = lost = 0
         while True:
-            attempt = Attempt(self._db.spec.seed, member, retry, claim.version, claim.lineage)
+            attempt = Attempt(self._db.spec.seed, member, retry, claim.version, claim.lineage, group=claim.group_id)
             begin = self._db.clock()
             try:
                 failpoint("generate")

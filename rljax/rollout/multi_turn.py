@@ -213,6 +213,7 @@ class _Episode:
             sampling=sampling,
             min_version=attempt.min_version,
             affinity=str(task.id),
+            priority=attempt.group,
         )
         return await self._pool.generate(request, attempt.lineage, validation=attempt.validation)
 

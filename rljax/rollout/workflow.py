@@ -33,6 +33,8 @@ class Attempt:
         min_version: oldest weights allowed.
         lineage: oldest lineage of weights allowed.
         validation: whether it measures the policy instead of training it; such requests pass a held pool.
+        group: number of the group in the run, its requests' priority: the older one is due sooner, and a turn of it
+            that comes late does not wait behind the first turns of those claimed since. A validation's is 0.
     """
 
     run_seed: int
@@ -41,6 +43,7 @@ class Attempt:
     min_version: int = 0
     lineage: int = 0
     validation: bool = False
+    group: int = 0
 
     def seed(self, task: Task, turn: int) -> int:
         """Sampling seed of one turn (promise P11): the same whenever and wherever the attempt is made."""
@@ -108,6 +111,7 @@ class SingleTurn:
             sampling=sampling,
             min_version=attempt.min_version,
             affinity=str(task.id),
+            priority=attempt.group,
         )
         completion = await pool.generate(request, attempt.lineage, validation=attempt.validation)
         text = response_text(self._tokenizer, completion.token_ids, self._stop_token_ids)

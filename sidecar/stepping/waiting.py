@@ -23,14 +23,22 @@ class WaitingLine:
         for job in jobs:
             heapq.heappush(self._heap, (job.request.priority, job.order, job))
 
+    def first(self, version: int) -> Job | None:
+        """The first job that weights `version` may serve; it stays in the line."""
+        while self.ready():
+            job = self._heap[0][2]
+            if job.request.min_version <= version:
+                return job
+            heapq.heappop(self._heap)
+            self._aside.append(job)
+        return None
+
     def take(self, count: int, version: int) -> list[Job]:
         """Removes and returns up to `count` jobs, the first ones that weights `version` may serve."""
         taken: list[Job] = []
-        while self._heap and len(taken) < count:
-            job = heapq.heappop(self._heap)[2]
-            if job.done:
-                continue
-            (taken if job.request.min_version <= version else self._aside).append(job)
+        while len(taken) < count and (job := self.first(version)) is not None:
+            heapq.heappop(self._heap)
+            taken.append(job)
         return taken
 
     def version_changed(self) -> None:

@@ -33,6 +33,7 @@ from sidecar.protocol import (
     WeightUpdateError,
 )
 from sidecar.stepping.jobs import Job, end_of_text
+from sidecar.stepping.waiting import WaitingLine
 from sidecar.transfer import Puller
 from sidecar.versions import VersionError, VersionGoneError
 from sidecar.vllm.sampling import continuation, probe, sampled_logprobs, scores
@@ -77,6 +78,8 @@ class ConcurrentVllm:
         self._engine = asyncio.run_coroutine_threadsafe(self._open(), self._loop).result()
         self._vocab_size = self._engine.model_config.get_vocab_size()
         self._requests: set[_Running] = set()
+        self._line = WaitingLine()
+        self._arrivals = 0
         self._handed_over = 0
         self._ended = asyncio.Event()
         self._version, self._lineage, self._paused, self._closed = -1, -1, False, False
@@ -183,11 +186,14 @@ class ConcurrentVllm:
 
     async def _generate(self, request: GenerateRequest) -> Completion:
         loop = asyncio.get_running_loop()
-        running = _Running(Job(request, 0, loop, loop.create_future()))
+        self._arrivals += 1
+        running = _Running(Job(request, self._arrivals, loop, loop.create_future()))
         self._requests.add(running)
+        self._line.push([running.job])
         try:
             return running.job.completion(await self._run(running))
         finally:
+            running.job.done = True  # where it still waits, those behind it are next
             self._requests.discard(running)
             await self._leave_slot(running)
 
@@ -199,6 +205,7 @@ class ConcurrentVllm:
             if running.aborted:
                 return "abort"
             self._take_slot(running)
+            self._may_start.notify_all()  # there may be room for the next one, too
         stops = job.request.sampling.stop_strings
         prompt, params = continuation(job, stepwise=bool(stops))
         tokens: list[int] = []
@@ -228,21 +235,21 @@ class ConcurrentVllm:
 
     def _has_room(self, job: Job) -> bool:
         free = self._handed_over < self._settings.slots
-        return free and not self._paused and self._version >= job.request.min_version
+        return free and not self._paused and self._line.first(self._version) is job
 
     def _take_slot(self, running: _Running) -> None:
         if not self._handed_over:
             self._busy_since = time.perf_counter()
+        self._line.take(1, self._version)
         self._handed_over += 1
         self._serial += 1
         running.name = str(self._serial)
 
     async def _leave_slot(self, running: _Running) -> None:
-        if not running.name:
-            return
-        self._handed_over -= 1
-        if not self._handed_over:
-            self._busy += time.perf_counter() - self._busy_since
+        if running.name:
+            self._handed_over -= 1
+            if not self._handed_over:
+                self._busy += time.perf_counter() - self._busy_since
         async with self._may_start:
             self._may_start.notify_all()
 
@@ -250,6 +257,7 @@ class ConcurrentVllm:
         ending = [running for running in self._requests if chosen(running)]
         for running in ending:
             running.aborted = True
+            running.job.done = not running.name
         await self._engine.abort([running.name for running in ending if running.name])
         async with self._may_start:
             self._may_start.notify_all()
@@ -294,6 +302,7 @@ class ConcurrentVllm:
                     await (self._pull(update) if pulls else self._engine.collective_rpc("load_prepared", args=identity))
                     await self._engine.update_weight_version(str(update.version))
                     self._version, self._lineage = update.version, update.lineage
+                    self._line.version_changed()
                     self._updates += 1
             except WeightUpdateError:
                 raise

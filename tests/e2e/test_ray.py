@@ -81,7 +81,9 @@ def test_a_node_that_joins_under_a_run_takes_a_second_explorer(cluster: Cluster,
     joined = cluster.add_node(num_cpus=1)
     second = Started(run_dir, cache, *there, "explorer.name=second")
     trainer.until(lambda: groups_of(run_dir, "second", "trained") >= 8, "groups of the second to be trained")
-    assert query(run_dir, "SELECT claims - (SELECT count(*) FROM groups) FROM run") == [(0,)], "no task was claimed twice"
+    assert query(run_dir, "SELECT claims - (SELECT count(*) FROM groups) FROM run") == [(0,)], (
+        "no task was claimed twice"
+    )
     for node in (cluster.head_node, joined):  # of one CPU each
         assert named(psutil.Process(node.all_processes["raylet"][0].process.pid), "ray::EngineActor") is not None
     for started in (second, trainer, first):

@@ -60,6 +60,17 @@ def test_seeds_ignore_crashes_and_differ_by_retry_and_member() -> None:
     assert len(others | {first.seed(task, 0)}) == 4
 
 
+def test_the_older_group_is_the_more_urgent_one_and_a_validation_before_all(tmp_path: Path) -> None:
+    seen: list[Attempt] = []
+    _, _, report = run_house(tmp_path, misbehave=lambda _, attempt: seen.append(attempt), validate=frozenset({0, 3}))
+    assert report["balanced"], report["problems"]
+    groups = list(dict.fromkeys(attempt.group for attempt in seen if not attempt.validation))
+    assert groups == sorted(groups)
+    assert len(groups) == report["claimed"]
+    assert {attempt.group for attempt in seen if attempt.validation} == {0}
+    assert groups[0] > 0
+
+
 def test_failing_member_is_retried_then_its_group_is_dropped_with_the_reason(tmp_path: Path) -> None:
     async def fail() -> None:
         raise ZeroDivisionError("one over nothing")

@@ -79,7 +79,7 @@ def play(
     )
     pool: Any = Script(tokenizer, replies)
     task = Task(TaskId("counter", 0, 0), (), "", seed=1, environment=True)
-    trajectory = asyncio.run(flow.run(task, Attempt(run_seed=0, member=2, min_version=3), pool))
+    trajectory = asyncio.run(flow.run(task, Attempt(run_seed=0, member=2, min_version=3, group=5), pool))
     text = "".join(tokenizer.convert_ids_to_tokens(trajectory.token_ids.tolist()))
     return trajectory, pool, text
 
@@ -111,7 +111,7 @@ def test_a_dialogue_is_what_the_template_renders(tokenizer: PreTrainedTokenizerF
     for start, end in trajectory.turns.tolist():
         outside[start:end] = False
     np.testing.assert_array_equal(trajectory.loss_mask, ~outside)
-    assert {r.min_version for r in pool.requests} == {3}
+    assert {(r.min_version, r.priority) for r in pool.requests} == {(3, 5)}
     assert len({r.sampling.seed for r in pool.requests}) == len({r.id for r in pool.requests}) == 3
 
 

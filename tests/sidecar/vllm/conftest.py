@@ -21,6 +21,7 @@ from tests.sidecar.vllm.models import VOCABULARY, publish, random_model, tensors
 
 BODIES = {"vllm": "sidecar.vllm.stepped:open_engine", "vllm_async": "sidecar.vllm.concurrent:open_engine"}
 MODEL = "qwen3-tied"
+SLOTS = 40
 CHARACTERS = "".join(map(chr, range(33, 33 + VOCABULARY - 7)))
 """With seven special tokens in front, a text for each token of the vocabulary."""
 T = TypeVar("T")
@@ -52,7 +53,7 @@ class Lab:
 
 
 def spec(body: str, model: Path, **settings: Any) -> EngineSpec:
-    chosen = {"max_length": 20_000, "slots": 40, "dtype": "fp32", "kv_cache_bytes": 2**27, "enforce_eager": True}
+    chosen = {"max_length": 20_000, "slots": SLOTS, "dtype": "fp32", "kv_cache_bytes": 2**27, "enforce_eager": True}
     return EngineSpec(
         name=f"{body} engine",
         index=0,

@@ -20,7 +20,7 @@ from sidecar.protocol import (
     UpdatePolicy,
     WeightUpdateError,
 )
-from tests.sidecar.vllm.conftest import Lab
+from tests.sidecar.vllm.conftest import SLOTS, Lab
 from tests.sidecar.vllm.models import VOCABULARY, logprobs, publish, tensors, token_logprobs
 
 PROMPT = np.arange(5, 45, dtype=np.int32)
@@ -31,10 +31,21 @@ _serial = iter(range(10**6))
 
 
 def ask(
-    lab: Lab, *, min_version: int = 0, prompt: np.ndarray = PROMPT, resumed_tokens: int = 0, **how: Any
+    lab: Lab,
+    *,
+    min_version: int = 0,
+    prompt: np.ndarray = PROMPT,
+    resumed_tokens: int = 0,
+    priority: int = 0,
+    **how: Any,
 ) -> asyncio.Future[Completion]:
     request = GenerateRequest(
-        f"r{next(_serial)}", prompt, SamplingParams(**how), min_version=min_version, resumed_tokens=resumed_tokens
+        id=f"r{next(_serial)}",
+        prompt_ids=prompt,
+        sampling=SamplingParams(**how),
+        min_version=min_version,
+        priority=priority,
+        resumed_tokens=resumed_tokens,
     )
     return asyncio.ensure_future(lab.engine.generate(request))
 
@@ -168,6 +179,32 @@ def test_nothing_is_sampled_from_weights_older_than_asked_for(lab: Lab) -> None:
         return await waiting
 
     assert lab.run(run()).versions.tolist() == [1] * 5
+
+
+def test_of_those_that_wait_the_most_urgent_run_first(lab: Lab) -> None:
+    """One more than there are slots comes before it, and one that only newer weights may serve."""
+    ended: list[str] = []
+
+    def told(name: str, priority: int, min_version: int = 0) -> asyncio.Future[Completion]:
+        asked = ask(lab, max_new_tokens=30, seed=1, priority=priority, min_version=min_version)
+        asked.add_done_callback(lambda _: ended.append(name))
+        return asked
+
+    async def run() -> None:
+        await serve(lab, 0)
+        await lab.engine.pause(PauseMode.KEEP)
+        too_new = told("too new", 0, min_version=1)
+        crowd = [told(f"{number}", 2) for number in range(SLOTS + 1)]
+        urgent = told("urgent", 1)
+        await lab.engine.status()  # on its way after them
+        await lab.engine.resume()
+        await asyncio.gather(urgent, *crowd)
+        await serve(lab, 1)
+        await too_new
+
+    lab.run(run())
+    assert set(ended[SLOTS:]) == {str(SLOTS - 1), str(SLOTS), "too new"}
+    assert ended[-1] == "too new"
 
 
 def test_a_request_alone_is_aborted_and_keeps_its_tokens(lab: Lab) -> None:

@@ -1,6 +1,6 @@
 """Games of TextArena as text environments: alone, or against others played by a script.
 
-Source: L. Guertler et al., TextArena, 2025; ``pip install "rljax[textarena]"``.
+Source: L. Guertler et al., TextArena, 2025; ``pip install -e ".[textarena]"``.
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ def _make(game: str, options: dict[str, Any]) -> tuple[Any, Any]:
     try:
         import textarena
     except ImportError as error:
-        raise ImportError(f'TextArena cannot be imported ({error}); pip install "rljax[textarena]"') from error
+        raise ImportError(f'TextArena cannot be imported ({error}); pip install -e ".[textarena]"') from error
     made = textarena.make(game, **options)
     bare = made
     while isinstance(bare, textarena.Wrapper):

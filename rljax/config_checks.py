@@ -56,6 +56,7 @@ def check_config(config: Config) -> None:
     """
     for path, value, metadata in walk(config):
         _check_bounds(path, value, metadata)
+    _check_launcher(config)
     _check_ledger(config)
     _check_batch(config)
     _check_sampling(config)
@@ -79,6 +80,12 @@ def _check_bounds(path: str, value: Any, metadata: Mapping[str, Any]) -> None:
         raise ConfigError(f"{path}={value}: must be {'below' if metadata.get('high_open') else 'at most'} {high}")
 
 
+def _check_launcher(config: Config) -> None:
+    address = config.ray.address
+    if config.launcher == "local" and address not in ("auto", "local"):
+        raise ConfigError(f"ray.address={address!r}: launcher=local joins no cluster; write launcher=ray")
+
+
 def _check_ledger(config: Config) -> None:
     """No message repeats the URL: it may hold a password."""
     if config.ledger is None:
@@ -100,7 +107,7 @@ def _check_ledger(config: Config) -> None:
     try:
         import psycopg  # noqa: F401
     except ImportError:
-        raise ConfigError("ledger=postgresql://…: needs psycopg 3; pip install 'rljax[postgres]'") from None
+        raise ConfigError("ledger=postgresql://…: needs psycopg 3; pip install -e '.[postgres]'") from None
     name = config.resolved_ledger_schema
     if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,62}", name) or name.startswith("pg_"):
         raise ConfigError(

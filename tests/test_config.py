@@ -25,6 +25,7 @@ from rljax.config import (
     MeshConfig,
     ModelConfig,
     OptimizerConfig,
+    RayConfig,
     RolloutConfig,
     RowsConfig,
     SidecarConfig,
@@ -82,6 +83,10 @@ COMBINATIONS: list[tuple[Mapping[str, Any], str]] = [
         "rollout_batch_size=30: not a multiple of group_size=8, and a step trains whole groups; nearest that works: 32",
     ),
     ({"rollout_batch_size": 3, "group_size": 8}, "nearest that works: 8"),
+    (
+        {"ray": RayConfig(address="head:6379")},
+        "ray.address='head:6379': launcher=local joins no cluster; write launcher",
+    ),
     (
         {"async_generation_ratio": 1.5, "sync_interval": 3, "max_staleness": 3},
         "max_staleness=3: async_generation_ratio=1.5 and sync_interval=3 need at least 4",
@@ -215,7 +220,7 @@ def test_a_ledger_that_cannot_be_is_refused_without_its_password(changes: Mappin
 
 def test_a_ledger_without_its_driver_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "psycopg", None)
-    with pytest.raises(ConfigError, match=r"needs psycopg 3; pip install 'rljax\[postgres\]'"):
+    with pytest.raises(ConfigError, match=r"needs psycopg 3; pip install -e '.\[postgres\]'"):
         make(ledger="postgresql://h/d")
 
 

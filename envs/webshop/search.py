@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import sys
 from collections.abc import Sequence
@@ -86,10 +87,11 @@ def _bm25s() -> ModuleType:
     try:
         import bm25s
     except ImportError as error:
-        raise ImportError('WebShop searches with bm25s, which is missing: pip install "rljax[webshop]"') from error
+        raise ImportError('WebShop searches with bm25s, which is missing: pip install -e ".[webshop]"') from error
     finally:
         if hidden is absent:
             del sys.modules["jax.lax"]
         else:
             sys.modules["jax.lax"] = hidden
+    logging.getLogger("bm25s").setLevel(logging.WARNING)  # it tells the terminal of every index that it builds
     return bm25s

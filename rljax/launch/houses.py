@@ -19,7 +19,7 @@ def _local(config: Config) -> EngineHouse:
 def check_ray() -> None:
     """Raises ConfigError where Ray is not installed."""
     if importlib.util.find_spec("ray") is None:
-        raise ConfigError('launcher=ray: Ray is not installed; pip install "rljax[ray]"')
+        raise ConfigError('launcher=ray: Ray is not installed; pip install -e ".[ray]"')
 
 
 def _ray(config: Config) -> EngineHouse:

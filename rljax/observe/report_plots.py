@@ -15,7 +15,7 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, PercentFormatter
 
-from rljax.observe.report_data import RunData, time_split
+from rljax.observe.report_data import RunData, time_split, typical
 from rljax.observe.wording import short
 
 POINTS = 240
@@ -258,7 +258,8 @@ def _throughput(data: RunData, axes: Axes) -> Drawn:
     _curve(axes, steps, values, "s4", smoothed=True)
     axes.set_ylim(bottom=0)
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: short(value)))
-    return f"Trained tokens per second of wall time: {short(float(np.median(values)))} in the median.", []
+    rate = typical(data.rows, "tokens_per_second")
+    return f"Trained tokens per second of wall time: {short(rate or 0.0)} in the median, not the first steps.", []
 
 
 def _parity(data: RunData, axes: Axes) -> Drawn:

@@ -54,7 +54,9 @@ def tiles(data: RunData) -> str:
     made.append(_held_out_tile(data))
     made += _audit_tiles(data)
     rate, fraction = typical(data.rows, "tokens_per_second"), typical(data.rows, "bound/fraction")
-    made.append(_tile("Tokens per second", short(rate) if rate is not None else "–", "trained, median"))
+    made.append(
+        _tile("Tokens per second", short(rate) if rate is not None else "–", "trained, median, not the first steps")
+    )
     made.append(_tile("Of the bound", f"{fraction:.0%}" if fraction is not None else "–", "median of the steps"))
     made.append(_tile("Wall time", clock(wall) if wall else "–", "all steps"))
     return f'<div class="tiles">{"".join(made)}</div>'
@@ -62,12 +64,13 @@ def tiles(data: RunData) -> str:
 
 def _held_out_tile(data: RunData) -> str:
     scores = {name: data.values(f"val/{name}/score") for name in data.tasksets()}
-    ends = {name: (number(round(v[0], 3)), number(round(v[-1], 3))) for name, v in scores.items() if v}
+    ends = {name: [number(round(x, 3)) for x in (v[0], v[-1])[-len(v) :]] for name, v in scores.items() if v}
     if not ends:
         return _tile("Held-out score", "–", "not validated yet")
-    (name, (first, last)), *others = ends.items()
-    note = ", ".join([name, *(f"{other} {a} → {b}" for other, (a, b) in others[:3])])
-    return _tile("Held-out score", f'<span class="from">{first} →</span> {last}', note, raw=True)
+    (name, (*first, last)), *others = ends.items()
+    note = ", ".join([name, *(f"{other} {' → '.join(values)}" for other, values in others[:3])])
+    began = f'<span class="from">{first[0]} →</span> ' if first else ""
+    return _tile("Held-out score", f"{began}{last}", note, raw=True)
 
 
 def _audit_tiles(data: RunData) -> list[str]:

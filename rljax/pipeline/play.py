@@ -56,6 +56,7 @@ def play_without_model(config: Config, say: Say, ask: Callable[[], str]) -> None
             try:
                 action = choose(seen, task.seed, taken)
             except EOFError:
+                say(f"\n== left after {taken} actions, return {total:g}")
                 return
             seen = environment.step(action)
             total, taken = total + seen.reward, taken + 1

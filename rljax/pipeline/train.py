@@ -83,6 +83,7 @@ class Trainer:
         self._lineage = 0
         self._pruned = 0
         self._stop = stop
+        self._compiled = False
 
     def steps(self) -> Iterator[dict[str, float]]:
         """Yields the metrics of each step, until ``max_steps`` or the end of the data.
@@ -149,14 +150,21 @@ class Trainer:
         return None
 
     def _wait(self, found: NotYet, seen: int) -> None:
-        self._observers.waiting(found.reason, found.ready, self._config.groups_per_batch)
+        # A first group may take minutes: that tokens come tells slow from stuck.
+        told = f"{found.reason} · {found.progress[-1]:,.0f} tokens so far" if found.progress else found.reason
+        self._observers.waiting(told, found.ready, self._config.groups_per_batch)
         self._db.notifier.wait(seen)
 
     def _train(self, batch: Leased, clock: Clock) -> dict[str, float]:
-        self._observers.waiting(None, self._config.groups_per_batch, self._config.groups_per_batch)
+        size = self._config.groups_per_batch
+        self._observers.waiting(None, size, size)
         since = time.perf_counter()
         failpoint("train")
+        if not self._compiled:
+            self._observers.waiting("the first step, which compiles what the learner computes", size, size)
         metrics = self._feed.train(batch)
+        self._compiled = True
+        self._observers.waiting(None, size, size)
         publishes, shown = self._publishes(self._learner.steps), int(metrics["batch/demonstrations"])
         leases.mark_trained(self._db, self._lineage, batch.step, publishes, shown)
         spent = clock.add("train", since) - since

@@ -98,7 +98,7 @@ def check_arguments(name: str, args: Mapping[str, Any], key: str) -> None:
     try:
         from reasoning_gym.factory import DATASETS
     except ImportError as error:
-        raise ConfigError(f"{key}.source='reasoning_gym:{name}': needs `pip install 'rljax[data]'`") from error
+        raise ConfigError(f"{key}.source='reasoning_gym:{name}': needs `pip install -e '.[data]'`") from error
     if name not in DATASETS:
         raise ConfigError(
             f"{key}.source='reasoning_gym:{name}': no such data set; {nearest(name, DATASETS, 'there are')}"

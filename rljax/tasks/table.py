@@ -113,7 +113,7 @@ def hub_rows(
     try:
         import datasets
     except ImportError as error:
-        raise ConfigError(f"{key}.source='hub:{dataset_id}': needs `pip install 'rljax[data]'`") from error
+        raise ConfigError(f"{key}.source='hub:{dataset_id}': needs `pip install -e '.[data]'`") from error
     try:
         dataset = datasets.load_dataset(dataset_id, name=subset, split=split)
     except (OSError, ValueError, KeyError, RuntimeError, datasets.exceptions.DatasetsError) as error:

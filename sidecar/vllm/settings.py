@@ -65,7 +65,7 @@ class VllmSettings:
         if on_cpu and self.accelerator:
             raise EngineError(
                 "this vLLM build computes on CPUs, and an accelerator is asked for; uninstall it and install the one "
-                'for the device: pip install "rljax[vllm]" (GPU) or "rljax[vllm-tpu]", or set sidecar.devices=cpu'
+                'for the device: pip install -e ".[vllm]" (GPU) or ".[vllm-tpu]", or set sidecar.devices=cpu'
             )
         ours: dict[str, Any] = {
             "model": self.model,

@@ -18,7 +18,7 @@ CONCURRENT = ("sidecar.engine=vllm_async", "wait_timeout=400")
 @pytest.mark.parametrize(
     ("stand_in", "cure"),
     [
-        ("raise ModuleNotFoundError(\"No module named 'vllm'\", name='vllm')", 'pip install "rljax[vllm]" (GPU)'),
+        ("raise ModuleNotFoundError(\"No module named 'vllm'\", name='vllm')", 'pip install -e ".[vllm]" (GPU)'),
         # a stand-in, as a build for another machine would have to be installed: the text is its loader's
         ("raise ImportError('/venv/vllm/_C.abi3.so: undefined symbol: _ZN3c10')", "build does not fit this machine"),
     ],

@@ -194,5 +194,5 @@ def test_devices_are_counted_among_those_that_a_node_shows() -> None:
 
 def test_without_ray_it_is_said_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r'launcher=ray: Ray is not installed; pip install "rljax\[ray\]"'):
+    with pytest.raises(ConfigError, match=r'launcher=ray: Ray is not installed; pip install -e ".\[ray\]"'):
         HOUSES["ray"](Config(tasks=TASKS))

@@ -115,4 +115,4 @@ def test_a_missing_library_is_one_line() -> None:
         "except ImportError as error: print(error)"
     )
     done = subprocess.run([sys.executable, "-c", code], check=True, timeout=120, capture_output=True, text=True)
-    assert done.stdout == 'WebShop searches with bm25s, which is missing: pip install "rljax[webshop]"\n'
+    assert done.stdout == 'WebShop searches with bm25s, which is missing: pip install -e ".[webshop]"\n'

@@ -1,6 +1,7 @@
 """Some trajectories of every step as readable text, for the report and for people with ``less``.
 
-Parts are JSON lines named by role and pid, as those of the trace are; `read_samples` joins them.
+Parts are named by role and pid, as those of the trace are: JSON lines, which `read_samples` joins, and beside them the
+same as text.
 """
 
 from __future__ import annotations
@@ -71,8 +72,9 @@ class SampleLog:
         lines = "".join(json.dumps({"at": time.time()} | row, ensure_ascii=False) + "\n" for row in rows)
         with self._lock:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            with open(self._path, "a", encoding="utf-8") as file:
-                file.write(lines)
+            for path, text in (self._path, lines), (self._path.with_suffix(".txt"), "".join(map(as_text, rows))):
+                with open(path, "a", encoding="utf-8") as file:
+                    file.write(text)
 
 
 def describe(step: int, task: TaskId, trajectory: Trajectory, decode: Decode, trained_from: int) -> Sample:
@@ -101,6 +103,24 @@ def describe(step: int, task: TaskId, trajectory: Trajectory, decode: Decode, tr
         "retries": trajectory.retries,
         **many,
     }
+
+
+def as_text(row: Sample) -> str:
+    """What `describe` made, or a note that steps are trained again, for people."""
+    if "truncate" in row:
+        return f"===== from step {row['truncate']} on\n\n"
+    head = f"===== step {row['step']} · {row['task']} · member {row['member']} · reward {row['reward']:g}"
+    parts = [f"{head} · {row['finish_reason']} · staleness {row['staleness']}\n"]
+    turns = row.get("turns") or [{"shown": row["prompt"], "spans": row["spans"], "reward": None}]
+    for number, turn in enumerate(turns, 1):
+        earned = "" if turn["reward"] is None else f", reward {turn['reward']:g}"
+        said = "".join(f"{_mark(span['version'])}{span['text']}" for span in turn["spans"])
+        parts.append(f"----- shown\n{turn['shown']}\n----- answer {number}{earned}\n{said}\n")
+    return "".join(parts) + "\n"
+
+
+def _mark(version: int | None) -> str:
+    return "" if version is None else f"⟨version {version}⟩ "
 
 
 def read_samples(run_dir: Path) -> list[Sample]:

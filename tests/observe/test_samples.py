@@ -50,6 +50,38 @@ def test_spans_follow_the_versions() -> None:
     assert found["task"] == "digits/0/7"
 
 
+def test_a_sample_is_a_text_for_people_too(tmp_path: Path) -> None:
+    made = trajectory("map:", [(b"Up", 3), (b" wall:", NOT_SAMPLED), (b"Do", 3), (b"wn", 4)])
+    several = dataclasses.replace(made, turns=np.array([[4, 6], [12, 16]]), turn_rewards=np.array([-0.5, 1.0]))
+    written = SampleLog(tmp_path, "trainer", decode, per_step=1)
+    written.truncate(1)
+    written.write(6, [Group(TASK, (several,))], 5)
+    written.write(7, [Group(TASK, (trajectory("2+2=", [(b"four", 6)]),))], 6)
+    (text,) = (tmp_path / "samples").glob("*.txt")
+    assert (
+        text.read_text()
+        == """===== from step 1 on
+
+===== step 6 · digits/0/7 · member 0 · reward 0.5 · stop · staleness 2
+----- shown
+map:
+----- answer 1, reward -0.5
+⟨version 3⟩ Up
+----- shown
+ wall:
+----- answer 2, reward 1
+⟨version 3⟩ Do⟨version 4⟩ wn
+
+===== step 7 · digits/0/7 · member 0 · reward 0.5 · stop · staleness 0
+----- shown
+2+2=
+----- answer 1
+⟨version 6⟩ four
+
+"""
+    )
+
+
 def test_several_turns_are_told_one_by_one() -> None:
     made = trajectory("map ", [(b"Up", 3), (b" wall ", NOT_SAMPLED), (b"Do", 3), (b"wn", 4)])
     several = dataclasses.replace(made, turns=np.array([[4, 6], [12, 16]]), turn_rewards=np.array([-0.5, 1.0]))
@@ -90,7 +122,7 @@ def test_parts_join_and_a_resumed_run_replaces(tmp_path: Path) -> None:
     resumed.truncate(3)
     resumed.write(3, [group], 2)
     assert [row["step"] for row in read_samples(tmp_path)] == [1, 1, 2, 2, 3]
-    assert len(list((tmp_path / "samples").iterdir())) == 2
+    assert len(list((tmp_path / "samples").glob("*.jsonl"))) == 2
 
 
 def test_the_same_step_chooses_the_same(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Int
 
 from rljax.tasks.task import Message
-from rljax.tasks.templates import render_messages
+from rljax.tasks.templates import render_messages, tokenized
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -93,7 +93,7 @@ class ChatTurns:
         return after
 
     def _ids(self, text: str) -> Int[np.ndarray, " time"]:
-        return np.asarray(self._tokenizer(text, add_special_tokens=False)["input_ids"], np.int32)
+        return tokenized(self._tokenizer, text)
 
     def _harmless(self, message: Message) -> dict[str, Any]:
         content = message["content"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,9 @@ from rljax.tasks.task import BadRow, Message, Task
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+_LOG = logging.getLogger(__name__)
+_complained: set[str] = set()
 
 
 def chat_messages(
@@ -43,9 +47,28 @@ def render_messages(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Messa
     """
     if not tokenizer.chat_template:
         text = "\n".join(message["content"] for message in messages)
-        return np.asarray(tokenizer(text)["input_ids"], np.int32)
-    text = _apply_template(tokenizer, messages)
-    return np.asarray(tokenizer(text, add_special_tokens=False)["input_ids"], np.int32)
+        return tokenized(tokenizer, text, special=True)
+    return tokenized(tokenizer, _apply_template(tokenizer, messages))
+
+
+def tokenized(tokenizer: PreTrainedTokenizerBase, text: str, *, special: bool = False) -> Int[np.ndarray, " time"]:
+    """Token ids of a text, int32; with the tokenizer's own special tokens around it if ``special``.
+
+    A text that the tokenizer cannot spell is warned of, once for each tokenizer: the model would see nothing of it.
+    """
+    ids = np.asarray(tokenizer(text, add_special_tokens=special)["input_ids"], np.int32)
+    unknown, name = tokenizer.unk_token_id, str(tokenizer.name_or_path)
+    if unknown is not None and unknown in ids and str(tokenizer.unk_token) not in text and name not in _complained:
+        _complained.add(name)
+        strange = "".join(sorted({c for c in text if unknown in tokenizer(c, add_special_tokens=False)["input_ids"]}))
+        _LOG.warning(
+            "the tokenizer has no tokens for %r, and the model reads %s instead, for instance in %r; a tiny model's "
+            "are model.tiny.characters",
+            strange,
+            tokenizer.unk_token,
+            text[:200],
+        )
+    return ids
 
 
 def render_prompt(tokenizer: PreTrainedTokenizerBase, task: Task, max_prompt_tokens: int) -> Int[np.ndarray, " time"]:

@@ -44,7 +44,8 @@ def test_on_ray_tokens_of_several_versions_stand_in_one_trajectory(tmp_path: Pat
     assert_balanced(run_dir, 4 * 4)
     assert_nothing_is_left(family)
 
-    lines = [json.loads(line) for file in (run_dir / "samples").glob("*.jsonl") for line in file.read_text().splitlines()]
+    files = (run_dir / "samples").glob("*.jsonl")
+    lines = [json.loads(line) for file in files for line in file.read_text().splitlines()]
     versions = [[span["version"] for span in row["spans"] if span["version"] >= 0] for row in lines if "spans" in row]
     assert len(versions) == 4 * 16
     assert all(spans == sorted(spans) for spans in versions)

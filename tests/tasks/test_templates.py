@@ -9,7 +9,7 @@ from transformers import PreTrainedTokenizerFast
 
 from rljax.models.tokenizer import load_tokenizer, save_tiny_tokenizer
 from rljax.tasks.task import BadRow, Task
-from rljax.tasks.templates import chat_messages, render_messages, render_prompt, response_text
+from rljax.tasks.templates import chat_messages, render_messages, render_prompt, response_text, tokenized
 from rljax.trajectory import TaskId
 
 WORDS = ["<s>", "[", "]", "\n", "S", "U", "A", *"0123456789 abcdefghijklmnopqrstuvwxyz.,?"]
@@ -67,6 +67,20 @@ def test_a_prompt_may_have_as_many_tokens_as_allowed_and_no_more() -> None:
     assert len(render_prompt(tokenizer(None), long, 5)) == 5
     with pytest.raises(BadRow, match=r"task mine/0/7: a prompt of 5 tokens; model\.max_prompt_tokens is 4"):
         render_prompt(tokenizer(None), long, 4)
+
+
+def test_a_text_that_the_tokenizer_cannot_spell_is_warned_of_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    save_tiny_tokenizer(tmp_path / "digits", "0123456789")
+    tokenizer = load_tokenizer(tmp_path / "digits")
+    assert tokenized(tokenizer, "12").tolist() == tokenizer("12")["input_ids"]
+    assert not caplog.records
+    for text in ("1+2=?", "3+4"):
+        assert tokenizer.unk_token_id in tokenized(tokenizer, text)
+    (record,) = caplog.records
+    assert "no tokens for '+=?'" in record.getMessage()
+    assert "'1+2=?'" in record.getMessage()
 
 
 def test_an_empty_prompt_is_a_bad_row() -> None:

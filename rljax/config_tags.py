@@ -28,6 +28,10 @@ def check_tags(config: Config) -> None:
             _check_tag(f"{path}.tags", tag, config.custom_envs, others)
             _check_action(f"custom_envs.{tag}", config.custom_envs[tag])
             _check_turns(f"custom_envs.{tag}", config.custom_envs[tag], config.model.max_response_tokens)
+    if config.total_epochs is not None and config.train_groups and not config.explored[1]:
+        raise ConfigError(
+            f"total_epochs={config.total_epochs}: environments have no last task; leave it out, max_steps ends the run"
+        )
 
 
 def _check_tag(path: str, tag: str, known: Mapping[str, EnvironmentConfig], tasksets: Mapping[str, Any]) -> None:

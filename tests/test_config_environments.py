@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rljax.config import Config, RolloutConfig
+from rljax.config import Config, RolloutConfig, TasksConfig, TasksetConfig
 from rljax.config_checks import ConfigError
 from rljax.config_environments import EnvironmentConfig, TrainEnvManagerConfig, ValEnvManagerConfig, built_in, shares
 
@@ -72,3 +72,11 @@ def test_turns_before_are_shown_by_a_template_that_has_a_place_for_them() -> Non
     ):
         train = TrainEnvManagerConfig(tags=("x",))
         Config(rollout=RolloutConfig(train_env_manager=train), custom_envs={"x": environment})
+
+
+def test_passes_over_what_has_no_end_are_refused() -> None:
+    rollout = RolloutConfig(train_env_manager=TrainEnvManagerConfig(tags=("FrozenLake",)))
+    with pytest.raises(ConfigError, match="total_epochs=2: environments have no last task"):
+        Config(rollout=rollout, total_epochs=2)
+    finite = {"digits": TasksetConfig(source="reverse_digits")}
+    Config(rollout=rollout, total_epochs=2, tasks=TasksConfig(train=finite))

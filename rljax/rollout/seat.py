@@ -124,8 +124,8 @@ class Seat:
         self.serves, self._restarts = announced, 0
 
     def replace(self, dead: Engine, error: Exception) -> None:
-        """Looks for a successor in a task of its own, unless that was done. Nobody needs to wait for it."""
-        if self._has_seat(dead):
+        """Looks for a successor in a task of its own, unless that was done, or the pool ends. Nobody needs to wait."""
+        if self._has_seat(dead) and self.failure is None:
             self.serves = None
             self.replacement = asyncio.ensure_future(self._replace(error))
 

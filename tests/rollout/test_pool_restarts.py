@@ -58,6 +58,8 @@ class Mortal(ModelledEngine):
             raise WeightUpdateError(f"no version {update.version}")
 
     async def status(self) -> EngineStatus:
+        if self.closed:
+            raise EngineError("it is closed")
         return dataclasses.replace(await super().status(), busy_seconds=1.0, tokens=8)
 
     async def close(self) -> None:
@@ -119,6 +121,14 @@ def test_who_met_the_death_may_be_cancelled_at_any_moment_of_the_restart(tmp_pat
 
     assert with_pool(tmp_path, [first, second], act) == ["engine_died: engine 0: it fell over"]
     assert second.closed
+
+
+def test_who_still_asks_while_the_pool_ends_finds_no_death(tmp_path: Path) -> None:
+    async def act(pool: EnginePool, loop: asyncio.AbstractEventLoop) -> None:
+        await pool.close()
+        assert (await pool.gauges())["running"] == 0
+
+    assert with_pool(tmp_path, [Mortal()], act) == []
 
 
 def test_all_who_wait_share_one_restart_and_the_others_engine_goes_on(tmp_path: Path) -> None:

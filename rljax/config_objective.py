@@ -127,6 +127,8 @@ def _check_reuse(config: Config) -> None:
 def _check_expert(config: Config) -> None:
     """Demonstrations, a share of them, and a loss that imitates: all or none."""
     source, ratio, loss = config.tasks.expert.source, config.algorithm.expert_data_ratio, config.algorithm.pg_variant
+    if not source and config.tasks.expert != type(config.tasks.expert)():
+        raise ConfigError("tasks.expert: there are no demonstrations; write tasks.expert.source=FILE.jsonl")
     if source and not ratio:
         raise ConfigError(f"tasks.expert.source={source!r}: no step trains it; write algorithm.expert_data_ratio=0.5")
     if ratio and not source:

@@ -144,6 +144,12 @@ EXPERT: list[tuple[dict[str, Any], str, str]] = [
 ]
 
 
+def test_keys_of_demonstrations_need_a_source() -> None:
+    tasks = TasksConfig(train={"digits": TASKSET}, expert=RowsConfig(answer_key="solution"))
+    with pytest.raises(ConfigError, match=r"tasks.expert: there are no demonstrations; write tasks.expert.source"):
+        make(tasks=tasks)
+
+
 @pytest.mark.parametrize(("keys", "source", "message"), EXPERT)
 def test_demonstrations_their_share_and_a_loss_that_imitates_come_together(
     keys: dict[str, Any], source: str, message: str

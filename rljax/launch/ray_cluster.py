@@ -112,7 +112,13 @@ class RayCluster:
         plan = self._plan(platform)
         names = _visible(*plan.learner)
         set_aside = self._set_aside(plan, self._reserve(plan))
-        places = sorted(names.index(name) if names else int(name) for name in set_aside)
+        try:
+            places = sorted(names.index(name) if names else int(name) for name in set_aside)
+        except ValueError:
+            raise ClusterError(
+                f"Ray sets {', '.join(set_aside)} aside for the learner, and this process sees "
+                f"{', '.join(names) if names else 'devices by number'}; start it with the devices visible that Ray has"
+            ) from None
         given, seat = self._config.learner.devices, f"{platform}:{','.join(map(str, places))}"
         if device_indices(given)[1] is not None and places != list(plan.learner_devices):
             raise ConfigError(

@@ -15,6 +15,7 @@ from ray.exceptions import RayError
 
 from rljax.config import Config
 from rljax.config_edge import as_plain, from_plain
+from rljax.config_placement import device_indices
 from rljax.launch.apart import ExplorerApart, apart
 from rljax.launch.exploring import explore
 from rljax.launch.ray_cluster import RayCluster, cluster_address, learner_platform
@@ -51,7 +52,8 @@ def seated_on_ray(config: Config) -> Iterator[Config]:
     Raises:
         ClusterError, ConfigError: the cluster cannot be used, or has no room.
     """
-    platform = learner_platform()
+    named, _ = device_indices(config.learner.devices)
+    platform = learner_platform() if named == "auto" else named
     if platform not in ACCELERATORS or cluster_address(config.ray.address) is None:
         yield config
         return

@@ -141,7 +141,7 @@ class Learner:
         self._nonfinite_in_a_row = 0
 
     def train(
-        self, groups: Sequence[Group], reused: Sequence[Group] = (), demonstrations: Sequence[Trajectory] = ()
+        self, groups: Sequence[Group], *, reused: Sequence[Group] = (), demonstrations: Sequence[Trajectory] = ()
     ) -> dict[str, float]:
         """One step: trains a batch, in `ppo_epochs` passes over minibatches cut in the batch's order.
 
@@ -179,8 +179,8 @@ class Learner:
         metrics |= {_OF_CRITIC.get(name, name): value for name, value in summarise(fetched_critic).items()}
         self._follow(metrics, given, sum(len(group.trajectories) for group in (*groups, *reused)))
         held = describe(minibatches)
-        # Later passes see data that the policy has been fitted to: there the mean is no longer 1.
-        first_pass = summarise(fetched[: len(placed)])
+        # To what later passes see, and to reused groups, the policy has been fitted: there the mean is no longer 1.
+        first_pass = {} if reused else summarise(fetched[: len(placed)])
         metrics["policy/ratio_doubtful"] = float(self._doubt(first_pass, held["batch/sampled_tokens"]))
         return {**metrics, **held}
 
@@ -280,7 +280,7 @@ class Learner:
         return score
 
     def pack(
-        self, groups: Sequence[Group], reused: Sequence[Group] = (), demonstrations: Sequence[Trajectory] = ()
+        self, groups: Sequence[Group], *, reused: Sequence[Group] = (), demonstrations: Sequence[Trajectory] = ()
     ) -> list[PackedBatch]:
         """The minibatches of a batch, as numpy arrays: advantages by group, weights by the counts of each minibatch."""
         minibatches, _ = self._preparation.minibatches(

@@ -15,7 +15,7 @@ from rljax.algorithms.kl import kl_penalty
 from rljax.algorithms.registry import PolicyLoss, policy_losses
 from rljax.config import Config
 from rljax.learner.packing import Batch
-from rljax.learner.ratios import Sums, ratio_metrics, ratio_sums
+from rljax.learner.ratios import Sums, mean_of, ratio_metrics, ratio_sums
 from rljax.models.architecture import Architecture
 from rljax.models.logprobs import token_logprobs
 from rljax.models.transformer import Constrain, Params, hidden_states
@@ -148,12 +148,12 @@ class PolicyObjective(Model):
 
     def metrics(self, sums: Sums, tokens: Int[Array, ""]) -> Sums:
         """Means of what the loss logs over the trained tokens, and of the rest over those of them that were sampled;
-        see `ratio_metrics`.
+        see `ratio_metrics`. NaN where there are none.
         """
         ratios, of_sampled = _within(sums, _RATIOS), _within(sums, _SAMPLED)
         logged = sums.keys() - {_RATIOS + name for name in ratios} - {_SAMPLED + name for name in of_sampled}
         means = {name: sums[name] / jnp.maximum(tokens, 1) for name in sorted(logged)}
-        means |= {name: value / jnp.maximum(ratios["tokens"], 1) for name, value in of_sampled.items()}
+        means |= {name: mean_of(value, ratios["tokens"]) for name, value in of_sampled.items()}
         return means | {f"policy/{name}": value for name, value in ratio_metrics(ratios).items()}
 
 

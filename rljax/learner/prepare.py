@@ -36,7 +36,8 @@ class Minibatch:
     Attributes:
         trajectories: with what is not trained masked: sampled ones, then demonstrations.
         places: of the sampled ones in the batch.
-        group_of: number of each trajectory's group; -1 for demonstrations and beyond the last trajectory.
+        group_of: number of each trajectory's group in this minibatch, counted from 0; -1 for demonstrations and beyond
+            the last trajectory.
         packed: on the host.
         scores: on the mesh.
     """
@@ -172,7 +173,7 @@ class Preparation:
             shown = [demonstrations[i] for i in _share(range(len(demonstrations)), cut, cuts)]
             few = [*(sampled[place] for place in places), *shown]
             group_of = np.full(max(self._room, len(few)), -1, np.int32)
-            group_of[: len(places)] = numbers[places]
+            group_of[: len(places)] = np.unique(numbers[places], return_inverse=True)[1]
             weights = np.append(importance[places], np.ones(len(shown)))
             made.append(Minibatch(few, places, group_of, self._packed(few, weights)))
         return made

@@ -42,6 +42,11 @@ def ratio_sums(inputs: LossInputs, staleness: Int[Array, "row place"], bound: in
     return sums
 
 
+def mean_of(total: Float[Array, ""], count: Float[Array, ""]) -> Float[Array, ""]:
+    """``total / count``; NaN for none, since there a 0 would be taken for a measurement."""
+    return jnp.where(count > 0, total / jnp.maximum(count, 1), jnp.nan)
+
+
 def ratio_metrics(sums: Sums) -> Sums:
     """Metrics of an update, with ρ = π/π_behaviour per trained token that was sampled.
 
@@ -51,21 +56,20 @@ def ratio_metrics(sums: Sums) -> Sums:
     Returns:
         ``ratio_mean``, ``ratio_variance``; ``ess``, the effective sample size (Σρ)²/(n·Σρ²), between 0 and 1 (Kong
         1992); ``approx_kl``, k3 of http://joschu.net/blog/kl-approx.html, an estimate of KL(behaviour ‖ policy) that
-        is never negative; ``approx_kl_staleness/N`` of the tokens that are N steps stale, NaN where there are none.
+        is never negative; ``approx_kl_staleness/N`` of the tokens that are N steps stale. NaN where there are none.
     """
-    count = jnp.maximum(sums["tokens"], 1)
-    mean, square = sums["ratio"] / count, sums["ratio_squared"] / count
+    count = sums["tokens"]
+    mean, square = mean_of(sums["ratio"], count), mean_of(sums["ratio_squared"], count)
     metrics = {
         "ratio_mean": mean,
         "ratio_variance": jnp.maximum(square - mean**2, 0.0),
         "ess": mean**2 / jnp.maximum(square, 1e-30),
-        "approx_kl": sums["divergence"] / count,
+        "approx_kl": mean_of(sums["divergence"], count),
     }
     for name, of_bucket in sums.items():
         if name.startswith("divergence/"):
             steps = name.removeprefix("divergence/")
-            there = sums[f"tokens/{steps}"]
-            metrics[f"approx_kl_staleness/{steps}"] = jnp.where(there > 0, of_bucket / jnp.maximum(there, 1), jnp.nan)
+            metrics[f"approx_kl_staleness/{steps}"] = mean_of(of_bucket, sums[f"tokens/{steps}"])
     return metrics
 
 

@@ -16,7 +16,8 @@ _REDUCE: dict[str, Callable[..., Any]] = {
     "policy/ratio_max": max,
     NONFINITE: sum,
 }
-_MAY_BE_MISSING = ("policy/approx_kl_staleness/", "critic/explained_variance")
+_MAY_BE_MISSING = ("policy/", "entropy", "critic/explained_variance")
+"""What metrics that are NaN in an update without such tokens begin with; a loss that is not finite is counted apart."""
 
 
 def summarise(updates: Sequence[Mapping[str, np.ndarray]]) -> dict[str, float]:

@@ -53,7 +53,7 @@ class Feed:
     def train(self, batch: Leased) -> dict[str, float]:
         """One step; see `Learner.train`."""
         shown = self.demonstrations.at(batch.demonstrations) if self.demonstrations else []
-        return self.learner.train(batch.groups, batch.reused, shown)
+        return self.learner.train(batch.groups, reused=batch.reused, demonstrations=shown)
 
 
 def open_demonstrations(config: Config, model: Model, db: Database) -> Demonstrations | None:

@@ -11,7 +11,7 @@ import numpy as np
 from rljax.config_checks import ConfigError
 from rljax.tasks.dialogue import end_of_turn
 from rljax.tasks.task import BadRow, Task, Taskset
-from rljax.tasks.templates import render_prompt
+from rljax.tasks.templates import render_prompt, tokenized
 from rljax.trajectory import NOT_SAMPLED, Trajectory
 
 if TYPE_CHECKING:
@@ -78,6 +78,8 @@ class Demonstrations:
                 if not self._skip:
                     raise
                 bad.append(error)
+        if bad and len(bad) == len(self._taskset):
+            raise ConfigError(f"tasks.expert.source: no usable row among {len(bad)}; the first: {bad[0]}")
         if bad:
             log.warning("tasks.expert: %d of %d rows are bad and skipped; first: %s", len(bad), looked, bad[0])
 
@@ -93,7 +95,7 @@ class Demonstrations:
 
     def _demonstration(self, task: Task) -> Trajectory:
         prompt = render_prompt(self._tokenizer, task, self._max_prompt_tokens)
-        response = self._tokenizer(task.answer, add_special_tokens=False)["input_ids"]
+        response = tokenized(self._tokenizer, task.answer).tolist()
         if not 0 < len(response) <= self._max_response_tokens:
             raise BadRow(
                 f"task {task.id}: a recorded response of {len(response)} tokens; model.max_response_tokens is "

@@ -1,3 +1,8 @@
+import contextlib
+import re
+from pathlib import Path
+from typing import Any
+
 import gymnasium
 import numpy as np
 import pytest
@@ -166,3 +171,14 @@ def test_wrong_arguments_are_refused_in_one_line(kwargs, error, line):
 def test_an_environment_that_draws_no_text_needs_another_way_to_be_shown():
     with pytest.raises(ValueError, match="CartPole-v1 draws no text; give observation as a format string or as names"):
         DescribedEnv(**{**POLE, "observation": "ansi"})
+
+
+def test_the_readmes_description_is_one() -> None:
+    text = (Path(__file__).parents[2] / "README.md").read_text()
+    (snippet,) = (s for s in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "Described-v0" in s)
+    made: dict[str, Any] = {}
+    exec(snippet, made)
+    pole = made["custom_envs"]["CartPole"]
+    with contextlib.closing(gymnasium.make(pole.id, **pole.kwargs)) as env:
+        shown, _ = env.reset(seed=0)
+    assert "rotation" in shown

@@ -56,7 +56,7 @@ def test_the_loss_is_that_of_samples_and_of_demonstrations_over_the_tokens_of_bo
         -(a[t.loss_mask].astype(np.float64) * logprobs(t)).sum() for t, a in zip(members, advantages, strict=True)
     )
     imitated = sum(-logprobs(t).sum() for t in shown)
-    metrics = learner.train(groups, shown)
+    metrics = learner.train(groups, demonstrations=shown)
     assert metrics["loss"] == pytest.approx((0.7 * reinforced + 0.3 * imitated) / tokens, rel=1e-5)
     assert metrics["policy/expert_fraction"] == pytest.approx(sum(t.loss_mask.sum() for t in shown) / tokens)
     assert (metrics["batch/demonstrations"], metrics["batch/trained_tokens"]) == (4.0, tokens)
@@ -65,7 +65,7 @@ def test_the_loss_is_that_of_samples_and_of_demonstrations_over_the_tokens_of_bo
 def test_sft_imitates_the_demonstrations_alone() -> None:
     groups, shown = make_groups(22), make_demonstrations()
     tokens = sum(t.loss_mask.sum() for t in [*trajectories_of(groups), *shown])
-    metrics = make_learner(pg_variant="sft").train(groups, shown)
+    metrics = make_learner(pg_variant="sft").train(groups, demonstrations=shown)
     assert metrics["loss"] == pytest.approx(sum(-logprobs(t).sum() for t in shown) / tokens, rel=1e-5)
 
 
@@ -78,7 +78,7 @@ def test_what_is_told_of_the_policys_own_tokens_does_not_change() -> None:
     for learner in (with_them, without):  # so that the policy is not its own reference
         moved = jax.tree.map(lambda x: x + 0.05 * jnp.cos(x), learner.state.params)
         learner.state = replace(learner.state, params=moved)
-    told, plain = with_them.train(groups, make_demonstrations()), without.train(groups)
+    told, plain = with_them.train(groups, demonstrations=make_demonstrations()), without.train(groups)
     same = ["entropy", "policy/kl_reference", "policy/ess", "policy/approx_kl", "batch/sampled_tokens"]
     same += ["policy/ratio_mean", "policy/ratio_variance", "policy/ratio_max", "policy/approx_kl_staleness/0"]
     same += ["policy/correction_weight", "policy/correction_clipped"]
@@ -89,8 +89,8 @@ def test_what_is_told_of_the_policys_own_tokens_does_not_change() -> None:
 
 def test_entropy_bonus_and_divergence_are_of_the_samples() -> None:
     groups, shown = make_groups(24), make_demonstrations()
-    plain = make_learner(pg_variant="sft").train(groups, shown)
-    bonus = make_learner(pg_variant="sft", entropy_coef=0.5).train(groups, shown)
+    plain = make_learner(pg_variant="sft").train(groups, demonstrations=shown)
+    bonus = make_learner(pg_variant="sft", entropy_coef=0.5).train(groups, demonstrations=shown)
     sampled = sum(t.loss_mask.sum() for t in trajectories_of(groups)) / plain["batch/trained_tokens"]
     assert bonus["loss"] == pytest.approx(plain["loss"] - 0.5 * sampled * plain["entropy"], rel=1e-4)
 
@@ -100,7 +100,7 @@ def test_advantages_are_those_of_the_samples_by_themselves(where: str) -> None:
     keys = {"norm_mean": "batch", "norm_std": "batch", "whiten_advantages": True, "minibatch_size": 8}
     keys |= {"kl": kl(where=where, coef=0.5)} if where != "none" else {}
     groups, shown = make_groups(25), make_demonstrations(3)
-    alone, beside = make_learner(**keys).pack(groups), make_learner(**keys).pack(groups, shown)
+    alone, beside = make_learner(**keys).pack(groups), make_learner(**keys).pack(groups, demonstrations=shown)
     for packed in (*alone, *beside):
         assert not packed.batch.advantages[packed.batch.expert].any()
     values = [
@@ -113,7 +113,7 @@ def test_advantages_are_those_of_the_samples_by_themselves(where: str) -> None:
 def test_each_update_has_its_even_share_in_order() -> None:
     shown = make_demonstrations(7)
     counts = [int(t.loss_mask.sum()) for t in shown]
-    packed = make_learner(ratio=0.3, minibatch_size=4).pack(make_groups(26), shown)
+    packed = make_learner(ratio=0.3, minibatch_size=4).pack(make_groups(26), demonstrations=shown)
     assert [int(p.batch.expert.sum()) for p in packed] == [
         sum(counts[:1]), sum(counts[1:3]), sum(counts[3:5]), sum(counts[5:7])
     ]  # fmt: skip
@@ -125,7 +125,7 @@ def test_the_critic_learns_nothing_of_demonstrations() -> None:
     keys = {"adv_estimator": "gae", "critic": critic(warmup_steps=5), "aggregation": "seq-mean-token-sum-norm"}
     groups = make_groups(27)
     with_them, without = make_learner(**keys), make_learner(**keys)
-    told, plain = with_them.train(groups, make_demonstrations()), without.train(groups)
+    told, plain = with_them.train(groups, demonstrations=make_demonstrations()), without.train(groups)
     # Weights are over 20 sequences in place of 16; all else is the same.
     assert told["critic/loss"] == pytest.approx(plain["critic/loss"] * 16 / 20, rel=1e-5)
     for name in ("critic/value", "critic/return", "critic/error"):
@@ -136,7 +136,7 @@ def test_the_critic_learns_nothing_of_demonstrations() -> None:
 def test_no_loss_makes_a_nan_of_what_has_no_behaviour(variant: str) -> None:
     shown = [replace(t, logprobs=np.full_like(t.logprobs, -np.inf)) for t in make_demonstrations()]
     learner = make_learner(mix_variant=variant, aggregation="seq-mean-token-mean")
-    metrics = learner.train(make_groups(28), shown)
+    metrics = learner.train(make_groups(28), demonstrations=shown)
     assert metrics["policy/nonfinite_updates"] == 0
     assert np.isfinite([value for name, value in metrics.items()]).all()
 
@@ -148,7 +148,7 @@ def test_a_batch_of_demonstrations_alone_is_trained() -> None:
     ]
     learner = make_learner()
     before = jax.tree.map(np.asarray, learner.state.params)
-    metrics = learner.train(groups, make_demonstrations())
+    metrics = learner.train(groups, demonstrations=make_demonstrations())
     assert np.isfinite(list(metrics.values())).all()
     assert metrics["policy/ratio_doubtful"] == 0
     moved = jax.tree.map(lambda a, b: bool((np.asarray(a) != b).any()), learner.state.params, before)

@@ -93,5 +93,9 @@ def test_a_bad_row_is_found_at_the_start_and_the_next_takes_its_place(
     expected = list(order)
     expected[place] = order[(place + 1) % 5]
     assert [said(tokenizer, t) for t in skipping.at(range(5))] == expected
+    with pytest.raises(
+        ConfigError, match=r"no usable row among 1; the first: task expert/0/0: a recorded response of 5"
+    ):
+        make(tmp_path, tokenizer, [("1", "12345")], on_bad_row="skip").check(1)
     with pytest.raises(ConfigError, match="no usable row"):
         make(tmp_path, tokenizer, [("1", "12345")], on_bad_row="skip").at(range(1))

@@ -8,7 +8,8 @@ Reads ``tests/mutations/*.toml``, entries ``[[mutation]]`` with
 * ``before``, ``after``: text that occurs there exactly once, and what takes its place;
 * ``tests``: pytest's arguments, as in a shell, that must fail then; ``why``: which bug it is.
 
-The tree itself is never touched: tests run in a copy of its files.
+The tree itself is never touched: tests run in a copy of its files. First they run without any bug: tests that fail
+anyway would catch everything.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import shutil
 import sys
 import tempfile
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import hypothesis
@@ -102,8 +103,12 @@ def main() -> int:
     Phase, settings = hypothesis.Phase, hypothesis.settings
     settings.register_profile("no shrinking", phases=(Phase.explicit, Phase.generate), report_multiple_bugs=False)
     settings.load_profile("no shrinking")
+    sound = list({m.tests: replace(m, after=m.before) for m in mutations}.values())
     missed = 0
     with multiprocessing.get_context("fork").Pool(options.jobs, maxtasksperchild=1) as pool:
+        for mutation, said in zip(sound, pool.imap(verdict, sound, chunksize=1), strict=True):
+            if said != SURVIVED:
+                raise SystemExit(f"without any bug: {said}: {mutation.tests}")
         for number, said in enumerate(pool.imap(verdict, mutations, chunksize=1), 1):
             mutation = mutations[number - 1]
             missed += said != CAUGHT

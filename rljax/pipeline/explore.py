@@ -18,7 +18,7 @@ from rljax.pipeline.setup import Model, parity_bound, probe_tokens, validation_f
 from rljax.pipeline.workflows import Workflows, held_out_tasksets, training_tasksets
 from rljax.rollout.deadlines import PausableDeadlines
 from rljax.rollout.explorer import Explorer, Probe, ValidationPlan
-from rljax.rollout.groups import GroupRunner
+from rljax.rollout.groups import BAD_ROWS_IN_A_ROW, GroupRunner
 from sidecar.hosting import EngineHouse
 
 log = logging.getLogger(__name__)
@@ -65,7 +65,9 @@ def make_explorer(
         max_retries=config.rollout.max_retries,
         trajectory_timeout=config.rollout.trajectory_timeout,
         filters=chosen_filters(config.algorithm),
-        bad_rows_in_a_row=0 if config.tasks.on_bad_row == "fail" else sum(map(len, tasksets.values())),
+        bad_rows_in_a_row=0
+        if config.tasks.on_bad_row == "fail"
+        else min(BAD_ROWS_IN_A_ROW, sum(map(len, tasksets.values()))),
         trace=trace,
         baseline=workflows.greedy,
     )

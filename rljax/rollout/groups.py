@@ -34,6 +34,8 @@ DROPS_IN_A_ROW = 100
 """Groups that an explorer may drop one after the other, each when all that were claimed before it had ended. After so
 many without a whole one among them no other would come to more: the explorer says so instead of going on for ever.
 """
+BAD_ROWS_IN_A_ROW = 10_000
+"""Bad rows, with no good one between them, after which skipping ends, where a pass over the tasksets is not shorter."""
 
 LOST_LIMIT = 16
 """Times that a member may lose an attempt by the fault of others, before that counts as its failure."""
@@ -141,8 +143,7 @@ class GroupRunner:
         self._bad_rows += 1
         if self._bad_rows >= self._bad_rows_in_a_row:
             raise NothingButDrops(
-                f"explorer {self._name}: {self._bad_rows} bad rows in a row, as many as the tasksets hold; the last: "
-                f"{error}"
+                f"explorer {self._name}: {self._bad_rows} bad rows in a row and no other; the last: {error}"
             ) from error
 
     def note_failure(self, error: Exception, where: str) -> str:

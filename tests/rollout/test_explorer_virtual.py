@@ -149,9 +149,7 @@ def test_a_taskset_of_nothing_but_bad_rows_is_no_run(tmp_path: Path) -> None:
     async def too_long() -> None:
         raise BadRow("a prompt of 900 tokens")
 
-    with pytest.raises(
-        NothingButDrops, match=r"24 bad rows in a row, as many as the tasksets hold; the last: a prompt"
-    ):
+    with pytest.raises(NothingButDrops, match=r"24 bad rows in a row and no other; the last: a prompt"):
         run_house(tmp_path, misbehave=lambda task, attempt: too_long(), tasksets={"numbers": Numbers("numbers", 24)})
 
 

@@ -86,7 +86,7 @@ def test_a_node_that_joins_under_a_run_takes_a_second_explorer(cluster: Cluster,
     )
     for node in (cluster.head_node, joined):  # of one CPU each
         assert named(psutil.Process(node.all_processes["raylet"][0].process.pid), "ray::EngineActor") is not None
-    for started in (second, trainer, first):
+    for started in (second, first, trainer):  # last the one that writes the audit
         assert started.end(signal.SIGTERM) == 0, started.printed
     assert second.printed.endswith("explorer second: left; its open claims are handed back\n")
     report = audit_of(run_dir)

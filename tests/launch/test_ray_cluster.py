@@ -64,7 +64,8 @@ def published(directory: Path, model: Model) -> WeightUpdate:
 
 
 def configured(cluster: Cluster, **overrides: Any) -> Config:
-    return load_config(str(SMALLEST), {"ray.address": cluster.address, "sidecar.devices": "cpu", **overrides})
+    chosen = {"launcher": "ray", "ray.address": cluster.address, "sidecar.devices": "cpu"}
+    return load_config(str(SMALLEST), chosen | overrides)
 
 
 def spec(model: Model, index: int = 0) -> EngineSpec:

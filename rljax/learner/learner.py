@@ -161,7 +161,12 @@ class Learner:
             ValueError: a trajectory does not fit a row.
         """
         minibatches, given = self._preparation.minibatches(
-            groups, self.steps, self.state.params, self.state.companions, reused, demonstrations
+            groups,
+            self.steps,
+            self.state.params,
+            self.state.companions,
+            reused=reused,
+            demonstrations=demonstrations,
         )
         step = jnp.asarray(self.steps, jnp.int32)
         kl_coef = jnp.asarray(self.state.companions.get("kl_coef", 0.0), jnp.float32)
@@ -284,7 +289,12 @@ class Learner:
     ) -> list[PackedBatch]:
         """The minibatches of a batch, as numpy arrays: advantages by group, weights by the counts of each minibatch."""
         minibatches, _ = self._preparation.minibatches(
-            groups, self.steps, self.state.params, self.state.companions, reused, demonstrations
+            groups,
+            self.steps,
+            self.state.params,
+            self.state.companions,
+            reused=reused,
+            demonstrations=demonstrations,
         )
         return [minibatch.packed for minibatch in minibatches]
 

@@ -111,6 +111,7 @@ class Preparation:
         step: int,
         params: Params,
         companions: Companions,
+        *,
         reused: Sequence[Group] = (),
         demonstrations: Sequence[Trajectory] = (),
     ) -> tuple[list[Minibatch], Credit]:

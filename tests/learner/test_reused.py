@@ -82,7 +82,7 @@ def test_groups_of_a_minibatch_are_counted_from_its_own_first() -> None:
     """What is summed over groups has room for as many as a minibatch holds trajectories."""
     learner = make_learner(minibatch_size=4, reuse_ratio=0.2)
     minibatches, _ = learner._preparation.minibatches(
-        make_groups(37), 0, learner.state.params, learner.state.companions, make_groups(38, groups=1)
+        make_groups(37), 0, learner.state.params, learner.state.companions, reused=make_groups(38, groups=1)
     )
     numbers = [m.group_of[: len(m.places)].tolist() for m in minibatches]
     assert numbers == [[0] * 4, [0] * 4, [0] * 4, [0] * 4 + [1] * 4]

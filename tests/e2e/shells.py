@@ -67,8 +67,8 @@ def explorers_come_and_go(run_dir: Path, cache: Path, *engine: str) -> None:
     assert groups_of(run_dir, "guest", "claimed") == 0, "what it left behind is free at once"
     so_far = trained(run_dir)
     trainer.until(lambda: trained(run_dir) >= so_far + 3, "the run to go on without them")
-    assert trainer.end(signal.SIGTERM) == 0, trainer.printed
     assert first.end(signal.SIGTERM) == 0, first.printed
+    assert trainer.end(signal.SIGTERM) == 0, trainer.printed  # last, for it writes the audit
 
     report = audit_of(run_dir)
     assert report["balanced"], report["problems"]

@@ -145,9 +145,10 @@ def processor() -> str:
 
 
 def commit() -> str:
-    """The commit that runs, and whether the working tree differs from it; ``unknown`` outside a repository."""
+    """The commit that runs, and whether the working tree, but for results, differs from it; ``unknown`` outside one."""
     head = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False, timeout=10)
-    changed = subprocess.run(["git", "status", "--porcelain"], capture_output=True, text=True, check=False, timeout=10)
+    status = ["git", "status", "--porcelain", "--", ".", ":!bench/runs"]
+    changed = subprocess.run(status, capture_output=True, text=True, check=False, timeout=10)
     return (head.stdout.strip() or "unknown") + (" with changes" if changed.stdout.strip() else "")
 
 

@@ -34,8 +34,8 @@ def agree_on_demonstrations(tx: Transaction, fingerprint: str, source: str) -> N
     row = run_row(tx)
     if row.demonstrations not in (None, fingerprint) and row.trained:
         raise LedgerError(
-            f"{tx.db.label}: tasks.expert.source={source}: other demonstrations, or another order, than this run began "
-            "with; restore the data, or choose another run_dir"
+            f"{tx.db.label}: tasks.expert.source={source}: other demonstrations, or another order, template or limit, "
+            "than this run began with; restore the data and tasks.expert, or choose another run_dir"
         )
     tx.execute(update(schema.run).values(demonstrations=fingerprint))
 

@@ -79,5 +79,5 @@ def open_demonstrations(config: Config, model: Model, db: Database) -> Demonstra
         on_bad_row=bad,
     )
     demonstrations.check(each * config.max_steps)
-    agree_on_demonstrations(db, taskset.fingerprint, rows["source"])
+    agree_on_demonstrations(db, demonstrations.fingerprint, rows["source"])
     return demonstrations

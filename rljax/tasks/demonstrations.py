@@ -10,6 +10,7 @@ import numpy as np
 
 from rljax.config_checks import ConfigError
 from rljax.tasks.dialogue import end_of_turn
+from rljax.tasks.seeds import fingerprint
 from rljax.tasks.task import BadRow, Task, Taskset
 from rljax.tasks.templates import render_prompt, tokenized
 from rljax.trajectory import NOT_SAMPLED, Trajectory
@@ -53,6 +54,18 @@ class Demonstrations:
         self._max_response_tokens = max_response_tokens
         self._temperature = temperature
         self._skip = on_bad_row == "skip"
+
+    @property
+    def fingerprint(self) -> str:
+        """As `Taskset.fingerprint`, but of tokens: template, system prompt and limits are in them."""
+        return fingerprint(len(self._taskset), self._content)
+
+    def _content(self, index: int) -> list[float]:
+        try:
+            shown = self._demonstration(self._taskset.task(0, index))
+        except BadRow:
+            return []
+        return [*shown.token_ids.tolist(), *shown.turns.flatten().tolist(), shown.temperature]
 
     def at(self, positions: range) -> list[Trajectory]:
         """The demonstrations at these positions, counted from 0 through all epochs.

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterable
 from hashlib import blake2b
 
 from rljax.trajectory import TaskId
 
 SEED_BITS = 63
+
+SAMPLED = 16
+"""Places that a fingerprint looks at."""
 
 
 def stable_hash(*parts: int | str | float | None) -> int:
@@ -29,3 +33,9 @@ def stable_hash(*parts: int | str | float | None) -> int:
 def environment_seed(run_seed: int, task: TaskId) -> int:
     """Seed of a task's environment, the same for every member of its group."""
     return stable_hash(run_seed, task.taskset, task.epoch, task.index)
+
+
+def fingerprint(size: int, content: Callable[[int], Iterable[int | str | float | None]]) -> str:
+    """Tells a numbered collection from another by its size and by what `SAMPLED` places at equal distances hold."""
+    places = sorted({i * (size - 1) // (SAMPLED - 1) for i in range(SAMPLED)})
+    return f"{stable_hash(size, *(part for place in places for part in content(place))):016x}"

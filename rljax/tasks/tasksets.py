@@ -15,16 +15,13 @@ from rljax.tasks.permutation import Permutation
 from rljax.tasks.procedural import GENERATORS, SIDES, procedural_rows
 from rljax.tasks.rewards.registry import reward_terms
 from rljax.tasks.rows import Columns, Problem, Rows, nearest
-from rljax.tasks.seeds import environment_seed, stable_hash
+from rljax.tasks.seeds import environment_seed, fingerprint, stable_hash
 from rljax.tasks.table import hub_rows, parquet_rows
 from rljax.tasks.task import BadRow, RewardTerm, Task, Taskset
 from rljax.tasks.templates import chat_messages
 from rljax.trajectory import TaskId
 
 Role = Literal["train", "validation"]
-
-SAMPLED = 16
-"""Tasks that a fingerprint looks at."""
 
 _LOG = logging.getLogger(__name__)
 _FILES = (".jsonl", ".parquet")
@@ -86,10 +83,8 @@ class RowTaskset:
 
     @property
     def fingerprint(self) -> str:
-        """See `Taskset.fingerprint`: of `SAMPLED` places at equal distances."""
-        size = self._size
-        places = {i * (size - 1) // (SAMPLED - 1) for i in range(SAMPLED)}
-        return f"{stable_hash(size, *(part for place in sorted(places) for part in self._content(place))):016x}"
+        """See `Taskset.fingerprint`; of some of its tasks."""
+        return fingerprint(self._size, self._content)
 
     def _content(self, index: int) -> tuple[str, str]:
         try:

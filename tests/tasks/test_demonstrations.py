@@ -30,12 +30,17 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return load_tokenizer(directory)
 
 
-def make(tmp_path: Path, tokenizer: Any, rows: list[tuple[str, str]] = ROWS, **changes: Any) -> Demonstrations:
+def make(
+    tmp_path: Path,
+    tokenizer: Any,
+    rows: list[tuple[str, str]] = ROWS,
+    config: dict[str, Any] | None = None,
+    **changes: Any,
+) -> Demonstrations:
     file = tmp_path / "shown.jsonl"
     file.write_text("".join(json.dumps({"question": q, "answer": a}) + "\n" for q, a in rows))
-    taskset = load_tasksets({"expert": TasksetConfig(source=str(file))}, 7, "fail", role="train", section="tasks")[
-        "expert"
-    ]
+    asked = {"expert": TasksetConfig(source=str(file), **(config or {}))}
+    taskset = load_tasksets(asked, 7, "fail", role="train", section="tasks")["expert"]
     keys = {"max_prompt_tokens": 12, "max_response_tokens": 4, "temperature": 0.7, "on_bad_row": "fail", **changes}
     return Demonstrations(taskset, tokenizer, (tokenizer.eos_token_id,), **keys)
 
@@ -55,6 +60,18 @@ def test_a_demonstration_is_the_prompt_and_the_response_with_its_end(tmp_path: P
     assert (shown.expert, shown.temperature, shown.finish_reason) == (True, 0.7, "stop")
     assert (set(shown.versions.tolist()), set(shown.logprobs.tolist())) == ({-1}, {0.0})
     assert shown.max_version == -1, "no version ever counts for it"
+
+
+def test_a_fingerprint_is_of_the_tokens(tmp_path: Path, tokenizer: Any) -> None:
+    def found(rows: list[tuple[str, str]] = ROWS, config: dict[str, Any] | None = None, **changes: Any) -> str:
+        return make(tmp_path, tokenizer, rows, config, **changes).fingerprint
+
+    same = {found(), found(max_response_tokens=9), found(config={"template": "{prompt}"})}
+    other = [found(ROWS[1:]), found(config={"shuffle": False}), found(temperature=1.0)]
+    shaped = [found(config={"template": "7{prompt}"}), found(config={"system_prompt": "1"})]
+    cut = found(max_response_tokens=2)  # no room for the end of the turn
+    assert len(same) == 1
+    assert len({*same, *other, *shaped, cut}) == 7
 
 
 def test_each_epoch_has_all_of_them_once_in_an_order_of_its_own(tmp_path: Path, tokenizer: Any) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -34,23 +34,31 @@ from rljax.models.transformer import Params, abstract_params, hidden_states, out
 ROWS, TIME = 8, 256
 TARGET_MIB = 345
 CHUNKS = (1024, 512, 256, 128)
-SPARSE: dict[str, Any] = {
-    "token_ids": np.int32,
-    "positions": np.int32,
-    "segment_ids": np.int32,
-    "targets": np.int32,
-    "turns": np.int32,
-    "owners": np.int32,
-}
-DENSE: dict[str, Any] = {"mask": np.bool_, "behaviour_logprobs": np.float32, "advantages": np.float32}
-SCALED: dict[str, Any] = {"rewards": np.float32, "temperature": np.float32, "weights": np.float32}
 
 
 def abstract_batch(*slots: int) -> Batch:
     """The shapes of a batch; ``slots`` is the number of microbatches, or nothing for a single one."""
-    dtypes = SPARSE | DENSE | SCALED | {"places": np.int32}
-    shape = (*slots, ROWS, TIME)
-    return Batch(**cast(Any, {name: jax.ShapeDtypeStruct(shape, dtype) for name, dtype in dtypes.items()}))
+
+    def every(dtype: type) -> Any:
+        return jax.ShapeDtypeStruct((*slots, ROWS, TIME), dtype)
+
+    integers, floats = every(np.int32), every(np.float32)
+    return Batch(
+        token_ids=integers,
+        positions=integers,
+        segment_ids=integers,
+        targets=integers,
+        mask=every(np.bool_),
+        turns=integers,
+        owners=integers,
+        behaviour_logprobs=floats,
+        versions=integers,
+        advantages=floats,
+        rewards=floats,
+        temperature=floats,
+        weights=floats,
+        places=integers,
+    )
 
 
 def objective(architecture: Architecture, remat: str, chunk: int) -> PolicyObjective:

@@ -42,7 +42,11 @@ ALPHAS, SEEDS = (0, 4, 16), (0, 1, 2)
 LOOK_SECONDS = 0.5
 CORES = len(os.sched_getaffinity(0))
 TRUNCATED = {"correction.level": "token", "correction.mode": "truncate", "correction.high": 4.0}
-SUMMED = {"aggregation": "seq-mean-token-sum"}
+PLAIN = {"adv_estimator": "opmd_mean", "entropy_coef": 0.1}
+HELD = {"aggregation": "seq-mean-token-sum", "entropy_coef": 0.05}
+# PLAIN: advantages that are not divided by a deviation are a third as large, and so is the bonus that they go with.
+# HELD: the square of the log-ratio keeps the entropy up by itself; its reference must follow opmd_kimi, whose Ẑ is an
+# average over the policy's own samples and not over the reference's.
 VARIANTS: dict[str, dict[str, Any]] = {
     "ppo": {},
     "dapo": {},
@@ -55,11 +59,11 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "sapo": {},
     "sppo": {},
     "rec": {},
-    "opmd_pairwise": {"adv_estimator": "opmd_mean", "opmd_tau": 0.1} | SUMMED,
-    "opmd_kimi": {"adv_estimator": "opmd_logavgexp", "opmd_tau": 0.1} | SUMMED,
+    "opmd_pairwise": {"adv_estimator": "opmd_mean", "opmd_tau": 0.1} | HELD,
+    "opmd_kimi": {"adv_estimator": "opmd_logavgexp", "opmd_tau": 0.5, "kl.refresh_steps": 10} | HELD,
     "vanilla": TRUNCATED,
-    "opmd": TRUNCATED | {"adv_estimator": "opmd_mean"},
-    "asymre": TRUNCATED | {"adv_estimator": "opmd_mean"},
+    "opmd": TRUNCATED | PLAIN,
+    "asymre": TRUNCATED | PLAIN,
 }
 """Keys of ``algorithm`` besides ``pg_variant``, by loss; what is not named is the quickstart's."""
 

@@ -207,15 +207,15 @@ def whitened(
 ) -> list[Float[np.ndarray, " time"]]:
     """(x − mean) / (std + 1e-6) over all tokens under the masks, with the unbiased deviation; 0 elsewhere.
 
-    Fewer than two tokens, or values that deviate by at most 1e-6, are left as they are.
+    Values that deviate by at most 1e-6 are not divided. A single token is left as it is: it has nothing to be compared
+    with.
     """
     trained = np.concatenate([np.zeros(0), *(value[mask] for value, mask in zip(values, masks, strict=True))])
-    deviation = trained.std(ddof=1) if len(trained) > 1 else 0.0
-    if deviation <= EPSILON:
+    if len(trained) < 2:
         return list(values)
-    mean = trained.mean()
-    scaled = [(value - mean) / (deviation + EPSILON) for value in values]
-    return [np.where(mask, value, 0.0) for value, mask in zip(scaled, masks, strict=True)]
+    mean, deviation = trained.mean(), trained.std(ddof=1)
+    scale = deviation + EPSILON if deviation > EPSILON else 1.0
+    return [np.where(mask, (value - mean) / scale, 0.0) for value, mask in zip(values, masks, strict=True)]
 
 
 def _levels(

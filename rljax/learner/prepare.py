@@ -7,13 +7,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Float, Int
 
 from rljax.algorithms.credit import Credit, credit
-from rljax.algorithms.kl import kl_penalty
 from rljax.algorithms.registry import aggregations, policy_losses
 from rljax.algorithms.sample_weights import sample_weights
 from rljax.algorithms.shaping import RunningMoments, kept_tokens
@@ -21,7 +19,7 @@ from rljax.config import Config
 from rljax.learner.critic import ValueObjective
 from rljax.learner.objective import PolicyObjective
 from rljax.learner.packing import Batch, PackedBatch, Scores, pack, row_shapes, trained_counts
-from rljax.learner.scoring import make_score, sequence_gaps
+from rljax.learner.scoring import behaviour_divergence, make_score, sequence_gaps
 from rljax.learner.sharding import batch_sharding
 from rljax.models.transformer import Params
 from rljax.trajectory import Group, Trajectory
@@ -175,14 +173,21 @@ class Preparation:
             few = [*(sampled[place] for place in places), *shown]
             group_of = np.full(max(self._room, len(few)), -1, np.int32)
             group_of[: len(places)] = np.unique(numbers[places], return_inverse=True)[1]
-            weights = np.append(importance[places], np.ones(len(shown)))
-            made.append(Minibatch(few, places, group_of, self._packed(few, weights)))
+            weights = [self._weights(few[: len(places)], importance[places]), self._weights(shown, np.ones(len(shown)))]
+            made.append(Minibatch(few, places, group_of, self._packed(few, np.concatenate(weights))))
         return made
 
-    def _packed(self, few: Sequence[Trajectory], importance: Float[np.ndarray, " trajectories"]) -> PackedBatch:
+    def _weights(
+        self, few: Sequence[Trajectory], importance: Float[np.ndarray, " trajectories"]
+    ) -> Float[np.ndarray, " sequences"]:
+        if not few:
+            return np.zeros(0)
         weights = self._aggregate(trained_counts(few), self._config.model.max_response_tokens)
+        return weights * np.repeat(importance, [len(t.row_spans) for t in few])
+
+    def _packed(self, few: Sequence[Trajectory], weights: Float[np.ndarray, " sequences"]) -> PackedBatch:
         unknown = [np.zeros(len(t.token_ids), np.float32) for t in few]
-        packed = pack(few, unknown, weights * np.repeat(importance, [len(t.row_spans) for t in few]), self._shapes)
+        packed = pack(few, unknown, weights, self._shapes)
         if not self._config.demonstrations_per_batch:
             return packed
         expert = packed.lay([np.full(len(t.token_ids), t.expert, np.float32) for t in few]) > 0
@@ -207,13 +212,10 @@ class Preparation:
         if kl.where != "reward":
             return None
         found = [
-            [
-                np.where(t.loss_mask, kl_penalty(jnp.asarray(t.logprobs), jnp.asarray(reference), kl.estimator), 0.0)
-                for t, reference in zip(m.sampled, m.by_token(m.scores.reference_logprobs), strict=True)
-            ]
+            behaviour_divergence(self.place(m.packed.batch), m.scores.reference_logprobs, kl.estimator)
             for m in minibatches
         ]
-        return _in_order(minibatches, found)
+        return _in_order(minibatches, [m.by_token(one) for m, one in zip(minibatches, found, strict=True)])
 
 
 def _share(of: range, cut: int, cuts: int) -> range:

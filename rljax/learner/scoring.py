@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from rljax.algorithms.kl import kl_penalty
 from rljax.algorithms.ratios import log_difference
 from rljax.learner.objective import Model, trained_mask
 from rljax.learner.packing import Batch
@@ -37,6 +39,21 @@ def make_score(model: Model, run: Run) -> Score:
         return jax.lax.fori_loop(0, microbatches, write, jnp.zeros(batch.places.shape, jnp.float32))
 
     return score
+
+
+@functools.partial(jax.jit, static_argnames="estimator")
+def behaviour_divergence(
+    batch: Batch, reference: Float[Array, "slot row place"], estimator: str
+) -> Float[Array, "slot row place"]:
+    """What `kl_penalty` estimates of the policy that sampled, in nats; 0 where not trained.
+
+    Args:
+        batch: with the behaviour log-probabilities.
+        reference: of the reference policy, as `make_score` gives them.
+        estimator: see `kl_penalty`.
+    """
+    behaviour = jax.vmap(lambda part: part.trained(part.behaviour_logprobs))(batch)
+    return jnp.where(trained_mask(batch), kl_penalty(behaviour, reference, estimator), 0.0)
 
 
 @jax.jit

@@ -187,8 +187,8 @@ def advantages(
 def finish(result: list[list[float]], keep: Sequence[Sequence[bool]], c: AlgorithmConfig) -> None:
     """Stage 7."""
     trained = [a for row, on in zip(result, keep, strict=True) for a, k in zip(row, on, strict=True) if k]
-    if c.whiten_advantages and std(trained) > EPS:
-        middle, spread = mean(trained), std(trained) + EPS
+    if c.whiten_advantages and len(trained) > 1:
+        middle, spread = mean(trained), std(trained) + EPS if std(trained) > EPS else 1.0
         for row, on in zip(result, keep, strict=True):
             row[:] = [(a - middle) / spread if k else 0.0 for a, k in zip(row, on, strict=True)]
     if c.advantage_clip is not None:

@@ -55,6 +55,13 @@ def test_extremes_are_finite_in_float32(estimator: str) -> None:
     assert np.isfinite(np.asarray(gradient)).all()
 
 
+def test_k3_of_policies_that_nearly_agree_is_not_rounding_in_float32() -> None:
+    gaps = np.array([1e-4, -1e-4, 3e-5, -3e-5, 1e-3], np.float32)
+    value = np.asarray(kl_penalty(jnp.asarray(gaps), jnp.zeros(5), "k3"))
+    assert (value > 0).all()
+    np.testing.assert_allclose(value, gaps.astype(np.float64) ** 2 / 2, rtol=1e-2)  # and rounding
+
+
 def test_where_the_clamps_are() -> None:
     """By hand: e^20 − 1 − 20 where the reference is far likelier; 30 − 1 + e^−30 where the policy is."""
     logprobs, reference = np.array([-30.0, -1.0, -4.0]), np.array([-1.0, -31.0, 0.0])

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from rljax.config_algorithm import KlConfig
 from rljax.config_checks import ConfigError
 from rljax.learner.checkpoints import Checkpoints
 from rljax.learner.learner import Learner, NonFiniteError
@@ -150,14 +151,19 @@ def test_non_finite_updates_in_a_row_stop_the_run_in_one_line(fresh: Learner) ->
     assert "learner.optimizer.learning_rate" in message
 
 
-def test_a_run_compiles_a_bounded_number_of_programs() -> None:
+@pytest.mark.parametrize(
+    ("keys", "programs"),
+    [({}, 1), ({"kl": KlConfig(where="reward", estimator="k1")}, 3)],
+    ids=["step", "step, reference and divergence"],
+)
+def test_a_run_compiles_a_bounded_number_of_programs(keys: dict[str, Any], programs: int) -> None:
     compiled: list[str] = []
 
     def listen(event: str, duration: float, **fields: Any) -> None:
         if event == "/jax/core/compile/backend_compile_duration":
             compiled.append(event)
 
-    learner = make_learner()
+    learner = make_learner(algorithm=keys)
     rng = np.random.default_rng(0)
     shapes = set()
     jax.monitoring.register_event_duration_secs_listener(listen)
@@ -182,7 +188,8 @@ def test_a_run_compiles_a_bounded_number_of_programs() -> None:
     finally:
         jax.monitoring.unregister_event_duration_listener(listen)
     assert len(shapes) > 1
-    assert len(compiled) == len(shapes) <= MAX_ROW_LENGTHS * (MAX_HALVINGS + 1)
+    assert len(compiled) == programs * len(shapes)
+    assert len(shapes) <= MAX_ROW_LENGTHS * (MAX_HALVINGS + 1)
 
 
 def test_score_is_raw_log_probability_at_temperature_one(fresh: Learner) -> None:

@@ -18,8 +18,8 @@ def mix(inputs: LossInputs, config: AlgorithmConfig) -> TokenLoss:
     """μ·(−φ·logπ) on the tokens of demonstrations (`LossInputs.expert`), (1−μ)·loss of ``mix_variant`` on the others.
 
     μ: see `imitation_weight`; φ: see `sft.imitation`. The variant does not see the demonstrations, so that they change
-    no ratio. Both kinds of token are aggregated together, by counts over the whole batch: unlike in the paper, which
-    averages each kind by itself, the share of demonstrations in the batch counts besides μ.
+    no ratio. Each kind of token is aggregated by itself, as published: μ alone says what demonstrations weigh, not how
+    many or how long they are.
 
     Logged: what the variant logs, 0 on demonstrations; ``sft_weight``, μ; ``expert_fraction``.
 

@@ -27,7 +27,8 @@ def decoupled_ppo(inputs: LossInputs, config: AlgorithmConfig) -> TokenLoss:
 
     * recompute: the policy before the first update of the batch, at the price of one forward pass.
     * interpolate: logπ_prox = sg(logπ_behaviour + w·(logπ − logπ_behaviour)), w from ``proximal_interpolation``,
-      which costs nothing. The paper's w is 1 − 1/d for data d versions old; here one w holds for all.
+      which costs nothing. The paper's w is 1 − 1/d for data d versions old; here one w holds for all, that of
+      d = 2 by default.
 
     Logged: ``clip_fraction``, ``dual_clip_fraction`` (see ppo), ``behaviour_weight``, ``behaviour_weight_capped``.
 

@@ -9,7 +9,7 @@ from rljax.config import AlgorithmConfig
 
 @policy_losses.register("kimi15")
 def kimi15(inputs: LossInputs, config: AlgorithmConfig) -> TokenLoss:
-    """−A·logπ + (τ/2)·(logπ − logπ_behaviour)² per token, with τ from ``kimi15_tau``.
+    """−A·logπ + (τ/2)·(logπ − logπ_behaviour)² per token, with τ from ``kimi15_tau``, 0.1 as in ROLL.
 
     Its gradient by logπ is −A + τ·(logπ − logπ_behaviour): a regression towards A/τ, hence no ratio.
 

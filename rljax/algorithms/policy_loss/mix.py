@@ -17,9 +17,9 @@ from rljax.config import AlgorithmConfig
 def mix(inputs: LossInputs, config: AlgorithmConfig) -> TokenLoss:
     """μ·(−φ·logπ) on the tokens of demonstrations (`LossInputs.expert`), (1−μ)·loss of ``mix_variant`` on the others.
 
-    μ: see `imitation_weight`; φ: see `sft.imitation`. The variant does not see the demonstrations, so that they change
-    no ratio. Each kind of token is aggregated by itself, as published: μ alone says what demonstrations weigh, not how
-    many or how long they are.
+    μ: see `imitation_weight`, 0.1 as in Trinity-RFT; φ: see `sft.imitation`. The variant does not see the
+    demonstrations, so that they change no ratio. Each kind of token is aggregated by itself, as published: μ alone says
+    what demonstrations weigh, not how many or how long they are.
 
     Logged: what the variant logs, 0 on demonstrations; ``sft_weight``, μ; ``expert_fraction``.
 
@@ -41,7 +41,7 @@ def imitation_weight(updates: Int[Array, ""], config: AlgorithmConfig) -> Float[
 
     With ``sft_schedule`` constant it is ``sft_weight``. With chord it grows linearly from 0 to ``sft_weight_peak``
     within ``sft_warmup_updates``, falls to ``sft_weight_valley`` along half a cosine within ``sft_decay_updates``, and
-    stays there.
+    stays there; peak and valley are 0.1 as in Trinity-RFT.
 
     Reference: Zhang et al. 2025 (CHORD-μ), https://arxiv.org/abs/2508.11408.
     """

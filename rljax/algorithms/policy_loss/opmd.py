@@ -9,7 +9,9 @@ from rljax.config import AlgorithmConfig
 
 @policy_losses.register("opmd")
 def opmd(inputs: LossInputs, config: AlgorithmConfig) -> TokenLoss:
-    """−A·logπ/(1+τ), with τ from ``opmd_tau``; made for A = R − mean (``adv_estimator=opmd_mean``).
+    """−A·logπ/(1+τ), with τ from ``opmd_tau``, 1 as in Trinity-RFT.
+
+    Made for A = R − mean (``adv_estimator=opmd_mean``).
 
     It is the first step of ``opmd_pairwise`` from the reference, where π = π_ref, with a factor that makes steps
     smaller the stronger the regularisation is. Nothing bounds it further away.

@@ -13,7 +13,7 @@ from rljax.config import AlgorithmConfig
 @policy_losses.register("sapo")
 def sapo(inputs: LossInputs, config: AlgorithmConfig) -> TokenLoss:
     """−(4/τ)·σ(τ·(ρ − 1))·A, with ρ = π/π_behaviour per token; τ is ``sapo_tau_positive`` where A > 0, else
-    ``sapo_tau_negative``.
+    ``sapo_tau_negative``, 1 and 1.05 as in the paper.
 
     Its gradient is −4p(1−p)·ρ·A·∇logπ with p = σ(τ(ρ−1)): the policy gradient at ρ = 1, fading smoothly as ρ leaves 1,
     and faster for negative advantages, whose τ is larger. Trinity-RFT multiplies a stopped gate by logπ instead,

@@ -12,7 +12,8 @@ from rljax.config import AlgorithmConfig
 
 @policy_losses.register("sppo")
 def sppo(inputs: LossInputs, config: AlgorithmConfig) -> TokenLoss:
-    """−A·(logπ − logπ_behaviour)·1[1/(1+ε) ≤ ρ ≤ 1+ε], with ρ = π/π_behaviour per token and ε = ``sppo_epsilon``.
+    """−A·(logπ − logπ_behaviour)·1[1/(1+ε) ≤ ρ ≤ 1+ε], with ρ = π/π_behaviour per token and ε =
+    ``sppo_epsilon``, 0.3 as in Trinity-RFT.
 
     The surrogate in which the softmax policy's parameters, its log-probabilities, take the place of ppo's ratio. Both
     signs of A lose their gradient outside the range, whose bounds belong to it. As in Trinity-RFT, the value there is

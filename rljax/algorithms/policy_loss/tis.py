@@ -14,7 +14,8 @@ from rljax.config import AlgorithmConfig
 def tis(inputs: LossInputs, config: AlgorithmConfig) -> TokenLoss:
     """−sg(clip(ρ, lo, hi))·A·logπ, with ρ = π/π_behaviour per token and sg = stop-gradient.
 
-    Every token keeps a gradient; only its weight is bounded, by ``tis_low`` and ``tis_high``.
+    Every token keeps a gradient; only its weight is bounded, by ``tis_low`` and ``tis_high``, 0 and 1 as
+    in ROLL.
 
     Logged: ``clip_fraction``, tokens whose ratio lies outside [lo, hi].
 

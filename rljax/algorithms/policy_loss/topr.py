@@ -16,7 +16,7 @@ def topr(inputs: LossInputs, config: AlgorithmConfig) -> TokenLoss:
 
     The raw reward R decides the side, whatever the advantage is. What went well is imitated without a ratio; what went
     badly is pushed away only as far as the policy still does it. ``topr_positive_weight`` and
-    ``topr_negative_weight``: w₊ and w₋.
+    ``topr_negative_weight``: w₊ and w₋, 1 as in ROLL.
 
     The paper tapers by the ratio of the whole trajectory, this one, as ROLL's, by that of the token.
 

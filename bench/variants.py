@@ -87,7 +87,7 @@ def run(case: Row) -> Row:
     """Makes one run; returns its row.
 
     Raises:
-        RuntimeError: the run failed.
+        RuntimeError: the run failed, or somebody ended it.
     """
     keys = {
         "async_generation_ratio": case["alpha"],
@@ -111,11 +111,11 @@ def run(case: Row) -> Row:
                 scores = _watch(process, target)
             finally:
                 _end(process)
-            if process.returncode not in (0, -signal.SIGTERM, 128 + signal.SIGTERM) and not scores:
+            reached = next((step for step, score in scores if score >= GOAL), None)
+            if reached is None and (not scores or scores[-1][0] < STEPS):
                 output.seek(0)
                 raise RuntimeError(f"{case}: ended with {process.returncode}: {output.read()[-2000:]}")
         rewards = [row["reward/mean"] for row in read_metrics(target) if "reward/mean" in row]
-    reached = next((step for step, score in scores if score >= GOAL), None)
     best = max(score for _, score in scores)
     took = {"best": round(best, 4), "reward": round(rewards[-1], 4), "seconds": round(time.perf_counter() - begin, 1)}
     return {**case, "steps": reached, "of": scores[-1][0], **took, "commit": commit()}

@@ -39,6 +39,8 @@ COLUMNS = (
     "entropy",
     "loss",
     "grad_norm",
+    "critic/loss",
+    "critic/explained_variance",
     "policy/approx_kl",
     "response/mean_tokens",
     "time/step",

@@ -134,7 +134,9 @@ class AlgorithmConfig:
     overlong_buffer: int | None = key(
         None, "penalty: tokens before model.max_response_tokens in which it grows from 0 to all of it", low=1
     )
-    overlong_penalty: float = key(1.0, "penalty: what a response of model.max_response_tokens loses", low=0)
+    overlong_penalty: float = key(
+        1.0, "penalty: what a trajectory loses whose longest turn has model.max_response_tokens", low=0
+    )
     drop_staler_than: int | None = key(
         None, "tokens that are staler than this many steps when they are trained are masked; None: off", low=0
     )

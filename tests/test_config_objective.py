@@ -33,6 +33,10 @@ ALGORITHMS = [
     ),
     (AlgorithmConfig(reward_grouping="tag"), "algorithm.reward_grouping='tag': adv_estimator=grpo does not read it"),
     (AlgorithmConfig(adv_estimator="remax", norm_std="group"), "algorithm.adv_estimator='remax': norm_mean, norm_std"),
+    (
+        AlgorithmConfig(adv_estimator="remax", overlong="penalty", overlong_buffer=8),
+        "algorithm.adv_estimator='remax': norm_mean, norm_std, reward_clip and overlong=penalty change the rewar",
+    ),
 ]
 
 

@@ -36,7 +36,9 @@ class KlConfig:
     """The divergence from the reference policy, which is the policy that the run began with."""
 
     where: str = key("none", "what the divergence is taken from", choices=("none", "loss", "reward"))
-    estimator: str = key("k3", "of each token", choices=("k1", "k2", "k3", "k3_clamped"))
+    estimator: str | None = key(
+        None, "of each token; None: k1 in the reward, k3 in the loss", choices=(None, "k1", "k2", "k3", "k3_clamped")
+    )
     coef: float = key(0.001, "its weight, at the start where it is adapted", low=0)
     target: float | None = key(
         None,
@@ -46,6 +48,11 @@ class KlConfig:
     )
     horizon: int = key(10_000, "trajectories over which coef is adapted", low=1)
     refresh_steps: int | None = key(None, "steps after which the policy becomes the reference; None: never", low=1)
+
+    @property
+    def resolved_estimator(self) -> str:
+        """Estimator that is used: the one whose gradient is that of a divergence where it is taken from."""
+        return self.estimator or ("k1" if self.where == "reward" else "k3")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +92,9 @@ class AlgorithmConfig:
         low_open=True,
         high_open=True,
     )
-    allow_uncorrected: bool = key(False, "train stale data with neither a trust region nor a correction")
+    allow_uncorrected: bool = key(
+        False, "train stale data with neither a trust region nor a correction, or with kl.estimator=k1 in the loss"
+    )
     correction: CorrectionConfig = field(default_factory=CorrectionConfig)
     ratio_level: str = key(
         "token",
@@ -125,7 +134,9 @@ class AlgorithmConfig:
     overlong_buffer: int | None = key(
         None, "penalty: tokens before model.max_response_tokens in which it grows from 0 to all of it", low=1
     )
-    overlong_penalty: float = key(1.0, "penalty: what a response of model.max_response_tokens loses", low=0)
+    overlong_penalty: float = key(
+        1.0, "penalty: what a trajectory loses whose longest turn has model.max_response_tokens", low=0
+    )
     drop_staler_than: int | None = key(
         None, "tokens that are staler than this many steps when they are trained are masked; None: off", low=0
     )

@@ -266,10 +266,11 @@ def check_estimator(algorithm: AlgorithmConfig, of_tokens: Collection[str]) -> N
             f"algorithm.reward_grouping={algorithm.reward_grouping!r}: adv_estimator={name} does not read it; write "
             f"norm_mean={algorithm.reward_grouping} and norm_std={algorithm.reward_grouping}"
         )
-    if name == "remax" and any((algorithm.norm_mean, algorithm.norm_std, algorithm.reward_clip)):
+    changed = algorithm.norm_mean, algorithm.norm_std, algorithm.reward_clip, algorithm.overlong == "penalty"
+    if name == "remax" and any(changed):
         raise ConfigError(
-            "algorithm.adv_estimator='remax': norm_mean, norm_std and reward_clip change the rewards, but not the "
-            "greedy one that they are compared with; leave them None"
+            "algorithm.adv_estimator='remax': norm_mean, norm_std, reward_clip and overlong=penalty change the "
+            "rewards, but not the greedy one that they are compared with; leave them out"
         )
 
 

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import TYPE_CHECKING
 
-from rljax.config_algorithm import AlgorithmConfig, CriticConfig, KlConfig
-from rljax.config_checks import ConfigError, registered
+from rljax.config_algorithm import AlgorithmConfig
+from rljax.config_checks import ConfigError, registered, walk
 
 if TYPE_CHECKING:
     from rljax.config import Config
 
 BOUNDING = frozenset(
     {
-        "cispo",
         "dapo",
         "decoupled_ppo",
         "gspo",
@@ -27,13 +25,27 @@ BOUNDING = frozenset(
         "topr",
     }
 )
-"""Losses that bound or penalise the step from the behaviour policy, or whose minimum does not depend on it."""
+"""Losses that bound or penalise the step from the behaviour policy, or whose minimum does not depend on it; tis with
+its default bounds. `bounds_step` knows those whose keys decide.
+"""
+
+LARGEST_LEAST_WEIGHT = 0.5
+"""Up to this least weight a loss that weighs by a clipped ratio counts as bounding: above, it is nearly vanilla."""
 
 UNWEIGHTED = frozenset({"asymre", "kimi15", "opmd", "opmd_kimi", "opmd_pairwise", "rec", "sppo", "vanilla"})
 """Losses that do not weigh tokens by π/π_behaviour themselves, so that a correction may."""
 
 IMITATING = frozenset({"mix", "sft"})
 """Losses that read which tokens are demonstrations."""
+
+OF_TRAJECTORIES = {"opmd_kimi": ("opmd_logavgexp",), "opmd_pairwise": ("opmd_mean", "dr_grpo")}
+"""Losses that compare rewards with log-ratios to a reference, summed over trajectories; the estimators they take."""
+
+_REMEDIES = {
+    "cispo": "cispo_use_unified_mask=true, or cispo_epsilon_low=1 as in the paper, or ",
+    "rec": "a rec_clip, or rec_weight=importance, or ",
+    "tis": "tis_low=0, or ",
+}
 
 
 def check_objective(config: Config) -> None:
@@ -45,20 +57,28 @@ def check_objective(config: Config) -> None:
     algorithm = config.algorithm
     _check_keys(algorithm)
     _check_read(algorithm)
+    _check_partial(algorithm)
+    _check_formula(algorithm)
     _check_whole(config)
     _check_expert(config)
     _check_reuse(config)
     if config.mode in ("both", "train") and config.staleness_bound > 0:
         _check_stable(algorithm, config.staleness_bound)
+        _check_divergence(algorithm, config.staleness_bound)
 
 
 def bounds_step(algorithm: AlgorithmConfig) -> bool:
-    """Whether the loss itself keeps the step within reach of its data."""
+    """Whether the loss itself keeps the step within reach of its data, or corrects for their policy."""
     loss = _loss(algorithm)
     if loss == "sft":
         return True  # what was sampled, however stale, has no loss
     if loss == "rec":
-        return algorithm.rec_clip != "none" or algorithm.rec_regularizer == "k2"
+        corrected = algorithm.rec_weight == "importance"
+        return corrected or algorithm.rec_clip != "none" or algorithm.rec_regularizer == "k2"
+    if loss == "cispo":
+        return algorithm.cispo_use_unified_mask or 1 - algorithm.cispo_epsilon_low <= LARGEST_LEAST_WEIGHT
+    if loss == "tis":
+        return algorithm.tis_low <= LARGEST_LEAST_WEIGHT
     return loss in BOUNDING
 
 
@@ -74,10 +94,9 @@ def _loss(algorithm: AlgorithmConfig) -> str:
 
 def _check_keys(algorithm: AlgorithmConfig) -> None:
     corrected = algorithm.correction
-    for low, high in (("tis_low", "tis_high"), ("correction.low", "correction.high")):
-        least, most = (_read(algorithm, name) for name in (low, high))
-        if least > most:
-            raise ConfigError(f"algorithm.{low}={least}: above {high}={most}")
+    _check_order("tis_low", algorithm.tis_low, "tis_high", algorithm.tis_high)
+    if corrected.mode == "mask":
+        _check_order("correction.low", corrected.low, "correction.high", corrected.high)
     if algorithm.mix_variant == "mix":
         raise ConfigError("algorithm.mix_variant='mix': mixes with itself; name another loss, such as ppo")
     if corrected.level != "none" and corrected.mode == "truncate" and weighs_itself(algorithm):
@@ -88,18 +107,74 @@ def _check_keys(algorithm: AlgorithmConfig) -> None:
         )
 
 
+def _check_order(low: str, least: float, high: str, most: float) -> None:
+    if least > most:
+        raise ConfigError(f"algorithm.{low}={least}: above {high}={most}")
+
+
 def _check_read(algorithm: AlgorithmConfig) -> None:
-    """Keys of a part that is off would be typos of whoever set them."""
-    if algorithm.kl.where == "none" and dataclasses.replace(algorithm.kl, refresh_steps=None) != KlConfig():
-        raise ConfigError("algorithm.kl: nothing reads its keys while kl.where=none; write kl.where=loss or reward")
-    if algorithm.adv_estimator != "gae" and algorithm.critic != CriticConfig():
+    """Keys of a part that is off would be typos of whoever set them, or look like a guard that is not there."""
+    defaults = {path: value for path, value, _ in walk(AlgorithmConfig())}
+    readers = _readers(algorithm)
+    for path, value, _ in walk(algorithm):
+        read, remedy = readers.get(path) or readers.get(path.partition(".")[0], (True, ""))
+        if not read and value != defaults[path]:
+            raise ConfigError(f"algorithm.{path}={value!r}: nothing reads it; write {remedy}")
+
+
+def _readers(algorithm: AlgorithmConfig) -> dict[str, tuple[bool, str]]:
+    """By key, or group of keys, of a part that may be off: whether anything reads it, and what turns the part on.
+
+    Keys of losses and estimators are not among them: a config may hold those of several, for one key to choose.
+    """
+    kl, correction = algorithm.kl, algorithm.correction
+    diverges, corrects = kl.where != "none", correction.level != "none"
+    # A loss that is not built in may keep a reference of its own.
+    refers = diverges or _loss(algorithm) in OF_TRAJECTORIES or _loss(algorithm) not in registered("policy_loss")
+    penalty = (algorithm.overlong == "penalty", "overlong=penalty")
+    divergence = (diverges, "kl.where=loss or reward")
+    corrected = (corrects, "correction.level=token")
+    return {
+        "reuse_ratio": (algorithm.max_uses > 1, "max_uses=2 or more"),
+        "overlong_buffer": penalty,
+        "overlong_penalty": penalty,
+        "correction.mode": corrected,
+        "correction.low": (corrects and correction.mode == "mask", "correction.mode=mask, and a correction.level"),
+        "correction.high": corrected,
+        "kl.estimator": divergence,
+        "kl.coef": divergence,
+        "kl.target": divergence,
+        "kl.horizon": (diverges and kl.target is not None, "kl.target, and kl.where=loss or reward"),
+        "kl.refresh_steps": (refers, "kl.where=loss or reward"),
+        "critic": (algorithm.adv_estimator == "gae", "adv_estimator=gae"),
+    }
+
+
+def _check_partial(algorithm: AlgorithmConfig) -> None:
+    """What is computed over whole responses takes none of which a part is left out."""
+    limit, loss = algorithm.drop_staler_than, _loss(algorithm)
+    if limit is None:
+        return
+    if algorithm.adv_estimator == "gae" or algorithm.kl.where == "reward":
         raise ConfigError(
-            f"algorithm.critic: nothing reads its keys with adv_estimator={algorithm.adv_estimator!r}; write gae"
+            f"algorithm.drop_staler_than={limit}: what is left out of a response has neither value nor divergence, so "
+            "what comes before cannot be credited; leave it out with gae and kl.where=reward"
         )
-    if algorithm.drop_staler_than is not None and (algorithm.adv_estimator == "gae" or algorithm.kl.where == "reward"):
+    if loss in OF_TRAJECTORIES:
         raise ConfigError(
-            f"algorithm.drop_staler_than={algorithm.drop_staler_than}: what is left out of a response has neither "
-            "value nor divergence, so what comes before cannot be credited; leave it out with gae and kl.where=reward"
+            f"algorithm.drop_staler_than={limit}: {loss} sums log-ratios over whole trajectories, and what is left out "
+            f"would be missing; leave it out with {' and '.join(OF_TRAJECTORIES)}"
+        )
+
+
+def _check_formula(algorithm: AlgorithmConfig) -> None:
+    """An estimator of one's own is trusted to be what the formula takes."""
+    loss, estimator = _loss(algorithm), algorithm.adv_estimator
+    taken = OF_TRAJECTORIES.get(loss)
+    if taken and estimator in registered("*advantage") - {*taken}:
+        raise ConfigError(
+            f"algorithm.adv_estimator={estimator!r}: {loss} has its minimum at the regularised optimum with a baseline "
+            f"of its own only; write adv_estimator={' or '.join(taken)}"
         )
 
 
@@ -115,8 +190,6 @@ def _check_whole(config: Config) -> None:
 
 def _check_reuse(config: Config) -> None:
     algorithm, bound = config.algorithm, config.staleness_bound
-    if algorithm.max_uses == 1 and algorithm.reuse_ratio != AlgorithmConfig().reuse_ratio:
-        raise ConfigError(f"algorithm.reuse_ratio={algorithm.reuse_ratio}: nothing reads it; write max_uses=2 or more")
     if algorithm.max_uses > bound + 1:
         raise ConfigError(
             f"algorithm.max_uses={algorithm.max_uses}: the staleness bound is {bound}, which leaves a group "
@@ -150,13 +223,26 @@ def _check_expert(config: Config) -> None:
 def _check_stable(algorithm: AlgorithmConfig, bound: int) -> None:
     if algorithm.allow_uncorrected or algorithm.correction.level != "none" or bounds_step(algorithm):
         return
+    loss = _loss(algorithm)
+    masked = " with correction.mode=mask" if weighs_itself(algorithm) else ""
     raise ConfigError(
-        f"algorithm.pg_variant={_loss(algorithm)!r}: trains data up to {bound} steps stale with neither trust region "
-        f"nor correction; write one of {', '.join(sorted(BOUNDING))}, or correction.level=token, or "
-        "allow_uncorrected=true"
+        f"algorithm.pg_variant={loss!r}: trains data up to {bound} steps stale with neither trust region nor "
+        f"correction{_faint(algorithm)}; write {_REMEDIES.get(loss, '')}one of {', '.join(sorted(BOUNDING - {loss}))}, "
+        f"or correction.level=token{masked}, or allow_uncorrected=true"
     )
 
 
-def _read(algorithm: AlgorithmConfig, name: str) -> float:
-    group, _, key = name.rpartition(".")
-    return getattr(getattr(algorithm, group) if group else algorithm, key)
+def _faint(algorithm: AlgorithmConfig) -> str:
+    """Why the weights of a loss that has some are no correction."""
+    least = {"cispo": 1 - algorithm.cispo_epsilon_low, "tis": algorithm.tis_low}.get(_loss(algorithm))
+    return "" if least is None else f" (its least weight, {least:g}, is above {LARGEST_LEAST_WEIGHT})"
+
+
+def _check_divergence(algorithm: AlgorithmConfig, bound: int) -> None:
+    kl = algorithm.kl
+    if kl.where == "loss" and kl.resolved_estimator == "k1" and not algorithm.allow_uncorrected:
+        raise ConfigError(
+            f"algorithm.kl.estimator='k1': in the loss its expected gradient is 0 on fresh data, and on data up to "
+            f"{bound} steps stale it drives the policy away from them without bound; write estimator=k2 or k3, or "
+            "kl.where=reward, or allow_uncorrected=true"
+        )

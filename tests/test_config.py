@@ -97,18 +97,21 @@ COMBINATIONS: list[tuple[Mapping[str, Any], str]] = [
     ),
     ({"algorithm": AlgorithmConfig(minibatch_size=128)}, "algorithm.minibatch_size=128: must divide"),
     (
-        {"algorithm": AlgorithmConfig(correction=CorrectionConfig(low=2.0))},
+        {"algorithm": AlgorithmConfig(correction=CorrectionConfig(level="token", mode="mask", low=2.0))},
         "algorithm.correction.low=2.0: above correction.high=1.2",
     ),
     ({"algorithm": AlgorithmConfig(mix_variant="mix")}, "algorithm.mix_variant='mix': mixes with itself"),
-    ({"algorithm": AlgorithmConfig(kl=KlConfig(target=0.1))}, "algorithm.kl: nothing reads its keys while kl.where="),
-    ({"algorithm": AlgorithmConfig(critic=CriticConfig(warmup_steps=1))}, "algorithm.critic: nothing reads its keys"),
+    ({"algorithm": AlgorithmConfig(kl=KlConfig(target=0.1))}, "algorithm.kl.target=0.1: nothing reads it; write kl.w"),
+    (
+        {"algorithm": AlgorithmConfig(critic=CriticConfig(warmup_steps=1))},
+        "algorithm.critic.warmup_steps=1: nothing reads it; write adv_estimator=gae",
+    ),
     (
         {"algorithm": AlgorithmConfig(drop_staler_than=1, kl=KlConfig(where="reward"))},
         "algorithm.drop_staler_than=1: what is left out of a response has neither value nor divergence",
     ),
     (
-        {"algorithm": AlgorithmConfig(pg_variant="opmd_pairwise", minibatch_size=4)},
+        {"algorithm": AlgorithmConfig(pg_variant="opmd_pairwise", adv_estimator="opmd_mean", minibatch_size=4)},
         "algorithm.minibatch_size=4: opmd_pairwise compares the members of a group",
     ),
     ({"algorithm": AlgorithmConfig(tis_low=2.0)}, "algorithm.tis_low=2.0: above tis_high=1.0"),

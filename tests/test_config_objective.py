@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rljax import config_objective
-from rljax.config import AlgorithmConfig, CorrectionConfig, RowsConfig, TasksConfig
+from rljax.config import AlgorithmConfig, CorrectionConfig, CriticConfig, KlConfig, RowsConfig, TasksConfig
 from rljax.config_checks import ConfigError
 from tests.test_config import DEMONSTRATIONS, TASKSET, make
 
@@ -33,6 +33,10 @@ ALGORITHMS = [
     ),
     (AlgorithmConfig(reward_grouping="tag"), "algorithm.reward_grouping='tag': adv_estimator=grpo does not read it"),
     (AlgorithmConfig(adv_estimator="remax", norm_std="group"), "algorithm.adv_estimator='remax': norm_mean, norm_std"),
+    (
+        AlgorithmConfig(adv_estimator="remax", overlong="penalty", overlong_buffer=8),
+        "algorithm.adv_estimator='remax': norm_mean, norm_std, reward_clip and overlong=penalty change the rewar",
+    ),
 ]
 
 
@@ -63,13 +67,29 @@ def test_every_built_in_algorithm_is_found_in_its_file(monkeypatch: pytest.Monke
         for name in names:
             choice: dict[str, Any] = {field: (name,) if field == "filters" else name}
             more: dict[str, Any] = {"filter_mean_low": 0.1} if name == "mean_band" else {}
+            if name in config_objective.OF_TRAJECTORIES:
+                more["adv_estimator"] = config_objective.OF_TRAJECTORIES[name][0]
             make(algorithm=AlgorithmConfig(**choice, **more, allow_uncorrected=True))
     make(algorithm=AlgorithmConfig(pg_variant="my.module:loss", allow_uncorrected=True))
 
 
 UNSTABLE = [AlgorithmConfig(pg_variant=name) for name in ("vanilla", "opmd", "asymre", "rec", "my.module:loss")]
+FAINT = [
+    AlgorithmConfig(pg_variant="cispo"),
+    AlgorithmConfig(pg_variant="cispo", cispo_epsilon_low=0.4, cispo_epsilon_high=3.0),
+    AlgorithmConfig(pg_variant="mix", mix_variant="cispo"),
+    AlgorithmConfig(pg_variant="tis", tis_low=0.9, tis_high=1.1),
+]
 STABLE = [
-    *(AlgorithmConfig(pg_variant=name) for name in sorted(config_objective.BOUNDING)),
+    *(
+        AlgorithmConfig(pg_variant=name, adv_estimator=config_objective.OF_TRAJECTORIES.get(name, ("grpo",))[0])
+        for name in sorted(config_objective.BOUNDING)
+    ),
+    AlgorithmConfig(pg_variant="cispo", cispo_epsilon_low=1.0),
+    AlgorithmConfig(pg_variant="cispo", cispo_epsilon_low=0.5),
+    AlgorithmConfig(pg_variant="cispo", cispo_use_unified_mask=True),
+    AlgorithmConfig(pg_variant="tis", tis_low=0.5),
+    AlgorithmConfig(pg_variant="rec", rec_weight="importance"),
     AlgorithmConfig(pg_variant="rec", rec_clip="one-side"),
     AlgorithmConfig(pg_variant="rec", rec_regularizer="k2"),
     AlgorithmConfig(pg_variant="mix"),
@@ -81,7 +101,9 @@ STABLE = [
     "algorithm",
     [
         *UNSTABLE,
+        *FAINT,
         AlgorithmConfig(pg_variant="mix", mix_variant="vanilla"),
+        AlgorithmConfig(pg_variant="rec", rec_weight="advantage"),
         AlgorithmConfig(pg_variant="rec", rec_regularizer="forward-kl"),
     ],
     ids=lambda a: a.pg_variant,
@@ -104,6 +126,106 @@ def test_losses_that_bound_their_step_need_nothing_else(algorithm: AlgorithmConf
     make(algorithm=algorithm)
 
 
+def test_weights_that_stay_near_1_are_no_trust_region() -> None:
+    with pytest.raises(ConfigError) as caught:
+        make(algorithm=FAINT[0])
+    assert str(caught.value).startswith(
+        "algorithm.pg_variant='cispo': trains data up to 1 steps stale with neither trust region nor correction (its "
+        "least weight, 0.9, is above 0.5); write cispo_use_unified_mask=true, or cispo_epsilon_low=1 as in the paper, "
+    )
+    assert str(caught.value).endswith("or correction.level=token with correction.mode=mask, or allow_uncorrected=true")
+    with pytest.raises(ConfigError, match=r"\(its least weight, 0.9, is above 0.5\); write tis_low=0, or one of dapo"):
+        make(algorithm=FAINT[-1])
+
+
+def test_a_divergence_that_drives_the_policy_from_stale_data_is_refused() -> None:
+    algorithm = AlgorithmConfig(kl=KlConfig(where="loss", estimator="k1"))
+    for corrected in (
+        algorithm,
+        dataclasses.replace(algorithm, correction=CorrectionConfig(level="token", mode="mask")),
+    ):
+        with pytest.raises(
+            ConfigError, match=r"kl.estimator='k1': in the loss .* 1 steps stale .*; write estimator=k2"
+        ):
+            make(algorithm=corrected)
+    make(algorithm=algorithm, async_generation_ratio=0.0)
+    make(algorithm=dataclasses.replace(algorithm, allow_uncorrected=True))
+    for kl in (KlConfig(where="loss"), KlConfig(where="reward"), KlConfig(where="reward", estimator="k1")):
+        make(algorithm=AlgorithmConfig(kl=kl))
+
+
+UNREAD: list[tuple[dict[str, Any], str]] = [
+    ({"kl": KlConfig(coef=0.1)}, "kl.coef=0.1: nothing reads it; write kl.where=loss or reward"),
+    ({"kl": KlConfig(estimator="k1")}, "kl.estimator='k1': nothing reads it; write kl.where=loss or reward"),
+    ({"kl": KlConfig(refresh_steps=5)}, "kl.refresh_steps=5: nothing reads it; write kl.where=loss or reward"),
+    ({"kl": KlConfig(where="loss", horizon=5)}, "kl.horizon=5: nothing reads it; write kl.target"),
+    (
+        {"correction": CorrectionConfig(mode="mask", high=2.0)},
+        "correction.mode='mask': nothing reads it; write correction.level=token",
+    ),
+    ({"correction": CorrectionConfig(high=2.0)}, "correction.high=2.0: nothing reads it; write correction.level=token"),
+    (
+        {"correction": CorrectionConfig(low=0.5)},
+        "correction.low=0.5: nothing reads it; write correction.mode=mask, and",
+    ),
+    (
+        {"pg_variant": "vanilla", "correction": CorrectionConfig(level="token", low=0.5)},
+        "correction.low=0.5: nothing reads it; write correction.mode=mask",
+    ),
+    ({"overlong_buffer": 4}, "overlong_buffer=4: nothing reads it; write overlong=penalty"),
+    ({"overlong": "mask", "overlong_penalty": 2.0}, "overlong_penalty=2.0: nothing reads it; write overlong=penalty"),
+    ({"critic": CriticConfig(value_clip=0.2)}, "critic.value_clip=0.2: nothing reads it; write adv_estimator=gae"),
+]
+
+
+@pytest.mark.parametrize(("keys", "line"), UNREAD, ids=lambda x: x if isinstance(x, str) else "")
+def test_what_looks_like_a_guard_and_is_read_by_nothing_is_refused(keys: dict[str, Any], line: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        make(algorithm=AlgorithmConfig(**keys))
+    assert str(caught.value).startswith(f"algorithm.{line}")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"pg_variant": "opmd_kimi", "adv_estimator": "opmd_logavgexp", "kl": KlConfig(refresh_steps=5)},
+        {"pg_variant": "my.module:loss", "allow_uncorrected": True, "kl": KlConfig(refresh_steps=5)},
+        {"kl": KlConfig(where="loss", target=0.1, horizon=5, refresh_steps=5)},
+        {"pg_variant": "vanilla", "correction": CorrectionConfig(level="token", high=0.5)},
+        {"correction": CorrectionConfig(level="turn", mode="mask", low=0.5)},
+        {"overlong": "penalty", "overlong_buffer": 4, "overlong_penalty": 2.0},
+        {"tis_high": 4.0, "dapo_clip_high": 3.0, "step_reward_gamma": 0.5, "rec_clip": "ring"},
+    ],
+)
+def test_what_is_read_or_belongs_to_another_loss_is_not_refused(keys: dict[str, Any]) -> None:
+    make(algorithm=AlgorithmConfig(**keys))
+
+
+@pytest.mark.parametrize(
+    ("loss", "taken", "refused"),
+    [
+        ("opmd_kimi", ("opmd_logavgexp",), ("grpo", "opmd_mean", "reinforce++", "gigpo")),
+        ("opmd_pairwise", ("opmd_mean", "dr_grpo"), ("grpo", "rloo", "opmd_logavgexp", "step_reinforce", "remax")),
+    ],
+)
+@pytest.mark.parametrize("mixed", [False, True])
+def test_a_formula_of_whole_trajectories_takes_its_own_baseline_and_all_their_tokens(
+    loss: str, taken: tuple[str, ...], refused: tuple[str, ...], mixed: bool
+) -> None:
+    keys: dict[str, Any] = {"pg_variant": "mix", "mix_variant": loss} if mixed else {"pg_variant": loss}
+    keys |= {"expert_data_ratio": 0.5} if mixed else {}
+    tasks = TasksConfig(train={"digits": TASKSET}, expert=DEMONSTRATIONS if mixed else RowsConfig())
+    for estimator in (*taken, "my.module:advantage"):
+        make(tasks=tasks, algorithm=AlgorithmConfig(adv_estimator=estimator, **keys))
+    for estimator in refused:
+        line = f"algorithm.adv_estimator={estimator!r}: {loss} .* write adv_estimator={' or '.join(taken)}$"
+        with pytest.raises(ConfigError, match=line.replace("+", r"\+")):
+            make(tasks=tasks, algorithm=AlgorithmConfig(adv_estimator=estimator, **keys))
+    with pytest.raises(ConfigError, match=f"algorithm.drop_staler_than=2: {loss} sums log-ratios over whole traj"):
+        make(tasks=tasks, algorithm=AlgorithmConfig(adv_estimator=taken[0], drop_staler_than=2, **keys))
+
+
 WEIGHING = [AlgorithmConfig(pg_variant=name) for name in ("ppo", "gspo", "tis", "cispo", "topr", "sapo", "mix")]
 
 
@@ -123,6 +245,9 @@ def test_the_lists_of_losses_name_what_there_is() -> None:
 
     named = config_objective.BOUNDING | config_objective.UNWEIGHTED | config_objective.IMITATING
     assert set(policy_losses.names()) >= named
+    built_in = [name for name in policy_losses.names() if policy_losses.get(name).__module__.startswith("rljax.")]
+    refers = {name for name in built_in if "reference" in policy_losses.needs(name, AlgorithmConfig())}
+    assert refers == set(config_objective.OF_TRAJECTORIES)
 
 
 EXPERT: list[tuple[dict[str, Any], str, str]] = [

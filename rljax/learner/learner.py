@@ -18,7 +18,7 @@ from rljax.algorithms.credit import Credit
 from rljax.algorithms.kl import adapted
 from rljax.algorithms.registry import check_names, policy_losses, token_advantages
 from rljax.algorithms.shaping import RunningMoments
-from rljax.config import Config
+from rljax.config import Config, KlConfig
 from rljax.learner.checkpoints import Checkpoints
 from rljax.learner.critic import ValueObjective
 from rljax.learner.objective import DTYPES, PolicyObjective, Progress
@@ -74,6 +74,7 @@ class Learner:
         devices: Sequence[jax.Device] | None = None,
     ) -> None:
         check_names(config.algorithm)
+        _warn_of_divergence(config.algorithm.kl)
         self.config = config
         self.architecture = architecture
         mesh_config = config.learner.mesh
@@ -316,6 +317,15 @@ class Learner:
                     f"{self.steps} (loss {metrics['loss']}, gradient norm {metrics['grad_norm']}); they were skipped. "
                     "Lower learner.optimizer.learning_rate, or look at the rewards of that batch"
                 )
+
+
+def _warn_of_divergence(kl: KlConfig) -> None:
+    if kl.where == "reward" and kl.resolved_estimator != "k1":
+        log.warning(
+            "algorithm.kl.estimator=%s: in the reward it also charges tokens that the policy says less often than the "
+            "reference, and drives the two apart; k1 has the gradient of their divergence",
+            kl.estimator,
+        )
 
 
 def _array(moments: RunningMoments) -> np.ndarray:

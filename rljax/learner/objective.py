@@ -129,7 +129,7 @@ class PolicyObjective(Model):
         logged = {f"policy/{name}": values for name, values in metrics.items()}
         of_sampled = {"entropy": entropy, **{f"policy/{name}": values for name, values in corrected.items()}}
         if inputs.reference_logprobs is not None:
-            penalty = kl_penalty(inputs.logprobs, inputs.reference_logprobs, algorithm.kl.estimator)
+            penalty = kl_penalty(inputs.logprobs, inputs.reference_logprobs, algorithm.kl.resolved_estimator)
             of_sampled["policy/kl_reference"] = penalty
             if algorithm.kl.where == "loss":
                 regularizer = regularizer + progress.kl_coef * penalty

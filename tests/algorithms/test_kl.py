@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rljax.algorithms.kl import adapted, kl_penalty
+from rljax.config import KlConfig
 
 VALUES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "k1": lambda d: d,
@@ -89,6 +90,18 @@ def test_expected_gradients_are_what_the_docstring_says() -> None:
     for estimator, wanted in (("k1", np.zeros(3)), ("k2", reverse), ("k3", forward)):
         slopes = computed(np.log(policy), reference, estimator)[1]
         np.testing.assert_allclose((policy * slopes) @ score, wanted, atol=1e-12)
+
+
+def test_where_no_estimator_is_named_the_expected_gradient_is_that_of_a_divergence() -> None:
+    """As above; of a reward the estimate is a constant and the policy gradient is what moves."""
+    logits, reference = np.array([0.3, -1.0, 0.8]), np.log([0.5, 0.2, 0.3])
+    policy = np.exp(logits) / np.exp(logits).sum()
+    d, score = np.log(policy) - reference, np.eye(3) - policy
+    charged = computed(np.log(policy), reference, KlConfig(where="reward").resolved_estimator)[0]
+    np.testing.assert_allclose((policy * charged) @ score, policy * (d - policy @ d), atol=1e-12)
+    slopes = computed(np.log(policy), reference, KlConfig(where="loss").resolved_estimator)[1]
+    np.testing.assert_allclose((policy * slopes) @ score, policy - np.exp(reference), atol=1e-12)
+    assert KlConfig(where="reward", estimator="k3").resolved_estimator == "k3"
 
 
 def test_an_unknown_estimator_is_named() -> None:

@@ -110,6 +110,15 @@ def test_a_divergence_in_the_reward_lowers_the_advantage_of_what_it_comes_after(
     np.testing.assert_allclose((one - other)[trajectory.loss_mask], to_go, rtol=1e-4, atol=1e-5)
 
 
+def test_a_reward_that_drives_the_policy_from_the_reference_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    for fine in (kl(), kl(where="reward"), kl(where="reward", estimator="k1"), kl(where="loss", estimator="k2")):
+        make_learner(algorithm={"kl": fine})
+    assert not caplog.records
+    make_learner(algorithm={"kl": kl(where="reward", estimator="k2")})
+    (record,) = caplog.records
+    assert record.getMessage().startswith("algorithm.kl.estimator=k2: in the reward it also charges tokens that")
+
+
 def test_the_coefficient_follows_the_divergence() -> None:
     learner = make_learner(algorithm={"kl": kl(where="loss", coef=0.1, target=1e-6, horizon=16)})
     coefs = [learner.train(make_groups(step))["policy/kl_coef"] for step in range(3)]

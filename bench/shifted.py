@@ -1,12 +1,16 @@
 """What a shift of the behaviour log-probabilities by one token does, and whether the diagnostics see it.
 
-    python -m bench.shifted [--config.KEY=VALUE ...]
+    python -m bench.shifted [--control] [--config.KEY=VALUE ...]
 
 What: ``configs/quickstart.py`` with ppo, where every response's recorded log-probabilities are those of the next token
 (of the first, for the last one): the mistake that is easiest to make and hardest to see, since the reward rises all the
-same. Prints the held-out scores, the training reward and the first step that ``policy/ratio_doubtful`` flags.
+same. Prints the held-out scores, the training reward and the first step that ``policy/ratio_doubtful`` flags. With
+``--control`` nothing is shifted.
 
-Targets: the held-out score stays below 0.9; flagged within ten steps.
+Held-out answers are sampled as in training. Greedy ones hide the mistake: of a policy that is right three times in ten
+the likeliest answer may always be right (``--config.sidecar.val_generating_args.temperature=0`` shows that).
+
+Targets: the held-out score stays below 0.9, and gets there without the shift; flagged within ten steps.
 """
 
 from __future__ import annotations
@@ -29,11 +33,12 @@ from rljax.trajectory import Trajectory
 from sidecar.protocol import Completion
 
 CONFIG = "configs/quickstart.py"
+SAMPLED = "sidecar.val_generating_args.temperature=1.0"
 QUIET = ("observe.report=false", "observe.trace=false", "observe.tensorboard=false", "observe.progress=off")
 
 
-def run_shifted(run_dir: Path, overrides: Sequence[str]) -> list[dict[str, Any]]:
-    """Runs the quickstart with log-probabilities shifted in this process; returns the rows of its metrics.
+def run(run_dir: Path, shift: int, overrides: Sequence[str]) -> list[dict[str, Any]]:
+    """Runs the quickstart with log-probabilities shifted by so many tokens in this process; returns its metrics' rows.
 
     Raises:
         RuntimeError: the run did not end well.
@@ -41,9 +46,9 @@ def run_shifted(run_dir: Path, overrides: Sequence[str]) -> list[dict[str, Any]]
     assemble = workflow.assemble
 
     def shifted(prompt: np.ndarray, completion: Completion, *rest: Any) -> Trajectory:
-        return assemble(prompt, replace(completion, logprobs=np.roll(completion.logprobs, -1)), *rest)
+        return assemble(prompt, replace(completion, logprobs=np.roll(completion.logprobs, -shift)), *rest)
 
-    flags = [f"--config.{key}" for key in (f"run_dir={run_dir}", *QUIET, *overrides)]
+    flags = [f"--config.{key}" for key in (f"run_dir={run_dir}", SAMPLED, *QUIET, *overrides)]
     with mock.patch.object(workflow, "assemble", shifted):
         code = rljax_main([f"--config={CONFIG}", *flags])
     if code:
@@ -53,9 +58,9 @@ def run_shifted(run_dir: Path, overrides: Sequence[str]) -> list[dict[str, Any]]
 
 def main() -> None:
     print_machine()
-    overrides = [argument.removeprefix("--config.") for argument in sys.argv[1:]]
+    overrides = [argument.removeprefix("--config.") for argument in sys.argv[1:] if argument != "--control"]
     with tempfile.TemporaryDirectory(prefix="bench-shifted-") as directory:
-        rows = run_shifted(Path(directory) / "run", overrides)
+        rows = run(Path(directory) / "run", int("--control" not in sys.argv), overrides)
     scores = [(row["step"], round(row[name], 3)) for row in rows for name in row if name.endswith("/score")]
     rewards = [row["reward/mean"] for row in rows if "reward/mean" in row]
     flagged = [row["step"] for row in rows if row.get("policy/ratio_doubtful")]

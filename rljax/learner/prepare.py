@@ -212,7 +212,7 @@ class Preparation:
         if kl.where != "reward":
             return None
         found = [
-            behaviour_divergence(self.place(m.packed.batch), m.scores.reference_logprobs, kl.estimator)
+            behaviour_divergence(self.place(m.packed.batch), m.scores.reference_logprobs, kl.resolved_estimator)
             for m in minibatches
         ]
         return _in_order(minibatches, [m.by_token(one) for m, one in zip(minibatches, found, strict=True)])

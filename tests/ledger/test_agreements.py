@@ -27,7 +27,8 @@ def test_demonstrations_may_not_become_others_once_some_are_trained(place: Backe
     bench.lease()
     bench.trained()
     with pytest.raises(
-        LedgerError, match=r"tasks\.expert\.source=one\.jsonl: other demonstrations, or another order, template or limit, than"
+        LedgerError,
+        match=r"tasks\.expert\.source=one\.jsonl: other demonstrations, or another order, template or limit, than",
     ):
         agree_on_demonstrations(bench.db, "one", "one.jsonl")
 

@@ -71,6 +71,7 @@ UNSTABLE = [AlgorithmConfig(pg_variant=name) for name in ("vanilla", "opmd", "as
 STABLE = [
     *(AlgorithmConfig(pg_variant=name) for name in sorted(config_objective.BOUNDING)),
     AlgorithmConfig(pg_variant="rec", rec_clip="one-side"),
+    AlgorithmConfig(pg_variant="rec", rec_clip="gspo-one-side"),
     AlgorithmConfig(pg_variant="rec", rec_regularizer="k2"),
     AlgorithmConfig(pg_variant="mix"),
     AlgorithmConfig(pg_variant="sft"),
@@ -108,7 +109,9 @@ WEIGHING = [AlgorithmConfig(pg_variant=name) for name in ("ppo", "gspo", "tis", 
 
 
 @pytest.mark.parametrize(
-    "algorithm", [*WEIGHING, AlgorithmConfig(pg_variant="rec", rec_weight="importance")], ids=lambda a: a.pg_variant
+    "algorithm",
+    [*WEIGHING, *(AlgorithmConfig(pg_variant="rec", rec_weight=name) for name in ("importance", "gspo-importance"))],
+    ids=lambda a: a.pg_variant,
 )
 def test_no_behaviour_ratio_counts_twice(algorithm: AlgorithmConfig) -> None:
     truncated = CorrectionConfig(level="geometric", mode="truncate")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from rljax.learner.learner import Learner
-from rljax.learner.ratios import doubtful
+from rljax.learner.ratios import divergence, doubtful
 from tests.learner.made_up import ARCHITECTURE, make_config, make_groups, make_params
 from tests.learner.test_companions import logprobs_of
 
@@ -26,14 +27,18 @@ def test_ratios_are_told_by_staleness() -> None:
     learner.state = replace(learner.state, step=3)
 
     members = [t for group in groups for t in group.trajectories]
-    log_ratios, stale = [], []
+    log_ratios, stale, advantages = [], [], []
     for trajectory in members:
         found = np.asarray(logprobs_of(make_params(), trajectory), np.float64)
         log_ratios.append(found - trajectory.logprobs[trajectory.loss_mask])
         stale.append(3 - trajectory.versions[trajectory.loss_mask])
-    log_ratio, staleness = np.concatenate(log_ratios), np.concatenate(stale)
+    for group in groups:
+        rewards = np.array([t.reward for t in group.trajectories])
+        advantages += [np.full(t.loss_mask.sum(), t.reward - rewards.mean()) for t in group.trajectories]
+    log_ratio, staleness, advantage = map(np.concatenate, (log_ratios, stale, advantages))
     ratio = np.exp(log_ratio)
-    divergence = ratio - 1 - log_ratio
+    divergences = ratio - 1 - log_ratio
+    clipped = ((advantage > 0) & (ratio > 1.2)) | ((advantage < 0) & (ratio < 0.8))
 
     metrics = learner.train(groups)
     expected = {
@@ -41,12 +46,40 @@ def test_ratios_are_told_by_staleness() -> None:
         "policy/ratio_variance": ratio.var(),
         "policy/ess": ratio.sum() ** 2 / (len(ratio) * (ratio**2).sum()),
         "policy/ratio_max": ratio.max(),
-        "policy/approx_kl": divergence.mean(),
-        **{f"policy/approx_kl_staleness/{n}": divergence[staleness == n].mean() for n in (1, 2, 3)},
+        "policy/approx_kl": divergences.mean(),
+        "policy/clip_fraction": clipped.mean(),
     }
+    for n in (1, 2, 3):
+        of, count = ratio[staleness == n], np.sum(staleness == n)
+        expected |= {
+            f"policy/ratio_mean_staleness/{n}": of.mean(),
+            f"policy/ratio_variance_staleness/{n}": of.var(),
+            f"policy/ess_staleness/{n}": of.sum() ** 2 / (count * (of**2).sum()),
+            f"policy/clip_fraction_staleness/{n}": clipped[staleness == n].mean(),
+            f"policy/approx_kl_staleness/{n}": divergences[staleness == n].mean(),
+        }
     for name, value in expected.items():
         assert metrics[name] == pytest.approx(value, rel=1e-4), name
-    assert "policy/approx_kl_staleness/0" not in metrics, "no token was as new"
+    assert not [name for name in metrics if name.endswith("_staleness/0")], "no token was as new"
+
+
+def test_a_loss_that_does_not_clip_has_no_clipped_fraction() -> None:
+    learner = Learner(make_config(algorithm={"pg_variant": "vanilla"}), ARCHITECTURE, make_params())
+    metrics = learner.train(make_groups(11))
+    assert metrics["policy/ess_staleness/0"] == metrics["policy/ess"], "all tokens are as new"
+    assert not [name for name in metrics if "clip_fraction" in name]
+
+
+@pytest.mark.parametrize("scale", [1e-7, 1e-4, 1e-2, 1.0, 10.0])
+def test_a_divergence_is_never_negative(scale: float) -> None:
+    """float32 against float64; ρ − 1 − log ρ as it stands is negative for half of the smallest."""
+    log_ratio = np.random.default_rng(0).normal(0, scale, 1000).astype(np.float32)
+    found = np.asarray(divergence(jnp.asarray(log_ratio)))
+    assert (found >= 0).all()
+    wide = log_ratio.astype(np.float64)
+    grown = np.expm1(np.clip(wide, -20, 20))
+    # e^x − 1 and what is taken off it are each right to a few roundings of float32
+    assert (np.abs(found - (grown - wide)) <= 2.0**-21 * np.maximum(np.abs(grown), np.abs(wide))).all()
 
 
 def test_the_entropy_bonus_is_taken_off_the_loss() -> None:

@@ -93,9 +93,10 @@ def _means(sums: Sums) -> Sums:
 def doubtful(metrics: Mapping[str, float], tokens: float) -> bool:
     """Whether the ratios of a step cannot be those of a policy and the distribution that its tokens came from.
 
-    Their mean is 1 in expectation. Above it, a mean is doubted that is off by more than 0.05 and six standard errors.
-    Below, the deviation is no measure, since what is rare and large may not have been drawn: a mean under 1/2 is
-    doubted. Log-probabilities of another token, temperature or policy come out this way, even where the reward rises.
+    Their mean is 1 in expectation, where what came of the tokens did not decide which of them are trained. Above it, a
+    mean is doubted that is off by more than 0.05 and six standard errors. Below, the deviation is no measure, since
+    what is rare and large may not have been drawn: a mean under 1/2 is doubted. Log-probabilities of another token,
+    temperature or policy come out this way, even where the reward rises.
 
     >>> doubtful({"policy/ratio_mean": 1.4, "policy/ratio_variance": 1.0}, 1000)
     True

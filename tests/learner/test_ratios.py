@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from rljax.config import GeneratingConfig, RolloutConfig, SidecarConfig
+from rljax.config_environments import TrainEnvManagerConfig
 from rljax.learner.learner import Learner
 from rljax.learner.ratios import divergence, doubtful
 from tests.learner.made_up import ARCHITECTURE, make_config, make_groups, make_params
@@ -106,3 +109,21 @@ def test_the_entropy_bonus_is_taken_off_the_loss() -> None:
 )
 def test_which_ratios_are_doubted(mean: float, variance: float, tokens: float, doubted: bool) -> None:
     assert doubtful({"policy/ratio_mean": mean, "policy/ratio_variance": variance}, tokens) is doubted
+
+
+@pytest.mark.parametrize(
+    ("changes", "doubted"),
+    [
+        ({}, True),
+        ({"algorithm": {"filters": ("group_variance",)}}, False),
+        ({"algorithm": {"overlong": "mask"}}, False),
+        ({"algorithm": {"overlong": "penalty", "overlong_buffer": 2}}, True),  # shapes the reward, selects nothing
+        ({"rollout": RolloutConfig(train_env_manager=TrainEnvManagerConfig(group_size_redundancy=1))}, False),
+        ({"sidecar": SidecarConfig(generating_args=GeneratingConfig(top_k=5))}, False),
+        ({"sidecar": SidecarConfig(generating_args=GeneratingConfig(top_p=0.9))}, False),
+    ],
+    ids=str,
+)
+def test_what_is_selected_or_truncated_is_not_doubted(changes: dict[str, Any], doubted: bool) -> None:
+    learner = Learner(make_config(**changes), ARCHITECTURE, make_params())
+    assert learner._doubt({"policy/ratio_mean": 1.4, "policy/ratio_variance": 1.0}, 1000) is doubted

@@ -12,7 +12,8 @@ import pytest
 from rljax.config import GeneratingConfig, RolloutConfig, SidecarConfig
 from rljax.config_environments import TrainEnvManagerConfig
 from rljax.learner.learner import Learner
-from rljax.learner.ratios import divergence, doubtful
+from rljax.learner.ratios import divergence, doubtful, ratio_sums
+from tests.algorithms.loss_batches import random_cells
 from tests.learner.made_up import ARCHITECTURE, make_config, make_groups, make_params
 from tests.learner.test_companions import logprobs_of
 
@@ -64,6 +65,15 @@ def test_ratios_are_told_by_staleness() -> None:
     for name, value in expected.items():
         assert metrics[name] == pytest.approx(value, rel=1e-4), name
     assert not [name for name in metrics if name.endswith("_staleness/0")], "no token was as new"
+
+
+def test_what_is_staler_than_the_bound_is_counted_with_the_stalest() -> None:
+    cells = random_cells(0)
+    staleness = np.arange(cells.mask.size).reshape(cells.mask.shape) % 5 - 1
+    inputs = cells.inputs(sequence_gap=None, group_gap=None)
+    sums = ratio_sums(inputs, jnp.asarray(staleness), bound=2, clipped=None)
+    expected = [np.sum(cells.mask & where) for where in (staleness <= 0, staleness == 1, staleness >= 2)]
+    np.testing.assert_array_equal(sums["tokens"], expected)
 
 
 def test_a_loss_that_does_not_clip_has_no_clipped_fraction() -> None:

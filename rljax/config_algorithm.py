@@ -190,15 +190,20 @@ class AlgorithmConfig:
     sapo_tau_positive: float = key(1.0, "sapo: steepness of the gate, advantage above 0", low=0, low_open=True)
     sapo_tau_negative: float = key(1.05, "sapo: steepness of the gate elsewhere", low=0, low_open=True)
     sppo_epsilon: float = key(0.3, "sppo: ratios from 1/(1 + ε) to 1 + ε are trained", low=0, low_open=True)
-    rec_clip: str = key("none", "rec: which ratios are trained", choices=("none", "one-side", "two-side", "ring"))
+    rec_clip: str = key(
+        "none",
+        "rec: which ratios are trained; gspo-one-side: by the geometric mean of the sequence's",
+        choices=("none", "one-side", "gspo-one-side", "two-side", "ring"),
+    )
     rec_clip_low: float = key(0.2, "rec: ratios are trained from 1 - rec_clip_low", low=0, high=1)
     rec_clip_high: float = key(0.2, "rec: ratios are trained up to 1 + rec_clip_high", low=0)
     rec_ring_low: float = key(0.6, "rec: ring: and below 1 - rec_ring_low where A > 0", low=0, high=1)
     rec_ring_high: float = key(2.0, "rec: ring: and above 1 + rec_ring_high where A < 0", low=0)
     rec_weight: str = key(
         "none",
-        "rec: importance: times the ratio; advantage: times exp(A/rec_temperature)",
-        choices=("none", "importance", "advantage"),
+        "rec: importance: times the ratio; gspo-importance: times the geometric mean of the sequence's ratios; "
+        "advantage: times exp(A/rec_temperature)",
+        choices=("none", "importance", "gspo-importance", "advantage"),
     )
     rec_temperature: float = key(1.0, "rec: temperature of the weight by advantage", low=0, low_open=True)
     rec_regularizer: str = key(

@@ -85,7 +85,7 @@ def bounds_step(algorithm: AlgorithmConfig) -> bool:
 def weighs_itself(algorithm: AlgorithmConfig) -> bool:
     """Whether the loss weighs by π/π_behaviour, or may do so, as one that is not built in."""
     loss = _loss(algorithm)
-    return loss not in UNWEIGHTED or (loss == "rec" and algorithm.rec_weight == "importance")
+    return loss not in UNWEIGHTED or (loss == "rec" and algorithm.rec_weight in ("importance", "gspo-importance"))
 
 
 def _loss(algorithm: AlgorithmConfig) -> str:

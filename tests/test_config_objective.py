@@ -91,6 +91,7 @@ STABLE = [
     AlgorithmConfig(pg_variant="tis", tis_low=0.5),
     AlgorithmConfig(pg_variant="rec", rec_weight="importance"),
     AlgorithmConfig(pg_variant="rec", rec_clip="one-side"),
+    AlgorithmConfig(pg_variant="rec", rec_clip="gspo-one-side"),
     AlgorithmConfig(pg_variant="rec", rec_regularizer="k2"),
     AlgorithmConfig(pg_variant="mix"),
     AlgorithmConfig(pg_variant="sft"),
@@ -230,7 +231,9 @@ WEIGHING = [AlgorithmConfig(pg_variant=name) for name in ("ppo", "gspo", "tis", 
 
 
 @pytest.mark.parametrize(
-    "algorithm", [*WEIGHING, AlgorithmConfig(pg_variant="rec", rec_weight="importance")], ids=lambda a: a.pg_variant
+    "algorithm",
+    [*WEIGHING, *(AlgorithmConfig(pg_variant="rec", rec_weight=name) for name in ("importance", "gspo-importance"))],
+    ids=lambda a: a.pg_variant,
 )
 def test_no_behaviour_ratio_counts_twice(algorithm: AlgorithmConfig) -> None:
     truncated = CorrectionConfig(level="geometric", mode="truncate")

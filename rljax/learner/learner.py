@@ -190,9 +190,22 @@ class Learner:
         metrics["policy/ratio_doubtful"] = float(self._doubt(first_pass, held["batch/sampled_tokens"]))
         return {**metrics, **held}
 
+    @property
+    def _expects_mean_one(self) -> bool:
+        """Whether the ratios of a policy's own samples have mean 1: not if their distribution was truncated, and not if
+        what came of them decides whether they are trained.
+        """
+        sampling, algorithm = self.config.sidecar.generating_args, self.config.algorithm
+        truncated = sampling.top_p < 1 or sampling.top_k
+        selected = (
+            algorithm.filters
+            or algorithm.overlong == "mask"
+            or self.config.rollout.train_env_manager.group_size_redundancy
+        )
+        return not (truncated or selected)
+
     def _doubt(self, metrics: Mapping[str, float], tokens: float) -> bool:
-        sampling = self.config.sidecar.generating_args
-        if sampling.top_p < 1 or sampling.top_k or not doubtful(metrics, tokens):
+        if not self._expects_mean_one or not doubtful(metrics, tokens):
             return False
         if not self._doubted:
             self._doubted = True

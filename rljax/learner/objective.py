@@ -141,7 +141,7 @@ class PolicyObjective(Model):
             for name, values in of_sampled.items()
         }
         staleness = progress.step - batch.trained(batch.versions)
-        ratios = ratio_sums(inputs, staleness, self.config.staleness_bound)
+        ratios = ratio_sums(inputs, staleness, self.config.staleness_bound, metrics.get("clip_fraction"))
         sums |= {_RATIOS + name: value for name, value in ratios.items()}
         largest = jnp.max(jnp.where(inputs.sampled, jax.lax.stop_gradient(inputs.ratio), 0.0))
         return loss, (sums, {"policy/ratio_max": largest})
@@ -151,9 +151,10 @@ class PolicyObjective(Model):
         see `ratio_metrics`. NaN where there are none.
         """
         ratios, of_sampled = _within(sums, _RATIOS), _within(sums, _SAMPLED)
+        sampled = jnp.sum(ratios["tokens"])
         logged = sums.keys() - {_RATIOS + name for name in ratios} - {_SAMPLED + name for name in of_sampled}
         means = {name: sums[name] / jnp.maximum(tokens, 1) for name in sorted(logged)}
-        means |= {name: mean_of(value, ratios["tokens"]) for name, value in of_sampled.items()}
+        means |= {name: mean_of(value, sampled) for name, value in of_sampled.items()}
         return means | {f"policy/{name}": value for name, value in ratio_metrics(ratios).items()}
 
 

@@ -64,7 +64,7 @@ def loss_and_gradient(
     first = jax.eval_shape(lambda: microbatch(batch, 0))
     (_, (summed, compared)), _ = jax.eval_shape(differentiate, computed, first, progress)
     zero = jnp.zeros((), jnp.float32)
-    nothing = (dict.fromkeys(summed, zero), dict.fromkeys(compared, zero), jnp.zeros((), jnp.int32))
+    nothing = (*jax.tree.map(jnp.zeros_like, (summed, compared)), jnp.zeros((), jnp.int32))
     start = (zero, jax.tree.map(jnp.zeros_like, params), *nothing)
     loss, gradient, sums, largest, tokens = jax.lax.fori_loop(0, microbatches, add, start)
     return loss, gradient, objective.metrics(sums, tokens) | largest

@@ -124,15 +124,23 @@ def sppo(x: np.ndarray, frozen: np.ndarray, d: Cells, c: AlgorithmConfig) -> np.
 
 def rec(x: np.ndarray, frozen: np.ndarray, d: Cells, c: AlgorithmConfig) -> np.ndarray:
     ratio, a = np.exp(frozen - d.behaviour_logprobs), d.advantages
-    above, below = ratio > 1 + c.rec_clip_high, ratio < 1 - c.rec_clip_low
+    of_sequence = np.exp(of_span(frozen - d.behaviour_logprobs, d, "sequence", mean))
+    judged = of_sequence if c.rec_clip == "gspo-one-side" else ratio
+    above, below = judged > 1 + c.rec_clip_high, judged < 1 - c.rec_clip_low
     back = ((a > 0) & (ratio <= 1 - c.rec_ring_low)) | ((a < 0) & (ratio >= 1 + c.rec_ring_high))
     dropped = {
         "none": np.zeros(ratio.shape, bool),
         "one-side": ((a > 0) & above) | ((a < 0) & below),
+        "gspo-one-side": ((a > 0) & above) | ((a < 0) & below),
         "two-side": above | below,
         "ring": (above | below) & ~back,
     }[c.rec_clip]
-    weight = {"none": 1.0, "importance": ratio, "advantage": np.exp(a / c.rec_temperature)}[c.rec_weight]
+    weight = {
+        "none": 1.0,
+        "importance": ratio,
+        "gspo-importance": of_sequence,
+        "advantage": np.exp(a / c.rec_temperature),
+    }[c.rec_weight]
     regularizer = {"none": 0.0, "k2": (x - d.behaviour_logprobs) ** 2, "forward-kl": -x}[c.rec_regularizer]
     return np.where(dropped, 0, -weight * a * x) + c.rec_regularizer_coef * regularizer
 

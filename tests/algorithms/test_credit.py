@@ -63,11 +63,11 @@ def test_against_the_definitions(groups: list, config: AlgorithmConfig, seed: in
     assert len(got.advantages) == len(members)
     for mine, theirs in zip(got.advantages, expected, strict=True):
         assert mine.dtype == np.float32
-        np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(mine, theirs, rtol=1e-6, atol=1e-6)
     assert [mask.tolist() for mask in got.keep] == keep
     assert (got.returns is not None) == (config.adv_estimator in OF_TOKENS)
     for mine, theirs in zip(got.returns or [], returns, strict=got.returns is not None):
-        np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(mine, theirs, rtol=1e-6, atol=1e-6)
     np.testing.assert_allclose(got.sample_weights, plain_credit.weights(groups, keep, config), rtol=1e-9)
 
 

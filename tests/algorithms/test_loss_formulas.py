@@ -37,6 +37,9 @@ VARIANTS: dict[str, dict[str, object]] = {
     "opmd_kimi-tau": {"pg_variant": "opmd_kimi", "opmd_tau": 0.3},
     "sapo-steep": {"pg_variant": "sapo", "sapo_tau_positive": 0.5, "sapo_tau_negative": 3.0},
     "rec-one-side": {"pg_variant": "rec", "rec_clip": "one-side", "rec_weight": "importance", "rec_clip_low": 0.1},
+    "rec-gspo": {"pg_variant": "rec", "rec_clip": "gspo-one-side", "rec_weight": "gspo-importance"},
+    "rec-gspo-clip": {"pg_variant": "rec", "rec_clip": "gspo-one-side", "rec_clip_low": 0.1},
+    "rec-gspo-weight": {"pg_variant": "rec", "rec_weight": "gspo-importance"},
     "rec-two-side": {"pg_variant": "rec", "rec_clip": "two-side", "rec_regularizer": "k2", "rec_clip_high": 0.4},
     "rec-ring": {"pg_variant": "rec", "rec_clip": "ring", "rec_ring_low": 0.4, "rec_ring_high": 0.8},
     "rec-advantage": {"pg_variant": "rec", "rec_weight": "advantage", "rec_temperature": 0.7},
@@ -171,6 +174,18 @@ def test_on_policy_the_gradient_is_that_of_vanilla(name: str) -> None:
     np.testing.assert_allclose(computed(cells, config)[1], np.broadcast_to(expected, (ROWS, TIME)), rtol=1e-12)
 
 
+def test_rec_can_have_the_gradient_of_gspo() -> None:
+    """One advantage and one weight for each sequence; half of the sequences are clipped."""
+    cells = constant(random_cells(15, density=1.0), segment_ids=np.arange(TIME) // 4, weights=0.3)
+    cells = dataclasses.replace(cells, advantages=np.where(np.arange(TIME) < 4, 1.0, -2.0) * np.ones((ROWS, 1)))
+    keys = {"pg_variant": "rec", "rec_clip": "gspo-one-side", "rec_weight": "gspo-importance"}
+    _, gradient, metrics = computed(cells, AlgorithmConfig(**keys, rec_clip_low=0.01, rec_clip_high=0.01))
+    _, expected, clipped = computed(cells, AlgorithmConfig(pg_variant="gspo", gspo_clip_low=0.01, gspo_clip_high=0.01))
+    np.testing.assert_allclose(gradient, expected, rtol=1e-12)
+    np.testing.assert_array_equal(metrics["clip_fraction"], clipped["clip_fraction"])
+    assert 0.2 < np.asarray(metrics["clip_fraction"]).mean() < 0.8
+
+
 @pytest.mark.parametrize("level", ["turn", "sequence"])
 def test_a_sequence_of_one_token_is_that_token(level: str) -> None:
     cells = random_cells(7, longest=1)
@@ -192,6 +207,7 @@ def test_a_sequence_of_one_token_is_that_token(level: str) -> None:
             "cispo_use_unified_mask": True,
         },
         {"pg_variant": "rec", "rec_clip": "one-side", "rec_clip_low": "low", "rec_clip_high": "high"},
+        {"pg_variant": "rec", "rec_clip": "gspo-one-side", "rec_clip_low": "low", "rec_clip_high": "high"},
         {"pg_variant": "rec", "rec_clip": "two-side", "rec_clip_low": "low", "rec_clip_high": "high"},
     ],
     ids=lambda keys: "-".join(str(keys[k]) for k in ("pg_variant", "rec_clip") if k in keys),

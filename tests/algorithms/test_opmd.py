@@ -85,3 +85,19 @@ def gradient(cells: Cells, config: AlgorithmConfig) -> np.ndarray:
 
     with jax.enable_x64(True):
         return np.asarray(jax.grad(total)(jnp.asarray(cells.logprobs)))
+
+
+@pytest.mark.parametrize(("name", "share"), [("opmd_pairwise", 0.5), ("opmd_kimi", 1.0)])
+def test_gaps_are_constants_even_where_they_come_from_the_policy(name: str, share: float) -> None:
+    """The factor is not differentiated: gradient −(A − τ·g), and for pairs g less the group's, here half of it."""
+    cells, config = random_cells(1, density=1.0), AlgorithmConfig(pg_variant=name, opmd_tau=0.5)
+
+    def total(logprobs: jax.Array) -> jax.Array:
+        gap = jnp.broadcast_to(jnp.sum(logprobs, axis=1, keepdims=True), logprobs.shape)
+        inputs = cells.inputs(logprobs, sequence_gap=gap, group_gap=gap / 2)
+        return jnp.sum(policy_losses.get(name)(inputs, config)[0])
+
+    with jax.enable_x64(True):
+        found = np.asarray(jax.grad(total)(jnp.asarray(cells.logprobs)))
+    gap = cells.logprobs.sum(1, keepdims=True)
+    np.testing.assert_allclose(found, -(cells.advantages - 0.5 * share * gap), rtol=1e-12)

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from rljax.config import GeneratingConfig, RolloutConfig, SidecarConfig
+from rljax.config_environments import TrainEnvManagerConfig
 from rljax.learner.learner import Learner
-from rljax.learner.ratios import doubtful
+from rljax.learner.ratios import divergence, doubtful, ratio_sums
+from tests.algorithms.loss_batches import random_cells
 from tests.learner.made_up import ARCHITECTURE, make_config, make_groups, make_params
 from tests.learner.test_companions import logprobs_of
 
@@ -26,14 +31,18 @@ def test_ratios_are_told_by_staleness() -> None:
     learner.state = replace(learner.state, step=3)
 
     members = [t for group in groups for t in group.trajectories]
-    log_ratios, stale = [], []
+    log_ratios, stale, advantages = [], [], []
     for trajectory in members:
         found = np.asarray(logprobs_of(make_params(), trajectory), np.float64)
         log_ratios.append(found - trajectory.logprobs[trajectory.loss_mask])
         stale.append(3 - trajectory.versions[trajectory.loss_mask])
-    log_ratio, staleness = np.concatenate(log_ratios), np.concatenate(stale)
+    for group in groups:
+        rewards = np.array([t.reward for t in group.trajectories])
+        advantages += [np.full(t.loss_mask.sum(), t.reward - rewards.mean()) for t in group.trajectories]
+    log_ratio, staleness, advantage = map(np.concatenate, (log_ratios, stale, advantages))
     ratio = np.exp(log_ratio)
-    divergence = ratio - 1 - log_ratio
+    divergences = ratio - 1 - log_ratio
+    clipped = ((advantage > 0) & (ratio > 1.2)) | ((advantage < 0) & (ratio < 0.8))
 
     metrics = learner.train(groups)
     expected = {
@@ -41,12 +50,49 @@ def test_ratios_are_told_by_staleness() -> None:
         "policy/ratio_variance": ratio.var(),
         "policy/ess": ratio.sum() ** 2 / (len(ratio) * (ratio**2).sum()),
         "policy/ratio_max": ratio.max(),
-        "policy/approx_kl": divergence.mean(),
-        **{f"policy/approx_kl_staleness/{n}": divergence[staleness == n].mean() for n in (1, 2, 3)},
+        "policy/approx_kl": divergences.mean(),
+        "policy/clip_fraction": clipped.mean(),
     }
+    for n in (1, 2, 3):
+        of, count = ratio[staleness == n], np.sum(staleness == n)
+        expected |= {
+            f"policy/ratio_mean_staleness/{n}": of.mean(),
+            f"policy/ratio_variance_staleness/{n}": of.var(),
+            f"policy/ess_staleness/{n}": of.sum() ** 2 / (count * (of**2).sum()),
+            f"policy/clip_fraction_staleness/{n}": clipped[staleness == n].mean(),
+            f"policy/approx_kl_staleness/{n}": divergences[staleness == n].mean(),
+        }
     for name, value in expected.items():
         assert metrics[name] == pytest.approx(value, rel=1e-4), name
-    assert "policy/approx_kl_staleness/0" not in metrics, "no token was as new"
+    assert not [name for name in metrics if name.endswith("_staleness/0")], "no token was as new"
+
+
+def test_what_is_staler_than_the_bound_is_counted_with_the_stalest() -> None:
+    cells = random_cells(0)
+    staleness = np.arange(cells.mask.size).reshape(cells.mask.shape) % 5 - 1
+    inputs = cells.inputs(sequence_gap=None, group_gap=None)
+    sums = ratio_sums(inputs, jnp.asarray(staleness), bound=2, clipped=None)
+    expected = [np.sum(cells.mask & where) for where in (staleness <= 0, staleness == 1, staleness >= 2)]
+    np.testing.assert_array_equal(sums["tokens"], expected)
+
+
+def test_a_loss_that_does_not_clip_has_no_clipped_fraction() -> None:
+    learner = Learner(make_config(algorithm={"pg_variant": "vanilla"}), ARCHITECTURE, make_params())
+    metrics = learner.train(make_groups(11))
+    assert metrics["policy/ess_staleness/0"] == metrics["policy/ess"], "all tokens are as new"
+    assert not [name for name in metrics if "clip_fraction" in name]
+
+
+@pytest.mark.parametrize("scale", [1e-7, 1e-4, 1e-2, 1.0, 10.0])
+def test_a_divergence_is_never_negative(scale: float) -> None:
+    """float32 against float64; ρ − 1 − log ρ as it stands is negative for half of the smallest."""
+    log_ratio = np.random.default_rng(0).normal(0, scale, 1000).astype(np.float32)
+    found = np.asarray(divergence(jnp.asarray(log_ratio)))
+    assert (found >= 0).all()
+    wide = log_ratio.astype(np.float64)
+    grown = np.expm1(np.clip(wide, -20, 20))
+    # e^x − 1 and what is taken off it are each right to a few roundings of float32
+    assert (np.abs(found - (grown - wide)) <= 2.0**-21 * np.maximum(np.abs(grown), np.abs(wide))).all()
 
 
 def test_the_entropy_bonus_is_taken_off_the_loss() -> None:
@@ -73,3 +119,21 @@ def test_the_entropy_bonus_is_taken_off_the_loss() -> None:
 )
 def test_which_ratios_are_doubted(mean: float, variance: float, tokens: float, doubted: bool) -> None:
     assert doubtful({"policy/ratio_mean": mean, "policy/ratio_variance": variance}, tokens) is doubted
+
+
+@pytest.mark.parametrize(
+    ("changes", "doubted"),
+    [
+        ({}, True),
+        ({"algorithm": {"filters": ("group_variance",)}}, False),
+        ({"algorithm": {"overlong": "mask"}}, False),
+        ({"algorithm": {"overlong": "penalty", "overlong_buffer": 2}}, True),  # shapes the reward, selects nothing
+        ({"rollout": RolloutConfig(train_env_manager=TrainEnvManagerConfig(group_size_redundancy=1))}, False),
+        ({"sidecar": SidecarConfig(generating_args=GeneratingConfig(top_k=5))}, False),
+        ({"sidecar": SidecarConfig(generating_args=GeneratingConfig(top_p=0.9))}, False),
+    ],
+    ids=str,
+)
+def test_what_is_selected_or_truncated_is_not_doubted(changes: dict[str, Any], doubted: bool) -> None:
+    learner = Learner(make_config(**changes), ARCHITECTURE, make_params())
+    assert learner._doubt({"policy/ratio_mean": 1.4, "policy/ratio_variance": 1.0}, 1000) is doubted

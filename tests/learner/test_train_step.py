@@ -211,7 +211,8 @@ def test_nothing_trained_gives_zero() -> None:
     assert loss == 0
     assert all(not np.any(g) for g in jax.tree.leaves(gradient))
     without_tokens = {name for name, value in metrics.items() if np.isnan(value)}
-    measured = {"ratio_mean", "ratio_variance", "ess", "approx_kl", "approx_kl_staleness/0", "approx_kl_staleness/1"}
+    measured = {"ratio_mean", "ratio_variance", "ess", "approx_kl"}
+    measured |= {f"{name}_staleness/{n}" for name in (*measured, "clip_fraction") for n in (0, 1)}
     assert without_tokens == {"entropy", *(f"policy/{name}" for name in measured)}, "a 0 would be a measurement"
     assert all(value == 0 for name, value in metrics.items() if name not in without_tokens)
 

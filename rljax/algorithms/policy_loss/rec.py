@@ -8,7 +8,7 @@ from jaxtyping import Array, Float
 
 from rljax.algorithms.inputs import LossInputs, TokenLoss
 from rljax.algorithms.policy_loss.ppo import beyond
-from rljax.algorithms.ratios import bounded_exp
+from rljax.algorithms.ratios import bounded_exp, span_ratio
 from rljax.algorithms.registry import policy_losses
 from rljax.config import AlgorithmConfig
 
@@ -21,24 +21,28 @@ def rec(inputs: LossInputs, config: AlgorithmConfig) -> TokenLoss:
     ``rec_ring_high``; bounds belong to it:
 
     * none: all. one-side: where ppo has a gradient: ρ ≤ 1+ε_hi for A > 0, ρ ≥ 1−ε_lo for A < 0.
+    * gspo-one-side: the same of s, the geometric mean of the ratios of the token's sequence (see `span_ratio`).
     * two-side: 1−ε_lo ≤ ρ ≤ 1+ε_hi.
     * ring: two-side, and far outside where the step leads back: ρ ≤ 1−ε′_lo for A > 0, ρ ≥ 1+ε′_hi for A < 0.
 
-    w, by ``rec_weight``: none: 1; importance: sg(ρ), which with one-side has ppo's gradient; advantage: exp(A/T), with
-    T from ``rec_temperature``.
+    w, by ``rec_weight``: none: 1; importance: sg(ρ), which with one-side has ppo's gradient; gspo-importance: sg(s),
+    which with gspo-one-side has gspo's; advantage: exp(A/T), with T from ``rec_temperature``.
 
     Regularizer, by ``rec_regularizer``, with coefficient c from ``rec_regularizer_coef``, on tokens out of range too:
     none; k2: c·(logπ − logπ_behaviour)² (Kimi's, its ½ in c); forward-kl: −c·logπ (AsymRE is a case of it).
 
     Logged: ``clip_fraction``, tokens out of range.
 
-    Reference: Yao et al. 2025, https://arxiv.org/abs/2509.24203.
+    References: Yao et al. 2025, https://arxiv.org/abs/2509.24203; s: Zheng et al. 2025 (GSPO),
+    https://arxiv.org/abs/2507.18071, equation 7; both of them in Trinity-RFT, https://arxiv.org/abs/2505.17826.
     """
-    ratio = stop_gradient(inputs.ratio)
-    inside = _in_range(ratio, inputs.advantages, config)
+    ratio, of_sequence = stop_gradient(inputs.ratio), stop_gradient(span_ratio(inputs, "sequence"))
+    inside = _in_range(of_sequence if config.rec_clip == "gspo-one-side" else ratio, inputs.advantages, config)
     weight = inside
     if config.rec_weight == "importance":
         weight = weight * ratio
+    elif config.rec_weight == "gspo-importance":
+        weight = weight * of_sequence
     elif config.rec_weight == "advantage":
         weight = weight * bounded_exp(inputs.advantages / config.rec_temperature)
     loss = -weight * inputs.advantages * inputs.bounded_logprobs
@@ -56,7 +60,7 @@ def _in_range(
     low, high = config.rec_clip_low, config.rec_clip_high
     if config.rec_clip == "none":
         return jnp.ones_like(ratio)
-    if config.rec_clip == "one-side":
+    if config.rec_clip in ("one-side", "gspo-one-side"):
         return 1 - beyond(ratio, advantages, low, high)
     inside = (ratio >= 1 - low) & (ratio <= 1 + high)
     if config.rec_clip == "ring":

@@ -144,7 +144,7 @@ def test_whitening_and_clipping_by_hand() -> None:
     np.testing.assert_allclose(second, [0, 0.5, 0.5])
 
 
-def test_equal_advantages_are_not_whitened() -> None:
+def test_equal_advantages_are_whitened_to_nothing() -> None:
     keys = {"adv_estimator": "agentic_reinforce", "whiten_advantages": True}
     (only,) = batch_advantages([group(episode([2.0]))], AlgorithmConfig(**keys))
-    np.testing.assert_array_equal(only, [0, 2, 2])
+    np.testing.assert_array_equal(only, [0, 0, 0])

@@ -156,7 +156,8 @@ def _cell(rows: Sequence[Row]) -> str:
     steps = sorted(row["steps"] or never for row in rows)
     words = [f"> {STEPS}" if n == never else str(n) for n in (int(statistics.median_high(steps)), steps[0], steps[-1])]
     best = f", best {max(row['best'] for row in rows):.2f}" if steps[0] == never else ""
-    return f"{words[0]} ({words[1]} to {words[2]}{best}; n = {len(rows)})"
+    spread = f"{words[1]} to {words[2]}{best}; " if len(rows) > 1 else f"{best[2:]}; " if best else ""
+    return f"{words[0]} ({spread}n = {len(rows)})"
 
 
 def _take_core(cores: Queue[int]) -> None:

@@ -42,7 +42,7 @@ OF_TRAJECTORIES = {"opmd_kimi": ("opmd_logavgexp",), "opmd_pairwise": ("opmd_mea
 """Losses that compare rewards with log-ratios to a reference, summed over trajectories; the estimators they take."""
 
 _REMEDIES = {
-    "cispo": "cispo_use_unified_mask=true, or cispo_epsilon_low=1 as in the paper, or ",
+    "cispo": "cispo_epsilon_low=1 as in the paper, or cispo_use_unified_mask=true, or ",
     "rec": "a rec_clip, or rec_weight=importance, or ",
     "tis": "tis_low=0, or ",
 }

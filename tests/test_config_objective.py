@@ -75,9 +75,9 @@ def test_every_built_in_algorithm_is_found_in_its_file(monkeypatch: pytest.Monke
 
 UNSTABLE = [AlgorithmConfig(pg_variant=name) for name in ("vanilla", "opmd", "asymre", "rec", "my.module:loss")]
 FAINT = [
-    AlgorithmConfig(pg_variant="cispo"),
+    AlgorithmConfig(pg_variant="cispo", cispo_epsilon_low=0.1),
     AlgorithmConfig(pg_variant="cispo", cispo_epsilon_low=0.4, cispo_epsilon_high=3.0),
-    AlgorithmConfig(pg_variant="mix", mix_variant="cispo"),
+    AlgorithmConfig(pg_variant="mix", mix_variant="cispo", cispo_epsilon_low=0.1),
     AlgorithmConfig(pg_variant="tis", tis_low=0.9, tis_high=1.1),
 ]
 STABLE = [
@@ -85,9 +85,9 @@ STABLE = [
         AlgorithmConfig(pg_variant=name, adv_estimator=config_objective.OF_TRAJECTORIES.get(name, ("grpo",))[0])
         for name in sorted(config_objective.BOUNDING)
     ),
-    AlgorithmConfig(pg_variant="cispo", cispo_epsilon_low=1.0),
+    AlgorithmConfig(pg_variant="cispo"),
     AlgorithmConfig(pg_variant="cispo", cispo_epsilon_low=0.5),
-    AlgorithmConfig(pg_variant="cispo", cispo_use_unified_mask=True),
+    AlgorithmConfig(pg_variant="cispo", cispo_epsilon_low=0.1, cispo_use_unified_mask=True),
     AlgorithmConfig(pg_variant="tis", tis_low=0.5),
     AlgorithmConfig(pg_variant="rec", rec_weight="importance"),
     AlgorithmConfig(pg_variant="rec", rec_clip="one-side"),
@@ -132,7 +132,7 @@ def test_weights_that_stay_near_1_are_no_trust_region() -> None:
         make(algorithm=FAINT[0])
     assert str(caught.value).startswith(
         "algorithm.pg_variant='cispo': trains data up to 1 steps stale with neither trust region nor correction (its "
-        "least weight, 0.9, is above 0.5); write cispo_use_unified_mask=true, or cispo_epsilon_low=1 as in the paper, "
+        "least weight, 0.9, is above 0.5); write cispo_epsilon_low=1 as in the paper, or cispo_use_unified_mask=true, "
     )
     assert str(caught.value).endswith("or correction.level=token with correction.mode=mask, or allow_uncorrected=true")
     with pytest.raises(ConfigError, match=r"\(its least weight, 0.9, is above 0.5\); write tis_low=0, or one of dapo"):

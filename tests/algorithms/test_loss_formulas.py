@@ -24,7 +24,9 @@ VARIANTS: dict[str, dict[str, object]] = {
     "gspo-dual": {"pg_variant": "gspo", "gspo_clip_low": 0.1, "gspo_clip_high": 0.3, "dual_clip": 1.2},
     "tis-bounds": {"pg_variant": "tis", "tis_low": 0.8, "tis_high": 1.5},
     "cispo-asymmetric": {"pg_variant": "cispo", "cispo_epsilon_low": 0.5, "cispo_epsilon_high": 0.2},
-    "cispo-mask": {"pg_variant": "cispo", "cispo_use_unified_mask": True, "cispo_epsilon_high": 0.3},
+    "cispo-mask": {
+        "pg_variant": "cispo", "cispo_use_unified_mask": True, "cispo_epsilon_low": 0.1, "cispo_epsilon_high": 0.3,
+    },
     "topr-weights": {"pg_variant": "topr", "topr_positive_weight": 0.5, "topr_negative_weight": 2.0},
     "decoupled_ppo-cap": {
         "pg_variant": "decoupled_ppo", "behaviour_weight_cap": 1.1, "clip_low": 0.1, "clip_high": 0.3, "dual_clip": 1.5,
@@ -251,8 +253,14 @@ def test_metrics_by_hand() -> None:
         ({"pg_variant": "ppo"}, "clip_fraction", [0, 0, 1, 1, 0, 0]),
         ({"pg_variant": "ppo", "dual_clip": 1.5}, "dual_clip_fraction", [0, 0, 0, 0, 0, 1]),
         ({"pg_variant": "tis"}, "clip_fraction", [0, 0, 1, 0, 0, 1]),
-        ({"pg_variant": "cispo"}, "clip_fraction", [1, 0, 1, 1, 0, 1]),
-        ({"pg_variant": "cispo", "cispo_use_unified_mask": True}, "mask_fraction", [0, 0, 1, 1, 0, 0]),
+        ({"pg_variant": "cispo"}, "clip_fraction", [0, 0, 1, 0, 0, 1]),
+        ({"pg_variant": "cispo", "cispo_epsilon_low": 0.1}, "clip_fraction", [1, 0, 1, 1, 0, 1]),
+        ({"pg_variant": "cispo", "cispo_use_unified_mask": True}, "mask_fraction", [0, 0, 1, 0, 0, 0]),
+        (
+            {"pg_variant": "cispo", "cispo_use_unified_mask": True, "cispo_epsilon_low": 0.1},
+            "mask_fraction",
+            [0, 0, 1, 1, 0, 0],
+        ),
         ({"pg_variant": "topr"}, "clip_fraction", [0, 0, 0, 0, 0, 1]),
         ({"pg_variant": "kimi15"}, "penalty", [0.05 * np.log(2) ** 2, 0, 0.05 * np.log(2) ** 2] * 2),
         ({"pg_variant": "decoupled_ppo"}, "behaviour_weight", [2.0] * 6),

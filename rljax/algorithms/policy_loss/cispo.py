@@ -16,8 +16,8 @@ def cispo(inputs: LossInputs, config: AlgorithmConfig) -> TokenLoss:
     """−sg(clip(ρ, 1−ε_lo, 1+ε_hi))·A·logπ, with ρ = π/π_behaviour per token.
 
     No token loses its gradient, unless ``cispo_use_unified_mask`` zeroes those that ppo would clip: A > 0 with
-    ρ > 1+ε_hi, and A < 0 with ρ < 1−ε_lo. The defaults of ``cispo_epsilon_low`` and ``cispo_epsilon_high``, 0.1, are
-    ROLL's; the paper bounds the weight above alone (``cispo_epsilon_low=1``).
+    ρ > 1+ε_hi, and A < 0 with ρ < 1−ε_lo. The defaults of ``cispo_epsilon_low`` and ``cispo_epsilon_high``, 1 and 0.28,
+    are Trinity-RFT's: as in the paper, the weight is bounded above alone. ROLL's are 0.1 and 0.1.
 
     Logged: ``clip_fraction``, tokens whose weight is clipped; ``mask_fraction`` where the mask is on.
 

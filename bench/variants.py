@@ -6,7 +6,8 @@ What: ``configs/quickstart.py`` with each loss of `VARIANTS` at α = 0, 4 and 16
 to itself, ``--jobs`` at a time, and is ended when the held-out score has been 0.9, or after its `STEPS`. Every run that
 has ended is a line of ``bench/runs/variants.jsonl``; a run that is there is not made again, so the command may be
 stopped at any time and given again. ``--table`` only prints what is there: the median of the steps and, in brackets,
-the fewest and the most of the seeds; a seed that did not get there counts as more than any.
+the fewest and the most of the seeds; a seed that did not get there counts as more than any. The runs share what they
+compile: half of the work of a short run.
 
 A loss that bounds nothing gets the correction or the settings that stand beside it in `VARIANTS`; the regions of the
 others (0.8 below, 3 above) stand in the config, and are wide, since its tokens are few and its learning rate is high.
@@ -16,19 +17,19 @@ from __future__ import annotations
 
 import argparse
 import json
-import multiprocessing
 import os
 import signal
 import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from itertools import product
-from multiprocessing.queues import Queue
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 from bench.paired import commit, print_machine, print_table
@@ -83,12 +84,19 @@ def missing(rows: Sequence[Row], variants: Sequence[str], alphas: Sequence[int],
             yield {"variant": variant, "alpha": alpha, "seed": seed}
 
 
-def run(case: Row) -> Row:
-    """Makes one run; returns its row.
+def run(case: Row, compiled: str, stop: threading.Event) -> Row:
+    """Makes one run, on the cores of the thread that calls this; returns its row.
+
+    Args:
+        case: variant, alpha and seed.
+        compiled: directory of what earlier runs compiled.
+        stop: ends the run when it is set.
 
     Raises:
         RuntimeError: the run failed, or somebody ended it.
     """
+    environment = os.environ | {"JAX_COMPILATION_CACHE_DIR": compiled}
+    environment |= {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "0"}
     keys = {
         "async_generation_ratio": case["alpha"],
         "seed": case["seed"],
@@ -106,9 +114,11 @@ def run(case: Row) -> Row:
         flags = [f"--config.{name}={value}" for name, value in ({"run_dir": target} | keys).items()]
         command = [sys.executable, "-m", "rljax.main", f"--config={CONFIG}", *flags]
         with (Path(directory) / "output").open("w+") as output:
-            process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
+            process = subprocess.Popen(
+                command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True, env=environment
+            )
             try:
-                scores = _watch(process, target)
+                scores = _watch(process, target, stop)
             finally:
                 _end(process)
             reached = next((step for step, score in scores if score >= GOAL), None)
@@ -121,10 +131,11 @@ def run(case: Row) -> Row:
     return {**case, "steps": reached, "of": scores[-1][0], **took, "commit": commit()}
 
 
-def _watch(process: subprocess.Popen[bytes], target: Path) -> list[tuple[int, float]]:
+def _watch(process: subprocess.Popen[bytes], target: Path, stop: threading.Event) -> list[tuple[int, float]]:
     scores: list[tuple[int, float]] = []
     while process.poll() is None and not any(score >= GOAL for _, score in scores):
-        time.sleep(LOOK_SECONDS)
+        if stop.wait(LOOK_SECONDS):
+            break
         scores = _scores(target)
     return scores if process.poll() is None else _scores(target)
 
@@ -160,21 +171,25 @@ def _cell(rows: Sequence[Row]) -> str:
     return f"{words[0]} ({spread}n = {len(rows)})"
 
 
-def _take_core(cores: Queue[int]) -> None:
-    os.sched_setaffinity(0, {cores.get()})
+def _take_core(cores: SimpleQueue[int]) -> None:
+    os.sched_setaffinity(0, {cores.get()})  # of this thread, and of the processes that it starts
 
 
 def run_all(cases: Sequence[Row], jobs: int) -> Iterator[Row]:
     """Makes the runs, each on one of the cores that this process may use; yields a row as its run ends."""
-    context = multiprocessing.get_context("spawn")
-    cores = context.Queue()
+    cores: SimpleQueue[int] = SimpleQueue()
     for core in sorted(os.sched_getaffinity(0))[:jobs]:
         cores.put(core)
-    with ProcessPoolExecutor(jobs, context, _take_core, (cores,)) as pool:
+    stop = threading.Event()
+    with (
+        tempfile.TemporaryDirectory(prefix="bench-compiled-") as compiled,
+        ThreadPoolExecutor(jobs, initializer=_take_core, initargs=(cores,)) as pool,
+    ):
         try:
-            for ended in as_completed([pool.submit(run, case) for case in cases]):
+            for ended in as_completed([pool.submit(run, case, compiled, stop) for case in cases]):
                 yield ended.result()
         finally:
+            stop.set()
             pool.shutdown(wait=True, cancel_futures=True)
 
 
@@ -186,6 +201,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, metavar="N", default=1, choices=range(1, CORES + 1))
     parser.add_argument("--table", action="store_true", help="print what is there, run nothing")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # as Ctrl-C: the runs end with it
     print_machine()
     if not options.table:
         cases = list(missing(read(), options.variants, options.alphas, options.seeds))

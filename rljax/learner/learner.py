@@ -23,7 +23,7 @@ from rljax.learner.checkpoints import Checkpoints
 from rljax.learner.critic import ValueObjective
 from rljax.learner.objective import DTYPES, PolicyObjective, Progress
 from rljax.learner.packing import Batch, PackedBatch
-from rljax.learner.prepare import Preparation
+from rljax.learner.prepare import Minibatch, Preparation
 from rljax.learner.ratios import doubtful
 from rljax.learner.sharding import constrain_activations, make_mesh, select_devices
 from rljax.learner.state import TrainState, updates_per_step
@@ -161,14 +161,7 @@ class Learner:
             NonFiniteError: ``learner.max_nonfinite_steps`` updates in a row, this step's included, were not finite.
             ValueError: a trajectory does not fit a row.
         """
-        minibatches, given = self._preparation.minibatches(
-            groups,
-            self.steps,
-            self.state.params,
-            self.state.companions,
-            reused=reused,
-            demonstrations=demonstrations,
-        )
+        minibatches, given = self._minibatches(groups, reused, demonstrations)
         step = jnp.asarray(self.steps, jnp.int32)
         kl_coef = jnp.asarray(self.state.companions.get("kl_coef", 0.0), jnp.float32)
         progress = Progress(step, jnp.zeros((), jnp.int32), kl_coef)
@@ -189,6 +182,18 @@ class Learner:
         first_pass = {} if reused else summarise(fetched[: len(placed)])
         metrics["policy/ratio_doubtful"] = float(self._doubt(first_pass, held["batch/sampled_tokens"]))
         return {**metrics, **held}
+
+    def _minibatches(
+        self, groups: Sequence[Group], reused: Sequence[Group], demonstrations: Sequence[Trajectory]
+    ) -> tuple[list[Minibatch], Credit]:
+        return self._preparation.minibatches(
+            groups,
+            self.steps,
+            self.state.params,
+            self.state.companions,
+            reused=reused,
+            demonstrations=demonstrations,
+        )
 
     @property
     def _expects_mean_one(self) -> bool:
@@ -302,14 +307,7 @@ class Learner:
         self, groups: Sequence[Group], *, reused: Sequence[Group] = (), demonstrations: Sequence[Trajectory] = ()
     ) -> list[PackedBatch]:
         """The minibatches of a batch, as numpy arrays: advantages by group, weights by the counts of each minibatch."""
-        minibatches, _ = self._preparation.minibatches(
-            groups,
-            self.steps,
-            self.state.params,
-            self.state.companions,
-            reused=reused,
-            demonstrations=demonstrations,
-        )
+        minibatches, _ = self._minibatches(groups, reused, demonstrations)
         return [minibatch.packed for minibatch in minibatches]
 
     def place(self, batch: Batch) -> Batch:

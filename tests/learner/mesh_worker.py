@@ -6,15 +6,18 @@ import functools
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
 
+from rljax.config import CorrectionConfig, KlConfig
 from rljax.learner.checkpoints import Checkpoints
 from rljax.learner.learner import Learner
 from rljax.learner.train_step import loss_and_gradient
 from tests.learner.made_up import ARCHITECTURE, make_config, make_groups, make_params, relative_error
 
+ALL_AXES = {"data": 2, "fsdp": 2, "tensor": 2}
 LAYOUTS: list[dict[str, int]] = [
     {},
     {"data": 2},
@@ -26,15 +29,41 @@ LAYOUTS: list[dict[str, int]] = [
     {"tensor": 2},
     {"tensor": 4},
     {"tensor": 8},  # more than there are key-value heads
-    {"data": 2, "fsdp": 2, "tensor": 2},
+    ALL_AXES,
     {"fsdp": 2, "sequence": 2, "tensor": 2},
 ]
 
 
-def make_learner(layout: dict[str, int]) -> Learner:
+# Together: sums over a trajectory, a group and a minibatch, every forward pass that a loss may ask for, a critic.
+OBJECTIVES: list[dict[str, Any]] = [
+    {
+        "pg_variant": "opmd_pairwise",
+        "adv_estimator": "opmd_mean",
+        "aggregation": "seq-mean-token-sum",
+        "minibatch_size": 8,
+        "correction": CorrectionConfig(level="sequence", mode="mask", low=0.1, high=10.0),
+    },
+    {
+        "pg_variant": "decoupled_ppo",
+        "ratio_level": "turn",
+        "aggregation": "seq-mean-token-sum-norm",
+        "kl": KlConfig(where="loss", coef=0.1),
+        "entropy_coef": 0.1,
+    },
+    {
+        "pg_variant": "gspo",
+        "adv_estimator": "gae",
+        "aggregation": "seq-mean-token-mean",
+        "kl": KlConfig(where="reward", coef=0.1),
+        "whiten_advantages": True,
+    },
+]
+
+
+def make_learner(layout: dict[str, int], **changes: Any) -> Learner:
     """A learner over as many devices as the layout multiplies to."""
     # chunks smaller than the batch, so that the chunked log-probabilities are laid over the mesh too
-    config = make_config(mesh=layout, learner={"rows_per_microbatch": 8}, model={"logprob_chunk": 64})
+    config = make_config(mesh=layout, learner={"rows_per_microbatch": 8}, model={"logprob_chunk": 64}, **changes)
     return Learner(config, ARCHITECTURE, make_params())
 
 
@@ -62,9 +91,20 @@ def compare_layouts() -> list[dict]:
     return results
 
 
+def train_objectives() -> list[dict]:
+    """What two steps log, by objective: on one device, and over all axes."""
+    groups = [make_groups(seed) for seed in (4, 5)]
+
+    def logged(layout: dict[str, int], keys: dict[str, Any]) -> list[dict[str, float]]:
+        learner = make_learner(layout, algorithm=keys, optimizer={"learning_rate": 1e-3})
+        return [learner.train(batch) for batch in groups]
+
+    return [{"keys": str(keys), "one": logged({}, keys), "eight": logged(ALL_AXES, keys)} for keys in OBJECTIVES]
+
+
 def save_on_eight(directory: Path) -> list[dict]:
     """Trains a step on eight devices, saves, and leaves the state as numpy for the test to compare with."""
-    learner = make_learner({"data": 2, "fsdp": 2, "tensor": 2})
+    learner = make_learner(ALL_AXES)
     metrics = learner.train(make_groups(0))
     checkpoints = Checkpoints(directory / "checkpoints", keep=1)
     checkpoints.save(learner.steps, learner.state, {})
@@ -76,5 +116,6 @@ def save_on_eight(directory: Path) -> list[dict]:
 
 if __name__ == "__main__":
     what, where = sys.argv[1], Path(sys.argv[2])
-    outcome = compare_layouts() if what == "layouts" else save_on_eight(where)
+    work = {"layouts": compare_layouts, "objectives": train_objectives, "save": functools.partial(save_on_eight, where)}
+    outcome = work[what]()
     (where / "outcome.json").write_text(json.dumps(outcome))

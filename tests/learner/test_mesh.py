@@ -38,6 +38,14 @@ def test_loss_and_gradient_do_not_depend_on_the_mesh(tmp_path: Path) -> None:
         assert bool(result["cut"]) == bool(sharded), "fsdp and tensor cut the parameters, data does not"
 
 
+def test_what_a_step_logs_does_not_depend_on_the_mesh(tmp_path: Path) -> None:
+    for result in run_on_eight_devices("objectives", tmp_path):
+        for one, eight in zip(result["one"], result["eight"], strict=True):
+            assert one.keys() == eight.keys()
+            for name, value in one.items():
+                assert eight[name] == pytest.approx(value, rel=1e-4, abs=1e-5), (result["keys"], name)
+
+
 def test_a_checkpoint_of_eight_devices_is_restored_onto_one(tmp_path: Path) -> None:
     (metrics,) = run_on_eight_devices("save", tmp_path)
     learner = Learner(make_config(), ARCHITECTURE, make_params(1))

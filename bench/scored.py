@@ -59,7 +59,7 @@ def make_learner(keys: dict[str, Any]) -> Learner:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="two turns")
-    turns = 2 if parser.parse_args().quick else 7
+    turns = 2 if parser.parse_args().quick else 5
     print_machine()
     learners = {name: make_learner(keys) for name, keys in LEARNERS.items()}
     plain = learners["ppo"]
@@ -76,6 +76,7 @@ def main() -> None:
         begin = time.perf_counter()
         jax.block_until_ready(plain.logprobs(batch, filled))
         seconds["forward"].append(time.perf_counter() - begin)
+        print(f"turn {turn} of {turns}:", {name: round(taken[-1], 1) for name, taken in seconds.items()}, flush=True)
         if not turn:  # compiles
             seconds = {name: [] for name in seconds}
     rows: list[list[object]] = []

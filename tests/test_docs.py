@@ -77,3 +77,16 @@ def test_the_lists_of_losses_are_those_that_the_config_is_checked_by() -> None:
 def test_the_bench_has_a_row_of_each_loss_that_the_page_says_it_has() -> None:
     rows = dict(re.findall(r"^\| `([\w+-]+)` \|.*\| ([^|]+) \|$", SECTIONS["Policy losses"], re.MULTILINE))
     assert {name for name, steps in rows.items() if steps != "not in the bench"} == set(VARIANTS)
+
+
+def test_the_examples_of_functions_of_ones_own_do_what_the_page_says(capsys: pytest.CaptureFixture[str]) -> None:
+    own, direct = re.findall(r"```python\n(.*?)```", SECTIONS["Functions of one's own"], re.DOTALL)
+    scope: dict[str, Any] = {}
+    exec(own, scope)
+    exec(direct, scope)
+    printed = capsys.readouterr().out.splitlines()
+    assert [float(x) for x in re.findall(r"-?\d\.\d*", " ".join(printed))] == pytest.approx([-0.5, -1.2, 0, 1])
+    assert re.findall(r"# (.*)", direct) == printed
+    loss, metrics = scope["clipped_weight"](scope["inputs"], AlgorithmConfig())
+    assert loss.tolist() == [pytest.approx([-0.5, -1.2])]
+    assert metrics["above"].tolist() == [[False, True]]

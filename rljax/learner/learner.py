@@ -94,7 +94,7 @@ class Learner:
         placed, opt_state = self._policy.begin(params)
         self.state = TrainState(placed, opt_state, 0, self._companions(params, placed))
         self._nonfinite_in_a_row = 0
-        self._doubted = False
+        self._doubted = self._warned_of_nothing = False
 
     def _companions(self, params: Params, placed: Params) -> dict[str, Any]:
         algorithm = self.config.algorithm
@@ -180,7 +180,8 @@ class Learner:
         held = describe(minibatches)
         # To what later passes see, and to reused groups, the policy has been fitted: there the mean is no longer 1.
         first_pass = {} if reused else summarise(fetched[: len(placed)])
-        metrics["policy/ratio_doubtful"] = float(self._doubt(first_pass, held["batch/sampled_tokens"]))
+        metrics["policy/ratio_doubtful"] = float(self._doubt(first_pass, held["tokens/trained"]))
+        self._warn_of_nothing(held["batch/trained_tokens"])
         return {**metrics, **held}
 
     def _minibatches(
@@ -221,6 +222,16 @@ class Learner:
                 metrics["policy/ratio_mean"],
             )
         return True
+
+    def _warn_of_nothing(self, tokens: float) -> None:
+        if tokens or self._warned_of_nothing:
+            return
+        self._warned_of_nothing = True
+        log.warning(
+            "step %d trained no token: every response was empty, or left out by a mask (algorithm.overlong, "
+            "algorithm.drop_staler_than); see the metric batch/masked_fraction",
+            self.steps,
+        )
 
     def _update_policy(self, batch: Batch, microbatches: np.int32, progress: Progress) -> list[Metrics]:
         if self._critic is not None and self.steps < self.config.algorithm.critic.warmup_steps:

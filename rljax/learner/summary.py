@@ -35,10 +35,10 @@ def summarise(updates: Sequence[Mapping[str, np.ndarray]]) -> dict[str, float]:
 
 
 def describe(minibatches: Sequence[Minibatch]) -> dict[str, float]:
-    """What a batch held."""
+    """What a batch held, after the masks: ``tokens/trained`` are those of the samples."""
     packed = [minibatch.packed for minibatch in minibatches]
     return {
-        "batch/sampled_tokens": float(sum(t.loss_mask.sum() for m in minibatches for t in m.sampled)),
+        "tokens/trained": float(sum(t.loss_mask.sum() for m in minibatches for t in m.sampled)),
         "batch/demonstrations": float(sum(len(m.trajectories) - len(m.places) for m in minibatches)),
         "batch/trained_tokens": float(sum(p.trained_tokens for p in packed)),
         "batch/microbatches": float(sum(p.microbatches for p in packed)),

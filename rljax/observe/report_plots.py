@@ -205,7 +205,7 @@ def _staleness_histogram(data: RunData, axes: Axes) -> Drawn:
     axes.yaxis.set_major_locator(MaxNLocator(4))
     axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
     axes.set_xlabel("staleness, steps", loc="right", fontsize=8, labelpad=0)
-    return f"Share of the {short(total)} trained tokens by staleness.", legend
+    return f"Share of the {short(total)} tokens of trained groups by staleness, those too that a mask left out.", legend
 
 
 def _time_split(data: RunData, axes: Axes) -> Drawn:
@@ -299,7 +299,7 @@ PLOTS = (
     PlotSpec("Reward", _reward, "No step has been trained yet."),
     PlotSpec("Held-out score", _validation, "No validation has been recorded."),
     PlotSpec("Staleness", _staleness, "No step has recorded staleness."),
-    PlotSpec("Staleness of all trained tokens", _staleness_histogram, "The audit has counted no trained token."),
+    PlotSpec("Staleness of all trained groups", _staleness_histogram, "The audit has counted no trained token."),
     PlotSpec("Where the time of a step went", _time_split, "No step has recorded its time."),
     PlotSpec("Fraction of the bound", _bound, "No step has recorded it."),
     PlotSpec("Throughput", _throughput, "No step has recorded it."),

@@ -9,9 +9,10 @@ from rljax.rollout.episodes import episode_sums
 
 
 def batch_metrics(batch: Leased) -> dict[str, float]:
-    """Rewards, lengths and staleness of a batch; staleness in steps, over trained tokens. ``train/<taskset>/…`` names
-    what its groups come from: an explorer may have brought sets that this process knows nothing of. Reused groups count
-    where training is told of (tokens, staleness), and not where generation is: that was told when they were new.
+    """Rewards, lengths and staleness of a batch; staleness in steps, over sampled tokens, those too that a mask leaves
+    out. ``train/<taskset>/…`` names what its groups come from: an explorer may have brought sets that this process
+    knows nothing of. Reused groups count where training is told of (tokens, staleness), and not where generation is:
+    that was told when they were new.
     """
     members = [trajectory for group in batch.groups for trajectory in group.trajectories]
     rewards = np.array([m.reward for m in members], np.float64)
@@ -31,7 +32,7 @@ def batch_metrics(batch: Leased) -> dict[str, float]:
         "response/cut_off": float(np.mean([m.cut_off for m in members])),
         "response/mixed_versions": float(np.mean([len(np.unique(m.versions[m.loss_mask])) > 1 for m in members])),
         "batch/reused_groups": float(len(batch.reused)),
-        "tokens/trained": float(len(versions)),
+        "tokens/sampled": float(len(versions)),
         "tokens/all": float(sum(len(m.token_ids) for m in trained)),
         "rollout/retries": float(sum(m.retries for m in members)),
     }

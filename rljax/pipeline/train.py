@@ -223,6 +223,8 @@ class Trainer:
         values["time/step"] = wall
         busy = self._engines.share() * wall
         values["time/engine_busy"] = busy
+        sampled = values["tokens/sampled"]
+        values["batch/masked_fraction"] = 1 - values["tokens/trained"] / sampled if sampled else 0.0
         values["tokens_per_second"] = values["tokens/trained"] / wall
         values["bound/fraction"] = min(1.0, max(clock.spent["train"], busy) / wall)
         gap = versions.latest_gap(self._db)

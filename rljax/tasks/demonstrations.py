@@ -12,7 +12,7 @@ from rljax.config_checks import ConfigError
 from rljax.tasks.dialogue import end_of_turn
 from rljax.tasks.seeds import fingerprint
 from rljax.tasks.task import BadRow, Task, Taskset
-from rljax.tasks.templates import render_prompt, tokenized
+from rljax.tasks.templates import quoted, render_prompt, tokenized
 from rljax.trajectory import NOT_SAMPLED, Trajectory
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ class Demonstrations:
         if not 0 < len(response) <= self._max_response_tokens:
             raise BadRow(
                 f"task {task.id}: a recorded response of {len(response)} tokens; model.max_response_tokens is "
-                f"{self._max_response_tokens}"
+                f"{self._max_response_tokens}; {quoted(task)}"
             )
         # One that fills the budget has no end, as the policy's own would have none.
         response = [*response, *self._end][: self._max_response_tokens]

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 _complained: set[str] = set()
+_QUOTED = 80
 
 
 def chat_messages(
@@ -71,6 +72,11 @@ def tokenized(tokenizer: PreTrainedTokenizerBase, text: str, *, special: bool = 
     return ids
 
 
+def quoted(task: Task) -> str:
+    """How the last message of a task begins, for a message of ours: its number tells no line of a shuffled file."""
+    return f"it asks {task.messages[-1]['content'][:_QUOTED]!r}"
+
+
 def render_prompt(tokenizer: PreTrainedTokenizerBase, task: Task, max_prompt_tokens: int) -> Int[np.ndarray, " time"]:
     """Token ids of a task's prompt, int32.
 
@@ -80,7 +86,8 @@ def render_prompt(tokenizer: PreTrainedTokenizerBase, task: Task, max_prompt_tok
     token_ids = render_messages(tokenizer, task.messages)
     if not 0 < len(token_ids) <= max_prompt_tokens:
         raise BadRow(
-            f"task {task.id}: a prompt of {len(token_ids)} tokens; model.max_prompt_tokens is {max_prompt_tokens}"
+            f"task {task.id}: a prompt of {len(token_ids)} tokens; model.max_prompt_tokens is {max_prompt_tokens}; "
+            f"{quoted(task)}"
         )
     return token_ids
 

@@ -18,6 +18,9 @@ def test_quickstart_learns(tmp_path: Path, cache: Path) -> None:
     assert scores[0] < 0.2
     assert scores[-1] >= 0.9, scores
     assert not any(row.get("policy/ratio_doubtful") for row in rows), "true log-probabilities are not doubted"
+    trained = [row for row in rows if "tokens/trained" in row]
+    assert trained
+    assert all(row["tokens/trained"] == row["tokens/sampled"] and row["batch/masked_fraction"] == 0 for row in trained)
     audit = audit_of(tmp_path / run_dir)
     assert (audit["balanced"], audit["trained_twice"], audit["max_staleness"]) == (True, 0, 1)
     report = (tmp_path / run_dir / "report.html").read_text()

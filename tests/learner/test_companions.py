@@ -241,6 +241,20 @@ def test_sample_weights_multiply_the_loss_and_what_is_masked_is_not_trained() ->
             np.testing.assert_array_equal(advantages[index], expected[index], "those that are cut still count beside")
 
 
+def test_what_a_mask_leaves_out_is_not_counted_as_trained(caplog: pytest.LogCaptureFixture) -> None:
+    groups, learner = make_groups(8), make_learner(algorithm={"drop_staler_than": 0})
+    sampled = sum(t.loss_mask.sum() for g in groups for t in g.trajectories)
+    assert learner.train(groups)["tokens/trained"] == sampled  # all of version 0, in step 0
+    before = jax.device_get(learner.state.params)
+    for _ in range(2):
+        assert learner.train(groups)["tokens/trained"] == 0
+    for one, other in zip(jax.tree.leaves(before), jax.tree.leaves(learner.state.params), strict=True):
+        np.testing.assert_array_equal(one, other)
+    warned = [record.getMessage() for record in caplog.records if "trained no token" in record.getMessage()]
+    assert len(warned) == 1
+    assert warned[0].startswith("step 2 trained no token: every response was empty, or left out by a mask")
+
+
 def laid(packed: Any, values: Any) -> np.ndarray:
     """A ``[slot, row, time]`` array at the trained places."""
     return np.take_along_axis(values, np.minimum(packed.batch.places, packed.batch.mask.shape[-1] - 1), -1)

@@ -27,7 +27,7 @@ def test_tokens_are_told_of_each_tag() -> None:
 
 def test_reused_groups_count_where_training_is_told_of_and_not_where_generation_is() -> None:
     values = batch_metrics(Leased(3, (1, 2), (group("Lake", 2, 4),), (group("Lake", 8),)))
-    assert (values["tokens/trained"], values["tokens/all"], values["batch/reused_groups"]) == (14.0, 23.0, 1.0)
+    assert (values["tokens/sampled"], values["tokens/all"], values["batch/reused_groups"]) == (14.0, 23.0, 1.0)
     assert (values["response/mean_tokens"], values["train/Lake/groups"]) == (3.0, 1.0)
     # every token of a made-up trajectory is of version 0
     assert (values["staleness/mean"], values["staleness/max"]) == (3.0, 3.0)

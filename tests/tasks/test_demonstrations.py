@@ -88,7 +88,7 @@ def test_what_fills_the_budget_has_no_end_and_what_exceeds_it_is_bad(tmp_path: P
     assert tokenizer.eos_token_id not in shown.token_ids[shown.loss_mask].tolist()
     assert shown.loss_mask.sum() == 4
     with pytest.raises(
-        BadRow, match=r"task expert/0/0: a recorded response of 5 tokens; model\.max_response_tokens is 4"
+        BadRow, match=r"task expert/0/0: a recorded response of 5 tokens; model\.max_response_tokens is 4; it asks '1'"
     ):
         make(tmp_path, tokenizer, [("1", "12345")]).check(1)
     with pytest.raises(BadRow, match="a recorded response of 0 tokens"):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 from rljax.config_algorithm import AlgorithmConfig
-from rljax.config_checks import ConfigError, registered, walk
+from rljax.config_checks import ConfigError, imported, registered, walk
 
 if TYPE_CHECKING:
     from rljax.config import Config
@@ -92,6 +93,19 @@ def _loss(algorithm: AlgorithmConfig) -> str:
     return algorithm.mix_variant if algorithm.pg_variant == "mix" else algorithm.pg_variant
 
 
+def _loss_key(algorithm: AlgorithmConfig) -> str:
+    return "mix_variant" if algorithm.pg_variant == "mix" else "pg_variant"
+
+
+def _check_there(algorithm: AlgorithmConfig) -> None:
+    """Comes before a refusal of what a loss is not known to do: one that is not there is told so."""
+    key, loss, registry = _loss_key(algorithm), _loss(algorithm), sys.modules.get("rljax.algorithms.registry")
+    if ":" in loss:
+        imported(f"algorithm.{key}", loss)
+    elif registry is not None:  # or else `check_config` has looked the name up
+        registry.check_names(algorithm)
+
+
 def _check_keys(algorithm: AlgorithmConfig) -> None:
     corrected = algorithm.correction
     _check_order("tis_low", algorithm.tis_low, "tis_high", algorithm.tis_high)
@@ -100,9 +114,10 @@ def _check_keys(algorithm: AlgorithmConfig) -> None:
     if algorithm.mix_variant == "mix":
         raise ConfigError("algorithm.mix_variant='mix': mixes with itself; name another loss, such as ppo")
     if corrected.level != "none" and corrected.mode == "truncate" and weighs_itself(algorithm):
+        _check_there(algorithm)
         raise ConfigError(
-            f"algorithm.correction.mode='truncate': pg_variant={_loss(algorithm)!r} is not known to leave weighing by "
-            f"π/π_behaviour to the correction, and it would count twice; write mode=mask, or one of "
+            f"algorithm.correction.mode='truncate': {_loss_key(algorithm)}={_loss(algorithm)!r} is not known to leave "
+            f"weighing by π/π_behaviour to the correction, and it would count twice; write mode=mask, or one of "
             f"{', '.join(sorted(UNWEIGHTED))}"
         )
 
@@ -223,12 +238,13 @@ def _check_expert(config: Config) -> None:
 def _check_stable(algorithm: AlgorithmConfig, bound: int) -> None:
     if algorithm.allow_uncorrected or algorithm.correction.level != "none" or bounds_step(algorithm):
         return
+    _check_there(algorithm)
     loss = _loss(algorithm)
     masked = " with correction.mode=mask" if weighs_itself(algorithm) else ""
     raise ConfigError(
-        f"algorithm.pg_variant={loss!r}: trains data up to {bound} steps stale with neither trust region nor "
-        f"correction{_faint(algorithm)}; write {_REMEDIES.get(loss, '')}one of {', '.join(sorted(BOUNDING - {loss}))}, "
-        f"or correction.level=token{masked}, or allow_uncorrected=true"
+        f"algorithm.{_loss_key(algorithm)}={loss!r}: trains data up to {bound} steps stale with neither trust "
+        f"region nor correction{_faint(algorithm)}; write {_REMEDIES.get(loss, '')}one of "
+        f"{', '.join(sorted(BOUNDING - {loss}))}, or correction.level=token{masked}, or allow_uncorrected=true"
     )
 
 

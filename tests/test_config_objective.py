@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import re
 import sys
 from typing import Any
@@ -49,6 +50,70 @@ def test_an_algorithm_that_is_not_there_is_refused_before_jax_is_imported(
         make(algorithm=algorithm)
 
 
+@pytest.mark.parametrize("known", [False, True], ids=["of the files", "of the registry"])
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("pp0", "closest: ppo"),
+        ("PPO", "closest: ppo"),
+        ("grpo", "closest: gspo"),
+        ("", "there are: asymre, cispo, "),
+        ("nosuch:thing", "cannot be imported (No module named 'nosuch'); write module:function"),
+        ("json:nothing", "cannot be imported (module 'json' has no attribute 'nothing'); write module:function"),
+        ("math:pi", "not a function but a float"),
+    ],
+)
+def test_a_loss_that_is_not_there_is_told_so_and_not_that_it_is_unstable(
+    name: str, reason: str, known: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry = importlib.import_module("rljax.algorithms.registry")
+    monkeypatch.setitem(sys.modules, "rljax.algorithms.registry", registry)
+    if not known:
+        monkeypatch.delitem(sys.modules, "rljax.algorithms.registry")
+    truncated = CorrectionConfig(level="token")
+    for correction in (CorrectionConfig(), truncated):
+        for keys in ({"pg_variant": name}, {"pg_variant": "mix", "mix_variant": name}):
+            with pytest.raises(ConfigError) as caught:
+                make(algorithm=AlgorithmConfig(**keys, correction=correction))
+            message = str(caught.value)
+            assert message.startswith(f"algorithm.{[*keys][-1]}={name!r}: ")
+            assert reason in message
+            assert "stale" not in message
+
+
+def test_the_loss_that_is_mixed_in_is_refused_by_its_own_key() -> None:
+    mixed = AlgorithmConfig(pg_variant="mix", mix_variant="vanilla")
+    with pytest.raises(ConfigError, match=r"^algorithm.mix_variant='vanilla': trains data up to 1 steps stale"):
+        make(algorithm=mixed)
+    mixed = AlgorithmConfig(pg_variant="mix", correction=CorrectionConfig(level="token"))
+    with pytest.raises(ConfigError, match=r"^algorithm.correction.mode='truncate': mix_variant='ppo' is not known"):
+        make(algorithm=mixed)
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("GAE", "closest: gae"),
+        ("ga", "closest: gae"),
+        ("reinforc", "closest: reinforce, "),
+        ("reinforce_plus_plus", "closest: reinforce"),
+        ("gigp", "closest: gigpo, "),
+        ("", "there are: agentic_reinforce, dr_grpo, gae, gigpo, grpo, "),
+    ],
+)
+def test_an_estimator_that_is_not_there_is_answered_with_those_of_every_kind(
+    name: str, hint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from rljax.algorithms.registry import check_names
+
+    algorithm = AlgorithmConfig(adv_estimator=name)
+    with pytest.raises(ConfigError, match=f"^algorithm.adv_estimator={name!r}: no such advantage; {hint}"):
+        check_names(algorithm)
+    monkeypatch.delitem(sys.modules, "rljax.algorithms.registry")
+    with pytest.raises(ConfigError, match=f"^algorithm.adv_estimator={name!r}: there is no such one; {hint}"):
+        make(algorithm=algorithm)
+
+
 def test_every_built_in_algorithm_is_found_in_its_file(monkeypatch: pytest.MonkeyPatch) -> None:
     from rljax.algorithms import registry
 
@@ -73,7 +138,7 @@ def test_every_built_in_algorithm_is_found_in_its_file(monkeypatch: pytest.Monke
     make(algorithm=AlgorithmConfig(pg_variant="my.module:loss", allow_uncorrected=True))
 
 
-UNSTABLE = [AlgorithmConfig(pg_variant=name) for name in ("vanilla", "opmd", "asymre", "rec", "my.module:loss")]
+UNSTABLE = [AlgorithmConfig(pg_variant=name) for name in ("vanilla", "opmd", "asymre", "rec", "math:fsum")]
 FAINT = [
     AlgorithmConfig(pg_variant="cispo", cispo_epsilon_low=0.1),
     AlgorithmConfig(pg_variant="cispo", cispo_epsilon_low=0.4, cispo_epsilon_high=3.0),

@@ -304,9 +304,9 @@ def _name(hint: Any) -> str:
 
 
 def _unknown(dotted: str, name: str, known: Mapping[str, Any], prefix: str) -> str:
-    if name in ANCESTORS:
-        return f"{dotted}: unknown key; {ANCESTORS[name].advice()}"
     everywhere = [path for path, _, _ in key_help()]
+    if name in ANCESTORS:
+        return f"{dotted}: unknown key; {ANCESTORS[name].advice(prefix, everywhere)}"
     near = sorted((path for path in everywhere if path.rpartition(".")[2] == name), key=len)[:1]
     near = near or [prefix + n for n in difflib.get_close_matches(name, list(known), 1)]
     near = near or difflib.get_close_matches(dotted, everywhere, 1, 0.7)

@@ -110,6 +110,15 @@ def test_an_explorer_is_given_a_taskset_on_the_command_line(simple: str) -> None
         ("actor_infer.generating_args.temperature=1", "ROLL has it; write sidecar"),
         ("tasks.train.digits.response_key=a", "write tasks.train.NAME.answer_key"),
         ("use_dynamic_bsz=true", "leave it out: rows are always packed"),
+        ("lr=0.1", "Trinity-RFT has it; write learner.optimizer.learning_rate"),
+        ("algorithm.lr=0.1", "Trinity-RFT has it; write learner.optimizer.learning_rate"),
+        ("algorithm.critic.lr=0.1", "Trinity-RFT has it; write algorithm.critic.optimizer.learning_rate"),
+        ("algorithm.critic.optimizer.lr=0.1", "has it; write algorithm.critic.optimizer.learning_rate"),
+        ("algorithm.critic.betas=0.9", "write algorithm.critic.optimizer.beta1, algorithm.critic.optimizer.beta2"),
+        ("algorithm.eps_clip=0.2", "OpenRLHF has it; write algorithm.clip_low, algorithm.clip_high"),
+        ("algorithm.clip_ratio_high=0.2", "verl has it; write algorithm.clip_high"),
+        ("pg_clip=0.2", "ROLL has it; write algorithm.clip_low, algorithm.clip_high"),
+        ("algorithm.cliprange=0.2", "TRL has it; write algorithm.clip_low, algorithm.clip_high"),
     ],
 )
 def test_an_ancestors_key_is_refused_with_what_to_write(override: str, advice: str, simple: str) -> None:

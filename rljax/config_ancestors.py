@@ -1,7 +1,8 @@
-"""What keys of ROLL and Trinity-RFT are called here, for whoever writes one of them out of habit."""
+"""What keys of ROLL and Trinity-RFT, and the clips of others, are called here, for whoever writes one out of habit."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 
@@ -19,14 +20,31 @@ class Ancestor:
     here: tuple[str, ...]
     remark: str = ""
 
-    def advice(self) -> str:
-        """What to write instead."""
+    def advice(self, prefix: str, keys: Collection[str]) -> str:
+        """What to write instead.
+
+        Args:
+            prefix: where the key was written, with a dot behind; empty at the top.
+            keys: paths of all that there are.
+        """
         remark = f" ({self.remark})" if self.here and self.remark else self.remark
-        return f"{self.whose} has it; {'write ' + ', '.join(self.here) if self.here else 'leave it out: '}{remark}"
+        here = ", ".join(_within(prefix, key, keys) for key in self.here)
+        return f"{self.whose} has it; {f'write {here}' if here else 'leave it out: '}{remark}"
+
+
+def _within(prefix: str, key: str, keys: Collection[str]) -> str:
+    """The key of the same name in the group that was written to, where it has one: a critic has its own optimizer."""
+    names = key.split(".")
+    tails = (prefix + ".".join(names[start:]) for start in range(1, len(names)))
+    return next((path for path in tails if path in keys), key)
 
 
 def _trinity(*here: str, remark: str = "") -> Ancestor:
     return Ancestor("Trinity-RFT", here, remark)
+
+
+def _clip(whose: str, *sides: str) -> Ancestor:
+    return Ancestor(whose, tuple(f"algorithm.clip_{side}" for side in sides or ("low", "high")))
 
 
 def _roll(*here: str, remark: str = "") -> Ancestor:
@@ -223,5 +241,18 @@ ANCESTORS = {
     "max_actions_per_traj": _roll("custom_envs.NAME.max_actions"),
     "max_tokens_per_step": _roll("custom_envs.NAME.max_tokens_per_turn"),
     "env_monitor": _roll("rollout.env_timeout", remark="an environment that hangs is replaced"),
+    # the clip, which each program calls by a name of its own
+    "eps_clip": _clip("OpenRLHF"),
+    "eps_clip_low_high": _clip("OpenRLHF"),
+    "eps_clip_high": _clip("slime", "high"),
+    "clip_ratio": _clip("verl"),
+    "clip_ratio_low": _clip("verl", "low"),
+    "clip_ratio_high": _clip("verl", "high"),
+    "cliprange": _clip("TRL"),
+    "cliprange_low": _clip("verl", "low"),
+    "cliprange_high": _clip("verl", "high"),
+    "epsilon": _clip("TRL"),
+    "epsilon_high": _clip("TRL", "high"),
+    "clip_epsilon": _clip("TorchRL"),
 }
 """By the last part of the key's path."""

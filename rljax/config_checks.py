@@ -5,11 +5,12 @@ from __future__ import annotations
 import copy
 import dataclasses
 import difflib
+import importlib
 import json
 import math
 import re
 import sys
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -231,9 +232,8 @@ def _check_algorithm(config: Config) -> None:
         there = registered(folder)
         for name in names:
             if ":" not in name and name not in there:
-                close = difflib.get_close_matches(name, there, n=3, cutoff=0.5) or sorted(there)
                 raise ConfigError(
-                    f"algorithm.{field}={name!r}: there is no such one; closest: {', '.join(close)}; "
+                    f"algorithm.{field}={name!r}: there is no such one; {closest(name, there)}; "
                     "or write module:function"
                 )
     check_estimator(algorithm, registered("token_advantage"))
@@ -243,6 +243,29 @@ def registered(folder: str) -> set[str]:
     """Names of the built-in functions in folders of `rljax.algorithms`; reads the files and imports nothing."""
     files = (Path(__file__).parent / "algorithms").glob(f"{folder}/*.py")
     return {name for file in files for name in _REGISTERED.findall(file.read_text())}
+
+
+def closest(name: str, there: Collection[str]) -> str:
+    """Which of the names there may have been meant, whatever its case; all of them where none is near."""
+    by_case = {known.casefold(): known for known in there}
+    close = [by_case[near] for near in difflib.get_close_matches(name.casefold(), by_case, n=3, cutoff=0.5)]
+    return f"closest: {', '.join(close)}" if close else f"there are: {', '.join(sorted(there))}"
+
+
+def imported(path: str, target: str) -> Callable[..., Any]:
+    """What ``module:function`` points to; ``path`` is the key that names it.
+
+    Raises:
+        ConfigError: it cannot be imported, or called.
+    """
+    module, _, attribute = target.partition(":")
+    try:
+        function = getattr(importlib.import_module(module), attribute)
+    except Exception as error:  # whatever the module does when it is imported
+        raise ConfigError(f"{path}={target!r}: cannot be imported ({error}); write module:function") from error
+    if not callable(function):
+        raise ConfigError(f"{path}={target!r}: not a function but a {type(function).__name__}")
+    return function
 
 
 def check_estimator(algorithm: AlgorithmConfig, of_tokens: Collection[str]) -> None:

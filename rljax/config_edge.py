@@ -118,20 +118,29 @@ def key_help() -> list[tuple[str, str, str]]:
     """Every key of the schema as (dotted path, default, meaning)."""
     rows: list[tuple[str, str, str]] = []
 
-    def visit(kind: Any, prefix: str) -> None:
+    def visit(kind: Any, prefix: str, defaults: Mapping[str, Any]) -> None:
         hints = typing.get_type_hints(kind)
         for spec in dataclasses.fields(kind):
-            element = _element(hints[spec.name])
-            if dataclasses.is_dataclass(hints[spec.name]):
-                visit(hints[spec.name], f"{prefix}{spec.name}.")
+            element, default = _element(hints[spec.name]), defaults[spec.name]
+            if dataclasses.is_dataclass(default):
+                # of the group as it is made here, which may have other defaults than elsewhere
+                visit(hints[spec.name], f"{prefix}{spec.name}.", vars(default))
             elif dataclasses.is_dataclass(element):
-                visit(element, f"{prefix}{spec.name}.NAME.")
+                visit(element, f"{prefix}{spec.name}.NAME.", _defaults(element))
             else:
-                default = spec.default if spec.default is not dataclasses.MISSING else "{}"
                 rows.append((prefix + spec.name, str(default), spec.metadata["help"]))
 
-    visit(Config, "")
+    visit(Config, "", _defaults(Config))
     return rows
+
+
+def _defaults(kind: Any) -> dict[str, Any]:
+    """Of each field of a dataclass, without making one: of its defaults alone it may be refused."""
+    found = {}
+    for spec in dataclasses.fields(kind):
+        make = spec.default_factory
+        found[spec.name] = spec.default if make is dataclasses.MISSING else make()
+    return found
 
 
 def _read_json(file: Path) -> dict[str, Any]:
@@ -295,9 +304,9 @@ def _name(hint: Any) -> str:
 
 
 def _unknown(dotted: str, name: str, known: Mapping[str, Any], prefix: str) -> str:
-    if name in ANCESTORS:
-        return f"{dotted}: unknown key; {ANCESTORS[name].advice()}"
     everywhere = [path for path, _, _ in key_help()]
+    if name in ANCESTORS:
+        return f"{dotted}: unknown key; {ANCESTORS[name].advice(prefix, everywhere)}"
     near = sorted((path for path in everywhere if path.rpartition(".")[2] == name), key=len)[:1]
     near = near or [prefix + n for n in difflib.get_close_matches(name, list(known), 1)]
     near = near or difflib.get_close_matches(dotted, everywhere, 1, 0.7)

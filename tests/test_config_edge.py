@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from rljax.config import TasksetConfig
+from rljax.config import Config, TasksetConfig
 from rljax.config_ancestors import ANCESTORS
-from rljax.config_checks import ConfigError
+from rljax.config_checks import ConfigError, walk
 from rljax.config_edge import key_help, load_config, parse_arguments
+from rljax.config_environments import EnvironmentConfig
 
 SIMPLE = """
 from rljax.config import Config, TasksConfig, TasksetConfig
@@ -39,7 +40,7 @@ def simple(tmp_path: Path) -> str:
         ("learner.optimizer.learning_rate=1e-3", 1e-3),
         ("observe.tensorboard=false", False),
         ("algorithm.filters=group_variance", ("group_variance",)),
-        ("algorithm.filters=a,b,", ("a", "b")),
+        ("algorithm.filters=overlong,min_std,", ("overlong", "min_std")),
         ("algorithm.filters=()", ()),
         ("algorithm.filters=", ()),
         ("sidecar.generating_args.stop=('a,b', '\\n')", ("a,b", "\n")),
@@ -109,6 +110,15 @@ def test_an_explorer_is_given_a_taskset_on_the_command_line(simple: str) -> None
         ("actor_infer.generating_args.temperature=1", "ROLL has it; write sidecar"),
         ("tasks.train.digits.response_key=a", "write tasks.train.NAME.answer_key"),
         ("use_dynamic_bsz=true", "leave it out: rows are always packed"),
+        ("lr=0.1", "Trinity-RFT has it; write learner.optimizer.learning_rate"),
+        ("algorithm.lr=0.1", "Trinity-RFT has it; write learner.optimizer.learning_rate"),
+        ("algorithm.critic.lr=0.1", "Trinity-RFT has it; write algorithm.critic.optimizer.learning_rate"),
+        ("algorithm.critic.optimizer.lr=0.1", "has it; write algorithm.critic.optimizer.learning_rate"),
+        ("algorithm.critic.betas=0.9", "write algorithm.critic.optimizer.beta1, algorithm.critic.optimizer.beta2"),
+        ("algorithm.eps_clip=0.2", "OpenRLHF has it; write algorithm.clip_low, algorithm.clip_high"),
+        ("algorithm.clip_ratio_high=0.2", "verl has it; write algorithm.clip_high"),
+        ("pg_clip=0.2", "ROLL has it; write algorithm.clip_low, algorithm.clip_high"),
+        ("algorithm.cliprange=0.2", "TRL has it; write algorithm.clip_low, algorithm.clip_high"),
     ],
 )
 def test_an_ancestors_key_is_refused_with_what_to_write(override: str, advice: str, simple: str) -> None:
@@ -116,6 +126,20 @@ def test_an_ancestors_key_is_refused_with_what_to_write(override: str, advice: s
     with pytest.raises(ConfigError) as refused:
         load_config(path, overrides)
     assert advice in str(refused.value)
+
+
+def test_the_help_says_the_defaults_that_hold() -> None:
+    """Also those of a group that is made with defaults of its own, as the critic's optimizer is."""
+    said = {path: default for path, default, _ in key_help()}
+    held = {path: str(value) for path, value, _ in walk(Config(mode="audit"))} | {"mode": "both"}
+    for group, made in (("tasks.train", TasksetConfig()), ("custom_envs", EnvironmentConfig())):
+        held |= {f"{group}.NAME.{path}": str(value) for path, value, _ in walk(made)}
+    assert said["algorithm.critic.optimizer.learning_rate"] == "1e-05"
+    assert said["sidecar.val_generating_args.temperature"] == "0.0"
+    others = {path for path in said if path.startswith(("tasks.validation.NAME.", "explorer.tasksets.NAME."))}
+    assert {path: said[path] for path in said.keys() - others} == {
+        path: held.get(path) for path in said.keys() - others
+    }
 
 
 def test_ancestors_are_answered_with_keys_that_exist_and_never_hide_one() -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import re
 import sys
 from typing import Any
 
+import numpy as np
 import pytest
 
 from rljax import config_objective
@@ -49,6 +51,70 @@ def test_an_algorithm_that_is_not_there_is_refused_before_jax_is_imported(
         make(algorithm=algorithm)
 
 
+@pytest.mark.parametrize("known", [False, True], ids=["of the files", "of the registry"])
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("pp0", "closest: ppo"),
+        ("PPO", "closest: ppo"),
+        ("grpo", "closest: gspo"),
+        ("", "there are: asymre, cispo, "),
+        ("nosuch:thing", "cannot be imported (No module named 'nosuch'); write module:function"),
+        ("json:nothing", "cannot be imported (module 'json' has no attribute 'nothing'); write module:function"),
+        ("math:pi", "not a function but a float"),
+    ],
+)
+def test_a_loss_that_is_not_there_is_told_so_and_not_that_it_is_unstable(
+    name: str, reason: str, known: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry = importlib.import_module("rljax.algorithms.registry")
+    monkeypatch.setitem(sys.modules, "rljax.algorithms.registry", registry)
+    if not known:
+        monkeypatch.delitem(sys.modules, "rljax.algorithms.registry")
+    truncated = CorrectionConfig(level="token")
+    for correction in (CorrectionConfig(), truncated):
+        for keys in ({"pg_variant": name}, {"pg_variant": "mix", "mix_variant": name}):
+            with pytest.raises(ConfigError) as caught:
+                make(algorithm=AlgorithmConfig(**keys, correction=correction))
+            message = str(caught.value)
+            assert message.startswith(f"algorithm.{[*keys][-1]}={name!r}: ")
+            assert reason in message
+            assert "stale" not in message
+
+
+def test_the_loss_that_is_mixed_in_is_refused_by_its_own_key() -> None:
+    mixed = AlgorithmConfig(pg_variant="mix", mix_variant="vanilla")
+    with pytest.raises(ConfigError, match=r"^algorithm.mix_variant='vanilla': trains data up to 1 steps stale"):
+        make(algorithm=mixed)
+    mixed = AlgorithmConfig(pg_variant="mix", correction=CorrectionConfig(level="token"))
+    with pytest.raises(ConfigError, match=r"^algorithm.correction.mode='truncate': mix_variant='ppo' is not known"):
+        make(algorithm=mixed)
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("GAE", "closest: gae"),
+        ("ga", "closest: gae"),
+        ("reinforc", "closest: reinforce, "),
+        ("reinforce_plus_plus", "closest: reinforce"),
+        ("gigp", "closest: gigpo, "),
+        ("", "there are: agentic_reinforce, dr_grpo, gae, gigpo, grpo, "),
+    ],
+)
+def test_an_estimator_that_is_not_there_is_answered_with_those_of_every_kind(
+    name: str, hint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from rljax.algorithms.registry import check_names
+
+    algorithm = AlgorithmConfig(adv_estimator=name)
+    with pytest.raises(ConfigError, match=f"^algorithm.adv_estimator={name!r}: no such advantage; {hint}"):
+        check_names(algorithm)
+    monkeypatch.delitem(sys.modules, "rljax.algorithms.registry")
+    with pytest.raises(ConfigError, match=f"^algorithm.adv_estimator={name!r}: there is no such one; {hint}"):
+        make(algorithm=algorithm)
+
+
 def test_every_built_in_algorithm_is_found_in_its_file(monkeypatch: pytest.MonkeyPatch) -> None:
     from rljax.algorithms import registry
 
@@ -73,7 +139,7 @@ def test_every_built_in_algorithm_is_found_in_its_file(monkeypatch: pytest.Monke
     make(algorithm=AlgorithmConfig(pg_variant="my.module:loss", allow_uncorrected=True))
 
 
-UNSTABLE = [AlgorithmConfig(pg_variant=name) for name in ("vanilla", "opmd", "asymre", "rec", "my.module:loss")]
+UNSTABLE = [AlgorithmConfig(pg_variant=name) for name in ("vanilla", "opmd", "asymre", "rec", "math:fsum")]
 FAINT = [
     AlgorithmConfig(pg_variant="cispo", cispo_epsilon_low=0.1),
     AlgorithmConfig(pg_variant="cispo", cispo_epsilon_low=0.4, cispo_epsilon_high=3.0),
@@ -251,6 +317,114 @@ def test_the_lists_of_losses_name_what_there_is() -> None:
     built_in = [name for name in policy_losses.names() if policy_losses.get(name).__module__.startswith("rljax.")]
     refers = {name for name in built_in if "reference" in policy_losses.needs(name, AlgorithmConfig())}
     assert refers == set(config_objective.OF_TRAJECTORIES)
+
+
+def test_estimators_among_members_are_those_that_give_a_group_of_one_nothing() -> None:
+    from rljax.algorithms.registry import advantages
+
+    def alone(name: str) -> float:
+        given = {"greedy": np.array([0.25])} if name == "remax" else {}
+        return float(advantages.get(name)(np.array([[3.0]]), AlgorithmConfig(), **given)[0, 0])
+
+    built_in = [name for name in advantages.names() if advantages.get(name).__module__.startswith("rljax.")]
+    assert {name for name in built_in if alone(name) == 0} == config_objective.AMONG_MEMBERS
+
+
+ALONE = [AlgorithmConfig(adv_estimator=name) for name in ("dr_grpo", "grpo", "opmd_logavgexp", "opmd_mean", "rloo")]
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        *ALONE,
+        AlgorithmConfig(pg_variant="kimi15"),
+        AlgorithmConfig(pg_variant="opmd_pairwise", adv_estimator="opmd_mean"),
+        AlgorithmConfig(kl=KlConfig(where="loss")),
+        AlgorithmConfig(whiten_advantages=True),
+        AlgorithmConfig(norm_mean="batch", norm_std="batch"),
+    ],
+    ids=lambda a: f"{a.pg_variant}-{a.adv_estimator}",
+)
+def test_a_group_of_one_that_is_compared_with_nothing_is_not_trained(algorithm: AlgorithmConfig) -> None:
+    for mode in ("both", "train"):
+        with pytest.raises(ConfigError) as caught:
+            make(algorithm=algorithm, group_size=1, mode=mode)
+        assert str(caught.value) == (
+            f"group_size=1: adv_estimator={algorithm.adv_estimator} compares the members of a group, and the advantage "
+            "of one alone is 0, so that nothing is learned; write group_size=8, or adv_estimator=reinforce"
+        )
+    for mode in ("explore", "evaluate", "replay", "audit"):
+        make(algorithm=algorithm, group_size=1, mode=mode)
+    make(algorithm=algorithm, group_size=2)
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        *(AlgorithmConfig(adv_estimator=name) for name in ("reinforce", "reinforce++", "gae", "remax", "gigpo")),
+        *(AlgorithmConfig(adv_estimator=name) for name in ("step_reinforce", "agentic_reinforce", "my.module:mine")),
+        *(AlgorithmConfig(pg_variant=name, allow_uncorrected=True) for name in ("sft", "mix", "asymre", "my:loss")),
+        AlgorithmConfig(pg_variant="rec", rec_regularizer="forward-kl", allow_uncorrected=True),
+        AlgorithmConfig(kl=KlConfig(where="reward")),
+        AlgorithmConfig(entropy_coef=0.01),
+    ],
+    ids=lambda a: f"{a.pg_variant}-{a.adv_estimator}",
+)
+def test_a_group_of_one_that_something_is_learned_of_is_trained(algorithm: AlgorithmConfig) -> None:
+    make(algorithm=algorithm, group_size=1)
+
+
+@pytest.mark.parametrize("name", ["group_variance", "min_std"])
+def test_a_filter_that_drops_every_group_of_one_is_refused(name: str) -> None:
+    algorithm = AlgorithmConfig(adv_estimator="reinforce", filters=("overlong", name))
+    for mode in ("both", "train", "explore"):
+        with pytest.raises(
+            ConfigError, match=rf"^algorithm.filters: {name} drops every group of one, .* group_size=8$"
+        ):
+            make(algorithm=algorithm, group_size=1, mode=mode)
+    make(algorithm=algorithm, group_size=1, mode="evaluate")
+    make(algorithm=algorithm, group_size=2)
+    make(algorithm=AlgorithmConfig(adv_estimator="reinforce", filters=("overlong",)), group_size=1)
+
+
+def test_a_coefficient_of_0_is_not_adapted() -> None:
+    for where in ("loss", "reward"):
+        with pytest.raises(ConfigError, match=r"^algorithm.kl.target=0.1: .* 0 stays 0; write kl.coef above 0$"):
+            make(algorithm=AlgorithmConfig(kl=KlConfig(where=where, coef=0.0, target=0.1)))
+    make(algorithm=AlgorithmConfig(kl=KlConfig(where="loss", coef=0.0)))
+    make(algorithm=AlgorithmConfig(kl=KlConfig(where="loss", coef=1e-4, target=0.1)))
+
+
+def test_a_run_that_would_only_train_its_critic_is_refused() -> None:
+    def warmed(steps: int) -> AlgorithmConfig:
+        return AlgorithmConfig(adv_estimator="gae", critic=CriticConfig(warmup_steps=steps))
+
+    for steps in (10, 11):
+        line = (
+            rf"^algorithm.critic.warmup_steps={steps}: none of the max_steps=10 steps would train the policy; lower it"
+        )
+        with pytest.raises(ConfigError, match=line):
+            make(algorithm=warmed(steps), max_steps=10)
+        make(algorithm=warmed(steps), max_steps=10, mode="evaluate")
+    make(algorithm=warmed(9), max_steps=10)
+
+
+@pytest.mark.parametrize(
+    ("more", "limit", "way_out"),
+    [
+        ({}, 1, "staler than the bound of 1 .*; leave it out, or write at most 0$"),
+        ({}, 5, "staler than the bound of 1 "),
+        ({"async_generation_ratio": 0.0}, 0, r"staler than the bound of 0 .*max_staleness\); leave it out$"),
+        ({"max_staleness": 4}, 4, "staler than the bound of 4 .*; leave it out, or write at most 3$"),
+        ({"sync_interval": 3}, 3, "staler than the bound of 3 "),
+    ],
+)
+def test_a_limit_that_no_token_passes_is_refused(more: dict[str, Any], limit: int, way_out: str) -> None:
+    with pytest.raises(ConfigError, match=f"^algorithm.drop_staler_than={limit}: drops nothing, .*{way_out}"):
+        make(algorithm=AlgorithmConfig(drop_staler_than=limit), **more)
+    make(algorithm=AlgorithmConfig(drop_staler_than=limit), mode="evaluate", **more)
+    if limit:
+        make(algorithm=AlgorithmConfig(drop_staler_than=limit), async_generation_ratio=float(limit + 1))
 
 
 EXPERT: list[tuple[dict[str, Any], str, str]] = [

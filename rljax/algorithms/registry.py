@@ -8,17 +8,16 @@ a config names one of another package with ``module:function``.
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import inspect
 import pkgutil
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from collections.abc import Callable, Collection, Iterable
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar, cast
 
 import numpy as np
 from jaxtyping import Float, Int
 
-from rljax.config_checks import ConfigError, check_estimator
+from rljax.config_checks import ConfigError, check_estimator, closest, imported
 from rljax.trajectory import Group
 
 if TYPE_CHECKING:
@@ -125,20 +124,24 @@ class Registry(Generic[Function]):
         self._discover()
         return sorted(self._entries)
 
-    def get(self, name: str) -> Function:
+    def get(self, name: str, key: str = "", others: Collection[str] = ()) -> Function:
         """The function of that name, or the one that ``module:function`` points to.
+
+        Args:
+            name: in the config.
+            key: path of the config key that named it, where that is not the slot's own.
+            others: what that key may name besides, for the message.
 
         Raises:
             ConfigError: no such name, module or function; the closest names are in the message.
         """
+        key = key or self.key
         if ":" in name:
-            return self._imported(name)
+            return cast("Function", imported(key, name))
         self._discover()
         if name in self._entries:
             return self._entries[name]
-        close = difflib.get_close_matches(name, self._entries, n=3, cutoff=0.5)
-        hint = f"closest: {', '.join(close)}" if close else f"there are: {', '.join(self.names())}"
-        raise ConfigError(f"{self.key}={name!r}: no such {self.slot}; {hint}")
+        raise ConfigError(f"{key}={name!r}: no such {self.slot}; {closest(name, {*self._entries, *others})}")
 
     def needs(self, name: str, config: AlgorithmConfig) -> frozenset[str]:
         """What the function of that name asks for; nothing for ``module:function`` and what is not in this slot."""
@@ -155,16 +158,6 @@ class Registry(Generic[Function]):
         package = importlib.import_module(self._package)
         for module in pkgutil.iter_modules(package.__path__):
             importlib.import_module(f"{self._package}.{module.name}")
-
-    def _imported(self, target: str) -> Function:
-        module, _, attribute = target.partition(":")
-        try:
-            function = getattr(importlib.import_module(module), attribute)
-        except (ImportError, AttributeError, ValueError) as error:
-            raise ConfigError(f"{self.key}={target!r}: cannot be imported ({error}); write module:function") from error
-        if not callable(function):
-            raise ConfigError(f"{self.key}={target!r}: not a function but a {type(function).__name__}")
-        return function
 
 
 advantages: Registry[Advantage] = Registry("advantage", "algorithm.adv_estimator", "rljax.algorithms.advantage")
@@ -186,14 +179,15 @@ def check_names(config: AlgorithmConfig) -> None:
         ConfigError: one of them leads nowhere, or another key has no meaning with it.
     """
     name, of_tokens = config.adv_estimator, token_advantages.names()
-    if name not in turn_advantages.names() + of_tokens:
-        advantages.get(name)
+    others = turn_advantages.names() + of_tokens
+    if name not in others:
+        advantages.get(name, others=others)
     check_estimator(config, of_tokens)
     aggregations.get(config.aggregation)
     for name in config.filters:
         filters.get(name)
     policy_losses.get(config.pg_variant)
-    policy_losses.get(config.mix_variant)
+    policy_losses.get(config.mix_variant, key="algorithm.mix_variant")
 
 
 def chosen_filters(config: AlgorithmConfig) -> list[tuple[str, Callable[[Group], str | None]]]:

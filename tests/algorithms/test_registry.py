@@ -53,6 +53,8 @@ def test_an_estimator_of_any_kind_is_found(name: str) -> None:
         (AlgorithmConfig(whiten_rewards=True), ("algorithm.whiten_rewards=True", "norm_std=batch", "reinforce++")),
         (AlgorithmConfig(pg_variant="zzz"), ("there are: ", "ppo", "tis", "vanilla")),
         (AlgorithmConfig(pg_variant="no.such.module:f"), ("algorithm.pg_variant", "no.such.module", "module:function")),
+        (AlgorithmConfig(mix_variant="pp0"), ("algorithm.mix_variant='pp0'", "closest: ppo")),
+        (AlgorithmConfig(mix_variant="math:no_such"), ("algorithm.mix_variant=", "no_such")),
         (AlgorithmConfig(pg_variant="math:no_such"), ("algorithm.pg_variant", "no_such")),
         (AlgorithmConfig(pg_variant="math:pi"), ("algorithm.pg_variant", "float")),
     ],

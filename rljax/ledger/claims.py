@@ -329,8 +329,8 @@ def settle(tx: Transaction, claimed: Claim, state: str, reason: str) -> None:
     """
     if state not in ("filtered", "dropped"):
         raise ValueError(f"a claim is settled as filtered or dropped, not {state!r}")
-    _held(tx, claimed)
-    tx.execute(update(schema.groups).where(g.id == claimed.group_id).values(state=state, reason=storable(reason)))
+    values = {"state": state, "reason": storable(reason), "step": _held(tx, claimed).trained}
+    tx.execute(update(schema.groups).where(g.id == claimed.group_id).values(values))
 
 
 @writes

@@ -23,6 +23,7 @@ from rljax.ledger.database import (
     run_row,
     writes,
 )
+from rljax.ledger.lost import Streak, filtered_in_a_row, lost_in_time
 from rljax.ledger.processes import tokens_sampled
 from rljax.trajectory import Group, decode
 
@@ -59,6 +60,7 @@ class NotYet:
         ready: groups that are ready.
         progress: changes whenever somebody gets on with something: groups ready, claims made, tokens sampled.
         over: no batch will ever come.
+        filtered: groups in a row that were filtered, up to now.
     """
 
     kind: str
@@ -66,6 +68,7 @@ class NotYet:
     ready: int
     over: bool = False
     progress: tuple[float, ...] = ()
+    filtered: Streak | None = None
 
 
 @writes
@@ -303,16 +306,8 @@ def _too_few(tx: Transaction, row: Row, ready: int) -> NotYet:
         return NotYet("explorer", f"an explorer: {ready} of {size} groups ready and nobody generates; start one", ready)
     if "claimed" not in busy and (nobody := unserved(tx, tx.spec.total_epochs)):
         return NotYet("explorer", f"groups: {ready} of {size} ready; {nobody}", ready)
-    return NotYet("generation", f"groups: {ready} of {size} ready{_lost(tx, row.trained)}", ready)
-
-
-def _lost(tx: Transaction, step: int) -> str:
-    """What became of groups that this step could have trained, by reason, for whoever wonders where they are."""
-    n = func.count().label("n")
-    lost = select(g.state, g.reason, n).where(g.state.in_(("dropped", "filtered")), g.deadline >= step)
-    rows = tx.execute(lost.group_by(g.state, g.reason).order_by(n.desc(), g.reason).limit(3)).all()
-    reasons = ", ".join(f"{row.n} {row.state}: {row.reason}" for row in rows)
-    return f"; of those in time for step {step}, {reasons}" if rows else ""
+    reason = f"groups: {ready} of {size} ready{lost_in_time(tx, row.trained)}"
+    return NotYet("generation", reason, ready, filtered=filtered_in_a_row(tx, row.trained))
 
 
 def _exhausted(tx: Transaction, total_epochs: int | None) -> bool:

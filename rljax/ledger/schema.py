@@ -74,7 +74,7 @@ groups = Table(
     Column("stored_at", Float),
     Column("max_version", Integer, comment="newest version of a trained token; null when no token is trained"),
     Column("version_counts", Text, comment="JSON {version: trained tokens}"),
-    Column("step", Integer, comment="step that leased it, and trained it first"),
+    Column("step", Integer, comment="step that leased it, and trained it first; or came next when it was settled"),
     Column("position", Integer, comment="place in that step's batch"),
     Column("reason", Text, comment="why it was filtered or dropped"),
     Column("retired", Integer, nullable=False, comment="times its trajectories were lost with a lineage"),

@@ -68,6 +68,7 @@ class Progress:
         self._lock = threading.Lock()
         self._messages: deque[str] = deque(maxlen=1000)
         self._next_wait_line = FIRST_WAIT_LINE
+        self._told_news = False
         self._surface = _surface(mode, console)
         self._lines = isinstance(self._surface, _Lines)
         self._complain = Complaint(log, "the live view ends, the run goes on")
@@ -115,12 +116,18 @@ class Progress:
                 scores = [f"{name} {value:.3g}" for name, value in values.items() if name.endswith("/score")]
                 self._messages.extend([f"version {step}: " + ", ".join(scores)] if scores else [])
 
-    def waiting(self, reason: str | None) -> None:
-        """What is waited for; None when the wait is over. The seconds count from the first reason after None."""
+    def waiting(self, reason: str | None, news: bool = False) -> None:
+        """What is waited for; None when the wait is over. The seconds count from the first reason after None.
+
+        ``news``: the reason says more than how far the wait is. Once in a wait it has a line as soon as that is known,
+        where the next would come up to `LONGEST_WAIT_LINE` later.
+        """
         with self._lock:
             if self._state.waiting is None:
                 self._state.waiting_since = time.monotonic()
-                self._next_wait_line = FIRST_WAIT_LINE
+                self._next_wait_line, self._told_news = FIRST_WAIT_LINE, False
+            if news and not self._told_news:
+                self._next_wait_line, self._told_news = FIRST_WAIT_LINE, True
             self._state.waiting = reason
 
     def message(self, text: str) -> None:

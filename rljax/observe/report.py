@@ -6,16 +6,19 @@ import json
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rljax.observe.complaint import Complaint
 from rljax.observe.metrics import read_metrics
 from rljax.observe.report_assets import CSS, JS
 from rljax.observe.report_data import RunData
 from rljax.observe.samples import read_samples
+
+if TYPE_CHECKING:
+    from rljax.observe.report_plots import PlotSpec
 
 log = logging.getLogger(__name__)
 
@@ -59,10 +62,13 @@ def page(data: RunData) -> str:
     """The whole page."""
     # Imported here: matplotlib takes a second, and only those who write a report need it.
     from rljax.observe import report_sections as sections
+    from rljax.observe.report_objective import OBJECTIVE
+    from rljax.observe.report_plots import PLOTS
 
     parts: list[tuple[str, Callable[[RunData], str]]] = [
         ("summary", sections.tiles),
-        ("curves", lambda d: sections.plots(_plots(d))),
+        ("curves", lambda d: sections.plots("Curves", _plots(d, PLOTS, "p"))),
+        ("objective", lambda d: sections.plots("Objective", _plots(d, OBJECTIVE, "o"))),
         ("speed", sections.speed),
         ("audit", sections.audit),
         ("trajectories", sections.trajectories),
@@ -79,13 +85,13 @@ def page(data: RunData) -> str:
     )
 
 
-def _plots(data: RunData) -> list[tuple[str, Any]]:
-    from rljax.observe.report_plots import PLOTS, render
+def _plots(data: RunData, specs: Sequence[PlotSpec], prefix: str) -> list[tuple[str, Any]]:
+    from rljax.observe.report_plots import render
 
     found: list[tuple[str, Any]] = []
-    for position, spec in enumerate(PLOTS):
+    for position, spec in enumerate(specs):
         try:
-            found.append((spec.title, render(spec, data, f"p{position}") or spec.missing))
+            found.append((spec.title, render(spec, data, f"{prefix}{position}") or spec.missing))
         except Exception as error:
             Complaint(log, f"the report has no plot “{spec.title}”")(error)
             found.append((spec.title, f"Could not be drawn: {type(error).__name__}: {error}"))

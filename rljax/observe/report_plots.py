@@ -67,11 +67,11 @@ class Plot:
 
 @dataclass(frozen=True)
 class PlotSpec:
-    """How to draw a plot, and the sentence that stands in for it where its data is missing."""
+    """How to draw a plot, and the sentence that stands in for it where its data is missing; without one, nothing."""
 
     title: str
     draw: Callable[[RunData, Axes], tuple[str, list[tuple[str, str]]] | None]
-    missing: str
+    missing: str = ""
 
 
 def binned(steps: Sequence[int], values: Sequence[float], points: int = POINTS) -> tuple[np.ndarray, np.ndarray]:
@@ -130,7 +130,8 @@ def _steps_axis(axes: Axes) -> None:
     axes.set_xlabel("step", loc="right", fontsize=8, labelpad=0)
 
 
-def _curve(axes: Axes, steps: Sequence[int], values: Sequence[float], colour: str, smoothed: bool = False) -> None:
+def curve(axes: Axes, steps: Sequence[int], values: Sequence[float], colour: str, smoothed: bool = False) -> None:
+    """A metric by step; ``smoothed``: under its moving mean, where there are points enough."""
     x, y = binned(steps, values)
     if smoothed and len(y) >= 20:
         axes.plot(x, y, color=COLOURS[colour], alpha=0.3, linewidth=1)
@@ -146,7 +147,7 @@ def _reward(data: RunData, axes: Axes) -> Drawn:
     steps, values = data.series("reward/mean")
     if not values:
         return None
-    _curve(axes, steps, values, "s1", smoothed=True)
+    curve(axes, steps, values, "s1", smoothed=True)
     return f"Mean over the batch of each step: {values[0]:.3g} at first, {values[-1]:.3g} at last.", []
 
 
@@ -169,7 +170,7 @@ def _staleness(data: RunData, axes: Axes) -> Drawn:
     steps, mean = data.series("staleness/mean")
     if not mean:
         return None
-    _curve(axes, steps, mean, "s1")
+    curve(axes, steps, mean, "s1")
     legend = [("mean", "s1")]
     top_steps, top = data.series("staleness/max")
     if top:
@@ -242,7 +243,7 @@ def _bound(data: RunData, axes: Axes) -> Drawn:
     steps, values = data.series("bound/fraction")
     if not values:
         return None
-    _curve(axes, steps, values, "s2", smoothed=True)
+    curve(axes, steps, values, "s2", smoothed=True)
     axes.set_ylim(0, 1.05)
     axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
     return (
@@ -255,7 +256,7 @@ def _throughput(data: RunData, axes: Axes) -> Drawn:
     steps, values = data.series("tokens_per_second")
     if not values:
         return None
-    _curve(axes, steps, values, "s4", smoothed=True)
+    curve(axes, steps, values, "s4", smoothed=True)
     axes.set_ylim(bottom=0)
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: short(value)))
     rate = typical(data.rows, "tokens_per_second")
@@ -267,10 +268,10 @@ def _parity(data: RunData, axes: Axes) -> Drawn:
     if not values:
         return None
     legend = [("largest", "s5")]
-    _curve(axes, steps, [max(value, 1e-9) for value in values], "s5")
+    curve(axes, steps, [max(value, 1e-9) for value in values], "s5")
     mean_steps, means = data.series("parity/mean_abs_logprob_gap")
     if means:
-        _curve(axes, mean_steps, [max(value, 1e-9) for value in means], "s2")
+        curve(axes, mean_steps, [max(value, 1e-9) for value in means], "s2")
         legend.append(("mean", "s2"))
     axes.set_yscale("log")
     axes.yaxis.set_major_locator(LogLocator(numticks=6))
@@ -281,19 +282,18 @@ def _parity(data: RunData, axes: Axes) -> Drawn:
     return f"Difference of log-probabilities on the probe, nats, by version; at most {max(values):.1e}.", legend
 
 
-def _simple(metric: str, caption: str, colour: str) -> Callable[[RunData, Axes], Drawn]:
+def simple(metric: str, caption: str, colour: str) -> Callable[[RunData, Axes], Drawn]:
+    """Draws one metric as it is."""
+
     def draw(data: RunData, axes: Axes) -> Drawn:
         steps, values = data.series(metric)
         if not values:
             return None
-        _curve(axes, steps, values, colour, smoothed=True)
+        curve(axes, steps, values, colour, smoothed=True)
         return caption, []
 
     return draw
 
-
-_ENTROPY = _simple("entropy", "Of the policy at the tokens it is trained on, nats, in the mean.", "s6")
-_GRAD_NORM = _simple("grad_norm", "Global norm of the gradient before clipping.", "s7")
 
 PLOTS = (
     PlotSpec("Reward", _reward, "No step has been trained yet."),
@@ -304,6 +304,4 @@ PLOTS = (
     PlotSpec("Fraction of the bound", _bound, "No step has recorded it."),
     PlotSpec("Throughput", _throughput, "No step has recorded it."),
     PlotSpec("Gap between learner and engine", _parity, "No published version has been probed."),
-    PlotSpec("Entropy", _ENTROPY, "No step has recorded it."),
-    PlotSpec("Gradient norm", _GRAD_NORM, "No step has recorded it."),
 )

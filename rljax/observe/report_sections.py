@@ -84,8 +84,25 @@ def _audit_tiles(data: RunData) -> list[str]:
     return [
         _tile("Audit", "balanced" if balanced else "does not balance", note, "good" if balanced else "bad"),
         _tile("Max staleness", number(worst), within, "bad" if over else ""),
-        _tile("Trained twice", number(twice), "groups", "bad" if twice else ""),
+        _tile(_too_often(audit)[0].capitalize(), number(twice), "groups", "bad" if twice else ""),
     ]
+
+
+def _most_uses(audit: Mapping[str, Any]) -> int:
+    """In how many steps a group may be trained."""
+    return audit.get("max_uses") or 1
+
+
+def _too_often(audit: Mapping[str, Any]) -> tuple[str, Any, str]:
+    """Groups that were trained more often than that, as a row: name, count and note."""
+    most, count = _most_uses(audit), audit.get("trained_twice")
+    if most == 1:
+        return "trained twice", count, ""
+    return "trained too often", count, f"in more than the {_many(most, 'step')} that algorithm.max_uses allows"
+
+
+def _many(count: int, word: str) -> str:
+    return f"{count} {word}" if count == 1 else f"{count} {word}s"
 
 
 def _tile(label: str, value: str, note: str = "", tone: str = "", raw: bool = False) -> str:
@@ -95,17 +112,19 @@ def _tile(label: str, value: str, note: str = "", tone: str = "", raw: bool = Fa
     return f'<div class="tile {tone}">{above}<div class="value">{shown}</div>{below}</div>'
 
 
-def plots(found: Iterable[tuple[str, Plot | str]]) -> str:
-    """A card for each plot, by title; a sentence where there is none."""
+def plots(heading: str, found: Iterable[tuple[str, Plot | str]]) -> str:
+    """A card for each plot, by title; a sentence where there is none, and no section where there is neither."""
     cards = []
     for title, plot in found:
+        if not plot:
+            continue
         if isinstance(plot, str):
             cards.append(f'<div class="card"><h3>{escape(title)}</h3><p class="missing">{escape(plot)}</p></div>')
             continue
         legend = "".join(f'<span style="--c:var(--{colour})">{escape(label)}</span>' for label, colour in plot.legend)
         legend = f'<div class="legend">{legend}</div>' if legend else ""
         cards.append(f'<div class="card"><h3>{escape(title)}</h3><p>{escape(plot.caption)}</p>{legend}{plot.svg}</div>')
-    return f'<h2>Curves</h2><div class="plots">{"".join(cards)}</div>'
+    return f'<h2>{escape(heading)}</h2><div class="plots">{"".join(cards)}</div>' if cards else ""
 
 
 def speed(data: RunData) -> str:
@@ -178,10 +197,10 @@ def _balance(data: RunData) -> str:
         rows.append((state, sum(reasons.values()), ", ".join(f"{reason} {n}" for reason, n in reasons.items())))
     still = found.get("open_by_state") or {}
     rows.append(("open", found.get("open"), ", ".join(f"{state} {n}" for state, n in still.items())))
-    rows.append(("trained twice", found.get("trained_twice"), ""))
-    if (found.get("max_uses") or 1) > 1:
-        uses = (f"{n} in {times} steps" for times, n in found["uses"].items())
-        rows[-1] = (f"trained more than {found['max_uses']} times", found.get("trained_twice"), ", ".join(uses))
+    if _most_uses(found) > 1:
+        uses = {int(times): count for times, count in (found.get("uses") or {}).items()}
+        rows += [(f"trained in {_many(times, 'step')}", count, "") for times, count in uses.items()]
+    rows.append(_too_often(found))
     if found.get("demonstrations"):
         rows.append(("demonstrations", found["demonstrations"], "imitated beside the groups"))
     if found.get("retired"):

@@ -100,10 +100,10 @@ class LearnerObservers(Observers):
         if steps:
             self.progress.message(f"resumed from the checkpoint of step {steps}")
 
-    def waiting(self, reason: str | None, ready: int, needed: int) -> None:
-        """What the learner waits for, and how full its next batch is."""
+    def waiting(self, reason: str | None, ready: int, needed: int, news: bool = False) -> None:
+        """What the learner waits for, and how full its next batch is; ``news`` as of `Progress.waiting`."""
         self.progress.update(ready=float(ready), needed=float(needed))
-        self.progress.waiting(reason)
+        self.progress.waiting(reason, news)
 
     def message(self, text: str) -> None:
         """A line for the reader."""

@@ -12,9 +12,11 @@ from rljax.learner.checkpoints import Checkpoints
 from rljax.ledger import leases, processes, validations, versions
 from rljax.ledger.database import Database
 from rljax.ledger.leases import Leased, NotYet
+from rljax.ledger.lost import filtered_during
 from rljax.pipeline.batch_metrics import batch_metrics
 from rljax.pipeline.build import Feed
 from rljax.pipeline.engine_meter import EngineMeter, Gauges
+from rljax.pipeline.filtered import HOPELESS, filter_metrics, hopeless
 from rljax.pipeline.observers import LearnerObservers
 from rljax.pipeline.run_dir import RunDir
 from rljax.pipeline.setup import probe_tokens
@@ -84,6 +86,7 @@ class Trainer:
         self._pruned = 0
         self._stop = stop
         self._compiled = False
+        self._warned_at: int | None = None
 
     def steps(self) -> Iterator[dict[str, float]]:
         """Yields the metrics of each step, until ``max_steps`` or the end of the data.
@@ -150,9 +153,19 @@ class Trainer:
         return None
 
     def _wait(self, found: NotYet, seen: int) -> None:
-        # A first group may take minutes: that tokens come tells slow from stuck.
-        told = f"{found.reason} · {found.progress[-1]:,.0f} tokens so far" if found.progress else found.reason
-        self._observers.waiting(told, found.ready, self._config.groups_per_batch)
+        told = found.reason
+        if found.progress:  # a first group may take minutes: that tokens come tells slow from stuck
+            tokens = found.progress[-1]
+            starting = not tokens and found.kind == "generation"
+            told += (
+                " · no token yet: an engine starts and compiles first"
+                if starting
+                else f" · {tokens:,.0f} tokens so far"
+            )
+        self._observers.waiting(told, found.ready, self._config.groups_per_batch, found.filtered is not None)
+        if found.filtered is not None and found.filtered.groups >= HOPELESS and self._warned_at != self._learner.steps:
+            self._warned_at = self._learner.steps
+            self._observers.message(hopeless(found.filtered))
         self._db.notifier.wait(seen)
 
     def _train(self, batch: Leased, clock: Clock) -> dict[str, float]:
@@ -217,7 +230,8 @@ class Trainer:
 
     def _report(self, batch: Leased, metrics: dict[str, float], clock: Clock) -> dict[str, float]:
         wall = time.perf_counter() - clock.began
-        values = batch_metrics(batch) | metrics
+        rejected = filtered_during(self._db, batch.step)
+        values = batch_metrics(batch) | filter_metrics(self._config.algorithm.filters, rejected) | metrics
         values |= {f"time/{name}": clock.spent.get(name, 0.0) for name in ("wait", "train", "publish", "checkpoint")}
         values |= {name: seconds for name, seconds in clock.spent.items() if name.startswith("wait/")}
         values["time/step"] = wall

@@ -84,6 +84,22 @@ def test_a_long_wait_names_its_reason_in_lines(monkeypatch: pytest.MonkeyPatch) 
     assert out.getvalue().count("waiting for") <= 2
 
 
+def test_news_of_a_wait_has_a_line_of_its_own_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress_module, "FIRST_WAIT_LINE", 0.2)
+    monkeypatch.setattr(progress_module, "LONGEST_WAIT_LINE", 1000.0)
+    out, console = pipe()
+    with Progress("lines", "x", 3, console=console) as progress:
+        progress.waiting("groups: 0 of 8 ready")
+        until(lambda: "0 of 8 ready · " in out.getvalue())
+        progress._next_wait_line = 1000.0  # as it is after minutes
+        progress.waiting("groups: 0 of 8 ready; 1 filtered", news=True)
+        until(lambda: "1 filtered · " in out.getvalue())
+        progress._next_wait_line = 1000.0
+        progress.waiting("groups: 0 of 8 ready; 2 filtered", news=True)
+        time.sleep(0.3)
+    assert "2 filtered" not in out.getvalue()
+
+
 def test_off_prints_nothing_and_logs_messages(
     capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -245,3 +245,37 @@ def test_samples_keep_first_and_last() -> None:
 
 def test_flat_config() -> None:
     assert flat({"a": {"b": 1, "c": {"d": None}}, "e": {}}) == {"a.b": 1, "a.c.d": None, "e": {}}
+
+
+def test_the_objective_has_the_curves_that_the_run_knows(tmp_path: Path) -> None:
+    log = MetricsLog(tmp_path)
+    known = {"loss": 0.1, "policy/kl_reference": 0.02, "policy/ess": 0.9, "rollout/filtered": 3.0}
+    for step in range(1, 31):
+        log.write(step, known | {"rollout/filtered/mean_band": 2.0, "rollout/filtered/overlong": 1.0})
+    page = checked(write_report(tmp_path, {}, None))
+    objective = page[page.index("<h2>Objective</h2>") : page.index("<h2>Where the time goes</h2>")]
+    titles = re.findall("<h3>(.*?)</h3>", objective)
+    assert titles == ["Loss", "Divergence from the reference", "Effective sample size", "Filtered groups"]
+    assert objective.count("<svg") == 4
+    assert "90 in all" in objective
+    assert re.findall(r"var\(--(s\d)\)\">(\w+)</span>", objective) == [("s1", "mean_band"), ("s2", "overlong")]
+
+
+def test_a_run_that_knows_nothing_of_its_objective_has_no_such_section(tmp_path: Path) -> None:
+    assert "<h2>Objective</h2>" not in checked(write_report(tmp_path))
+
+
+def test_groups_trained_twice_are_an_error_only_where_they_may_not_be(tmp_path: Path) -> None:
+    page = checked(write_report(tmp_path, {}, AUDIT))
+    assert '<div class="label">Trained twice</div><div class="value">0</div>' in page
+    assert '<td>trained twice</td><td class="n">0</td>' in page
+
+
+def test_uses_of_groups_that_may_be_trained_again_have_a_row_each(tmp_path: Path) -> None:
+    page = checked(write_report(tmp_path, {}, AUDIT | {"max_uses": 2, "uses": {"1": 16, "2": 32}}))
+    assert '<td>trained in 1 step</td><td class="n">16</td>' in page
+    assert '<td>trained in 2 steps</td><td class="n">32</td>' in page
+    allowed = "<small>in more than the 2 steps that algorithm.max_uses allows</small>"
+    assert f'<td>trained too often {allowed}</td><td class="n">0</td>' in page
+    assert '<div class="label">Trained too often</div>' in page
+    assert "rained twice" not in page

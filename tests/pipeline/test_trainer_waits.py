@@ -38,14 +38,17 @@ class Waits:
         *,
         validate: bool = False,
     ) -> None:
-        self.seconds, self.said = 0.0, list[str]()
+        self.seconds, self.said, self.messages = 0.0, list[str](), list[str]()
         self.db: Any = Database(SqliteFile(path / "ledger.db"), RunSpec.of(CONFIG), clock=lambda: self.seconds)
         self.token = processes.register(self.db, "e", "explorer")
         claims.register_tasksets(self.db, [TasksetSize("digits", 90, 1.0)])
         lineage = leases.begin_lineage(self.db, 0)
         versions.announce(self.db, lineage, 0, "weights/v0", validate=validate)
         observers: Any = SimpleNamespace(
-            waiting=lambda reason, *_: self.said.append(reason), validation=lambda *_: None, span=lambda *_, **__: None
+            waiting=lambda reason, *_: self.said.append(reason),
+            message=lambda text: self.messages.append(text),
+            validation=lambda *_: None,
+            span=lambda *_, **__: None,
         )
         learner: Any = SimpleNamespace(architecture=SimpleNamespace(vocab_size=10), steps=0)
         none: Any = None
@@ -93,3 +96,36 @@ def test_claims_that_are_made_and_filtered_are_progress(tmp_path: Path, monkeypa
     waits = Waits(tmp_path, monkeypatch, meanwhile)
     waits.until_it_gives_up()
     assert waits.seconds == 16 + LIMIT + 1
+
+
+def test_the_first_wait_says_that_an_engine_compiles_until_it_has_made_tokens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def meanwhile(waits: Waits, second: int) -> None:
+        if second == 3:
+            processes.heartbeat(waits.db, "e", waits.token, 0, {"tokens": 1234.0})
+
+    waits = Waits(tmp_path, monkeypatch, meanwhile)
+    waits.until_it_gives_up()
+    assert waits.said[0] == "groups: 0 of 2 ready · no token yet: an engine starts and compiles first"
+    assert waits.said[3] == "groups: 0 of 2 ready · 1,234 tokens so far"
+
+
+def test_a_filter_that_rejects_all_is_named_at_once_and_said_to_be_hopeless_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def meanwhile(waits: Waits, second: int) -> None:
+        if second <= 60:
+            for claim in claims.claim(waits.db, "e", ["digits"], 2).claims:
+                claims.settle(waits.db, claim, "filtered", "mean_band: mean reward too low")
+
+    waits = Waits(tmp_path, monkeypatch, meanwhile)
+    waits.until_it_gives_up()
+    assert waits.said[1].startswith(
+        "groups: 0 of 2 ready; of those in time for step 0, 2 filtered: mean_band: mean reward too low"
+    )
+    (message,) = waits.messages
+    assert message.startswith(
+        "100 groups in a row were filtered and none was kept, most by mean_band: mean reward too low; "
+    )
+    assert "algorithm.filter_*" in message

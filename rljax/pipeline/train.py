@@ -159,7 +159,8 @@ class Trainer:
         told = found.reason
         if found.progress:  # a first group may take minutes: that tokens come tells slow from stuck
             tokens = found.progress[-1]
-            starting = not tokens and found.kind == "generation"
+            # Tokens are known as of the last heartbeat: where there are groups already, there have been some.
+            starting = found.kind == "generation" and not (tokens or found.ready or found.filtered)
             made = "no token yet: an engine starts and compiles first" if starting else f"{tokens:,.0f} tokens so far"
             told += f" · {made}"
         self._observers.waiting(told, found.ready, self._config.groups_per_batch, found.filtered is not None)

@@ -166,7 +166,9 @@ class Run:
             explorer = self._beside(observers)
             if explorer is not None:
                 parts.enter_context(contextlib.closing(explorer))
-            self.run_dir.write_config(config)  # only now: a config that is refused must not replace the run's own
+            # Only now: a config that is refused must not replace the run's own.
+            for change in self.run_dir.write_config(config, learner.steps):
+                observers.message(f"changed since the run last started: {change}")
             on_ray, host = config.launcher == "ray", config.sync_address
             opened = open_publisher(config.sync_method, self.run_dir.weights, on_ray=on_ray, host=host)
             publisher = parts.enter_context(contextlib.closing(opened))

@@ -12,6 +12,7 @@ from rljax.config_checks import ConfigError
 from rljax.config_edge import publishable
 from rljax.ledger.backend import backend_of
 from rljax.ledger.database import ledger_exists
+from rljax.observe.report_data import flat
 from sidecar.versions import is_address
 
 
@@ -81,8 +82,44 @@ class RunDir:
         """
         return cls.create(config) if config.checkpoint == "initial" else cls.existing(config)
 
-    def write_config(self, config: Config) -> None:
-        """Leaves the resolved config behind, atomically and without the ledger's password."""
-        staged = self.config.with_suffix(f".{os.getpid()}.tmp")
-        staged.write_text(json.dumps(publishable(config), indent=2) + "\n")
-        staged.replace(self.config)
+    def former_config(self, steps: int) -> Path:
+        """The config that the first ``steps`` batches were trained with, where a resume after them has changed it."""
+        return self.root / f"config.step-{steps}.json"
+
+    def write_config(self, config: Config, steps: int) -> list[str]:
+        """Leaves the resolved config of a learner that begins at ``steps`` behind, without the ledger's password.
+
+        What differs from the config before it is returned, a line a key, and that one is kept as `former_config`: the
+        first of several, which has made a checkpoint. Before the first step there is nothing that it could explain.
+        """
+        text = json.dumps(publishable(config), indent=2) + "\n"
+        former = _read(self.config) if steps else ""
+        changes = _changes(former, text)
+        if changes and not self.former_config(steps).exists():
+            _write(self.former_config(steps), former)
+        _write(self.config, text)
+        return changes
+
+
+def _changes(former: str, text: str) -> list[str]:
+    try:
+        before, after = flat(json.loads(former)), flat(json.loads(text))
+    except ValueError:  # there is none, or a crash of the machine has torn it
+        return []
+    told = lambda values, key: json.dumps(values[key]) if key in values else "unset"  # noqa: E731
+    keys = dict.fromkeys([*before, *after])
+    return [f"{key} {old} -> {new}" for key in keys if (old := told(before, key)) != (new := told(after, key))]
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except FileNotFoundError:
+        return ""
+
+
+def _write(path: Path, text: str) -> None:
+    """At once: nobody sees a part of it."""
+    staged = path.with_suffix(f".{os.getpid()}.tmp")
+    staged.write_text(text)
+    staged.replace(path)

@@ -99,6 +99,9 @@ class Trainer:
         """
         self._lineage = leases.begin_lineage(self._db, self._learner.steps)
         self._observers.resume(self._learner.steps)
+        if (done := self._learner.steps) >= self._config.max_steps:
+            told = f"nothing is left to train: {done} steps are done and max_steps={self._config.max_steps}"
+            self._observers.message(f"{told}; raise max_steps to go on")
         self._publish(Clock())
         try:
             clock = Clock()
@@ -156,12 +159,10 @@ class Trainer:
         told = found.reason
         if found.progress:  # a first group may take minutes: that tokens come tells slow from stuck
             tokens = found.progress[-1]
-            starting = not tokens and found.kind == "generation"
-            told += (
-                " · no token yet: an engine starts and compiles first"
-                if starting
-                else f" · {tokens:,.0f} tokens so far"
-            )
+            # Tokens are known as of the last heartbeat: where there are groups already, there have been some.
+            starting = found.kind == "generation" and not (tokens or found.ready or found.filtered)
+            made = "no token yet: an engine starts and compiles first" if starting else f"{tokens:,.0f} tokens so far"
+            told += f" · {made}"
         self._observers.waiting(told, found.ready, self._config.groups_per_batch, found.filtered is not None)
         if found.filtered is not None and found.filtered.groups >= HOPELESS and self._warned_at != self._learner.steps:
             self._warned_at = self._learner.steps

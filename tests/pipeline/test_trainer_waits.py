@@ -124,6 +124,7 @@ def test_a_filter_that_rejects_all_is_named_at_once_and_said_to_be_hopeless_once
     assert waits.said[1].startswith(
         "groups: 0 of 2 ready; of those in time for step 0, 2 filtered: mean_band: mean reward too low"
     )
+    assert "no token yet" not in waits.said[1], "what is filtered was made of some"
     (message,) = waits.messages
     assert message.startswith(
         "100 groups in a row were filtered and none was kept, most by mean_band: mean reward too low; "

@@ -1,0 +1,37 @@
+"""A run that was killed goes on with other settings: it says which, and its rows count every filtered group once."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from program import audit_of, run
+
+KEYS = ("eval_steps=none", "observe.progress=lines", "observe.report=false", "algorithm.filters=group_variance")
+
+
+def test_what_a_resume_changes_is_said_and_filtered_groups_are_counted_once(tmp_path: Path, cache: Path) -> None:
+    run_dir = tmp_path / "run"
+    killed = run(run_dir, cache, *KEYS, failpoint="train:6")
+    assert killed.returncode != 0
+    assert (run_dir / "checkpoints" / "4").exists()
+    short = run(run_dir, cache, *KEYS, "max_steps=4")
+    assert short.returncode == 0, short.stderr
+    said = short.stdout.splitlines()
+    assert "changed since the run last started: max_steps 6 -> 4" in said
+    assert "nothing is left to train: 4 steps are done and max_steps=4; raise max_steps to go on" in said
+    done = run(run_dir, cache, *KEYS, "max_steps=8", "learner.optimizer.grad_clip=0.5")
+    assert done.returncode == 0, done.stderr
+    told = [line for line in done.stdout.splitlines() if line.startswith("changed since")]
+    assert told == [
+        "changed since the run last started: max_steps 4 -> 8",
+        "changed since the run last started: learner.optimizer.grad_clip 1.0 -> 0.5",
+    ]
+    assert json.loads((run_dir / "config.step-4.json").read_text())["max_steps"] == 6
+    assert json.loads((run_dir / "config.json").read_text())["max_steps"] == 8
+
+    rows = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows] == list(range(1, 9))
+    filtered = audit_of(run_dir)["filtered"]["group_variance: equal rewards"]
+    assert sum(row["rollout/filtered"] for row in rows) == filtered > 0
+    assert [row["rollout/filtered"] for row in rows] == [row["rollout/filtered/group_variance"] for row in rows]

@@ -42,6 +42,9 @@ IMITATING = frozenset({"mix", "sft"})
 OF_TRAJECTORIES = {"opmd_kimi": ("opmd_logavgexp",), "opmd_pairwise": ("opmd_mean", "dr_grpo")}
 """Losses that compare rewards with log-ratios to a reference, summed over trajectories; the estimators they take."""
 
+AMONG_MEMBERS = frozenset({"dr_grpo", "grpo", "opmd_logavgexp", "opmd_mean", "rloo"})
+"""Estimators that compare the members of a group, and give a group of one 0 whatever its reward is."""
+
 _REMEDIES = {
     "cispo": "cispo_epsilon_low=1 as in the paper, or cispo_use_unified_mask=true, or ",
     "rec": "a rec_clip, or rec_weight=importance, or ",
@@ -63,9 +66,12 @@ def check_objective(config: Config) -> None:
     _check_whole(config)
     _check_expert(config)
     _check_reuse(config)
-    if config.mode in ("both", "train") and config.staleness_bound > 0:
-        _check_stable(algorithm, config.staleness_bound)
-        _check_divergence(algorithm, config.staleness_bound)
+    _check_group_of_one(config)
+    if config.mode in ("both", "train"):
+        _check_vain(config)
+        if config.staleness_bound > 0:
+            _check_stable(algorithm, config.staleness_bound)
+            _check_divergence(algorithm, config.staleness_bound)
 
 
 def bounds_step(algorithm: AlgorithmConfig) -> bool:
@@ -232,6 +238,58 @@ def _check_expert(config: Config) -> None:
         raise ConfigError(
             f"algorithm.pg_variant={loss!r}: there is nothing to imitate; write tasks.expert.source=FILE.jsonl and "
             "algorithm.expert_data_ratio"
+        )
+
+
+def _check_group_of_one(config: Config) -> None:
+    """One member has nothing to be compared with."""
+    algorithm = config.algorithm
+    if config.group_size > 1 or config.mode not in ("both", "train", "explore"):
+        return
+    for name in algorithm.filters:
+        if name in ("group_variance", "min_std"):
+            raise ConfigError(
+                f"algorithm.filters: {name} drops every group of one, whose reward does not vary; leave it out, or "
+                "write group_size=8"
+            )
+    if config.mode != "explore" and algorithm.adv_estimator in AMONG_MEMBERS and not _learns_besides(algorithm):
+        raise ConfigError(
+            f"group_size=1: adv_estimator={algorithm.adv_estimator} compares the members of a group, and the advantage "
+            "of one alone is 0, so that nothing is learned; write group_size=8, or adv_estimator=reinforce"
+        )
+
+
+def _learns_besides(algorithm: AlgorithmConfig) -> bool:
+    """Whether anything but the advantages moves the policy; a pull back to the data or the reference alone does not."""
+    loss = _loss(algorithm)
+    return (
+        algorithm.kl.where == "reward"
+        or algorithm.entropy_coef > 0
+        or algorithm.pg_variant in IMITATING
+        or loss == "asymre"
+        or (loss == "rec" and algorithm.rec_regularizer == "forward-kl")
+        or loss not in registered("policy_loss")
+    )
+
+
+def _check_vain(config: Config) -> None:
+    """Keys of which the formula says that they leave nothing to learn, or do nothing."""
+    algorithm, bound = config.algorithm, config.staleness_bound
+    kl, warm_up, limit = algorithm.kl, algorithm.critic.warmup_steps, algorithm.drop_staler_than
+    if kl.target is not None and kl.coef == 0:
+        raise ConfigError(
+            f"algorithm.kl.target={kl.target}: kl.coef is adapted by factors, and 0 stays 0; write kl.coef above 0"
+        )
+    if warm_up >= config.max_steps:
+        raise ConfigError(
+            f"algorithm.critic.warmup_steps={warm_up}: none of the max_steps={config.max_steps} steps would train the "
+            "policy; lower it, or raise max_steps"
+        )
+    if limit is not None and limit >= bound:
+        less = f", or write at most {bound - 1}" if bound else ""
+        raise ConfigError(
+            f"algorithm.drop_staler_than={limit}: drops nothing, since no token is staler than the bound of {bound} "
+            f"(async_generation_ratio, sync_interval, max_staleness); leave it out{less}"
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import logging
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -75,6 +76,7 @@ class Learner:
     ) -> None:
         check_names(config.algorithm)
         _warn_of_divergence(config.algorithm.kl)
+        _warn_of_dropped(config)
         self.config = config
         self.architecture = architecture
         mesh_config = config.learner.mesh
@@ -336,6 +338,19 @@ def _warn_of_divergence(kl: KlConfig) -> None:
             "algorithm.kl.estimator=%s: in the reward it also charges tokens that the policy says less often than the "
             "reference, and drives the two apart; k1 has the gradient of their divergence",
             kl.estimator,
+        )
+
+
+def _warn_of_dropped(config: Config) -> None:
+    # No refusal: where generation is slow, groups begin later than they may, or take in new weights under way.
+    limit, alpha = config.algorithm.drop_staler_than, config.async_generation_ratio
+    if limit is not None and limit < math.floor(alpha):
+        log.warning(
+            "algorithm.drop_staler_than=%d: what engines sample async_generation_ratio=%g batches ahead is mostly %d "
+            "steps stale or more when it is trained, and dropped; lower async_generation_ratio, or leave it out",
+            limit,
+            alpha,
+            math.floor(alpha),
         )
 
 

@@ -119,6 +119,18 @@ def test_a_reward_that_drives_the_policy_from_the_reference_is_warned_of(caplog:
     assert record.getMessage().startswith("algorithm.kl.estimator=k2: in the reward it also charges tokens that")
 
 
+def test_a_limit_below_the_age_that_tokens_mostly_have_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    for alpha, limit in ((0.5, 0), (1.5, 1), (2.0, None), (2.0, 2)):
+        make_learner(async_generation_ratio=alpha, algorithm={"drop_staler_than": limit})
+    assert not caplog.records
+    make_learner(async_generation_ratio=2.5, algorithm={"drop_staler_than": 1})
+    (record,) = caplog.records
+    assert record.getMessage().startswith(
+        "algorithm.drop_staler_than=1: what engines sample async_generation_ratio=2.5"
+    )
+    assert "is mostly 2 steps stale or more" in record.getMessage()
+
+
 def test_the_coefficient_follows_the_divergence() -> None:
     learner = make_learner(algorithm={"kl": kl(where="loss", coef=0.1, target=1e-6, horizon=16)})
     coefs = [learner.train(make_groups(step))["policy/kl_coef"] for step in range(3)]

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rljax.config import Config
 from rljax.config_checks import ConfigError
@@ -106,9 +108,12 @@ def _changes(former: str, text: str) -> list[str]:
         before, after = flat(json.loads(former)), flat(json.loads(text))
     except ValueError:  # there is none, or a crash of the machine has torn it
         return []
-    told = lambda values, key: json.dumps(values[key]) if key in values else "unset"  # noqa: E731
-    keys = dict.fromkeys([*before, *after])
-    return [f"{key} {old} -> {new}" for key in keys if (old := told(before, key)) != (new := told(after, key))]
+    both = [(key, _told(before, key), _told(after, key)) for key in dict.fromkeys([*before, *after])]
+    return [f"{key} {old} -> {new}" for key, old, new in both if old != new]
+
+
+def _told(values: Mapping[str, Any], key: str) -> str:
+    return json.dumps(values[key]) if key in values else "unset"
 
 
 def _read(path: Path) -> str:

@@ -255,16 +255,15 @@ def _check_group_of_one(config: Config) -> None:
     if config.mode != "explore" and algorithm.adv_estimator in AMONG_MEMBERS and not _learns_besides(algorithm):
         raise ConfigError(
             f"group_size=1: adv_estimator={algorithm.adv_estimator} compares the members of a group, and the advantage "
-            "of one alone is 0, so that nothing is learned; write group_size=8, or adv_estimator=reinforce"
+            "of one alone is 0, so that no reward is learned from; write group_size=8, or adv_estimator=reinforce"
         )
 
 
 def _learns_besides(algorithm: AlgorithmConfig) -> bool:
-    """Whether anything but the advantages moves the policy; a pull back to the data or the reference alone does not."""
+    """Whether the step is more, without advantages, than a pull to the data or the reference, or an entropy bonus."""
     loss = _loss(algorithm)
     return (
         algorithm.kl.where == "reward"
-        or algorithm.entropy_coef > 0
         or algorithm.pg_variant in IMITATING
         or loss == "asymre"
         or (loss == "rec" and algorithm.rec_regularizer == "forward-kl")

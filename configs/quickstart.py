@@ -51,7 +51,7 @@ def get_config() -> ConfigDict:
             pg_variant="ppo",
             clip_low=0.8,
             clip_high=3.0,
-            # As wide a region for each of the other losses, so that pg_variant is all that a comparison has to change.
+            # Wide regions for the losses with bounds of their own, so that pg_variant is all that a comparison changes.
             dapo_clip_high=3.0,
             gspo_clip_low=0.5,
             gspo_clip_high=1.0,

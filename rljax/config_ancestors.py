@@ -33,10 +33,11 @@ class Ancestor:
 
 
 def _within(prefix: str, key: str, keys: Collection[str]) -> str:
-    """The key of the same name in the group that was written to, where it has one: a critic has its own optimizer."""
-    names = key.split(".")
-    tails = (prefix + ".".join(names[start:]) for start in range(1, len(names)))
-    return next((path for path in tails if path in keys), key)
+    """A key of the optimizer in the group that was written to, where that has one: a critic has its own."""
+    optimizer, _, name = key.rpartition(".")
+    if optimizer != "learner.optimizer":
+        return key
+    return next((path for path in (f"{prefix}{name}", f"{prefix}optimizer.{name}") if prefix and path in keys), key)
 
 
 def _trinity(*here: str, remark: str = "") -> Ancestor:
@@ -251,7 +252,6 @@ ANCESTORS = {
     "cliprange": _clip("TRL"),
     "cliprange_low": _clip("verl", "low"),
     "cliprange_high": _clip("verl", "high"),
-    "epsilon": _clip("TRL"),
     "epsilon_high": _clip("TRL", "high"),
     "clip_epsilon": _clip("TorchRL"),
 }

@@ -262,7 +262,8 @@ def imported(path: str, target: str) -> Callable[..., Any]:
     try:
         function = getattr(importlib.import_module(module), attribute)
     except Exception as error:  # whatever the module does when it is imported
-        raise ConfigError(f"{path}={target!r}: cannot be imported ({error}); write module:function") from error
+        said = " ".join(f"{type(error).__name__}: {error}".split())
+        raise ConfigError(f"{path}={target!r}: cannot be imported ({said}); write module:function") from error
     if not callable(function):
         raise ConfigError(f"{path}={target!r}: not a function but a {type(function).__name__}")
     return function

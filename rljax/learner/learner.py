@@ -77,6 +77,7 @@ class Learner:
         check_names(config.algorithm)
         _warn_of_divergence(config.algorithm.kl)
         _warn_of_dropped(config)
+        _warn_of_warm_up(config)
         self.config = config
         self.architecture = architecture
         mesh_config = config.learner.mesh
@@ -183,7 +184,7 @@ class Learner:
         # To what later passes see, and to reused groups, the policy has been fitted: there the mean is no longer 1.
         first_pass = {} if reused else summarise(fetched[: len(placed)])
         metrics["policy/ratio_doubtful"] = float(self._doubt(first_pass, held["tokens/trained"]))
-        self._warn_of_nothing(held["batch/trained_tokens"])
+        self._warn_of_nothing(held["tokens/trained"])
         return {**metrics, **held}
 
     def _minibatches(
@@ -230,7 +231,7 @@ class Learner:
             return
         self._warned_of_nothing = True
         log.warning(
-            "step %d trained no token: every response was empty, or left out by a mask (algorithm.overlong, "
+            "step %d trained no sampled token: every response was empty, or left out by a mask (algorithm.overlong, "
             "algorithm.drop_staler_than); see the metric batch/masked_fraction",
             self.steps,
         )
@@ -362,6 +363,18 @@ def _warn_of_dropped(config: Config) -> None:
             limit,
             alpha,
             math.floor(alpha),
+        )
+
+
+def _warn_of_warm_up(config: Config) -> None:
+    # No refusal: a later command may raise max_steps and go on.
+    warm_up = config.algorithm.critic.warmup_steps
+    if warm_up >= config.max_steps:
+        log.warning(
+            "algorithm.critic.warmup_steps=%d: none of the max_steps=%d steps trains the policy; lower it, or raise "
+            "max_steps",
+            warm_up,
+            config.max_steps,
         )
 
 

@@ -26,7 +26,8 @@ def filtered_during(tx: Transaction, step: int) -> dict[str, int]:
     """Groups that were filtered before ``step`` (batches completed) was trained and after the one before it, by reason.
 
     The ledger knows of each group when that was, so that a step that is trained again counts its own, and a sum over
-    the steps counts every group once, however often the learner was restarted.
+    the steps counts no group twice, however often the learner was restarted. Those filtered after the last step are in
+    none; the audit counts them.
     """
     rows = tx.execute(select(g.reason, n).where(g.state == "filtered", g.step == step).group_by(g.reason))
     return {row.reason: row.n for row in rows}

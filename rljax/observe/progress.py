@@ -127,7 +127,9 @@ class Progress:
                 self._state.waiting_since = time.monotonic()
                 self._next_wait_line, self._told_news = FIRST_WAIT_LINE, False
             if news and not self._told_news:
-                self._next_wait_line, self._told_news = FIRST_WAIT_LINE, True
+                elapsed = time.monotonic() - self._state.waiting_since
+                self._next_wait_line = min(self._next_wait_line, max(FIRST_WAIT_LINE, elapsed))
+                self._told_news = True
             self._state.waiting = reason
 
     def message(self, text: str) -> None:

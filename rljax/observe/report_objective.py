@@ -16,8 +16,13 @@ def _filtered(data: RunData, axes: Axes) -> Drawn:
     steps, values = data.series(FILTERED)
     if not values:
         return None
-    caption = f"Groups that a filter rejected while the batch of a step was collected; {sum(values):.0f} in all."
-    names = data.metric_names(f"{FILTERED}/")[:MOST_FILTERS]
+    caption = (
+        f"Groups that a filter rejected while the batch of a step was collected; {sum(values):.0f} in these steps."
+    )
+    names = data.metric_names(f"{FILTERED}/")
+    if len(names) > MOST_FILTERS:
+        caption += f" Not shown: {', '.join(name.removeprefix(f'{FILTERED}/') for name in names[MOST_FILTERS:])}."
+    names = names[:MOST_FILTERS]
     if len(names) < 2:
         curve(axes, steps, values, "s3", smoothed=True)
         return caption, []

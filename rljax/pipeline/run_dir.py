@@ -106,7 +106,7 @@ class RunDir:
 def _changes(former: str, text: str) -> list[str]:
     try:
         before, after = flat(json.loads(former)), flat(json.loads(text))
-    except ValueError:  # there is none, or a crash of the machine has torn it
+    except (ValueError, AttributeError):  # there is none, or a crash of the machine has torn it
         return []
     both = [(key, _told(before, key), _told(after, key)) for key in dict.fromkeys([*before, *after])]
     return [f"{key} {old} -> {new}" for key, old, new in both if old != new]
@@ -118,7 +118,7 @@ def _told(values: Mapping[str, Any], key: str) -> str:
 
 def _read(path: Path) -> str:
     try:
-        return path.read_text()
+        return path.read_text(errors="replace")
     except FileNotFoundError:
         return ""
 

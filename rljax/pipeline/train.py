@@ -240,7 +240,7 @@ class Trainer:
         values["time/engine_busy"] = busy
         sampled = values["tokens/sampled"]
         values["batch/masked_fraction"] = 1 - values["tokens/trained"] / sampled if sampled else 0.0
-        values["tokens_per_second"] = values["tokens/trained"] / wall
+        values["tokens_per_second"] = sampled / wall
         values["bound/fraction"] = min(1.0, max(clock.spent["train"], busy) / wall)
         gap = versions.latest_gap(self._db)
         if gap is not None and self._publishes(self._learner.steps):

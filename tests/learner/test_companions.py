@@ -131,6 +131,18 @@ def test_a_limit_below_the_age_that_tokens_mostly_have_is_warned_of(caplog: pyte
     assert "is mostly 2 steps stale or more" in record.getMessage()
 
 
+def test_a_run_that_trains_its_critic_alone_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    keys = {"adv_estimator": "gae"}
+    make_learner(max_steps=10, algorithm=keys | {"critic": critic(warmup_steps=9)})
+    assert not caplog.records
+    make_learner(max_steps=10, algorithm=keys | {"critic": critic(warmup_steps=10)})
+    (record,) = caplog.records
+    assert record.getMessage() == (
+        "algorithm.critic.warmup_steps=10: none of the max_steps=10 steps trains the policy; lower it, or raise "
+        "max_steps"
+    )
+
+
 def test_the_coefficient_follows_the_divergence() -> None:
     learner = make_learner(algorithm={"kl": kl(where="loss", coef=0.1, target=1e-6, horizon=16)})
     coefs = [learner.train(make_groups(step))["policy/kl_coef"] for step in range(3)]
@@ -262,9 +274,9 @@ def test_what_a_mask_leaves_out_is_not_counted_as_trained(caplog: pytest.LogCapt
         assert learner.train(groups)["tokens/trained"] == 0
     for one, other in zip(jax.tree.leaves(before), jax.tree.leaves(learner.state.params), strict=True):
         np.testing.assert_array_equal(one, other)
-    warned = [record.getMessage() for record in caplog.records if "trained no token" in record.getMessage()]
+    warned = [record.getMessage() for record in caplog.records if "trained no sampled token" in record.getMessage()]
     assert len(warned) == 1
-    assert warned[0].startswith("step 2 trained no token: every response was empty, or left out by a mask")
+    assert warned[0].startswith("step 2 trained no sampled token: every response was empty, or left out by a mask")
 
 
 def laid(packed: Any, values: Any) -> np.ndarray:

@@ -257,7 +257,7 @@ def test_the_objective_has_the_curves_that_the_run_knows(tmp_path: Path) -> None
     titles = re.findall("<h3>(.*?)</h3>", objective)
     assert titles == ["Loss", "Divergence from the reference", "Effective sample size", "Filtered groups"]
     assert objective.count("<svg") == 4
-    assert "90 in all" in objective
+    assert "90 in these steps" in objective
     assert re.findall(r"var\(--(s\d)\)\">(\w+)</span>", objective) == [("s1", "mean_band"), ("s2", "overlong")]
 
 

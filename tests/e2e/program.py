@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sqlite3
 import subprocess
@@ -26,6 +27,15 @@ def environment(cache: Path, **extra: str) -> dict[str, str]:
     """The environment of a child: compiled programs are shared, failpoints only as asked for."""
     clean = {name: value for name, value in os.environ.items() if name != "RLJAX_FAILPOINTS"}
     return {**clean, "JAX_COMPILATION_CACHE_DIR": str(cache), "JAX_PLATFORMS": "cpu", **extra}
+
+
+def undocumented(run_dir: Path) -> list[str]:
+    """Names in the rows of a run that no page of the documentation explains."""
+    pages = "".join((ROOT / "docs" / page).read_text() for page in ("metrics.md", "algorithms.md"))
+    names = [re.sub(r"<\w+>|\bN\b", "[^/]+", name) for name in re.findall(r"`([a-z_]+(?:/[\w<>/]+)?)`", pages)]
+    known = re.compile("|".join(names))
+    rows = (json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines())
+    return sorted({name for row in rows for name in row if not known.fullmatch(name)})
 
 
 def strikes(run_dir: Path, failpoints: str) -> dict[str, str]:

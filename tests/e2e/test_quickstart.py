@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from program import ROOT, audit_of, run
+from program import ROOT, audit_of, run, undocumented
 
 
 def test_quickstart_learns(tmp_path: Path, cache: Path) -> None:
@@ -18,6 +18,7 @@ def test_quickstart_learns(tmp_path: Path, cache: Path) -> None:
     assert scores[0] < 0.2
     assert scores[-1] >= 0.9, scores
     assert not any(row.get("policy/ratio_doubtful") for row in rows), "true log-probabilities are not doubted"
+    assert undocumented(tmp_path / run_dir) == []
     trained = [row for row in rows if "tokens/trained" in row]
     assert trained
     assert all(row["tokens/trained"] == row["tokens/sampled"] and row["batch/masked_fraction"] == 0 for row in trained)

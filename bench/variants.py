@@ -9,8 +9,8 @@ stopped at any time and given again. ``--table`` only prints what is there: the 
 the fewest and the most of the seeds; a seed that did not get there counts as more than any. The runs share what they
 compile: half of the work of a short run.
 
-A loss that bounds nothing gets the correction or the settings that stand beside it in `VARIANTS`; the regions of the
-others (0.8 below, 3 above) stand in the config, and are wide, since its tokens are few and its learning rate is high.
+A loss that bounds nothing gets the correction or the settings that stand beside it in `VARIANTS`; the bounds of those
+that have some stand in the config, and are wide, since its tokens are few and its learning rate is high.
 """
 
 from __future__ import annotations

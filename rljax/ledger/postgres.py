@@ -48,6 +48,8 @@ CONNECT = {
 PASSING = {"40001", "40P01", "53300", "55P03", "57P01", "57P02", "57P03"}
 """Serialisation failure, deadlock, too many connections, lock timeout, shut-downs and starting up."""
 STARTING = ("starting up", "recovery mode", "not yet accepting", "shutting down", "too many clients")
+HUNG_UP = ("closed the connection", "has been closed", "reset by peer", "broken pipe", "eof detected")
+"""What libpq says where no SQLSTATE arrives. A server that restarts after a crash hangs up on those who just call."""
 
 signatures = MetaData()
 writers = Table(
@@ -147,7 +149,7 @@ class PostgresSchema:
         if error.connection_invalidated or state in PASSING or (state or "").startswith("08"):
             return True
         unreached = state is None and isinstance(error, (OperationalError, InterfaceError))
-        return unreached and (opened or any(words in str(error.orig) for words in STARTING))
+        return unreached and (opened or any(words in str(error.orig).lower() for words in STARTING + HUNG_UP))
 
     def explain(self, error: Exception) -> str:
         """The server's own words, and where to look."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import socket
 import subprocess
 import sys
 import threading
@@ -184,6 +185,29 @@ def test_a_server_that_is_down_for_a_while_is_waited_for(server: Server) -> None
         processes.note(db, "e", "kind", "message")
     finally:
         comes_back.join()
+    assert len(sql(db, "SELECT id FROM events")) == 1
+
+
+def test_a_server_that_hangs_up_on_who_opens_a_ledger_is_called_again(server: Server, tmp_path: Path) -> None:
+    """A crash ends connections that are just being made as well: libpq knows no SQLSTATE then."""
+    name = ".s.PGSQL.5432"
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(tmp_path / name))
+        listening.listen()
+
+        def hang_up_once() -> None:
+            called, _ = listening.accept()
+            with called:
+                called.recv(1024)
+                (tmp_path / name).unlink()
+                (tmp_path / name).symlink_to(server.directory / name)
+
+        hangs_up = threading.Thread(target=hang_up_once)
+        hangs_up.start()
+        place = server.new_schema()
+        db = Database(PostgresSchema(place.url.update_query_dict({"host": str(tmp_path)}), place.name), make_spec())
+        hangs_up.join()
+    processes.note(db, "e", "kind", "message")
     assert len(sql(db, "SELECT id FROM events")) == 1
 
 

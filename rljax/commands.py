@@ -110,12 +110,13 @@ def audit(config: Config) -> int:
     from rljax.ledger.audit import audit as audited
     from rljax.ledger.backend import backend_of
     from rljax.ledger.database import Database
+    from rljax.observe.staging import write_whole
     from rljax.pipeline.run_dir import RunDir
 
     run = RunDir.existing(config)
     report = audited(Database(backend_of(config, run.root), None))
     run.root.mkdir(parents=True, exist_ok=True)
-    (run.root / "audit.json").write_text(json.dumps(report, indent=1) + "\n")
+    write_whole(run.root / "audit.json", json.dumps(report, indent=1) + "\n")
     print(_audit_line(report))
     for problem in report["problems"]:
         print(f"rljax: audit: {problem}", file=sys.stderr)

@@ -30,6 +30,7 @@ from rljax.ledger import audit as auditing
 from rljax.ledger import processes
 from rljax.ledger.agreements import agree_on_model, validate_by
 from rljax.ledger.database import RunFailedError, StaleWriterError, is_finished
+from rljax.observe.staging import write_whole
 from rljax.pipeline.build import Feed, build_learner, newest_checkpoint, open_checkpoints, open_demonstrations
 from rljax.pipeline.engine_meter import Gauges
 from rljax.pipeline.evaluate import Bench, chosen_checkpoints
@@ -121,7 +122,7 @@ class Run:
     def audit(self) -> dict[str, Any]:
         """The ledger's balance; also written to ``audit.json``."""
         report = auditing.audit(self._db)
-        (self.run_dir.root / "audit.json").write_text(json.dumps(report, indent=1) + "\n")
+        write_whole(self.run_dir.root / "audit.json", json.dumps(report, indent=1) + "\n")
         return report
 
     def close(self) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import logging
 import math
-import os
 import threading
 import time
 from bisect import bisect_left
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from rljax.observe.complaint import Complaint
+from rljax.observe.staging import staged
 from rljax.observe.tensorboard import TensorBoard
 
 log = logging.getLogger(__name__)
@@ -170,6 +170,5 @@ def _append(path: Path, line: bytes, size: int) -> None:
 
 
 def _replace(path: Path, data: bytes) -> None:
-    staged = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    staged.write_bytes(data)
-    staged.replace(path)
+    with staged(path) as draft:
+        draft.write_bytes(data)

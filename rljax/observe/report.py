@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from html import escape
@@ -16,6 +15,7 @@ from rljax.observe.metrics import read_metrics
 from rljax.observe.report_assets import CSS, JS
 from rljax.observe.report_data import RunData
 from rljax.observe.samples import read_samples
+from rljax.observe.staging import write_whole
 
 if TYPE_CHECKING:
     from rljax.observe.report_plots import PlotSpec
@@ -48,10 +48,8 @@ def write_report(
     name = run_dir.resolve().name
     data = RunData(name, read_metrics(run_dir), found_config, found_audit, read_samples(run_dir), facts)
     path = run_dir / FILE
-    staged = path.with_name(f".{FILE}.{os.getpid()}.tmp")
     try:
-        staged.write_text(page(data), encoding="utf-8")
-        staged.replace(path)
+        write_whole(path, page(data))
     except OSError as error:
         Complaint(log, f"{path} was not written")(error)
         return None

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import re
 from collections import defaultdict
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ from typing import Any
 
 from rljax.observe.complaint import Complaint
 from rljax.observe.metrics import read_json_lines
+from rljax.observe.staging import staged
 from rljax.observe.trace import PARTS
 
 log = logging.getLogger(__name__)
@@ -57,14 +57,12 @@ def _merge(run_dir: Path, limit: int | None) -> Path | None:
         kept[track].append(event)
     origin = events[0][0][3]
     path = run_dir / FILE
-    staged = path.with_name(f".{FILE}.{os.getpid()}.tmp")
     other = {"dropped_events": dropped, "first_event_unix_seconds": origin / 1e6}
-    with open(staged, "w", encoding="utf-8") as file:
+    with staged(path) as draft, open(draft, "w", encoding="utf-8") as file:
         file.write('{"displayTimeUnit":"ms","otherData":' + json.dumps(other) + ',"traceEvents":[')
         for position, row in enumerate(_chrome_events(kept, origin)):
             file.write((",\n" if position else "\n") + json.dumps(row, ensure_ascii=False, separators=(",", ":")))
         file.write("\n]}\n")
-    staged.replace(path)
     return path
 
 

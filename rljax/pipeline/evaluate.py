@@ -17,6 +17,7 @@ from rljax.ledger.versions import Announced
 from rljax.models.hf_files import load_directory, save_directory
 from rljax.models.hf_names import to_hf
 from rljax.models.transformer import abstract_params
+from rljax.observe.staging import write_whole
 from rljax.observe.trace import NullTrace
 from rljax.pipeline.engines import make_pool
 from rljax.pipeline.run_dir import RunDir
@@ -175,7 +176,7 @@ def evaluate(config: Config, run: RunDir, model: Model, house: EngineHouse) -> I
     for steps in chosen:
         found[steps] = asyncio.run(one(steps))
         rows = [{"step": s, **metrics} for s, metrics in found.items()]
-        (run.root / "evaluation.json").write_text(json.dumps(rows, indent=1) + "\n")
+        write_whole(run.root / "evaluation.json", json.dumps(rows, indent=1) + "\n")
         yield steps, found[steps]
 
 

@@ -15,6 +15,7 @@ from rljax.config_edge import publishable
 from rljax.ledger.backend import backend_of
 from rljax.ledger.database import ledger_exists
 from rljax.observe.report_data import flat
+from rljax.observe.staging import write_whole
 from sidecar.versions import is_address
 
 
@@ -98,8 +99,8 @@ class RunDir:
         former = _read(self.config) if steps else ""
         changes = _changes(former, text)
         if changes and not self.former_config(steps).exists():
-            _write(self.former_config(steps), former)
-        _write(self.config, text)
+            write_whole(self.former_config(steps), former)
+        write_whole(self.config, text)
         return changes
 
 
@@ -121,10 +122,3 @@ def _read(path: Path) -> str:
         return path.read_text(errors="replace")
     except FileNotFoundError:
         return ""
-
-
-def _write(path: Path, text: str) -> None:
-    """At once: nobody sees a part of it."""
-    staged = path.with_suffix(f".{os.getpid()}.tmp")
-    staged.write_text(text)
-    staged.replace(path)

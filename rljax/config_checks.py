@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import difflib
 import importlib
 import json
 import math
 import re
-import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from rljax.config_names import built_in, closest, known
 
 if TYPE_CHECKING:
     from rljax.config import Config, RowsConfig, TasksetConfig
     from rljax.config_algorithm import AlgorithmConfig
 
-_REGISTERED = re.compile(r"""\.register\(\s*["']([^"']+)["']""")
 _PLACES = {"postgresql": "database", "sqlite": "file"}
 _CONTEXTS = {"smollm2-135m": 8192}
 
@@ -215,41 +214,27 @@ def _check_rows(path: str, rows: RowsConfig) -> None:
 
 
 def _check_algorithm(config: Config) -> None:
-    """Names are read out of the files that register them: nothing heavy is imported. A program may have more."""
+    """Names are read out of the files that register them: nothing heavy is imported."""
     algorithm = config.algorithm
     _check_shaping(algorithm, config.model.max_response_tokens)
     _check_filters(algorithm)
-    if "rljax.algorithms.registry" in sys.modules:
-        return  # whoever looks a name up there is told
-    named = [
-        ("adv_estimator", "*advantage", (algorithm.adv_estimator,)),
-        ("pg_variant", "policy_loss", (algorithm.pg_variant,)),
-        ("mix_variant", "policy_loss", (algorithm.mix_variant,)),
-        ("aggregation", "aggregation", (algorithm.aggregation,)),
-        ("filters", "filter", algorithm.filters),
+    for path, folders, name in named_functions(algorithm):
+        there = known(folders)
+        if ":" not in name and name not in there:
+            near = closest(name, there)
+            raise ConfigError(f"{path}={name!r}: there is no such one; {near}; or write module:function")
+    check_estimator(algorithm, known("token_advantage"))
+
+
+def named_functions(algorithm: AlgorithmConfig) -> list[tuple[str, str, str]]:
+    """Key, folders (see `rljax.config_names`) and name of each function that the objective is made of."""
+    return [
+        ("algorithm.adv_estimator", "*advantage", algorithm.adv_estimator),
+        ("algorithm.pg_variant", "policy_loss", algorithm.pg_variant),
+        ("algorithm.mix_variant", "policy_loss", algorithm.mix_variant),
+        ("algorithm.aggregation", "aggregation", algorithm.aggregation),
+        *(("algorithm.filters", "filter", name) for name in algorithm.filters),
     ]
-    for field, folder, names in named:
-        there = registered(folder)
-        for name in names:
-            if ":" not in name and name not in there:
-                raise ConfigError(
-                    f"algorithm.{field}={name!r}: there is no such one; {closest(name, there)}; "
-                    "or write module:function"
-                )
-    check_estimator(algorithm, registered("token_advantage"))
-
-
-def registered(folder: str) -> set[str]:
-    """Names of the built-in functions in folders of `rljax.algorithms`; reads the files and imports nothing."""
-    files = (Path(__file__).parent / "algorithms").glob(f"{folder}/*.py")
-    return {name for file in files for name in _REGISTERED.findall(file.read_text())}
-
-
-def closest(name: str, there: Collection[str]) -> str:
-    """Which of the names there may have been meant, whatever its case; all of them where none is near."""
-    by_case = {known.casefold(): known for known in there}
-    close = [by_case[near] for near in difflib.get_close_matches(name.casefold(), by_case, n=3, cutoff=0.5)]
-    return f"closest: {', '.join(close)}" if close else f"there are: {', '.join(sorted(there))}"
 
 
 def imported(path: str, target: str) -> Callable[..., Any]:
@@ -285,7 +270,7 @@ def check_estimator(algorithm: AlgorithmConfig, of_tokens: Collection[str]) -> N
             f"algorithm.whiten_rewards=True: adv_estimator={name} sees no rewards of tokens; write norm_std=batch, or "
             f"an adv_estimator of {', '.join(sorted(of_tokens))}"
         )
-    if algorithm.reward_grouping != "group" and (name in of_tokens or name in registered("advantage")):
+    if algorithm.reward_grouping != "group" and (name in of_tokens or name in built_in("advantage")):
         raise ConfigError(
             f"algorithm.reward_grouping={algorithm.reward_grouping!r}: adv_estimator={name} does not read it; write "
             f"norm_mean={algorithm.reward_grouping} and norm_std={algorithm.reward_grouping}"

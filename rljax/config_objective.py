@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
 from rljax.config_algorithm import AlgorithmConfig
-from rljax.config_checks import ConfigError, imported, registered, walk
+from rljax.config_checks import ConfigError, imported, walk
+from rljax.config_names import built_in
 
 if TYPE_CHECKING:
     from rljax.config import Config
@@ -104,12 +104,9 @@ def _loss_key(algorithm: AlgorithmConfig) -> str:
 
 
 def _check_there(algorithm: AlgorithmConfig) -> None:
-    """Comes before a refusal of what a loss is not known to do: one that is not there is told so."""
-    key, loss, registry = _loss_key(algorithm), _loss(algorithm), sys.modules.get("rljax.algorithms.registry")
-    if ":" in loss:
-        imported(f"algorithm.{key}", loss)
-    elif registry is not None:  # or else `check_config` has looked the name up
-        registry.check_names(algorithm)
+    """Comes before a refusal of what a function of one's own is not known to do: one that is not there is told so."""
+    if ":" in _loss(algorithm):  # plain names `check_config` has looked up
+        imported(f"algorithm.{_loss_key(algorithm)}", _loss(algorithm))
 
 
 def _check_keys(algorithm: AlgorithmConfig) -> None:
@@ -151,7 +148,7 @@ def _readers(algorithm: AlgorithmConfig) -> dict[str, tuple[bool, str]]:
     kl, correction = algorithm.kl, algorithm.correction
     diverges, corrects = kl.where != "none", correction.level != "none"
     # A loss that is not built in may keep a reference of its own.
-    refers = diverges or _loss(algorithm) in OF_TRAJECTORIES or _loss(algorithm) not in registered("policy_loss")
+    refers = diverges or _loss(algorithm) in OF_TRAJECTORIES or _loss(algorithm) not in built_in("policy_loss")
     penalty = (algorithm.overlong == "penalty", "overlong=penalty")
     divergence = (diverges, "kl.where=loss or reward")
     corrected = (corrects, "correction.level=token")
@@ -192,7 +189,7 @@ def _check_formula(algorithm: AlgorithmConfig) -> None:
     """An estimator of one's own is trusted to be what the formula takes."""
     loss, estimator = _loss(algorithm), algorithm.adv_estimator
     taken = OF_TRAJECTORIES.get(loss)
-    if taken and estimator in registered("*advantage") - {*taken}:
+    if taken and estimator in built_in("*advantage") - {*taken}:
         raise ConfigError(
             f"algorithm.adv_estimator={estimator!r}: {loss} has its minimum at the regularised optimum with a baseline "
             f"of its own only; write adv_estimator={' or '.join(taken)}"
@@ -229,7 +226,7 @@ def _check_expert(config: Config) -> None:
         raise ConfigError(
             f"algorithm.expert_data_ratio={ratio}: there are no demonstrations; write tasks.expert.source=FILE.jsonl"
         )
-    if source and loss in registered("policy_loss") - IMITATING:
+    if source and loss in built_in("policy_loss") - IMITATING:
         raise ConfigError(
             f"tasks.expert.source={source!r}: algorithm.pg_variant={loss!r} does not tell demonstrations from samples; "
             f"write pg_variant=mix, with mix_variant={loss}"
@@ -261,7 +258,7 @@ def _check_group_of_one(config: Config) -> None:
 
 def _learns_besides(algorithm: AlgorithmConfig) -> bool:
     """Whether anything but rewards teaches: demonstrations, or who knows what; a pull to data or reference does not."""
-    return algorithm.pg_variant in IMITATING or _loss(algorithm) not in registered("policy_loss")
+    return algorithm.pg_variant in IMITATING or _loss(algorithm) not in built_in("policy_loss")
 
 
 def _check_vain(config: Config) -> None:

@@ -23,6 +23,7 @@ from rljax.algorithms.registry import check_names
 from rljax.config import Config
 from rljax.config_edge import publishable
 from rljax.launch import exploring
+from rljax.launch.apart import check_names_reach
 from rljax.launch.heartbeat import Heartbeat
 from rljax.launch.houses import HOUSES
 from rljax.launch.launcher import LAUNCHERS, Launched, learner_seat
@@ -58,6 +59,7 @@ class Run:
             ConfigError, LedgerError, ModelNotFound: one line that says what is wrong and what to do.
         """
         check_names(config.algorithm)
+        check_names_reach(config)
         self.config = config
         self.run_dir = RunDir.create(config)
         self._db = open_ledger(config, self.run_dir)

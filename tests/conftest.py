@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 
 import pytest
 
+from rljax import config_names
 from tests import postgres
 
 
@@ -14,3 +16,17 @@ def server() -> Iterator[postgres.Server]:
     """A PostgreSQL server; it fails, and says what to install, where there is none."""
     with postgres.running() as started:
         yield started
+
+
+@pytest.fixture
+def own_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Takes out again what a test registers: other tests ask what there is."""
+    from rljax.algorithms import registry
+    from rljax.tasks.rewards import registry as rewards
+
+    for slot in (registry.advantages, registry.policy_losses, registry.aggregations, registry.filters):
+        slot.names()  # the built-in ones are there, and stay
+        for kept in ("_entries", "_needs"):
+            monkeypatch.setattr(slot, kept, dict(getattr(slot, kept)))
+    monkeypatch.setattr(config_names, "_own", copy.deepcopy(config_names._own))
+    monkeypatch.setattr(rewards, "_registered", dict(rewards._registered))

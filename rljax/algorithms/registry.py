@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar, cast
 import numpy as np
 from jaxtyping import Float, Int
 
-from rljax.config_checks import ConfigError, check_estimator, closest, imported
+from rljax.config_checks import ConfigError, check_estimator, imported
+from rljax.config_names import closest, note
 from rljax.trajectory import Group
 
 if TYPE_CHECKING:
@@ -115,6 +116,8 @@ class Registry(Generic[Function]):
             self._discover()
             self._entries[name] = function
             self._needs[name] = needs
+            in_a_file = getattr(function, "__module__", "").startswith(f"{self._package}.")
+            note(self._package.rpartition(".")[2], name, own=not in_a_file)
             return function
 
         return add

@@ -9,9 +9,12 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from rljax.config import Config
+from rljax.config_checks import ConfigError, named_functions
+from rljax.config_names import own
 from rljax.launch.thread import SHUTDOWN, record_end
 from rljax.ledger import processes
 from rljax.ledger.database import Database
+from rljax.tasks.rewards.registry import own_rewards
 
 
 class ExplorerEnded(RuntimeError):
@@ -108,6 +111,26 @@ class ExplorerApart:
         message = f"explorer {self._name} ended: {reason}"
         self.error = ExplorerEnded(message)
         record_end(self._db, self._name, message, self._needed)
+
+
+def check_names_reach(config: Config) -> None:
+    """Refuses functions that were registered here where the explorer is not: it reads the same config.
+
+    Raises:
+        ConfigError: the config names one.
+    """
+    if config.mode != "both" or not config.explorer.own_process:
+        return
+    named = [(key, name, own(folders)) for key, folders, name in named_functions(config.algorithm)]
+    for kind in ("train", "validation"):
+        for taskset, fields in getattr(config.tasks, kind).items():
+            named += [(f"tasks.{kind}.{taskset}.rewards", name, own_rewards()) for name in fields.rewards]
+    for key, name, only_here in named:
+        if name in only_here:
+            raise ConfigError(
+                f"{key}={name!r}: registered in this process, and with explorer.own_process=true the explorer is "
+                "another; put the function into a file and write module:function"
+            )
 
 
 def apart(config: Config) -> Config:

@@ -84,6 +84,11 @@ def register_reward(name: str) -> Callable[[RewardFunction], RewardFunction]:
     return add
 
 
+def own_rewards() -> set[str]:
+    """Names that were registered in this process; no other knows them."""
+    return set(_registered)
+
+
 def resolve_reward(name: str, key: str) -> Scorer:
     """Finds a reward.
 

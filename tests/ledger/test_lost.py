@@ -30,6 +30,14 @@ def test_each_filtered_group_is_counted_in_one_step(place: Backend) -> None:
     assert found == [{EASY: 1, HARD: 2}, {}, {EASY: 1}, {HARD: 1}]
 
 
+def test_steps_between_two_versions_count_their_own(place: Backend) -> None:
+    bench = Bench(place, make_spec(alpha=0, b=1, k=2))
+    for reasons in ((EASY,), (HARD, HARD), (EASY, HARD)):
+        step_with_filtered(bench, *reasons)
+    found = [filtered_during(bench.db, step) for step in range(3)]
+    assert found == [{EASY: 1}, {HARD: 2}, {EASY: 1, HARD: 1}]
+
+
 def test_a_step_that_is_trained_again_counts_its_own_and_the_sum_is_that_of_the_ledger(place: Backend) -> None:
     bench = Bench(place, make_spec(alpha=0, b=1))
     step_with_filtered(bench, EASY)

@@ -2,7 +2,7 @@
 
     python -m bench.variants [--variants NAME ...] [--alphas A ...] [--seeds N ...] [--jobs N] [--table]
 
-What: ``configs/quickstart.py`` with each loss of `VARIANTS` at α = 0, 4 and 16, with three seeds; each run has one core
+What: ``configs/quickstart.py`` with each loss of `VARIANTS` at α = 0, 1, 4 and 16, with three seeds; each run has one core
 to itself, ``--jobs`` at a time, and is ended when the held-out score has been 0.9, or after its `STEPS`. Every run that
 has ended is a line of ``bench/runs/variants.jsonl``; a run that is there is not made again, so the command may be
 stopped at any time and given again. ``--table`` only prints what is there: the median of the steps and, in brackets,
@@ -39,7 +39,7 @@ CONFIG = "configs/quickstart.py"
 RESULTS = Path("bench/runs/variants.jsonl")
 SCORE, GOAL = "val/reverse_digits/score", 0.9
 STEPS, EVERY = 160, 10
-ALPHAS, SEEDS = (0, 4, 16), (0, 1, 2)
+ALPHAS, SEEDS = (0, 1, 4, 16), (0, 1, 2)
 LOOK_SECONDS = 0.5
 CORES = len(os.sched_getaffinity(0))
 TRUNCATED = {"correction.level": "token", "correction.mode": "truncate", "correction.high": 4.0}

@@ -6,9 +6,14 @@ import copy
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
 
 from rljax import config_names
 from tests import postgres
+
+if settings.get_current_profile_name() == "default":  # a list of planted bugs brings its own
+    settings.register_profile("rljax", deadline=None)  # on a busy machine any example may take long
+    settings.load_profile("rljax")
 
 
 @pytest.fixture(scope="session")

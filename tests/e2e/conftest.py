@@ -12,6 +12,13 @@ from ray.cluster_utils import Cluster
 sys.path.insert(0, str(Path(__file__).parent))
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Several processes that wait for each other: `program.LIMIT` and `lives.SECONDS` are what ends those that hang."""
+    for item in items:
+        if item.path.parent == Path(__file__).parent:
+            item.add_marker(pytest.mark.timeout(2400))
+
+
 @pytest.fixture(scope="session")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Compiled programs, shared by all the processes of a session."""

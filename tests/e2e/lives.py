@@ -10,8 +10,8 @@ from pathlib import Path
 
 from program import Started
 
-SECONDS = 600.0
-"""That one run may take, all its lives together; on a machine with nothing else to do it is a quarter of that."""
+SECONDS = 1800.0
+"""That one run may take, all its lives together; on a machine with nothing else to do it is a tenth of that."""
 WORKER_DIED = "ended: its process died"
 """What the program says of an explorer that was killed as a worker of Ray; it is the end of the program too."""
 

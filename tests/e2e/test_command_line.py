@@ -83,7 +83,7 @@ def test_run_leaves_everything_behind_and_a_second_one_says_so(tmp_path: Path, c
 
 
 def test_sigterm_saves_and_the_same_command_resumes(tmp_path: Path, cache: Path) -> None:
-    run_dir, long = tmp_path / "run", ("max_steps=400", "save_steps=1000", "eval_steps=none")
+    run_dir, long = tmp_path / "run", ("max_steps=4000", "save_steps=1000", "eval_steps=none")
     first = Started(run_dir, cache, *long)
     first.until(lambda: (query(run_dir, "SELECT trained FROM run") or [(0,)])[0][0] >= 3, "three steps")
     assert first.end(signal.SIGTERM) == 0, first.printed
@@ -102,7 +102,7 @@ def test_sigterm_saves_and_the_same_command_resumes(tmp_path: Path, cache: Path)
 
 
 def test_second_trainer_is_refused(tmp_path: Path, cache: Path) -> None:
-    run_dir, long = tmp_path / "run", ("max_steps=400", "eval_steps=none")
+    run_dir, long = tmp_path / "run", ("max_steps=4000", "eval_steps=none")
     first = Started(run_dir, cache, *long)
     living = "SELECT count(*) FROM processes WHERE name = 'trainer' AND alive"
     first.until(lambda: query(run_dir, living) == [(1,)], "the first trainer")
@@ -113,7 +113,7 @@ def test_second_trainer_is_refused(tmp_path: Path, cache: Path) -> None:
 
 
 def test_an_explorer_that_is_refused_harms_nobody(tmp_path: Path, cache: Path) -> None:
-    run_dir, long = tmp_path / "run", ("max_steps=400", "eval_steps=none", "save_steps=1000")
+    run_dir, long = tmp_path / "run", ("max_steps=4000", "eval_steps=none", "save_steps=1000")
     first = Started(run_dir, cache, *long)
     trained = lambda: (query(run_dir, "SELECT trained FROM run") or [(0,)])[0][0]  # noqa: E731
     first.until(lambda: trained() >= 1, "a step")

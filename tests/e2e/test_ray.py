@@ -72,7 +72,7 @@ def test_a_node_that_joins_under_a_run_takes_a_second_explorer(cluster: Cluster,
     """The head has room for the first explorer's engine and no more; neither has slots for all that may be claimed."""
     run_dir = tmp_path / "run"
     few = ("async_generation_ratio=1.0", "sidecar.max_concurrency=4", "max_steps=2000", "save_steps=2000")
-    long = (*few, "eval_steps=none", "observe.report=false")
+    long = (*few, "eval_steps=none", "observe.report=false", "rollout.claim_timeout=60")
     there = (*long, "mode=explore", "launcher=ray", f"ray.address={cluster.address}")
     trainer = Started(run_dir, cache, *long, "mode=train")
     first = Started(run_dir, cache, *there, "explorer.name=first")

@@ -13,7 +13,6 @@ from ray.cluster_utils import Cluster
 from shells import explorer_first
 
 STEPPED = ("sidecar.engine=vllm", "wait_timeout=300")
-CONCURRENT = ("sidecar.engine=vllm_async", "wait_timeout=400")  # an engine has half of that to start
 
 
 def rows_of(run_dir: Path) -> list[dict[str, float]]:
@@ -84,7 +83,10 @@ def test_the_concurrent_engine_dies_with_its_driver_and_with_its_actor_and_the_r
 ) -> None:
     """The run begins without Ray and is resumed on somebody else's cluster, which does not look after vLLM's core."""
     run_dir, on_ray = tmp_path / "run", ("launcher=ray", f"ray.address={cluster.address}")
-    killed = Started(run_dir, cache, *CONCURRENT)
+    steps = 24  # more than pass while the test looks for processes
+    # An engine has half of the last one to start.
+    concurrent = ("sidecar.engine=vllm_async", f"max_steps={steps}", "wait_timeout=400")
+    killed = Started(run_dir, cache, *concurrent)
     program = psutil.Process(killed.process.pid)
     killed.until(lambda: steps_trained(run_dir) >= 3, "three steps")
     family = program.children(recursive=True)
@@ -93,7 +95,7 @@ def test_the_concurrent_engine_dies_with_its_driver_and_with_its_actor_and_the_r
     assert_nothing_is_left(family)
 
     served = "SELECT version FROM versions WHERE gap IS NOT NULL AND lineage = 2"
-    resumed = Started(run_dir, cache, *CONCURRENT, *on_ray)
+    resumed = Started(run_dir, cache, *concurrent, *on_ray)
     resumed.until(lambda: bool(query(run_dir, served)), "an engine that serves what was published again")
     raylet = psutil.Process(cluster.head_node.all_processes["raylet"][0].process.pid)
     assert named(raylet, "EngineCore") is not None
@@ -104,9 +106,9 @@ def test_the_concurrent_engine_dies_with_its_driver_and_with_its_actor_and_the_r
     family = engine_on(raylet)
     assert resumed.end() == 0, resumed.printed
     assert_nothing_is_left(family)
-    assert_balanced(run_dir, 6 * 4)
+    assert_balanced(run_dir, steps * 4)
     # One that is published again while its groups are stored already may reach no engine; the first life measured it.
     gaps = query(run_dir, "SELECT version, max(gap), max(mean_gap) FROM versions GROUP BY version ORDER BY version")
-    assert [version for version, _, _ in gaps] == list(range(7))
+    assert [version for version, _, _ in gaps] == list(range(steps + 1))
     assert all(mean <= gap < 1e-3 for _, gap, mean in gaps)
     assert all(mean <= largest < 1e-3 for largest, mean in parity_of(run_dir))

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 import ray
 from ray.cluster_utils import Cluster
@@ -89,7 +90,7 @@ def request(name: str, tokens: int = 8, prompt: int = 3, **given: Any) -> Genera
 
 
 def test_an_engine_in_an_actor_is_the_engine(cluster: Cluster, model: Model, published: WeightUpdate) -> None:
-    pids: list[int] = []
+    actors: list[psutil.Process] = []
     requests = [request(f"r{seed}", seed=seed, prompt=2 + seed) for seed in range(6)]
 
     async def main() -> None:
@@ -113,16 +114,17 @@ def test_an_engine_in_an_actor_is_the_engine(cluster: Cluster, model: Model, pub
             await until(engine, running=1)
             cancelled.cancel()
             await until(engine, running=0)
-            pid = await engine.pid()
+            actors.append(psutil.Process(await engine.pid()))
             await engine.close()
             with pytest.raises(EngineError, match="engine 0: its actor is gone"):
                 await engine.status()
             await engine.close()
         await local.close()
-        pids.append(pid)
 
     asyncio.run(main())
-    assert not Path(f"/proc/{pids[0]}").exists()
+    _, alive = psutil.wait_procs(actors, timeout=60)
+    assert len(actors) == 1
+    assert all(actor.status() == psutil.STATUS_ZOMBIE for actor in alive), "Ray may not have asked for its end yet"
 
 
 async def until(engine: Any, running: int) -> None:

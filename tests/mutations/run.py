@@ -101,7 +101,8 @@ def main() -> int:
         return 0
     importlib.import_module("jax")  # once, for all the processes that are forked below
     Phase, settings = hypothesis.Phase, hypothesis.settings
-    settings.register_profile("no shrinking", phases=(Phase.explicit, Phase.generate), report_multiple_bugs=False)
+    phases = (Phase.explicit, Phase.generate)
+    settings.register_profile("no shrinking", deadline=None, phases=phases, report_multiple_bugs=False)
     settings.load_profile("no shrinking")
     sound = list({m.tests: replace(m, after=m.before) for m in mutations}.values())
     missed = 0

@@ -153,6 +153,7 @@ def test_pause_keep(lab):
             await pause
             before = await engine.status()
             held = asyncio.create_task(engine.generate(lab.request("b", [1], max_new_tokens=3)))
+            await lab.until(lambda: engine._worker.in_flight == 2)
             await asyncio.sleep(0.05)
             after = await engine.status()
             assert not running.done()

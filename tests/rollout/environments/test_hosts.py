@@ -111,9 +111,12 @@ def test_who_ends_the_process_of_others_is_told_apart_from_them(how: str) -> Non
         async with host(per_worker=2) as processes, contextlib.AsyncExitStack() as stack:
             other = await stack.enter_async_context(processes.session(BAD))
             await other.reset(0)
-            processes._workers[0].timeout = 1.0
+            ending = await stack.enter_async_context(processes.session(BAD))
+            await ending.reset(0)
+            if how == "seize":
+                processes._workers[0].timeout = 1.0
             with pytest.raises(EnvironmentDied if how == "die" else EnvironmentHung):
-                await one_step(processes, BAD, how)
+                await ending.step(how)
             with pytest.raises(EnvironmentLost, match="ended with code"):
                 await other.step("go")
             async with processes.session(BAD) as fresh:
@@ -153,9 +156,11 @@ def test_one_that_spins_is_killed_though_its_neighbours_lie_idle() -> None:
             async with processes.session(LAKE) as lake:
                 await lake.reset(0)
             (worker,) = processes._workers
-            worker.timeout = 1.0
-            with pytest.raises(EnvironmentHung):
-                await one_step(processes, BAD, "spin")
+            async with processes.session(BAD) as spinning:
+                await spinning.reset(0)
+                worker.timeout = 1.0
+                with pytest.raises(EnvironmentHung):
+                    await spinning.step("spin")
             await asyncio.wait_for(asyncio.to_thread(worker.process.wait), 30)
             assert not any(processes._idle.values())
 
@@ -168,9 +173,11 @@ def test_one_that_hangs_costs_nobody_else_anything(how: str) -> None:
         async with host(per_worker=2) as processes, processes.session(BAD) as other:
             await other.reset(0)
             worker = processes._workers[0]
-            worker.timeout = 1.0  # the worker is up by now
-            with pytest.raises(EnvironmentHung, match="no answer to step within 1 s"):
-                await one_step(processes, BAD, how)
+            async with processes.session(BAD) as hanging:
+                await hanging.reset(0)
+                worker.timeout = 1.0
+                with pytest.raises(EnvironmentHung, match="no answer to step within 1 s"):
+                    await hanging.step(how)
             worker.timeout = 30.0
             assert [(await other.step("go")).text for _ in range(3)] == ["1", "2", "3"]
             async with processes.session(BAD) as fresh:

@@ -1,4 +1,5 @@
 import asyncio
+import contextlib
 import functools
 import os
 import signal
@@ -17,7 +18,8 @@ from rljax.tasks.rewards import Reward, RewardError, RewardRunner, RewardTimeout
 from rljax.tasks.task import RewardTerm, Task
 from rljax.trajectory import TaskId
 
-LIMIT = 1.0
+LIMIT = 3.0
+"""Seconds, for rewards that hang; honest ones keep to it too."""
 
 SOURCE = """
 import os, re, sys, time
@@ -139,7 +141,7 @@ async def test_a_reward_that_never_returns_is_killed(runner: RewardRunner, name:
     begin = time.monotonic()
     waiting = asyncio.ensure_future(runner.score(task(f"judges:{name}"), "response"))
     behind = [asyncio.ensure_future(runner.score(task("judges:length"), "x" * i)) for i in range(5)]
-    with pytest.raises(RewardTimeout, match="not done after 1 s; its worker process was killed"):
+    with pytest.raises(RewardTimeout, match="not done after 3 s; its worker process was killed"):
         await waiting
     assert LIMIT <= time.monotonic() - begin < LIMIT + 15
     assert [reward.score for reward in await asyncio.gather(*behind)] == [0, 1, 2, 3, 4]
@@ -240,6 +242,15 @@ def test_several_loops_on_other_threads_share_a_runner(runner: RewardRunner) -> 
     assert scores == [1225.0] * 3
 
 
+async def until_a_thread_is_free(runner: RewardRunner, response: str) -> float:
+    """What it scores, once what was left behind has ended."""
+    while True:
+        with contextlib.suppress(RewardError):
+            return (await runner.score(task("mine_quick"), response)).score
+        await asyncio.sleep(0.01)
+
+
+@pytest.mark.usefixtures("own_names")
 @on_a_loop
 async def test_registered_functions_run_here_on_threads_with_a_deadline() -> None:
     release = threading.Event()
@@ -273,14 +284,13 @@ async def test_registered_functions_run_here_on_threads_with_a_deadline() -> Non
             assert isinstance(failed, RewardTimeout)
             assert "left behind" in str(failed)
 
-        with pytest.raises(RewardError):  # 12 hang; beyond 16 no more are tried
-            await asyncio.gather(*(runner.score(task("mine_stuck"), "") for _ in range(4)))
-        await asyncio.sleep(0.5)
+        # 12 hang; beyond 16 no more are tried
+        more = await asyncio.gather(*(runner.score(task("mine_stuck"), "") for _ in range(4)), return_exceptions=True)
+        assert all(isinstance(failed, RewardError) for failed in more)
         with pytest.raises(RewardError, match="threads already hang"):
             await runner.score(task("mine_quick"), "")
         release.set()
-        await asyncio.sleep(0.2)
-        assert (await runner.score(task("mine_quick"), "four")).score == 4
+        assert await until_a_thread_is_free(runner, "four") == 4
 
         @register_reward("mine_quick")
         def better(task: Task, response: str) -> float:

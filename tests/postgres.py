@@ -8,10 +8,12 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
 import psycopg
 from sqlalchemy import URL, make_url
 
@@ -60,8 +62,12 @@ class Server:
             return [row[0] for row in connection.execute(query, (DATABASE,))]
 
     def kill(self, pid: int) -> None:
-        """SIGKILL to one back end; the server then ends all the others and comes back."""
+        """SIGKILL to one back end; the server then ends all the others and comes back. Returns once it knows: a client
+        that is quicker would get a back end that is about to be ended.
+        """
         os.kill(pid, signal.SIGKILL)
+        while psutil.pid_exists(pid):
+            time.sleep(0.001)
 
 
 def program(name: str) -> str:

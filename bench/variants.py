@@ -2,8 +2,8 @@
 
     python -m bench.variants [--variants NAME ...] [--alphas A ...] [--seeds N ...] [--jobs N] [--table]
 
-What: ``configs/quickstart.py`` with each loss of `VARIANTS` at α = 0, 1, 4 and 16, three seeds; each run has one core to
-itself, ``--jobs`` at a time, and is ended when the held-out score has been 0.9, or after its `STEPS`. Every run that
+What: ``configs/quickstart.py`` with each loss of `VARIANTS` at α = 0, 1, 4 and 16, three seeds; each run has one core
+to itself, ``--jobs`` at a time, and is ended when the held-out score has been 0.9, or after its `STEPS`. Every run that
 has ended is a line of ``bench/runs/variants.jsonl``; a run that is there is not made again, so the command may be
 stopped at any time and given again. ``--table`` only prints what is there: the median of the steps and, in brackets,
 the fewest and the most of the seeds; a seed that did not get there counts as more than any. The runs share what they

@@ -9,6 +9,8 @@ import pytest
 from hypothesis import settings
 
 from rljax import config_names
+from rljax.algorithms import registry
+from rljax.tasks.rewards import registry as rewards
 from tests import postgres
 
 if settings.get_current_profile_name() == "default":  # a list of planted bugs brings its own
@@ -23,15 +25,12 @@ def server() -> Iterator[postgres.Server]:
         yield started
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def own_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Takes out again what a test registers: other tests ask what there is."""
-    from rljax.algorithms import registry
-    from rljax.tasks.rewards import registry as rewards
-
+    """Takes out again what a test registers: others, of whatever file, ask what there is."""
+    monkeypatch.setattr(config_names, "_own", copy.deepcopy(config_names._own))
+    monkeypatch.setattr(rewards, "_registered", dict(rewards._registered))
     for slot in (registry.advantages, registry.policy_losses, registry.aggregations, registry.filters):
         slot.names()  # the built-in ones are there, and stay
         for kept in ("_entries", "_needs"):
             monkeypatch.setattr(slot, kept, dict(getattr(slot, kept)))
-    monkeypatch.setattr(config_names, "_own", copy.deepcopy(config_names._own))
-    monkeypatch.setattr(rewards, "_registered", dict(rewards._registered))

@@ -82,7 +82,6 @@ def test_the_chosen_ones_know_the_config() -> None:
     assert mean_band(answers(0.0)) == "mean reward too low"
 
 
-@pytest.mark.usefixtures("own_names")
 def test_a_filter_that_does_not_take_a_config_is_refused() -> None:
     filters.register("test-of-old")(lambda group: None)  # type: ignore[arg-type, misc]
     with pytest.raises(ConfigError, match="filters='test-of-old': must take a group and the algorithm's config"):

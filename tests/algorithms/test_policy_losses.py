@@ -105,7 +105,6 @@ def test_a_masked_token_has_ratio_one_whatever_its_log_probabilities() -> None:
     np.testing.assert_array_equal(inputs.ratio, [[1, 1, 1]])
 
 
-@pytest.mark.usefixtures("own_names")
 def test_a_sequence_level_ratio_fits_the_interface() -> None:
     """GSPO (https://arxiv.org/abs/2507.18071) as a user would add it: the segments tell trajectories apart."""
 

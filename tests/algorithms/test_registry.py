@@ -99,7 +99,6 @@ def test_batch_advantages_are_in_batch_order_whatever_the_group_sizes() -> None:
     assert {values.dtype for values in got} == {np.dtype(np.float32)}
 
 
-@pytest.mark.usefixtures("own_names")
 def test_an_advantage_function_that_breaks_its_contract_is_named() -> None:
     advantages.register("broken")(lambda rewards, config: rewards[:, :1])
     with pytest.raises(ValueError, match="broken"):

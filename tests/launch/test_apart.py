@@ -27,7 +27,6 @@ def own_function(*_: Any) -> None:
     """Of a module that is none of ours."""
 
 
-@pytest.mark.usefixtures("own_names")
 @pytest.mark.parametrize(("key", "slot", "algorithm"), OWN, ids=lambda x: x if isinstance(x, str) else "")
 def test_a_function_of_this_process_is_refused_where_the_explorer_is_another(
     key: str, slot: Any, algorithm: dict[str, Any]
@@ -41,7 +40,6 @@ def test_a_function_of_this_process_is_refused_where_the_explorer_is_another(
         check_names_reach(dataclasses.replace(config, explorer=FAR))
 
 
-@pytest.mark.usefixtures("own_names")
 def test_nor_does_it_reach_in_the_place_of_a_built_in() -> None:
     """The explorer would filter by the built-in one, and say nothing."""
     config = make(algorithm=AlgorithmConfig(filters=("overlong",)), explorer=FAR)
@@ -51,7 +49,6 @@ def test_nor_does_it_reach_in_the_place_of_a_built_in() -> None:
         check_names_reach(config)
 
 
-@pytest.mark.usefixtures("own_names")
 @pytest.mark.parametrize("kind", ["train", "validation"])
 def test_a_reward_of_this_process_is_refused_likewise(kind: str) -> None:
     register_reward("mine")(lambda task, response: 0.0)

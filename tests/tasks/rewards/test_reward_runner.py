@@ -250,7 +250,6 @@ async def until_a_thread_is_free(runner: RewardRunner, response: str) -> float:
         await asyncio.sleep(0.01)
 
 
-@pytest.mark.usefixtures("own_names")
 @on_a_loop
 async def test_registered_functions_run_here_on_threads_with_a_deadline() -> None:
     release = threading.Event()

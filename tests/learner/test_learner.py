@@ -225,9 +225,9 @@ def test_an_export_is_not_touched_by_the_training_that_follows(fresh: Learner) -
 
 
 def test_wrong_names_and_devices_are_refused_at_once() -> None:
-    with pytest.raises(ConfigError, match=r"algorithm.aggregation='mean': no such aggregation"):
+    with pytest.raises(ConfigError, match=r"algorithm.aggregation='mean': there is no such one; closest: token-mean"):
         make_learner(algorithm={"aggregation": "mean"})
-    with pytest.raises(ConfigError, match=r"algorithm.pg_variant='p': no such policy loss"):
+    with pytest.raises(ConfigError, match=r"algorithm.pg_variant='p': there is no such one; "):
         make_learner(algorithm={"pg_variant": "p"})
     with pytest.raises(ConfigError, match="multiplies to 512 devices"):
         make_learner(mesh={"tensor": 512})

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import shutil
 import signal
 import subprocess
 import tempfile
-import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
@@ -66,8 +65,8 @@ class Server:
         that is quicker would get a back end that is about to be ended.
         """
         os.kill(pid, signal.SIGKILL)
-        while psutil.pid_exists(pid):
-            time.sleep(0.001)
+        with contextlib.suppress(psutil.NoSuchProcess):
+            psutil.Process(pid).wait(60)
 
 
 def program(name: str) -> str:
@@ -79,7 +78,7 @@ def program(name: str) -> str:
     return found or str(packaged[-1])
 
 
-@contextmanager
+@contextlib.contextmanager
 def running() -> Iterator[Server]:
     """Starts a server and stops it; as user nobody where we are root, as initdb wants it."""
     directory = Path(tempfile.mkdtemp(prefix="rljax-postgres"))

@@ -122,9 +122,8 @@ def test_an_engine_in_an_actor_is_the_engine(cluster: Cluster, model: Model, pub
         await local.close()
 
     asyncio.run(main())
-    _, alive = psutil.wait_procs(actors, timeout=60)
-    assert len(actors) == 1
-    assert all(actor.status() == psutil.STATUS_ZOMBIE for actor in alive), "Ray may not have asked for its end yet"
+    ended, alive = psutil.wait_procs(actors, timeout=60)  # Ray ends it in its own time
+    assert (len(ended), alive) == (1, [])
 
 
 async def until(engine: Any, running: int) -> None:

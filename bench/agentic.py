@@ -33,9 +33,9 @@ from bench.scheduler import GROUP_SIZE, explorer_of
 from rljax.ledger import audit, leases, processes, versions
 from rljax.ledger.database import Database, RunSpec
 from rljax.ledger.sqlite import SqliteFile
-from rljax.rollout.pool import EnginePool
-from rljax.rollout.transcript import Transcript
-from rljax.rollout.workflow import Attempt
+from rljax.rollout.engine_pool import EnginePool
+from rljax.rollout.workflows.single_turn import Attempt
+from rljax.rollout.workflows.transcript import Transcript
 from rljax.tasks.seeds import stable_hash
 from rljax.tasks.task import Task
 from rljax.trajectory import Trajectory

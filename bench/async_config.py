@@ -2,7 +2,8 @@
 
 from ml_collections import ConfigDict
 
-from rljax.config import (
+from rljax.config.load import to_config_dict
+from rljax.config.schema import (
     Config,
     LearnerConfig,
     ModelConfig,
@@ -13,7 +14,6 @@ from rljax.config import (
     TasksetConfig,
     TinyConfig,
 )
-from rljax.config_edge import to_config_dict
 
 
 def get_config() -> ConfigDict:

@@ -35,15 +35,15 @@ from transformers import PreTrainedTokenizerFast
 
 from bench.paired import print_machine, print_table
 from bench.scheduler import GROUP_SIZE, InstantEngine, explorer_of, learn, run_spec
-from rljax.config import GeneratingConfig
-from rljax.config_environments import built_in
+from rljax.config.environments import built_in
+from rljax.config.schema import GeneratingConfig
 from rljax.ledger import audit, processes
 from rljax.ledger.database import Database
 from rljax.ledger.sqlite import SqliteFile
 from rljax.models.tokenizer import load_tokenizer, save_tiny_tokenizer
+from rljax.rollout.engine_pool import EnginePool
 from rljax.rollout.environments.hosts import EnvironmentHost, LoopHost, ProcessHost
-from rljax.rollout.multi_turn import MultiTurn
-from rljax.rollout.pool import EnginePool
+from rljax.rollout.workflows.multi_turn import MultiTurn
 from rljax.tasks.environments import environment_tasksets
 from sidecar.protocol import Completion, GenerateRequest
 

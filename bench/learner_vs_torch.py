@@ -24,8 +24,8 @@ from safetensors.numpy import load_file, save_file
 
 from bench.paired import CORES, PAIR_COLUMNS, Answer, Side, alternate, pair_row, print_machine, print_table
 from bench.workload import CASES, LEARNING_RATE, LONGEST, Case, make_groups, with_behaviour
-from rljax.algorithms.credit import batch_advantages
-from rljax.config import AlgorithmConfig, Config, LearnerConfig, ModelConfig, OptimizerConfig
+from rljax.algorithms.credit_assignment import batch_advantages
+from rljax.config.schema import AlgorithmConfig, Config, LearnerConfig, ModelConfig, OptimizerConfig
 from rljax.models.smollm2 import smollm2_directory
 from rljax.trajectory import Group, decode, encode
 
@@ -55,7 +55,7 @@ def start_rljax() -> Answer:
 
     from rljax.learner.learner import Learner
     from rljax.learner.train_step import loss_and_gradient
-    from rljax.models.hf_files import load_directory
+    from rljax.models.files import load_directory
     from rljax.models.hf_names import to_hf
 
     architecture, params = load_directory(smollm2_directory())

@@ -21,13 +21,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from bench.paired import print_machine, print_table
-from rljax.config import Config, LearnerConfig, ModelConfig
+from rljax.config.schema import Config, LearnerConfig, ModelConfig
 from rljax.learner.objective import PolicyObjective, Progress
 from rljax.learner.packing import Batch
 from rljax.learner.scoring import make_score
 from rljax.learner.train_step import loss_and_gradient
 from rljax.models.architecture import Architecture
-from rljax.models.hf_files import load_architecture
+from rljax.models.files import load_architecture
 from rljax.models.smollm2 import smollm2_directory
 from rljax.models.transformer import Params, abstract_params, hidden_states, output_head, unconstrained
 

@@ -34,16 +34,16 @@ import jax
 import numpy as np
 
 from bench.paired import print_machine, print_table
-from rljax.config import Config, ModelConfig, RayConfig, SidecarConfig, TasksConfig, TasksetConfig
+from rljax.config.schema import Config, ModelConfig, RayConfig, SidecarConfig, TasksConfig, TasksetConfig
 from rljax.learner.learner import Learner
 from rljax.models.architecture import Architecture
-from rljax.models.hf_files import load_architecture
+from rljax.models.files import load_architecture
 from rljax.models.smollm2 import smollm2_directory
 from rljax.models.tiny import tiny_architecture
 from rljax.models.transformer import init_params
-from rljax.pipeline.engines import engine_spec
+from rljax.pipeline.assemble.engines import engine_spec
+from rljax.pipeline.assemble.run import Model
 from rljax.pipeline.run_dir import RunDir
-from rljax.pipeline.setup import Model
 from rljax.weights.publisher import Publisher, open_publisher
 from sidecar.protocol import Engine, GenerateRequest, SamplingParams, WeightUpdate
 
@@ -132,14 +132,16 @@ def random_learner(config: Config, architecture: Architecture) -> Learner:
     return learner
 
 
-async def measure(config: Config, house: Any, architecture: Architecture, pushes: int) -> dict[str, dict[str, float]]:
+async def measure(
+    config: Config, engine_launcher: Any, architecture: Architecture, pushes: int
+) -> dict[str, dict[str, float]]:
     """Medians of the parts of a push, by channel."""
     run = RunDir.create(config)
     directory = run.root / "model"
     directory.mkdir()
     (directory / "config.json").write_text(json.dumps(architecture.to_hf() | {"dtype": "bfloat16"}))
-    spec = engine_spec(config, run, Model(directory, architecture, None, ()), 0, house)
-    engine = await house.start(replace(spec, factory="bench.watched_vllm:open_watched"))
+    spec = engine_spec(config, run, Model(directory, architecture, None, ()), 0, engine_launcher)
+    engine = await engine_launcher.start(replace(spec, factory="bench.watched_vllm:open_watched"))
     publishers = {name: open_publisher(name, run.weights, on_ray=True, host="") for name in CHANNELS}
     found: dict[str, list[dict[str, float]]] = {name: [] for name in CHANNELS}
     try:
@@ -179,7 +181,7 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", metavar="NAME", default=SIZES, choices=SIZES, help=", ".join(SIZES))
     options = parser.parse_args()
     print_machine()
-    from rljax.launch.houses import HOUSES
+    from rljax.launch.engine_launchers import ENGINE_LAUNCHERS
 
     models = {
         "tiny": tiny_architecture(ModelConfig()),
@@ -190,10 +192,12 @@ def main() -> None:
     found = {}
     with contextlib.ExitStack() as parts:
         root = parts.enter_context(tempfile.TemporaryDirectory(prefix="bench-push-"))
-        house = parts.enter_context(contextlib.closing(HOUSES["ray"](config_of(Path(root)))))
+        engine_launcher = parts.enter_context(contextlib.closing(ENGINE_LAUNCHERS["ray"](config_of(Path(root)))))
         for name, architecture in models.items():
             config = config_of(Path(root) / name)
-            found[name] = asyncio.run(measure(config, house, architecture, 2 if options.quick else options.pushes))
+            found[name] = asyncio.run(
+                measure(config, engine_launcher, architecture, 2 if options.quick else options.pushes)
+            )
             jax.clear_caches()
     show(found, {name: 2e-6 * parameters(architecture) for name, architecture in models.items()})
 

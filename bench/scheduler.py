@@ -28,10 +28,10 @@ from rljax.ledger.database import Database, RunSpec
 from rljax.ledger.sqlite import SqliteFile
 from rljax.observe.trace import NullTrace
 from rljax.rollout.deadlines import PausableDeadlines
+from rljax.rollout.engine_pool import EnginePool
 from rljax.rollout.explorer import Explorer, ValidationPlan
-from rljax.rollout.groups import GroupRunner
-from rljax.rollout.pool import EnginePool
-from rljax.rollout.workflow import Attempt, Workflow, assemble
+from rljax.rollout.group_runner import GroupRunner
+from rljax.rollout.workflows.single_turn import Attempt, Workflow, assemble
 from rljax.tasks.task import Task, Taskset
 from rljax.trajectory import TaskId, Trajectory
 from sidecar.protocol import Completion, EngineStatus, GenerateRequest, PauseMode, SamplingParams, WeightUpdate

@@ -22,10 +22,10 @@ import numpy as np
 
 from bench.paired import print_machine, print_table
 from bench.workload import CASES, LEARNING_RATE, LONGEST, make_groups, with_behaviour
-from rljax.config import AlgorithmConfig, Config, LearnerConfig, ModelConfig, OptimizerConfig
-from rljax.config_algorithm import KlConfig
+from rljax.config.algorithm import KlConfig
+from rljax.config.schema import AlgorithmConfig, Config, LearnerConfig, ModelConfig, OptimizerConfig
 from rljax.learner.learner import Learner
-from rljax.models.hf_files import load_directory
+from rljax.models.files import load_directory
 from rljax.models.smollm2 import smollm2_directory
 
 CASE = replace(CASES["lognormal"], trajectories=16)

@@ -4,7 +4,7 @@
 
 What: ``configs/quickstart.py`` with ppo, where every response's recorded log-probabilities are those of the next token
 (of the first, for the last one): the mistake that is easiest to make and hardest to see, since the reward rises all the
-same. Prints the held-out scores, the training reward and the first step that ``policy/ratio_doubtful`` flags. With
+same. Prints the held-out scores, the training reward and the first step that ``policy/ratio_drift`` flags. With
 ``--control`` nothing is shifted.
 
 Held-out answers are sampled as in training. Greedy ones hide the mistake: of a policy that is right three times in ten
@@ -28,7 +28,7 @@ import numpy as np
 from bench.paired import print_machine
 from rljax.main import main as rljax_main
 from rljax.observe.metrics import read_metrics
-from rljax.rollout import workflow
+from rljax.rollout.workflows import single_turn
 from rljax.trajectory import Trajectory
 from sidecar.protocol import Completion
 
@@ -43,13 +43,13 @@ def run(run_dir: Path, shift: int, overrides: Sequence[str]) -> list[dict[str, A
     Raises:
         RuntimeError: the run did not end well.
     """
-    assemble = workflow.assemble
+    assemble = single_turn.assemble
 
     def shifted(prompt: np.ndarray, completion: Completion, *rest: Any) -> Trajectory:
         return assemble(prompt, replace(completion, logprobs=np.roll(completion.logprobs, -shift)), *rest)
 
     flags = [f"--config.{key}" for key in (f"run_dir={run_dir}", SAMPLED, *QUIET, *overrides)]
-    with mock.patch.object(workflow, "assemble", shifted):
+    with mock.patch.object(single_turn, "assemble", shifted):
         code = rljax_main([f"--config={CONFIG}", *flags])
     if code:
         raise RuntimeError(f"the run ended with {code}")
@@ -63,7 +63,7 @@ def main() -> None:
         rows = run(Path(directory) / "run", int("--control" not in sys.argv), overrides)
     scores = [(row["step"], round(row[name], 3)) for row in rows for name in row if name.endswith("/score")]
     rewards = [row["reward/mean"] for row in rows if "reward/mean" in row]
-    flagged = [row["step"] for row in rows if row.get("policy/ratio_doubtful")]
+    flagged = [row["step"] for row in rows if row.get("policy/ratio_drift")]
     print(f"held-out score by step: {scores}")
     print(f"training reward: {rewards[0]:.3f} to {max(rewards):.3f}")
     print(f"flagged: {len(flagged)} of {len(rewards)} steps, the first after step {flagged[0] if flagged else None}")

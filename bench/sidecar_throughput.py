@@ -32,7 +32,7 @@ from typing import Any
 import numpy as np
 
 from bench.paired import Answer, Pairs, Side, alternate, pair_row, print_machine, print_table
-from rljax.config import Config, ModelConfig, RayConfig, SidecarConfig, TasksConfig, TasksetConfig
+from rljax.config.schema import Config, ModelConfig, RayConfig, SidecarConfig, TasksConfig, TasksetConfig
 from rljax.models.smollm2 import smollm2_directory
 
 SEQUENCES, GROUP_SIZE = 32, 8
@@ -85,19 +85,22 @@ def start_rljax() -> Answer:
 def exploring(config: Config) -> Iterator[Any]:
     """An explorer at work in a thread; yields what has it make a batch, and returns the seconds that it took."""
     from bench.scheduler import explorer_of
-    from rljax.launch.houses import HOUSES
+    from rljax.launch.engine_launchers import ENGINE_LAUNCHERS
     from rljax.ledger import leases
     from rljax.observe.trace import NullTrace
-    from rljax.pipeline.engines import make_pool
+    from rljax.pipeline.assemble.engines import make_pool
+    from rljax.pipeline.assemble.run import open_ledger, open_model
     from rljax.pipeline.explore import QUEUED
     from rljax.pipeline.run_dir import RunDir
-    from rljax.pipeline.setup import open_ledger, open_model
 
     run = RunDir.create(config)
     model = open_model(config, run)
-    with contextlib.closing(open_ledger(config, run)) as db, contextlib.closing(HOUSES["ray"](config)) as house:
+    with (
+        contextlib.closing(open_ledger(config, run)) as db,
+        contextlib.closing(ENGINE_LAUNCHERS["ray"](config)) as engine_launcher,
+    ):
         lineage = announce(db, run, model)
-        pool = make_pool(config, run, model, NullTrace(), lambda kind, message: print(kind, message), house)
+        pool = make_pool(config, run, model, NullTrace(), lambda kind, message: print(kind, message), engine_launcher)
         workflow = RandomPrompts(model.architecture.vocab_size)
         explorer = explorer_of(db, pool, workflow, name="explorer", capacity=int(QUEUED * SEQUENCES))
         loop = asyncio.new_event_loop()
@@ -133,7 +136,7 @@ def exploring(config: Config) -> Iterator[Any]:
 def announce(db: Any, run: Any, model: Any) -> int:
     """Publishes the model as version 0, as a learner does that starts; returns its lineage."""
     from rljax.ledger import leases, versions
-    from rljax.models.hf_files import load_directory
+    from rljax.models.files import load_directory
     from rljax.models.hf_names import to_hf
     from rljax.weights.publisher import DTYPES, OrbaxPublisher
 
@@ -152,7 +155,7 @@ class RandomPrompts:
         self._vocab_size = vocab_size
 
     async def run(self, task: Any, attempt: Any, pool: Any) -> Any:
-        from rljax.rollout.workflow import assemble
+        from rljax.rollout.workflows.single_turn import assemble
         from sidecar.protocol import GenerateRequest, SamplingParams
 
         tokens = prompt(task.id.index, self._vocab_size)
@@ -172,8 +175,8 @@ def start_vllm() -> Answer:
     from vllm import SamplingParams as VllmSampling
     from vllm.inputs import TokensPrompt
 
-    from rljax.models.hf_files import load_architecture
-    from rljax.pipeline.engines import kv_cache_bytes
+    from rljax.models.files import load_architecture
+    from rljax.pipeline.assemble.engines import kv_cache_bytes
 
     directory, config = smollm2_directory(), config_of("unused")
     architecture = load_architecture(directory)

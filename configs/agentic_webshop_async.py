@@ -11,7 +11,9 @@ import dataclasses
 
 from ml_collections import ConfigDict
 
-from rljax.config import (
+from rljax.config.environments import EnvironmentConfig, TrainEnvManagerConfig, ValEnvManagerConfig, built_in
+from rljax.config.load import to_config_dict
+from rljax.config.schema import (
     AlgorithmConfig,
     Config,
     GeneratingConfig,
@@ -22,8 +24,6 @@ from rljax.config import (
     RolloutConfig,
     SidecarConfig,
 )
-from rljax.config_edge import to_config_dict
-from rljax.config_environments import EnvironmentConfig, TrainEnvManagerConfig, ValEnvManagerConfig, built_in
 
 PLAYER = "You're a helpful assistant. You are a good game player. You are aiming to get high reward in the game."
 TURN = (

@@ -24,7 +24,8 @@ from pathlib import Path
 
 from ml_collections import ConfigDict
 
-from rljax.config import (
+from rljax.config.load import to_config_dict
+from rljax.config.schema import (
     AlgorithmConfig,
     Config,
     ExplorerConfig,
@@ -38,8 +39,7 @@ from rljax.config import (
     TasksConfig,
     TasksetConfig,
 )
-from rljax.config_checks import ConfigError
-from rljax.config_edge import to_config_dict
+from rljax.config.validate import ConfigError
 
 MODES = ("both", "train", "explore", "explore_new")
 REPEAT_TIMES = 8

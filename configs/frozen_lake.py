@@ -10,7 +10,9 @@ Expected: success on held-out maps from 0 (a player that walks at random: 0.19) 
 
 from ml_collections import ConfigDict
 
-from rljax.config import (
+from rljax.config.environments import EnvironmentConfig, TrainEnvManagerConfig, ValEnvManagerConfig, built_in
+from rljax.config.load import to_config_dict
+from rljax.config.schema import (
     AlgorithmConfig,
     Config,
     LearnerConfig,
@@ -20,8 +22,6 @@ from rljax.config import (
     SidecarConfig,
     TinyConfig,
 )
-from rljax.config_edge import to_config_dict
-from rljax.config_environments import EnvironmentConfig, TrainEnvManagerConfig, ValEnvManagerConfig, built_in
 
 
 def get_config() -> ConfigDict:

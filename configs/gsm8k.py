@@ -14,7 +14,8 @@ import dataclasses
 
 from ml_collections import ConfigDict
 
-from rljax.config import (
+from rljax.config.load import to_config_dict
+from rljax.config.schema import (
     AlgorithmConfig,
     Config,
     LearnerConfig,
@@ -24,7 +25,6 @@ from rljax.config import (
     TasksConfig,
     TasksetConfig,
 )
-from rljax.config_edge import to_config_dict
 
 SYSTEM = "You are a helpful assistant. Reason step by step, and put the final answer within \\boxed{}."
 

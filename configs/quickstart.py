@@ -9,7 +9,8 @@ entropy bonus keeps every digit explored until it is right (the middle one is fo
 
 from ml_collections import ConfigDict
 
-from rljax.config import (
+from rljax.config.load import to_config_dict
+from rljax.config.schema import (
     AlgorithmConfig,
     Config,
     LearnerConfig,
@@ -20,7 +21,6 @@ from rljax.config import (
     TasksetConfig,
     TinyConfig,
 )
-from rljax.config_edge import to_config_dict
 
 
 def get_config() -> ConfigDict:

@@ -10,7 +10,8 @@ import dataclasses
 
 from ml_collections import ConfigDict
 
-from rljax.config import (
+from rljax.config.load import to_config_dict
+from rljax.config.schema import (
     AlgorithmConfig,
     Config,
     LearnerConfig,
@@ -20,7 +21,6 @@ from rljax.config import (
     TasksConfig,
     TasksetConfig,
 )
-from rljax.config_edge import to_config_dict
 
 
 def get_config() -> ConfigDict:

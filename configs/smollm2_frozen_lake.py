@@ -9,7 +9,9 @@ cores: 32 dialogues of up to six turns.
 
 from ml_collections import ConfigDict
 
-from rljax.config import (
+from rljax.config.environments import EnvironmentConfig, TrainEnvManagerConfig, ValEnvManagerConfig, built_in
+from rljax.config.load import to_config_dict
+from rljax.config.schema import (
     AlgorithmConfig,
     Config,
     LearnerConfig,
@@ -18,8 +20,6 @@ from rljax.config import (
     RolloutConfig,
     SidecarConfig,
 )
-from rljax.config_edge import to_config_dict
-from rljax.config_environments import EnvironmentConfig, TrainEnvManagerConfig, ValEnvManagerConfig, built_in
 
 
 def get_config() -> ConfigDict:

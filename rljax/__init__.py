@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rljax.config import Config
+    from rljax.config.schema import Config
     from rljax.run import Run
 
 __all__ = ["Run", "load_config"]
@@ -18,11 +18,11 @@ def load_config(path: str, **overrides: Any) -> Config:
     """Loads ``FILE.py[:arg]``; overrides are given by dotted key: ``load_config(path, **{"learner.mesh.data": 2})``.
 
     Raises:
-        rljax.config_checks.ConfigError: an unknown key, a wrong type or an impossible combination.
+        rljax.config.validate.ConfigError: an unknown key, a wrong type or an impossible combination.
     """
-    from rljax import config_edge
+    from rljax.config import load
 
-    return config_edge.load_config(path, overrides)
+    return load.load_config(path, overrides)
 
 
 def __getattr__(name: str) -> Any:

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from rljax.config import Config
+from rljax.config.schema import Config
 
 
 def train(config: Config) -> int:
@@ -45,15 +45,15 @@ def explore(config: Config) -> int:
 
 def evaluate(config: Config) -> int:
     """Mode evaluate: scores checkpoints on the validation tasksets."""
-    from rljax.launch.houses import HOUSES
+    from rljax.launch.engine_launchers import ENGINE_LAUNCHERS
+    from rljax.pipeline.assemble.run import open_model
     from rljax.pipeline.evaluate import evaluate as evaluated
     from rljax.pipeline.run_dir import RunDir
-    from rljax.pipeline.setup import open_model
 
     run = RunDir.of_checkpoint(config)
     model = open_model(config, run, _progress)
-    with contextlib.closing(HOUSES[config.launcher](config)) as house:
-        for steps, metrics in evaluated(config, run, model, house):
+    with contextlib.closing(ENGINE_LAUNCHERS[config.launcher](config)) as engine_launcher:
+        for steps, metrics in evaluated(config, run, model, engine_launcher):
             scores = ", ".join(f"{name} {value:.4f}" for name, value in metrics.items() if name.endswith("/score"))
             print(f"checkpoint {steps}: {scores}", flush=True)
     print(f"written to {run.root / 'evaluation.json'}")
@@ -62,9 +62,9 @@ def evaluate(config: Config) -> int:
 
 def export(config: Config) -> int:
     """Mode export: writes checkpoints as Hugging Face directories."""
+    from rljax.pipeline.assemble.run import open_model
     from rljax.pipeline.evaluate import export as exported
     from rljax.pipeline.run_dir import RunDir
-    from rljax.pipeline.setup import open_model
 
     run = RunDir.of_checkpoint(config)
     for path in exported(config, run, open_model(config, run, _progress)):
@@ -79,21 +79,21 @@ def play(config: Config) -> int:
     if config.play.agent != "model":
         play_without_model(config, print, lambda: input("> "))
         return 0
-    from rljax.launch.houses import HOUSES
+    from rljax.launch.engine_launchers import ENGINE_LAUNCHERS
+    from rljax.pipeline.assemble.run import open_model
     from rljax.pipeline.run_dir import RunDir
-    from rljax.pipeline.setup import open_model
 
     run = RunDir.of_checkpoint(config)
-    with contextlib.closing(HOUSES[config.launcher](config)) as house:
-        play_with_model(config, run, open_model(config, run, _progress), house, print)
+    with contextlib.closing(ENGINE_LAUNCHERS[config.launcher](config)) as engine_launcher:
+        play_with_model(config, run, open_model(config, run, _progress), engine_launcher, print)
     return 0
 
 
 def replay(config: Config) -> int:
     """Mode replay: trains the recorded batches again and compares with the checkpoints that the run left."""
+    from rljax.pipeline.assemble.run import open_ledger, open_model
     from rljax.pipeline.replay import replay as replayed
     from rljax.pipeline.run_dir import RunDir
-    from rljax.pipeline.setup import open_ledger, open_model
 
     run = RunDir.existing(config)
     different = 0
@@ -110,13 +110,13 @@ def audit(config: Config) -> int:
     from rljax.ledger.audit import audit as audited
     from rljax.ledger.backend import backend_of
     from rljax.ledger.database import Database
-    from rljax.observe.staging import write_whole
+    from rljax.observe.atomic_write import write_atomic
     from rljax.pipeline.run_dir import RunDir
 
     run = RunDir.existing(config)
     report = audited(Database(backend_of(config, run.root), None))
     run.root.mkdir(parents=True, exist_ok=True)
-    write_whole(run.root / "audit.json", json.dumps(report, indent=1) + "\n")
+    write_atomic(run.root / "audit.json", json.dumps(report, indent=1) + "\n")
     print(_audit_line(report))
     for problem in report["problems"]:
         print(f"rljax: audit: {problem}", file=sys.stderr)

@@ -13,8 +13,8 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from rljax.config_checks import ConfigError
-from rljax.config_edge import key_help, load_config, parse_arguments
+from rljax.config.load import key_help, load_config, parse_arguments
+from rljax.config.validate import ConfigError
 
 REFUSED, FAILED = 2, 1
 

@@ -20,24 +20,30 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from rljax.algorithms.registry import check_names
-from rljax.config import Config
-from rljax.config_edge import publishable
+from rljax.config.load import publishable
+from rljax.config.schema import Config
 from rljax.launch import exploring
-from rljax.launch.apart import check_names_reach
+from rljax.launch.engine_launchers import ENGINE_LAUNCHERS
+from rljax.launch.explorer_process import check_names_reach
 from rljax.launch.heartbeat import Heartbeat
-from rljax.launch.houses import HOUSES
-from rljax.launch.launcher import LAUNCHERS, Launched, learner_seat
+from rljax.launch.launchers import LAUNCHERS, Launched, learner_placement
 from rljax.ledger import audit as auditing
 from rljax.ledger import processes
-from rljax.ledger.agreements import agree_on_model, validate_by
+from rljax.ledger.compatibility import check_model, record_validation_plan
 from rljax.ledger.database import RunFailedError, StaleWriterError, is_finished
-from rljax.observe.staging import write_whole
-from rljax.pipeline.build import Feed, build_learner, newest_checkpoint, open_checkpoints, open_demonstrations
-from rljax.pipeline.engine_meter import Gauges
-from rljax.pipeline.evaluate import Bench, chosen_checkpoints
+from rljax.observe.atomic_write import write_atomic
+from rljax.pipeline.assemble.learner import (
+    StepRunner,
+    build_learner,
+    newest_checkpoint,
+    open_checkpoints,
+    open_demonstrations,
+)
+from rljax.pipeline.assemble.run import ProgressCallback, open_ledger, open_model, validation_fingerprint
+from rljax.pipeline.evaluate import Evaluator, chosen_checkpoints
+from rljax.pipeline.metrics.engines import Gauges
 from rljax.pipeline.observers import LearnerObservers, Observers
 from rljax.pipeline.run_dir import RunDir
-from rljax.pipeline.setup import ProgressCallback, open_ledger, open_model, validation_fingerprint
 from rljax.pipeline.train import Trainer
 from rljax.weights.publisher import open_publisher
 
@@ -64,7 +70,7 @@ class Run:
         self.run_dir = RunDir.create(config)
         self._db = open_ledger(config, self.run_dir)
         self.model = open_model(config, self.run_dir, progress)
-        agree_on_model(self._db, self.model.fingerprint, config.model.path)
+        check_model(self._db, self.model.fingerprint, config.model.path)
         self._steps: Generator[dict[str, float], None, None] | None = None
         self._trainer: Trainer | None = None
         self._stop = threading.Event()
@@ -124,7 +130,7 @@ class Run:
     def audit(self) -> dict[str, Any]:
         """The ledger's balance; also written to ``audit.json``."""
         report = auditing.audit(self._db)
-        write_whole(self.run_dir.root / "audit.json", json.dumps(report, indent=1) + "\n")
+        write_atomic(self.run_dir.root / "audit.json", json.dumps(report, indent=1) + "\n")
         return report
 
     def close(self) -> None:
@@ -135,14 +141,14 @@ class Run:
         finally:
             self._db.close()
 
-    def _on_bench(self, checkpoint: str, ask: Callable[[Bench], Coroutine[Any, Any, T]]) -> T:
+    def _on_bench(self, checkpoint: str, ask: Callable[[Evaluator], Coroutine[Any, Any, T]]) -> T:
         if self._trainer is not None and checkpoint == "latest":
             self._trainer.save()
         (steps,) = chosen_checkpoints(dataclasses.replace(self.config, checkpoint=checkpoint), self.run_dir)[-1:]
 
         async def main() -> T:
-            with contextlib.closing(HOUSES[self.config.launcher](self.config)) as house:
-                async with Bench(self.config, self.run_dir, self.model, house) as bench:
+            with contextlib.closing(ENGINE_LAUNCHERS[self.config.launcher](self.config)) as engine_launcher:
+                async with Evaluator(self.config, self.run_dir, self.model, engine_launcher) as bench:
                     await bench.serve(steps)
                     return await ask(bench)
 
@@ -155,7 +161,7 @@ class Run:
         with contextlib.ExitStack() as parts:
             parts.callback(self._forget)
             parts.enter_context(contextlib.closing(Heartbeat(db, "trainer", "trainer")))
-            validate_by(db, validation_fingerprint(config))
+            record_validation_plan(db, validation_fingerprint(config))
             observers = parts.enter_context(
                 LearnerObservers(config, self.run_dir.root, self.model, lambda: self._gauges())
             )
@@ -163,9 +169,9 @@ class Run:
             checkpoints = open_checkpoints(config, self.run_dir)
             parts.callback(checkpoints.wait)
             demonstrations = open_demonstrations(config, self.model, db)
-            seated = parts.enter_context(learner_seat(config))
-            learner = build_learner(seated, self.model, checkpoints, newest_checkpoint(db, checkpoints))
-            feed = Feed(learner, demonstrations)
+            placed = parts.enter_context(learner_placement(config))
+            learner = build_learner(placed, self.model, checkpoints, newest_checkpoint(db, checkpoints))
+            step_runner = StepRunner(learner, demonstrations)
             explorer = self._beside(observers)
             if explorer is not None:
                 parts.enter_context(contextlib.closing(explorer))
@@ -176,7 +182,7 @@ class Run:
             opened = open_publisher(config.sync_method, self.run_dir.weights, on_ray=on_ray, host=host)
             publisher = parts.enter_context(contextlib.closing(opened))
             trainer = Trainer(
-                config, self.run_dir, db, feed, checkpoints, publisher, observers, self._gauges, self._stop
+                config, self.run_dir, db, step_runner, checkpoints, publisher, observers, self._gauges, self._stop
             )
             if explorer is not None:
                 explorer.start()

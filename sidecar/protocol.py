@@ -106,7 +106,7 @@ class WeightUpdate:
     Attributes:
         version: batches that the weights have seen.
         lineage: life of the learner that published them.
-        path: a directory or an address; `sidecar.versions.receive` reads both.
+        path: a directory or an address; `sidecar.channels.versions.receive` reads both.
         policy: what it does to the requests in flight.
     """
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
-from rljax import config_names
 from rljax.algorithms import registry
+from rljax.config import names
 from rljax.tasks.rewards import registry as rewards
 from tests import postgres
 
@@ -28,7 +28,7 @@ def server() -> Iterator[postgres.Server]:
 @pytest.fixture(autouse=True)
 def own_names(monkeypatch: pytest.MonkeyPatch) -> None:
     """Takes out again what a test registers: others, of whatever file, ask what there is."""
-    monkeypatch.setattr(config_names, "_own", copy.deepcopy(config_names._own))
+    monkeypatch.setattr(names, "_own", copy.deepcopy(names._own))
     monkeypatch.setattr(rewards, "_registered", dict(rewards._registered))
     for slot in (registry.advantages, registry.policy_losses, registry.aggregations, registry.filters):
         slot.names()  # the built-in ones are there, and stay

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from bench.variants import VARIANTS
-from rljax import config_objective
 from rljax.algorithms import registry
-from rljax.config import AlgorithmConfig
-from rljax.config_checks import walk
+from rljax.config import validate_objective
+from rljax.config.schema import AlgorithmConfig
+from rljax.config.validate import walk
 
 PAGE = (Path(__file__).parents[1] / "docs" / "algorithms.md").read_text()
 SECTIONS = dict(re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL))
@@ -69,9 +69,9 @@ def test_each_key_that_is_named_exists_and_can_have_the_value_that_is_named() ->
 
 def test_the_lists_of_losses_are_those_that_the_config_is_checked_by() -> None:
     rails = " ".join(SECTIONS["Guard rails"].split())
-    assert f"Bounding: {', '.join(sorted(config_objective.BOUNDING))}, and rec with" in rails
+    assert f"Bounding: {', '.join(sorted(validate_objective.BOUNDING))}, and rec with" in rails
     truncated = " ".join(SECTIONS["Correction of the gap"].split())
-    assert f"themselves: {', '.join(sorted(config_objective.UNWEIGHTED - {'rec'}))}, and rec without" in truncated
+    assert f"themselves: {', '.join(sorted(validate_objective.UNWEIGHTED - {'rec'}))}, and rec without" in truncated
 
 
 def test_the_bench_has_a_row_of_each_loss_that_the_page_says_it_has() -> None:

@@ -9,7 +9,7 @@ from jax.lax import stop_gradient
 
 from rljax.algorithms.inputs import LossInputs, TokenLoss
 from rljax.algorithms.ratios import bounded_exp, log_difference, span_mean, span_sum
-from rljax.config import CorrectionConfig
+from rljax.config.schema import CorrectionConfig
 
 
 def correction(inputs: LossInputs, config: CorrectionConfig) -> TokenLoss:

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar, cast
 import numpy as np
 from jaxtyping import Float, Int
 
-from rljax.config_checks import ConfigError, check_estimator, imported
-from rljax.config_names import closest, note
+from rljax.config.names import closest, note
+from rljax.config.validate import ConfigError, check_estimator, imported
 from rljax.trajectory import Group
 
 if TYPE_CHECKING:
     from rljax.algorithms.inputs import LossInputs, TokenLoss, TokenRewards, TurnRewards
-    from rljax.config import AlgorithmConfig
+    from rljax.config.schema import AlgorithmConfig
 
 Function = TypeVar("Function", bound=Callable[..., object])
 Needs = Iterable[str] | Callable[["AlgorithmConfig"], Iterable[str]]

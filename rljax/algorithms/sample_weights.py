@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float
 from rljax.trajectory import Group
 
 if TYPE_CHECKING:
-    from rljax.config import AlgorithmConfig
+    from rljax.config.schema import AlgorithmConfig
 
 
 def sample_weights(

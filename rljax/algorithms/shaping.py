@@ -31,7 +31,7 @@ from rljax.algorithms.returns import EPSILON, mean_and_deviation, peers
 from rljax.trajectory import Group, Trajectory
 
 if TYPE_CHECKING:
-    from rljax.config import AlgorithmConfig
+    from rljax.config.schema import AlgorithmConfig
 
 
 @dataclass(frozen=True)

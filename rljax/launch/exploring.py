@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 
-from rljax.config import Config
-from rljax.launch.launcher import Launched, Launcher
+from rljax.config.schema import Config
+from rljax.launch.launchers import Launched, Launcher
 from rljax.ledger.database import Database
+from rljax.pipeline.assemble.run import Model, publish_initial_weights
 from rljax.pipeline.observers import Observers
 from rljax.pipeline.run_dir import RunDir
-from rljax.pipeline.setup import Model, publish_initial_weights
 
 
 def explore(

@@ -11,29 +11,29 @@ import subprocess
 import sys
 from pathlib import Path
 
-from rljax.config import Config
-from rljax.config_edge import as_plain
-from rljax.launch.apart import ExplorerApart, apart
-from rljax.launch.thread import ExplorerThread, explorer_thread
+from rljax.config.load import as_plain
+from rljax.config.schema import Config
+from rljax.launch.explorer_process import ExplorerProcess, apart
+from rljax.launch.explorer_thread import ExplorerThread, explorer_thread
 from rljax.ledger.database import Database
 from rljax.observe.trace import NullTrace, Trace
-from rljax.pipeline.placement import engine_devices
+from rljax.pipeline.assemble.devices import engine_devices
+from rljax.pipeline.assemble.run import Model
 from rljax.pipeline.run_dir import RunDir
-from rljax.pipeline.setup import Model
-from sidecar.hosting import import_path
+from sidecar.hosting.spec import import_path
 
 
 def start_locally(
     config: Config, run: RunDir, db: Database, model: Model, trace: Trace | NullTrace, *, needed: bool
-) -> ExplorerThread | ExplorerApart:
-    """See `rljax.launch.launcher.Launcher`."""
+) -> ExplorerThread | ExplorerProcess:
+    """See `rljax.launch.launchers.Launcher`."""
     if config.mode == "both" and config.explorer.own_process:
-        return ExplorerApart(db, config.explorer.name, Child(config, run), needed)
+        return ExplorerProcess(db, config.explorer.name, Child(config, run), needed)
     return explorer_thread(config, run, db, model, trace, needed=needed)
 
 
 class Child:
-    """The command line in mode explore, as a child process. See `rljax.launch.apart.Body`.
+    """The command line in mode explore, as a child process. See `rljax.launch.explorer_process.Body`.
 
     It ends when this process does, however that happens: a pipe that only this process holds open is its lifeline.
     """
@@ -55,7 +55,7 @@ class Child:
         """See `Body`."""
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "rljax.child", f"--config={self._config}"],
+                [sys.executable, "-m", "rljax.child_main", f"--config={self._config}"],
                 env={**os.environ, **import_path()},
                 stdin=subprocess.PIPE,
                 stdout=log,
@@ -71,7 +71,7 @@ class Child:
             return ""
         if code < 0:
             return f"process {self._process.pid} was ended by {signal.Signals(-code).name}"
-        return last_complaint(self._log) or f"process {self._process.pid} ended with exit code {code}; see {self._log}"
+        return last_error_line(self._log) or f"process {self._process.pid} ended with exit code {code}; see {self._log}"
 
     def stop(self) -> None:
         """See `Body`."""
@@ -85,7 +85,7 @@ class Child:
                 os.killpg(self._process.pid, signal.SIGKILL)
 
 
-def last_complaint(log: Path) -> str:
+def last_error_line(log: Path) -> str:
     """The last line in which the command line said why it ended; empty if it did not."""
     lines = log.read_text(errors="replace").splitlines()
     return next((line.removeprefix("rljax: ") for line in reversed(lines) if line.startswith("rljax: ")), "")

@@ -20,12 +20,12 @@ import ray
 from ray.exceptions import RayError
 from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table, remove_placement_group
 
-from rljax.config import Config
-from rljax.config_checks import ConfigError
-from rljax.config_placement import device_indices
+from rljax.config.schema import Config
+from rljax.config.validate import ConfigError
+from rljax.config.validate_placement import device_indices
 from rljax.launch.ray_placement import Node, Plan, add_up, cpus_needed, make_plan, swap_taken
-from sidecar.hosting import import_path
-from sidecar.ray_house import VISIBLE_DEVICES, Berth, Placement
+from sidecar.hosting.ray import VISIBLE_DEVICES, EnginePlacement, Placement
+from sidecar.hosting.spec import import_path
 
 CONNECT_SECONDS = 5.0
 """Seconds in which the head of a cluster must accept a connection; Ray itself would try for two minutes."""
@@ -88,8 +88,8 @@ class RayCluster:
         table = placement_group_table(group)["bundles_to_node_id"]
         check_sync_address(self._config, {table[bundle] for bundle in range(1, 1 + len(plan.engines))} - {home.id})
         swap = self._swap(plan, group)
-        berths = [
-            Berth(
+        engine_placements = [
+            EnginePlacement(
                 bundle,
                 engine.resources["CPU"],
                 engine.accelerator,
@@ -100,9 +100,9 @@ class RayCluster:
             )
             for bundle, engine in enumerate(plan.engines, start=1)
         ]
-        return Placement(group, tuple(berths), runtime_env(self._config))
+        return Placement(group, tuple(engine_placements), runtime_env(self._config))
 
-    def seat_learner(self, platform: str) -> str:
+    def place_learner(self, platform: str) -> str:
         """Sets accelerators of this node aside for a learner without engines; returns the ``learner.devices`` they are.
 
         Raises:
@@ -119,13 +119,13 @@ class RayCluster:
                 f"Ray sets {', '.join(set_aside)} aside for the learner, and this process sees "
                 f"{', '.join(names) if names else 'devices by number'}; start it with the devices visible that Ray has"
             ) from None
-        given, seat = self._config.learner.devices, f"{platform}:{','.join(map(str, places))}"
+        given, reserved = self._config.learner.devices, f"{platform}:{','.join(map(str, places))}"
         if device_indices(given)[1] is not None and places != list(plan.learner_devices):
             raise ConfigError(
-                f"learner.devices={given!r}: on this cluster Ray sets {seat} aside for the learner, and may give the "
+                f"learner.devices={given!r}: on this cluster Ray sets {reserved} aside for the learner, and may give the "
                 "named ones to others; write learner.devices=auto"
             )
-        return seat
+        return reserved
 
     def close(self) -> None:
         """Gives back what this run holds, and ends the cluster if it was started here. Closing twice is no error."""
@@ -243,7 +243,7 @@ def runtime_env(config: Config) -> dict[str, Any]:
 
 
 def learner_platform() -> str:
-    """What JAX computes on in this process, as `rljax.config` names it."""
+    """What JAX computes on in this process, as `rljax.config.schema` names it."""
     platform = jax.default_backend()
     return "gpu" if platform in ("cuda", "rocm") else platform
 

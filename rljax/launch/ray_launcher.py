@@ -13,27 +13,27 @@ from typing import Any
 import ray
 from ray.exceptions import RayError
 
-from rljax.config import Config
-from rljax.config_edge import as_plain, from_plain
-from rljax.config_placement import device_indices
-from rljax.launch.apart import ExplorerApart, apart
+from rljax.config.load import as_plain, from_plain
+from rljax.config.schema import Config
+from rljax.config.validate_placement import device_indices
+from rljax.launch.explorer_process import ExplorerProcess, apart
+from rljax.launch.explorer_thread import ExplorerThread, explorer_thread
 from rljax.launch.exploring import explore
 from rljax.launch.ray_cluster import RayCluster, cluster_address, learner_platform
 from rljax.launch.ray_placement import ACCELERATORS
-from rljax.launch.thread import ExplorerThread, explorer_thread
-from rljax.ledger.agreements import agree_on_model
+from rljax.ledger.compatibility import check_model
 from rljax.ledger.database import Database
 from rljax.observe.trace import NullTrace, Trace
+from rljax.pipeline.assemble.run import Model, open_ledger, open_model
 from rljax.pipeline.run_dir import RunDir
-from rljax.pipeline.setup import Model, open_ledger, open_model
-from sidecar.last_will import die_together
-from sidecar.ray_house import Placement, RayHouse, redirect_output, why_it_died
+from sidecar.hosting.ray import Placement, RayEngineLauncher, redirect_output, why_it_died
+from sidecar.workers.process_group import end_group_with_process
 
 
 def start_on_ray(
     config: Config, run: RunDir, db: Database, model: Model, trace: Trace | NullTrace, *, needed: bool
-) -> ExplorerThread | ExplorerApart:
-    """See `rljax.launch.launcher.Launcher`.
+) -> ExplorerThread | ExplorerProcess:
+    """See `rljax.launch.launchers.Launcher`.
 
     Raises:
         ClusterError, ConfigError: the cluster cannot be used, or has no room.
@@ -41,13 +41,13 @@ def start_on_ray(
     if config.mode == "both" and config.explorer.own_process:
         with contextlib.ExitStack() as parts:
             placement = parts.enter_context(_room(config))
-            return ExplorerApart(db, config.explorer.name, Actor(config, run, placement), needed, parts.pop_all())
+            return ExplorerProcess(db, config.explorer.name, Actor(config, run, placement), needed, parts.pop_all())
     return explorer_thread(config, run, db, model, trace, needed=needed)
 
 
 @contextlib.contextmanager
-def seated_on_ray(config: Config) -> Iterator[Config]:
-    """See `rljax.launch.launcher.learner_seat`. A cluster of one's own, or a learner on CPUs, needs no seat.
+def learner_placed_on_ray(config: Config) -> Iterator[Config]:
+    """See `rljax.launch.launchers.learner_placement`. A cluster of one's own, or a learner on CPUs, needs no seat.
 
     Raises:
         ClusterError, ConfigError: the cluster cannot be used, or has no room.
@@ -58,11 +58,11 @@ def seated_on_ray(config: Config) -> Iterator[Config]:
         yield config
         return
     with contextlib.closing(RayCluster(config)) as cluster:
-        devices = cluster.seat_learner(platform)
+        devices = cluster.place_learner(platform)
         yield dataclasses.replace(config, learner=dataclasses.replace(config.learner, devices=devices))
 
 
-class OwnRayHouse(RayHouse):
+class OwnRayEngineLauncher(RayEngineLauncher):
     """A house with room of its own on the cluster, and a connection to it where this process had none."""
 
     def __init__(self, config: Config) -> None:
@@ -87,7 +87,7 @@ class ExplorerActor:
 
     def __init__(self, log: str) -> None:
         redirect_output(log)
-        die_together()
+        end_group_with_process()
         self._stop = threading.Event()
         self._leave = lambda: None
 
@@ -109,9 +109,11 @@ class ExplorerActor:
         run = RunDir.create(config)
         with contextlib.closing(open_ledger(config, run)) as db:
             model = open_model(config, run)
-            agree_on_model(db, model.fingerprint, config.model.path)
-            with contextlib.closing(RayHouse(placement)) as house:
-                explore(config, run, db, model, partial(explorer_thread, house=house), self._started)
+            check_model(db, model.fingerprint, config.model.path)
+            with contextlib.closing(RayEngineLauncher(placement)) as engine_launcher:
+                explore(
+                    config, run, db, model, partial(explorer_thread, engine_launcher=engine_launcher), self._started
+                )
 
     def _started(self, leave: Any) -> None:
         self._leave = leave
@@ -120,7 +122,7 @@ class ExplorerActor:
 
 
 class Actor:
-    """An `ExplorerActor` as `rljax.launch.apart.Body`."""
+    """An `ExplorerActor` as `rljax.launch.explorer_process.Body`."""
 
     def __init__(self, config: Config, run: RunDir, placement: Placement) -> None:
         self._config = apart(config)

@@ -11,9 +11,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from rljax.config import Config
-from rljax.config_checks import ConfigError
-from rljax.config_placement import device_indices
+from rljax.config.schema import Config
+from rljax.config.validate import ConfigError
+from rljax.config.validate_placement import device_indices
 
 ACCELERATORS = {"gpu": "GPU", "tpu": "TPU"}
 """Ray's name of a platform's accelerators."""

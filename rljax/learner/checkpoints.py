@@ -125,7 +125,7 @@ class Checkpoints:
                 first = differing[0]
                 raise ValueError(f"it is of another model: {first} is {saved.get(first)}, not {wanted.get(first)}")
             if isinstance(abstract, TrainState):
-                _check_companions(ocp.metadata(path).metadata.get("companions") or {}, abstract.companions)
+                _check_aux_state(ocp.metadata(path).metadata.get("aux_state") or {}, abstract.aux_state)
             return ocp.load(path, abstract)
         except Exception as error:  # Orbax has no common base class for what it raises here
             raise self._failed("read", step, error) from error
@@ -159,7 +159,7 @@ def _shapes(params: Any) -> dict[str, tuple[int, ...]]:
     return {jax.tree_util.keystr(path): tuple(x.shape) for path, x in jax.tree_util.tree_leaves_with_path(params)}
 
 
-def _check_companions(saved: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+def _check_aux_state(saved: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
     differing = sorted(saved.keys() ^ wanted.keys())
     if differing:
         verb = "has" if differing[0] in saved else "lacks"

@@ -10,9 +10,9 @@ from jaxtyping import Array, Float, Int
 
 from rljax.learner.objective import Model, Progress, masked_sum, sampled_mask
 from rljax.learner.packing import Batch
-from rljax.learner.ratios import Sums
+from rljax.learner.ratio_metrics import Sums
 from rljax.models.transformer import Params
-from rljax.models.value import values
+from rljax.models.value_head import values
 
 _TOKENS = "tokens"
 

@@ -15,26 +15,26 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from rljax.algorithms.credit import Credit
+from rljax.algorithms.credit_assignment import Credit
 from rljax.algorithms.kl import adapted
 from rljax.algorithms.registry import check_names, policy_losses, token_advantages
 from rljax.algorithms.shaping import RunningMoments
-from rljax.config import Config, KlConfig
+from rljax.config.schema import Config, KlConfig
 from rljax.learner.checkpoints import Checkpoints
 from rljax.learner.critic import ValueObjective
+from rljax.learner.metrics import NONFINITE, describe, summarise
 from rljax.learner.objective import DTYPES, PolicyObjective, Progress
 from rljax.learner.packing import Batch, PackedBatch
 from rljax.learner.prepare import Minibatch, Preparation
-from rljax.learner.ratios import doubtful
+from rljax.learner.ratio_metrics import ratio_drift
 from rljax.learner.sharding import constrain_activations, make_mesh, select_devices
 from rljax.learner.state import TrainState, updates_per_step
-from rljax.learner.summary import NONFINITE, describe, summarise
-from rljax.learner.trained import Trained
+from rljax.learner.trainable import TrainableModel
 from rljax.models.architecture import Architecture
+from rljax.models.common.logprobs import token_logprobs
 from rljax.models.hf_names import layer_to_hf, top_to_hf, under_layer
-from rljax.models.logprobs import token_logprobs
 from rljax.models.transformer import Params, hidden_states
-from rljax.models.value import critic_params
+from rljax.models.value_head import critic_params
 from rljax.trajectory import Group, Trajectory
 
 log = logging.getLogger(__name__)
@@ -89,17 +89,17 @@ class Learner:
         critic = ValueObjective(*run) if criticised else None
         self._preparation = Preparation(config, self.objective, critic, self.mesh)
         updates = config.max_steps * updates_per_step(config)
-        self._policy = Trained(self.objective, config.learner.optimizer, updates, params, self.mesh)
+        self._policy = TrainableModel(self.objective, config.learner.optimizer, updates, params, self.mesh)
         self._critic = None
         if critic is not None:
             optimizer = config.algorithm.critic.optimizer
-            self._critic = Trained(critic, optimizer, updates, critic_params(params), self.mesh)
+            self._critic = TrainableModel(critic, optimizer, updates, critic_params(params), self.mesh)
         placed, opt_state = self._policy.begin(params)
-        self.state = TrainState(placed, opt_state, 0, self._companions(params, placed))
+        self.state = TrainState(placed, opt_state, 0, self._aux_state(params, placed))
         self._nonfinite_in_a_row = 0
         self._doubted = self._warned_of_nothing = False
 
-    def _companions(self, params: Params, placed: Params) -> dict[str, Any]:
+    def _aux_state(self, params: Params, placed: Params) -> dict[str, Any]:
         algorithm = self.config.algorithm
         found: dict[str, Any] = {}
         if algorithm.kl.where != "none" or "reference" in policy_losses.needs(algorithm.pg_variant, algorithm):
@@ -166,7 +166,7 @@ class Learner:
         """
         minibatches, given = self._minibatches(groups, reused, demonstrations)
         step = jnp.asarray(self.steps, jnp.int32)
-        kl_coef = jnp.asarray(self.state.companions.get("kl_coef", 0.0), jnp.float32)
+        kl_coef = jnp.asarray(self.state.aux_state.get("kl_coef", 0.0), jnp.float32)
         progress = Progress(step, jnp.zeros((), jnp.int32), kl_coef)
         placed = [(m, self._preparation.placed(m)) for m in minibatches if m.packed.microbatches]
         updates, of_critic = [], []
@@ -183,7 +183,7 @@ class Learner:
         held = describe(minibatches)
         # To what later passes see, and to reused groups, the policy has been fitted: there the mean is no longer 1.
         first_pass = {} if reused else summarise(fetched[: len(placed)])
-        metrics["policy/ratio_doubtful"] = float(self._doubt(first_pass, held["tokens/trained"]))
+        metrics["policy/ratio_drift"] = float(self._ratio_drift(first_pass, held["tokens/trained"]))
         self._warn_of_nothing(held["tokens/trained"])
         return {**metrics, **held}
 
@@ -194,7 +194,7 @@ class Learner:
             groups,
             self.steps,
             self.state.params,
-            self.state.companions,
+            self.state.aux_state,
             reused=reused,
             demonstrations=demonstrations,
         )
@@ -213,14 +213,14 @@ class Learner:
         )
         return not (truncated or selected)
 
-    def _doubt(self, metrics: Mapping[str, float], tokens: float) -> bool:
-        if not self._expects_mean_one or not doubtful(metrics, tokens):
+    def _ratio_drift(self, metrics: Mapping[str, float], tokens: float) -> bool:
+        if not self._expects_mean_one or not ratio_drift(metrics, tokens):
             return False
         if not self._doubted:
             self._doubted = True
             log.warning(
                 "step %d: the importance ratios have mean %.3g, where 1 is expected: the log-probabilities recorded "
-                "with the samples are not those that they were drawn by; see the metric policy/ratio_doubtful",
+                "with the samples are not those that they were drawn by; see the metric policy/ratio_drift",
                 self.steps,
                 metrics["policy/ratio_mean"],
             )
@@ -247,16 +247,16 @@ class Learner:
     def _update_critic(self, batch: Batch, microbatches: np.int32, progress: Progress) -> list[Metrics]:
         if self._critic is None:
             return []
-        own = self.state.companions
+        own = self.state.aux_state
         params, opt_state, metrics = self._critic.update(
             own["critic"], own["critic_opt_state"], batch, microbatches, progress
         )
-        self.state = replace(self.state, companions=own | {"critic": params, "critic_opt_state": opt_state})
+        self.state = replace(self.state, aux_state=own | {"critic": params, "critic_opt_state": opt_state})
         return [metrics]
 
     def _follow(self, metrics: dict[str, float], given: Credit, trajectories: int) -> None:
         """Ends the step: what is adapted from step to step moves on."""
-        kl, own = self.config.algorithm.kl, dict(self.state.companions)
+        kl, own = self.config.algorithm.kl, dict(self.state.aux_state)
         step = self.state.step + 1
         if "moments" in own:
             own["moments"] = _array(given.moments)
@@ -268,7 +268,7 @@ class Learner:
                 own["kl_coef"] = np.asarray(coef, np.float64)
         if "reference" in own and kl.refresh_steps is not None and step % kl.refresh_steps == 0:
             own["reference"] = self._as_reference(self.state.params)
-        self.state = replace(self.state, step=step, companions=own)
+        self.state = replace(self.state, step=step, aux_state=own)
 
     def score(self, token_ids: Int[np.ndarray, " time"]) -> Float[np.ndarray, " time-1"]:
         """Log-probability of every token but the first, given those before: temperature 1, untruncated (promise P7)."""

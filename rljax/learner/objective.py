@@ -13,11 +13,11 @@ from rljax.algorithms.correction import correction
 from rljax.algorithms.inputs import LossInputs
 from rljax.algorithms.kl import kl_penalty
 from rljax.algorithms.registry import PolicyLoss, policy_losses
-from rljax.config import Config
+from rljax.config.schema import Config
 from rljax.learner.packing import Batch
-from rljax.learner.ratios import Sums, mean_of, ratio_metrics, ratio_sums
+from rljax.learner.ratio_metrics import Sums, mean_of, ratio_metrics, ratio_sums
 from rljax.models.architecture import Architecture
-from rljax.models.logprobs import token_logprobs
+from rljax.models.common.logprobs import token_logprobs
 from rljax.models.transformer import Constrain, Params, hidden_states
 
 DTYPES = {"fp32": jnp.float32, "bf16": jnp.bfloat16}

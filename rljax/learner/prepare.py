@@ -11,11 +11,11 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Float, Int
 
-from rljax.algorithms.credit import Credit, credit
+from rljax.algorithms.credit_assignment import Credit, credit
 from rljax.algorithms.registry import aggregations, policy_losses
 from rljax.algorithms.sample_weights import sample_weights
 from rljax.algorithms.shaping import RunningMoments, kept_tokens
-from rljax.config import Config
+from rljax.config.schema import Config
 from rljax.learner.critic import ValueObjective
 from rljax.learner.objective import PolicyObjective
 from rljax.learner.packing import Batch, PackedBatch, Scores, pack, row_shapes, trained_counts
@@ -24,7 +24,7 @@ from rljax.learner.sharding import batch_sharding
 from rljax.models.transformer import Params
 from rljax.trajectory import Group, Trajectory
 
-Companions = Mapping[str, Any]
+AuxState = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ class Preparation:
         groups: Sequence[Group],
         step: int,
         params: Params,
-        companions: Companions,
+        aux_state: AuxState,
         *,
         reused: Sequence[Group] = (),
         demonstrations: Sequence[Trajectory] = (),
@@ -124,15 +124,15 @@ class Preparation:
             demonstrations: imitated beside it; shared out likewise.
         """
         cut = [
-            self._scored(minibatch, params, companions) for minibatch in self._cut(groups, reused, demonstrations, step)
+            self._scored(minibatch, params, aux_state) for minibatch in self._cut(groups, reused, demonstrations, step)
         ]
         given = credit(
             [*groups, *reused],
             self._config.algorithm,
             kl=self._divergences(cut),
-            kl_coef=float(companions.get("kl_coef", 0.0)),
+            kl_coef=float(aux_state.get("kl_coef", 0.0)),
             values=_in_order(cut, [m.by_token(m.scores.values) for m in cut]) if self.values else None,
-            moments=RunningMoments(*companions.get("moments", ())),
+            moments=RunningMoments(*aux_state.get("moments", ())),
             step=step,
             max_response_tokens=self._config.model.max_response_tokens,
         )
@@ -193,16 +193,16 @@ class Preparation:
         expert = packed.lay([np.full(len(t.token_ids), t.expert, np.float32) for t in few]) > 0
         return replace(packed, batch=replace(packed.batch, expert=expert))
 
-    def _scored(self, minibatch: Minibatch, params: Params, companions: Companions) -> Minibatch:
-        if not ("proximal" in self._needs or "reference" in companions or self.values):
+    def _scored(self, minibatch: Minibatch, params: Params, aux_state: AuxState) -> Minibatch:
+        if not ("proximal" in self._needs or "reference" in aux_state or self.values):
             return minibatch
         batch, filled = self.place(minibatch.packed.batch), minibatch.microbatches
         scores = Scores(
             proximal_logprobs=self.logprobs(params, batch, filled) if "proximal" in self._needs else None,
-            reference_logprobs=self.logprobs(companions["reference"], batch, filled)
-            if "reference" in companions
+            reference_logprobs=self.logprobs(aux_state["reference"], batch, filled)
+            if "reference" in aux_state
             else None,
-            values=self.values(companions["critic"], batch, filled) if self.values else None,
+            values=self.values(aux_state["critic"], batch, filled) if self.values else None,
         )
         return replace(minibatch, scores=scores)
 

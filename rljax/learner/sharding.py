@@ -15,9 +15,9 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from rljax.config import MeshConfig
-from rljax.config_checks import ConfigError
-from rljax.config_placement import device_indices
+from rljax.config.schema import MeshConfig
+from rljax.config.validate import ConfigError
+from rljax.config.validate_placement import device_indices
 
 AXES = ("data", "fsdp", "sequence", "expert", "tensor")
 BATCH = ("data", "fsdp")

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int
 
-from rljax.config import Config, OptimizerConfig
+from rljax.config.schema import Config, OptimizerConfig
 from rljax.models.transformer import Params
 
 
@@ -31,7 +31,7 @@ class TrainState:
     params: Params
     opt_state: Any
     step: int
-    companions: dict[str, Any] = field(default_factory=dict)
+    aux_state: dict[str, Any] = field(default_factory=dict)
 
 
 def updates_per_step(config: Config) -> int:

@@ -11,10 +11,10 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int
 
-from rljax.config import OptimizerConfig
+from rljax.config.schema import OptimizerConfig
 from rljax.learner.objective import Objective, Progress
 from rljax.learner.packing import Batch
-from rljax.learner.ratios import Sums
+from rljax.learner.ratio_metrics import Sums
 from rljax.learner.state import learning_rate, make_optimizer, updates_made
 from rljax.models.transformer import Params
 

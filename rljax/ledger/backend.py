@@ -7,7 +7,7 @@ from typing import Protocol
 
 from sqlalchemy import Connection, Engine, make_url
 
-from rljax.config import Config
+from rljax.config.schema import Config
 from rljax.ledger.postgres import PostgresSchema
 from rljax.ledger.sqlite import SqliteFile
 

@@ -14,7 +14,6 @@ from typing import Any
 from sqlalchemy import Row, bindparam, delete, func, insert, select, true, update
 
 from rljax.ledger import schema
-from rljax.ledger.credit import claimable, credit
 from rljax.ledger.database import (
     Database,
     RunFailedError,
@@ -28,6 +27,7 @@ from rljax.ledger.database import (
     storable,
     writes,
 )
+from rljax.ledger.staleness import claimable, credit
 from rljax.trajectory import Group, TaskId, encode
 
 g, a = schema.groups.c, schema.validations.c

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Concatenate, ParamSpec, TypeVar
 from sqlalchemy import Connection, CursorResult, Executable, Row, insert, select, update
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 
-from rljax.config import Config
+from rljax.config.schema import Config
 from rljax.ledger import schema
 from rljax.ledger.backend import Backend
 from rljax.ledger.liveness import split_by_life

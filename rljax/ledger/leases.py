@@ -12,7 +12,6 @@ from sqlalchemy import ColumnElement, Row, bindparam, delete, exists, func, inse
 
 from rljax.ledger import schema
 from rljax.ledger.claims import discard_payloads, in_flight, unserved, validating
-from rljax.ledger.credit import feasible
 from rljax.ledger.database import (
     LedgerError,
     RunFailedError,
@@ -23,8 +22,9 @@ from rljax.ledger.database import (
     run_row,
     writes,
 )
-from rljax.ledger.lost import Streak, filtered_in_a_row, lost_in_time
+from rljax.ledger.filtered_streak import FilteredStreak, filtered_in_a_row, lost_in_time
 from rljax.ledger.processes import tokens_sampled
+from rljax.ledger.staleness import feasible
 from rljax.trajectory import Group, decode
 
 g, b = schema.groups.c, schema.batches.c
@@ -68,7 +68,7 @@ class NotYet:
     ready: int
     over: bool = False
     progress: tuple[float, ...] = ()
-    filtered: Streak | None = None
+    filtered: FilteredStreak | None = None
 
 
 @writes

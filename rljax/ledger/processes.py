@@ -64,7 +64,7 @@ def register(tx: Transaction, name: str, role: str) -> str:
     if found is None:
         tx.execute(insert(schema.processes).values(name=name, **values))
     else:
-        _bury(tx, found, "" if not found.alive else "died")
+        _mark_dead(tx, found, "" if not found.alive else "died")
         tx.execute(update(schema.processes).where(p.name == name).values(values))
     return token
 
@@ -85,7 +85,7 @@ def heartbeat(
         raise StaleWriterError(f"{name}: declared dead after {tx.spec.claim_timeout:g} s without a heartbeat")
     silent = select(schema.processes).where(p.alive, p.heartbeat < now - tx.spec.claim_timeout)
     for row in tx.execute(silent).all():
-        _bury(tx, row, "silent")
+        _mark_dead(tx, row, "silent")
 
 
 @contextlib.contextmanager
@@ -114,7 +114,7 @@ def leave(tx: Transaction, name: str, token: str) -> None:
     """Says goodbye: open claims and validations are handed back."""
     found = tx.execute(select(schema.processes).where(p.name == name, p.token == token)).one_or_none()
     if found is not None:
-        _bury(tx, found, "")
+        _mark_dead(tx, found, "")
 
 
 def _gauges(tx: Transaction, role: str) -> dict[str, dict[str, float]]:
@@ -144,11 +144,11 @@ tokens = reads(tokens_sampled)
 
 
 @writes
-def bury_dead(tx: Transaction) -> list[str]:
+def mark_dead(tx: Transaction) -> list[str]:
     """Buries processes of this host that are gone and all that have been silent too long; returns their names."""
     _, dead = split_by_life(tx, tx.spec.claim_timeout)
     for row in dead:
-        _bury(tx, row, "died")
+        _mark_dead(tx, row, "died")
     return [row.name for row in dead]
 
 
@@ -166,7 +166,7 @@ def note(tx: Transaction, who: str, kind: str, message: str) -> None:
     record_event(tx, who, kind, message)
 
 
-def _bury(tx: Transaction, row: Row, kind: str) -> None:
+def _mark_dead(tx: Transaction, row: Row, kind: str) -> None:
     tx.execute(update(schema.processes).where(p.name == row.name).values(alive=False, version=-1, loading=-1))
     if row.role == "explorer":
         reopen_claims_of(tx, row.name, kind)

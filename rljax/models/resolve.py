@@ -6,8 +6,8 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from rljax.config import ModelConfig
-from rljax.models.hf_files import load_architecture
+from rljax.config.schema import ModelConfig
+from rljax.models.files import load_architecture
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _HUB_FILES = ("*.json", "*.safetensors", "*.txt", "*.jinja", "tokenizer.model")

@@ -23,7 +23,7 @@ from gguf import GGUFReader, dequantize
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from rljax.models.architecture import Architecture
-from rljax.models.hf_files import save_directory
+from rljax.models.files import save_directory
 from rljax.models.tokenizer import save_tokenizer
 
 Progress = Callable[[str, float], None]

@@ -10,10 +10,10 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from rljax.config import ModelConfig
-from rljax.config_checks import ConfigError
+from rljax.config.schema import ModelConfig
+from rljax.config.validate import ConfigError
 from rljax.models.architecture import Architecture
-from rljax.models.hf_files import load_architecture, save_directory
+from rljax.models.files import load_architecture, save_directory
 from rljax.models.hf_names import to_hf
 from rljax.models.tokenizer import save_tiny_tokenizer, tiny_vocabulary
 from rljax.models.transformer import init_params

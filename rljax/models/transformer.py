@@ -25,9 +25,9 @@ from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from rljax.models.architecture import Architecture
-from rljax.models.attention import ATTENDED, attention
-from rljax.models.linear import PRODUCT, linear
-from rljax.models.rope import rotate, rotation
+from rljax.models.common.attention import ATTENDED, attention
+from rljax.models.common.linear import PRODUCT, linear
+from rljax.models.common.rope import rotate, rotation
 
 Params = dict[str, Any]
 """Nested dict of arrays, as in the table above."""

@@ -17,9 +17,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from rljax.observe.complaint import Complaint
-from rljax.observe.staging import staged
+from rljax.observe.atomic_write import staged
 from rljax.observe.tensorboard import TensorBoard
+from rljax.observe.warn_once import WarnOnce
 
 log = logging.getLogger(__name__)
 
@@ -42,8 +42,8 @@ class MetricsLog:
         """Opens or creates the file in ``run_dir``; a torn or foreign line, as a crash leaves it, is removed."""
         self._path = Path(run_dir) / FILE
         self._lock = threading.Lock()
-        self._complain = Complaint(log, f"{self._path} misses rows until it can be written again")
-        self._not_numbers = Complaint(log, "it is null in metrics.jsonl")
+        self._warn = WarnOnce(log, f"{self._path} misses rows until it can be written again")
+        self._not_numbers = WarnOnce(log, "it is null in metrics.jsonl")
         self._pending: deque[tuple[int, Row]] = deque(maxlen=PENDING_ROWS)
         self._steps: list[int] = []
         self._ends: list[int] = []  # where each step's line ends, in bytes
@@ -53,7 +53,7 @@ class MetricsLog:
             self._path.touch()
             self._store(_read(self._path))
         except OSError as error:
-            self._complain(error)
+            self._warn(error)
 
     def write(self, step: int, values: Mapping[str, Any]) -> None:
         """Adds the metrics of ``step``, batches completed; anything that is a number will do."""
@@ -67,7 +67,7 @@ class MetricsLog:
                     self._add(*self._pending[0])
                     self._pending.popleft()
             except OSError as error:
-                self._complain(error)
+                self._warn(error)
         if self._tensorboard is not None:
             self._tensorboard.write(step, {name: value for name, value in row.items() if value is not None})
 
@@ -80,7 +80,7 @@ class MetricsLog:
             try:
                 self._store([row for row in _read(self._path) if row["step"] < step])
             except OSError as error:
-                self._complain(error)
+                self._warn(error)
         if self._tensorboard is not None:
             self._tensorboard.purge(step)
 

@@ -15,7 +15,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from rljax.observe.wording import clock, number, short, validation_scores
+from rljax.observe.formatting import clock, number, short, validation_scores
 
 BARS = "▁▂▃▄▅▆▇█"
 SPARK_POINTS = 32

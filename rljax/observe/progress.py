@@ -20,8 +20,8 @@ from typing import Any, Protocol
 from rich.console import Console
 from rich.live import Live
 
-from rljax.observe.complaint import Complaint
 from rljax.observe.panel import State, draw, line
+from rljax.observe.warn_once import WarnOnce
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +71,7 @@ class Progress:
         self._told_news = False
         self._surface = _surface(mode, console)
         self._lines = isinstance(self._surface, _Lines)
-        self._complain = Complaint(log, "the live view ends, the run goes on")
+        self._warn = WarnOnce(log, "the live view ends, the run goes on")
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -144,7 +144,7 @@ class Progress:
         if self._thread is not None:
             self._thread.join(CLOSE_SECONDS)
             if self._thread.is_alive():
-                self._complain(f"the terminal took no output for {CLOSE_SECONDS:g} s")
+                self._warn(f"the terminal took no output for {CLOSE_SECONDS:g} s")
 
     def _run(self, surface: Surface) -> None:
         closing = False
@@ -155,7 +155,7 @@ class Progress:
                 messages = [self._messages.popleft() for _ in range(len(self._messages))]
                 surface.draw(self._snapshot(), messages)
         except Exception as error:
-            self._complain(error)
+            self._warn(error)
         finally:
             _close_quietly(surface)
 

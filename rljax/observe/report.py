@@ -10,12 +10,12 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rljax.observe.complaint import Complaint
+from rljax.observe.atomic_write import write_atomic
 from rljax.observe.metrics import read_metrics
 from rljax.observe.report_assets import CSS, JS
 from rljax.observe.report_data import RunData
 from rljax.observe.samples import read_samples
-from rljax.observe.staging import write_whole
+from rljax.observe.warn_once import WarnOnce
 
 if TYPE_CHECKING:
     from rljax.observe.report_plots import PlotSpec
@@ -49,9 +49,9 @@ def write_report(
     data = RunData(name, read_metrics(run_dir), found_config, found_audit, read_samples(run_dir), facts)
     path = run_dir / FILE
     try:
-        write_whole(path, page(data))
+        write_atomic(path, page(data))
     except OSError as error:
-        Complaint(log, f"{path} was not written")(error)
+        WarnOnce(log, f"{path} was not written")(error)
         return None
     return path
 
@@ -91,7 +91,7 @@ def _plots(data: RunData, specs: Sequence[PlotSpec], prefix: str) -> list[tuple[
         try:
             found.append((spec.title, render(spec, data, f"{prefix}{position}") or spec.missing))
         except Exception as error:
-            Complaint(log, f"the report has no plot “{spec.title}”")(error)
+            WarnOnce(log, f"the report has no plot “{spec.title}”")(error)
             found.append((spec.title, f"Could not be drawn: {type(error).__name__}: {error}"))
     return found
 
@@ -100,7 +100,7 @@ def _guarded(name: str, draw: Callable[[RunData], str], data: RunData) -> str:
     try:
         return draw(data)
     except Exception as error:
-        Complaint(log, f"the report has no section “{name}”")(error)
+        WarnOnce(log, f"the report has no section “{name}”")(error)
         said = escape(f"The section “{name}” could not be written: {type(error).__name__}: {error}")
         return f'<div class="card"><p class="missing">{said}</p></div>'
 

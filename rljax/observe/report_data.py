@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
+from rljax.observe.formatting import validation_scores
 from rljax.observe.metrics import Row
 from rljax.observe.samples import Sample
-from rljax.observe.wording import validation_scores
 
 NOT_A_SPLIT = ("time/step", "time/engine_busy")
 SPLIT_ORDER = ("train", "wait", "publish", "checkpoint")

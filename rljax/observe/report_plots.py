@@ -15,8 +15,8 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, PercentFormatter
 
+from rljax.observe.formatting import short
 from rljax.observe.report_data import RunData, time_split, typical
-from rljax.observe.wording import short
 
 POINTS = 240
 """Points of a curve; longer runs are averaged down to them."""

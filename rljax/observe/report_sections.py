@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
+from rljax.observe.formatting import clock, number, seconds, short
 from rljax.observe.report_data import Outlook, RunData, chosen_samples, flat, outlooks, typical, waits
 from rljax.observe.report_plots import Plot
-from rljax.observe.wording import clock, number, seconds, short
 
 EMBEDDED_CHARACTERS = 6000
 """Characters of a prompt and of a response that the page carries; samples/ has more."""

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 
-from rljax.observe.complaint import Complaint
+from rljax.observe.warn_once import WarnOnce
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ class Resources:
     ) -> None:
         """``sources`` by prefix: where ``f`` gives ``{"memory_mib": 3}``, ``{"device": f}`` makes device/memory_mib."""
         self._sources: dict[str, Source] = {"host": HostGauges(run_dir), **(sources or {})}
-        self._complaints = {name: Complaint(log, f"gauges {name}/* are missing") for name in self._sources}
+        self._warnings = {name: WarnOnce(log, f"gauges {name}/* are missing") for name in self._sources}
         self._seconds = seconds
         self._lock = threading.Lock()
         self._latest: dict[str, float] = {}
@@ -72,7 +72,7 @@ class Resources:
             try:
                 found = {f"{name}/{key}": float(value) for key, value in source().items()}
             except Exception as error:
-                self._complaints[name](error)
+                self._warnings[name](error)
                 continue
             finally:
                 self._asking = None
@@ -91,7 +91,7 @@ class Resources:
     def _look_for_stuck(self) -> None:
         asking = self._asking
         if asking is not None and time.monotonic() - asking[1] > STUCK_SECONDS:
-            self._complaints[asking[0]](f"gauges {asking[0]}/* have not answered for {STUCK_SECONDS:g} s")
+            self._warnings[asking[0]](f"gauges {asking[0]}/* have not answered for {STUCK_SECONDS:g} s")
 
 
 class HostGauges:

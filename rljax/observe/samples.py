@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from rljax.observe.complaint import Complaint
 from rljax.observe.metrics import read_json_lines
 from rljax.observe.trace import part_path
+from rljax.observe.warn_once import WarnOnce
 from rljax.trajectory import Group, TaskId, Trajectory
 
 log = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ class SampleLog:
         self._decode = decode
         self._per_step = per_step
         self._lock = threading.Lock()
-        self._complain = Complaint(log, "sampled trajectories are missing from the report")
+        self._warn = WarnOnce(log, "sampled trajectories are missing from the report")
 
     def write(self, step: int, groups: Sequence[Group], trained_from: int) -> None:
         """Keeps some trajectories of the batch that completed ``step``, trained from weights ``trained_from``.
@@ -53,14 +53,14 @@ class SampleLog:
                 [describe(step, task, t, self._decode, trained_from) for task, t in self._choose(step, groups)]
             )
         except Exception as error:
-            self._complain(error)
+            self._warn(error)
 
     def truncate(self, step: int) -> None:
         """Hides the samples of ``step`` and later that were written before now."""
         try:
             self._append([{"truncate": step}])
         except OSError as error:
-            self._complain(error)
+            self._warn(error)
 
     def _choose(self, step: int, groups: Sequence[Group]) -> list[tuple[TaskId, Trajectory]]:
         every = [(group.task, trajectory) for group in groups for trajectory in group.trajectories]

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rljax.observe.complaint import Complaint
+from rljax.observe.warn_once import WarnOnce
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ class TensorBoard:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._complain = Complaint(log, "TensorBoard misses scalars, metrics.jsonl has them")
+        self._warn = WarnOnce(log, "TensorBoard misses scalars, metrics.jsonl has them")
         self._queue: queue.Queue[tuple[str, int, float, Mapping[str, float]]] = queue.Queue(QUEUE_ROWS)
         self._thread = threading.Thread(target=self._run, name="tensorboard", daemon=True)
         self._thread.start()
@@ -45,13 +45,13 @@ class TensorBoard:
         self._put("close", 0, {})
         self._thread.join(CLOSE_SECONDS)
         if self._thread.is_alive():
-            self._complain(f"TensorBoard did not end within {CLOSE_SECONDS:g} s")
+            self._warn(f"TensorBoard did not end within {CLOSE_SECONDS:g} s")
 
     def _put(self, what: str, step: int, values: Mapping[str, float]) -> None:
         try:
             self._queue.put_nowait((what, step, time.time(), values))
         except queue.Full:
-            self._complain(f"{QUEUE_ROWS} rows wait for {self._directory}")
+            self._warn(f"{QUEUE_ROWS} rows wait for {self._directory}")
 
     def _run(self) -> None:
         writer: Any = None
@@ -68,7 +68,7 @@ class TensorBoard:
                     if math.isfinite(value):
                         writer.add_scalar(name, value, step, walltime=at)
             except Exception as error:
-                self._complain(error)
+                self._warn(error)
                 if what == "close":
                     return
 

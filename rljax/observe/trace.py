@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 from typing import Any, TextIO
 
-from rljax.observe.complaint import Complaint
+from rljax.observe.warn_once import WarnOnce
 
 log = logging.getLogger(__name__)
 
@@ -74,7 +74,7 @@ class Trace:
         self._writing = threading.Lock()
         self._segment = -1
         self._written: dict[int, int] = {}
-        self._complain = Complaint(log, f"trace.json will miss events of {self._role}")
+        self._warn = WarnOnce(log, f"trace.json will miss events of {self._role}")
         self._closing = threading.Event()
         self._thread = threading.Thread(
             target=self._run, args=(flush_seconds,), name=f"trace {self._role}", daemon=True
@@ -103,14 +103,14 @@ class Trace:
                     self._store(events[begin : begin + self._segment_events])
             except OSError as error:
                 self._lost += len(events)
-                self._complain(error)
+                self._warn(error)
 
     def close(self) -> None:
         """Writes the last events and ends, within `CLOSE_SECONDS`."""
         self._closing.set()
         self._thread.join(CLOSE_SECONDS)
         if self._thread.is_alive():
-            self._complain(f"{self._path} could not be written within {CLOSE_SECONDS:g} s")
+            self._warn(f"{self._path} could not be written within {CLOSE_SECONDS:g} s")
 
     def _append(self, event: Event) -> None:
         with self._lock:

@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from rljax.observe.complaint import Complaint
+from rljax.observe.atomic_write import staged
 from rljax.observe.metrics import read_json_lines
-from rljax.observe.staging import staged
 from rljax.observe.trace import PARTS
+from rljax.observe.warn_once import WarnOnce
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ def merge_traces(run_dir: Path, limit: int | None = None) -> Path | None:
     try:
         return _merge(Path(run_dir), limit)
     except OSError as error:
-        Complaint(log, f"{Path(run_dir) / FILE} was not written")(error)
+        WarnOnce(log, f"{Path(run_dir) / FILE} was not written")(error)
         return None
 
 

@@ -10,28 +10,28 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from rljax.config import Config
-from rljax.config_checks import ConfigError
+from rljax.config.schema import Config
+from rljax.config.validate import ConfigError
 from rljax.learner.checkpoints import Checkpoints
 from rljax.ledger.versions import Announced
-from rljax.models.hf_files import load_directory, save_directory
+from rljax.models.files import load_directory, save_directory
 from rljax.models.hf_names import to_hf
 from rljax.models.transformer import abstract_params
-from rljax.observe.staging import write_whole
+from rljax.observe.atomic_write import write_atomic
 from rljax.observe.trace import NullTrace
-from rljax.pipeline.engines import make_pool
+from rljax.pipeline.assemble.engines import make_pool
+from rljax.pipeline.assemble.run import Model
+from rljax.pipeline.assemble.workflows import Workflows, held_out_tasksets
 from rljax.pipeline.run_dir import RunDir
-from rljax.pipeline.setup import Model
-from rljax.pipeline.workflows import Workflows, held_out_tasksets
-from rljax.rollout.pool import EnginePool
+from rljax.rollout.engine_pool import EnginePool
 from rljax.rollout.validation import validate
-from rljax.rollout.workflow import Attempt
+from rljax.rollout.workflows.single_turn import Attempt
 from rljax.tasks.seeds import stable_hash
 from rljax.tasks.task import BadRow, Task
 from rljax.tasks.templates import render_messages, response_text
 from rljax.trajectory import Trajectory
 from rljax.weights.publisher import OrbaxPublisher
-from sidecar.hosting import EngineHouse
+from sidecar.hosting.spec import EngineLauncher
 from sidecar.protocol import GenerateRequest, SamplingParams
 
 log = logging.getLogger(__name__)
@@ -72,13 +72,13 @@ def weights_of(config: Config, run: RunDir, model: Model, steps: int) -> dict[st
     return {name: np.asarray(tensor, np.float32) for name, tensor in to_hf(params, architecture).items()}
 
 
-class Bench:
+class Evaluator:
     """Engines of one's own beside a run, that serve one set of weights at a time."""
 
-    def __init__(self, config: Config, run: RunDir, model: Model, house: EngineHouse) -> None:
-        """``house`` starts the engines; closing it is the caller's."""
+    def __init__(self, config: Config, run: RunDir, model: Model, engine_launcher: EngineLauncher) -> None:
+        """``engine_launcher`` starts the engines; closing it is the caller's."""
         self._config = config
-        self._house = house
+        self._engine_launcher = engine_launcher
         self._run = run
         self._model = model
         self._faults: list[str] = []
@@ -86,10 +86,15 @@ class Bench:
         self._scratch = run.root / "evaluation"
         self._pool: EnginePool | None = None
 
-    async def __aenter__(self) -> Bench:
+    async def __aenter__(self) -> Evaluator:
         await self._workflows.open()
         self._pool = make_pool(
-            self._config, self._run, self._model, NullTrace(), lambda _, m: self._faults.append(m), self._house
+            self._config,
+            self._run,
+            self._model,
+            NullTrace(),
+            lambda _, m: self._faults.append(m),
+            self._engine_launcher,
         )
         await self._pool.start()
         return self
@@ -157,7 +162,9 @@ class Bench:
             return list(await asyncio.gather(*(one(i, prompt) for i, prompt in enumerate(prompts))))
 
 
-def evaluate(config: Config, run: RunDir, model: Model, house: EngineHouse) -> Iterator[tuple[int, dict[str, float]]]:
+def evaluate(
+    config: Config, run: RunDir, model: Model, engine_launcher: EngineLauncher
+) -> Iterator[tuple[int, dict[str, float]]]:
     """Yields (batches completed, ``val/<taskset>/…``) of each chosen checkpoint; leaves ``evaluation.json`` behind.
 
     Raises:
@@ -169,14 +176,14 @@ def evaluate(config: Config, run: RunDir, model: Model, house: EngineHouse) -> I
     found: dict[int, dict[str, float]] = {}
 
     async def one(steps: int) -> dict[str, float]:
-        async with Bench(config, run, model, house) as bench:
+        async with Evaluator(config, run, model, engine_launcher) as bench:
             await bench.serve(steps)
             return await bench.evaluate()
 
     for steps in chosen:
         found[steps] = asyncio.run(one(steps))
         rows = [{"step": s, **metrics} for s, metrics in found.items()]
-        write_whole(run.root / "evaluation.json", json.dumps(rows, indent=1) + "\n")
+        write_atomic(run.root / "evaluation.json", json.dumps(rows, indent=1) + "\n")
         yield steps, found[steps]
 
 

@@ -8,18 +8,18 @@ import math
 from collections.abc import Callable
 
 from rljax.algorithms.registry import chosen_filters
-from rljax.config import Config, GeneratingConfig
+from rljax.config.schema import Config, GeneratingConfig
 from rljax.ledger import processes
 from rljax.ledger.database import Database
 from rljax.observe.trace import NullTrace, Trace
-from rljax.pipeline.engines import make_pool
+from rljax.pipeline.assemble.engines import make_pool
+from rljax.pipeline.assemble.run import Model, parity_bound, probe_tokens, validation_fingerprint
+from rljax.pipeline.assemble.workflows import Workflows, held_out_tasksets, training_tasksets
 from rljax.pipeline.run_dir import RunDir
-from rljax.pipeline.setup import Model, parity_bound, probe_tokens, validation_fingerprint
-from rljax.pipeline.workflows import Workflows, held_out_tasksets, training_tasksets
 from rljax.rollout.deadlines import PausableDeadlines
 from rljax.rollout.explorer import Explorer, Probe, ValidationPlan
-from rljax.rollout.groups import BAD_ROWS_IN_A_ROW, GroupRunner
-from sidecar.hosting import EngineHouse
+from rljax.rollout.group_runner import BAD_ROWS_IN_A_ROW, GroupRunner
+from sidecar.hosting.spec import EngineLauncher
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ def make_explorer(
     model: Model,
     workflows: Workflows,
     trace: Trace | NullTrace,
-    house: EngineHouse,
+    engine_launcher: EngineLauncher,
 ) -> Explorer:
     """Everything between the ledger and the engines.
 
@@ -51,7 +51,7 @@ def make_explorer(
         log.warning("%s: %s", kind, message)
         processes.note(db, name, kind, message)
 
-    pool = make_pool(config, run, model, trace, on_fault, house)
+    pool = make_pool(config, run, model, trace, on_fault, engine_launcher)
     deadlines = PausableDeadlines()
     runner = GroupRunner(
         db,

@@ -14,7 +14,7 @@ from typing import Any, Self
 
 import jax
 
-from rljax.config import Config
+from rljax.config.schema import Config
 from rljax.ledger.leases import Leased
 from rljax.observe.metrics import MetricsLog
 from rljax.observe.progress import Progress
@@ -23,7 +23,7 @@ from rljax.observe.resources import Resources, Source
 from rljax.observe.samples import SampleLog
 from rljax.observe.trace import NullTrace, Trace, part_path
 from rljax.observe.trace_merge import merge_traces
-from rljax.pipeline.setup import Model
+from rljax.pipeline.assemble.run import Model
 
 LEARNER = "learner"
 """The learner's track in the trace."""

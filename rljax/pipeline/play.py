@@ -6,16 +6,16 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from rljax.config import Config
-from rljax.config_checks import ConfigError
+from rljax.config.schema import Config
+from rljax.config.validate import ConfigError
 from rljax.observe.samples import describe
-from rljax.pipeline.evaluate import Bench, chosen_checkpoints
+from rljax.pipeline.assemble.run import Model
+from rljax.pipeline.evaluate import Evaluator, chosen_checkpoints
 from rljax.pipeline.run_dir import RunDir
-from rljax.pipeline.setup import Model
 from rljax.rollout.environments.session import EnvironmentSpec, LocalEnvironment, Observation
 from rljax.tasks.environments import EnvironmentTaskset
 from rljax.tasks.task import Task
-from sidecar.hosting import EngineHouse
+from sidecar.hosting.spec import EngineLauncher
 
 Say = Callable[[str], None]
 
@@ -85,7 +85,7 @@ def _chooser(
     return choose
 
 
-def play_with_model(config: Config, run: RunDir, model: Model, house: EngineHouse, say: Say) -> None:
+def play_with_model(config: Config, run: RunDir, model: Model, engine_launcher: EngineLauncher, say: Say) -> None:
     """A checkpoint plays, as in validation.
 
     Raises:
@@ -95,7 +95,7 @@ def play_with_model(config: Config, run: RunDir, model: Model, house: EngineHous
     (steps,) = chosen_checkpoints(config, run)[-1:]
 
     async def main() -> None:
-        async with Bench(config, run, model, house) as bench:
+        async with Evaluator(config, run, model, engine_launcher) as bench:
             await bench.serve(steps)
             for task in tasks:
                 trajectory = await bench.play(task)

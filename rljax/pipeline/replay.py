@@ -8,15 +8,15 @@ from dataclasses import dataclass
 import jax
 import numpy as np
 
-from rljax.config import Config
-from rljax.config_checks import ConfigError
+from rljax.config.schema import Config
+from rljax.config.validate import ConfigError
 from rljax.learner.checkpoints import Checkpoints
 from rljax.learner.learner import Learner
 from rljax.ledger import leases
 from rljax.ledger.database import Database
-from rljax.pipeline.build import Feed, build_learner, open_checkpoints, open_demonstrations
+from rljax.pipeline.assemble.learner import StepRunner, build_learner, open_checkpoints, open_demonstrations
+from rljax.pipeline.assemble.run import Model
 from rljax.pipeline.run_dir import RunDir
-from rljax.pipeline.setup import Model
 
 
 @dataclass(frozen=True)
@@ -44,10 +44,10 @@ def replay(config: Config, run: RunDir, db: Database, model: Model) -> Iterator[
             f"checkpoint={config.checkpoint}: nothing to replay from {start} to the newest checkpoint {end}"
         )
     learner = build_learner(config, model, checkpoints, start)
-    feed = Feed(learner, open_demonstrations(config, model, db))
+    step_runner = StepRunner(learner, open_demonstrations(config, model, db))
     for step in range(start, end):
         (batch,) = leases.recorded_batches(db, step, step + 1)
-        metrics = feed.train(batch)
+        metrics = step_runner.train(batch)
         done = step + 1
         differing = _differing(learner, checkpoints, done) if done in committed else None
         yield Replayed(done, metrics, differing)

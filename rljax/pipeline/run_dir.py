@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rljax.config import Config
-from rljax.config_checks import ConfigError
-from rljax.config_edge import publishable
+from rljax.config.load import publishable
+from rljax.config.schema import Config
+from rljax.config.validate import ConfigError
 from rljax.ledger.backend import backend_of
 from rljax.ledger.database import ledger_exists
+from rljax.observe.atomic_write import write_atomic
 from rljax.observe.report_data import flat
-from rljax.observe.staging import write_whole
-from sidecar.versions import is_address
+from sidecar.channels.versions import is_address
 
 
 @dataclass(frozen=True)
@@ -99,8 +99,8 @@ class RunDir:
         former = _read(self.config) if steps else ""
         changes = _changes(former, text)
         if changes and not self.former_config(steps).exists():
-            write_whole(self.former_config(steps), former)
-        write_whole(self.config, text)
+            write_atomic(self.former_config(steps), former)
+        write_atomic(self.config, text)
         return changes
 
 

@@ -7,19 +7,19 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from rljax.config import Config
+from rljax.config.schema import Config
 from rljax.learner.checkpoints import Checkpoints
 from rljax.ledger import leases, processes, validations, versions
 from rljax.ledger.database import Database
+from rljax.ledger.filtered_streak import filtered_during
 from rljax.ledger.leases import Leased, NotYet
-from rljax.ledger.lost import filtered_during
-from rljax.pipeline.batch_metrics import batch_metrics
-from rljax.pipeline.build import Feed
-from rljax.pipeline.engine_meter import EngineMeter, Gauges
-from rljax.pipeline.filtered import HOPELESS, filter_metrics, hopeless
+from rljax.pipeline.assemble.learner import StepRunner
+from rljax.pipeline.assemble.run import probe_tokens
+from rljax.pipeline.metrics.batch import batch_metrics
+from rljax.pipeline.metrics.engines import EngineMeter, Gauges
+from rljax.pipeline.metrics.filters import HOPELESS, filter_metrics, hopeless
 from rljax.pipeline.observers import LearnerObservers
 from rljax.pipeline.run_dir import RunDir
-from rljax.pipeline.setup import probe_tokens
 from rljax.weights.publisher import Publisher
 from sidecar.failpoints import failpoint
 
@@ -42,7 +42,7 @@ class Clock:
 
 
 @dataclass
-class Patience:
+class ProgressTimeout:
     """Ends once nothing has moved for so many seconds."""
 
     seconds: float
@@ -64,7 +64,7 @@ class Trainer:
         config: Config,
         run: RunDir,
         db: Database,
-        feed: Feed,
+        step_runner: StepRunner,
         checkpoints: Checkpoints,
         publisher: Publisher,
         observers: LearnerObservers,
@@ -75,8 +75,8 @@ class Trainer:
         self._config = config
         self._run = run
         self._db = db
-        self._feed = feed
-        self._learner = learner = feed.learner
+        self._step_runner = step_runner
+        self._learner = learner = step_runner.learner
         self._checkpoints = checkpoints
         self._publisher = publisher
         self._observers = observers
@@ -130,7 +130,7 @@ class Trainer:
 
     def _next_batch(self, clock: Clock) -> Leased | None:
         begin = since = time.perf_counter()
-        patience, looked, kind = Patience(self._config.wait_timeout), begin, "generation"
+        progress_timeout, looked, kind = ProgressTimeout(self._config.wait_timeout), begin, "generation"
         while not self._stop.is_set():
             seen = self._db.notifier.changes
             failpoint("lease")
@@ -143,10 +143,10 @@ class Trainer:
             if found.over:
                 self._observers.message(f"{found.reason}: the run ends after {self._learner.steps} steps")
                 return None
-            if patience.is_over(found.progress, since):
+            if progress_timeout.is_over(found.progress, since):
                 raise TimeoutError(f"trainer: waited {self._config.wait_timeout:g} s for: {found.reason}")
             if since - looked > LOOK_FOR_DEAD:
-                processes.bury_dead(self._db)
+                processes.mark_dead(self._db)
                 looked = since
             self._wait(found, seen)
             kind = found.kind
@@ -176,7 +176,7 @@ class Trainer:
         failpoint("train")
         if not self._compiled:
             self._observers.waiting("the first step, which compiles what the learner computes", size, size)
-        metrics = self._feed.train(batch)
+        metrics = self._step_runner.train(batch)
         self._compiled = True
         self._observers.waiting(None, size, size)
         publishes, shown = self._publishes(self._learner.steps), int(metrics["batch/demonstrations"])
@@ -278,13 +278,13 @@ class Trainer:
             validations.request(self._db, newest.version, newest.lineage)
 
     def _await_validations(self) -> None:
-        patience = Patience(self._config.wait_timeout)
+        progress_timeout = ProgressTimeout(self._config.wait_timeout)
         while (left := validations.unfinished(self._db)) and not self._stop.is_set():
             seen = self._db.notifier.changes
-            processes.bury_dead(self._db)
+            processes.mark_dead(self._db)
             nobody = "" if processes.gauges(self._db, "explorer") else "; no explorer is alive to run them, start one"
             reason = f"{left} validation{'s' if left > 1 else ''} to end{nobody}"
-            if patience.is_over((left, processes.tokens(self._db)), time.perf_counter()):
+            if progress_timeout.is_over((left, processes.tokens(self._db)), time.perf_counter()):
                 raise TimeoutError(f"trainer: waited {self._config.wait_timeout:g} s for {reason}")
             leases.check_living(self._db, self._lineage)
             self._observers.waiting(reason, 0, self._config.groups_per_batch)

@@ -21,10 +21,10 @@ from rljax.ledger.claims import Claim, TasksetSize
 from rljax.ledger.database import Database, LedgerError, RunFailedError, StaleWriterError
 from rljax.observe.trace import NullTrace, Trace
 from rljax.rollout.deadlines import PausableDeadlines
-from rljax.rollout.groups import GroupRunner
-from rljax.rollout.pool import EnginePool, Scored, scored
+from rljax.rollout.engine_pool import EnginePool, Scored, scored
+from rljax.rollout.group_runner import GroupRunner
 from rljax.rollout.validation import validate
-from rljax.rollout.workflow import Workflow
+from rljax.rollout.workflows.single_turn import Workflow
 from rljax.tasks.task import BadRow, Taskset
 from sidecar.failpoints import failpoint
 from sidecar.protocol import Engine, EngineError, WeightsGoneError, WeightUpdateError

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rljax.rollout.async_utils import all_or_none
 from rljax.rollout.deadlines import PausableDeadlines
-from rljax.rollout.episodes import episode_sums
-from rljax.rollout.pool import EnginePool
-from rljax.rollout.together import all_or_none
-from rljax.rollout.workflow import Attempt, Workflow
+from rljax.rollout.engine_pool import EnginePool
+from rljax.rollout.episode_metrics import episode_sums
+from rljax.rollout.workflows.single_turn import Attempt, Workflow
 from rljax.tasks.environments import EnvironmentTaskset
 from rljax.tasks.task import BadRow, Taskset
 from rljax.trajectory import Trajectory

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rljax.models.architecture import Architecture
-from rljax.models.cache import KVCache, init_cache
+from rljax.models.common.cache import KVCache, init_cache
 from rljax.models.transformer import Params
 from rljax.sampler import buckets, programs
 from rljax.sampler.programs import Decoded, Rows

@@ -13,9 +13,9 @@ from rljax.models.hf_names import check_tensors
 from rljax.models.transformer import Params
 from rljax.sampler import programs
 from rljax.sampler.batch import RunningBatch, Trace
+from sidecar.channels.versions import PublishedVersion, Receiver, receive
 from sidecar.stepping.engine import SteppedEngine
 from sidecar.stepping.jobs import Tokenizer
-from sidecar.versions import PublishedVersion, Receiver, receive
 
 
 class EmbeddedEngine(SteppedEngine):

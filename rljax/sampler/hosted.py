@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rljax.models.hf_files import load_architecture
+from rljax.models.files import load_architecture
 from rljax.models.tokenizer import load_tokenizer
 from rljax.sampler.engine import EmbeddedEngine
 

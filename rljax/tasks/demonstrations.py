@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rljax.config_checks import ConfigError
+from rljax.config.validate import ConfigError
 from rljax.tasks.dialogue import end_of_turn
 from rljax.tasks.seeds import fingerprint
 from rljax.tasks.task import BadRow, Task, Taskset

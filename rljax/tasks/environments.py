@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
-from rljax.config_environments import EnvironmentConfig
+from rljax.config.environments import EnvironmentConfig
 from rljax.tasks.seeds import environment_seed, stable_hash
 from rljax.tasks.task import Task
 from rljax.trajectory import TaskId

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from rljax.config_checks import ConfigError
+from rljax.config.validate import ConfigError
 from rljax.tasks.procedural import HELD_OUT
 from rljax.tasks.rows import Problem, nearest
 from rljax.tasks.seeds import stable_hash

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
-from rljax.config_checks import ConfigError
+from rljax.config.validate import ConfigError
 from rljax.tasks.permutation import Permutation
 from rljax.tasks.rows import Problem, nearest
 from rljax.tasks.seeds import stable_hash

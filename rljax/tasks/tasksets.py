@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
-from rljax.config import TasksetConfig
-from rljax.config_checks import ConfigError
+from rljax.config.schema import TasksetConfig
+from rljax.config.validate import ConfigError
 from rljax.tasks.gym_rows import ReasoningGymRows
 from rljax.tasks.jsonl import JsonlRows
 from rljax.tasks.permutation import Permutation

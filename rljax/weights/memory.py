@@ -11,9 +11,9 @@ import jax
 import numpy as np
 
 from rljax.weights.publisher import OrbaxPublisher, PublishError, describe
-from sidecar import memory
-from sidecar.lines import first_line
-from sidecar.versions import PublishedVersion
+from sidecar.channels import memory
+from sidecar.channels.versions import PublishedVersion
+from sidecar.errors import first_line
 
 
 class MemoryPublisher:
@@ -86,16 +86,18 @@ class RayPublisher(MemoryPublisher):
             raise PublishError("sync_method=memory: this process has joined no Ray cluster; set launcher=ray")
         name = f"weights-{uuid.uuid4().hex}"
         self._root = f"ray:{name}"
-        self._shelf: Any = ray.remote(num_cpus=0)(memory.Shelf).options(name=name, namespace=memory.NAMESPACE).remote()
+        self._store: Any = (
+            ray.remote(num_cpus=0)(memory.WeightStore).options(name=name, namespace=memory.NAMESPACE).remote()
+        )
         self._seconds = memory.RAY_SECONDS
-        self._ask("start", self._shelf.find, "")
+        self._ask("start", self._store.find, "")
 
     def close(self) -> None:
         """See `rljax.weights.publisher.Publisher.close`."""
         import ray
 
         self._addresses.clear()
-        ray.kill(self._shelf)
+        ray.kill(self._store)
 
     def _keep(self, address: str, published: PublishedVersion) -> None:
         import ray
@@ -106,10 +108,10 @@ class RayPublisher(MemoryPublisher):
             raise PublishError(
                 f"{address} cannot be put into Ray's object store: {first_line(error)}; give the store more memory"
             ) from error
-        self._ask("keep a version", self._shelf.keep, address.partition("/")[2], [reference])
+        self._ask("keep a version", self._store.keep, address.partition("/")[2], [reference])
 
     def _drop(self, address: str) -> None:
-        self._ask("drop a version", self._shelf.drop, address.partition("/")[2])
+        self._ask("drop a version", self._store.drop, address.partition("/")[2])
 
     def _ask(self, what: str, method: Any, *arguments: Any) -> None:
         import ray

@@ -1,7 +1,7 @@
 """The learner sends its weights: holds versions on its devices, and serves the engines that ask for them.
 
 A thread for each engine serves it beside the training; what a version holds are copies that training never touches. A
-version stands until the ledger says that nobody needs it. `sidecar.transfer` describes the protocol.
+version stands until the ledger says that nobody needs it. `sidecar.channels.nccl` describes the protocol.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ import jax
 import numpy as np
 
 from rljax.weights.publisher import OrbaxPublisher, PublishError, check_dtypes, describe
-from sidecar.lines import first_line
-from sidecar.transfer import (
+from sidecar.channels.nccl import (
     BUFFER_BYTES,
     DEADLINE,
     PROTOCOL,
+    Link,
     Phase,
     TransferError,
-    Wire,
     address,
     agreement,
     chunks,
 )
-from sidecar.versions import Manifest, TensorInfo
+from sidecar.channels.versions import Manifest, TensorInfo
+from sidecar.errors import first_line
 
 log = logging.getLogger(__name__)
 
@@ -147,17 +147,17 @@ class NcclPublisher:
 
     def _serve(self, joined: socket.socket) -> None:
         peer = "an engine at {}:{}".format(*joined.getpeername()[:2])
-        wire = Wire(connection.Connection(joined.dup().detach()), peer, self._deadline)
-        session = _Session(wire, self._held)
+        link = Link(connection.Connection(joined.dup().detach()), peer, self._deadline)
+        session = _Session(link, self._held)
         try:
-            connection.deliver_challenge(wire.end, bytes.fromhex(self._key))
-            connection.answer_challenge(wire.end, bytes.fromhex(self._key))
+            connection.deliver_challenge(link.end, bytes.fromhex(self._key))
+            connection.answer_challenge(link.end, bytes.fromhex(self._key))
             session.run()
         except (TransferError, AuthenticationError, OSError, EOFError) as error:
             log.warning("weights: %s", error)
         finally:
             session.close()
-            wire.end.close()
+            link.end.close()
             joined.close()
             with self._lock:
                 self._sessions.pop(threading.current_thread(), None)
@@ -166,8 +166,8 @@ class NcclPublisher:
 class _Session:
     """One engine's connection, from the learner's side."""
 
-    def __init__(self, wire: Wire, held: Mapping[tuple[int, int], Held]) -> None:
-        self._wire = wire
+    def __init__(self, link: Link, held: Mapping[tuple[int, int], Held]) -> None:
+        self._link = link
         self._held = held
         self._communicator: Communicator | None = None
 
@@ -179,15 +179,15 @@ class _Session:
         """
         try:
             self._join()
-            while self._wire.end.poll(None) and not self._has_hung_up():
+            while self._link.end.poll(None) and not self._has_hung_up():
                 self._update()
         except (TransferError, KeyError, ValueError, RuntimeError) as error:
             line = f"a message has no field {error}" if isinstance(error, KeyError) else first_line(error)
             try:
-                self._wire.send("error", message=line)
+                self._link.send("error", message=line)
             except TransferError:
-                log.debug("weights: %s is gone", self._wire.peer)
-            raise error if isinstance(error, TransferError) else TransferError(f"{self._wire.peer}: {line}") from error
+                log.debug("weights: %s is gone", self._link.peer)
+            raise error if isinstance(error, TransferError) else TransferError(f"{self._link.peer}: {line}") from error
 
     def close(self) -> None:
         """Ends the communicator."""
@@ -195,7 +195,7 @@ class _Session:
             self._communicator.close()
 
     def _has_hung_up(self) -> bool:
-        with socket.socket(fileno=self._wire.end.fileno()) as same:
+        with socket.socket(fileno=self._link.end.fileno()) as same:
             try:
                 return not same.recv(1, socket.MSG_PEEK)
             except ConnectionError:
@@ -204,21 +204,21 @@ class _Session:
                 same.detach()
 
     def _join(self) -> None:
-        hello = self._wire.receive("init")
+        hello = self._link.receive("init")
         if hello.get("protocol") != PROTOCOL:
             raise TransferError(f"the engine speaks protocol {hello.get('protocol')}, the learner {PROTOCOL}")
         self._communicator = self._make(str(hello.get("carrier")), int(hello.get("workers", 1)))
         packing = {"packed": True, "packed_buffer_size_bytes": BUFFER_BYTES, "packed_num_buffers": 2}
         self._buffer_bytes = BUFFER_BYTES
-        self._wire.send("init_info", init_info={**self._communicator.init_info(), **packing})
+        self._link.send("init_info", init_info={**self._communicator.init_info(), **packing})
         self._communicator.join()
-        self._wire.send("initialised")
-        self._wire.advance(Phase.INITIALISED)
+        self._link.send("initialised")
+        self._link.advance(Phase.INITIALISED)
 
     def _make(self, carrier: str, workers: int) -> Communicator:
         self._on_host = carrier == "tcp"
         if carrier == "tcp":
-            return TcpCommunicator(self._wire)
+            return TcpCommunicator(self._link)
         if carrier != "nccl":
             raise TransferError(f"the engine asks for a carrier {carrier!r}; there are nccl and tcp")
         from rljax.weights.nccl_library import NcclCommunicator
@@ -228,35 +228,35 @@ class _Session:
         device = next(iter(tensor.devices())) if isinstance(tensor, jax.Array) else None
         if device is None or device.platform != "gpu":
             raise TransferError("nccl goes from GPU to GPU, and the learner's weights are on none; set learner.devices")
-        return NcclCommunicator(device, 1 + workers, self._wire.deadline)
+        return NcclCommunicator(device, 1 + workers, self._link.deadline)
 
     def _update(self) -> None:
         assert self._communicator is not None
-        wanted = self._wire.receive("start")
+        wanted = self._link.receive("start")
         held = self._held.get((int(wanted["version"]), int(wanted["lineage"])))
         if held is None:
-            self._wire.send("gone")
+            self._link.send("gone")
             return
         if self._on_host:
             held = _on_host(held)
-        self._wire.advance(Phase.STARTED)
-        self._wire.send("manifest", manifest=held.manifest.to_json())
-        go, ours = self._wire.receive("go"), agreement(held.manifest, self._buffer_bytes)
+        self._link.advance(Phase.STARTED)
+        self._link.send("manifest", manifest=held.manifest.to_json())
+        go, ours = self._link.receive("go"), agreement(held.manifest, self._buffer_bytes)
         if theirs := {name: go.get(name) for name in ours if go.get(name) != ours[name]}:
             raise TransferError(f"the engine expects {theirs}, the learner {ours}: nothing is sent")
-        self._wire.advance(Phase.TRANSFERRING)
+        self._link.advance(Phase.TRANSFERRING)
         for names in chunks(held.manifest, self._buffer_bytes):
             self._communicator.broadcast([held.tensors[name] for name in names])
-        self._wire.send("sent")
-        self._wire.receive("finished")
-        self._wire.advance(Phase.FINISHED)
+        self._link.send("sent")
+        self._link.receive("finished")
+        self._link.advance(Phase.FINISHED)
 
 
 class TcpCommunicator:
     """Carries chunks through the control connection, for one engine that takes them into its host's memory."""
 
-    def __init__(self, wire: Wire) -> None:
-        self._wire = wire
+    def __init__(self, link: Link) -> None:
+        self._link = link
 
     def init_info(self) -> dict[str, Any]:
         """See `Communicator`. Nothing is to be formed, so there is no ncclUniqueId."""
@@ -268,7 +268,7 @@ class TcpCommunicator:
     def broadcast(self, tensors: Sequence[jax.Array | np.ndarray]) -> None:
         """See `Communicator`."""
         flat = [np.ascontiguousarray(tensor).reshape(-1).view(np.uint8) for tensor in tensors]
-        self._wire.write(np.concatenate(flat).data)
+        self._link.write(np.concatenate(flat).data)
 
     def close(self) -> None:
         """See `Communicator`."""

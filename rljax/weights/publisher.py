@@ -1,7 +1,7 @@
 """Puts versions of the weights where engines find them, by one of several channels.
 
 That of `OrbaxPublisher` is the file system: it works on every machine and needs nothing of the receiver but
-`sidecar.versions`. `open_publisher` knows the others.
+`sidecar.channels.versions`. `open_publisher` knows the others.
 """
 
 from __future__ import annotations
@@ -20,9 +20,7 @@ import jax
 import numpy as np
 from orbax.checkpoint import v1 as ocp
 
-from sidecar.failpoints import failpoint
-from sidecar.lines import first_line
-from sidecar.versions import (
+from sidecar.channels.versions import (
     MANIFEST_NAME,
     Manifest,
     PublishedVersion,
@@ -32,6 +30,8 @@ from sidecar.versions import (
     read_manifest,
     version_directory,
 )
+from sidecar.errors import first_line
+from sidecar.failpoints import failpoint
 
 DTYPES = {"bf16": "bfloat16", "fp32": "float32"}
 """Config name of a dtype to numpy's."""

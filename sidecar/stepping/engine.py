@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from sidecar.checks import check_request, check_tokens
-from sidecar.lines import first_line
+from sidecar.channels.versions import PublishedVersion, Receiver, VersionError, VersionGoneError, check_identity
+from sidecar.errors import first_line
 from sidecar.protocol import (
     Completion,
     EngineError,
@@ -24,10 +24,10 @@ from sidecar.protocol import (
     WeightUpdate,
     WeightUpdateError,
 )
+from sidecar.request_checks import check_request, check_tokens
 from sidecar.stepping.batch import Batch
 from sidecar.stepping.jobs import Job
 from sidecar.stepping.worker import Call, Worker
-from sidecar.versions import PublishedVersion, Receiver, VersionError, VersionGoneError, check_identity
 
 CLOSE_SECONDS = 120.0
 """Seconds that `close` waits for the step, or the compilation, that the engine is in."""

@@ -19,8 +19,9 @@ from vllm.platforms import current_platform
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 
-from sidecar.checks import check_request, check_tokens
-from sidecar.lines import first_line
+from sidecar.channels.nccl import WeightReceiver
+from sidecar.channels.versions import VersionError, VersionGoneError
+from sidecar.errors import first_line
 from sidecar.protocol import (
     Completion,
     EngineError,
@@ -32,10 +33,9 @@ from sidecar.protocol import (
     WeightUpdate,
     WeightUpdateError,
 )
+from sidecar.request_checks import check_request, check_tokens
 from sidecar.stepping.jobs import Job, end_of_text
 from sidecar.stepping.waiting import WaitingLine
-from sidecar.transfer import Puller
-from sidecar.versions import VersionError, VersionGoneError
 from sidecar.vllm.sampling import continuation, probe, sampled_logprobs, scores
 from sidecar.vllm.settings import VllmSettings
 from sidecar.vllm.tokenizer import LazyTokenizer
@@ -86,7 +86,7 @@ class ConcurrentVllm:
         self._may_start = asyncio.Condition()
         self._updating = asyncio.Lock()
         self._serial = 0
-        self._puller: Puller | None = None
+        self._receiver: WeightReceiver | None = None
         self._tokens, self._updates = 0, 0
         self._busy, self._busy_since = 0.0, 0.0
 
@@ -313,13 +313,13 @@ class ConcurrentVllm:
 
     async def _pull(self, update: WeightUpdate) -> None:
         """Takes the weights from the learner, GPU to GPU."""
-        if self._puller is None:
+        if self._receiver is None:
             from sidecar.vllm.nccl import AsyncTransferEngine
 
             receiver = AsyncTransferEngine(self._engine, asyncio.get_running_loop())
-            self._puller = Puller(receiver, workers=self._settings.tensor_parallel_size)
+            self._receiver = WeightReceiver(receiver, workers=self._settings.tensor_parallel_size)
         try:
-            await asyncio.to_thread(self._puller.load, update.path)
+            await asyncio.to_thread(self._receiver.load, update.path)
         except VersionError as error:  # nothing was taken
             gone = isinstance(error, VersionGoneError)
             raise (WeightsGoneError if gone else WeightUpdateError)(self._kept(update, str(error))) from error

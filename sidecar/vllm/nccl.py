@@ -1,6 +1,6 @@
 """Weights from the learner's GPU to vLLM's, by vLLM's own transfer engine. No GPU has run this yet.
 
-vLLM's four calls of the life cycle are coroutines on its event loop; `sidecar.transfer.Puller` calls them from a
+vLLM's four calls of the life cycle are coroutines on its event loop; `sidecar.channels.nccl.WeightReceiver` calls them from a
 thread, one after the other, while the learner sends.
 """
 
@@ -13,11 +13,11 @@ from typing import Any
 from vllm.distributed.weight_transfer.base import WeightTransferInitRequest, WeightTransferUpdateRequest
 from vllm.v1.engine.async_llm import AsyncLLM
 
-from sidecar.transfer import DEADLINE
+from sidecar.channels.nccl import DEADLINE
 
 
 class AsyncTransferEngine:
-    """`sidecar.transfer.TransferEngine` of an ``AsyncLLM``. Not from the thread of its event loop."""
+    """`sidecar.channels.nccl.TransferEngine` of an ``AsyncLLM``. Not from the thread of its event loop."""
 
     def __init__(self, engine: AsyncLLM, loop: asyncio.AbstractEventLoop) -> None:
         self._engine = engine

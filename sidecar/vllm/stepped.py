@@ -11,10 +11,10 @@ from vllm.engine.arg_utils import EngineArgs
 from vllm.platforms import current_platform
 from vllm.v1.engine.llm_engine import LLMEngine
 
+from sidecar.channels.versions import PublishedVersion, receive
 from sidecar.protocol import EngineError
 from sidecar.stepping.engine import SteppedEngine
 from sidecar.stepping.jobs import Job, Tokenizer, end_of_text
-from sidecar.versions import PublishedVersion, receive
 from sidecar.vllm.sampling import continuation, probe, sampled_logprobs, scores
 from sidecar.vllm.settings import VllmSettings
 from sidecar.vllm.tokenizer import LazyTokenizer

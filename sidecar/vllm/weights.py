@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from sidecar.channels.versions import PublishedVersion, VersionError, VersionGoneError, check_identity, receive
+from sidecar.errors import first_line
 from sidecar.failpoints import failpoint
-from sidecar.lines import first_line
-from sidecar.versions import PublishedVersion, VersionError, VersionGoneError, check_identity, receive
 
 
 @dataclass

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from rljax.config import AlgorithmConfig
+from rljax.config.schema import AlgorithmConfig
 from tests.algorithms.loss_batches import Cells
 
 Formula = Callable[[np.ndarray, np.ndarray, Cells, AlgorithmConfig], np.ndarray]

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rljax.config import AlgorithmConfig
+from rljax.config.schema import AlgorithmConfig
 from rljax.trajectory import Group, Trajectory
 
 EPS = 1e-6

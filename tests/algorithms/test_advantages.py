@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rljax.algorithms import advantages
-from rljax.config import AlgorithmConfig
+from rljax.config.schema import AlgorithmConfig
 
 CONFIG = AlgorithmConfig()
 REWARDS = st.lists(

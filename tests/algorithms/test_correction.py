@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 
 from rljax.algorithms.correction import correction
-from rljax.config import CorrectionConfig
+from rljax.config.schema import CorrectionConfig
 from tests.algorithms.loss_batches import Cells, batches, random_cells
 from tests.algorithms.loss_formulas import mean, of_span
 

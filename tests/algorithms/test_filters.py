@@ -4,8 +4,8 @@ import pytest
 
 from rljax.algorithms import filters
 from rljax.algorithms.registry import chosen_filters
-from rljax.config import AlgorithmConfig
-from rljax.config_checks import ConfigError
+from rljax.config.schema import AlgorithmConfig
+from rljax.config.validate import ConfigError
 from rljax.trajectory import Group
 from tests.algorithms.builders import answer, answers, group
 

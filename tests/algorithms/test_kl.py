@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rljax.algorithms.kl import adapted, kl_penalty
-from rljax.config import KlConfig
+from rljax.config.schema import KlConfig
 
 VALUES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "k1": lambda d: d,

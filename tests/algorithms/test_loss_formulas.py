@@ -12,7 +12,7 @@ from hypothesis import given, settings
 
 from rljax.algorithms import policy_losses
 from rljax.algorithms.inputs import LossInputs
-from rljax.config import AlgorithmConfig
+from rljax.config.schema import AlgorithmConfig
 from tests.algorithms.loss_batches import ROWS, TIME, Cells, batches, random_cells
 from tests.algorithms.loss_formulas import FORMULAS, value_and_gradient
 

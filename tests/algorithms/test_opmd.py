@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rljax.algorithms import aggregations, policy_losses
-from rljax.config import AlgorithmConfig
+from rljax.config.schema import AlgorithmConfig
 from tests.algorithms.loss_batches import Cells, random_cells
 
 GROUPS, MEMBERS, LONGEST, STEP = 3, 4, 6, 1e-5

@@ -7,7 +7,7 @@ import pytest
 
 from rljax.algorithms import policy_losses
 from rljax.algorithms.inputs import LossInputs
-from rljax.config import AlgorithmConfig
+from rljax.config.schema import AlgorithmConfig
 
 CASES = {
     "vanilla": AlgorithmConfig(pg_variant="vanilla"),

@@ -2,10 +2,10 @@ import numpy as np
 import pytest
 
 from rljax.algorithms import advantages, aggregations, filters, policy_losses
-from rljax.algorithms.credit import batch_advantages
+from rljax.algorithms.credit_assignment import batch_advantages
 from rljax.algorithms.registry import Registry, check_names
-from rljax.config import AlgorithmConfig
-from rljax.config_checks import ConfigError
+from rljax.config.schema import AlgorithmConfig
+from rljax.config.validate import ConfigError
 from rljax.trajectory import Group, TaskId, Trajectory
 
 

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from rljax.algorithms.sample_weights import sample_weights
-from rljax.config import AlgorithmConfig
+from rljax.config.schema import AlgorithmConfig
 from rljax.trajectory import Group
 from tests.algorithms.builders import answer, answers, group
 

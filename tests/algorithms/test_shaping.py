@@ -18,7 +18,7 @@ from rljax.algorithms.shaping import (
     whiten_rewards,
     whitened,
 )
-from rljax.config import AlgorithmConfig
+from rljax.config.schema import AlgorithmConfig
 from tests.algorithms.builders import answer, answers, episode, group
 
 FLOATS = st.lists(st.floats(-100, 100, allow_subnormal=False), max_size=6)

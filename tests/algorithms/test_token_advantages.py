@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from rljax.algorithms import token_advantages
 from rljax.algorithms.inputs import TokenRewards
-from rljax.config import AlgorithmConfig
+from rljax.config.schema import AlgorithmConfig
 from tests.algorithms.builders import episode
 
 LENGTHS = st.lists(st.integers(0, 5), min_size=1, max_size=4)

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rljax.algorithms import turn_advantages
-from rljax.algorithms.credit import batch_advantages
+from rljax.algorithms.credit_assignment import batch_advantages
 from rljax.algorithms.inputs import TurnRewards
-from rljax.config import AlgorithmConfig
+from rljax.config.schema import AlgorithmConfig
 from rljax.trajectory import Group, TaskId, Trajectory
 
 

@@ -162,7 +162,7 @@ def assert_balanced(run_dir: Path, groups: int) -> None:
     assert (report["trained"], report["trained_twice"]) == (groups, 0)
 
 
-def complaint(printed: str) -> str:
+def warn_once(printed: str) -> str:
     """The one line that says why the program ended."""
     lines = [line for line in printed.splitlines() if line.startswith("rljax:")]
     assert len(lines) == 1, printed

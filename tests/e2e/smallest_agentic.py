@@ -4,7 +4,9 @@ import dataclasses
 
 from ml_collections import ConfigDict
 
-from rljax.config import (
+from rljax.config.environments import EnvironmentConfig, TrainEnvManagerConfig, ValEnvManagerConfig, built_in
+from rljax.config.load import to_config_dict
+from rljax.config.schema import (
     AlgorithmConfig,
     Config,
     LearnerConfig,
@@ -15,8 +17,6 @@ from rljax.config import (
     SidecarConfig,
     TinyConfig,
 )
-from rljax.config_edge import to_config_dict
-from rljax.config_environments import EnvironmentConfig, TrainEnvManagerConfig, ValEnvManagerConfig, built_in
 
 
 def get_config() -> ConfigDict:

@@ -141,6 +141,6 @@ def test_import_is_light() -> None:
     import sys
 
     heavy = ("jax", "torch", "ray", "vllm", "flax", "transformers")
-    code = f"import sys, rljax, rljax.main, rljax.config_edge; print([m for m in {heavy} if m in sys.modules])"
+    code = f"import sys, rljax, rljax.main, rljax.config.load; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.strip() == "[]"

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from program import audit_of, complaint, query, run
+from program import audit_of, query, run, warn_once
 
 
 def rows_of(path: Path) -> Path:
@@ -22,7 +22,7 @@ def test_a_corrupt_task_line_fails_at_the_start_or_is_skipped_and_counted(tmp_pa
     plain = ("tasks.train.digits.args={}", "max_steps=2", "eval_steps=None")
     failed = run(tmp_path / "fail", cache, source, *plain)
     assert failed.returncode != 0
-    assert "tasks.jsonl:5" in complaint(failed.stderr)
+    assert "tasks.jsonl:5" in warn_once(failed.stderr)
     skipped = run(tmp_path / "skip", cache, source, *plain, "tasks.on_bad_row=skip")
     assert skipped.returncode == 0, skipped.stderr
     assert "1 bad rows skipped" in skipped.stderr + skipped.stdout
@@ -61,13 +61,13 @@ def test_a_reward_that_fails_costs_its_own_group_alone(
 def test_a_disk_that_refuses_is_one_line(cache: Path) -> None:
     refused = run(Path("/sys/rljax"), cache)  # refuses root too
     assert refused.returncode == 2
-    assert "run_dir=/sys/rljax: cannot be written" in complaint(refused.stderr)
+    assert "run_dir=/sys/rljax: cannot be written" in warn_once(refused.stderr)
 
 
 def test_a_missing_model_is_one_line(tmp_path: Path, cache: Path) -> None:
     missing = run(tmp_path / "run", cache, f"model.path={tmp_path / 'model'}")
     assert missing.returncode == 1
-    assert str(tmp_path / "model") in complaint(missing.stderr)
+    assert str(tmp_path / "model") in warn_once(missing.stderr)
 
 
 def test_updates_that_are_not_finite_are_skipped_counted_and_end_the_run(tmp_path: Path, cache: Path) -> None:
@@ -81,7 +81,7 @@ def test_updates_that_are_not_finite_are_skipped_counted_and_end_the_run(tmp_pat
         "eval_steps=None",
     )
     assert done.returncode == 1
-    line = complaint(done.stderr)
+    line = warn_once(done.stderr)
     assert "3 updates in a row had a loss or gradient that is not finite" in line
     assert "learner.optimizer.learning_rate" in line
     rows = [json.loads(row) for row in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]

@@ -17,7 +17,7 @@ def test_quickstart_learns(tmp_path: Path, cache: Path) -> None:
     scores = [row["val/reverse_digits/score"] for row in rows if "val/reverse_digits/score" in row]
     assert scores[0] < 0.2
     assert scores[-1] >= 0.9, scores
-    assert not any(row.get("policy/ratio_doubtful") for row in rows), "true log-probabilities are not doubted"
+    assert not any(row.get("policy/ratio_drift") for row in rows), "true log-probabilities are not doubted"
     assert undocumented(tmp_path / run_dir) == []
     trained = [row for row in rows if "tokens/trained" in row]
     assert trained

@@ -42,7 +42,7 @@ def test_an_explorer_apart_that_is_killed_fails_the_run_in_one_line(
     program = psutil.Process(started.process.pid)
     started.until(lambda: steps_trained(tmp_path / "run") >= 2, "two steps were trained")
     family = program.children(recursive=True)
-    explorer = named(program, "ray::ExplorerActor" if launcher == RAY else "rljax.child")
+    explorer = named(program, "ray::ExplorerActor" if launcher == RAY else "rljax.child_main")
     assert explorer is not None
     explorer.kill()
     assert started.end() == 1, started.printed

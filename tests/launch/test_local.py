@@ -6,8 +6,8 @@ import asyncio
 import threading
 from typing import Any
 
-from rljax.launch.thread import ExplorerThread
-from sidecar.process_house import ProcessHouse
+from rljax.launch.explorer_thread import ExplorerThread
+from sidecar.hosting.local import LocalEngineLauncher
 
 
 class EndsWhenAsked:
@@ -40,7 +40,7 @@ def test_gauges_asked_for_while_the_explorer_ends_are_the_last_known_ones() -> N
     explorer: Any = EndsWhenAsked()
     workflows: Any = NoWorkflows()
     db: Any = None
-    thread = ExplorerThread(db, "e", explorer, workflows, ProcessHouse(), needed=True)
+    thread = ExplorerThread(db, "e", explorer, workflows, LocalEngineLauncher(), needed=True)
     thread.start()
     assert explorer.running.wait(30)
     assert thread.gauges() == {}

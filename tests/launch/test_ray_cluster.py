@@ -17,20 +17,20 @@ import ray
 from ray.cluster_utils import Cluster
 from ray.util.placement_group import placement_group_table
 
-from rljax.config import Config
-from rljax.config_checks import ConfigError
-from rljax.config_edge import load_config
+from rljax.config.load import load_config
+from rljax.config.schema import Config
+from rljax.config.validate import ConfigError
 from rljax.launch.ray_cluster import ClusterError, RayCluster
 from rljax.ledger.versions import Announced
-from rljax.models.hf_files import load_directory
+from rljax.models.files import load_directory
 from rljax.models.hf_names import to_hf
+from rljax.pipeline.assemble.run import Model, open_model
 from rljax.pipeline.run_dir import RunDir
-from rljax.pipeline.setup import Model, open_model
-from rljax.rollout.pool import EnginePool
+from rljax.rollout.engine_pool import EnginePool
 from rljax.weights.publisher import OrbaxPublisher
-from sidecar.hosting import EngineSpec
+from sidecar.hosting.ray import RayEngineLauncher
+from sidecar.hosting.spec import EngineSpec
 from sidecar.protocol import EngineError, GenerateRequest, RequestError, SamplingParams, WeightUpdate, WeightUpdateError
-from sidecar.ray_house import RayHouse
 
 SMALLEST = Path(__file__).parents[1] / "e2e" / "smallest.py"
 
@@ -75,11 +75,11 @@ def spec(model: Model, index: int = 0) -> EngineSpec:
 
 
 @contextlib.asynccontextmanager
-async def at_home(config: Config) -> AsyncIterator[RayHouse]:
+async def at_home(config: Config) -> AsyncIterator[RayEngineLauncher]:
     with contextlib.closing(RayCluster(config)) as joined:
-        house = RayHouse(joined.place("cpu"))
-        with contextlib.closing(house):
-            yield house
+        engine_launcher = RayEngineLauncher(joined.place("cpu"))
+        with contextlib.closing(engine_launcher):
+            yield engine_launcher
     assert not joined.started
 
 
@@ -96,8 +96,8 @@ def test_an_engine_in_an_actor_is_the_engine(cluster: Cluster, model: Model, pub
     async def main() -> None:
         local = spec(model).open()
         await local.update_weights(published)
-        async with at_home(configured(cluster)) as house:
-            engine = await house.start(spec(model))
+        async with at_home(configured(cluster)) as engine_launcher:
+            engine = await engine_launcher.start(spec(model))
             with pytest.raises(WeightUpdateError, match="did not load version 7"):
                 await engine.update_weights(WeightUpdate(7, 1, "/nowhere"))
             await engine.update_weights(published)
@@ -134,9 +134,9 @@ async def until(engine: Any, running: int) -> None:
 
 def test_what_cannot_be_made_there_says_why(cluster: Cluster, model: Model) -> None:
     async def main() -> None:
-        async with at_home(configured(cluster)) as house:
+        async with at_home(configured(cluster)) as engine_launcher:
             with pytest.raises(EngineError, match=r"engine 0 did not start: .*nowhere"):
-                await house.start(EngineSpec("engine 0", 0, "rljax.nowhere:open"))
+                await engine_launcher.start(EngineSpec("engine 0", 0, "rljax.nowhere:open"))
 
     asyncio.run(main())
 
@@ -148,10 +148,10 @@ def test_requests_of_a_killed_worker_are_answered_by_its_successor(
     pids: list[tuple[int, int]] = []
 
     async def main() -> None:
-        async with at_home(configured(cluster, **{"sidecar.num_engines": 2})) as house:
+        async with at_home(configured(cluster, **{"sidecar.num_engines": 2})) as engine_launcher:
 
             async def start(index: int) -> Any:
-                engine = await house.start(spec(model, index))
+                engine = await engine_launcher.start(spec(model, index))
                 pids.append((index, await engine.pid()))
                 return engine
 
@@ -215,8 +215,8 @@ def test_engines_see_the_accelerators_that_the_config_names_and_never_the_learne
 
     async def main() -> list[Any]:
         with contextlib.closing(RayCluster(config)) as joined:
-            house = RayHouse(joined.place("gpu"))
-            return [await (await house.start(shows(i))).status() for i in range(2)]
+            engine_launcher = RayEngineLauncher(joined.place("gpu"))
+            return [await (await engine_launcher.start(shows(i))).status() for i in range(2)]
 
     assert sorted(asyncio.run(main())) == seen
 
@@ -228,22 +228,22 @@ def test_a_learner_alone_computes_on_what_ray_sets_aside_and_explorers_get_the_r
     async def seen(engines: int) -> list[Any]:
         config = configured(cluster, **explorer, **{"sidecar.num_engines": engines})
         with contextlib.closing(RayCluster(config)) as joined:
-            house = RayHouse(joined.place("cpu"))
-            return [await (await house.start(shows(i))).status() for i in range(engines)]
+            engine_launcher = RayEngineLauncher(joined.place("cpu"))
+            return [await (await engine_launcher.start(shows(i))).status() for i in range(engines)]
 
     with contextlib.closing(RayCluster(configured(cluster, **two, mode="train"))) as trainers:
-        seat = trainers.seat_learner("gpu")
-        mine = seat.removeprefix("gpu:").split(",")
+        reserved = trainers.place_learner("gpu")
+        mine = reserved.removeprefix("gpu:").split(",")
         assert len(mine) == 2
         assert sorted([*mine, *asyncio.run(seen(2))]) == ["0", "1", "2", "3"]
         with pytest.raises(ClusterError, match="no room on the cluster within 1 s: asked for 3 CPU, 3 GPU"):
             asyncio.run(seen(3))
-        taken = configured(cluster, **two, **{"mode": "train", "learner.devices": seat})
+        taken = configured(cluster, **two, **{"mode": "train", "learner.devices": reserved})
         with (
             contextlib.closing(RayCluster(taken)) as second,
-            pytest.raises(ConfigError, match=rf"learner\.devices='{seat}': on this cluster Ray sets gpu:.* aside"),
+            pytest.raises(ConfigError, match=rf"learner\.devices='{reserved}': on this cluster Ray sets gpu:.* aside"),
         ):
-            second.seat_learner("gpu")
+            second.place_learner("gpu")
 
 
 def test_a_cluster_without_room_is_one_line(cluster: Cluster) -> None:

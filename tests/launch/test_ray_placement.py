@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from rljax.config import (
+from rljax.config.schema import (
     Config,
     ExplorerConfig,
     LearnerConfig,
@@ -20,14 +20,14 @@ from rljax.config import (
     TasksConfig,
     TasksetConfig,
 )
-from rljax.config_checks import ConfigError, check_config
-from rljax.launch.houses import HOUSES
+from rljax.config.validate import ConfigError, check_config
+from rljax.launch.engine_launchers import ENGINE_LAUNCHERS
 from rljax.launch.ray_cluster import check_sync_address
 from rljax.launch.ray_placement import Node, Plan, cpus_needed, make_plan, swap_taken
-from rljax.pipeline import engines
+from rljax.pipeline.assemble import engines
+from rljax.pipeline.assemble.run import Model
 from rljax.pipeline.run_dir import RunDir
-from rljax.pipeline.setup import Model
-from sidecar.ray_house import Berth, RayHouse, visible_devices
+from sidecar.hosting.ray import EnginePlacement, RayEngineLauncher, visible_devices
 
 TASKS = TasksConfig(train={"digits": TasksetConfig(source="reverse_digits")})
 HOME = Node("a", "10.0.0.1", {"CPU": 96.0, "GPU": 8.0})
@@ -88,7 +88,9 @@ class OneRoom:
     group: Any = None
 
     def __init__(self, made: Plan) -> None:
-        self.berths = tuple(Berth(i, 1.0, e.accelerator, e.accelerators) for i, e in enumerate(made.engines, 1))
+        self.engine_placements = tuple(
+            EnginePlacement(i, 1.0, e.accelerator, e.accelerators) for i, e in enumerate(made.engines, 1)
+        )
 
 
 @pytest.mark.parametrize(
@@ -114,10 +116,10 @@ def test_an_engine_is_made_for_the_berth_that_it_gets(
     config = Config(
         launcher="ray", run_dir=str(tmp_path), tasks=TASKS, sidecar=SidecarConfig(engine="vllm_async", devices="auto")
     )
-    house: Any = RayHouse(OneRoom(make_plan(config, home, others, learner)))  # type: ignore[arg-type]
+    engine_launcher: Any = RayEngineLauncher(OneRoom(make_plan(config, home, others, learner)))  # type: ignore[arg-type]
     architecture: Any = SimpleNamespace(head_dim=head_dim, num_layers=2, num_kv_heads=2, max_position_embeddings=4096)
     model = Model(tmp_path, architecture, None, ())
-    spec = engines.engine_spec(config, RunDir.create(config), model, 0, house)
+    spec = engines.engine_spec(config, RunDir.create(config), model, 0, engine_launcher)
     assert spec.accelerators == expected
     assert spec.arguments["settings"]["accelerator"] is bool(expected)
     assert ("VLLM_CPU_OMP_THREADS_BIND" in spec.environment) is not bool(expected)
@@ -181,18 +183,18 @@ def test_devices_that_do_not_fit_are_one_line(given: dict[str, Any], line: str) 
 def test_an_engine_is_never_shown_the_learners_accelerators() -> None:
     """Ray set 2 and 3 aside for a learner that computes on 0 and 1: whoever was given 0 or 1 uses those."""
     swap = swap_taken(["0", "1"], ["2", "3"])
-    assert visible_devices(Berth(1, swap=swap), ["0"], None) == ["2"]
-    assert visible_devices(Berth(1, swap=swap), ["1", "4"], None) == ["3", "4"]
+    assert visible_devices(EnginePlacement(1, swap=swap), ["0"], None) == ["2"]
+    assert visible_devices(EnginePlacement(1, swap=swap), ["1", "4"], None) == ["3", "4"]
     assert swap_taken(["0", "1"], ["1", "0"]) == {}
     assert swap_taken(["0", "1"], ["1", "5"]) == {"0": "5"}
 
 
 def test_devices_are_counted_among_those_that_a_node_shows() -> None:
-    assert visible_devices(Berth(1, devices=(2, 3)), ["7", "8"], "4,5,6,7") == ["6", "7"]
-    assert visible_devices(Berth(1, devices=(2, 3)), ["7", "8"], None) == ["2", "3"]
+    assert visible_devices(EnginePlacement(1, devices=(2, 3)), ["7", "8"], "4,5,6,7") == ["6", "7"]
+    assert visible_devices(EnginePlacement(1, devices=(2, 3)), ["7", "8"], None) == ["2", "3"]
 
 
 def test_without_ray_it_is_said_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r'launcher=ray: Ray is not installed; pip install -e ".\[ray\]"'):
-        HOUSES["ray"](Config(tasks=TASKS))
+        ENGINE_LAUNCHERS["ray"](Config(tasks=TASKS))

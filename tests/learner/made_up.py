@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from rljax.config import AlgorithmConfig, Config, LearnerConfig, MeshConfig, ModelConfig, OptimizerConfig
+from rljax.config.schema import AlgorithmConfig, Config, LearnerConfig, MeshConfig, ModelConfig, OptimizerConfig
 from rljax.models.architecture import Architecture
 from rljax.models.transformer import Params, init_params
 from rljax.trajectory import Group, TaskId, Trajectory

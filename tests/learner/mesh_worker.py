@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from rljax.config import CorrectionConfig, KlConfig
+from rljax.config.schema import CorrectionConfig, KlConfig
 from rljax.learner.checkpoints import Checkpoints
 from rljax.learner.learner import Learner
 from rljax.learner.train_step import loss_and_gradient

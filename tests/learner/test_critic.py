@@ -15,7 +15,7 @@ from rljax.learner.critic import ValueObjective
 from rljax.learner.objective import Progress
 from rljax.learner.packing import Batch, Scores
 from tests.learner.made_up import ARCHITECTURE, make_config
-from tests.learner.test_companions import critic
+from tests.learner.test_aux_state import critic
 
 ROWS, TIME = 3, 8
 STEP = 1e-8

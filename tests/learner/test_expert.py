@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rljax.algorithms.credit import batch_advantages
-from rljax.config import RowsConfig, TasksConfig
+from rljax.algorithms.credit_assignment import batch_advantages
+from rljax.config.schema import RowsConfig, TasksConfig
 from rljax.learner.learner import Learner
 from rljax.trajectory import Trajectory
 from tests.learner.made_up import (
@@ -22,7 +22,7 @@ from tests.learner.made_up import (
     make_trajectory,
     trajectories_of,
 )
-from tests.learner.test_companions import critic, kl, logprobs_of
+from tests.learner.test_aux_state import critic, kl, logprobs_of
 
 TASKS = TasksConfig(expert=RowsConfig(source="reverse_digits"))
 
@@ -85,7 +85,7 @@ def test_what_is_told_of_the_policys_own_tokens_does_not_change() -> None:
     same += ["policy/correction_weight", "policy/correction_clipped"]
     for name in same:
         assert told[name] == pytest.approx(plain[name], rel=1e-5, abs=1e-7), name
-    assert told["policy/ratio_doubtful"] == plain["policy/ratio_doubtful"]
+    assert told["policy/ratio_drift"] == plain["policy/ratio_drift"]
 
 
 def test_entropy_bonus_and_divergence_are_of_the_samples() -> None:
@@ -149,6 +149,6 @@ def test_a_batch_of_demonstrations_alone_is_trained() -> None:
     before = jax.tree.map(np.asarray, learner.state.params)
     metrics = learner.train(groups, demonstrations=make_demonstrations())
     assert np.isfinite(list(metrics.values())).all()
-    assert metrics["policy/ratio_doubtful"] == 0
+    assert metrics["policy/ratio_drift"] == 0
     moved = jax.tree.map(lambda a, b: bool((np.asarray(a) != b).any()), learner.state.params, before)
     assert any(jax.tree.leaves(moved))

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rljax.config_algorithm import KlConfig
-from rljax.config_checks import ConfigError
+from rljax.config.algorithm import KlConfig
+from rljax.config.validate import ConfigError
 from rljax.learner.checkpoints import Checkpoints
 from rljax.learner.learner import Learner, NonFiniteError
 from rljax.learner.packing import MAX_HALVINGS, MAX_ROW_LENGTHS

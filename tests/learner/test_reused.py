@@ -10,11 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rljax.algorithms.credit import batch_advantages
+from rljax.algorithms.credit_assignment import batch_advantages
 from rljax.learner.learner import Learner
 from rljax.trajectory import Trajectory
 from tests.learner.made_up import ARCHITECTURE, make_config, make_groups, make_params, trajectories_of
-from tests.learner.test_companions import critic, logprobs_of
+from tests.learner.test_aux_state import critic, logprobs_of
 
 
 def make_learner(**algorithm: Any) -> Learner:
@@ -70,9 +70,9 @@ def test_the_critics_values_go_to_whom_they_are_of() -> None:
     found = []
     for size in (None, 8):
         learner = make_learner(minibatch_size=size, **keys)
-        own = learner.state.companions
+        own = learner.state.aux_state
         head = jax.tree.map(lambda x: x + 0.05 * jnp.cos(x), own["critic"])  # so that not every value is 0
-        learner.state = replace(learner.state, companions=own | {"critic": head})
+        learner.state = replace(learner.state, aux_state=own | {"critic": head})
         packed = learner.pack(groups, reused=reused)
         found.append(np.sort(np.concatenate([p.batch.returns.reshape(-1)[p.spots] for p in packed])))
     np.testing.assert_allclose(*found, rtol=1e-4, atol=1e-5)
@@ -82,7 +82,7 @@ def test_groups_of_a_minibatch_are_counted_from_its_own_first() -> None:
     """What is summed over groups has room for as many as a minibatch holds trajectories."""
     learner = make_learner(minibatch_size=4, reuse_ratio=0.2)
     minibatches, _ = learner._preparation.minibatches(
-        make_groups(37), 0, learner.state.params, learner.state.companions, reused=make_groups(38, groups=1)
+        make_groups(37), 0, learner.state.params, learner.state.aux_state, reused=make_groups(38, groups=1)
     )
     numbers = [m.group_of[: len(m.places)].tolist() for m in minibatches]
     assert numbers == [[0] * 4, [0] * 4, [0] * 4, [0] * 4 + [1] * 4]
@@ -97,4 +97,4 @@ def test_what_the_policy_was_fitted_to_is_not_doubted(again: bool) -> None:
 
     groups = [replace(g, trajectories=tuple(map(shifted, g.trajectories))) for g in make_groups(39)]
     metrics = make_learner().train(groups, reused=make_groups(40, groups=1) if again else ())
-    assert metrics["policy/ratio_doubtful"] == (not again)
+    assert metrics["policy/ratio_drift"] == (not again)

@@ -3,8 +3,8 @@ import pytest
 from jax.sharding import AbstractMesh, AxisType
 from jax.sharding import PartitionSpec as P
 
-from rljax.config import MeshConfig
-from rljax.config_checks import ConfigError
+from rljax.config.schema import MeshConfig
+from rljax.config.validate import ConfigError
 from rljax.learner.sharding import ACTIVATIONS, AXES, PARAMETERS, make_mesh, parameter_shardings, select_devices, spec
 from rljax.models.architecture import Architecture
 from rljax.models.transformer import abstract_params

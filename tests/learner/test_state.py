@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rljax.config import OptimizerConfig
+from rljax.config.schema import OptimizerConfig
 from rljax.learner.state import learning_rate, make_optimizer, updates_made, updates_per_step
 from tests.learner.made_up import make_config
 

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rljax.algorithms.credit import batch_advantages
+from rljax.algorithms.credit_assignment import batch_advantages
 from rljax.algorithms.registry import aggregations
-from rljax.config import Config, ModelConfig
+from rljax.config.schema import Config, ModelConfig
 from rljax.learner.objective import PolicyObjective as Objective
 from rljax.learner.packing import pack, row_shapes
 from rljax.learner.train_step import loss_and_gradient

@@ -14,7 +14,7 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import OperationalError
 
-from rljax.config import Config, TasksConfig, TasksetConfig
+from rljax.config.schema import Config, TasksConfig, TasksetConfig
 from rljax.ledger import claims, database, postgres, processes
 from rljax.ledger import retry as retrying
 from rljax.ledger.backend import Backend
@@ -22,7 +22,7 @@ from rljax.ledger.database import Database, LedgerError, RunSpec, Transaction
 from rljax.ledger.retry import retry
 from rljax.ledger.schema import SCHEMA_VERSION
 from rljax.ledger.sqlite import SqliteFile
-from tests.ledger.builders import Bench, make_spec, sql
+from tests.ledger.builders import Evaluator, make_spec, sql
 from tests.postgres import Server
 
 
@@ -185,7 +185,7 @@ def test_a_directory_without_permission_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_is_one_line_and_loses_nothing_that_was_written(tmp_path: Path) -> None:
-    bench = Bench(SqliteFile(tmp_path / "ledger.db"), make_spec())
+    bench = Evaluator(SqliteFile(tmp_path / "ledger.db"), make_spec())
     claimed = bench.claim()
 
     def flood(tx: Transaction) -> None:
@@ -323,7 +323,7 @@ def test_a_lock_that_postgresql_never_releases_is_one_line(server: Server, monke
 
 def test_a_run_directory_can_be_moved(tmp_path: Path) -> None:
     (tmp_path / "old").mkdir()
-    bench = Bench(SqliteFile(tmp_path / "old" / "ledger.db"), make_spec())
+    bench = Evaluator(SqliteFile(tmp_path / "old" / "ledger.db"), make_spec())
     bench.store(bench.claim()[0])
     bench.db.close()
     shutil.move(tmp_path / "old", tmp_path / "new")

@@ -156,7 +156,7 @@ class LedgerMachine(RuleBasedStateMachine):
         else:
             self.clock.now += 61
             if not self.tokens:
-                assert processes.bury_dead(self.db) == []  # its process lives: only other explorers can tell
+                assert processes.mark_dead(self.db) == []  # its process lives: only other explorers can tell
                 self.tokens[name] = token
                 return
             # The others have all spoken lately, but none has looked around yet.

@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from rljax.models.architecture import Architecture
-from rljax.models.hf_files import load_directory
+from rljax.models.common.logprobs import token_logprobs
+from rljax.models.common.rope import inverse_frequencies
+from rljax.models.files import load_directory
 from rljax.models.hf_names import to_hf
-from rljax.models.logprobs import token_logprobs
-from rljax.models.rope import inverse_frequencies
 from rljax.models.transformer import Params, abstract_params, hidden_states
 from tests.models.hf_models import (
     CONFIGS,

@@ -8,7 +8,7 @@ import huggingface_hub
 import pytest
 from huggingface_hub.errors import LocalEntryNotFoundError
 
-from rljax.config import ModelConfig, TinyConfig
+from rljax.config.schema import ModelConfig, TinyConfig
 from rljax.models import smollm2
 from rljax.models.resolve import ModelNotFound, resolve_model
 from tests.models.hf_models import save, shared_model

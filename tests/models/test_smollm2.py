@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import AutoTokenizer, PreTrainedModel
 
-from rljax.models.hf_files import load_directory
+from rljax.models.files import load_directory
 from rljax.models.smollm2 import DownloadError, smollm2_directory
 from rljax.models.tokenizer import load_tokenizer
 from tests.models.hf_models import assert_same_logits, load_with_transformers, our_logits, reference_logits

@@ -12,8 +12,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedConfig, Qwen2Config, Qwen3Config
 
-from rljax.config import ModelConfig, TinyConfig
-from rljax.models.hf_files import load_directory
+from rljax.config.schema import ModelConfig, TinyConfig
+from rljax.models.files import load_directory
 from rljax.models.hf_names import tensor_shapes
 from rljax.models.tiny import make_tiny, tiny_architecture
 from rljax.models.tokenizer import load_tokenizer
@@ -26,7 +26,7 @@ _MAKER = """
 import sys, time
 from pathlib import Path
 from rljax.models.tiny import make_tiny
-from rljax.config import ModelConfig, TinyConfig
+from rljax.config.schema import ModelConfig, TinyConfig
 tiny = TinyConfig(hidden_size=32, intermediate_size=48, num_heads=2, num_kv_heads=1, head_dim=16)
 target, start = Path(sys.argv[1]), Path(sys.argv[2])
 start.with_name(sys.argv[3]).touch()

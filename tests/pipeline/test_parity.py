@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 
-from rljax.config import Config, LearnerConfig, ModelConfig
+from rljax.config.schema import Config, LearnerConfig, ModelConfig
 from rljax.learner.learner import Learner
-from rljax.models.hf_files import load_directory
+from rljax.models.files import load_directory
 from rljax.models.smollm2 import smollm2_directory
-from rljax.pipeline.setup import PROBE_TOKENS, parity_bound, probe_tokens
+from rljax.pipeline.assemble.run import PROBE_TOKENS, parity_bound, probe_tokens
 from rljax.sampler.engine import EmbeddedEngine
 from rljax.weights.publisher import OrbaxPublisher
 from sidecar.protocol import WeightUpdate

@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from rljax.config import Config, TasksConfig, TasksetConfig
+from rljax.config.schema import Config, TasksConfig, TasksetConfig
 from rljax.pipeline.run_dir import RunDir
 
 DIGITS = TasksetConfig(source="reverse_digits")

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from rljax.config import Config, TasksConfig, TasksetConfig
+from rljax.config.schema import Config, TasksConfig, TasksetConfig
 from rljax.ledger import claims, leases, processes, validations, versions
 from rljax.ledger.claims import TasksetSize
 from rljax.ledger.database import Database, RunSpec
 from rljax.ledger.sqlite import SqliteFile
 from rljax.pipeline import train
-from rljax.pipeline.build import Feed
+from rljax.pipeline.assemble.learner import StepRunner
 from rljax.pipeline.train import Clock, Trainer
 
 LIMIT = 10.0
@@ -53,7 +53,7 @@ class Waits:
         learner: Any = SimpleNamespace(architecture=SimpleNamespace(vocab_size=10), steps=0)
         none: Any = None
         stop: Any = SimpleNamespace(is_set=lambda: False)
-        self.trainer = Trainer(CONFIG, none, self.db, Feed(learner, None), none, none, observers, dict, stop)
+        self.trainer = Trainer(CONFIG, none, self.db, StepRunner(learner, None), none, none, observers, dict, stop)
         self.trainer._lineage = lineage
 
         def wait(_seen: int) -> None:

@@ -13,7 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rljax.ledger.versions import Announced
-from rljax.rollout.pool import UNNOTICED, EnginePool
+from rljax.rollout.engine_pool import UNNOTICED, EnginePool
 from sidecar.protocol import Completion, EngineError, GenerateRequest, SamplingParams
 from tests.virtual_clock import ModelledEngine, run_virtual
 
@@ -93,10 +93,10 @@ def test_no_engine_gets_a_request_that_has_noticeably_more_than_another(
 ) -> None:
     seen, _, pool = play(starts, engines, dies_after=dies_after, holds=tuple(holds))
     for index, loads, _ in seen:
-        seated = loads if dies_after == 10**9 else loads[1:]  # the seat of the one that dies is vacant for a while
-        least = min([*seated, loads[index]])
+        occupied = loads if dies_after == 10**9 else loads[1:]  # the seat of the one that dies is vacant for a while
+        least = min([*occupied, loads[index]])
         assert loads[index] <= least + least // UNNOTICED, (index, loads)
-    assert all(not seat.affinities and not seat.requests for seat in pool._seats), "the table went with the requests"
+    assert all(not slot.affinities and not slot.requests for slot in pool._slots), "the table went with the requests"
 
 
 def engines_per_group(seen: list[tuple[int, list[int], str]]) -> float:

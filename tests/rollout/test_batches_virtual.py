@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sidecar.protocol import GenerateRequest
-from tests.rollout.house import SPEC, run_house
+from tests.rollout.simulation import SPEC, run_simulation
 
 GROUP, STEPS = 8, 3
 
@@ -42,7 +42,7 @@ def test_batches_are_exact_and_in_time(
         staleness_bound=alpha,
         max_steps=STEPS,
     )
-    house, batches, report = run_house(
+    simulation, batches, report = run_simulation(
         tmp_path,
         seconds=0.1,
         spec=spec,
@@ -60,4 +60,4 @@ def test_batches_are_exact_and_in_time(
     assert (report["trained"], report["trained_twice"]) == (STEPS * batch // GROUP, 0)
     assert report["max_staleness"] <= alpha
     assert bool(report["filtered"]) == bool(filters)
-    assert not house.engine._running
+    assert not simulation.engine._running

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from rljax.ledger import audit, claims, leases, validations, versions
-from rljax.ledger.agreements import validate_by
+from rljax.ledger.compatibility import record_validation_plan
 from rljax.ledger.database import Database
 from rljax.ledger.sqlite import SqliteFile
-from tests.rollout.house import SPEC, Numbers, build, learn
+from tests.rollout.simulation import SPEC, Numbers, build, learn
 from tests.virtual_clock import run_virtual
 
 AT_ONCE = 16
@@ -32,7 +32,7 @@ def seconds_of_a_run(directory: Path, explorers: int) -> float:
             build(directory, loop, name=f"explorer {i}", db=db, spec=MANY, latency=slow, capacity=AT_ONCE)
             for i in range(explorers)
         ]
-        exploring = [asyncio.ensure_future(house.explorer.run()) for house in houses]
+        exploring = [asyncio.ensure_future(simulation.explorer.run()) for simulation in houses]
         await learn(db, 0.0)
         took = loop.time()
         await asyncio.gather(*exploring)
@@ -79,18 +79,18 @@ def test_no_more_attempts_are_under_way_than_there_is_room_for(tmp_path: Path, c
 
     def latency(request: Any) -> float:
         nonlocal most
-        most = max(most, len(house.engine._running))
+        most = max(most, len(simulation.engine._running))
         return 1.0 + request.sampling.seed % 5
 
     async def main(loop: asyncio.AbstractEventLoop) -> None:
-        nonlocal house
-        house = build(tmp_path, loop, spec=MANY, latency=latency, capacity=capacity)
-        exploring = asyncio.ensure_future(house.explorer.run())
-        await learn(house.db, 1.0)
+        nonlocal simulation
+        simulation = build(tmp_path, loop, spec=MANY, latency=latency, capacity=capacity)
+        exploring = asyncio.ensure_future(simulation.explorer.run())
+        await learn(simulation.db, 1.0)
         await exploring
-        assert audit.audit(house.db)["trained"] == 96
+        assert audit.audit(simulation.db)["trained"] == 96
 
-    house: Any = None
+    simulation: Any = None
     run_virtual(main)
     # a group that is begun is begun as a whole
     assert capacity <= most <= capacity + MANY.group_size - 1
@@ -100,13 +100,13 @@ def test_an_explorer_may_bring_tasks_of_its_own(tmp_path: Path) -> None:
     """P4: both sets are trained, no task twice, and the one that the trainer has never heard of is in the audit."""
 
     async def main(loop: asyncio.AbstractEventLoop) -> tuple[dict[str, Any], list[leases.Leased]]:
-        house = build(tmp_path, loop, name="explorer", spec=MANY, capacity=AT_ONCE)
+        simulation = build(tmp_path, loop, name="explorer", spec=MANY, capacity=AT_ONCE)
         own = {"own": Numbers("own", 50)}
-        guest = build(tmp_path, loop, name="guest", db=house.db, spec=MANY, tasksets=own, capacity=AT_ONCE)
-        exploring = [asyncio.ensure_future(h.explorer.run()) for h in (house, guest)]
-        batches = await learn(house.db, 1.0)
+        guest = build(tmp_path, loop, name="guest", db=simulation.db, spec=MANY, tasksets=own, capacity=AT_ONCE)
+        exploring = [asyncio.ensure_future(h.explorer.run()) for h in (simulation, guest)]
+        batches = await learn(simulation.db, 1.0)
         await asyncio.gather(*exploring)
-        return audit.audit(house.db), batches
+        return audit.audit(simulation.db), batches
 
     report, batches = run_virtual(main)
     assert report["balanced"], report["problems"]
@@ -141,7 +141,7 @@ def test_an_explorer_without_held_out_tasks_leaves_validation_to_others(tmp_path
 def test_an_explorer_that_would_validate_something_else_leaves_it_to_others(tmp_path: Path) -> None:
     async def main(loop: asyncio.AbstractEventLoop) -> None:
         guest = build(tmp_path, loop, name="guest", held=Numbers("held", 3), plan_fingerprint="another")
-        validate_by(guest.db, "the trainer's")
+        record_validation_plan(guest.db, "the trainer's")
         exploring = [asyncio.ensure_future(guest.explorer.run())]
         learning = asyncio.ensure_future(learn(guest.db, 1.0, frozenset({0, 3})))
         await asyncio.sleep(20.0)

@@ -9,21 +9,21 @@ from typing import Any
 
 import numpy as np
 
-from rljax.config import GeneratingConfig
-from rljax.config_environments import built_in
+from rljax.config.environments import built_in
+from rljax.config.schema import GeneratingConfig
 from rljax.ledger import audit, validations
 from rljax.models.tokenizer import load_tokenizer, save_tiny_tokenizer
 from rljax.rollout.environments.hosts import LoopHost
-from rljax.rollout.multi_turn import MultiTurn
+from rljax.rollout.workflows.multi_turn import MultiTurn
 from rljax.tasks.environments import environment_tasksets
 from sidecar.protocol import GenerateRequest
-from tests.rollout.house import SPEC, House, build, learn
+from tests.rollout.simulation import SPEC, Simulation, build, learn
 from tests.virtual_clock import ModelledEngine, run_virtual
 
 TURNS = 4
 
 
-def episodes_house(tmp_path: Path, loop: asyncio.AbstractEventLoop, engine: ModelledEngine) -> House:
+def simulated_episodes(tmp_path: Path, loop: asyncio.AbstractEventLoop, engine: ModelledEngine) -> Simulation:
     """A run over frozen lakes, of `TURNS` turns an episode."""
     save_tiny_tokenizer(tmp_path / "tokenizer")
     environments = built_in()
@@ -68,9 +68,9 @@ def openings(tmp_path: Path, salt: int) -> tuple[dict[int, dict[str, bytes]], se
                     trained.add(shown)
             return 1.0 + int(request.sampling.seed) * salt % 9
 
-        house = episodes_house(tmp_path, loop, ModelledEngine(latency))
-        exploring = asyncio.ensure_future(house.explorer.run())
-        await learn(house.db, 1.0, frozenset({1, 4}))
+        simulation = simulated_episodes(tmp_path, loop, ModelledEngine(latency))
+        exploring = asyncio.ensure_future(simulation.explorer.run())
+        await learn(simulation.db, 1.0, frozenset({1, 4}))
         await exploring
 
     run_virtual(main)
@@ -107,11 +107,11 @@ def test_validation_holds_episodes_between_and_within_turns_and_they_go_on(tmp_p
             return done
 
         engine.generate = watched  # type: ignore[method-assign]
-        house = episodes_house(tmp_path, loop, engine)
-        exploring = asyncio.ensure_future(house.explorer.run())
-        batches = await learn(house.db, 1.0, frozenset({2}))
+        simulation = simulated_episodes(tmp_path, loop, engine)
+        exploring = asyncio.ensure_future(simulation.explorer.run())
+        batches = await learn(simulation.db, 1.0, frozenset({2}))
         await exploring
-        return batches, audit.audit(house.db), validations.results(house.db)
+        return batches, audit.audit(simulation.db), validations.results(simulation.db)
 
     batches, report, results = run_virtual(main)
     assert report["balanced"], report["problems"]

@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from rljax.config_checks import ConfigError
+from rljax.config.validate import ConfigError
 from rljax.ledger import claims, processes, versions
 from rljax.ledger.database import LedgerError, RunFailedError
-from rljax.rollout import groups
+from rljax.rollout import group_runner as groups
 from rljax.rollout.environments.session import EnvironmentLost
-from rljax.rollout.groups import NothingButDrops
-from rljax.rollout.workflow import Attempt
+from rljax.rollout.group_runner import NothingButDrops
+from rljax.rollout.workflows.single_turn import Attempt
 from rljax.tasks.task import BadRow, Task
 from sidecar.protocol import EngineError, GenerateRequest
-from tests.rollout.house import SPEC, Numbers, build, run_house
+from tests.rollout.simulation import SPEC, Numbers, build, run_simulation
 from tests.virtual_clock import ModelledEngine, run_virtual
 
 
@@ -26,7 +26,7 @@ from tests.virtual_clock import ModelledEngine, run_virtual
 def test_run_ends_balanced_and_within_its_bound(tmp_path: Path, alpha: float, staleness: int) -> None:
     spec = replace(SPEC, alpha=alpha, staleness_bound=staleness, max_steps=12)
     slow = lambda request: 1.0 + 9.0 * (hash(request.id) % 7 == 0)  # noqa: E731
-    _, batches, report = run_house(tmp_path, spec=spec, latency=slow)
+    _, batches, report = run_simulation(tmp_path, spec=spec, latency=slow)
     assert [b.step for b in batches] == list(range(12))
     assert report["balanced"], report["problems"]
     assert report["trained"] == 24
@@ -39,7 +39,7 @@ def test_synchronous_run_is_reproducible(tmp_path: Path) -> None:
 
     def batches(name: str, salt: int) -> list[Any]:
         (tmp_path / name).mkdir()
-        _, found, _ = run_house(
+        _, found, _ = run_simulation(
             tmp_path / name,
             spec=spec,
             latency=lambda r: 1.0 + (int(r.sampling.seed) * salt) % 13,
@@ -62,7 +62,9 @@ def test_seeds_ignore_crashes_and_differ_by_retry_and_member() -> None:
 
 def test_the_older_group_is_the_more_urgent_one_and_a_validation_before_all(tmp_path: Path) -> None:
     seen: list[Attempt] = []
-    _, _, report = run_house(tmp_path, misbehave=lambda _, attempt: seen.append(attempt), validate=frozenset({0, 3}))
+    _, _, report = run_simulation(
+        tmp_path, misbehave=lambda _, attempt: seen.append(attempt), validate=frozenset({0, 3})
+    )
     assert report["balanced"], report["problems"]
     groups = list(dict.fromkeys(attempt.group for attempt in seen if not attempt.validation))
     assert groups == sorted(groups)
@@ -80,7 +82,7 @@ def test_failing_member_is_retried_then_its_group_is_dropped_with_the_reason(tmp
         always = task.id.index == 5 and attempt.member == 0
         return fail() if once or always else None
 
-    _, _, report = run_house(tmp_path, misbehave=misbehave)
+    _, _, report = run_simulation(tmp_path, misbehave=misbehave)
     assert report["balanced"], report["problems"]
     assert report["dropped"] == {"ZeroDivisionError": 1}
     assert report["trained"] == 12
@@ -99,7 +101,7 @@ def test_an_attempt_lost_by_others_is_made_again_as_it_was(tmp_path: Path) -> No
         tries[place] = tries.get(place, 0) + 1
         return lose() if (place == (2, 1) and tries[place] <= 6) or place == (5, 0) else None
 
-    _, batches, report = run_house(tmp_path, misbehave=misbehave)
+    _, batches, report = run_simulation(tmp_path, misbehave=misbehave)
     assert report["balanced"], report["problems"]
     assert tries[2, 1] == 7
     assert {t.retries for b in batches for g in b.groups for t in g.trajectories} == {0}
@@ -115,7 +117,7 @@ def test_where_nothing_but_drops_happens_the_explorer_says_why(tmp_path: Path) -
 
     says = r"100 groups in a row were dropped and none was whole; the last for ZeroDivisionError: one over nothing"
     with pytest.raises(NothingButDrops, match=says):
-        run_house(tmp_path, misbehave=lambda task, attempt: fail())
+        run_simulation(tmp_path, misbehave=lambda task, attempt: fail())
 
 
 def test_a_whole_group_now_and_then_is_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,7 +126,7 @@ def test_a_whole_group_now_and_then_is_enough(tmp_path: Path, monkeypatch: pytes
     async def fail() -> None:
         raise ZeroDivisionError("one over nothing")
 
-    _, _, report = run_house(tmp_path, misbehave=lambda task, attempt: fail() if task.id.index % 3 else None)
+    _, _, report = run_simulation(tmp_path, misbehave=lambda task, attempt: fail() if task.id.index % 3 else None)
     assert report["balanced"], report["problems"]
     assert report["dropped"]["ZeroDivisionError"] > 10
 
@@ -140,7 +142,7 @@ def test_environments_whose_every_opening_is_too_long_are_no_run(tmp_path: Path)
         raise BadRow("an opening of 900 tokens leaves no room for a reply")
 
     with pytest.raises(NothingButDrops, match="BadRow: an opening of 900 tokens"):
-        run_house(tmp_path, misbehave=lambda task, attempt: too_long(), tasksets={"numbers": Seeds()})
+        run_simulation(tmp_path, misbehave=lambda task, attempt: too_long(), tasksets={"numbers": Seeds()})
 
 
 def test_a_taskset_of_nothing_but_bad_rows_is_no_run(tmp_path: Path) -> None:
@@ -150,7 +152,9 @@ def test_a_taskset_of_nothing_but_bad_rows_is_no_run(tmp_path: Path) -> None:
         raise BadRow("a prompt of 900 tokens")
 
     with pytest.raises(NothingButDrops, match=r"24 bad rows in a row and no other; the last: a prompt"):
-        run_house(tmp_path, misbehave=lambda task, attempt: too_long(), tasksets={"numbers": Numbers("numbers", 24)})
+        run_simulation(
+            tmp_path, misbehave=lambda task, attempt: too_long(), tasksets={"numbers": Numbers("numbers", 24)}
+        )
 
 
 def test_what_cannot_be_prepared_ends_the_explorer_before_anything_is_claimed(tmp_path: Path) -> None:
@@ -158,12 +162,12 @@ def test_what_cannot_be_prepared_ends_the_explorer_before_anything_is_claimed(tm
         async def prepare() -> None:
             raise ConfigError("custom_envs.x: no")
 
-        house = build(tmp_path, loop, prepare=prepare)
-        versions.announce(house.db, 0, 0, "weights/v0")
+        simulation = build(tmp_path, loop, prepare=prepare)
+        versions.announce(simulation.db, 0, 0, "weights/v0")
         with pytest.raises(ConfigError, match=r"custom_envs\.x: no"):
-            await house.explorer.run()
-        assert claims.states(house.db) == {}
-        assert not house.engine.loads
+            await simulation.explorer.run()
+        assert claims.states(simulation.db) == {}
+        assert not simulation.engine.loads
 
     run_virtual(main)
 
@@ -172,7 +176,7 @@ def test_hanging_member_costs_its_own_group_alone(tmp_path: Path) -> None:
     def misbehave(task: Task, attempt: Attempt) -> Any:
         return asyncio.sleep(1e9) if task.id.index == 3 and attempt.member == 2 else None
 
-    _, _, report = run_house(tmp_path, misbehave=misbehave, timeout=20.0)
+    _, _, report = run_simulation(tmp_path, misbehave=misbehave, timeout=20.0)
     assert report["balanced"], report["problems"]
     assert report["dropped"] == {"timeout": 1}
     assert report["trained"] == 12
@@ -182,7 +186,7 @@ def test_filtered_group_is_replaced_and_counted(tmp_path: Path) -> None:
     def third(group: Any) -> str | None:
         return "every third" if group.task.index % 3 == 0 else None
 
-    _, batches, report = run_house(tmp_path, filters=[("thirds", third)])
+    _, batches, report = run_simulation(tmp_path, filters=[("thirds", third)])
     assert report["balanced"], report["problems"]
     assert set(report["filtered"]) == {"thirds: every third"}
     assert all(g.task.index % 3 for b in batches for g in b.groups)
@@ -191,12 +195,12 @@ def test_filtered_group_is_replaced_and_counted(tmp_path: Path) -> None:
 def test_bad_row_is_dropped_or_fails_the_run_as_configured(tmp_path: Path) -> None:
     tasksets = {"numbers": Numbers(bad=frozenset({4}))}
     (tmp_path / "skip").mkdir()
-    _, _, report = run_house(tmp_path / "skip", tasksets=tasksets)
+    _, _, report = run_simulation(tmp_path / "skip", tasksets=tasksets)
     assert report["balanced"], report["problems"]
     assert report["dropped"] == {"bad_row": 1}
     (tmp_path / "fail").mkdir()
     with pytest.raises(RunFailedError, match=r"numbers.jsonl:5: not a number; .*on_bad_row=skip"):
-        run_house(tmp_path / "fail", tasksets=tasksets, fail_on_bad_row=True)
+        run_simulation(tmp_path / "fail", tasksets=tasksets, fail_on_bad_row=True)
 
 
 def test_dying_engine_is_replaced_and_its_requests_move(tmp_path: Path) -> None:
@@ -207,7 +211,7 @@ def test_dying_engine_is_replaced_and_its_requests_move(tmp_path: Path) -> None:
             return await super().generate(request)
 
     engines = [Mortal(lambda _: 1.0), ModelledEngine(lambda _: 1.0)]
-    _, _, report = run_house(tmp_path, engines=engines)
+    _, _, report = run_simulation(tmp_path, engines=engines)
     assert report["balanced"], report["problems"]
     assert report["trained"] == 12
     assert report["faults"]["engine_died"] == 1
@@ -217,11 +221,11 @@ def test_explorer_without_trainer_fills_its_credit_and_says_what_it_waits_for(tm
     """P12: the wait has a deadline, and names what was waited for."""
 
     async def main(loop: asyncio.AbstractEventLoop) -> Any:
-        house = build(tmp_path, loop, wait_timeout=20.0)
-        versions.announce(house.db, 0, 0, "weights/v0")
+        simulation = build(tmp_path, loop, wait_timeout=20.0)
+        versions.announce(simulation.db, 0, 0, "weights/v0")
         with pytest.raises(TimeoutError, match=r"waited 20 s for: credit: 4 of 4 groups"):
-            await house.explorer.run()
-        assert claims.states(house.db) == {"ready": 4}
+            await simulation.explorer.run()
+        assert claims.states(simulation.db) == {"ready": 4}
         assert loop.time() > 20.0
 
     run_virtual(main)
@@ -229,21 +233,21 @@ def test_explorer_without_trainer_fills_its_credit_and_says_what_it_waits_for(tm
 
 def test_stopped_explorer_hands_its_claims_back(tmp_path: Path) -> None:
     async def main(loop: asyncio.AbstractEventLoop) -> Any:
-        house = build(tmp_path, loop, latency=lambda _: 1e6, timeout=1e9)
-        versions.announce(house.db, 0, 0, "weights/v0")
-        exploring = asyncio.ensure_future(house.explorer.run())
+        simulation = build(tmp_path, loop, latency=lambda _: 1e6, timeout=1e9)
+        versions.announce(simulation.db, 0, 0, "weights/v0")
+        exploring = asyncio.ensure_future(simulation.explorer.run())
         await asyncio.sleep(10.0)
-        assert claims.states(house.db) == {"claimed": 4}
-        house.explorer.stop()
+        assert claims.states(simulation.db) == {"claimed": 4}
+        simulation.explorer.stop()
         await exploring
-        assert claims.states(house.db) == {"open": 4}
+        assert claims.states(simulation.db) == {"open": 4}
 
     run_virtual(main)
 
 
 def test_thousands_of_trajectories_run_on_one_thread(tmp_path: Path) -> None:
     spec = replace(SPEC, group_size=8, batch_groups=64, alpha=7.0, staleness_bound=7, max_steps=10)
-    _, batches, report = run_house(tmp_path, spec=spec, latency=lambda r: 5.0 + int(r.sampling.seed) % 50)
+    _, batches, report = run_simulation(tmp_path, spec=spec, latency=lambda r: 5.0 + int(r.sampling.seed) % 50)
     assert report["balanced"], report["problems"]
     assert report["trained"] == 640
     assert all(len(b.groups) == 64 for b in batches)
@@ -264,11 +268,11 @@ def test_where_every_claim_is_settled_at_once_the_event_loop_still_turns(tmp_pat
 
     async def main(loop: asyncio.AbstractEventLoop) -> None:
         spoiled = Spoiled()
-        house = build(tmp_path, loop, tasksets={"numbers": spoiled})
-        spoiled.explorer = house.explorer
-        versions.announce(house.db, 0, 0, "weights/v0")
-        await house.explorer.run()
-        assert set(claims.states(house.db)) == {"dropped"}
+        simulation = build(tmp_path, loop, tasksets={"numbers": spoiled})
+        spoiled.explorer = simulation.explorer
+        versions.announce(simulation.db, 0, 0, "weights/v0")
+        await simulation.explorer.run()
+        assert set(claims.states(simulation.db)) == {"dropped"}
 
     run_virtual(main)
 
@@ -284,7 +288,7 @@ def test_a_ledger_that_refuses_a_heartbeat_does_not_end_the_explorer(
         real(*arguments)
 
     monkeypatch.setattr(processes, "heartbeat", heartbeat)
-    _, batches, report = run_house(tmp_path)
+    _, batches, report = run_simulation(tmp_path)
     assert len(batches) == SPEC.max_steps
     assert report["balanced"], report["problems"]
     assert next(beats) > 4

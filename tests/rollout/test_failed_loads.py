@@ -12,7 +12,7 @@ from rljax.ledger import audit, claims
 from rljax.ledger.database import Database, run_row
 from rljax.rollout.explorer import LOAD_TRIES
 from sidecar.protocol import EngineError, WeightUpdate, WeightUpdateError
-from tests.rollout.house import build, learn, run_house
+from tests.rollout.simulation import build, learn, run_simulation
 from tests.virtual_clock import ModelledEngine, run_virtual
 
 
@@ -34,7 +34,7 @@ class Failing(ModelledEngine):
 @pytest.mark.parametrize("validate", [frozenset[int](), frozenset({2})], ids=["newest", "validated"])
 def test_a_load_that_fails_for_a_moment_is_tried_again(tmp_path: Path, validate: frozenset[int]) -> None:
     engine = Failing(2, LOAD_TRIES - 1)
-    _, _, report = run_house(tmp_path, engines=[engine], validate=validate)
+    _, _, report = run_simulation(tmp_path, engines=[engine], validate=validate)
     assert report["balanced"], report["problems"]
     assert report["trained"] == 12
     # What is superseded meanwhile is not tried again; what is validated is not superseded.

@@ -11,7 +11,7 @@ import pytest
 
 from rljax.ledger import audit, leases, validations, versions
 from sidecar.protocol import WeightsGoneError, WeightUpdate
-from tests.rollout.house import SPEC, build, learn
+from tests.rollout.simulation import SPEC, build, learn
 from tests.virtual_clock import ModelledEngine, run_virtual
 
 
@@ -33,16 +33,16 @@ class Forgetful(ModelledEngine):
 def test_an_explorer_waits_for_the_learner_to_publish_again(tmp_path: Path) -> None:
     async def main(loop: Any) -> Any:
         engine = Forgetful(1)
-        house = build(tmp_path, loop, engines=[engine])
-        lost = leases.begin_lineage(house.db, 0)
-        versions.announce(house.db, lost, 0, "memory:dead/v0-1")
-        exploring = asyncio.ensure_future(house.explorer.run())
+        simulation = build(tmp_path, loop, engines=[engine])
+        lost = leases.begin_lineage(simulation.db, 0)
+        versions.announce(simulation.db, lost, 0, "memory:dead/v0-1")
+        exploring = asyncio.ensure_future(simulation.explorer.run())
         async with asyncio.timeout(100):
             await engine.asked.wait()
             await asyncio.sleep(10)
-            waiting_for, claimed = house.explorer.waiting_for, audit.audit(house.db)["claimed"]
-        await asyncio.gather(exploring, learn(house.db, 1.0))
-        return waiting_for, claimed, engine, audit.audit(house.db)
+            waiting_for, claimed = simulation.explorer.waiting_for, audit.audit(simulation.db)["claimed"]
+        await asyncio.gather(exploring, learn(simulation.db, 1.0))
+        return waiting_for, claimed, engine, audit.audit(simulation.db)
 
     waiting_for, claimed, engine, report = run_virtual(main)
     assert waiting_for == (
@@ -57,9 +57,9 @@ def test_an_explorer_waits_for_the_learner_to_publish_again(tmp_path: Path) -> N
 
 def test_the_wait_for_lost_weights_has_an_end(tmp_path: Path) -> None:
     async def main(loop: Any) -> None:
-        house = build(tmp_path, loop, engines=[Forgetful(1)], wait_timeout=50.0)
-        versions.announce(house.db, leases.begin_lineage(house.db, 0), 0, "memory:dead/v0-1")
-        await house.explorer.run()
+        simulation = build(tmp_path, loop, engines=[Forgetful(1)], wait_timeout=50.0)
+        versions.announce(simulation.db, leases.begin_lineage(simulation.db, 0), 0, "memory:dead/v0-1")
+        await simulation.explorer.run()
 
     with pytest.raises(TimeoutError, match=r"waited 50 s for: the learner to publish version 0 of lineage 1 again"):
         run_virtual(main)
@@ -67,10 +67,10 @@ def test_the_wait_for_lost_weights_has_an_end(tmp_path: Path) -> None:
 
 def test_an_address_is_handed_on_as_it_is(tmp_path: Path) -> None:
     async def main(loop: Any) -> Any:
-        house = build(tmp_path, loop)
-        await house.pool.start()
-        await house.pool.load(versions.Announced(0, 1, "memory:abc/v0-1"))
-        return house.engine.loads
+        simulation = build(tmp_path, loop)
+        await simulation.pool.start()
+        await simulation.pool.load(versions.Announced(0, 1, "memory:abc/v0-1"))
+        return simulation.engine.loads
 
     assert [update.path for update in run_virtual(main)] == ["memory:abc/v0-1"]
 
@@ -80,15 +80,15 @@ def test_a_validation_of_lost_weights_waits_for_the_same_weights(tmp_path: Path)
 
     async def main(loop: Any) -> Any:
         engine = Forgetful(1)
-        house = build(tmp_path, loop, engines=[engine], spec=replace(SPEC, alpha=0.0, staleness_bound=0))
-        db = house.db
+        simulation = build(tmp_path, loop, engines=[engine], spec=replace(SPEC, alpha=0.0, staleness_bound=0))
+        db = simulation.db
         lost = leases.begin_lineage(db, 0)
         versions.announce(db, lost, 0, "memory:dead/v0-1", validate=True)
-        exploring = asyncio.ensure_future(house.explorer.run())
+        exploring = asyncio.ensure_future(simulation.explorer.run())
         async with asyncio.timeout(100):
             await engine.asked.wait()
             await asyncio.sleep(10)
-            waiting_for, left = house.explorer.waiting_for, validations.unfinished(db)
+            waiting_for, left = simulation.explorer.waiting_for, validations.unfinished(db)
             again = leases.begin_lineage(db, 0)
             versions.announce(db, again, 0, "memory:new/v0-2")
             while validations.unfinished(db):

@@ -12,9 +12,9 @@ import pytest
 
 from rljax.ledger import leases, versions
 from rljax.ledger.database import RunFailedError
+from rljax.rollout.engine_pool import Scored
 from rljax.rollout.explorer import Probe
-from rljax.rollout.pool import Scored
-from tests.rollout.house import build
+from tests.rollout.simulation import build
 
 LEARNER = np.array([-1.0, -2.0, -3.0, -4.0], np.float32)
 ENGINES = [LEARNER, np.array([-1.0, -2.5, -3.0, -3.75], np.float32)]
@@ -22,19 +22,19 @@ ENGINES = [LEARNER, np.array([-1.0, -2.5, -3.0, -3.75], np.float32)]
 
 def check(tmp_path: Path, bound: float, label: int = 0) -> tuple[int, float, float] | None:
     async def main() -> tuple[int, float, float] | None:
-        house = build(tmp_path, asyncio.get_running_loop())
-        lineage = leases.begin_lineage(house.db, 0)
-        versions.announce(house.db, lineage, 0, "weights/v0", probe=LEARNER)
-        newest = versions.newest(house.db)
+        simulation = build(tmp_path, asyncio.get_running_loop())
+        lineage = leases.begin_lineage(simulation.db, 0)
+        versions.announce(simulation.db, lineage, 0, "weights/v0", probe=LEARNER)
+        newest = versions.newest(simulation.db)
         assert newest is not None
 
         async def score(_: np.ndarray) -> list[Scored]:
             return [Scored(ENGINES[0], 0), Scored(ENGINES[1], label)]
 
-        house.pool.score = score  # type: ignore[method-assign]
-        house.explorer._probe = Probe(np.arange(4), bound)
-        await house.explorer._check_parity(newest)
-        return versions.latest_gap(house.db)
+        simulation.pool.score = score  # type: ignore[method-assign]
+        simulation.explorer._probe = Probe(np.arange(4), bound)
+        await simulation.explorer._check_parity(newest)
+        return versions.latest_gap(simulation.db)
 
     return asyncio.run(main())
 
@@ -63,13 +63,13 @@ def test_a_successor_is_compared_as_well(tmp_path: Path) -> None:
             return SimpleNamespace(version=0)
 
     async def main() -> None:
-        house = build(tmp_path, asyncio.get_running_loop())
-        versions.announce(house.db, leases.begin_lineage(house.db, 0), 0, "weights/v0", probe=LEARNER)
-        serving = versions.newest(house.db)
+        simulation = build(tmp_path, asyncio.get_running_loop())
+        versions.announce(simulation.db, leases.begin_lineage(simulation.db, 0), 0, "weights/v0", probe=LEARNER)
+        serving = versions.newest(simulation.db)
         assert serving is not None
-        house.explorer._probe = Probe(np.arange(4), 0.25)
-        assert house.pool.inspect is not None
-        await house.pool.inspect(Successor(), serving)  # type: ignore[arg-type]
+        simulation.explorer._probe = Probe(np.arange(4), 0.25)
+        assert simulation.pool.inspect is not None
+        await simulation.pool.inspect(Successor(), serving)  # type: ignore[arg-type]
 
     with pytest.raises(RunFailedError, match=r"engine at version 0 differ by 0\.5 nats"):
         asyncio.run(main())

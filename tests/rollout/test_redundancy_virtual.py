@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rljax.rollout.together import first_of
-from rljax.rollout.workflow import Attempt
+from rljax.rollout.async_utils import first_of
+from rljax.rollout.workflows.single_turn import Attempt
 from rljax.tasks.task import Task
 from sidecar.protocol import GenerateRequest
-from tests.rollout.house import SPEC, run_house
+from tests.rollout.simulation import SPEC, run_simulation
 from tests.virtual_clock import ModelledEngine, run_virtual
 
 
@@ -26,18 +26,18 @@ def member_of(request: GenerateRequest) -> int:
 def test_the_slowest_member_is_cancelled_and_the_group_is_whole(tmp_path: Path) -> None:
     """Member 1 of each group takes minutes: nobody waits for it, and it ends in no group."""
     engine = ModelledEngine(lambda request: 200.0 if member_of(request) == 1 else 1.0)
-    house, batches, report = run_house(tmp_path, redundancy=1, engines=[engine], timeout=1e5, validates=False)
+    simulation, batches, report = run_simulation(tmp_path, redundancy=1, engines=[engine], timeout=1e5, validates=False)
     assert report["balanced"]
     assert {tuple(t.member for t in g.trajectories) for b in batches for g in b.groups} == {(0, 2, 3, 4)}
-    assert house.db.clock() < 60.0
+    assert simulation.db.clock() < 60.0
     assert not engine._running, "what was cancelled is withdrawn from the engine"
 
 
 def test_without_redundancy_it_is_waited_for(tmp_path: Path) -> None:
     slow = lambda request: 60.0 if member_of(request) == 1 else 1.0  # noqa: E731
-    house, _, report = run_house(tmp_path, latency=slow, timeout=1e5, validates=False)
+    simulation, _, report = run_simulation(tmp_path, latency=slow, timeout=1e5, validates=False)
     assert report["balanced"]
-    assert house.db.clock() > 60.0
+    assert simulation.db.clock() > 60.0
 
 
 def test_a_member_to_spare_may_fail_for_good(tmp_path: Path) -> None:
@@ -47,7 +47,7 @@ def test_a_member_to_spare_may_fail_for_good(tmp_path: Path) -> None:
     def misbehave(task: Task, attempt: Attempt) -> Any:
         return fail() if attempt.member == 0 else None
 
-    _, batches, report = run_house(tmp_path, redundancy=1, misbehave=misbehave, validates=False)
+    _, batches, report = run_simulation(tmp_path, redundancy=1, misbehave=misbehave, validates=False)
     assert report["dropped"] == {}
     assert report["faults"]["ValueError"] > 0
     assert {tuple(t.member for t in g.trajectories) for b in batches for g in b.groups} == {(1, 2, 3, 4)}
@@ -60,7 +60,7 @@ def test_two_that_fail_are_one_too_many(tmp_path: Path) -> None:
     def misbehave(task: Task, attempt: Attempt) -> Any:
         return fail() if attempt.member < 2 and task.id.index % 2 else None
 
-    _, _, report = run_house(tmp_path, redundancy=1, misbehave=misbehave, validates=False)
+    _, _, report = run_simulation(tmp_path, redundancy=1, misbehave=misbehave, validates=False)
     assert report["balanced"]
     assert report["dropped"]["ValueError"] > 0
 
@@ -78,7 +78,7 @@ def test_redundant_members_change_no_promise(
         return 60.0 if draw < 3 else 1.0 + draw % 11
 
     capacity = 6 * (spec.group_size + extra)
-    _, batches, report = run_house(
+    _, batches, report = run_simulation(
         tmp_path_factory.mktemp("run"),
         spec=spec,
         redundancy=extra,

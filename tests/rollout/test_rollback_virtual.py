@@ -10,7 +10,7 @@ import pytest
 
 from rljax.ledger import audit, leases, versions
 from sidecar.protocol import Completion, GenerateRequest
-from tests.rollout.house import SPEC, House, build
+from tests.rollout.simulation import SPEC, Simulation, build
 from tests.virtual_clock import ModelledEngine, VirtualLoop, run_virtual
 
 SIZED = replace(SPEC, batch_groups=16, alpha=1.0, staleness_bound=1, max_steps=8)
@@ -36,35 +36,37 @@ class StandsAside(ModelledEngine):
             self._running.pop(request.id, None)
 
 
-async def train(house: House, exploring: asyncio.Future[None], lineage: int, steps: int) -> None:
+async def train(simulation: Simulation, exploring: asyncio.Future[None], lineage: int, steps: int) -> None:
     for _ in range(steps):
         while True:
-            seen = house.db.notifier.changes
-            found = leases.lease(house.db, lineage)
+            seen = simulation.db.notifier.changes
+            found = leases.lease(simulation.db, lineage)
             if isinstance(found, leases.Leased):
                 break
             if exploring.done():
                 exploring.result()
-            await house.db.notifier.wait_async(seen)
+            await simulation.db.notifier.wait_async(seen)
         await asyncio.sleep(1.0)
-        leases.mark_trained(house.db, lineage, found.step, publishes=True)
-        versions.announce(house.db, lineage, found.step + 1, f"weights/v{found.step + 1}-{lineage}")
+        leases.mark_trained(simulation.db, lineage, found.step, publishes=True)
+        versions.announce(simulation.db, lineage, found.step + 1, f"weights/v{found.step + 1}-{lineage}")
 
 
 @pytest.mark.parametrize("engine", [ModelledEngine, StandsAside])
 def test_claims_of_lost_weights_are_given_up_at_once(tmp_path: Path, engine: type[ModelledEngine]) -> None:
     async def main(loop: VirtualLoop) -> float:
-        house = build(tmp_path, loop, spec=SIZED, capacity=80, timeout=600.0, validates=False, engines=[engine(_five)])
-        exploring = asyncio.ensure_future(house.explorer.run())
-        lineage = leases.begin_lineage(house.db, 0)
-        versions.announce(house.db, lineage, 0, "weights/v0-1")
-        await train(house, exploring, lineage, 3)
+        simulation = build(
+            tmp_path, loop, spec=SIZED, capacity=80, timeout=600.0, validates=False, engines=[engine(_five)]
+        )
+        exploring = asyncio.ensure_future(simulation.explorer.run())
+        lineage = leases.begin_lineage(simulation.db, 0)
+        versions.announce(simulation.db, lineage, 0, "weights/v0-1")
+        await train(simulation, exploring, lineage, 3)
         await asyncio.sleep(2.5)
-        lineage = leases.begin_lineage(house.db, 0)
-        versions.announce(house.db, lineage, 0, "weights/v0-2")
+        lineage = leases.begin_lineage(simulation.db, 0)
+        versions.announce(simulation.db, lineage, 0, "weights/v0-2")
         rolled_back = loop.time()
-        await train(house, exploring, lineage, 2)
-        report = audit.audit(house.db)
+        await train(simulation, exploring, lineage, 2)
+        report = audit.audit(simulation.db)
         assert not [p for p in report["problems"] if "unfinished" not in p], report["problems"]
         took = loop.time() - rolled_back
         exploring.cancel()

@@ -15,13 +15,13 @@ from rljax.ledger import audit, processes, schema, validations, versions
 from rljax.ledger.database import Database, RunFailedError
 from rljax.ledger.versions import Announced
 from rljax.rollout import explorer, validation
-from rljax.rollout.pool import EnginePool
+from rljax.rollout.engine_pool import EnginePool
 from rljax.rollout.validation import validate
-from rljax.rollout.workflow import Attempt
+from rljax.rollout.workflows.single_turn import Attempt
 from rljax.tasks.rewards.reward import RewardError
 from rljax.tasks.task import Task
 from sidecar.protocol import EngineError, GenerateRequest
-from tests.rollout.house import SPEC, Numbers, Plain, build, learn, run_house
+from tests.rollout.simulation import SPEC, Numbers, Plain, build, learn, run_simulation
 from tests.virtual_clock import ModelledEngine, run_virtual
 
 Seen = list[tuple[float, str, int]]
@@ -59,13 +59,13 @@ def test_validation_holds_training_pins_one_version_and_loses_no_token(tmp_path:
     seen: list[tuple[float, str, int]] = []
 
     async def main(loop: asyncio.AbstractEventLoop) -> Any:
-        house = build(
+        simulation = build(
             tmp_path,
             loop,
             spec=replace(SPEC, alpha=3.0, staleness_bound=4),
             latency=lambda r: 3.0 + int(r.sampling.seed) % 9,
         )
-        engine = house.engine
+        engine = simulation.engine
         generate, load = engine.generate, engine.update_weights
 
         async def watched(request: GenerateRequest) -> Any:
@@ -82,10 +82,10 @@ def test_validation_holds_training_pins_one_version_and_loses_no_token(tmp_path:
             await load(update)
 
         engine.generate, engine.update_weights = watched, loaded
-        exploring = asyncio.ensure_future(house.explorer.run())
-        batches = await learn(house.db, 1.0, frozenset({2}))
+        exploring = asyncio.ensure_future(simulation.explorer.run())
+        batches = await learn(simulation.db, 1.0, frozenset({2}))
         await exploring
-        return batches, audit.audit(house.db), validations.results(house.db)
+        return batches, audit.audit(simulation.db), validations.results(simulation.db)
 
     batches, report, results = run_virtual(main)
     begin = min(at for at, what, _ in seen if what == "val starts")
@@ -110,8 +110,8 @@ def test_every_explorer_stands_still_while_one_validates(tmp_path: Path, monkeyp
         latency = lambda r: 3.0 + int(r.sampling.seed) % 9  # noqa: E731
         one = build(tmp_path, loop, name="one", spec=spec, latency=latency)
         two = build(tmp_path, loop, name="two", spec=spec, latency=latency, db=one.db)
-        seen = [watch(house.engine, loop) for house in (one, two)]
-        exploring = [asyncio.ensure_future(house.explorer.run()) for house in (one, two)]
+        seen = [watch(simulation.engine, loop) for simulation in (one, two)]
+        exploring = [asyncio.ensure_future(simulation.explorer.run()) for simulation in (one, two)]
         await learn(one.db, 1.0, frozenset({2}))
         await asyncio.gather(*exploring)
         return seen, audit.audit(one.db)
@@ -131,18 +131,18 @@ def held_up(tmp_path: Path, then: Callable[[Any], Any], **options: Any) -> Any:
     """An explorer with groups in flight, and another one that begins to validate at 10 s and says nothing more."""
 
     async def main(loop: asyncio.AbstractEventLoop) -> Any:
-        house = build(tmp_path, loop, latency=lambda r: 4.0 if "True" in r.id else 1e6, timeout=1e9, **options)
-        processes.register(house.db, "silent", "explorer")
-        versions.announce(house.db, 0, 0, "weights/v0")
-        exploring = asyncio.ensure_future(house.explorer.run())
+        simulation = build(tmp_path, loop, latency=lambda r: 4.0 if "True" in r.id else 1e6, timeout=1e9, **options)
+        processes.register(simulation.db, "silent", "explorer")
+        versions.announce(simulation.db, 0, 0, "weights/v0")
+        exploring = asyncio.ensure_future(simulation.explorer.run())
         await asyncio.sleep(10.0)
-        validations.request(house.db, 0, 0)
-        assert validations.claim_validation(house.db, "silent") is not None
+        validations.request(simulation.db, 0, 0)
+        assert validations.claim_validation(simulation.db, "silent") is not None
         try:
             async with asyncio.timeout(1000.0):
-                return await then((house, exploring, loop))
+                return await then((simulation, exploring, loop))
         finally:
-            house.explorer.stop()
+            simulation.explorer.stop()
             await asyncio.wait({exploring})
 
     return run_virtual(main)
@@ -150,15 +150,15 @@ def held_up(tmp_path: Path, then: Callable[[Any], Any], **options: Any) -> Any:
 
 def test_validation_whose_explorer_dies_is_taken_over(tmp_path: Path) -> None:
     async def then(place: Any) -> None:
-        house, _, loop = place
+        simulation, _, loop = place
         await asyncio.sleep(40.0)
-        assert validations.running(house.db) == (0, "silent")
-        while not validations.results(house.db):
+        assert validations.running(simulation.db) == (0, "silent")
+        while not validations.results(simulation.db):
             await asyncio.sleep(1.0)
             assert loop.time() < 100.0, "nobody took it over"
         assert loop.time() > SPEC.claim_timeout
         await asyncio.sleep(1.0)
-        assert house.engine._running, "training goes on"
+        assert simulation.engine._running, "training goes on"
 
     held_up(tmp_path, then)
 
@@ -247,12 +247,12 @@ def events_of(db: Database, kind: str) -> list[str]:
 def test_bad_validation_row_is_noted_or_fails_the_run_as_configured(tmp_path: Path) -> None:
     held = Numbers("held", 8, bad=frozenset({1, 4}))
     (tmp_path / "skip").mkdir()
-    house, _, report = run_house(tmp_path / "skip", validate=frozenset({1, 3}), held=held)
+    simulation, _, report = run_simulation(tmp_path / "skip", validate=frozenset({1, 3}), held=held)
     assert report["balanced"], report["problems"]
-    assert events_of(house.db, "bad_row") == ["numbers.jsonl:2: not a number"] * 2
+    assert events_of(simulation.db, "bad_row") == ["numbers.jsonl:2: not a number"] * 2
     (tmp_path / "fail").mkdir()
     with pytest.raises(RunFailedError, match=r"numbers.jsonl:2: not a number; .*on_bad_row=skip"):
-        run_house(tmp_path / "fail", validate=frozenset({1}), held=held, fail_on_bad_row=True)
+        run_simulation(tmp_path / "fail", validate=frozenset({1}), held=held, fail_on_bad_row=True)
 
 
 def test_sets_are_measured_side_by_side_and_each_for_itself(tmp_path: Path) -> None:

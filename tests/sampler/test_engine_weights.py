@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from sidecar.channels.versions import MANIFEST_NAME, read_version
 from sidecar.protocol import PauseMode, WeightUpdate, WeightUpdateError
-from sidecar.versions import MANIFEST_NAME, read_version
 
 LONG = 50
 

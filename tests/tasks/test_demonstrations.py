@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rljax.config import TasksetConfig
-from rljax.config_checks import ConfigError
+from rljax.config.schema import TasksetConfig
+from rljax.config.validate import ConfigError
 from rljax.models.tiny import save_tiny_tokenizer
 from rljax.models.tokenizer import load_tokenizer
 from rljax.tasks.demonstrations import Demonstrations

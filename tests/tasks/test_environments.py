@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rljax.config_environments import built_in
+from rljax.config.environments import built_in
 from rljax.rollout.environments.session import LocalEnvironment
 from rljax.tasks.environments import environment_tasksets
 

@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from rljax.config_checks import ConfigError
+from rljax.config.validate import ConfigError
 from rljax.tasks.gym_rows import ENTRY, ReasoningGymRows
 from rljax.tasks.task import BadRow
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rljax.config_checks import ConfigError
+from rljax.config.validate import ConfigError
 from rljax.tasks.procedural import AddNumbers, ProceduralRows, ReverseDigits, procedural_rows
 
 KEY = "tasks.train.mine"

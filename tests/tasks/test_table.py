@@ -5,7 +5,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from rljax.config_checks import ConfigError
+from rljax.config.validate import ConfigError
 from rljax.tasks.rows import Columns
 from rljax.tasks.table import hub_rows, parquet_rows
 from rljax.tasks.task import BadRow

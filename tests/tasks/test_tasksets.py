@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rljax.config import TasksetConfig
-from rljax.config_checks import ConfigError
+from rljax.config.schema import TasksetConfig
+from rljax.config.validate import ConfigError
 from rljax.tasks.seeds import environment_seed
 from rljax.tasks.task import BadRow, Task, Taskset
 from rljax.tasks.tasksets import Role, load_tasksets

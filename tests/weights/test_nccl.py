@@ -21,8 +21,8 @@ import pytest
 from rljax.weights import nccl
 from rljax.weights.nccl import NcclPublisher, TcpCommunicator
 from rljax.weights.publisher import PublishError
-from sidecar.transfer import Phase, Puller, TransferError, Wire, agreement, chunks
-from sidecar.versions import Manifest, TensorInfo, VersionError, VersionGoneError, is_address, receive
+from sidecar.channels.nccl import Link, Phase, TransferError, WeightReceiver, agreement, chunks
+from sidecar.channels.versions import Manifest, TensorInfo, VersionError, VersionGoneError, is_address, receive
 
 TENSORS = {
     "a": jnp.arange(6, dtype=jnp.float32).reshape(2, 3),
@@ -42,21 +42,21 @@ def publish(learner: NcclPublisher, version: int = 1, tensors=TENSORS, dtype: st
     return learner.publish(version, 1, tensors, model="tiny", dtype=dtype)
 
 
-def knock(address: str, deadline: float = 20.0) -> Wire:
+def knock(address: str, deadline: float = 20.0) -> Link:
     """A connection as an engine opens it, to say on it what no engine would."""
     port, key = address.removeprefix("nccl://127.0.0.1:").split("/")[0], address.partition("#")[2]
     end = connection.Connection(socket.create_connection(("127.0.0.1", int(port))).detach())
     connection.answer_challenge(end, bytes.fromhex(key))
     connection.deliver_challenge(end, bytes.fromhex(key))
-    return Wire(end, "the learner", deadline)
+    return Link(end, "the learner", deadline)
 
 
-def initialised(address: str) -> Wire:
-    wire = knock(address)
-    wire.send("init", protocol=1, carrier="tcp", workers=1)
-    wire.receive("init_info")
-    wire.receive("initialised")
-    return wire
+def initialised(address: str) -> Link:
+    link = knock(address)
+    link.send("init", protocol=1, carrier="tcp", workers=1)
+    link.receive("init_info")
+    link.receive("initialised")
+    return link
 
 
 @pytest.mark.parametrize("buffer_bytes", [2**28, 25, 1])
@@ -99,14 +99,14 @@ def test_many_engines_are_served_at_once_and_one_connection_serves_many_versions
     for thread in threads:
         thread.join(30)
     assert sorted(found) == [0.0, 1.0, 2.0, 3.0]
-    wire = initialised(addresses[0])
+    link = initialised(addresses[0])
     for version in (2, 3):
-        wire.send("start", version=version, lineage=1)
-        assert f'"version": {version}' in wire.receive("manifest")["manifest"]
-        wire.send("go", tensors=1, bytes=400_000, chunks=1)
-        assert np.frombuffer(wire.read("tensors", 400_000), np.float32)[0] == version
-        wire.receive("sent")
-        wire.send("finished")
+        link.send("start", version=version, lineage=1)
+        assert f'"version": {version}' in link.receive("manifest")["manifest"]
+        link.send("go", tensors=1, bytes=400_000, chunks=1)
+        assert np.frombuffer(link.read("tensors", 400_000), np.float32)[0] == version
+        link.receive("sent")
+        link.send("finished")
 
 
 def test_gone_is_told_from_broken(learner, tmp_path) -> None:
@@ -146,14 +146,14 @@ ORDER = {(Phase.FINISHED, Phase.STARTED), *itertools.pairwise(PHASES)}
 def test_every_wrong_order_is_one_clear_error(before: Phase, after: Phase) -> None:
     ours, theirs = connection.Pipe()
     with ours, theirs:
-        wire = Wire(ours, "the learner")
-        wire.phase = before
+        link = Link(ours, "the learner")
+        link.phase = before
         if (before, after) in ORDER:
-            wire.advance(after)
-            assert wire.phase is after
+            link.advance(after)
+            assert link.phase is after
         else:
             with pytest.raises(TransferError, match=f"{after} cannot follow {before}, only"):
-                wire.advance(after)
+                link.advance(after)
 
 
 @pytest.mark.parametrize(
@@ -167,41 +167,41 @@ def test_every_wrong_order_is_one_clear_error(before: Phase, after: Phase) -> No
 )
 def test_an_engine_that_breaks_the_protocol_is_told_so_and_others_are_served(learner, said, answer) -> None:
     address = publish(learner)
-    wire = initialised(address)
+    link = initialised(address)
     fields = dict(said)
     if kind := fields.pop("type", None):
-        wire.send(kind, **fields)
+        link.send(kind, **fields)
     else:
-        wire.write(b'{"no": "type"}')
+        link.write(b'{"no": "type"}')
     with pytest.raises(TransferError, match=answer):
-        wire.receive("manifest")
+        link.receive("manifest")
     receive(address)
 
 
 def test_nothing_is_sent_to_an_engine_that_expects_something_else(learner) -> None:
-    wire = initialised(publish(learner))
-    wire.send("start", version=1, lineage=1)
-    wire.receive("manifest")
-    wire.send("go", tensors=4, bytes=220, chunks=2)  # 24 + 4 + 160 + 32 bytes in one chunk
+    link = initialised(publish(learner))
+    link.send("start", version=1, lineage=1)
+    link.receive("manifest")
+    link.send("go", tensors=4, bytes=220, chunks=2)  # 24 + 4 + 160 + 32 bytes in one chunk
     with pytest.raises(TransferError, match=r"expects {'chunks': 2}, the learner .*: nothing is sent"):
-        wire.receive("sent")
+        link.receive("sent")
 
 
 def test_an_engine_that_hangs_does_not_hold_the_learner(tmp_path) -> None:
     with contextlib.closing(NcclPublisher(tmp_path, "127.0.0.1", deadline=5.0)) as learner:
         address = publish(learner)
-        wire = initialised(address)
-        wire.send("start", version=1, lineage=1)
-        wire.receive("manifest")
+        link = initialised(address)
+        link.send("start", version=1, lineage=1)
+        link.receive("manifest")
         receive(address)  # another is served meanwhile
         with pytest.raises(TransferError, match=r"was silent for 5 s; waited for go"):
-            wire.receive("sent")
+            link.receive("sent")
 
 
 def test_a_learner_that_hangs_ends_the_wait_by_a_deadline() -> None:
     ours, theirs = connection.Pipe()
     with ours, theirs, pytest.raises(TransferError, match=r"the learner was silent for 0.2 s; waited for init_info"):
-        Wire(ours, "the learner", 0.2).receive("init_info")
+        Link(ours, "the learner", 0.2).receive("init_info")
 
 
 LEARNER = """
@@ -238,7 +238,7 @@ def test_a_learner_that_is_killed_while_it_sends(tmp_path) -> None:
 
 def test_a_learner_without_a_gpu_says_that_nccl_needs_one(learner) -> None:
     engine: Any = object()  # nothing of it is called
-    puller = Puller(engine, deadline=20.0)
+    receiver = WeightReceiver(engine, deadline=20.0)
     with pytest.raises(TransferError, match="nccl goes from GPU to GPU, and the learner's weights are on none"):
-        puller.load(publish(learner))
-    assert puller.wire is None
+        receiver.load(publish(learner))
+    assert receiver.link is None

@@ -18,8 +18,8 @@ import pytest
 from rljax.weights import nccl
 from rljax.weights.nccl import NcclPublisher
 from rljax.weights.nccl_library import NcclCommunicator, pack
+from sidecar.channels.nccl import TransferError, WeightReceiver, chunks, update_info
 from sidecar.protocol import EngineError
-from sidecar.transfer import Puller, TransferError, chunks, update_info
 
 torch = pytest.importorskip("torch")
 packed_tensor = pytest.importorskip("vllm.distributed.weight_transfer.packed_tensor")
@@ -122,16 +122,16 @@ def publish(learner: NcclPublisher, version: int = 1, tensors=TENSORS) -> str:
 
 def test_vllm_unpacks_what_the_learner_sends(learner, group) -> None:
     engine = VllmEngine(group)
-    puller = Puller(engine, deadline=20.0)
+    receiver = WeightReceiver(engine, deadline=20.0)
     for version, tensors in ((1, TENSORS), (2, {name: tensor + 1 for name, tensor in TENSORS.items()})):
-        puller.load(publish(learner, version, tensors))
+        receiver.load(publish(learner, version, tensors))
         assert list(engine.loaded) == list(TENSORS)
         for name, tensor in tensors.items():
             found = engine.loaded[name].view(torch.uint16).numpy()
             np.testing.assert_array_equal(found, np.asarray(tensor).view(np.uint16))
     once = ["start", "update", "finish v1-1"]
     assert engine.calls == ["init", *once, "start", "update", "finish v2-1"], "one communicator serves every version"
-    puller.close()
+    receiver.close()
     assert group.closed.wait(20), "the learner ends the communicator of an engine that left"
 
 
@@ -156,7 +156,7 @@ def test_an_engine_that_hangs_or_fails_must_be_restarted(learner, group, monkeyp
     engine = VllmEngine(group)
     monkeypatch.setattr(engine, where, lambda *_: let_go.wait(60))
     with pytest.raises(EngineError, match=f"engine hangs: waited 5 s for .*{'comm' if 'init' in where else where}"):
-        Puller(engine, deadline=5.0).load(address)
+        WeightReceiver(engine, deadline=5.0).load(address)
     let_go.set()
 
     def fail(*_: Any) -> None:
@@ -164,7 +164,7 @@ def test_an_engine_that_hangs_or_fails_must_be_restarted(learner, group, monkeyp
 
     monkeypatch.setattr(engine, where, fail)
     with pytest.raises(EngineError, match=r"the engine failed in .*: CUDA out of memory; restart it"):
-        Puller(engine, deadline=20.0).load(address)
+        WeightReceiver(engine, deadline=20.0).load(address)
     assert group.closed.wait(20)
 
 
@@ -176,7 +176,7 @@ def test_an_engine_that_takes_weights_while_the_learner_dies_must_be_restarted(l
     end = threading.Thread(target=lambda: (begun.wait(20), learner.close()))
     end.start()
     with pytest.raises(EngineError, match=r"left in update_weights: the learner .* ended the connection"):
-        Puller(engine, deadline=20.0).load(address)
+        WeightReceiver(engine, deadline=20.0).load(address)
     let_go.set()
     end.join(20)
     assert not any(call.startswith("finish") for call in engine.calls)

@@ -15,7 +15,7 @@ import pytest
 
 from rljax.weights import publisher
 from rljax.weights.publisher import OrbaxPublisher, PublishError
-from sidecar.versions import VersionError, read_version
+from sidecar.channels.versions import VersionError, read_version
 
 TENSORS = {"a": jnp.arange(6, dtype=jnp.float32).reshape(2, 3), "b.weight": jnp.ones(4, jnp.float32)}
 

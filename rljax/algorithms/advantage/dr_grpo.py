@@ -7,7 +7,7 @@ from jaxtyping import Float
 
 from rljax.algorithms.registry import advantages
 from rljax.algorithms.returns import centred
-from rljax.config import AlgorithmConfig
+from rljax.config.schema import AlgorithmConfig
 
 
 @advantages.register("dr_grpo")

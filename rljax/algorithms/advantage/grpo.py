@@ -7,7 +7,7 @@ from jaxtyping import Float
 
 from rljax.algorithms.registry import advantages
 from rljax.algorithms.returns import EPSILON, centred
-from rljax.config import AlgorithmConfig
+from rljax.config.schema import AlgorithmConfig
 
 
 @advantages.register("grpo")

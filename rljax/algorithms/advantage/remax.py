@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import Float
 
 from rljax.algorithms.registry import advantages
-from rljax.config import AlgorithmConfig
+from rljax.config.schema import AlgorithmConfig
 
 
 @advantages.register("remax", needs=("greedy",))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rljax.algorithms.registry import filters
-from rljax.config import AlgorithmConfig
+from rljax.config.schema import AlgorithmConfig
 from rljax.trajectory import Group
 
 

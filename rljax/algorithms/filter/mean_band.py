@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from rljax.algorithms.registry import filters
-from rljax.config import AlgorithmConfig
+from rljax.config.schema import AlgorithmConfig
 from rljax.trajectory import Group
 
 

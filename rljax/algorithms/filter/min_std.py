@@ -6,7 +6,7 @@ import numpy as np
 
 from rljax.algorithms.registry import filters
 from rljax.algorithms.returns import mean_and_deviation
-from rljax.config import AlgorithmConfig
+from rljax.config.schema import AlgorithmConfig
 from rljax.trajectory import Group
 
 

@@ -8,7 +8,7 @@ from jax.lax import stop_gradient
 from rljax.algorithms.inputs import LossInputs, TokenLoss
 from rljax.algorithms.policy_loss.ppo import beyond
 from rljax.algorithms.registry import policy_losses
-from rljax.config import AlgorithmConfig
+from rljax.config.schema import AlgorithmConfig
 
 
 @policy_losses.register("cispo")

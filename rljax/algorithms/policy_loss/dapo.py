@@ -6,7 +6,7 @@ from rljax.algorithms.inputs import LossInputs, TokenLoss
 from rljax.algorithms.policy_loss.ppo import clipped_surrogate
 from rljax.algorithms.ratios import span_ratio
 from rljax.algorithms.registry import policy_losses
-from rljax.config import AlgorithmConfig
+from rljax.config.schema import AlgorithmConfig
 
 
 @policy_losses.register("dapo")

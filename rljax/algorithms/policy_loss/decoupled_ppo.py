@@ -10,7 +10,7 @@ from rljax.algorithms.inputs import LossInputs, TokenLoss
 from rljax.algorithms.policy_loss.ppo import clipped_surrogate
 from rljax.algorithms.ratios import bounded_exp, log_difference
 from rljax.algorithms.registry import policy_losses
-from rljax.config import AlgorithmConfig
+from rljax.config.schema import AlgorithmConfig
 
 
 @policy_losses.register(

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int
 from rljax.algorithms.inputs import LossInputs, TokenLoss
 from rljax.algorithms.policy_loss.sft import imitation
 from rljax.algorithms.registry import policy_losses
-from rljax.config import AlgorithmConfig
+from rljax.config.schema import AlgorithmConfig
 
 
 @policy_losses.register("mix", needs=lambda config: policy_losses.needs(config.mix_variant, config))

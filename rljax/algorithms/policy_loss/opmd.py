@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rljax.algorithms.inputs import LossInputs, TokenLoss
 from rljax.algorithms.registry import policy_losses
-from rljax.config import AlgorithmConfig
+from rljax.config.schema import AlgorithmConfig
 
 
 @policy_losses.register("opmd")

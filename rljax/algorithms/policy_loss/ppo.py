@@ -8,7 +8,7 @@ from jaxtyping import Array, Float
 from rljax.algorithms.inputs import LossInputs, TokenLoss
 from rljax.algorithms.ratios import span_ratio
 from rljax.algorithms.registry import policy_losses
-from rljax.config import AlgorithmConfig
+from rljax.config.schema import AlgorithmConfig
 
 
 @policy_losses.register("ppo")

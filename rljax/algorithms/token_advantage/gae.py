@@ -8,7 +8,7 @@ from jaxtyping import Float
 from rljax.algorithms.inputs import TokenRewards
 from rljax.algorithms.registry import token_advantages
 from rljax.algorithms.returns import discounted
-from rljax.config import AlgorithmConfig
+from rljax.config.schema import AlgorithmConfig
 
 
 @token_advantages.register("gae", needs=("values",))

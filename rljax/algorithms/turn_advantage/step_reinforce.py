@@ -8,7 +8,7 @@ from jaxtyping import Float
 from rljax.algorithms.inputs import TurnRewards
 from rljax.algorithms.registry import turn_advantages
 from rljax.algorithms.returns import discounted, normalised, peers
-from rljax.config import AlgorithmConfig
+from rljax.config.schema import AlgorithmConfig
 
 
 @turn_advantages.register("step_reinforce")

@@ -137,10 +137,10 @@ class ProcessHost:
         if not free:
             free = [Worker(self._timeout, self._log, self._let_go)]
             self._workers += free
-        return min(free, key=lambda worker: worker.seated).session(spec.id)
+        return min(free, key=lambda worker: worker.occupied).session(spec.id)
 
     def _free(self) -> list[Worker]:
-        return [worker for worker in self._workers if not worker.retired and worker.seated < self._per_worker]
+        return [worker for worker in self._workers if not worker.retired and worker.occupied < self._per_worker]
 
     def _make_room(self) -> None:
         """Ends an idle environment of another kind, if there is one: there are never more processes than needed."""

@@ -22,8 +22,8 @@ from rljax.rollout.environments.session import (
     EnvironmentSpec,
     Observation,
 )
-from sidecar.hosting import import_path
-from sidecar.wire import receive, send
+from sidecar.hosting.spec import import_path
+from sidecar.workers.rpc import receive, send
 
 OPEN_SECONDS = 120.0
 """Seconds that making an environment may take beyond the limit of its answers."""
@@ -112,7 +112,7 @@ class Worker:
         self._connecting = asyncio.Lock()
 
     @property
-    def seated(self) -> int:
+    def occupied(self) -> int:
         """Environments in it."""
         return len(self._seated)
 

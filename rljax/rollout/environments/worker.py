@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rljax.rollout.environments.session import EnvironmentFailure, LocalEnvironment
-from sidecar.wire import receive, send
+from sidecar.workers.rpc import receive, send
 
 Answer = Callable[[bool, Any], None]
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 from types import ModuleType
 
-from rljax.config_checks import ConfigError
+from rljax.config.validate import ConfigError
 from rljax.tasks.rewards.gym_score import reasoning_gym_score
 from rljax.tasks.rewards.numeric import numeric
 from rljax.tasks.rewards.reward import RewardFunction

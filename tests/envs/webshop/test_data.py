@@ -153,7 +153,7 @@ def without(record: int, name: str) -> list[Any]:
 
 
 @pytest.mark.parametrize(
-    ("files", "complaint"),
+    ("files", "warn_once"),
     [
         ({"products": {}}, "products.json: holds a dict, but the published file is a list"),
         ({"products": ["x"]}, "products.json: record 0: a str, not an object"),
@@ -199,12 +199,12 @@ def without(record: int, name: str) -> list[Any]:
         ),
     ],
 )
-def test_malformed_files_are_refused_by_file_and_record(tmp_path: Path, files: dict[str, Any], complaint: str) -> None:
+def test_malformed_files_are_refused_by_file_and_record(tmp_path: Path, files: dict[str, Any], warn_once: str) -> None:
     content = {"products": ITEMS, "attributes": ATTRIBUTES, "goals": GOALS, **files}
     paths = written(tmp_path, **{name: value for name, value in content.items() if value is not None})
     with pytest.raises(BadData) as refused:
         WebShop(**paths)
-    assert complaint in str(refused.value)
+    assert warn_once in str(refused.value)
     assert "\n" not in str(refused.value)
 
 
@@ -218,7 +218,7 @@ def test_files_that_are_missing_or_no_json(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "complaint"),
+    ("arguments", "warn_once"),
     [
         ({"goals": "x"}, "give products=PATH too"),
         ({"products": "x"}, "give goals=PATH"),
@@ -229,11 +229,11 @@ def test_files_that_are_missing_or_no_json(tmp_path: Path) -> None:
         ({"num_products": 1, "split": "train", "catalogue_seed": 1}, None),
     ],
 )
-def test_arguments_that_do_not_fit(arguments: dict[str, Any], complaint: str | None) -> None:
-    if complaint is None:
+def test_arguments_that_do_not_fit(arguments: dict[str, Any], warn_once: str | None) -> None:
+    if warn_once is None:
         WebShop(**arguments)
         return
-    with pytest.raises(ValueError, match=complaint):
+    with pytest.raises(ValueError, match=warn_once):
         WebShop(**arguments)
 
 

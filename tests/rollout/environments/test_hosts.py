@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from rljax.config_checks import ConfigError
-from rljax.config_environments import EnvironmentConfig
+from rljax.config.environments import EnvironmentConfig
+from rljax.config.validate import ConfigError
 from rljax.rollout.environments.hosts import EnvironmentHost, LoopHost, ProcessHost
 from rljax.rollout.environments.session import (
     EnvironmentBroken,
@@ -25,7 +25,7 @@ from rljax.rollout.environments.session import (
     EnvironmentSpec,
     LocalEnvironment,
 )
-from rljax.rollout.environments.tryout import try_out
+from rljax.rollout.environments.smoke_check import smoke_check
 from rljax.tasks.environments import environment_tasksets
 
 BAD = EnvironmentSpec("tests.rollout.environments.bad:Bad-v0")
@@ -193,7 +193,7 @@ def test_workers_hold_as_many_as_they_may() -> None:
         async with host(per_worker=2) as processes, contextlib.AsyncExitStack() as stack:
             for _ in range(5):
                 await (await stack.enter_async_context(processes.session(LAKE))).reset(0)
-            assert sorted(worker.seated for worker in processes._workers) == [1, 2, 2]
+            assert sorted(worker.occupied for worker in processes._workers) == [1, 2, 2]
 
     asyncio.run(main())
 
@@ -253,7 +253,7 @@ def test_one_that_can_never_be_played_is_refused_in_one_line(place: str, keys: d
     async def main() -> None:
         async with host() as processes:
             with pytest.raises(ConfigError) as caught:
-                await try_out(
+                await smoke_check(
                     ["x"], {"x": EnvironmentConfig(place=place, **keys)}, {"process": processes, "loop": LoopHost()}
                 )
             assert re.fullmatch(says, str(caught.value))
@@ -265,7 +265,7 @@ def test_one_that_fails_now_and_then_is_let_through_and_kept_for_its_first_episo
     async def main() -> None:
         async with host() as processes:
             lake = EnvironmentConfig(id=LAKE.id, kwargs=LAKE.kwargs)
-            await try_out(["x"], {"x": lake}, {"process": processes})
+            await smoke_check(["x"], {"x": lake}, {"process": processes})
             assert len(processes._idle[LAKE]) == 1
 
         class Moody(LoopHost):
@@ -277,7 +277,7 @@ def test_one_that_fails_now_and_then_is_let_through_and_kept_for_its_first_episo
                     raise EnvironmentRaised("not now")
                 return super().session(spec)
 
-        await try_out(["x"], {"x": lake}, {"process": Moody()})
+        await smoke_check(["x"], {"x": lake}, {"process": Moody()})
 
     asyncio.run(main())
 

@@ -13,8 +13,8 @@ import pytest
 from transformers import PreTrainedModel
 
 from rljax.models.tokenizer import save_tiny_tokenizer
-from sidecar.hosting import EngineSpec
-from sidecar.process_house import ProcessEngine, ProcessHouse
+from sidecar.hosting.local import LocalEngineLauncher, ProcessEngine
+from sidecar.hosting.spec import EngineSpec
 from sidecar.protocol import WeightUpdate
 from sidecar.vllm.settings import VllmSettings, environment
 from tests.sidecar.vllm.models import VOCABULARY, publish, random_model, tensors
@@ -78,8 +78,8 @@ def lab(request: pytest.FixtureRequest, loop: Loop, tmp_path_factory: pytest.Tem
     save_tiny_tokenizer(directory / "model", CHARACTERS)
     models[0].save_pretrained(directory / "model")
     updates = [publish(directory / "weights", version, tensors(model)) for version, model in enumerate(models)]
-    house = ProcessHouse()
-    engine = loop.run(house.start(spec(request.param, directory / "model")))
+    engine_launcher = LocalEngineLauncher()
+    engine = loop.run(engine_launcher.start(spec(request.param, directory / "model")))
     yield Lab(engine, loop, models, updates, directory)
     loop.run(engine.close())
-    house.close()
+    engine_launcher.close()

@@ -17,7 +17,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from rljax.models.smollm2 import smollm2_directory
-from sidecar.process_house import ProcessHouse
+from sidecar.hosting.local import LocalEngineLauncher
 from sidecar.protocol import Engine
 from sidecar.vllm.settings import environment
 from tests.sidecar.vllm.conftest import MODEL, Lab, spec
@@ -77,19 +77,19 @@ def test_the_concurrent_body(lab: Lab, tmp_path: Path) -> None:
     updates = [*lab.updates, *later]
     models[3].save_pretrained(tmp_path / "fresh")
     factory = f"{__name__}:{open_serving.__name__}"
-    house = ProcessHouse()
+    engine_launcher = LocalEngineLauncher()
 
     async def scored() -> tuple[np.ndarray, np.ndarray]:
         for version in ORDER:
             await lab.engine.update_weights(updates[version])
         serving = replace(spec("vllm_async", tmp_path / "fresh", load_format="auto"), factory=factory)
-        started = await house.start(serving)
+        started = await engine_launcher.start(serving)
         return await lab.engine.score(TOKENS), await started.score(TOKENS)
 
     try:
         pushed, fresh = lab.run(scored())
     finally:
-        house.close()
+        engine_launcher.close()
     np.testing.assert_allclose(pushed, fresh, atol=1e-5)
     np.testing.assert_allclose(pushed, token_logprobs(models[3], TOKENS), atol=1e-4)
 

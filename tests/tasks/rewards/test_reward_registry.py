@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from rljax.config_checks import ConfigError
+from rljax.config.validate import ConfigError
 from rljax.tasks.rewards import register_reward
 from rljax.tasks.rewards.registry import Place, resolve_reward, reward_terms
 from rljax.tasks.task import Task

@@ -1,0 +1,314 @@
+"""The config at the edge: ConfigDict files, command-line overrides, and their way into the frozen schema (promise P9).
+
+Whatever comes in is checked against the dataclasses of `rljax.config.schema`: an unknown key, a wrong type or an impossible
+combination is a `ConfigError` with the key's path, the reason and the closest valid key.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import difflib
+import importlib.util
+import json
+import re
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from rljax.config.environments import EnvironmentConfig
+from rljax.config.foreign_keys import FOREIGN_KEYS
+from rljax.config.schema import Config, TasksetConfig
+from rljax.config.validate import ConfigError
+
+_NONE = ("none", "null")
+_NEW_NAMES: dict[str, Any] = {"explorer.tasksets.": TasksetConfig, "custom_envs.": EnvironmentConfig}
+"""Where a name that is not there yet is no slip, and what it begins with."""
+_MADE_UP = re.compile(r"""(?:unexpected keyword argument|[Kk]ey) ["'](\w+)["']""")
+
+
+def to_config_dict(config: Config) -> ConfigDict:
+    """The editable form of a config, for `get_config`; locked, so that a typo in a config file fails."""
+    return ConfigDict(as_plain(config), convert_dict=True, allow_dotted_keys=True).lock()
+
+
+def as_plain(config: Any) -> dict[str, Any]:
+    """A config as nested dicts of scalars and tuples."""
+    return {spec.name: _plain(getattr(config, spec.name)) for spec in dataclasses.fields(config)}
+
+
+def publishable(config: Config) -> dict[str, Any]:
+    """`as_plain` for files that people share: without the ledger's password."""
+    plain = as_plain(config)
+    if config.ledger is not None:
+        from sqlalchemy import make_url
+
+        url = make_url(config.ledger)
+        hidden = {name: "***" for name in url.query if "pass" in name}
+        plain["ledger"] = url.update_query_dict(hidden).render_as_string(hide_password=True)
+    return plain
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value):
+        return as_plain(value)
+    if isinstance(value, Mapping):
+        return {name: _plain(item) for name, item in value.items()}
+    return value
+
+
+def from_plain(values: Mapping[str, Any]) -> Config:
+    """Turns nested dicts into the frozen schema.
+
+    Raises:
+        ConfigError: on an unknown key, a wrong type, a bound or an impossible combination.
+    """
+    return _build(Config, values, "")
+
+
+def load_config(path: str, overrides: Mapping[str, Any] | None = None) -> Config:
+    """Loads ``FILE.py[:arg]`` or ``FILE.json``, applies overrides by dotted key, and checks the result.
+
+    Args:
+        path: a file with ``get_config(arg=None)``, and what is passed to it after a colon; or a resolved config, such
+            as a run directory's ``config.json``.
+        overrides: values, or their command-line text, by dotted key.
+
+    Raises:
+        ConfigError: the file or an override is wrong.
+    """
+    file, _, arg = path.partition(":")
+    values = _read_json(Path(path)) if path.endswith(".json") else _call_get_config(Path(file), arg or None)
+    for dotted, value in (overrides or {}).items():
+        _override(values, dotted, value)
+    if values.get("run_dir") is None:
+        values["run_dir"] = f"runs/{Path(file).stem}"
+    return from_plain(values)
+
+
+def parse_arguments(arguments: Sequence[str]) -> tuple[str, dict[str, str]]:
+    """Splits a command line into the config's path and its overrides: ``--config=FILE --config.key=value``.
+
+    Raises:
+        ConfigError: an argument is not of these forms, or ``--config`` is missing.
+    """
+    path, overrides, left = "", {}, list(arguments)
+    while left:
+        name, equals, value = left.pop(0).partition("=")
+        if not (name == "--config" or name.startswith("--config.")):
+            raise ConfigError(f"{name}: unknown argument; write --config=FILE.py and --config.key=value")
+        if not equals:
+            if not left:
+                raise ConfigError(f"{name}: no value; write {name}=VALUE")
+            value = left.pop(0)
+        if name == "--config":
+            path = value
+        else:
+            overrides[name.removeprefix("--config.")] = value
+    if not path:
+        raise ConfigError("--config: missing; write --config=configs/quickstart.py")
+    return path, overrides
+
+
+def key_help() -> list[tuple[str, str, str]]:
+    """Every key of the schema as (dotted path, default, meaning)."""
+    rows: list[tuple[str, str, str]] = []
+
+    def visit(kind: Any, prefix: str, defaults: Mapping[str, Any]) -> None:
+        hints = typing.get_type_hints(kind)
+        for spec in dataclasses.fields(kind):
+            element, default = _element(hints[spec.name]), defaults[spec.name]
+            if dataclasses.is_dataclass(default):
+                # of the group as it is made here, which may have other defaults than elsewhere
+                visit(hints[spec.name], f"{prefix}{spec.name}.", vars(default))
+            elif dataclasses.is_dataclass(element):
+                visit(element, f"{prefix}{spec.name}.NAME.", _defaults(element))
+            else:
+                rows.append((prefix + spec.name, str(default), spec.metadata["help"]))
+
+    visit(Config, "", _defaults(Config))
+    return rows
+
+
+def _defaults(kind: Any) -> dict[str, Any]:
+    """Of each field of a dataclass, without making one: of its defaults alone it may be refused."""
+    found = {}
+    for spec in dataclasses.fields(kind):
+        make = spec.default_factory
+        found[spec.name] = spec.default if make is dataclasses.MISSING else make()
+    return found
+
+
+def _read_json(file: Path) -> dict[str, Any]:
+    try:
+        values = json.loads(file.read_text())
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{file}: cannot be read as a config ({error})") from error
+    if not isinstance(values, dict):
+        raise ConfigError(f"{file}: holds no keys and values")
+    return values
+
+
+def _call_get_config(file: Path, arg: str | None) -> dict[str, Any]:
+    if not file.is_file():
+        near = difflib.get_close_matches(file.name, [p.name for p in file.parent.glob("*.py")], 1)
+        hint = f"; did you mean {file.parent / near[0]}?" if near else ""
+        raise ConfigError(f"{file}: no such config file{hint}")
+    spec = importlib.util.spec_from_file_location(f"rljax_config_{file.stem}", file)
+    if spec is None or spec.loader is None:
+        raise ConfigError(f"{file}: not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+        config = module.get_config(arg) if arg is not None else module.get_config()
+    except ConfigError as error:
+        raise ConfigError(f"{file}: {error}") from error
+    except Exception as error:
+        raise ConfigError(f"{file}: {_refused(error)}") from error
+    if not isinstance(config, ConfigDict):
+        raise ConfigError(f"{file}: get_config must return a ConfigDict, not {type(config).__name__}")
+    return config.to_dict()
+
+
+def _refused(error: Exception) -> str:
+    """Why a config file failed; a key that it made up is answered like one of the command line."""
+    line = str(error).splitlines()[0] if str(error) else ""
+    if isinstance(error, TypeError | AttributeError | KeyError) and (made_up := _MADE_UP.search(line)):
+        return _unknown(made_up[1], made_up[1], typing.get_type_hints(Config), "")
+    return f"{type(error).__name__}: {line}"
+
+
+def _build(kind: Any, values: Mapping[str, Any], path: str) -> Any:
+    hints = typing.get_type_hints(kind)
+    fields = {}
+    for name, value in values.items():
+        if name not in hints:
+            raise ConfigError(_unknown(f"{path}{name}", name, hints, path))
+        fields[name] = _convert(hints[name], value, f"{path}{name}")
+    return kind(**fields)
+
+
+def _convert(hint: Any, value: Any, path: str) -> Any:
+    if dataclasses.is_dataclass(hint):
+        if not isinstance(value, Mapping):
+            raise ConfigError(f"{path}={value!r}: this is a group of keys; write {path}.KEY=VALUE")
+        return _build(hint, value, f"{path}.")
+    options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    if value is None and type(None) in options:
+        return None
+    hint = next(option for option in options if option is not type(None))
+    origin = typing.get_origin(hint) or hint
+    if origin is Mapping:
+        if not isinstance(value, Mapping):
+            raise ConfigError(f"{path}={value!r}: expected keys and values")
+        element = _element(hint)
+        nested = dataclasses.is_dataclass(element)
+        return {n: _build(element, v, f"{path}.{n}.") if nested else v for n, v in value.items()}
+    if origin is tuple and isinstance(value, (tuple, list)):
+        return tuple(_convert(typing.get_args(hint)[0], item, f"{path}[{i}]") for i, item in enumerate(value))
+    if origin is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if not isinstance(value, origin) or (isinstance(value, bool) and origin is not bool):
+        raise ConfigError(f"{path}={value!r}: expected {_name(hint)}, not {type(value).__name__}")
+    return value
+
+
+def _override(values: dict[str, Any], dotted: str, value: Any) -> None:
+    hint: Any = Config
+    here: Any = values
+    names = dotted.split(".")
+    for depth, name in enumerate(names):
+        prefix = ".".join(names[:depth]) + "." if depth else ""
+        if dataclasses.is_dataclass(hint):
+            hints = typing.get_type_hints(hint)
+            if name not in hints:
+                raise ConfigError(_unknown(dotted, name, hints, prefix))
+            hint = hints[name]
+        elif typing.get_origin(hint) is Mapping:
+            hint = _element(hint)
+            if dataclasses.is_dataclass(hint) and name not in here:
+                if prefix not in _NEW_NAMES:
+                    raise ConfigError(_unknown(dotted, name, here, prefix))
+                here[name] = as_plain(_NEW_NAMES[prefix]())
+        else:
+            raise ConfigError(f"{dotted}: {prefix[:-1]} is a single value and has no key {name!r}")
+        if depth == len(names) - 1:
+            here[name] = _from_text(hint, value, dotted) if isinstance(value, str) else value
+        else:
+            here = here[name]
+
+
+def _from_text(hint: Any, text: str, path: str) -> Any:
+    options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    if type(None) in options and text.lower() in _NONE:
+        return None
+    kind = next(option for option in options if option is not type(None))
+    if kind is str:
+        return text
+    if kind is bool:
+        if text.lower() not in ("true", "false", "1", "0"):
+            raise ConfigError(f"{path}={text}: expected true or false")
+        return text.lower() in ("true", "1")
+    if kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            raise ConfigError(f"{path}={text}: expected {_name(hint)}") from None
+    if typing.get_origin(kind) is tuple:
+        if text.lower() in _NONE:
+            raise ConfigError(f"{path}={text}: expected {_name(kind)}; an empty one is written {path}=()")
+        element = typing.get_args(kind)[0]
+        return tuple(_from_text(element, part, path) for part in _parts(text, path))
+    if kind is Any:
+        return _literal(text)
+    if typing.get_origin(kind) is Mapping and text.strip() == "{}":
+        return {}
+    raise ConfigError(f"{path}={text}: this is a group of keys; write {path}.KEY=VALUE")
+
+
+def _parts(text: str, path: str) -> list[str]:
+    """The elements of a tuple: a Python literal, or texts with commas between them."""
+    inner = text.strip()
+    if inner[:1] in ("(", "[", "'", '"'):
+        try:
+            value = ast.literal_eval(inner)
+            return [str(item) for item in value] if isinstance(value, (tuple, list)) else [str(value)]
+        except (ValueError, SyntaxError):
+            if (inner[0], inner[-1]) in (("(", ")"), ("[", "]")):
+                inner = inner[1:-1]
+    parts = [part.strip() for part in inner.removesuffix(",").split(",")]
+    if text and not all(parts):
+        raise ConfigError(f"{path}={text!r}: an element is empty; write a,b,c or ('a', 'b') or ()")
+    return parts if text else []
+
+
+def _literal(text: str) -> Any:
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return {"true": True, "false": False}.get(text.lower(), text)
+
+
+def _element(hint: Any) -> Any:
+    return typing.get_args(hint)[1] if typing.get_origin(hint) is Mapping else None
+
+
+def _name(hint: Any) -> str:
+    if isinstance(hint, types.UnionType):
+        return " or ".join("none" if option is type(None) else _name(option) for option in typing.get_args(hint))
+    return {int: "an integer", float: "a number", bool: "true or false", str: "text"}.get(hint, "a tuple: a,b,c")
+
+
+def _unknown(dotted: str, name: str, known: Mapping[str, Any], prefix: str) -> str:
+    everywhere = [path for path, _, _ in key_help()]
+    if name in FOREIGN_KEYS:
+        return f"{dotted}: unknown key; {FOREIGN_KEYS[name].advice(prefix, everywhere)}"
+    near = sorted((path for path in everywhere if path.rpartition(".")[2] == name), key=len)[:1]
+    near = near or [prefix + n for n in difflib.get_close_matches(name, list(known), 1)]
+    near = near or difflib.get_close_matches(dotted, everywhere, 1, 0.7)
+    hint = f"did you mean {near[0]}?" if near else f"{prefix or 'the config '}has: {', '.join(sorted(known)[:12])}"
+    return f"{dotted}: unknown key; {hint}"

@@ -1,0 +1,377 @@
+"""The one schema: every key of a run, with its type, default, meaning and bounds.
+
+`configs/*.py` build a ConfigDict from these classes, the command line overrides it, and `rljax.main` turns it back into
+a frozen `Config` at once. Importing this module imports nothing heavy.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rljax.config import validate, validate_environments, validate_objective, validate_placement
+from rljax.config.algorithm import AlgorithmConfig as AlgorithmConfig
+from rljax.config.algorithm import CorrectionConfig as CorrectionConfig
+from rljax.config.algorithm import CriticConfig as CriticConfig
+from rljax.config.algorithm import KlConfig as KlConfig
+from rljax.config.algorithm import OptimizerConfig as OptimizerConfig
+from rljax.config.environments import (
+    EnvironmentConfig,
+    TrainEnvManagerConfig,
+    ValEnvManagerConfig,
+    built_in,
+    shares,
+)
+from rljax.config.validate import key
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowsConfig:
+    """Where rows come from, and how one becomes a prompt. Of `tasks.expert` the answers are what is imitated."""
+
+    source: str = key("", "reverse_digits | add_numbers | FILE.jsonl | FILE.parquet | hub:ID | reasoning_gym:NAME")
+    split: str | None = key(None, "hub data set: its split; generator: train or validation side; None: by role")
+    subset: str | None = key(None, "subset (configuration name) of a hub data set")
+    prompt_key: str = key("question", "column that holds the prompt")
+    answer_key: str = key("answer", "column that holds the reference answer")
+    template: str = key("{prompt}", "user message; {prompt} is replaced")
+    system_prompt: str | None = key(None, "system message, where the chat template has one")
+    examples: tuple[str, ...] = key((), "few-shot turns before the prompt: prompt, answer, prompt, answer")
+    offset: int = key(0, "rows skipped at the start", low=0)
+    limit: int | None = key(None, "rows used after the offset; None: all", low=1)
+    shuffle: bool = key(True, "a new order each epoch, from the run's seed; false: the file's order")
+    args: Mapping[str, Any] = key({}, "arguments of a procedural or reasoning_gym generator")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TasksetConfig(RowsConfig):
+    """One taskset. Its name is its key in `tasks.train` or `tasks.validation`."""
+
+    rewards: tuple[str, ...] = key(("exact",), "exact digits numeric format[:REGEX] reasoning_gym module:function")
+    reward_weights: tuple[float, ...] | None = key(None, "weight of each reward; None: all 1")
+    weight: float = key(1.0, "share of this taskset among the tasks, relative to the others", low=0, low_open=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TasksConfig:
+    """What is trained on, what is held out, and demonstrations: an empty ``expert.source`` is none."""
+
+    train: Mapping[str, TasksetConfig] = key({}, "training tasksets by name")
+    validation: Mapping[str, TasksetConfig] = key({}, "validation tasksets by name")
+    expert: RowsConfig = field(default_factory=RowsConfig)
+    on_bad_row: str = key("fail", "what a bad row of a file does", choices=("skip", "fail"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class TinyConfig:
+    """The architecture of `model.path=tiny`."""
+
+    family: str = key("qwen3", "whose layers", choices=("llama", "qwen2", "qwen3"))
+    hidden_size: int = key(64, "width", low=8)
+    intermediate_size: int = key(256, "width of the MLP", low=8)
+    num_layers: int = key(2, "layers", low=1)
+    num_heads: int = key(4, "query heads", low=1)
+    num_kv_heads: int = key(2, "key and value heads", low=1)
+    head_dim: int = key(32, "width of a head", low=2)
+    tie_embeddings: bool = key(True, "the output head is the embedding")
+    characters: str | None = key(None, "characters that the tokenizer knows; None: printable ASCII")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    """The policy."""
+
+    path: str = key("tiny", "directory | hub id | smollm2-135m | tiny")
+    dtype: str = key("fp32", "compute dtype; masters are always fp32", choices=("fp32", "bf16"))
+    remat: str = key("none", "what the backward pass recomputes", choices=("none", "dots", "full"))
+    max_prompt_tokens: int = key(64, "longer prompts are bad rows", low=1)
+    max_response_tokens: int = key(64, "budget of tokens after the prompt; of many turns, of each", low=1)
+    sequence_length: int | None = key(
+        None, "tokens of a whole trajectory; None: max_prompt_tokens + max_response_tokens", low=2
+    )
+    logprob_chunk: int = key(1024, "tokens whose logits exist at once", low=1)
+    tiny: TinyConfig = field(default_factory=TinyConfig)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeshConfig:
+    """Sizes of the mesh axes; their product is the number of learner devices."""
+
+    data: int = key(1, "replicas", low=1)
+    fsdp: int = key(1, "shards of parameters and batch", low=1)
+    sequence: int = key(1, "shards of the time axis", low=1)
+    expert: int = key(1, "shards of the experts (dense models: 1)", low=1, high=1)
+    tensor: int = key(1, "shards of heads and MLP", low=1)
+
+    @property
+    def size(self) -> int:
+        """Number of devices."""
+        return self.data * self.fsdp * self.sequence * self.expert * self.tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class LearnerConfig:
+    """How the policy is trained."""
+
+    devices: str = key("auto", "auto | cpu | cpu:0-3 | gpu:0-3,6 | tpu:0-7")
+    mesh: MeshConfig = field(default_factory=MeshConfig)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    max_tokens_per_row: int | None = key(None, "length of a packed row; None: longest prompt plus response", low=1)
+    rows_per_microbatch: int = key(8, "packed rows in one forward and backward pass", low=1)
+    max_nonfinite_steps: int = key(3, "non-finite updates in a row before the run stops", low=1)
+    checkpoints_to_keep: int = key(2, "committed checkpoints kept; the oldest is where a replay can start", low=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GeneratingConfig:
+    """How text is sampled."""
+
+    temperature: float = key(1.0, "divides the logits; 0 (greedy) is for validation only", low=0)
+    top_p: float = key(1.0, "nucleus mass; 1: untruncated", low=0, high=1, low_open=True)
+    top_k: int = key(0, "candidates; 0: untruncated", low=0)
+    max_new_tokens: int | None = key(None, "budget of one turn; None: model.max_response_tokens", low=1)
+    stop: tuple[str, ...] = key((), "strings that end a turn; tokens are never trimmed")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SidecarConfig:
+    """What generates."""
+
+    engine: str = key(
+        "embedded",
+        "embedded: the JAX sampler; vllm: stepped in one process; vllm_async: AsyncLLM, in processes of its own",
+        choices=("embedded", "vllm", "vllm_async"),
+    )
+    num_engines: int = key(1, "engines of each explorer", low=1)
+    devices: str = key(
+        "auto", "like learner.devices, and not the learner's own; cpu:N of an engine in another process is a core"
+    )
+    max_concurrency: int = key(64, "requests that one engine runs at once", low=1)
+    decode_steps: int = key(8, "embedded: tokens sampled between looks at the queue", low=1)
+    dtype: str = key("auto", "of computation and cache; auto: model.dtype", choices=("auto", "fp32", "bf16"))
+    max_model_len: int | None = key(None, "context of an engine; None: longest prompt plus response", low=2)
+    update_policy: str = key(
+        "in_flight",
+        "running requests at an update: go on with it (in_flight), end first (drain), return and are resent (abort)",
+        choices=("in_flight", "drain", "abort"),
+    )
+    tensor_parallel_size: int = key(1, "vllm_async: accelerators of one engine", low=1)
+    gpu_memory_utilization: float = key(0.9, "vllm: share of a GPU's memory", low=0, high=1, low_open=True)
+    kv_cache_gib: float | None = key(
+        None, "vllm: memory of the KV cache; None: what is left of the GPU, on a CPU what max_concurrency needs", low=0
+    )
+    cpu_threads: int | None = key(None, "threads of an engine on the CPU; None: cores but one, shared by all", low=1)
+    enforce_eager: bool = key(False, "vllm: no CUDA graphs, no compilation; always so on a CPU")
+    enable_prefix_caching: bool = key(True, "vllm: requests with a common prefix share its KV")
+    load_format: str = key("dummy", "vllm: what an engine starts with, before its first version")
+    block_size: int | None = key(None, "vllm: tokens in a block of the KV cache; None: vLLM's choice", low=1)
+    seed: int | None = key(None, "vllm: seed of the engine; None: the run's. Requests bring their own", low=0)
+    engine_args: Mapping[str, Any] = key({}, "vllm: further arguments of EngineArgs, by name")
+    generating_args: GeneratingConfig = field(default_factory=GeneratingConfig)
+    val_generating_args: GeneratingConfig = field(default_factory=lambda: GeneratingConfig(temperature=0.0))
+
+
+@dataclass(frozen=True, kw_only=True)
+class RolloutConfig:
+    """How trajectories are made, and what happens when one fails."""
+
+    max_retries: int = key(2, "attempts after a failed one; then the task is dropped as failed", low=0)
+    trajectory_timeout: float = key(600.0, "seconds for one attempt, validation pauses excluded", low=0, low_open=True)
+    env_timeout: float = key(60.0, "seconds for one answer of an environment in a worker", low=0, low_open=True)
+    train_env_manager: TrainEnvManagerConfig = field(default_factory=TrainEnvManagerConfig)
+    val_env_manager: ValEnvManagerConfig = field(default_factory=ValEnvManagerConfig)
+    reward_timeout: float = key(30.0, "seconds for one reward", low=0, low_open=True)
+    reward_workers: int = key(1, "processes for rewards that may hang", low=1)
+    claim_timeout: float = key(60.0, "seconds without a heartbeat after which a claim expires", low=0, low_open=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExplorerConfig:
+    """Who explores."""
+
+    name: str = key("explorer", "unique among the explorers of a run")
+    own_process: bool = key(False, "mode=both: explore in a process (launcher=ray: an actor) of its own")
+    tasksets: Mapping[str, TasksetConfig] = key(
+        {}, "what this explorer serves in place of tasks.train; one of the run's names is shared, without repeats"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RayConfig:
+    """The cluster that ``launcher=ray`` joins or starts."""
+
+    address: str = key("auto", "HOST:PORT to join | local: start one | auto: RAY_ADDRESS if it is set, else local")
+    placement_timeout: float = key(120.0, "seconds to wait for the cluster's resources", low=0, low_open=True)
+    cpus_per_engine: float = key(1.0, "CPUs of the cluster that one engine takes", low=0)
+    engine_resources: Mapping[str, Any] = key({}, "custom resources that one engine takes besides, by name")
+    runtime_env: Mapping[str, Any] = key({}, "Ray's runtime environment of engines and explorers: env_vars, pip, ...")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ObserveConfig:
+    """What is left behind for people."""
+
+    progress: str = key(
+        "auto", "live view; auto: when there is a terminal, else lines", choices=("auto", "live", "lines", "off")
+    )
+    tensorboard: bool = key(True, "write TensorBoard events")
+    report: bool = key(True, "write report.html")
+    trace: bool = key(True, "write trace.json (Perfetto)")
+    trace_events: int = key(200_000, "events kept in trace.json", low=1)
+    samples_per_step: int = key(2, "trajectories kept as text for each step", low=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlayConfig:
+    """Who plays what in ``mode=play``."""
+
+    tag: str | None = key(None, "environment in custom_envs; None: the first of an env manager's")
+    agent: str = key("human", "who plays; model: config.checkpoint", choices=("human", "scripted", "random", "model"))
+    episodes: int = key(1, "held-out seeds to play", low=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """A run."""
+
+    mode: str = key(
+        "both",
+        "what this process does",
+        choices=("both", "train", "explore", "evaluate", "export", "replay", "audit", "play"),
+    )
+    checkpoint: str = key(
+        "latest", "evaluate, export and play: latest | all | initial | batches seen; replay: where from"
+    )
+    launcher: str = key("local", "who starts the parts", choices=("local", "ray"))
+    run_dir: str | None = key(None, "everything the run leaves behind; None: runs/<name of the config>")
+    ledger: str | None = key(
+        None, "URL of the ledger: postgresql://user:password@host:5432/database | sqlite:///FILE; None: in run_dir"
+    )
+    ledger_schema: str | None = key(None, "schema of this run in a PostgreSQL ledger; None: the last part of run_dir")
+    seed: int = key(0, "seed of everything", low=0, high=2**31 - 1)
+    async_generation_ratio: float = key(1.0, "α: batches generated ahead of the learner; 0 is synchronous", low=0)
+    max_staleness: int | None = key(None, "S, in steps; None: ⌈α⌉ + sync_interval − 1, the least possible", low=0)
+    sync_interval: int = key(1, "steps between published versions", low=1)
+    sync_method: str = key(
+        "checkpoint",
+        "how weights travel: checkpoint: files; memory: this process's or Ray's; nccl: the learner sends",
+        choices=("checkpoint", "memory", "nccl"),
+    )
+    sync_address: str = key("127.0.0.1", "nccl: the learner's address as engines reach it; loopback: this machine only")
+    sync_dtype: str = key("auto", "dtype of published weights; auto: model.dtype", choices=("auto", "fp32", "bf16"))
+    parity_bound: float | None = key(None, "largest log-probability gap of learner and engine; None: by dtype", low=0)
+    rollout_batch_size: int = key(64, "sampled trajectories that one step trains", low=1)
+    group_size: int = key(8, "trajectories of one task", low=1)
+    max_steps: int = key(100, "steps of the run", low=1)
+    total_epochs: int | None = key(None, "passes over the finite tasksets; None: as many as it takes", low=1)
+    save_steps: int = key(50, "steps between checkpoints; the last step is always saved", low=1)
+    eval_steps: int | None = key(10, "steps between validations; None: only at the end", low=1)
+    logging_steps: int = key(1, "steps between printed lines where there is no live view", low=1)
+    val_batch_size: int | None = key(None, "tasks of each validation taskset; None: all", low=1)
+    wait_timeout: float = key(3600.0, "seconds any part waits for another before the run fails", low=0, low_open=True)
+    algorithm: AlgorithmConfig = field(default_factory=AlgorithmConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    learner: LearnerConfig = field(default_factory=LearnerConfig)
+    sidecar: SidecarConfig = field(default_factory=SidecarConfig)
+    rollout: RolloutConfig = field(default_factory=RolloutConfig)
+    explorer: ExplorerConfig = field(default_factory=ExplorerConfig)
+    ray: RayConfig = field(default_factory=RayConfig)
+    tasks: TasksConfig = field(default_factory=TasksConfig)
+    custom_envs: Mapping[str, EnvironmentConfig] = field(
+        default_factory=built_in, metadata={"help": "environments by tag"}
+    )
+    observe: ObserveConfig = field(default_factory=ObserveConfig)
+    play: PlayConfig = field(default_factory=PlayConfig)
+
+    def __post_init__(self) -> None:
+        validate.check_config(self)
+        validate_placement.check_placement(self)
+        validate_environments.check_tags(self)
+        validate_objective.check_objective(self)
+
+    @property
+    def groups_per_batch(self) -> int:
+        """b, the groups that one step trains."""
+        return self.rollout_batch_size // self.group_size
+
+    @property
+    def demonstrations_per_batch(self) -> int:
+        """Demonstrations that one step trains beside what was sampled."""
+        return _beside(self.rollout_batch_size, self.algorithm.expert_data_ratio)
+
+    @property
+    def reused_per_batch(self) -> int:
+        """Most groups trained before that one step trains beside the new ones."""
+        algorithm = self.algorithm
+        return _beside(self.groups_per_batch, algorithm.reuse_ratio) if algorithm.max_uses > 1 else 0
+
+    @property
+    def staleness_bound(self) -> int:
+        """S: no trained token is staler than this many steps (promise P1)."""
+        least = math.ceil(self.async_generation_ratio) + self.sync_interval - 1
+        return least if self.max_staleness is None else self.max_staleness
+
+    @property
+    def resolved_ledger_schema(self) -> str:
+        """Schema of this run in a PostgreSQL ledger."""
+        return self.ledger_schema or Path(self.run_dir or "runs/unnamed").absolute().name
+
+    @property
+    def explored(self) -> tuple[str, Mapping[str, TasksetConfig]]:
+        """The training tasksets that an explorer with this config serves, and the key that names them."""
+        if self.explorer.tasksets:
+            return "explorer.tasksets", self.explorer.tasksets
+        return "tasks.train", self.tasks.train
+
+    @property
+    def train_groups(self) -> dict[str, int]:
+        """Groups of environments that train at once, by tag."""
+        manager = self.rollout.train_env_manager
+        ahead = math.floor((1 + self.async_generation_ratio) * self.groups_per_batch)
+        groups = manager.num_env_groups or max(ahead, len(manager.tags))
+        return shares(manager.tags, groups, manager.num_groups_partition, "rollout.train_env_manager")
+
+    @property
+    def val_groups(self) -> dict[str, int]:
+        """Seeds of a validation, by tag."""
+        manager = self.rollout.val_env_manager
+        path = "rollout.val_env_manager"
+        return shares(manager.tags, manager.num_env_groups, manager.num_groups_partition, path)
+
+    @property
+    def validates(self) -> bool:
+        """Whether anything is held out."""
+        return bool(self.tasks.validation or self.rollout.val_env_manager.tags)
+
+    @property
+    def row_tokens(self) -> int:
+        """Length of a packed row, in tokens."""
+        return self.learner.max_tokens_per_row or self.longest
+
+    @property
+    def longest(self) -> int:
+        """Most tokens of a trajectory."""
+        return self.model.sequence_length or self.model.max_prompt_tokens + self.model.max_response_tokens
+
+    @property
+    def context(self) -> int:
+        """Longest prompt and response together that engines take, in tokens."""
+        return self.sidecar.max_model_len or self.longest
+
+    @property
+    def engine_dtype(self) -> str:
+        """What engines compute in: fp32 or bf16."""
+        return self.model.dtype if self.sidecar.dtype == "auto" else self.sidecar.dtype
+
+    @property
+    def resolved_sync_dtype(self) -> str:
+        """Dtype of published weights: fp32 or bf16."""
+        return self.model.dtype if self.sync_dtype == "auto" else self.sync_dtype
+
+
+def _beside(count: int, share: float) -> int:
+    """How many make up ``share`` of a whole whose other part is ``count``; at least one of any share above 0."""
+    return max(round(count * share / (1 - share)), 1) if share else 0

@@ -1,0 +1,330 @@
+"""What a config must satisfy: bounds of single keys, and the combinations that cannot work (promise P9)."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import importlib
+import json
+import math
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rljax.config.names import built_in, closest, known
+
+if TYPE_CHECKING:
+    from rljax.config.algorithm import AlgorithmConfig
+    from rljax.config.schema import Config, RowsConfig, TasksetConfig
+
+_PLACES = {"postgresql": "database", "sqlite": "file"}
+_CONTEXTS = {"smollm2-135m": 8192}
+
+
+class ConfigError(ValueError):
+    """A config that is refused: one line with the key's path, the reason and what to write instead."""
+
+
+def key(default: Any, help: str, **bounds: Any) -> Any:
+    """A dataclass field with its meaning and bounds: ``low``, ``high``, ``low_open``, ``high_open``, ``choices``."""
+    metadata = {"help": help, **bounds}
+    if isinstance(default, (dict, list)):
+        return dataclasses.field(default_factory=lambda: copy.deepcopy(default), metadata=metadata)
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def walk(config: Any, path: str = "") -> Iterator[tuple[str, Any, Mapping[str, Any]]]:
+    """Yields (dotted path, value, metadata) of every leaf key."""
+    for spec in dataclasses.fields(config):
+        value = getattr(config, spec.name)
+        here = f"{path}{spec.name}"
+        if dataclasses.is_dataclass(value):
+            yield from walk(value, f"{here}.")
+        elif isinstance(value, Mapping) and any(dataclasses.is_dataclass(v) for v in value.values()):
+            for name, item in value.items():
+                yield from walk(item, f"{here}.{name}.")
+        else:
+            yield here, value, spec.metadata
+
+
+def check_config(config: Config) -> None:
+    """Refuses what cannot work.
+
+    Raises:
+        ConfigError: on the first key that is out of bounds, or combination that is impossible.
+    """
+    for path, value, metadata in walk(config):
+        _check_bounds(path, value, metadata)
+    _check_launcher(config)
+    _check_ledger(config)
+    _check_batch(config)
+    _check_sampling(config)
+    _check_tasks(config)
+    _check_algorithm(config)
+    _check_context(config)
+
+
+def _check_bounds(path: str, value: Any, metadata: Mapping[str, Any]) -> None:
+    choices = metadata.get("choices")
+    if choices and value not in choices:
+        raise ConfigError(f"{path}={value!r}: not one of {', '.join(map(str, choices))}")
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return
+    if not math.isfinite(value):
+        raise ConfigError(f"{path}={value}: must be finite")
+    low, high = metadata.get("low"), metadata.get("high")
+    if low is not None and (value < low or (metadata.get("low_open") and value == low)):
+        raise ConfigError(f"{path}={value}: must be {'above' if metadata.get('low_open') else 'at least'} {low}")
+    if high is not None and (value > high or (metadata.get("high_open") and value == high)):
+        raise ConfigError(f"{path}={value}: must be {'below' if metadata.get('high_open') else 'at most'} {high}")
+
+
+def _check_launcher(config: Config) -> None:
+    address = config.ray.address
+    if config.launcher == "local" and address not in ("auto", "local"):
+        raise ConfigError(f"ray.address={address!r}: launcher=local joins no cluster; write launcher=ray")
+
+
+def _check_ledger(config: Config) -> None:
+    """No message repeats the URL: it may hold a password."""
+    if config.ledger is None:
+        return
+    from sqlalchemy import make_url
+    from sqlalchemy.exc import ArgumentError
+
+    forms = "write postgresql://user:password@host:5432/database, or sqlite:///FILE"
+    try:
+        url = make_url(config.ledger)
+    except (ArgumentError, ValueError):
+        raise ConfigError(f"ledger: no URL; {forms}") from None
+    if url.drivername not in ("postgresql", "sqlite"):
+        raise ConfigError(f"ledger={url.drivername}://…: not a database that a ledger can be kept in; {forms}")
+    if url.database in (None, "", ":memory:"):
+        raise ConfigError(f"ledger={url.drivername}://…: names no {_PLACES[url.drivername]}; {forms}")
+    if url.drivername == "sqlite":
+        return
+    try:
+        import psycopg  # noqa: F401
+    except ImportError:
+        raise ConfigError("ledger=postgresql://…: needs psycopg 3; pip install -e '.[postgres]'") from None
+    name = config.resolved_ledger_schema
+    if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,62}", name) or name.startswith("pg_"):
+        raise ConfigError(
+            f"ledger_schema={name!r}: PostgreSQL takes at most 63 letters, digits, '_', '-' and '.', and not 'pg_' "
+            "in front; set one (its default is the last part of run_dir)"
+        )
+
+
+def _check_batch(config: Config) -> None:
+    batch, group = config.rollout_batch_size, config.group_size
+    if batch % group:
+        nearest = max(group, round(batch / group) * group)
+        raise ConfigError(
+            f"rollout_batch_size={batch}: not a multiple of group_size={group}, and a step trains whole groups; "
+            f"nearest that works: {nearest}"
+        )
+    least = math.ceil(config.async_generation_ratio) + config.sync_interval - 1
+    if config.max_staleness is not None and config.max_staleness < least:
+        raise ConfigError(
+            f"max_staleness={config.max_staleness}: async_generation_ratio={config.async_generation_ratio} and "
+            f"sync_interval={config.sync_interval} need at least {least} (⌈α⌉ + k − 1)"
+        )
+    minibatch = config.algorithm.minibatch_size
+    if minibatch is not None and (minibatch > batch or batch % minibatch):
+        raise ConfigError(f"algorithm.minibatch_size={minibatch}: must divide rollout_batch_size={batch}")
+    parts = config.model.max_prompt_tokens + config.model.max_response_tokens
+    asked = config.tasks.train or config.tasks.validation or config.tasks.expert.source
+    if asked and config.longest < parts:
+        raise ConfigError(
+            f"model.sequence_length={config.longest}: below model.max_prompt_tokens + model.max_response_tokens = "
+            f"{parts}"
+        )
+    longest = config.longest
+    context = config.sidecar.max_model_len
+    if context is not None and context < longest:
+        raise ConfigError(f"sidecar.max_model_len={context}: {_longest(longest)}")
+    row = config.learner.max_tokens_per_row
+    if row is not None and row < longest:
+        raise ConfigError(f"learner.max_tokens_per_row={row}: {_longest(longest)}")
+    mesh, rows = config.learner.mesh, config.learner.rows_per_microbatch
+    if rows % (mesh.data * mesh.fsdp):
+        raise ConfigError(
+            f"learner.rows_per_microbatch={rows}: must be a multiple of mesh.data × mesh.fsdp = {mesh.data * mesh.fsdp}"
+        )
+
+
+def _longest(tokens: int) -> str:
+    return (
+        f"a trajectory may be {tokens} tokens long (model.sequence_length, or model.max_prompt_tokens + "
+        "model.max_response_tokens)"
+    )
+
+
+def _check_sampling(config: Config) -> None:
+    if config.sidecar.generating_args.temperature == 0:
+        raise ConfigError(
+            "sidecar.generating_args.temperature=0: greedy samples carry no policy gradient; "
+            "write a temperature above 0 (validation has its own: sidecar.val_generating_args.temperature)"
+        )
+    for name in ("generating_args", "val_generating_args"):
+        budget = getattr(config.sidecar, name).max_new_tokens
+        if budget is not None and budget > config.model.max_response_tokens:
+            raise ConfigError(
+                f"sidecar.{name}.max_new_tokens={budget}: above model.max_response_tokens="
+                f"{config.model.max_response_tokens}"
+            )
+
+
+def _check_tasks(config: Config) -> None:
+    named = {
+        "tasks.train": config.tasks.train,
+        "tasks.validation": config.tasks.validation,
+        "explorer.tasksets": config.explorer.tasksets,
+    }
+    for section, tasksets in named.items():
+        for name, taskset in tasksets.items():
+            _check_taskset(f"{section}.{name}", name, taskset)
+    if config.tasks.expert.source:
+        _check_rows("tasks.expert", config.tasks.expert)
+    if config.mode in ("both", "train", "explore") and not (config.explored[1] or config.train_groups):
+        raise ConfigError(
+            "tasks.train: no taskset to train on, and rollout.train_env_manager.tags names no environment either"
+        )
+
+
+def _check_taskset(path: str, name: str, taskset: TasksetConfig) -> None:
+    if not re.fullmatch(r"[A-Za-z0-9_.\-]+", name):
+        raise ConfigError(f"{path}: a taskset's name is letters, digits, '_', '-' and '.'")
+    if not taskset.source:
+        raise ConfigError(f"{path}.source: missing")
+    _check_rows(path, taskset)
+    if not taskset.rewards:
+        raise ConfigError(f"{path}.rewards: at least one reward is needed")
+    weights = taskset.reward_weights
+    if weights is not None and len(weights) != len(taskset.rewards):
+        raise ConfigError(f"{path}.reward_weights: {len(weights)} weights for {len(taskset.rewards)} rewards")
+
+
+def _check_rows(path: str, rows: RowsConfig) -> None:
+    if "{prompt}" not in rows.template:
+        raise ConfigError(f"{path}.template={rows.template!r}: must contain {{prompt}}")
+    if len(rows.examples) % 2:
+        raise ConfigError(f"{path}.examples: {len(rows.examples)} texts; each prompt needs its answer")
+
+
+def _check_algorithm(config: Config) -> None:
+    """Names are read out of the files that register them: nothing heavy is imported."""
+    algorithm = config.algorithm
+    _check_shaping(algorithm, config.model.max_response_tokens)
+    _check_filters(algorithm)
+    for path, folders, name in named_functions(algorithm):
+        there = known(folders)
+        if ":" not in name and name not in there:
+            near = closest(name, there)
+            raise ConfigError(f"{path}={name!r}: there is no such one; {near}; or write module:function")
+    check_estimator(algorithm, known("token_advantage"))
+
+
+def named_functions(algorithm: AlgorithmConfig) -> list[tuple[str, str, str]]:
+    """Key, folders (see `rljax.config.names`) and name of each function that the objective is made of."""
+    return [
+        ("algorithm.adv_estimator", "*advantage", algorithm.adv_estimator),
+        ("algorithm.pg_variant", "policy_loss", algorithm.pg_variant),
+        ("algorithm.mix_variant", "policy_loss", algorithm.mix_variant),
+        ("algorithm.aggregation", "aggregation", algorithm.aggregation),
+        *(("algorithm.filters", "filter", name) for name in algorithm.filters),
+    ]
+
+
+def imported(path: str, target: str) -> Callable[..., Any]:
+    """What ``module:function`` points to; ``path`` is the key that names it.
+
+    Raises:
+        ConfigError: it cannot be imported, or called.
+    """
+    module, _, attribute = target.partition(":")
+    try:
+        function = getattr(importlib.import_module(module), attribute)
+    except Exception as error:  # whatever the module does when it is imported
+        said = " ".join(f"{type(error).__name__}: {error}".split())
+        raise ConfigError(f"{path}={target!r}: cannot be imported ({said}); write module:function") from error
+    if not callable(function):
+        raise ConfigError(f"{path}={target!r}: not a function but a {type(function).__name__}")
+    return function
+
+
+def check_estimator(algorithm: AlgorithmConfig, of_tokens: Collection[str]) -> None:
+    """Refuses keys that the chosen estimator gives no meaning to.
+
+    Args:
+        algorithm: the keys.
+        of_tokens: names of all estimators of per-token advantages.
+
+    Raises:
+        ConfigError: one of them is set.
+    """
+    name = algorithm.adv_estimator
+    if algorithm.whiten_rewards and name not in of_tokens:
+        raise ConfigError(
+            f"algorithm.whiten_rewards=True: adv_estimator={name} sees no rewards of tokens; write norm_std=batch, or "
+            f"an adv_estimator of {', '.join(sorted(of_tokens))}"
+        )
+    if algorithm.reward_grouping != "group" and (name in of_tokens or name in built_in("advantage")):
+        raise ConfigError(
+            f"algorithm.reward_grouping={algorithm.reward_grouping!r}: adv_estimator={name} does not read it; write "
+            f"norm_mean={algorithm.reward_grouping} and norm_std={algorithm.reward_grouping}"
+        )
+    changed = algorithm.norm_mean, algorithm.norm_std, algorithm.reward_clip, algorithm.overlong == "penalty"
+    if name == "remax" and any(changed):
+        raise ConfigError(
+            "algorithm.adv_estimator='remax': norm_mean, norm_std, reward_clip and overlong=penalty change the "
+            "rewards, but not the greedy one that they are compared with; leave them out"
+        )
+
+
+def _check_shaping(algorithm: AlgorithmConfig, max_response_tokens: int) -> None:
+    buffer = algorithm.overlong_buffer
+    if algorithm.overlong == "penalty" and buffer is None:
+        raise ConfigError("algorithm.overlong='penalty': needs overlong_buffer, the tokens in which it grows")
+    if buffer is not None and buffer > max_response_tokens:
+        raise ConfigError(
+            f"algorithm.overlong_buffer={buffer}: above model.max_response_tokens={max_response_tokens}, and even an "
+            "empty response would lose something"
+        )
+
+
+def _check_filters(algorithm: AlgorithmConfig) -> None:
+    low, high = algorithm.filter_mean_low, algorithm.filter_mean_high
+    if low is not None and high is not None and low > high:
+        raise ConfigError(
+            f"algorithm.filter_mean_low={low}: above filter_mean_high={high}; every group would be dropped"
+        )
+    bounds = {"filter_mean_low": low, "filter_mean_high": high, "filter_min_std": algorithm.filter_min_std or None}
+    for name, value in bounds.items():
+        reader = "min_std" if name == "filter_min_std" else "mean_band"
+        if value is not None and reader not in algorithm.filters:
+            raise ConfigError(f"algorithm.{name}={value}: nothing reads it; add {reader} to algorithm.filters")
+    if "mean_band" in algorithm.filters and low is None and high is None:
+        raise ConfigError("algorithm.filters: mean_band drops nothing without filter_mean_low or filter_mean_high")
+
+
+def _check_context(config: Config) -> None:
+    """Where the model's own config lies on this disk; of others it is checked when they are here."""
+    file, context = Path(config.model.path) / "config.json", _CONTEXTS.get(config.model.path)
+    if file.is_file():
+        try:
+            context = json.loads(file.read_text()).get("max_position_embeddings")
+        except (OSError, ValueError, AttributeError):
+            return  # whoever loads the model says what is wrong with it
+    longest = config.longest
+    if isinstance(context, int) and longest > context:
+        raise ConfigError(context_error(longest, context))
+
+
+def context_error(longest: int, context: int) -> str:
+    """What is wrong with trajectories of ``longest`` tokens in a model of a shorter ``context``."""
+    return (
+        f"model.max_prompt_tokens + model.max_response_tokens (or model.sequence_length) = {longest}: more than the "
+        f"model's context of {context} tokens; lower it"
+    )

@@ -1,0 +1,66 @@
+"""What the environments that env managers name must satisfy (promise P9)."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from rljax.config.validate import ConfigError
+
+if TYPE_CHECKING:
+    from rljax.config.environments import EnvironmentConfig
+    from rljax.config.schema import Config
+
+
+def check_tags(config: Config) -> None:
+    """Refuses environments that cannot be played.
+
+    Raises:
+        ConfigError: on the first one.
+    """
+    for path, tags, others in (
+        ("rollout.train_env_manager", config.train_groups, config.explored[1]),
+        ("rollout.val_env_manager", config.val_groups, config.tasks.validation),
+    ):
+        for tag in tags:
+            _check_tag(f"{path}.tags", tag, config.custom_envs, others)
+            _check_action(f"custom_envs.{tag}", config.custom_envs[tag])
+            _check_turns(f"custom_envs.{tag}", config.custom_envs[tag], config.model.max_response_tokens)
+    if config.total_epochs is not None and config.train_groups and not config.explored[1]:
+        raise ConfigError(
+            f"total_epochs={config.total_epochs}: environments have no last task; leave it out, max_steps ends the run"
+        )
+
+
+def _check_tag(path: str, tag: str, known: Mapping[str, EnvironmentConfig], tasksets: Mapping[str, Any]) -> None:
+    if tag not in known:
+        close = difflib.get_close_matches(tag, known, n=1) or sorted(known)
+        raise ConfigError(f"{path}: {tag!r} is not in custom_envs; did you mean {' or '.join(close)}?")
+    if not re.fullmatch(r"[A-Za-z0-9_.\-]+", tag):
+        # With a '/' the seeds of training could be those of another tag's validation.
+        raise ConfigError(f"{path}: {tag!r}: a tag is letters, digits, '_', '-' and '.'")
+    if tag in tasksets:
+        raise ConfigError(f"{path}: {tag!r} is a taskset's name as well; rename one of them")
+    if not known[tag].id:
+        raise ConfigError(f"custom_envs.{tag}.id: missing; write a gymnasium id, or PACKAGE:ID")
+
+
+def _check_action(path: str, environment: EnvironmentConfig) -> None:
+    try:
+        groups = re.compile(environment.action_pattern).groups
+    except re.error as error:
+        raise ConfigError(f"{path}.action_pattern: no regular expression ({error})") from None
+    if not groups:
+        raise ConfigError(f"{path}.action_pattern: has no group (…) that holds the action")
+
+
+def _check_turns(path: str, environment: EnvironmentConfig, max_response_tokens: int) -> None:
+    budget, shown = environment.max_tokens_per_turn, environment.history_length
+    if budget is not None and budget > max_response_tokens:
+        raise ConfigError(f"{path}.max_tokens_per_turn={budget}: above model.max_response_tokens={max_response_tokens}")
+    if shown and not any("{history}" in text for text in (environment.template, environment.first_template)):
+        raise ConfigError(
+            f"{path}.history_length={shown}: nothing shows these turns; write {{history}} into the template"
+        )

@@ -1,0 +1,97 @@
+"""Where the parts of a run compute, and what cannot work there: devices, engines, the channel of the weights."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from rljax.config.validate import ConfigError
+
+if TYPE_CHECKING:
+    from rljax.config.schema import Config
+
+_DEVICES = re.compile(r"^(auto|(cpu|gpu|tpu)(:\d+(-\d+)?(,\d+(-\d+)?)*)?)$")
+
+
+def check_placement(config: Config) -> None:
+    """Refuses devices that are not there or taken, engines that do not fit them, and memory that nobody shares.
+
+    Raises:
+        ConfigError: on the first such.
+    """
+    _check_devices(config)
+    _check_engine(config)
+    _check_channel(config)
+
+
+def device_indices(devices: str) -> tuple[str, frozenset[int] | None]:
+    """Splits ``gpu:0-3,6`` into its platform and indices; None stands for all of them."""
+    platform, _, spans = devices.partition(":")
+    if not spans:
+        return platform, None
+    bounds = [span.partition("-") for span in spans.split(",")]
+    return platform, frozenset(i for low, _, high in bounds for i in range(int(low), int(high or low) + 1))
+
+
+def _check_devices(config: Config) -> None:
+    placed = {"learner.devices": config.learner.devices, "sidecar.devices": config.sidecar.devices}
+    for path, devices in placed.items():
+        if not _DEVICES.match(devices):
+            raise ConfigError(f"{path}={devices!r}: write auto, cpu, cpu:0-3, gpu:0-3,6 or tpu:0-7")
+    (platform, mine), (other, theirs) = (device_indices(d) for d in placed.values())
+    indices = mine
+    if indices is not None and len(indices) != config.learner.mesh.size:
+        raise ConfigError(
+            f"learner.devices={config.learner.devices!r}: names {len(indices)} devices, "
+            f"learner.mesh multiplies to {config.learner.mesh.size}"
+        )
+    if platform == other and platform in ("gpu", "tpu") and (mine is None or theirs is None or mine & theirs):
+        raise ConfigError(
+            f"sidecar.devices={config.sidecar.devices!r}: overlaps learner.devices={config.learner.devices!r}; "
+            "give each its own accelerators (CPUs may be shared)"
+        )
+
+
+def _check_engine(config: Config) -> None:
+    sidecar = config.sidecar
+    if sidecar.tensor_parallel_size > 1 and sidecar.engine != "vllm_async":
+        raise ConfigError(
+            f"sidecar.tensor_parallel_size={sidecar.tensor_parallel_size}: engine={sidecar.engine} computes on one "
+            "device; write sidecar.engine=vllm_async"
+        )
+    platform, named = device_indices(sidecar.devices)
+    if platform == "tpu" and (sidecar.engine != "embedded" or config.launcher != "local"):
+        raise ConfigError(
+            f"sidecar.devices={sidecar.devices!r}: an engine in a process of its own computes on cpu or gpu; for a TPU "
+            "write sidecar.engine=embedded and launcher=local"
+        )
+    if sidecar.tensor_parallel_size > 1 and platform == "cpu":
+        raise ConfigError(
+            f"sidecar.tensor_parallel_size={sidecar.tensor_parallel_size}: an engine on a CPU is one process; give it "
+            "more cores by sidecar.cpu_threads"
+        )
+    needed = sidecar.num_engines * sidecar.tensor_parallel_size
+    if sidecar.engine != "embedded" and platform == "gpu" and named is not None and len(named) < needed:
+        raise ConfigError(
+            f"sidecar.devices={sidecar.devices!r}: names {len(named)} devices, num_engines × tensor_parallel_size "
+            f"needs {needed}"
+        )
+
+
+def _check_channel(config: Config) -> None:
+    """Memory is shared by the threads of a process, or through Ray by the processes that Ray starts."""
+    if config.sync_method != "memory":
+        return
+    apart = ""
+    if config.sidecar.engine == "vllm_async":
+        apart = "the workers of sidecar.engine=vllm_async are processes of vLLM's own"
+    elif config.mode in ("train", "explore"):
+        apart = f"with mode={config.mode} learner and explorer are processes that do not share a Ray job"
+    elif config.launcher == "local" and config.explorer.own_process:
+        apart = "with explorer.own_process=true and launcher=local learner and explorer are two processes"
+    elif config.launcher == "local" and config.sidecar.engine != "embedded":
+        apart = f"with launcher=local sidecar.engine={config.sidecar.engine} runs in a process of its own"
+    if apart:
+        by_ray = config.mode == "both" and config.sidecar.engine != "vllm_async"
+        ways = "write sync_method=checkpoint or nccl" + (", or launcher=ray" if by_ray else "")
+        raise ConfigError(f"sync_method=memory: {apart}, and no memory is shared; {ways}")

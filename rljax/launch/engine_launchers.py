@@ -1,0 +1,33 @@
+"""Where engines are started, by the name that ``config.launcher`` gives."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Mapping
+
+from rljax.config.schema import Config
+from rljax.config.validate import ConfigError
+from sidecar.hosting.spec import EngineLauncher
+
+
+def _local(config: Config) -> EngineLauncher:
+    from sidecar.hosting.local import LocalEngineLauncher
+
+    return LocalEngineLauncher()
+
+
+def check_ray() -> None:
+    """Raises ConfigError where Ray is not installed."""
+    if importlib.util.find_spec("ray") is None:
+        raise ConfigError('launcher=ray: Ray is not installed; pip install -e ".[ray]"')
+
+
+def _ray(config: Config) -> EngineLauncher:
+    check_ray()
+    from rljax.launch.ray_launcher import OwnRayEngineLauncher
+
+    return OwnRayEngineLauncher(config)
+
+
+ENGINE_LAUNCHERS: Mapping[str, Callable[[Config], EngineLauncher]] = {"local": _local, "ray": _ray}
+"""Opens a house; closing it is the caller's."""

@@ -1,0 +1,143 @@
+"""An explorer in a process of its own, as the learner's process sees it."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import threading
+from collections.abc import Mapping
+from typing import Protocol
+
+from rljax.config.names import own
+from rljax.config.schema import Config
+from rljax.config.validate import ConfigError, named_functions
+from rljax.launch.explorer_thread import SHUTDOWN, record_end
+from rljax.ledger import processes
+from rljax.ledger.database import Database
+from rljax.tasks.rewards.registry import own_rewards
+
+
+class ExplorerEnded(RuntimeError):
+    """An explorer in a process of its own ended by a fault."""
+
+
+class Body(Protocol):
+    """The process."""
+
+    def start(self) -> None:
+        """Starts it, from the thread that waits for it."""
+        ...
+
+    def wait(self) -> str:
+        """Returns once it has ended; why, where that was no good end."""
+        ...
+
+    def stop(self) -> None:
+        """Asks it to hand its claims back and end. Any thread."""
+        ...
+
+    def kill(self) -> None:
+        """Ends it at once."""
+        ...
+
+
+class ExplorerProcess:
+    """An explorer that runs elsewhere; see `rljax.launch.launchers.Launched`. Its fault is handled like a thread's."""
+
+    def __init__(
+        self, db: Database, name: str, body: Body, needed: bool, held: contextlib.ExitStack | None = None
+    ) -> None:
+        """``held`` is closed after the explorer."""
+        self._db = db
+        self._name = name
+        self._body = body
+        self._needed = needed
+        self._held = held or contextlib.ExitStack()
+        self._stopping = threading.Event()
+        self.error: BaseException | None = None
+        self._thread = threading.Thread(target=self._watch, name=f"explorer {name}", daemon=True)
+
+    def start(self) -> None:
+        """Starts exploring."""
+        self._thread.start()
+
+    def gauges(self) -> Mapping[str, float]:
+        """What it told the ledger last."""
+        return processes.gauges(self._db, "explorer").get(self._name, {})
+
+    @property
+    def alive(self) -> bool:
+        """Whether it explores."""
+        return self._thread.is_alive()
+
+    @property
+    def waiting_for(self) -> str:
+        """Nothing that is known here."""
+        return ""
+
+    def stop(self) -> None:
+        """Asks it to hand its claims back and end."""
+        if not self._stopping.is_set():
+            self._stopping.set()
+            self._body.stop()
+
+    def join(self, seconds: float) -> None:
+        """Waits for its end, so long at most."""
+        self._thread.join(seconds)
+
+    def close(self) -> None:
+        """Ends it.
+
+        Raises:
+            TimeoutError: it did not end in time, and was killed.
+        """
+        with self._held:
+            if self._thread.ident is None:
+                return
+            self.stop()
+            self._thread.join(SHUTDOWN)
+            if self._thread.is_alive():
+                self._body.kill()
+                raise TimeoutError(f"explorer {self._name}: did not end within {SHUTDOWN:g} s and was killed")
+
+    def _watch(self) -> None:
+        try:
+            self._body.start()
+            reason = self._body.wait()
+        except Exception as error:
+            reason = f"{type(error).__name__}: {error}"
+        if not reason or self._stopping.is_set():
+            return
+        message = f"explorer {self._name} ended: {reason}"
+        self.error = ExplorerEnded(message)
+        record_end(self._db, self._name, message, self._needed)
+
+
+def check_names_reach(config: Config) -> None:
+    """Refuses functions that were registered here where the explorer is not: it reads the same config.
+
+    Raises:
+        ConfigError: the config names one.
+    """
+    if config.mode != "both" or not config.explorer.own_process:
+        return
+    named = [(key, name, own(folders)) for key, folders, name in named_functions(config.algorithm)]
+    for kind in ("train", "validation"):
+        for taskset, fields in getattr(config.tasks, kind).items():
+            named += [(f"tasks.{kind}.{taskset}.rewards", name, own_rewards()) for name in fields.rewards]
+    for key, name, only_here in named:
+        if name in only_here:
+            raise ConfigError(
+                f"{key}={name!r}: registered in this process, and with explorer.own_process=true the explorer is "
+                "another; put the function into a file and write module:function"
+            )
+
+
+def apart(config: Config) -> Config:
+    """The config of an explorer in a process of its own."""
+    return dataclasses.replace(
+        config,
+        mode="explore",
+        explorer=dataclasses.replace(config.explorer, own_process=False),
+        observe=dataclasses.replace(config.observe, progress="off"),
+    )

@@ -1,0 +1,164 @@
+"""An explorer in a thread of this process, beside the learner."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import logging
+import threading
+from collections.abc import Mapping
+
+from rljax.config.schema import Config
+from rljax.launch.engine_launchers import ENGINE_LAUNCHERS
+from rljax.ledger import processes
+from rljax.ledger.database import Database, RunFailedError
+from rljax.observe.trace import NullTrace, Trace
+from rljax.pipeline.assemble.run import Model
+from rljax.pipeline.assemble.workflows import Workflows
+from rljax.pipeline.explore import make_explorer, run_to_end
+from rljax.pipeline.run_dir import RunDir
+from rljax.rollout.explorer import Explorer
+from rljax.tasks.task import BadRow
+from sidecar.hosting.spec import EngineLauncher
+
+log = logging.getLogger(__name__)
+
+SHUTDOWN = 180.0
+"""Seconds that an explorer may take to hand its claims back: longer than an engine has to end a compilation."""
+
+
+def explorer_thread(
+    config: Config,
+    run: RunDir,
+    db: Database,
+    model: Model,
+    trace: Trace | NullTrace,
+    *,
+    needed: bool,
+    engine_launcher: EngineLauncher | None = None,
+) -> ExplorerThread:
+    """An explorer in a thread of this process, whose engines start in ``engine_launcher``, or the launcher's; it closes it."""
+    workflows, engine_launcher = (
+        Workflows(config, model, run.root / "logs"),
+        engine_launcher or ENGINE_LAUNCHERS[config.launcher](config),
+    )
+    try:
+        explorer = make_explorer(config, run, db, model, workflows, trace, engine_launcher)
+    except BaseException:
+        engine_launcher.close()
+        raise
+    return ExplorerThread(db, config.explorer.name, explorer, workflows, engine_launcher, needed)
+
+
+def record_end(db: Database, name: str, message: str, needed: bool, *, fatal: bool = False) -> None:
+    """An explorer has ended by a fault: the run fails where that is ``fatal``, or it was needed and the last one."""
+    processes.mark_dead(db)
+    if fatal or (needed and not set(processes.gauges(db, "explorer")) - {name}):
+        processes.fail_run(db, name, message)
+    else:
+        processes.note(db, name, "explorer", message)
+        log.warning("%s; the run goes on without it", message)
+
+
+class ExplorerThread:
+    """An explorer with an event loop and a thread of its own.
+
+    When it fails, others may still explore, or be started: the run fails with it only where it is ``needed`` and the
+    last one, or where a bad row is to fail the run.
+    """
+
+    def __init__(
+        self,
+        db: Database,
+        name: str,
+        explorer: Explorer,
+        workflows: Workflows,
+        engine_launcher: EngineLauncher,
+        needed: bool,
+    ) -> None:
+        self._db = db
+        self._name = name
+        self._explorer = explorer
+        self._workflows = workflows
+        self._engine_launcher = engine_launcher
+        self._needed = needed
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopping = False
+        self._gauges: Mapping[str, float] = {}
+        self.error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name=f"explorer {name}", daemon=True)
+
+    def start(self) -> None:
+        """Starts exploring."""
+        self._thread.start()
+
+    def gauges(self) -> Mapping[str, float]:
+        """Sums over the engines, as of now; the last known ones while the explorer starts or ends."""
+        loop = self._loop
+        if loop is not None and self._thread.is_alive():
+            question = self._explorer.gauges()
+            try:
+                asked = asyncio.run_coroutine_threadsafe(question, loop)
+            except RuntimeError:  # the loop has just been closed
+                question.close()
+                return self._gauges
+            try:
+                self._gauges = asked.result(timeout=1.0)
+            except (TimeoutError, concurrent.futures.CancelledError, RuntimeError):
+                asked.cancel()
+        return self._gauges
+
+    @property
+    def alive(self) -> bool:
+        """Whether it explores."""
+        return self._thread.is_alive()
+
+    @property
+    def waiting_for(self) -> str:
+        """What it waits for, for people."""
+        return self._explorer.waiting_for
+
+    def stop(self) -> None:
+        """Asks the explorer to hand its claims back and end. Any thread, any signal handler."""
+        self._stopping = True
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # a closed loop: it has ended by itself
+                self._loop.call_soon_threadsafe(self._explorer.stop)
+
+    def join(self, seconds: float) -> None:
+        """Waits for its end, so long at most."""
+        self._thread.join(seconds)
+
+    def close(self) -> None:
+        """Ends it.
+
+        Raises:
+            TimeoutError: it did not end in time.
+        """
+        self.stop()
+        if self._thread.ident is None:
+            self._engine_launcher.close()
+            return
+        self._thread.join(SHUTDOWN)
+        if self._thread.is_alive():
+            waiting = self._explorer.waiting_for
+            raise TimeoutError(f"explorer {self._name}: did not end within {SHUTDOWN:g} s; waiting for {waiting}")
+
+    def _run(self) -> None:
+        try:
+            run_to_end(self._explorer, self._workflows, self._started)
+        except RunFailedError as error:
+            self.error = error
+        except BaseException as error:
+            self.error = error
+            message = f"explorer {self._name} ended: {type(error).__name__}: {error}"
+            record_end(self._db, self._name, message, self._needed, fatal=isinstance(error, BadRow))
+        finally:
+            self._loop = None  # closing the house may take a while, and nobody answers any more
+            self._engine_launcher.close()
+
+    def _started(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        if self._stopping:
+            self._explorer.stop()

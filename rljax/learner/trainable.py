@@ -1,0 +1,49 @@
+"""Parameters that an optimizer moves: the policy's, or a critic's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from rljax.config.schema import OptimizerConfig
+from rljax.learner.objective import Objective
+from rljax.learner.sharding import parameter_shardings
+from rljax.learner.state import make_optimizer
+from rljax.learner.train_step import make_update
+from rljax.models.transformer import Params
+
+
+class TrainableModel:
+    """How one set of parameters is laid over the mesh and updated; it holds none itself.
+
+    Args:
+        objective: what is minimised.
+        config: of the optimizer.
+        updates: that the schedule is made for.
+        params: their shapes.
+        mesh: of the learner.
+    """
+
+    def __init__(self, objective: Objective, config: OptimizerConfig, updates: int, params: Params, mesh: Mesh) -> None:
+        self.objective = objective
+        optimizer = make_optimizer(config, updates)
+        self._shardings = (
+            parameter_shardings(params, mesh),
+            parameter_shardings(jax.eval_shape(optimizer.init, params), mesh),
+        )
+        self._init = jax.jit(optimizer.init, out_shardings=self._shardings[1])
+        self.update = make_update(objective, config, updates, self._shardings)
+
+    def begin(self, params: Params) -> tuple[Params, Any]:
+        """A float32 copy on the mesh, and optimizer state: training donates these, they must not be the caller's."""
+        placed = jax.tree.map(
+            lambda x, s: jax.device_put(
+                np.asarray(x, np.float32) if isinstance(x, np.ndarray) else x, s, may_alias=False
+            ),
+            params,
+            self._shardings[0],
+        )
+        return placed, self._init(placed)

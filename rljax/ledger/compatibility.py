@@ -1,0 +1,46 @@
+"""What the processes of a run agree on beyond `RunSpec`: its model, what that imitates, what a validation measures."""
+
+from __future__ import annotations
+
+from sqlalchemy import update
+
+from rljax.ledger import schema
+from rljax.ledger.database import LedgerError, Transaction, run_row, writes
+
+
+@writes
+def check_model(tx: Transaction, fingerprint: str, path: str) -> None:
+    """Records the model of the run, unless it has another; ``path`` is what this process calls it.
+
+    Raises:
+        LedgerError: it has, and something was made of it.
+    """
+    row = run_row(tx)
+    if row.model not in (None, fingerprint) and (row.claims or row.lineage or row.announced >= 0):
+        raise LedgerError(
+            f"{tx.db.label}: model.path={path}: shape, vocabulary or end tokens of this model are not those of the "
+            "run's; use the run's own model, or another run_dir"
+        )
+    tx.execute(update(schema.run).values(model=fingerprint))
+
+
+@writes
+def check_demonstrations(tx: Transaction, fingerprint: str, source: str) -> None:
+    """Records what the run imitates, unless it began with something else; ``source`` is what this process calls it.
+
+    Raises:
+        LedgerError: it did, and trained some of it.
+    """
+    row = run_row(tx)
+    if row.demonstrations not in (None, fingerprint) and row.trained:
+        raise LedgerError(
+            f"{tx.db.label}: tasks.expert.source={source}: other demonstrations, or another order, template or limit, "
+            "than this run began with; restore the data and tasks.expert, or choose another run_dir"
+        )
+    tx.execute(update(schema.run).values(demonstrations=fingerprint))
+
+
+@writes
+def record_validation_plan(tx: Transaction, fingerprint: str) -> None:
+    """Records what the learner wants measured: an explorer that would measure something else leaves it to others."""
+    tx.execute(update(schema.run).values(validation=fingerprint))

@@ -1,0 +1,52 @@
+"""Groups that no step trains, and why: for whoever waits for them, and for the metrics of each step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sqlalchemy import Row, func, select
+
+from rljax.ledger import schema
+from rljax.ledger.database import Transaction, reads
+
+g = schema.groups.c
+n = func.count().label("n")
+
+
+@dataclass(frozen=True)
+class FilteredStreak:
+    """Groups that were filtered one after another, and the reason that most of them share."""
+
+    groups: int
+    reason: str
+
+
+@reads
+def filtered_during(tx: Transaction, step: int) -> dict[str, int]:
+    """Groups that were filtered before ``step`` (batches completed) was trained and after the one before it, by reason.
+
+    The ledger knows of each group when that was, so that a step that is trained again counts its own, and a sum over
+    the steps counts no group twice, however often the learner was restarted. Those filtered after the last step are in
+    none; the audit counts them.
+    """
+    rows = tx.execute(select(g.reason, n).where(g.state == "filtered", g.step == step).group_by(g.reason))
+    return {row.reason: row.n for row in rows}
+
+
+def lost_in_time(tx: Transaction, step: int) -> str:
+    """What became of groups that this step could have trained, by reason, for whoever wonders where they are."""
+    lost = select(g.state, g.reason, n).where(g.state.in_(("dropped", "filtered")), g.deadline >= step)
+    rows = tx.execute(lost.group_by(g.state, g.reason).order_by(n.desc(), g.reason).limit(3)).all()
+    reasons = ", ".join(f"{row.n} {row.state}: {row.reason}" for row in rows)
+    return f"; of those in time for step {step}, {reasons}" if rows else ""
+
+
+def filtered_in_a_row(tx: Transaction, step: int) -> FilteredStreak | None:
+    """Of the groups that this step could have trained, those filtered that were claimed after the last one kept."""
+    kept = select(func.coalesce(func.max(g.claim), -1)).where(
+        g.state.in_(("ready", "leased", "trained")), g.deadline >= step
+    )
+    last = tx.execute(kept).scalar_one()
+    filtered = select(g.reason, n).where(g.state == "filtered", g.deadline >= step, g.claim > last)
+    rows: list[Row] = list(tx.execute(filtered.group_by(g.reason).order_by(n.desc(), g.reason)))
+    return FilteredStreak(sum(row.n for row in rows), rows[0].reason) if rows else None

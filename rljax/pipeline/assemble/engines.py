@@ -1,0 +1,198 @@
+"""Which engines a config asks for, where they compute, and how they are started."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+
+from rljax.config.schema import Config
+from rljax.config.validate import ConfigError
+from rljax.config.validate_placement import device_indices
+from rljax.models.architecture import Architecture
+from rljax.observe.trace import NullTrace, Trace
+from rljax.pipeline.assemble.devices import engine_devices, engine_gpus
+from rljax.pipeline.assemble.run import Model
+from rljax.pipeline.run_dir import RunDir
+from rljax.rollout.engine_pool import EnginePool
+from rljax.rollout.engine_slot import EngineFactory
+from sidecar.hosting.spec import EngineLauncher, EngineSpec
+from sidecar.protocol import Engine, UpdatePolicy
+
+COMPUTE_DTYPES = {"fp32": jnp.float32, "bf16": jnp.bfloat16}
+VLLM_BODIES = {"vllm": "sidecar.vllm.stepped:open_engine", "vllm_async": "sidecar.vllm.concurrent:open_engine"}
+CPU_HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256)
+"""What vLLM's attention on the CPU computes."""
+LEAST_KV_CACHE = 64 * 2**20
+"""Bytes of the KV cache of an engine on the CPU, at least."""
+
+
+def make_pool(
+    config: Config,
+    run: RunDir,
+    model: Model,
+    trace: Trace | NullTrace,
+    on_fault: Callable[[str, str], None],
+    engine_launcher: EngineLauncher,
+) -> EnginePool:
+    """The engines that the config asks for, not started yet.
+
+    The embedded engine with ``launcher=local`` is a thread of this process; every other has a process of its own, and
+    ``engine_launcher`` starts it.
+
+    Raises:
+        ConfigError: a device is not there, or is the learner's.
+    """
+    if config.sidecar.engine in VLLM_BODIES:
+        for index in range(config.sidecar.num_engines):
+            engine_spec(
+                config, run, model, index, engine_launcher
+            )  # what is wrong with it is said before anything is started
+    in_thread = config.sidecar.engine == "embedded" and config.launcher == "local"
+    start = (
+        _in_thread(config, model, trace) if in_thread else _with_engine_launcher(config, run, model, engine_launcher)
+    )
+    # A hung engine must be found and replaced before the trainer gives up waiting for it.
+    return EnginePool(
+        start,
+        config.sidecar.num_engines,
+        run.root.absolute(),
+        on_fault,
+        call_timeout=config.wait_timeout / 2,
+        policy=UpdatePolicy(config.sidecar.update_policy),
+    )
+
+
+def engine_spec(config: Config, run: RunDir, model: Model, index: int, engine_launcher: EngineLauncher) -> EngineSpec:
+    """Engine number ``index`` of this explorer, for a process of its own that ``engine_launcher`` will start.
+
+    Raises:
+        ConfigError: its devices are not there or taken, or cannot compute the model.
+    """
+    sidecar, name = config.sidecar, f"engine {index}"
+    gpu = (engine_launcher.platform(index) or local_platform(config)) == "gpu"
+    cores = () if gpu else _cores(config)
+    threads = None if gpu else sidecar.cpu_threads or max(1, _spare_cores(cores) // sidecar.num_engines)
+    log = run.root.absolute() / "logs" / f"{config.explorer.name}-engine-{index}.log"
+    build = _vllm if sidecar.engine in VLLM_BODIES else _embedded
+    factory, arguments, environment = build(config, model, gpu, threads)
+    if gpu and config.launcher == "local":  # on Ray, the placement decides
+        environment |= {"CUDA_VISIBLE_DEVICES": ",".join(engine_gpus(config, index))}
+    return EngineSpec(
+        name=name,
+        index=index,
+        factory=factory,
+        arguments=arguments,
+        environment=environment,
+        accelerators=sidecar.tensor_parallel_size if gpu else 0,
+        cores=cores,
+        log=str(log),
+    )
+
+
+def local_platform(config: Config) -> str:
+    """What engines in child processes of this one compute on."""
+    platform, _ = device_indices(config.sidecar.devices)
+    if platform == "auto":
+        return "gpu" if Path("/dev/nvidiactl").exists() else "cpu"
+    return platform
+
+
+def kv_cache_bytes(config: Config, architecture: Architecture) -> int:
+    """What `max_concurrency` requests of full length take, and a little more for blocks that are not full."""
+    per_token = 2 * architecture.num_layers * architecture.num_kv_heads * architecture.head_dim
+    width = 4 if config.engine_dtype == "fp32" else 2
+    block = config.sidecar.block_size or 128
+    tokens = config.sidecar.max_concurrency * (math.ceil((config.context + 1) / block) + 1) * block
+    return max(LEAST_KV_CACHE, per_token * width * tokens)
+
+
+def _with_engine_launcher(config: Config, run: RunDir, model: Model, engine_launcher: EngineLauncher) -> EngineFactory:
+    async def start(index: int) -> Engine:
+        return await engine_launcher.start(engine_spec(config, run, model, index, engine_launcher))
+
+    return start
+
+
+def _in_thread(config: Config, model: Model, trace: Trace | NullTrace) -> EngineFactory:
+    from rljax.sampler.engine import EmbeddedEngine
+
+    devices = engine_devices(config)
+
+    async def start(index: int) -> Engine:
+        name = f"engine {index}"
+        return EmbeddedEngine(
+            model.architecture,
+            slots=config.sidecar.max_concurrency,
+            max_length=config.context,
+            decode_steps=config.sidecar.decode_steps,
+            dtype=COMPUTE_DTYPES[config.engine_dtype],
+            tokenizer=model.tokenizer,
+            device=devices[index % len(devices)],
+            name=name,
+            trace=lambda kind, begin, end, details: trace.span(name, kind, begin, end, **details),
+        )
+
+    return start
+
+
+def _spare_cores(cores: tuple[int, ...]) -> int:
+    return len(cores) or len(os.sched_getaffinity(0)) - 1
+
+
+def _cores(config: Config) -> tuple[int, ...]:
+    platform, indices = device_indices(config.sidecar.devices)
+    return tuple(sorted(indices)) if platform == "cpu" and indices is not None else ()
+
+
+def _embedded(
+    config: Config, model: Model, gpu: bool, threads: int | None
+) -> tuple[str, dict[str, Any], dict[str, str]]:
+    arguments = {
+        "model": str(model.directory.absolute()),
+        "slots": config.sidecar.max_concurrency,
+        "max_length": config.context,
+        "decode_steps": config.sidecar.decode_steps,
+        "dtype": config.engine_dtype,
+    }
+    return "rljax.sampler.hosted:open_engine", arguments, {} if gpu else {"JAX_PLATFORMS": "cpu"}
+
+
+def _vllm(config: Config, model: Model, gpu: bool, threads: int | None) -> tuple[str, dict[str, Any], dict[str, str]]:
+    from sidecar.vllm.settings import VllmSettings, environment
+
+    sidecar = config.sidecar
+    if not gpu and model.architecture.head_dim not in CPU_HEAD_SIZES:
+        raise ConfigError(
+            f"sidecar.engine={sidecar.engine}: vLLM on a CPU takes heads of {', '.join(map(str, CPU_HEAD_SIZES))}, "
+            f"the model's are {model.architecture.head_dim} wide; choose another model, or sidecar.engine=embedded"
+        )
+    if sidecar.kv_cache_gib is not None:
+        kv_cache: int | None = int(sidecar.kv_cache_gib * 2**30)
+    else:
+        kv_cache = None if gpu else kv_cache_bytes(config, model.architecture)
+    settings = VllmSettings(
+        model=str(model.directory.absolute()),
+        max_length=config.context,
+        positions=model.architecture.max_position_embeddings,
+        slots=sidecar.max_concurrency,
+        dtype=config.engine_dtype,
+        tensor_parallel_size=sidecar.tensor_parallel_size,
+        gpu_memory_utilization=sidecar.gpu_memory_utilization,
+        kv_cache_bytes=kv_cache,
+        enforce_eager=sidecar.enforce_eager or not gpu,
+        enable_prefix_caching=sidecar.enable_prefix_caching,
+        load_format=sidecar.load_format,
+        block_size=sidecar.block_size,
+        seed=config.seed if sidecar.seed is None else sidecar.seed,
+        accelerator=gpu,
+        nccl=gpu and config.sync_method == "nccl" and sidecar.engine == "vllm_async",
+        engine_args=dict(sidecar.engine_args),
+    )
+    variables = environment(cpu_threads=threads, multiprocessing=sidecar.engine == "vllm_async")
+    return VLLM_BODIES[sidecar.engine], {"settings": asdict(settings)}, variables

@@ -1,0 +1,83 @@
+"""Builds the learner of a run, fresh or as its newest checkpoint left it."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+from rljax.config.schema import Config, RowsConfig, TasksetConfig
+from rljax.learner.checkpoints import Checkpoints
+from rljax.learner.learner import Learner
+from rljax.ledger.compatibility import check_demonstrations
+from rljax.ledger.database import Database
+from rljax.ledger.leases import Leased, survives
+from rljax.models.files import load_directory
+from rljax.pipeline.assemble.run import Model
+from rljax.pipeline.run_dir import RunDir
+from rljax.tasks.demonstrations import Demonstrations
+from rljax.tasks.tasksets import load_tasksets
+
+
+def open_checkpoints(config: Config, run: RunDir) -> Checkpoints:
+    """The checkpoints of a run."""
+    return Checkpoints(run.checkpoints, config.learner.checkpoints_to_keep)
+
+
+def newest_checkpoint(db: Database, checkpoints: Checkpoints) -> int:
+    """Batches seen by the newest committed checkpoint that the living history grew out of; 0 without one."""
+    committed = reversed(checkpoints.committed())
+    return next((s for s in committed if survives(db, int(checkpoints.metadata(s).get("lineage", 0)), s)), 0)
+
+
+def build_learner(config: Config, model: Model, checkpoints: Checkpoints, steps: int) -> Learner:
+    """A learner that has seen ``steps`` batches: 0 is the model as it came, otherwise a committed checkpoint.
+
+    Raises:
+        ConfigError: a name in the algorithm section leads nowhere, or the devices are not there.
+        CheckpointError: the checkpoint cannot be restored.
+    """
+    architecture, params = load_directory(model.directory)
+    learner = Learner(config, architecture, params)
+    if steps:
+        learner.restore(checkpoints, steps)
+    return learner
+
+
+@dataclass(frozen=True)
+class StepRunner:
+    """Trains a learner on recorded batches: the one way, of a run and of its replay."""
+
+    learner: Learner
+    demonstrations: Demonstrations | None
+
+    def train(self, batch: Leased) -> dict[str, float]:
+        """One step; see `Learner.train`."""
+        shown = self.demonstrations.at(batch.demonstrations) if self.demonstrations else []
+        return self.learner.train(batch.groups, reused=batch.reused, demonstrations=shown)
+
+
+def open_demonstrations(config: Config, model: Model, db: Database) -> Demonstrations | None:
+    """What the run imitates; None where it imitates nothing.
+
+    Raises:
+        ConfigError, BadRow: it cannot be read, or a row of it cannot be used.
+        LedgerError: the run began with other demonstrations.
+    """
+    each = config.demonstrations_per_batch
+    if not each:
+        return None
+    rows = {spec.name: getattr(config.tasks.expert, spec.name) for spec in dataclasses.fields(RowsConfig)}
+    asked, bad = {"expert": TasksetConfig(**rows)}, config.tasks.on_bad_row
+    taskset = load_tasksets(asked, config.seed, bad, role="train", section="tasks")["expert"]
+    demonstrations = Demonstrations(
+        taskset,
+        model.tokenizer,
+        model.stop_token_ids,
+        max_prompt_tokens=config.model.max_prompt_tokens,
+        max_response_tokens=config.model.max_response_tokens,
+        temperature=config.sidecar.generating_args.temperature,
+        on_bad_row=bad,
+    )
+    demonstrations.check(each * config.max_steps)
+    check_demonstrations(db, demonstrations.fingerprint, rows["source"])
+    return demonstrations

@@ -1,0 +1,140 @@
+"""Builds the parts of a run out of its config. Whatever is built here is built the same way in every process."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePath
+from typing import Any
+
+import numpy as np
+
+from rljax.config.load import as_plain
+from rljax.config.schema import Config
+from rljax.config.validate import ConfigError, context_error
+from rljax.ledger import versions
+from rljax.ledger.backend import backend_of
+from rljax.ledger.database import Database, LedgerError, RunSpec, StaleWriterError
+from rljax.models.architecture import Architecture
+from rljax.models.files import load_architecture, load_directory
+from rljax.models.hf_names import to_hf
+from rljax.models.resolve import resolve_model
+from rljax.models.tokenizer import load_tokenizer
+from rljax.pipeline.run_dir import RunDir
+from rljax.tasks.seeds import stable_hash
+from rljax.weights.publisher import DTYPES, OrbaxPublisher, PublishError
+
+PROBE_TOKENS = 48
+"""Tokens of the parity probe, where the context has room for them."""
+PARITY_BOUNDS = {"fp32": 1e-3, "bf16": 0.75}
+"""Largest log-probability gap allowed, in nats, by compute dtype. On SmolLM2, where probe tokens have −14 nats on
+average, bf16 learner and engine were measured 0.37 apart, each 0.2 to 0.3 from fp32.
+"""
+
+ProgressCallback = Callable[[str, float], None]
+
+
+@dataclass(frozen=True)
+class Model:
+    """The policy's directory and what is read from it without its weights."""
+
+    directory: Path
+    architecture: Architecture
+    tokenizer: Any
+    stop_token_ids: tuple[int, ...]
+
+    @property
+    def fingerprint(self) -> str:
+        """Tells it from a model whose weights, or whose tokens, mean something else; the same wherever it is kept."""
+        vocabulary = sorted(self.tokenizer.get_vocab().items())
+        shape = replace(self.architecture, max_position_embeddings=0)  # says how far it may go, not what it is
+        return f"{stable_hash(repr(shape), *self.stop_token_ids, *itertools.chain(*vocabulary)):016x}"
+
+
+def open_ledger(config: Config, run: RunDir) -> Database:
+    """Opens or creates the run's ledger.
+
+    Raises:
+        LedgerError: it belongs to another run, or is none.
+    """
+    db = Database(backend_of(config, run.root), RunSpec.of(config))
+    elsewhere = config.ledger is not None and not run.config.exists()
+    if elsewhere and config.mode in ("both", "train") and versions.lineage(db):
+        db.close()
+        raise LedgerError(
+            f"{db.label}: a learner has lived there, but not in run_dir={run.root}; set run_dir to that run's, or "
+            "ledger or ledger_schema to a new place"
+        )
+    return db
+
+
+def validation_fingerprint(config: Config) -> str:
+    """Tells what is validated, and how, from what another config would; the same wherever its files are kept."""
+    plain = as_plain(config)
+    tasksets = {
+        name: settings | {"source": PurePath(settings["source"]).name}
+        for name, settings in plain["tasks"]["validation"].items()
+    }
+    environments = {tag: plain["custom_envs"][tag] for tag in config.val_groups}
+    sampling, manager = plain["sidecar"]["val_generating_args"], plain["rollout"]["val_env_manager"]
+    limits = [config.val_batch_size, config.model.max_prompt_tokens, config.model.max_response_tokens, config.longest]
+    return f"{stable_hash(json.dumps([tasksets, environments, sampling, manager, limits], sort_keys=True)):016x}"
+
+
+def open_model(config: Config, run: RunDir, progress: ProgressCallback | None = None) -> Model:
+    """Finds, fetches or makes the model's directory.
+
+    Raises:
+        ModelNotFound: it is not here and cannot be fetched.
+        ConfigError: prompt and response do not fit into the model's context.
+    """
+    directory = resolve_model(config.model, config.seed, run.root, progress)
+    architecture = load_architecture(directory)
+    longest = config.longest
+    if longest > architecture.max_position_embeddings:
+        raise ConfigError(context_error(longest, architecture.max_position_embeddings))
+    tokenizer = load_tokenizer(directory)
+    return Model(directory, architecture, tokenizer, _stop_token_ids(directory, tokenizer))
+
+
+def _stop_token_ids(directory: Path, tokenizer: Any) -> tuple[int, ...]:
+    """What ends a turn: the tokenizer's end token, and those of generation_config.json (Llama 3 has several)."""
+    found = {tokenizer.eos_token_id}
+    file = directory / "generation_config.json"
+    if file.exists():
+        listed = json.loads(file.read_text()).get("eos_token_id")
+        found.update(listed if isinstance(listed, list) else [listed])
+    return tuple(sorted(token for token in found if token is not None))
+
+
+def probe_tokens(config: Config, architecture: Architecture) -> np.ndarray:
+    """int32 ``[probe]``: the text that learner and engines are compared on, the same in every process of a run."""
+    length = min(PROBE_TOKENS, config.longest)
+    ids = [stable_hash("probe", i) % architecture.vocab_size for i in range(length)]
+    return np.asarray(ids, np.int32)
+
+
+def parity_bound(config: Config) -> float:
+    """Largest gap allowed, in nats."""
+    coarsest = "bf16" if "bf16" in (config.model.dtype, config.resolved_sync_dtype, config.engine_dtype) else "fp32"
+    return PARITY_BOUNDS[coarsest] if config.parity_bound is None else config.parity_bound
+
+
+def publish_initial_weights(config: Config, run: RunDir, db: Database, model: Model) -> None:
+    """Publishes version 0 where no learner has lived yet, so that an explorer need not wait for one.
+
+    A learner that starts meanwhile publishes the same weights; then this does nothing.
+    """
+    if versions.newest(db) is not None:
+        return
+    architecture, params = load_directory(model.directory)
+    dtype = config.resolved_sync_dtype
+    tensors = {name: np.asarray(t).astype(DTYPES[dtype]) for name, t in to_hf(params, architecture).items()}
+    try:
+        path = OrbaxPublisher(run.weights).publish(0, 0, tensors, model=config.model.path, dtype=dtype)
+        versions.announce(db, 0, 0, run.announced_path(path))
+    except (StaleWriterError, PublishError):
+        if versions.newest(db) is None and versions.lineage(db) == 0:
+            raise

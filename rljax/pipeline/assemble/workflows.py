@@ -1,0 +1,131 @@
+"""Builds out of a config what turns tasks into trajectories, in training and in validation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from rljax.algorithms.registry import advantages
+from rljax.config.schema import Config, GeneratingConfig
+from rljax.pipeline.assemble.run import Model
+from rljax.rollout.environments.hosts import EnvironmentHost, LoopHost, ProcessHost
+from rljax.rollout.environments.smoke_check import smoke_check
+from rljax.rollout.workflows.multi_turn import MultiTurn
+from rljax.rollout.workflows.single_turn import ByTask, SingleTurn, Workflow
+from rljax.tasks.environments import environment_tasksets
+from rljax.tasks.rewards.registry import resolve_reward
+from rljax.tasks.rewards.runner import RewardRunner
+from rljax.tasks.task import Taskset
+from rljax.tasks.tasksets import load_tasksets
+
+
+class Workflows:
+    """Rewards and environments of one process, and the workflows that use them.
+
+    Attributes:
+        training: samples as training does, from the environments of the training's manager.
+        validation: samples as validation does, from those of the validation's.
+        greedy: as training, but always the likeliest token; what ``adv_estimator=remax`` compares with. None otherwise.
+    """
+
+    def __init__(self, config: Config, model: Model, logs: Path) -> None:
+        """``logs`` is the directory that takes what worker processes print.
+
+        Raises:
+            ConfigError: a reward that does not exist, or a chat template that carries no dialogue.
+        """
+        self._config = config
+        self._model = model
+        self._rewards = make_rewards(config)
+        rollout, log = config.rollout, logs / f"{config.explorer.name}-environments.log"
+        train, val = rollout.train_env_manager, rollout.val_env_manager
+        if train.tags or val.tags:
+            logs.mkdir(parents=True, exist_ok=True)
+        self._hosts: list[Mapping[str, EnvironmentHost]] = [
+            {
+                "loop": LoopHost(max_episodes=train.max_traj_per_env),
+                "process": ProcessHost(
+                    train.max_env_num_per_worker, rollout.env_timeout, max_episodes=train.max_traj_per_env, log=log
+                ),
+            },
+            {"loop": LoopHost(), "process": ProcessHost(val.max_env_num_per_worker, rollout.env_timeout, log=log)},
+        ]
+        self.training = self._workflow(config.sidecar.generating_args, self._hosts[0])
+        likeliest = replace(config.sidecar.generating_args, temperature=0.0, top_p=1.0, top_k=0)
+        compares = "greedy" in advantages.needs(config.algorithm.adv_estimator, config.algorithm)
+        self.greedy = self._workflow(likeliest, self._hosts[0]) if compares else None
+        self.validation = self._workflow(config.sidecar.val_generating_args, self._hosts[1])
+
+    async def open(self) -> None:
+        """Tries every environment out, where its episodes will be played.
+
+        Raises:
+            ConfigError: one cannot be made, or cannot be reset.
+        """
+        config, (training, validation) = self._config, self._hosts
+        await smoke_check(config.train_groups, config.custom_envs, training)
+        held_out = [tag for tag in config.val_groups if tag not in config.train_groups]
+        await smoke_check(held_out, config.custom_envs, validation)
+
+    async def close(self) -> None:
+        """Ends worker processes of rewards and environments."""
+        self._rewards.close()
+        for hosts in self._hosts:
+            for host in hosts.values():
+                await host.close()
+
+    def _workflow(self, generating: GeneratingConfig, hosts: Mapping[str, EnvironmentHost]) -> Workflow:
+        config, model = self._config, self._model
+        questions = SingleTurn(
+            model.tokenizer,
+            self._rewards,
+            generating,
+            max_prompt_tokens=config.model.max_prompt_tokens,
+            max_response_tokens=config.model.max_response_tokens,
+            stop_token_ids=model.stop_token_ids,
+        )
+        if not (config.train_groups or config.val_groups):
+            return questions
+        environments = MultiTurn(
+            model.tokenizer,
+            hosts,
+            config.custom_envs,
+            generating,
+            sequence_length=config.longest,
+            max_response_tokens=config.model.max_response_tokens,
+            stop_token_ids=model.stop_token_ids,
+        )
+        return ByTask(questions, environments)
+
+
+def make_rewards(config: Config) -> RewardRunner:
+    """What scores responses, in training and in validation."""
+    names = set()
+    for section, tasksets in (config.explored, ("tasks.validation", config.tasks.validation)):
+        for taskset, asked in tasksets.items():
+            for name in asked.rewards:
+                resolve_reward(name, f"{section}.{taskset}.rewards")
+                names.add(name)
+    return RewardRunner(names, timeout=config.rollout.reward_timeout, workers=config.rollout.reward_workers)
+
+
+def training_tasksets(config: Config) -> dict[str, Taskset]:
+    """What an explorer with this config serves.
+
+    Raises:
+        ConfigError, BadRow: a taskset that does not work.
+    """
+    section, explored = config.explored
+    rows = load_tasksets(explored, config.seed, config.tasks.on_bad_row, role="train", section=section)
+    return rows | environment_tasksets(config.train_groups, config.custom_envs, config.seed, "train")
+
+
+def held_out_tasksets(config: Config) -> dict[str, Taskset]:
+    """What validation measures.
+
+    Raises:
+        ConfigError, BadRow: a taskset that does not work.
+    """
+    rows = load_tasksets(config.tasks.validation, config.seed, config.tasks.on_bad_row, role="validation")
+    return rows | environment_tasksets(config.val_groups, config.custom_envs, config.seed, "validation")

@@ -1,0 +1,49 @@
+"""What a batch says about itself, before it is trained."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rljax.ledger.leases import Leased
+from rljax.rollout.episode_metrics import episode_sums
+
+
+def batch_metrics(batch: Leased) -> dict[str, float]:
+    """Rewards, lengths and staleness of a batch; staleness in steps, over sampled tokens, those too that a mask leaves
+    out. ``train/<taskset>/…`` names what its groups come from: an explorer may have brought sets that this process
+    knows nothing of. Reused groups count where training is told of (tokens, staleness), and not where generation is:
+    that was told when they were new.
+    """
+    members = [trajectory for group in batch.groups for trajectory in group.trajectories]
+    rewards = np.array([m.reward for m in members], np.float64)
+    lengths = np.array([m.loss_mask.sum() for m in members], np.float64)
+    trained = [*members, *(trajectory for group in batch.reused for trajectory in group.trajectories)]
+    versions = np.concatenate([m.versions[m.loss_mask] for m in trained])
+    staleness = batch.step - versions
+    spread = np.array([group.rewards.std() for group in batch.groups])
+    values = {
+        "reward/mean": float(rewards.mean()),
+        "reward/std": float(rewards.std()),
+        "reward/flat_groups": float((spread == 0).mean()),
+        "staleness/mean": float(staleness.mean()) if len(staleness) else 0.0,
+        "staleness/max": float(staleness.max()) if len(staleness) else 0.0,
+        "response/mean_tokens": float(lengths.mean()),
+        "response/max_tokens": float(lengths.max()),
+        "response/cut_off": float(np.mean([m.cut_off for m in members])),
+        "response/mixed_versions": float(np.mean([len(np.unique(m.versions[m.loss_mask])) > 1 for m in members])),
+        "batch/reused_groups": float(len(batch.reused)),
+        "tokens/sampled": float(len(versions)),
+        "tokens/all": float(sum(len(m.token_ids) for m in trained)),
+        "rollout/retries": float(sum(m.retries for m in members)),
+    }
+    for taskset in sorted({group.task.taskset for group in batch.groups}):
+        mine = [group.rewards.mean() for group in batch.groups if group.task.taskset == taskset]
+        values[f"train/{taskset}/reward"] = float(np.mean(mine))
+        values[f"train/{taskset}/groups"] = float(len(mine))
+        played = [t for group in batch.groups if group.task.taskset == taskset for t in group.trajectories]
+        values[f"train/{taskset}/tokens"] = float(np.mean([t.loss_mask.sum() for t in played]))
+        episodes = [t for t in played if "success" in t.metrics]
+        values |= {f"train/{taskset}/{n}": total / len(episodes) for n, total in episode_sums(episodes).items()}
+    for part in sorted({part for m in members for part in m.reward_parts}):
+        values[f"reward/{part}"] = float(np.mean([m.reward_parts.get(part, 0.0) for m in members]))
+    return values

@@ -1,0 +1,37 @@
+"""What the learner tells of groups that a filter rejected."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from rljax.ledger.filtered_streak import FilteredStreak
+
+HOPELESS = 100
+"""Groups filtered in a row, none kept, after which somebody should look at the filter."""
+
+
+def filter_metrics(names: Sequence[str], reasons: Mapping[str, int]) -> dict[str, float]:
+    """``rollout/filtered``, and the same by filter: of ``names``, the run's own, and of whatever else rejected a group.
+
+    Nothing where there is no filter. ``reasons`` are the ledger's, "<filter>: <why>", with their number.
+
+    >>> filter_metrics(["mean_band"], {"mean_band: mean reward too low": 2, "mean_band: mean reward too high": 1})
+    {'rollout/filtered': 3.0, 'rollout/filtered/mean_band': 3.0}
+    """
+    by_filter = dict.fromkeys(names, 0)
+    for reason, count in reasons.items():
+        name = reason.split(": ")[0]
+        by_filter[name] = by_filter.get(name, 0) + count
+    if not by_filter:
+        return {}
+    every = {f"rollout/filtered/{name}": float(count) for name, count in by_filter.items()}
+    return {"rollout/filtered": float(sum(by_filter.values())), **every}
+
+
+def hopeless(streak: FilteredStreak) -> str:
+    """A line for whoever watches a run that filters all it generates."""
+    return (
+        f"{streak.groups} groups in a row were filtered and none was kept, most by {streak.reason}; widen the bound of "
+        "this filter (algorithm.filters, algorithm.filter_*) or choose tasks of another difficulty. The run goes on "
+        "trying, and no wait_timeout ends it as long as groups are made"
+    )

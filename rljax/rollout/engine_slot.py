@@ -1,0 +1,232 @@
+"""One place in the pool: the engine that has it, what it is asked, and its successor when it dies.
+
+An engine is replaced in a task of its own, because those who meet its death may be cancelled at any moment: they wait
+for the task and share it. A successor gets the seat once it is ready; until then the seat is vacant.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from rljax.ledger.versions import Announced
+from sidecar.protocol import Engine, EngineError, EngineStatus, GenerateRequest
+
+T = TypeVar("T")
+
+EngineFactory = Callable[[int], Awaitable[Engine]]
+"""Starts engine number i."""
+
+STARTING = "it to start; where it needs longer, raise wait_timeout"
+MAX_RESTARTS = 3
+"""Restarts of one engine, successful or not, without a version loaded in between, before its seat is given up."""
+
+
+class EngineSlot:
+    """An engine that is replaced when it dies or hangs.
+
+    Attributes:
+        engine: who has the seat; dead while ``replacement`` is there.
+        requests: what it generates, with what calls each request back.
+        affinities: how many of these have which affinity key.
+        serves: the version that the engine has loaded, or its successor that is being made ready; None before.
+        replacement: finds the successor; None unless the seat is vacant.
+        failure: why it stays vacant for good.
+        busy_seconds, tokens: of this engine, when last seen, and of all before it.
+    """
+
+    engine: Engine
+
+    def __init__(
+        self,
+        index: int,
+        factory: EngineFactory,
+        prepare: Callable[[EngineSlot, Engine], Awaitable[None]],
+        on_fault: Callable[[str, str], None],
+        call_timeout: float,
+    ) -> None:
+        """``prepare(slot, successor)`` makes a successor ready to serve; for the rest see `EnginePool`."""
+        self.index = index
+        self.requests: dict[str, asyncio.Timeout] = {}
+        self.affinities: Counter[str] = Counter()
+        self.serves: Announced | None = None
+        self.replacement: asyncio.Task[None] | None = None
+        self.failure: EngineError | None = None
+        self.busy_seconds, self.tokens = 0.0, 0
+        self._factory = factory
+        self._prepare = prepare
+        self._on_fault = on_fault
+        self._call_timeout = call_timeout
+        self._before = (0.0, 0)
+        self._restarts = 0
+        self._ended = False
+
+    async def start(self) -> None:
+        """Starts the first engine.
+
+        Raises:
+            EngineError: it did not start in time.
+        """
+        self.engine = await self.in_time(STARTING, self._factory(self.index))
+
+    @property
+    def started(self) -> bool:
+        """Whether there has been an engine."""
+        return hasattr(self, "engine")
+
+    def enter(self, request: GenerateRequest, recall: asyncio.Timeout) -> None:
+        """Counts a request in that the engine is given; ``recall`` calls it back."""
+        self.requests[request.id] = recall
+        self.affinities[request.affinity] += 1
+
+    def leave(self, request: GenerateRequest) -> None:
+        """Counts it out; an affinity is forgotten with its last request."""
+        del self.requests[request.id]
+        self.affinities[request.affinity] -= 1
+        if not self.affinities[request.affinity]:
+            del self.affinities[request.affinity]
+
+    async def close(self) -> None:
+        """Ends the engine, and the search for its successor. Whoever still asks gets an EngineError."""
+        self.failure = self.failure or EngineError(f"engine {self.index} was closed")
+        if self.replacement is not None:
+            self.replacement.cancel()
+            await asyncio.gather(self.replacement, return_exceptions=True)
+        await self._end()
+
+    @property
+    def there(self) -> bool:
+        """Whether there is an engine to be asked."""
+        return self.replacement is None and self.failure is None
+
+    async def ask(self, what: str, call: Callable[[Engine], Awaitable[T]]) -> T:
+        """Asks the engine.
+
+        Raises:
+            EngineError: it died or hangs, and is being replaced.
+        """
+        engine = self.engine
+        try:
+            answer = await self.in_time(what, call(engine))
+        except EngineError as error:
+            self.replace(engine, error)
+            raise
+        if not self._has_slot(engine):
+            raise EngineError(f"engine {self.index} was given up meanwhile")
+        return answer
+
+    async def loaded(self, announced: Announced, call: Callable[[Engine], Awaitable[None]]) -> None:
+        """Asks the engine to load a version, like `ask`."""
+        await self.ask(f"version {announced.version} to load", call)
+        self.serves, self._restarts = announced, 0
+
+    def replace(self, dead: Engine, error: Exception) -> None:
+        """Looks for a successor in a task of its own, unless that was done, or the pool ends. Nobody needs to wait."""
+        if self._has_slot(dead) and self.failure is None:
+            self.serves = None
+            self.replacement = asyncio.ensure_future(self._replace(error))
+
+    async def status(self) -> EngineStatus | None:
+        """What the engine is doing; None while the seat is vacant. An engine that does not say is replaced."""
+        engine = self.engine
+        if self.replacement is not None:
+            return None
+        try:
+            status = await self.in_time("its status", engine.status())
+        except EngineError as error:
+            self.replace(engine, error)
+            return None
+        if not self._has_slot(engine):
+            return None
+        self._saw(status)
+        return status
+
+    async def in_time(self, what: str, answer: Awaitable[T]) -> T:
+        """The answer.
+
+        Raises:
+            EngineError: it took too long: the engine hangs.
+        """
+        try:
+            async with asyncio.timeout(self._call_timeout) as limit:
+                return await answer
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            message = f"engine {self.index} hangs: waited {self._call_timeout:g} s for {what}"
+            raise EngineError(message) from None
+
+    def _has_slot(self, engine: Engine) -> bool:
+        return self.engine is engine and self.replacement is None
+
+    def _saw(self, status: EngineStatus) -> None:
+        self.busy_seconds = self._before[0] + status.busy_seconds
+        self.tokens = self._before[1] + status.tokens
+
+    async def _replace(self, error: Exception) -> None:
+        try:
+            self.engine = await self._successor(error)
+        except BaseException as failure:  # whatever it was, those who wait and those who come later hear of it
+            heard = failure if isinstance(failure, EngineError) else EngineError(_named(failure))
+            if self.failure is None:
+                self.failure = heard
+                self._on_fault("engine_lost", str(heard))
+            self._recall()
+            if not isinstance(failure, Exception):
+                raise
+        else:
+            self._ended = False
+            self._before = (self.busy_seconds, self.tokens)
+            self.replacement = None
+
+    async def _successor(self, error: Exception) -> Engine:
+        while True:
+            self._restarts += 1
+            self._on_fault("engine_died", f"engine {self.index}: {_named(error)}")
+            if self._restarts > MAX_RESTARTS:
+                message = f"engine {self.index} died {self._restarts} times in a row; the last time: {_named(error)}"
+                raise EngineError(message) from error
+            if not self._ended:
+                with contextlib.suppress(EngineError):  # the dead say no more than they did when they were last seen
+                    self._saw(await self.in_time("its status", self.engine.status()))
+                await self._end()
+                self._recall()
+            try:
+                return await self._ready()
+            except Exception as failed:  # a factory may raise anything; who does not get ready counts as one that died
+                error = failed
+
+    async def _ready(self) -> Engine:
+        """A new engine, made ready."""
+        engine = await self.in_time(STARTING, self._factory(self.index))
+        try:
+            await self._prepare(self, engine)
+        except BaseException:
+            await self._close(engine)
+            raise
+        return engine
+
+    async def _end(self) -> None:
+        if not self._ended:
+            await self._close(self.engine)
+            self._ended = True
+
+    def _recall(self) -> None:
+        now = asyncio.get_running_loop().time()
+        for recall in self.requests.values():
+            with contextlib.suppress(RuntimeError):  # it has left an engine that died; one that hangs holds it fast
+                recall.reschedule(now)
+
+    async def _close(self, engine: Engine) -> None:
+        """An engine that is given up: that it does not end is noted, and done without."""
+        try:
+            await self.in_time("it to end", engine.close())
+        except EngineError as error:
+            self._on_fault("engine_left_behind", f"engine {self.index}: {error}")
+
+
+def _named(error: BaseException) -> str:
+    return str(error) if isinstance(error, EngineError) else f"{type(error).__name__}: {error}"

@@ -1,0 +1,247 @@
+"""One claim, from task to settled group: its members run side by side, each with its own limits and retries.
+
+There is no barrier between members, nor between groups. A member that fails is tried again from the start with a seed
+of its own; when its retries are used up the group is dropped with the reason, and its credit lets another task in. A
+group may begin with more members than it needs: the last ones to end are cancelled, and as many may fail.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
+from typing import Any
+
+from rljax.algorithms.credit_assignment import GREEDY_REWARD
+from rljax.ledger import claims, processes
+from rljax.ledger.claims import Claim
+from rljax.ledger.database import Database, RunFailedError, StaleWriterError
+from rljax.observe.trace import NullTrace, Trace
+from rljax.rollout.async_utils import all_or_none, first_of
+from rljax.rollout.deadlines import PausableDeadlines
+from rljax.rollout.engine_pool import EnginePool
+from rljax.rollout.environments.session import EnvironmentLost
+from rljax.rollout.workflows.single_turn import Attempt, Workflow
+from rljax.tasks.task import BadRow, Task
+from rljax.trajectory import Group, Trajectory
+from sidecar.failpoints import failpoint
+from sidecar.protocol import EngineError
+
+log = logging.getLogger(__name__)
+
+
+DROPS_IN_A_ROW = 100
+"""Groups that an explorer may drop one after the other, each when all that were claimed before it had ended. After so
+many without a whole one among them no other would come to more: the explorer says so instead of going on for ever.
+"""
+BAD_ROWS_IN_A_ROW = 10_000
+"""Bad rows, with no good one between them, after which skipping ends, where a pass over the tasksets is not shorter."""
+
+LOST_LIMIT = 16
+"""Times that a member may lose an attempt by the fault of others, before that counts as its failure."""
+
+
+class MemberFailed(Exception):
+    """A member used up its retries; the message is the reason that the group is dropped for."""
+
+    def __init__(self, reason: str, error: Exception) -> None:
+        super().__init__(reason)
+        self.error = error
+
+
+class NothingButDrops(RuntimeError):
+    """Nothing but drops, `DROPS_IN_A_ROW` of them, or nothing but bad rows: one line, with the last failure."""
+
+
+class GroupRunner:
+    """Settles claims."""
+
+    def __init__(
+        self,
+        db: Database,
+        name: str,
+        workflow: Workflow,
+        pool: EnginePool,
+        deadlines: PausableDeadlines,
+        *,
+        group_size: int,
+        redundancy: int = 0,
+        capacity: int,
+        max_retries: int,
+        trajectory_timeout: float,
+        filters: Sequence[tuple[str, Callable[[Group], str | None]]],
+        bad_rows_in_a_row: int,
+        trace: Trace | NullTrace,
+        baseline: Workflow | None = None,
+    ) -> None:
+        """``name`` is the explorer's, ``redundancy`` the members of a group beyond ``group_size``, ``capacity`` the
+        most members to have under way, ``trajectory_timeout`` in seconds, ``filters`` by name: each gives the reason
+        not to train a group, or None. ``bad_rows_in_a_row`` are one too many; 0: the first fails the run.
+        ``baseline`` attempts each task once more, for the `GREEDY_REWARD` of its group;
+        what it samples is not trained.
+        """
+        self._db = db
+        self._name = name
+        self._workflow = workflow
+        self._pool = pool
+        self._deadlines = deadlines
+        self._group_size = group_size
+        self._members = group_size + redundancy
+        self._baseline = baseline
+        self._max_retries = max_retries
+        self._timeout = trajectory_timeout
+        self._filters = filters
+        self._bad_rows_in_a_row = bad_rows_in_a_row
+        self._trace = trace
+        self._capacity = capacity
+        self._under_way: set[tuple[int, int]] = set()
+        self._drops = 0
+        self._bad_rows = 0
+
+    @property
+    def room(self) -> int:
+        """Groups to begin until no other would fit into ``capacity``."""
+        return max(0, (self._capacity - len(self._under_way)) // self._members)
+
+    async def settle(self, claim: Claim, task: Task) -> None:
+        """Runs the group and stores, filters or drops it. A claim that has expired meanwhile is let go of.
+
+        Raises:
+            EngineError: no engine can be kept alive.
+            NothingButDrops: this is the last of too many in a row.
+        """
+        try:
+            group = await self._run(claim, task)
+            self._drops = self._bad_rows = 0
+            reason = next((f"{name}: {why}" for name, keep in self._filters if (why := keep(group))), None)
+            failpoint("store")
+            if reason is not None:
+                claims.settle(self._db, claim, "filtered", reason)
+            else:
+                claims.store(self._db, claim, group)
+        except MemberFailed as failure:
+            self._settle_quietly(claim, str(failure))
+            self._count_drop(claim, failure.error)
+        except BadRow as error:
+            self.bad_row(claim, error)
+            if task.environment:  # of rows, which are read one by one, the config says what a bad one is to cost
+                self._count_drop(claim, error)
+        except StaleWriterError as error:
+            log.warning("%s; its tokens are lost and the task is open again", error)
+
+    def bad_row(self, claim: Claim, error: BadRow) -> None:
+        """Drops a claim whose row is bad, or fails the run, as configured.
+
+        Raises:
+            RunFailedError: bad rows are to fail the run.
+            NothingButDrops: this is the last of too many in a row.
+        """
+        self.note_failure(error, str(claim.task))
+        self._settle_quietly(claim, "bad_row")
+        if self._overtakes(claim):
+            return
+        self._bad_rows += 1
+        if self._bad_rows >= self._bad_rows_in_a_row:
+            raise NothingButDrops(
+                f"explorer {self._name}: {self._bad_rows} bad rows in a row and no other; the last: {error}"
+            ) from error
+
+    def note_failure(self, error: Exception, where: str) -> str:
+        """Records what made an attempt fail, in training or in validation; returns the word for it.
+
+        Raises:
+            RunFailedError: it is a bad row, and these are to fail the run.
+        """
+        if not isinstance(error, BadRow):
+            kind = "timeout" if isinstance(error, TimeoutError) else type(error).__name__
+            self._note(kind, f"{where}: {error or kind}")
+            return kind
+        self._note("bad_row", error)
+        if not self._bad_rows_in_a_row:
+            message = f"{error}; mend the row, or set tasks.on_bad_row=skip"
+            processes.fail_run(self._db, self._name, message)
+            raise RunFailedError(message) from error
+        return "bad_row"
+
+    def _count_drop(self, claim: Claim, error: Exception) -> None:
+        if self._overtakes(claim):
+            return
+        self._drops += 1
+        if self._drops >= DROPS_IN_A_ROW:
+            raise NothingButDrops(
+                f"explorer {self._name}: {self._drops} groups in a row were dropped and none was whole; the last for "
+                f"{type(error).__name__}: {error}"
+            ) from error
+
+    def _overtakes(self, claim: Claim) -> bool:
+        """Whether something older is under way: quick failures overtake what is slow and good."""
+        return any(number < claim.number for number, _ in self._under_way)
+
+    def _settle_quietly(self, claim: Claim, reason: str) -> None:
+        try:
+            claims.settle(self._db, claim, "dropped", reason)
+        except StaleWriterError as error:
+            log.warning("%s; not dropped as %s", error, reason)
+
+    async def _run(self, claim: Claim, task: Task) -> Group:
+        mine = {(claim.number, member) for member in range(self._members)}
+        self._under_way |= mine
+        try:
+            members = [self._ending(claim, task, member) for _, member in sorted(mine)]
+            whole = first_of(members, self._group_size, MemberFailed)
+            if self._baseline is None:
+                return Group(claim.task, tuple(await whole))
+            baseline = self._member(claim, task, self._members, self._baseline)
+            trajectories, (compared,) = await all_or_none([whole, _alone(baseline)])
+            return Group(claim.task, tuple(with_baseline(t, compared.reward) for t in trajectories))
+        finally:
+            self._leave(mine)
+
+    async def _ending(self, claim: Claim, task: Task, member: int) -> Trajectory:
+        trajectory = await self._member(claim, task, member, self._workflow)
+        self._leave({(claim.number, member)})
+        return trajectory
+
+    def _leave(self, members: set[tuple[int, int]]) -> None:
+        room = self.room
+        self._under_way -= members
+        if not room and self.room:
+            self._db.notifier.notify()
+
+    async def _member(self, claim: Claim, task: Task, member: int, workflow: Workflow) -> Trajectory:
+        retry = lost = 0
+        while True:
+            attempt = Attempt(self._db.spec.seed, member, retry, claim.version, claim.lineage, group=claim.group_id)
+            begin = self._db.clock()
+            try:
+                failpoint("generate")
+                async with self._deadlines.limit(self._timeout):
+                    trajectory = await workflow.run(task, attempt, self._pool)
+            except (EngineError, StaleWriterError, BadRow):
+                raise
+            except Exception as error:
+                reason = self.note_failure(error, f"{claim.task} member {member}, attempt {retry}")
+                by_others = isinstance(error, EnvironmentLost)
+                if (lost >= LOST_LIMIT) if by_others else (retry >= self._max_retries):
+                    raise MemberFailed(reason, error) from error
+                retry, lost = retry + (not by_others), lost + by_others
+            else:
+                track = f"group {claim.group_id} · member {member}"
+                tokens = int(trajectory.loss_mask.sum())
+                self._trace.span(
+                    track, str(claim.task), begin, self._db.clock(), reward=trajectory.reward, tokens=tokens
+                )
+                return trajectory
+
+    def _note(self, kind: str, message: object) -> None:
+        log.warning("%s: %s", kind, message)
+        processes.note(self._db, self._name, kind, str(message))
+
+
+async def _alone(trajectory: Coroutine[Any, Any, Trajectory]) -> list[Trajectory]:
+    return [await trajectory]
+
+
+def with_baseline(trajectory: Trajectory, reward: float) -> Trajectory:
+    """The trajectory with the reward of its group's baseline among its metrics."""
+    return replace(trajectory, metrics={**trajectory.metrics, GREEDY_REWARD: reward})

@@ -1,0 +1,258 @@
+"""Episodes of many turns: the model and an environment answer each other until the environment, or a limit, ends it."""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from rljax.config.environments import EnvironmentConfig
+from rljax.config.schema import GeneratingConfig
+from rljax.rollout.engine_pool import EnginePool
+from rljax.rollout.environments.hosts import EnvironmentHost
+from rljax.rollout.environments.session import EnvironmentSpec, Observation, Session
+from rljax.rollout.workflows.single_turn import Attempt
+from rljax.rollout.workflows.transcript import Transcript
+from rljax.tasks.dialogue import ChatTurns
+from rljax.tasks.task import BadRow, Message, Task
+from rljax.tasks.templates import response_text
+from rljax.trajectory import Trajectory
+from sidecar.protocol import Completion, GenerateRequest, SamplingParams
+
+_THINKS, _THOUGHT = "<think>", "</think>"
+
+
+class End(enum.StrEnum):
+    """Why an episode ended: the `finish_reason` of its trajectory."""
+
+    DONE = "done"  # by the environment's rules
+    TRUNCATED = "truncated"  # by a limit of the environment's own
+    ACTIONS = "max_actions"
+    TURNS = "max_turns"
+    TURN_TOKENS = "max_tokens_per_turn"  # by the same, after a reply without an action that its budget cut
+    LENGTH = "sequence_length"
+
+
+class MultiTurn:
+    """Plays one environment, as a task names it."""
+
+    def __init__(
+        self,
+        tokenizer: Any,
+        hosts: Mapping[str, EnvironmentHost],
+        environments: Mapping[str, EnvironmentConfig],
+        generating: GeneratingConfig,
+        *,
+        sequence_length: int,
+        max_response_tokens: int,
+        stop_token_ids: Sequence[int],
+    ) -> None:
+        """``hosts`` by `EnvironmentConfig.place`, ``environments`` by the name of the taskset; ``sequence_length`` is
+        the longest row, ``max_response_tokens`` the longest turn where nothing else is said, in tokens.
+        """
+        self.tokenizer = tokenizer
+        self.hosts = hosts
+        self.environments = environments
+        self.generating = generating
+        self.sequence_length = sequence_length
+        self.stop_token_ids = tuple(stop_token_ids)
+        self.turn_tokens = generating.max_new_tokens or max_response_tokens
+        self.chat = ChatTurns(tokenizer, stop_token_ids)
+
+    async def run(self, task: Task, attempt: Attempt, pool: EnginePool) -> Trajectory:
+        """Raises EnvironmentFailure, and whatever engines raise."""
+        config = self.environments[task.id.taskset]
+        spec = EnvironmentSpec(config.id, config.kwargs)
+        async with self.hosts[config.place].session(spec) as session:
+            return await _Episode(self, config, task, attempt, pool).play(session)
+
+
+class _Episode:
+    """One attempt, from reset to trajectory."""
+
+    def __init__(
+        self, workflow: MultiTurn, config: EnvironmentConfig, task: Task, attempt: Attempt, pool: EnginePool
+    ) -> None:
+        self._flow = workflow
+        self._config = config
+        self._task = task
+        self._attempt = attempt
+        self._pool = pool
+        self._transcript = Transcript()
+        self._history: list[tuple[str, str]] = []
+        self._earned: list[float] = []
+        self._states: list[str] = []
+        self._invalid = 0
+        self._cut_turns = 0
+        self._instruction = ""
+
+    async def play(self, session: Session) -> Trajectory:
+        seen = await session.reset(self._task.seed)
+        self._instruction = seen.instruction
+        reply, muted = np.zeros(0, np.int32), False
+        while (end := self._ended(seen)) is None and self._show(seen, reply):
+            completion = await self._reply()
+            self._transcript.add_reply(completion)
+            reply = completion.token_ids
+            text = response_text(self._flow.tokenizer, reply, self._flow.stop_token_ids)
+            self._states.append(seen.state or seen.text)
+            before, action = seen.text, parse_action(text, self._config.action_pattern)
+            seen = await session.step(action)
+            if not action:  # whatever the environment makes of it
+                seen = replace(seen, valid=False)
+            self._history.append((before, text))
+            self._invalid += not seen.valid
+            self._earned.append(seen.reward - (0.0 if seen.valid else self._config.format_penalty))
+            cut = self._was_cut(completion)
+            self._cut_turns += cut
+            muted = cut and not seen.valid
+        if end is End.TURNS and muted:
+            end = End.TURN_TOKENS
+        return self._trajectory(seen, end or End.LENGTH)
+
+    def _ended(self, seen: Observation) -> End | None:
+        turns = len(self._earned)
+        if seen.over:
+            return End.DONE if seen.terminated else End.TRUNCATED
+        if turns - self._invalid >= self._config.max_actions:
+            return End.ACTIONS
+        return End.TURNS if turns >= self._max_turns else None
+
+    @property
+    def _max_turns(self) -> int:
+        return self._config.max_turns or self._config.max_actions
+
+    def _was_cut(self, completion: Completion) -> bool:
+        """By the budget of a turn; the room that a row has left is another matter."""
+        return completion.finish_reason == "length" and len(completion.token_ids) >= self._turn_budget
+
+    def _show(self, seen: Observation, reply: np.ndarray) -> bool:
+        """Puts an observation before the model; False where that leaves no room for a reply.
+
+        Raises:
+            BadRow: not even the first fits.
+        """
+        text = self._message(seen)
+        first = not self._earned
+        apart = self._config.history_length is not None
+        if first or apart:
+            tokens = self._flow.chat.opening(self._opening(text))
+            length = len(tokens)
+        else:
+            tokens = self._flow.chat.between(reply, text)
+            length = self._transcript.row_length + len(tokens)
+        if length >= self._flow.sequence_length:
+            if first:
+                raise BadRow(
+                    f"task {self._task.id}: an opening of {length} tokens leaves no room for a reply; "
+                    f"model.sequence_length is {self._flow.sequence_length}"
+                )
+            return False
+        if apart:
+            self._transcript.begin_row()
+        self._transcript.add_text(tokens)
+        return True
+
+    def _opening(self, text: str) -> list[Message]:
+        system = self._config.system_prompt
+        messages = [] if system is None else [{"role": "system", "content": self._filled(system, {})}]
+        return [*messages, {"role": "user", "content": text}]
+
+    def _message(self, seen: Observation) -> str:
+        config, turn = self._config, len(self._earned)
+        first = turn == 0 or config.history_length is not None
+        template = (config.first_template if first else "") + config.template
+        kept = self._history[len(self._history) - (config.history_length or 0) :]
+        number = turn - len(kept)
+        lines = (f"[Observation {i}: '{o}', Action {i}: '{a}']" for i, (o, a) in enumerate(kept, number + 1))
+        return self._filled(
+            template,
+            {
+                "turn_idx": turn + 1,
+                "observation": seen.text,
+                "suffix": seen.suffix,
+                "actions_left": min(config.max_actions - (turn - self._invalid), self._max_turns - turn),
+                "history": "\n".join(lines),
+                "history_length": len(kept),
+            },
+        )
+
+    def _filled(self, template: str, values: Mapping[str, Any]) -> str:
+        """The template with its names replaced, all at once: what an observation has in braces stays."""
+        values = {
+            **values,
+            "env_instruction": self._instruction,
+            "max_response_length": min(self._turn_budget, self._flow.sequence_length),
+        }
+        return re.sub(r"\{(\w+)\}", lambda found: str(values.get(found[1], found[0])), template)
+
+    @property
+    def _turn_budget(self) -> int:
+        most = self._flow.turn_tokens
+        return min(self._config.max_tokens_per_turn or most, most)
+
+    async def _reply(self) -> Completion:
+        task, attempt, generating = self._task, self._attempt, self._flow.generating
+        turn = len(self._earned)
+        sampling = SamplingParams(
+            temperature=generating.temperature,
+            top_p=generating.top_p,
+            top_k=generating.top_k,
+            max_new_tokens=min(self._turn_budget, self._flow.sequence_length - self._transcript.row_length),
+            stop_token_ids=self._flow.stop_token_ids,
+            stop_strings=generating.stop,
+            seed=attempt.seed(task, turn),
+        )
+        request = GenerateRequest(
+            id=f"{task.id}/{attempt.member}/{attempt.retry}/{turn}" + ("/val" if attempt.validation else ""),
+            prompt_ids=self._transcript.row,
+            sampling=sampling,
+            min_version=attempt.min_version,
+            affinity=str(task.id),
+            priority=attempt.group,
+        )
+        return await self._pool.generate(request, attempt.lineage, validation=attempt.validation)
+
+    def _trajectory(self, seen: Observation, end: End) -> Trajectory:
+        earned = np.array(self._earned, np.float64)
+        penalty = self._config.format_penalty * self._invalid
+        columns = self._transcript.columns()
+        generating = self._flow.generating
+        return Trajectory(
+            **columns,
+            reward=float(earned.sum()),
+            turn_rewards=earned,
+            turn_states=tuple(self._states),
+            reward_parts={"environment": float(earned.sum()) + penalty, "format": -penalty},
+            temperature=generating.temperature,
+            top_p=generating.top_p,
+            top_k=generating.top_k,
+            finish_reason=str(end),
+            member=self._attempt.member,
+            seed=self._attempt.seed(self._task, 0),
+            retries=self._attempt.retry,
+            metrics={
+                **{f"env/{name}": value for name, value in seen.metrics.items()},
+                "success": float(seen.success),
+                "turns": float(len(earned)),
+                "invalid_actions": float(self._invalid),
+                "cut_turns": float(self._cut_turns),
+                "response_tokens": float(columns["loss_mask"].sum()),
+            },
+        )
+
+
+def parse_action(text: str, pattern: str) -> str:
+    """The action in a reply: the first group of the pattern, outside of any thinking; empty where there is none.
+
+    >>> parse_action("<think>not <answer>Up</answer></think><answer> Left </answer>", "<answer>(.*?)</answer>")
+    'Left'
+    """
+    _, _, said = text.rpartition(_THOUGHT)
+    said, _, _ = said.partition(_THINKS)
+    found = re.search(pattern, said, re.DOTALL | re.IGNORECASE)
+    return (found[1] or "").strip() if found else ""

@@ -1,0 +1,150 @@
+"""How one attempt at a task becomes a trajectory: prompt, engine, reward.
+
+A workflow is what a user writes to explore differently; `SingleTurn` is the one for questions with one answer,
+`multi_turn.MultiTurn` the one for environments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from rljax.config.schema import GeneratingConfig
+from rljax.rollout.engine_pool import EnginePool
+from rljax.tasks.rewards.runner import RewardRunner
+from rljax.tasks.seeds import stable_hash
+from rljax.tasks.task import Task
+from rljax.tasks.templates import render_prompt, response_text
+from rljax.trajectory import NOT_SAMPLED, Trajectory
+from sidecar.protocol import Completion, GenerateRequest, SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """Which attempt this is, and what its tokens must satisfy.
+
+    Attributes:
+        run_seed: the run's seed.
+        member: place in the group.
+        retry: attempts of this member that failed before.
+        min_version: oldest weights allowed.
+        lineage: oldest lineage of weights allowed.
+        validation: whether it measures the policy instead of training it; such requests pass a held pool.
+        group: number of the group in the run, its requests' priority: the older one is due sooner, and a turn of it
+            that comes late does not wait behind the first turns of those claimed since. A validation's is 0.
+    """
+
+    run_seed: int
+    member: int
+    retry: int = 0
+    min_version: int = 0
+    lineage: int = 0
+    validation: bool = False
+    group: int = 0
+
+    def seed(self, task: Task, turn: int) -> int:
+        """Sampling seed of one turn (promise P11): the same whenever and wherever the attempt is made."""
+        role = "validation" if self.validation else "training"
+        place = (task.id.taskset, task.id.epoch, task.id.index)
+        return stable_hash(self.run_seed, role, *place, self.member, self.retry, turn)
+
+
+class Workflow(Protocol):
+    """Makes one trajectory. Raises to fail the attempt; the runner retries it."""
+
+    async def run(self, task: Task, attempt: Attempt, pool: EnginePool) -> Trajectory:
+        """Returns a whole, scored trajectory."""
+        ...
+
+
+class ByTask:
+    """Questions go one way, environments another."""
+
+    def __init__(self, questions: Workflow, environments: Workflow) -> None:
+        self._questions = questions
+        self._environments = environments
+
+    async def run(self, task: Task, attempt: Attempt, pool: EnginePool) -> Trajectory:
+        """See `Workflow.run`."""
+        return await (self._environments if task.environment else self._questions).run(task, attempt, pool)
+
+
+class SingleTurn:
+    """One question, one answer, one reward."""
+
+    def __init__(
+        self,
+        tokenizer: Any,
+        rewards: RewardRunner,
+        generating: GeneratingConfig,
+        *,
+        max_prompt_tokens: int,
+        max_response_tokens: int,
+        stop_token_ids: Sequence[int],
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._rewards = rewards
+        self._generating = generating
+        self._max_prompt_tokens = max_prompt_tokens
+        self._budget = min(max_response_tokens, generating.max_new_tokens or max_response_tokens)
+        self._stop_token_ids = tuple(stop_token_ids)
+
+    async def run(self, task: Task, attempt: Attempt, pool: EnginePool) -> Trajectory:
+        """Raises whatever prompt, engine or reward raise."""
+        prompt = render_prompt(self._tokenizer, task, self._max_prompt_tokens)
+        seed = attempt.seed(task, turn=0)
+        sampling = SamplingParams(
+            temperature=self._generating.temperature,
+            top_p=self._generating.top_p,
+            top_k=self._generating.top_k,
+            max_new_tokens=self._budget,
+            stop_token_ids=self._stop_token_ids,
+            stop_strings=self._generating.stop,
+            seed=seed,
+        )
+        request = GenerateRequest(
+            id=f"{task.id}/{attempt.member}/{attempt.retry}" + ("/val" if attempt.validation else ""),
+            prompt_ids=prompt,
+            sampling=sampling,
+            min_version=attempt.min_version,
+            affinity=str(task.id),
+            priority=attempt.group,
+        )
+        completion = await pool.generate(request, attempt.lineage, validation=attempt.validation)
+        text = response_text(self._tokenizer, completion.token_ids, self._stop_token_ids)
+        reward = await self._rewards.score(task, text)
+        return assemble(prompt, completion, attempt, sampling, reward.score, dict(reward.parts))
+
+
+def assemble(
+    prompt: np.ndarray,
+    completion: Completion,
+    attempt: Attempt,
+    sampling: SamplingParams,
+    score: float,
+    parts: dict[str, float],
+) -> Trajectory:
+    """Puts prompt and completion together, by token id."""
+    start, end = len(prompt), len(prompt) + len(completion.token_ids)
+    mask = np.zeros(end, np.bool_)
+    mask[start:] = True
+    return Trajectory(
+        token_ids=np.concatenate([prompt, completion.token_ids]).astype(np.int32),
+        loss_mask=mask,
+        logprobs=np.concatenate([np.zeros(start, np.float32), completion.logprobs]).astype(np.float32),
+        versions=np.concatenate([np.full(start, NOT_SAMPLED, np.int32), completion.versions]).astype(np.int32),
+        turns=np.array([[start, end]], np.int32),
+        reward=score,
+        reward_parts=parts,
+        temperature=sampling.temperature,
+        top_p=sampling.top_p,
+        top_k=sampling.top_k,
+        finish_reason=completion.finish_reason,
+        member=attempt.member,
+        seed=sampling.seed,
+        retries=attempt.retry,
+        metrics={"response_tokens": float(end - start)},
+    )

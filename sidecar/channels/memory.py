@@ -1,0 +1,114 @@
+"""Versions that touch no disk: kept in this process, or in Ray's object store for the processes of its cluster.
+
+Both are lost with the learner's process; it publishes again when it is restarted.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from sidecar.channels.versions import PublishedVersion, VersionError, VersionGoneError, checked, gone, parse_manifest
+from sidecar.errors import first_line
+
+NAMESPACE = "rljax-weights"
+"""Ray namespace of the shelves: whoever knows a shelf's name finds it from every job of the cluster."""
+RAY_SECONDS = 300.0
+"""Seconds in which Ray must hand over a version, or anything that is asked of a shelf."""
+
+_kept: dict[str, PublishedVersion] = {}
+
+
+def keep(address: str, published: PublishedVersion) -> None:
+    """Makes a version readable under ``address`` in this process. The arrays are not copied: nobody may write to them
+    any more.
+    """
+    _kept[address] = published
+
+
+def drop(address: str) -> None:
+    """Withdraws a version; no error if it is not there. Who has read it keeps what it read."""
+    _kept.pop(address, None)
+
+
+def read_memory(address: str) -> PublishedVersion:
+    """Finds a version that this process keeps, and checks it: that nobody has written to it is what is checked.
+
+    Raises:
+        VersionGoneError: this process keeps no such version.
+        VersionError: a tensor is not what the manifest says.
+    """
+    published = _kept.get(address)
+    if published is None:
+        raise VersionGoneError(
+            f"{address} is not in this process: withdrawn, or lost with the learner that kept it; a learner in another "
+            "process needs sync_method=checkpoint or nccl"
+        )
+    return checked(published, address)
+
+
+class WeightStore:
+    """A Ray actor that holds the references of the versions that a learner keeps in the object store."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, list[Any]] = {}
+
+    def keep(self, version: str, references: list[Any]) -> None:
+        """Holds one reference, in a list so that Ray does not fetch what it refers to."""
+        self._kept[version] = references
+
+    def drop(self, version: str) -> None:
+        """Lets go; the store frees the version once no engine looks at it any more."""
+        self._kept.pop(version, None)
+
+    def find(self, version: str) -> list[Any]:
+        """The reference in a list; an empty one if the version is not here."""
+        return self._kept.get(version, [])
+
+
+def packed(published: PublishedVersion) -> dict[str, Any]:
+    """A version as plain data: Ray moves flat bytes without a copy, which it does not for numpy's foreign dtypes."""
+    tensors = {n: np.ascontiguousarray(t).reshape(-1).view(np.uint8) for n, t in published.tensors.items()}
+    return {"manifest": published.manifest.to_json(), "tensors": tensors}
+
+
+def unpacked(content: dict[str, Any], where: str) -> PublishedVersion:
+    """What `packed` made, without a copy.
+
+    Raises:
+        VersionError: there is no such tensor, or not as many bytes as the manifest says.
+    """
+    manifest = parse_manifest(content["manifest"], where)
+    tensors = {}
+    for name, info in manifest.tensors.items():
+        try:
+            tensors[name] = content["tensors"][name].view(np.dtype(info.dtype)).reshape(info.shape)
+        except (KeyError, ValueError) as error:
+            raise VersionError(f"{where}: tensor {name} does not fit its manifest; publish it again") from error
+    return PublishedVersion(manifest, tensors)
+
+
+def read_ray(address: str) -> PublishedVersion:
+    """Reads ``ray:SHELF/v<version>-<lineage>`` out of the object store; on the learner's node without a copy.
+
+    Raises:
+        VersionGoneError: the shelf or the version is gone, or whoever put it there.
+        VersionError: Ray did not hand it over, or a tensor is not what the manifest says.
+    """
+    import ray
+
+    if not ray.is_initialized():
+        # not left to Ray, which would start a cluster of its own
+        raise VersionError(f"{address} lies in a Ray cluster, and this process is in none; use sync_method=checkpoint")
+    store, _, version = address.removeprefix("ray:").partition("/")
+    try:
+        found: list[Any] = ray.get(ray.get_actor(store, namespace=NAMESPACE).find.remote(version), timeout=RAY_SECONDS)
+        content = ray.get(found[0], timeout=RAY_SECONDS) if found else None
+    except (ValueError, ray.exceptions.RayActorError, ray.exceptions.ObjectLostError):
+        content = None
+    except ray.exceptions.RayError as error:
+        raise VersionError(f"{address} was not handed over by Ray: {first_line(error)}; look at the cluster") from error
+    if content is None:
+        raise VersionGoneError(gone(address))
+    return checked(unpacked(content, address), address)

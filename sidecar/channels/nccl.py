@@ -1,0 +1,411 @@
+"""Weights that the learner sends: the engine's end, and what both ends agree on.
+
+An engine opens one TCP connection to the learner, proves that it knows the run's key, and asks for versions when it is
+to load them; the learner answers from a thread of its own. The connection is the control channel of vLLM's documented
+life cycle: ``init_weight_transfer_engine``, ``start_weight_update``, ``update_weights``, ``finish_weight_update``. The
+tensors take one of two carriers:
+
+- ``nccl``: from GPU to GPU, received by vLLM's own NCCL transfer engine (`Puller`). The learner is rank 0 of a
+  communicator of its own for each engine, and joins by vLLM's torch-free rendezvous: a pre-shared ncclUniqueId, then
+  ``ncclCommInitRank`` and a one-element all-reduce on every rank, then packed broadcasts. No GPU has run this yet.
+- ``tcp``: through the connection itself, into the memory of the engine's host (`read_transfer`): for every engine.
+
+Messages are JSON and tensors are bytes: nothing is pickled. The bytes are authenticated only at the start and not
+encrypted: the address is for a network that the run has for itself.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+import math
+import multiprocessing
+import os
+import re
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator
+from multiprocessing import AuthenticationError, connection
+from typing import Any, Protocol
+
+import numpy as np
+
+from sidecar.channels.versions import (
+    Manifest,
+    PublishedVersion,
+    VersionError,
+    VersionGoneError,
+    checked,
+    gone,
+    parse_manifest,
+)
+from sidecar.errors import first_line
+from sidecar.protocol import EngineError
+
+PROTOCOL = 1
+DEADLINE = 300.0
+"""Seconds that one end waits for the other, or for its own engine, before it gives the transfer up."""
+CONNECT_SECONDS = 10.0
+"""Seconds in which the learner must take a connection; one that has died refuses it at once."""
+BUFFER_BYTES = 2**28
+"""Bytes after which a packed broadcast ends; a tensor is never cut."""
+MESSAGE_BYTES = 2**26
+
+_ADDRESS = re.compile(r"nccl://(?P<host>[^/]+):(?P<port>\d+)/v(?P<version>\d+)-(?P<lineage>\d+)#(?P<key>[0-9a-f]+)")
+
+
+class TransferError(VersionError):
+    """A transfer broke off, or one end broke the protocol. One line: what, where, what was waited for."""
+
+
+class PeerGoneError(TransferError, VersionGoneError):
+    """The other end hung up or died."""
+
+
+class Phase(enum.StrEnum):
+    """Where a connection stands; both ends go through the same phases in the same order."""
+
+    IDLE = "idle"  # connected; no communicator yet
+    INITIALISED = "initialised"  # the communicator stands
+    STARTED = "started"  # a version is agreed on, and the engine ready to take it
+    TRANSFERRING = "transferring"  # tensors are under way
+    FINISHED = "finished"  # the engine has all of it; the next update may start
+
+
+_BEFORE = {
+    Phase.INITIALISED: (Phase.IDLE,),
+    Phase.STARTED: (Phase.INITIALISED, Phase.FINISHED),
+    Phase.TRANSFERRING: (Phase.STARTED,),
+    Phase.FINISHED: (Phase.TRANSFERRING,),
+}
+
+
+class Link:
+    """One end of a connection: messages, deadlines and the phase. One thread at a time."""
+
+    def __init__(self, end: connection.Connection, peer: str, deadline: float = DEADLINE) -> None:
+        """``peer`` stands in errors. Neither reading nor writing waits longer than ``deadline`` seconds for it."""
+        self.end = end
+        self.peer = peer
+        self.deadline = deadline
+        self.phase = Phase.IDLE
+        self._early: list[dict[str, Any]] = []
+        with socket.socket(fileno=os.dup(end.fileno())) as same:
+            same.setblocking(True)
+            same.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            limit = struct.pack("ll", int(deadline), int(deadline % 1 * 1e6))
+            same.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+            same.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+
+    def advance(self, phase: Phase) -> None:
+        """Enters a phase.
+
+        Raises:
+            TransferError: it does not follow the present one.
+        """
+        if self.phase not in _BEFORE[phase]:
+            after = " or ".join(_BEFORE[phase])
+            raise TransferError(f"transfer with {self.peer}: {phase} cannot follow {self.phase}, only {after}")
+        self.phase = phase
+
+    def send(self, type: str, **fields: Any) -> None:
+        """Sends a message."""
+        self.write(json.dumps({"type": type, **fields}).encode())
+
+    def write(self, data: bytes | memoryview) -> None:
+        """Sends bytes.
+
+        Raises:
+            TransferError: the peer is gone, or does not take them.
+        """
+        try:
+            self.end.send_bytes(data)
+        except BlockingIOError:
+            raise TransferError(f"{self.peer} took nothing for {self.deadline:g} s ({self.phase})") from None
+        except OSError as error:
+            raise PeerGoneError(f"{self.peer} ended the connection ({self.phase}): {error}") from error
+
+    def read(self, what: str, at_most: int) -> bytes:
+        """Receives what one `write` of the peer sent.
+
+        Raises:
+            TransferError: the peer is gone, silent, or sends more than ``at_most`` bytes.
+        """
+        try:
+            return self.end.recv_bytes(at_most)
+        except EOFError:
+            raise PeerGoneError(f"{self.peer} ended the connection ({self.phase}); waited for {what}") from None
+        except BlockingIOError:
+            raise TransferError(f"{self.peer} was silent for {self.deadline:g} s; waited for {what}") from None
+        except OSError as error:
+            # the library hangs up as well on what is longer than allowed
+            raise PeerGoneError(f"{self.peer}: {what} cannot be received ({self.phase}): {error}") from error
+
+    def receive(self, *types: str) -> dict[str, Any]:
+        """Receives a message of one of these types.
+
+        Raises:
+            TransferError: the peer is gone, silent, reports an error, or sent something else.
+        """
+        what = " or ".join(types)
+        message = self._early.pop(0) if self._early else self._message(what)
+        if message["type"] == "error":
+            raise TransferError(f"{self.peer}: {message.get('message')}")
+        if message["type"] not in types:
+            raise TransferError(f"{self.peer} sent {message['type']!r} when {self.phase}; expected {what}")
+        return message
+
+    def hear(self) -> None:
+        """Takes a message before its turn; `receive` returns it then.
+
+        Raises:
+            TransferError: it is an error, or the end of the connection.
+        """
+        message = self._message("its next message")
+        if message["type"] == "error":
+            raise TransferError(f"{self.peer}: {message.get('message')}")
+        self._early.append(message)
+
+    def _message(self, what: str) -> dict[str, Any]:
+        try:
+            message = json.loads(self.read(what, MESSAGE_BYTES))
+        except ValueError:
+            message = None
+        if not isinstance(message, dict) or not isinstance(message.get("type"), str):
+            raise TransferError(f"{self.peer} sent what is no message of this protocol; waited for {what}")
+        return message
+
+
+def address(host: str, port: int, key: str, version: int, lineage: int) -> str:
+    """What the ledger announces of a version that the learner holds. The ledger is no more public than the key."""
+    return f"nccl://{host}:{port}/v{version}-{lineage}#{key}"
+
+
+def chunks(manifest: Manifest, buffer_bytes: int) -> Iterator[list[str]]:
+    """The names of the tensors that go together, in the manifest's order: vLLM's rule of packing.
+
+    A chunk ends with the tensor that takes it beyond ``buffer_bytes``.
+    """
+    names: list[str] = []
+    total = 0
+    for name in manifest.tensors:
+        names.append(name)
+        total += nbytes(manifest, name)
+        if total > buffer_bytes:
+            yield names
+            names, total = [], 0
+    if names:
+        yield names
+
+
+def nbytes(manifest: Manifest, name: str) -> int:
+    """Bytes of one tensor."""
+    info = manifest.tensors[name]
+    return math.prod(info.shape) * np.dtype(info.dtype).itemsize
+
+
+def agreement(manifest: Manifest, buffer_bytes: int) -> dict[str, int]:
+    """What both ends must find the same before a byte is sent."""
+    sizes = [nbytes(manifest, name) for name in manifest.tensors]
+    return {"tensors": len(sizes), "bytes": sum(sizes), "chunks": len(list(chunks(manifest, buffer_bytes)))}
+
+
+def update_info(manifest: Manifest) -> dict[str, Any]:
+    """The manifest as vLLM's ``NCCLWeightTransferUpdateInfo``."""
+    infos = manifest.tensors.values()
+    return {
+        "names": list(manifest.tensors),
+        "dtype_names": [info.dtype for info in infos],
+        "shapes": [list(info.shape) for info in infos],
+    }
+
+
+class TransferEngine(Protocol):
+    """What takes the weights: vLLM's ``VLLMWeightSyncClient``, method by method. All of them block."""
+
+    def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
+        """Joins the learner's communicator."""
+
+    def start_weight_update(self) -> None:
+        """Makes the model ready to take weights."""
+
+    def update_weights(self, update_info: dict[str, Any]) -> None:
+        """Takes all tensors, while the learner sends them."""
+
+    def finish_weight_update(self, weight_version: str | None = None) -> None:
+        """Makes the model ready to serve."""
+
+
+class WeightReceiver:
+    """Loads versions into one engine, over one connection for as long as the learner lives.
+
+    A restarted learner has another address, and a restarted engine another puller: either begins anew, with a
+    communicator of its own. One thread at a time.
+    """
+
+    def __init__(self, engine: TransferEngine, *, carrier: str = "nccl", workers: int = 1, deadline: float = DEADLINE):
+        """``workers`` are the engine's ranks beside the learner's: tensor × pipeline × data parallel size."""
+        self._engine = engine
+        self._carrier = carrier
+        self._workers = workers
+        self._deadline = deadline
+        self._learner: tuple[str | Any, ...] | None = None
+        self.link: Link | None = None
+
+    def load(self, path: str) -> Manifest:
+        """Has the engine take the version at an address of `address`.
+
+        Raises:
+            VersionGoneError: nobody answers there, or the learner holds no such version.
+            TransferError: nothing of it was taken; the engine serves what it had.
+            EngineError: it broke off where the engine may hold a mixture, or hang: it must be restarted.
+        """
+        place = _ADDRESS.fullmatch(path)
+        if place is None:
+            raise TransferError("this is no address of weights that a learner sends: nccl://HOST:PORT/vN-N#KEY")
+        if self.link is None or self._learner != place.group("host", "port", "key"):
+            self.close()
+            self._learner = place.group("host", "port", "key")
+            self.link = _connect(place["host"], int(place["port"]), bytes.fromhex(place["key"]), self._deadline)
+        link = self.link
+        try:
+            if link.phase is Phase.IDLE:
+                self._join(link)
+            manifest = self._update(link, int(place["version"]), int(place["lineage"]))
+        except BaseException as error:
+            phase, broken = link.phase, isinstance(error, EngineError)
+            self.close()
+            if self._carrier == "nccl" and not broken and phase in (Phase.STARTED, Phase.TRANSFERRING):
+                raise EngineError(f"the engine may hold a mixture of weights: {error}; restart it") from error
+            raise
+        if manifest is None:
+            raise VersionGoneError(gone(f"v{place['version']}-{place['lineage']} of {link.peer}"))
+        return manifest
+
+    def close(self) -> None:
+        """Ends the connection."""
+        if self.link is not None:
+            self.link.end.close()
+        self.link = None
+
+    def _join(self, link: Link) -> None:
+        link.send("init", protocol=PROTOCOL, carrier=self._carrier, workers=self._workers)
+        info = link.receive("init_info")["init_info"]
+        self._call(link, "the communicator", self._engine.init_weight_transfer_engine, info)
+        link.receive("initialised")
+        self._buffer_bytes = info["packed_buffer_size_bytes"]
+        link.advance(Phase.INITIALISED)
+
+    def _update(self, link: Link, version: int, lineage: int) -> Manifest | None:
+        """Has the engine take a version; None if the learner does not hold it."""
+        link.send("start", version=version, lineage=lineage)
+        answer = link.receive("manifest", "gone")
+        if answer["type"] == "gone":
+            return None
+        manifest = parse_manifest(answer["manifest"], f"the manifest of {link.peer}")
+        if (manifest.version, manifest.lineage) != (version, lineage):
+            raise TransferError(f"{link.peer} offers version {manifest.version} of lineage {manifest.lineage} instead")
+        self.manifest = manifest
+        link.advance(Phase.STARTED)
+        self._call(link, "start_weight_update", self._engine.start_weight_update)
+        link.send("go", **agreement(manifest, self._buffer_bytes))
+        link.advance(Phase.TRANSFERRING)
+        self._call(link, "update_weights", self._engine.update_weights, update_info(manifest))
+        link.receive("sent")
+        self._call(link, "finish_weight_update", self._engine.finish_weight_update, f"v{version}-{lineage}")
+        link.send("finished")
+        link.advance(Phase.FINISHED)
+        return manifest
+
+    def _call(self, link: Link, what: str, call: Callable[..., None], *arguments: Any) -> None:
+        """Calls the engine. One that waits for NCCL is left to its thread once the learner is gone, or time is up."""
+        if self._carrier != "nccl":
+            call(*arguments)
+            return
+        done, ended = multiprocessing.Pipe(duplex=False)
+        failure: list[BaseException] = []
+
+        def run() -> None:
+            try:
+                call(*arguments)
+            except BaseException as error:
+                failure.append(error)
+            finally:
+                ended.close()
+
+        threading.Thread(target=run, name=f"transfer: {what}", daemon=True).start()
+        until = time.monotonic() + self._deadline
+        watched: list[Any] = [done, link.end]
+        try:
+            while done not in (ready := connection.wait(watched, max(0.0, until - time.monotonic()))):
+                if not ready:
+                    raise EngineError(f"the engine hangs: waited {self._deadline:g} s for {what}; restart it")
+                link.hear()
+                watched = [done]  # the learner is through; what the engine still does is its own
+        except TransferError as error:
+            raise EngineError(f"the engine was left in {what}: {error}; restart it") from error
+        finally:
+            done.close()
+        if failure:
+            raise EngineError(f"the engine failed in {what}: {first_line(failure[0])}; restart it") from failure[0]
+
+
+class _Host:
+    """Takes the tensors off the connection, into numpy."""
+
+    def __init__(self) -> None:
+        self.tensors: dict[str, np.ndarray] = {}
+        self.receiver = WeightReceiver(self, carrier="tcp")
+
+    def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
+        self._buffer_bytes = int(init_info["packed_buffer_size_bytes"])
+
+    def start_weight_update(self) -> None:
+        self.tensors.clear()
+
+    def update_weights(self, update_info: dict[str, Any]) -> None:
+        manifest, link = self.receiver.manifest, self.receiver.link
+        assert link is not None
+        for names in chunks(manifest, self._buffer_bytes):
+            sizes = [nbytes(manifest, name) for name in names]
+            packed = np.frombuffer(link.read(f"{len(names)} tensors", sum(sizes)), np.uint8)
+            if len(packed) != sum(sizes):
+                raise TransferError(f"{link.peer} sent {len(packed)} bytes where {sum(sizes)} were agreed on")
+            for name, flat in zip(names, np.split(packed, np.cumsum(sizes)[:-1]), strict=True):
+                info = manifest.tensors[name]
+                self.tensors[name] = flat.view(np.dtype(info.dtype)).reshape(info.shape)
+
+    def finish_weight_update(self, weight_version: str | None = None) -> None:
+        checked(PublishedVersion(self.receiver.manifest, self.tensors), f"what came as {weight_version}")
+
+
+def read_transfer(path: str) -> PublishedVersion:
+    """The `sidecar.channels.versions.Receiver` of this channel: fetches a version from the learner, through TCP.
+
+    Raises:
+        VersionGoneError: nobody answers there, or the learner holds no such version.
+        VersionError: it broke off, or a tensor is not what the manifest says.
+    """
+    host = _Host()
+    try:
+        return PublishedVersion(host.receiver.load(path), host.tensors)
+    finally:
+        host.receiver.close()
+
+
+def _connect(host: str, port: int, key: bytes, deadline: float) -> Link:
+    peer = f"the learner at {host}:{port}"
+    try:
+        joined = socket.create_connection((host, port), timeout=CONNECT_SECONDS)
+    except OSError as error:
+        raise VersionGoneError(f"{peer} does not answer ({error}); it publishes again when it is restarted") from error
+    link = Link(connection.Connection(joined.detach()), peer, deadline)
+    try:
+        connection.answer_challenge(link.end, key)
+        connection.deliver_challenge(link.end, key)
+    except (AuthenticationError, EOFError, OSError) as error:
+        link.end.close()
+        raise VersionGoneError(f"{peer} is not the one that announced these weights") from error
+    return link

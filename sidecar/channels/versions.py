@@ -1,0 +1,257 @@
+"""Reads a published version of the weights as numpy arrays, without JAX.
+
+A version is a directory ``v<version>-<lineage>``: an Orbax checkpoint of ``{hugging_face_name: array}`` (on disk OCDBT
+and zarr3, which tensorstore reads by itself) with a ``manifest.json`` that says what must be in it. Versions that
+travel without files have an address instead of a path; `receive` takes either.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import time
+import zlib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import ml_dtypes  # noqa: F401  (numpy learns the name bfloat16)
+import numpy as np
+import tensorstore
+
+from sidecar.errors import first_line
+
+MANIFEST_NAME = "manifest.json"
+MANIFEST_FORMAT = 1
+READ_SECONDS = 300.0
+"""Seconds in which a version must be read: a disk that hangs is told from one that is slow."""
+# Where Orbax keeps the arrays within its checkpoint; tests/sidecar/channels/test_versions.py pins it.
+_ARRAYS = "state"
+
+
+class VersionError(RuntimeError):
+    """A published version is missing, incomplete, or not what its manifest says. One line: what, where, what to do."""
+
+
+class VersionGoneError(VersionError):
+    """The version is not there: never published, withdrawn, or lost with the process that held it."""
+
+
+@dataclass(frozen=True, slots=True)
+class TensorInfo:
+    """What the manifest says of one tensor: shape, numpy dtype name, checksum of its bytes in C order; the checksum is
+    empty where the bytes never pass a CPU.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+    checksum: str
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What a version is.
+
+    Attributes:
+        version: batches that these weights have seen.
+        lineage: life of the learner that published them.
+        model: what the weights are of, for people.
+        dtype: ``bf16`` or ``fp32``.
+        tensors: every tensor by its Hugging Face name.
+    """
+
+    version: int
+    lineage: int
+    model: str
+    dtype: str
+    tensors: Mapping[str, TensorInfo]
+
+    def to_json(self) -> str:
+        """The text of ``manifest.json``."""
+        return json.dumps({"format": MANIFEST_FORMAT, **asdict(self)}, indent=1)
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedVersion:
+    """A version that was read whole and agrees with its manifest."""
+
+    manifest: Manifest
+    tensors: Mapping[str, np.ndarray]
+
+
+class Receiver(Protocol):
+    """The engine's end of a channel: what `rljax.weights.publisher.Publisher` is to the learner's. Any thread."""
+
+    def __call__(self, path: str, /) -> PublishedVersion:
+        """Reads the version that a `WeightUpdate` names, whole and checked.
+
+        Raises:
+            VersionGoneError: it is not there.
+            VersionError: it is not what its manifest says.
+        """
+        ...
+
+
+CHANNELS: Mapping[str, str] = {
+    "memory": "sidecar.channels.memory:read_memory",
+    "ray": "sidecar.channels.memory:read_ray",
+    "nccl": "sidecar.channels.nccl:read_transfer",
+}
+"""The `Receiver` of each kind of address, by what stands before its first colon."""
+
+
+def is_address(path: str) -> bool:
+    """Whether a `WeightUpdate` names a version that is no directory."""
+    return path.partition(":")[0] in CHANNELS
+
+
+def receive(path: str) -> PublishedVersion:
+    """The `Receiver` of every channel: the path or address itself says which.
+
+    Raises:
+        VersionGoneError: the version is not there.
+        VersionError: it is not what its manifest says.
+    """
+    if not is_address(path):
+        return read_version(path)
+    module, _, function = CHANNELS[path.partition(":")[0]].partition(":")
+    read: Receiver = getattr(importlib.import_module(module), function)
+    return read(path)
+
+
+def version_directory(root: Path, version: int, lineage: int) -> Path:
+    """Where a version lies below the run's ``weights`` directory."""
+    return root / f"v{version}-{lineage}"
+
+
+def checksum(array: np.ndarray) -> str:
+    """CRC-32 of the array's bytes in C order, as ``crc32:xxxxxxxx`` (1 to 4 GB/s a core)."""
+    return f"crc32:{zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data):08x}"
+
+
+def read_manifest(path: str | Path) -> Manifest:
+    """Reads the manifest of the version in directory `path`.
+
+    Raises:
+        VersionError: there is none, or it is no manifest of this format.
+    """
+    file = Path(path) / MANIFEST_NAME
+    try:
+        text = file.read_text()
+    except FileNotFoundError:
+        raise VersionGoneError(gone(str(path))) from None
+    except (OSError, ValueError) as error:
+        raise VersionError(f"{file} cannot be read: {first_line(error)}") from error
+    return parse_manifest(text, str(file))
+
+
+def parse_manifest(text: str, where: str) -> Manifest:
+    """What `Manifest.to_json` wrote; ``where`` stands in errors.
+
+    Raises:
+        VersionError: it is no manifest of this format.
+    """
+    try:
+        content = json.loads(text)
+    except ValueError as error:
+        raise VersionError(f"{where} cannot be read: {first_line(error)}") from error
+    if not isinstance(content, dict) or content.pop("format", None) != MANIFEST_FORMAT:
+        raise VersionError(f"{where} is no manifest of format {MANIFEST_FORMAT}; publish the version again")
+    try:
+        return _manifest(content)
+    except (KeyError, TypeError, ValueError) as error:
+        raise VersionError(f"{where} is damaged ({first_line(error)}); publish the version again") from error
+
+
+def read_version(path: str | Path) -> PublishedVersion:
+    """Reads every tensor of the version in directory `path` and checks it against the manifest.
+
+    Raises:
+        VersionError: the version is gone, or a tensor is missing, mis-shaped or corrupted; the line names it.
+    """
+    path = Path(path).absolute()
+    manifest = read_manifest(path)
+    tensors = _read_arrays(path, manifest)
+    return checked(PublishedVersion(manifest, tensors), str(path))
+
+
+def checked(published: PublishedVersion, where: str) -> PublishedVersion:
+    """The version itself, if every tensor is what the manifest says; ``where`` stands in errors.
+
+    Raises:
+        VersionError: naming the first tensor that is not.
+    """
+    for name, expected in published.manifest.tensors.items():
+        _check(where, name, published.tensors[name], expected)
+    return published
+
+
+def check_identity(published: PublishedVersion, path: str, version: int, lineage: int) -> None:
+    """Whether `path` held what was asked for.
+
+    Raises:
+        VersionError: it holds another version.
+    """
+    manifest = published.manifest
+    if (manifest.version, manifest.lineage) != (version, lineage):
+        raise VersionError(f"{path} holds version {manifest.version} of lineage {manifest.lineage}")
+
+
+def _manifest(content: Mapping[str, Any]) -> Manifest:
+    tensors = {
+        name: TensorInfo(tuple(int(n) for n in info["shape"]), str(np.dtype(info["dtype"])), str(info["checksum"]))
+        for name, info in content["tensors"].items()
+    }
+    return Manifest(int(content["version"]), int(content["lineage"]), content["model"], content["dtype"], tensors)
+
+
+def _read_arrays(path: Path, manifest: Manifest) -> dict[str, np.ndarray]:
+    # one context: the OCDBT index is read once for all tensors; all of them are opened, then read, at the same time
+    context = tensorstore.Context({})
+    base = f"file://{path / _ARRAYS}/"
+    deadline = time.time() + READ_SECONDS
+    stores: dict[str, Any] = {}
+    for name in manifest.tensors:
+        kvstore = {"driver": "ocdbt", "base": base, "path": f"{name}/"}
+        stores[name] = tensorstore.open({"driver": "zarr3", "kvstore": kvstore}, open=True, context=context)
+    reads = {name: _wait(path, name, store, deadline).read() for name, store in stores.items()}
+    return {name: _wait(path, name, read, deadline) for name, read in reads.items()}
+
+
+def _wait(path: Path, name: str, future: Any, deadline: float) -> Any:
+    try:
+        return future.result(deadline=deadline)
+    except TimeoutError:
+        raise VersionError(
+            f"{path}: tensor {name} was not read within {READ_SECONDS:g} s; look at the disk or network it lies on"
+        ) from None
+    except (ValueError, OSError, RuntimeError) as error:
+        if not (path / MANIFEST_NAME).exists():
+            raise VersionGoneError(gone(str(path))) from error
+        raise VersionError(
+            f"{path}: tensor {name} cannot be read: {first_line(error)}; publish the version again"
+        ) from error
+
+
+def _check(path: str, name: str, array: np.ndarray, expected: TensorInfo) -> None:
+    found = (tuple(array.shape), str(array.dtype))
+    if found != (expected.shape, expected.dtype):
+        raise VersionError(
+            f"{path}: tensor {name} is {found[1]} {list(found[0])}, the manifest says {expected.dtype} "
+            f"{list(expected.shape)}; publish the version again"
+        )
+    actual = checksum(array)
+    if actual != expected.checksum:
+        raise VersionError(
+            f"{path}: tensor {name} is corrupted: its checksum is {actual}, the manifest says {expected.checksum}; "
+            "publish the version again"
+        )
+
+
+def gone(where: str) -> str:
+    """What is said of a version that is not there."""
+    return (
+        f"{where} is not there: never published, or withdrawn in the meantime, or on a disk that this host does not "
+        "share; load a version that the ledger announces"
+    )

@@ -1,0 +1,289 @@
+"""Engines as actors of a Ray cluster. `RayEngineLauncher` starts them where a placement group has room for them.
+
+Ray carries plain data only: what goes wrong in an actor comes back as `Failure`, never as a pickled exception. An actor
+is not restarted by Ray: whoever uses the engine knows which version its successor has to load.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.exceptions import RayError
+from ray.util.placement_group import PlacementGroup
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from sidecar.diagnosis import one_line, read_from, size_of
+from sidecar.errors import first_line
+from sidecar.failpoints import failpoint
+from sidecar.hosting.remote import RemoteEngine
+from sidecar.hosting.spec import EngineSpec
+from sidecar.protocol import (
+    Engine,
+    EngineError,
+    RequestError,
+    WeightsGoneError,
+    WeightUpdateError,
+)
+from sidecar.workers.process_group import end_group_with_process
+
+CALLS_AT_ONCE = 100_000
+"""Calls that an actor takes at the same time: so many that no control call ever waits behind generation."""
+END_SECONDS = 30.0
+"""Seconds that an engine has to end by itself before its process is killed."""
+VISIBLE_DEVICES = {"GPU": "CUDA_VISIBLE_DEVICES", "TPU": "TPU_VISIBLE_CHIPS"}
+"""The variable that shows a process its accelerators, by Ray's name of the resource."""
+LEFT_ALONE = {
+    "RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "1",
+    "RAY_EXPERIMENTAL_NOSET_TPU_VISIBLE_CHIPS": "1",
+}
+"""Has Ray leave those variables to us."""
+
+_KINDS: tuple[type[Exception], ...] = (EngineError, RequestError, WeightUpdateError, WeightsGoneError)
+_ERRORS = {kind.__name__: kind for kind in _KINDS}
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An exception of the protocol on its way home: the name of its class, and its line."""
+
+    kind: str
+    line: str
+
+    @classmethod
+    def of(cls, error: Exception, where: str) -> Failure:
+        """What a caller is told; what the protocol does not know means that the engine cannot serve."""
+        if type(error).__name__ in _ERRORS:
+            return cls(type(error).__name__, str(error))
+        return cls(EngineError.__name__, f"{where}: {type(error).__name__}: {first_line(error)}")
+
+
+@dataclass(frozen=True, slots=True)
+class EnginePlacement:
+    """What one engine takes of a cluster.
+
+    Attributes:
+        bundle: its place in the placement group.
+        cpus: CPUs in it.
+        accelerator: ``GPU``, ``TPU``, or empty for none.
+        accelerators: how many of them.
+        resources: custom resources, by name.
+        devices: which of its node's accelerators, counted from 0; None leaves that to Ray.
+        swap: accelerators by name as Ray knows them: instead of the first of a pair, which is in use outside Ray's
+            knowledge, the second is free.
+    """
+
+    bundle: int
+    cpus: float = 1.0
+    accelerator: str = ""
+    accelerators: int = 0
+    resources: Mapping[str, float] = field(default_factory=dict)
+    devices: tuple[int, ...] | None = None
+    swap: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Room on a cluster: a placement group, what each engine takes of it, and the environment of their processes."""
+
+    group: PlacementGroup
+    engine_placements: tuple[EnginePlacement, ...]
+    runtime_env: Mapping[str, Any] = field(default_factory=dict)
+
+    def options(self, bundle: int, environment: Mapping[str, str], **resources: Any) -> dict[str, Any]:
+        """Options of an actor in a bundle. The environment is set before anything is imported there."""
+        own = self.runtime_env.get("env_vars", {})
+        return {
+            "scheduling_strategy": PlacementGroupSchedulingStrategy(self.group, bundle),
+            "runtime_env": {**self.runtime_env, "env_vars": {**own, **environment}},
+            "max_restarts": 0,
+            "max_task_retries": 0,
+            **resources,
+        }
+
+
+class EngineActor:
+    """An engine in a process of the cluster."""
+
+    def __init__(self, spec: EngineSpec, engine_placement: EnginePlacement) -> None:
+        self._spec = spec
+        self._engine: Engine | None = None
+        redirect_output(spec.log)
+        end_group_with_process()
+        if engine_placement.accelerators:
+            variable = VISIBLE_DEVICES[engine_placement.accelerator]
+            assigned = ray.get_runtime_context().get_accelerator_ids()[engine_placement.accelerator]
+            os.environ[variable] = ",".join(visible_devices(engine_placement, assigned, os.environ.get(variable)))
+        elif not spec.accelerators:
+            os.environ.update(dict.fromkeys(VISIBLE_DEVICES.values(), ""))  # an engine on the CPU takes no one's
+
+    async def open(self) -> Failure | None:
+        """Makes the engine, off this actor's event loop."""
+        printed = size_of(self._spec.log)
+        try:
+            self._engine = await asyncio.to_thread(self._spec.open)
+        except Exception as error:
+            why = one_line(self._spec.name, error, read_from(self._spec.log, printed))
+            return Failure(EngineError.__name__, why)
+        return None
+
+    async def pid(self) -> int:
+        """Of this process."""
+        return os.getpid()
+
+    async def call(self, method: str, *arguments: Any) -> Any:
+        """Calls a method of the engine; whoever cancels the call cancels the method."""
+        failpoint(f"engine_{method}")
+        try:
+            return await getattr(self._engine, method)(*arguments)
+        except Exception as error:
+            return Failure.of(error, self._spec.name)
+
+
+class RayEngine(RemoteEngine):
+    """`sidecar.protocol.Engine` over the handle of an `EngineActor`."""
+
+    def __init__(self, name: str, actor: Any) -> None:
+        self._name = name
+        self._actor = actor
+
+    async def open(self) -> None:
+        """Waits for the process and has it make its engine.
+
+        Raises:
+            EngineError: it cannot be made there, or the process died over it.
+        """
+        await self._answer(self._actor.open.remote())
+
+    async def pid(self) -> int:
+        """Of its process, on its node.
+
+        Raises:
+            EngineError: it is dead.
+        """
+        pid: int = await self._answer(self._actor.pid.remote())
+        return pid
+
+    async def close(self) -> None:
+        """See `Engine.close`. Its process ends too; closing twice, or a dead engine, is no error."""
+        try:
+            with contextlib.suppress(EngineError, TimeoutError):
+                async with asyncio.timeout(END_SECONDS):
+                    await self._call("close")
+        finally:
+            self.kill()
+
+    def kill(self) -> None:
+        """Ends the process at once."""
+        with contextlib.suppress(RayError, RuntimeError, ValueError):  # it is dead, or the cluster is
+            ray.kill(self._actor)
+
+    async def _call(self, method: str, *arguments: Any) -> Any:
+        return await self._answer(self._actor.call.remote(method, *arguments))
+
+    async def _answer(self, answer: Any) -> Any:
+        try:
+            outcome = await answer
+        except asyncio.CancelledError:
+            ray.cancel(answer)
+            raise
+        except RayError as error:
+            raise EngineError(f"{self._name}: {why_it_died(error)}") from None
+        if isinstance(outcome, Failure):
+            raise _ERRORS[outcome.kind](outcome.line)
+        return outcome
+
+
+class RayEngineLauncher:
+    """`sidecar.hosting.spec.EngineLauncher` on a cluster that this process is connected to."""
+
+    def __init__(self, placement: Placement) -> None:
+        self._placement = placement
+        self._engines: list[RayEngine] = []
+
+    async def start(self, spec: EngineSpec) -> RayEngine:
+        """See `EngineLauncher.start`. A successor waits until the process of its predecessor has left the place.
+
+        Raises:
+            EngineError: it did not start; the line says why.
+        """
+        engine_placement = self._placement.engine_placements[spec.index]
+        resources = {
+            **engine_placement.resources,
+            **({"TPU": engine_placement.accelerators} if engine_placement.accelerator == "TPU" else {}),
+        }
+        options = self._placement.options(
+            engine_placement.bundle,
+            {**LEFT_ALONE, **spec.environment},
+            num_cpus=engine_placement.cpus,
+            num_gpus=engine_placement.accelerators if engine_placement.accelerator == "GPU" else 0,
+            resources=resources,
+            max_concurrency=CALLS_AT_ONCE,
+        )
+        try:
+            actor = ray.remote(EngineActor).options(**options).remote(spec, engine_placement)
+        except (RayError, RuntimeError, ValueError) as error:
+            raise EngineError(f"{spec.name} did not start: {first_line(error)}") from None
+        engine = RayEngine(spec.name, actor)
+        self._engines.append(engine)
+        try:
+            await engine.open()
+        except BaseException:
+            engine.kill()
+            raise
+        return engine
+
+    def platform(self, index: int) -> str:
+        """See `EngineLauncher.platform`: what was set aside for it on the cluster, whatever this machine has."""
+        return self._placement.engine_placements[index].accelerator.lower() or "cpu"
+
+    def close(self) -> None:
+        """See `EngineLauncher.close`."""
+        for engine in self._engines:
+            engine.kill()
+
+
+def visible_devices(engine_placement: EnginePlacement, assigned: Sequence[str], visible: str | None) -> list[str]:
+    """Names of the accelerators that an engine may see.
+
+    Args:
+        berth: of the engine.
+        assigned: names of what Ray set aside for it.
+        visible: names of what its node shows, with commas between them; None shows all, named by number.
+    """
+    if engine_placement.devices is None:
+        return [engine_placement.swap.get(name, name) for name in assigned]
+    names = visible.split(",") if visible else None
+    return [names[i] if names else str(i) for i in engine_placement.devices]
+
+
+def why_it_died(error: RayError) -> str:
+    """One line out of the page that Ray writes."""
+    text = " ".join(str(error).split())
+    _, _, reason = text.rpartition("The actor is dead because ")
+    reason, _, _ = reason.partition(" Some common causes")
+    if "worker process has died" in reason:
+        _, _, detail = reason.rpartition("Worker exit detail: ")
+        return f"its process died: {detail}"
+    return f"its actor is gone: {reason[:300]}"
+
+
+def redirect_output(log: str) -> None:
+    """Sends what this process prints to a file from now on; empty for nowhere."""
+    file = Path(log or os.devnull)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    try:
+        os.dup2(descriptor, 1)
+        os.dup2(descriptor, 2)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,77 @@
+"""What a process needs to know to hold an engine, and who starts such processes."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from sidecar.protocol import Engine
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSpec:
+    """An engine that is yet to be started, in plain data.
+
+    Attributes:
+        name: stands in errors and logs; unique among the engines of an explorer.
+        index: its number among them, from 0.
+        factory: ``module:function`` that makes it, called in the engine's process with ``name`` and ``arguments``.
+        arguments: plain data.
+        environment: variables of its process, set before anything is imported there.
+        accelerators: GPUs or TPU chips that it takes; 0 for an engine on the CPU.
+        cores: CPU cores that it is pinned to; empty for any.
+        log: file that takes what it prints; empty for nowhere.
+    """
+
+    name: str
+    index: int
+    factory: str
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
+    accelerators: int = 0
+    cores: tuple[int, ...] = ()
+    log: str = ""
+
+    def open(self) -> Engine:
+        """Makes the engine, in this process. May take minutes.
+
+        Raises:
+            EngineError: it cannot be made here; one line says why and what to do.
+        """
+        if self.cores:
+            # Linux pins threads: this one, from which the engine's inherit, and the one that answers calls.
+            os.sched_setaffinity(0, self.cores)
+            os.sched_setaffinity(os.getpid(), self.cores)
+        module, _, function = self.factory.partition(":")
+        engine: Engine = getattr(importlib.import_module(module), function)(name=self.name, **self.arguments)
+        return engine
+
+
+class EngineLauncher(Protocol):
+    """Starts engines in processes of their own: on this machine, or on a Ray cluster."""
+
+    async def start(self, spec: EngineSpec) -> Engine:
+        """Starts a process with this engine and returns what speaks to it. Its death is an `EngineError` of every
+        call; `Engine.close` ends the process.
+
+        Raises:
+            EngineError: it did not start; the line says why and what to do.
+        """
+        ...
+
+    def platform(self, index: int) -> str | None:
+        """What engine number ``index`` is placed on: ``cpu``, ``gpu`` or ``tpu``; None where its spec decides that."""
+        ...
+
+    def close(self) -> None:
+        """Ends whatever is left of what this house started, and nothing else."""
+        ...
+
+
+def import_path() -> dict[str, str]:
+    """Has another process on this machine import what this one does, wherever it was started from."""
+    return {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}

@@ -1,0 +1,191 @@
+"""What comes in from config files and the command line (promise P9)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rljax.config.environments import EnvironmentConfig
+from rljax.config.foreign_keys import FOREIGN_KEYS
+from rljax.config.load import key_help, load_config, parse_arguments
+from rljax.config.schema import Config, TasksetConfig
+from rljax.config.validate import ConfigError, walk
+
+SIMPLE = """
+from rljax.config.schema import Config, TasksConfig, TasksetConfig
+from rljax.config.load import to_config_dict
+
+def get_config(arg="4"):
+    digits = TasksetConfig(source="reverse_digits", args={"digits": int(arg)})
+    return to_config_dict(Config(tasks=TasksConfig(train={"digits": digits}, validation={"digits": digits})))
+"""
+
+
+@pytest.fixture
+def simple(tmp_path: Path) -> str:
+    (tmp_path / "simple.py").write_text(SIMPLE)
+    return str(tmp_path / "simple.py")
+
+
+@pytest.mark.parametrize(
+    ("override", "value"),
+    [
+        ("eval_steps=7", 7),
+        ("eval_steps=None", None),
+        ("async_generation_ratio=2", 2.0),
+        ("learner.optimizer.learning_rate=1e-3", 1e-3),
+        ("observe.tensorboard=false", False),
+        ("algorithm.filters=group_variance", ("group_variance",)),
+        ("algorithm.filters=overlong,min_std,", ("overlong", "min_std")),
+        ("algorithm.filters=()", ()),
+        ("algorithm.filters=", ()),
+        ("sidecar.generating_args.stop=('a,b', '\\n')", ("a,b", "\n")),
+        ("sidecar.generating_args.stop=)", (")",)),
+        ("sidecar.generating_args.stop=(a,b)", ("a", "b")),
+        ("tasks.train.digits.reward_weights=2", (2.0,)),
+        ("tasks.train.digits.reward_weights=none", None),
+        ("tasks.train.digits.args.digits=6", 6),
+        ("tasks.train.digits.args={}", {}),
+        ("tasks.validation={}", {}),
+        ("run_dir=/tmp/x=y", "/tmp/x=y"),
+    ],
+)
+def test_an_override_has_the_type_of_its_key(override: str, value: Any, simple: str) -> None:
+    path, overrides = parse_arguments([f"--config={simple}", f"--config.{override}"])
+    found: Any = load_config(path, overrides)
+    for name in override.partition("=")[0].split("."):
+        found = found[name] if isinstance(found, Mapping) else getattr(found, name)
+    assert found == value
+    assert isinstance(found, Mapping if isinstance(value, dict) else type(value))
+
+
+@pytest.mark.parametrize(
+    ("override", "line"),
+    [
+        ("max_step=3", "max_step: unknown key; did you mean max_steps?"),
+        ("learning_rate=1", "learning_rate: unknown key; did you mean learner.optimizer.learning_rate?"),
+        ("learner.mesh.tensors=2", "learner.mesh.tensors: unknown key; did you mean learner.mesh.tensor?"),
+        ("tasks.train.digit.limit=3", "tasks.train.digit.limit: unknown key; did you mean"),
+        ("max_steps=1e3", "max_steps=1e3: expected an integer"),
+        ("max_steps=None", "max_steps=None: expected an integer"),
+        ("observe.tensorboard=yes", "observe.tensorboard=yes: expected true or false"),
+        ("learner=3", "learner=3: this is a group of keys; write learner.KEY=VALUE"),
+        ("seed.x=3", "seed.x: seed is a single value and has no key 'x'"),
+        ("algorithm.filters=a,,b", "algorithm.filters='a,,b': an element is empty"),
+        ("sidecar.generating_args.stop=\n", "sidecar.generating_args.stop='\\n': an element is empty"),
+        ("tasks.train.digits.reward_weights=a", "tasks.train.digits.reward_weights=a: expected a number"),
+    ],
+)
+def test_an_override_that_cannot_be_meant_is_one_line(override: str, line: str, simple: str) -> None:
+    path, overrides = parse_arguments([f"--config={simple}", f"--config.{override}"])
+    with pytest.raises(ConfigError) as refused:
+        load_config(path, overrides)
+    assert str(refused.value).startswith(line)
+    assert "\n" not in str(refused.value)
+
+
+def test_an_explorer_is_given_a_taskset_on_the_command_line(simple: str) -> None:
+    own = {"explorer.tasksets.own.source": "reverse_digits", "explorer.tasksets.own.args.digits": "3"}
+    config = load_config(simple, own)
+    assert config.explored == ("explorer.tasksets", {"own": TasksetConfig(source="reverse_digits", args={"digits": 3})})
+    assert load_config(simple).explored == ("tasks.train", config.tasks.train)
+    with pytest.raises(ConfigError, match=r"^explorer.tasksets.own.source: missing$"):
+        load_config(simple, {"explorer.tasksets.own.limit": "3"})
+
+
+@pytest.mark.parametrize(
+    ("override", "advice"),
+    [
+        ("repeat_times=8", "repeat_times: unknown key; Trinity-RFT has it; write group_size"),
+        ("sync_offset=1", "write async_generation_ratio (how many batches the explorers are ahead)"),
+        ("sidecar.engine_num=4", "sidecar.engine_num: unknown key; Trinity-RFT has it; write sidecar.num_engines"),
+        (
+            "explorer.runner_per_model=16",
+            "write sidecar.max_concurrency (attempts, not tasks, under way on each engine",
+        ),
+        ("actor_infer.generating_args.temperature=1", "ROLL has it; write sidecar"),
+        ("tasks.train.digits.response_key=a", "write tasks.train.NAME.answer_key"),
+        ("use_dynamic_bsz=true", "leave it out: rows are always packed"),
+        ("lr=0.1", "Trinity-RFT has it; write learner.optimizer.learning_rate"),
+        ("algorithm.lr=0.1", "Trinity-RFT has it; write learner.optimizer.learning_rate"),
+        ("algorithm.critic.lr=0.1", "Trinity-RFT has it; write algorithm.critic.optimizer.learning_rate"),
+        ("algorithm.critic.optimizer.lr=0.1", "has it; write algorithm.critic.optimizer.learning_rate"),
+        ("algorithm.critic.betas=0.9", "write algorithm.critic.optimizer.beta1, algorithm.critic.optimizer.beta2"),
+        ("algorithm.eps_clip=0.2", "OpenRLHF has it; write algorithm.clip_low, algorithm.clip_high"),
+        ("algorithm.clip_ratio_high=0.2", "verl has it; write algorithm.clip_high"),
+        ("is_weight=true", "ROLL has it; write algorithm.correction.mode (truncate)"),
+        ("learner.node_num=1", "write learner.devices, sidecar.devices"),
+        ("learner.optimizer.critic_warmup=1", "write algorithm.critic.warmup_steps"),
+        ("learner.optimizer.epsilon=1e-8", "unknown key; did you mean learner.optimizer.eps?"),
+        ("pg_clip=0.2", "ROLL has it; write algorithm.clip_low, algorithm.clip_high"),
+        ("algorithm.cliprange=0.2", "TRL has it; write algorithm.clip_low, algorithm.clip_high"),
+    ],
+)
+def test_an_ancestors_key_is_refused_with_what_to_write(override: str, advice: str, simple: str) -> None:
+    path, overrides = parse_arguments([f"--config={simple}", f"--config.{override}"])
+    with pytest.raises(ConfigError) as refused:
+        load_config(path, overrides)
+    assert advice in str(refused.value)
+
+
+def test_the_help_says_the_defaults_that_hold() -> None:
+    """Also those of a group that is made with defaults of its own, as the critic's optimizer is."""
+    said = {path: default for path, default, _ in key_help()}
+    held = {path: str(value) for path, value, _ in walk(Config(mode="audit"))} | {"mode": "both"}
+    for group, made in (("tasks.train", TasksetConfig()), ("custom_envs", EnvironmentConfig())):
+        held |= {f"{group}.NAME.{path}": str(value) for path, value, _ in walk(made)}
+    assert said["algorithm.critic.optimizer.learning_rate"] == "1e-05"
+    assert said["sidecar.val_generating_args.temperature"] == "0.0"
+    others = {path for path in said if path.startswith(("tasks.validation.NAME.", "explorer.tasksets.NAME."))}
+    assert {path: said[path] for path in said.keys() - others} == {
+        path: held.get(path) for path in said.keys() - others
+    }
+
+
+def test_ancestors_are_answered_with_keys_that_exist_and_never_hide_one() -> None:
+    paths = [path for path, _, _ in key_help()]
+    for name, ancestor in FOREIGN_KEYS.items():
+        assert ancestor.here or ancestor.remark, name
+        assert name not in paths
+        for key in ancestor.here:
+            assert any(path == key or path.startswith(f"{key}.") for path in paths), (name, key)
+
+
+@pytest.mark.parametrize(
+    ("line", "advice"),
+    [
+        ("to_config_dict(Config(repeat_times=8))", "repeat_times: unknown key; Trinity-RFT has it; write group_size"),
+        ("to_config_dict(Config(max_step=8))", "max_step: unknown key; did you mean max_steps?"),
+        ("config.actor_train = 1", "actor_train: unknown key; ROLL has it; write learner"),
+        ("config['sync_offset'] = 1", "sync_offset: unknown key; Trinity-RFT has it; write async_generation_ratio"),
+    ],
+)
+def test_a_key_that_a_config_file_makes_up_is_answered_too(line: str, advice: str, tmp_path: Path) -> None:
+    file = tmp_path / "made_up.py"
+    file.write_text(SIMPLE.replace("    return to_config_dict(", "    config = to_config_dict(") + f"    {line}\n")
+    with pytest.raises(ConfigError, match=re.escape(f"{file}: {advice}")):
+        load_config(str(file))
+
+
+def test_the_argument_of_a_config_file_and_its_faults(simple: str, tmp_path: Path) -> None:
+    assert load_config(f"{simple}:9").tasks.train["digits"].args == {"digits": 9}
+    assert load_config(simple).run_dir == "runs/simple"
+    with pytest.raises(ConfigError, match=r"simple\.py: ValueError: invalid literal"):
+        load_config(f"{simple}:many")
+    with pytest.raises(ConfigError, match=r"no such config file; did you mean .*simple\.py\?"):
+        load_config(str(tmp_path / "simpel.py"))
+    with pytest.raises(ConfigError, match="--config: missing"):
+        parse_arguments([])
+    with pytest.raises(ConfigError, match=r"--steps: unknown argument; write --config=FILE\.py"):
+        parse_arguments([f"--config={simple}", "--steps=3"])
+
+
+def test_none_is_no_tuple() -> None:
+    quickstart = str(Path(__file__).parents[2] / "configs" / "quickstart.py")
+    with pytest.raises(ConfigError, match=r"filters=None: expected a tuple: a,b,c; an empty one is written .*=\(\)"):
+        load_config(quickstart, {"algorithm.filters": "None"})
+    assert load_config(quickstart, {"algorithm.filters": "()"}).algorithm.filters == ()

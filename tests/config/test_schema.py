@@ -1,0 +1,324 @@
+"""The schema itself (promise P9): bounds, and combinations that cannot work, each refused in one line that helps."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import pytest
+
+from rljax.config import validate_objective
+from rljax.config.load import publishable
+from rljax.config.schema import (
+    AlgorithmConfig,
+    Config,
+    CorrectionConfig,
+    CriticConfig,
+    GeneratingConfig,
+    KlConfig,
+    LearnerConfig,
+    MeshConfig,
+    ModelConfig,
+    OptimizerConfig,
+    RayConfig,
+    RolloutConfig,
+    RowsConfig,
+    SidecarConfig,
+    TasksConfig,
+    TasksetConfig,
+)
+from rljax.config.validate import ConfigError, walk
+from rljax.config.validate_placement import device_indices
+
+ROOT = Path(__file__).parents[2]
+TASKSET = TasksetConfig(source="reverse_digits")
+DEMONSTRATIONS = RowsConfig(source="shown.jsonl")
+
+
+def make(**changes: Any) -> Config:
+    """A config that trains; a loss that imitates has something to imitate."""
+    algorithm = changes.get("algorithm")
+    if algorithm is not None and algorithm.pg_variant in validate_objective.IMITATING and "tasks" not in changes:
+        changes["tasks"] = TasksConfig(train={"digits": TASKSET}, expert=DEMONSTRATIONS)
+        changes["algorithm"] = dataclasses.replace(algorithm, expert_data_ratio=0.5)
+    return Config(**{"tasks": TasksConfig(train={"digits": TASKSET}), **changes})
+
+
+def taskset(**changes: Any) -> dict[str, Any]:
+    return {"tasks": TasksConfig(train={"digits": dataclasses.replace(TASKSET, **changes)})}
+
+
+BOUNDS: list[tuple[Mapping[str, Any], str]] = [
+    ({"async_generation_ratio": -0.5}, "async_generation_ratio=-0.5: must be at least 0"),
+    ({"async_generation_ratio": float("inf")}, "async_generation_ratio=inf: must be finite"),
+    ({"async_generation_ratio": float("nan")}, "async_generation_ratio=nan: must be finite"),
+    ({"sync_interval": 0}, "sync_interval=0: must be at least 1"),
+    ({"seed": 2**31}, "seed=2147483648: must be at most 2147483647"),
+    ({"mode": "trian"}, "mode='trian': not one of both, train, explore"),
+    ({"launcher": "slurm"}, "launcher='slurm': not one of local, ray"),
+    ({"wait_timeout": 0.0}, "wait_timeout=0.0: must be above 0"),
+    (
+        {"learner": LearnerConfig(optimizer=OptimizerConfig(beta1=1.5))},
+        "learner.optimizer.beta1=1.5: must be at most 1",
+    ),
+    ({"learner": LearnerConfig(mesh=MeshConfig(expert=2))}, "learner.mesh.expert=2: must be at most 1"),
+    ({"model": ModelConfig(dtype="fp8")}, "model.dtype='fp8': not one of fp32, bf16"),
+    ({"rollout": RolloutConfig(max_retries=-1)}, "rollout.max_retries=-1: must be at least 0"),
+    (
+        {"sidecar": SidecarConfig(generating_args=GeneratingConfig(top_p=0.0))},
+        "sidecar.generating_args.top_p=0.0: must be above 0",
+    ),
+    (taskset(weight=0.0), "tasks.train.digits.weight=0.0: must be above 0"),
+]
+
+COMBINATIONS: list[tuple[Mapping[str, Any], str]] = [
+    (
+        {"rollout_batch_size": 30, "group_size": 8},
+        "rollout_batch_size=30: not a multiple of group_size=8, and a step trains whole groups; nearest that works: 32",
+    ),
+    ({"rollout_batch_size": 3, "group_size": 8}, "nearest that works: 8"),
+    (
+        {"ray": RayConfig(address="head:6379")},
+        "ray.address='head:6379': launcher=local joins no cluster; write launcher",
+    ),
+    (
+        {"async_generation_ratio": 1.5, "sync_interval": 3, "max_staleness": 3},
+        "max_staleness=3: async_generation_ratio=1.5 and sync_interval=3 need at least 4",
+    ),
+    (
+        {"algorithm": AlgorithmConfig(minibatch_size=24)},
+        "algorithm.minibatch_size=24: must divide rollout_batch_size=64",
+    ),
+    ({"algorithm": AlgorithmConfig(minibatch_size=128)}, "algorithm.minibatch_size=128: must divide"),
+    (
+        {"algorithm": AlgorithmConfig(correction=CorrectionConfig(level="token", mode="mask", low=2.0))},
+        "algorithm.correction.low=2.0: above correction.high=1.2",
+    ),
+    ({"algorithm": AlgorithmConfig(mix_variant="mix")}, "algorithm.mix_variant='mix': mixes with itself"),
+    ({"algorithm": AlgorithmConfig(kl=KlConfig(target=0.1))}, "algorithm.kl.target=0.1: nothing reads it; write kl.w"),
+    (
+        {"algorithm": AlgorithmConfig(critic=CriticConfig(warmup_steps=1))},
+        "algorithm.critic.warmup_steps=1: nothing reads it; write adv_estimator=gae",
+    ),
+    (
+        {"algorithm": AlgorithmConfig(drop_staler_than=1, kl=KlConfig(where="reward"))},
+        "algorithm.drop_staler_than=1: what is left out of a response has neither value nor divergence",
+    ),
+    (
+        {"algorithm": AlgorithmConfig(pg_variant="opmd_pairwise", adv_estimator="opmd_mean", minibatch_size=4)},
+        "algorithm.minibatch_size=4: opmd_pairwise compares the members of a group",
+    ),
+    ({"algorithm": AlgorithmConfig(tis_low=2.0)}, "algorithm.tis_low=2.0: above tis_high=1.0"),
+    (
+        {"algorithm": AlgorithmConfig(overlong="penalty")},
+        "algorithm.overlong='penalty': needs overlong_buffer, the tokens in which it grows",
+    ),
+    (
+        {"algorithm": AlgorithmConfig(overlong_buffer=65), "model": ModelConfig(max_response_tokens=64)},
+        "algorithm.overlong_buffer=65: above model.max_response_tokens=64",
+    ),
+    (
+        {"algorithm": AlgorithmConfig(filters=("mean_band",), filter_mean_low=0.9, filter_mean_high=0.1)},
+        "algorithm.filter_mean_low=0.9: above filter_mean_high=0.1",
+    ),
+    ({"algorithm": AlgorithmConfig(filters=("mean_band",))}, "algorithm.filters: mean_band drops nothing without"),
+    (
+        {"algorithm": AlgorithmConfig(filter_mean_high=0.9)},
+        "algorithm.filter_mean_high=0.9: nothing reads it; add mean_",
+    ),
+    ({"algorithm": AlgorithmConfig(filter_min_std=0.1)}, "algorithm.filter_min_std=0.1: nothing reads it; add min_std"),
+    ({"algorithm": AlgorithmConfig(norm_std="groups")}, "algorithm.norm_std='groups': not one of None, group, tag,"),
+    (
+        {"learner": LearnerConfig(max_tokens_per_row=127)},
+        "learner.max_tokens_per_row=127: a trajectory may be 128 tokens long",
+    ),
+    (
+        {"learner": LearnerConfig(rows_per_microbatch=6, mesh=MeshConfig(data=2, fsdp=2))},
+        "learner.rows_per_microbatch=6: must be a multiple of mesh.data × mesh.fsdp = 4",
+    ),
+    (
+        {"learner": LearnerConfig(devices="cpu:0-2", mesh=MeshConfig(fsdp=2))},
+        "learner.devices='cpu:0-2': names 3 devices, learner.mesh multiplies to 2",
+    ),
+    ({"learner": LearnerConfig(devices="cuda:0")}, "learner.devices='cuda:0': write auto, cpu, cpu:0-3, gpu:0-3,6"),
+    (
+        {"learner": LearnerConfig(devices="gpu:0"), "sidecar": SidecarConfig(devices="gpu:0-1")},
+        "sidecar.devices='gpu:0-1': overlaps learner.devices='gpu:0'",
+    ),
+    (
+        {"learner": LearnerConfig(devices="gpu:0"), "sidecar": SidecarConfig(devices="gpu")},
+        "sidecar.devices='gpu': overlaps learner.devices='gpu:0'",
+    ),
+    (
+        {"sidecar": SidecarConfig(generating_args=GeneratingConfig(temperature=0.0))},
+        "sidecar.generating_args.temperature=0: greedy samples carry no policy gradient; write a temperature above 0",
+    ),
+    (
+        {"sidecar": SidecarConfig(val_generating_args=GeneratingConfig(max_new_tokens=65))},
+        "sidecar.val_generating_args.max_new_tokens=65: above model.max_response_tokens=64",
+    ),
+    ({"tasks": TasksConfig()}, "tasks.train: no taskset to train on"),
+    ({"tasks": TasksConfig(train={"a/b": TASKSET})}, "tasks.train.a/b: a taskset's name is letters, digits"),
+    (taskset(source=""), "tasks.train.digits.source: missing"),
+    (taskset(template="solve it"), "tasks.train.digits.template='solve it': must contain {prompt}"),
+    (taskset(examples=("1 + 1",)), "tasks.train.digits.examples: 1 texts; each prompt needs its answer"),
+    (taskset(rewards=()), "tasks.train.digits.rewards: at least one reward is needed"),
+    (taskset(reward_weights=(1.0, 2.0)), "tasks.train.digits.reward_weights: 2 weights for 1 rewards"),
+    *(
+        (
+            {"sync_method": "memory", "mode": mode},
+            f"sync_method=memory: with mode={mode} learner and explorer are processes that do not share a Ray job, "
+            "and no memory is shared; write sync_method=checkpoint or nccl",
+        )
+        for mode in ("train", "explore")
+    ),
+    (
+        {"sync_method": "memory", "sidecar": SidecarConfig(engine="vllm")},
+        "sync_method=memory: with launcher=local sidecar.engine=vllm runs in a process of its own",
+    ),
+    (
+        {"sync_method": "memory", "sidecar": SidecarConfig(engine="vllm_async")},
+        "sync_method=memory: the workers of sidecar.engine=vllm_async are processes of vLLM's own, and no memory is "
+        "shared; write sync_method=checkpoint or nccl",
+    ),
+]
+
+
+@pytest.mark.parametrize(("changes", "line"), [*BOUNDS, *COMBINATIONS], ids=lambda x: x if isinstance(x, str) else "")
+def test_what_cannot_work_is_refused_in_one_line(changes: Mapping[str, Any], line: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(line)) as info:
+        make(**changes)
+    assert "\n" not in str(info.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        (
+            {"ledger": "mysql://u:s3cret@h/d"},
+            "ledger=mysql://…: not a database that a ledger can be kept in; write post",
+        ),
+        ({"ledger": "postgres://u:s3cret@h/d"}, "ledger=postgres://…: not a database that"),
+        ({"ledger": "postgresql+psycopg2://u:s3cret@h/d"}, "ledger=postgresql+psycopg2://…: not a database that"),
+        ({"ledger": "u:s3cret@h"}, "ledger: no URL; write postgresql://user:password@host:5432/database"),
+        ({"ledger": "postgresql://u:s3cret@h:five/d"}, "ledger: no URL; write"),
+        ({"ledger": "postgresql://u:s3cret@h"}, "ledger=postgresql://…: names no database; write"),
+        ({"ledger": "sqlite://"}, "ledger=sqlite://…: names no file; write"),
+        ({"ledger": "postgresql://h/d", "run_dir": "runs/two words"}, "ledger_schema='two words': PostgreSQL takes"),
+        ({"ledger": "postgresql://h/d", "ledger_schema": "pg_mine"}, "ledger_schema='pg_mine': PostgreSQL takes"),
+    ],
+)
+def test_a_ledger_that_cannot_be_is_refused_without_its_password(changes: Mapping[str, Any], line: str) -> None:
+    with pytest.raises(ConfigError) as info:
+        make(**changes)
+    assert str(info.value).startswith(line)
+    assert "s3cret" not in str(info.value)
+
+
+def test_a_ledger_without_its_driver_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    with pytest.raises(ConfigError, match=r"needs psycopg 3; pip install -e '.\[postgres\]'"):
+        make(ledger="postgresql://h/d")
+
+
+@pytest.mark.parametrize(
+    ("ledger", "shown"),
+    [
+        ("postgresql://u:s3cret@h:1/d", "postgresql://u:***@h:1/d"),
+        (
+            "postgresql://h/d?user=u&password=s3cret&sslpassword=s3cret",
+            "postgresql://h/d?password=***&sslpassword=***&user=u",
+        ),
+        ("sqlite:///s.db", "sqlite:///s.db"),
+        (None, None),
+    ],
+)
+def test_what_is_written_down_holds_no_password(ledger: str | None, shown: str | None) -> None:
+    assert unquote(publishable(make(ledger=ledger, run_dir="runs/r"))["ledger"] or "") == (shown or "")
+
+
+def test_the_schema_of_a_run_is_the_last_part_of_its_directory() -> None:
+    assert make(run_dir="/shared/runs/first").resolved_ledger_schema == "first"
+    assert make(run_dir="/shared/runs/first", ledger_schema="mine").resolved_ledger_schema == "mine"
+
+
+def test_what_can_work_is_not_refused() -> None:
+    make()
+    make(learner=LearnerConfig(devices="gpu:0"), sidecar=SidecarConfig(devices="gpu:1-3"))
+    make(learner=LearnerConfig(devices="cpu:0"), sidecar=SidecarConfig(devices="cpu:0"))
+    make(learner=LearnerConfig(devices="gpu:0"), sidecar=SidecarConfig(devices="tpu:0"))
+    make(sidecar=SidecarConfig(val_generating_args=GeneratingConfig(temperature=0.0)))
+    make(tasks=TasksConfig(validation={"held.out-1": TASKSET}), mode="evaluate")
+    make(async_generation_ratio=0.0, max_staleness=0)
+    make(sync_method="memory")
+    make(sync_method="nccl", mode="explore", sidecar=SidecarConfig(engine="vllm_async"))
+
+
+@pytest.mark.parametrize(
+    ("alpha", "k", "given", "bound"),
+    [(0, 1, None, 0), (0.5, 1, None, 1), (1, 1, None, 1), (2.5, 4, None, 6), (7, 2, None, 8), (1, 1, 5, 5)],
+)
+def test_the_staleness_bound(alpha: float, k: int, given: int | None, bound: int) -> None:
+    config = make(async_generation_ratio=alpha, sync_interval=k, max_staleness=given)
+    assert config.staleness_bound == bound
+
+
+def test_derived_values() -> None:
+    config = make(rollout_batch_size=48, group_size=6, model=ModelConfig(dtype="bf16"))
+    assert config.groups_per_batch == 8
+    assert config.row_tokens == 128
+    assert config.resolved_sync_dtype == "bf16"
+    assert dataclasses.replace(config, sync_dtype="fp32").resolved_sync_dtype == "fp32"
+    assert make(learner=LearnerConfig(max_tokens_per_row=500)).row_tokens == 500
+    assert MeshConfig(data=2, fsdp=3, tensor=4).size == 24
+
+
+def test_device_indices() -> None:
+    assert device_indices("gpu:0-3,6") == ("gpu", frozenset({0, 1, 2, 3, 6}))
+    assert device_indices("tpu") == ("tpu", None)
+
+
+def test_every_key_says_what_it_means() -> None:
+    keys = {path: metadata for path, _, metadata in walk(make())}
+    assert {"seed", "learner.mesh.tensor", "tasks.train.digits.source"} <= set(keys)
+    assert [path for path, metadata in keys.items() if len(metadata["help"]) < 5] == []
+
+
+def test_a_config_cannot_be_changed_and_its_mappings_are_its_own() -> None:
+    config = make()
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        config.seed = 1  # type: ignore[misc]
+    assert TasksetConfig(source="x").args is not TasksetConfig(source="x").args
+
+
+def test_no_key_is_dead() -> None:
+    """A key that nothing reads is a defect. Any attribute of its name counts as reading it."""
+    sources = [p for p in (ROOT / "rljax").rglob("*.py") if p.name not in ("config_checks.py", "config_placement.py")]
+    text = "\n".join(path.read_text() for path in sources)
+    keys = [(path, metadata.get("choices", ())) for path, _, metadata in walk(make())]
+    # Where there is one choice only, the check is what reads it.
+    names = {path.rpartition(".")[2] for path, choices in keys if len(choices) != 1}
+    assert sorted(name for name in names if not re.search(rf"\.{name}\b", text)) == []
+
+
+def test_the_schema_imports_nothing_heavy() -> None:
+    heavy = ("jax", "torch", "numpy", "transformers", "sqlalchemy")
+    program = f"import sys, rljax.config.schema; print([m for m in {heavy} if m in sys.modules])"
+    found = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert (found.stdout.strip(), found.stderr) == ("[]", "")
+
+
+def test_a_trajectory_longer_than_the_context_of_a_model_on_this_disk_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"max_position_embeddings": 100}')
+    longest = {"max_prompt_tokens": 64, "max_response_tokens": 37}
+    with pytest.raises(ConfigError, match="= 101: more than the model's context of 100 tokens"):
+        make(model=ModelConfig(path=str(tmp_path), **longest))
+    with pytest.raises(ConfigError, match="= 8193: more than the model's context of 8192 tokens"):
+        make(model=ModelConfig(path="smollm2-135m", max_prompt_tokens=1, max_response_tokens=8192))
+    make(model=ModelConfig(path=str(tmp_path), **longest | {"max_response_tokens": 36}))

@@ -1,0 +1,399 @@
+"""What is refused of objectives: names, contradictions, stale data that nothing corrects, demonstrations, reuse."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rljax.config import validate_objective
+from rljax.config.schema import AlgorithmConfig, CorrectionConfig, CriticConfig, KlConfig, RowsConfig, TasksConfig
+from rljax.config.validate import ConfigError
+from tests.config.test_schema import DEMONSTRATIONS, TASKSET, make
+
+ALGORITHMS = [
+    (
+        AlgorithmConfig(pg_variant="pop"),
+        "algorithm.pg_variant='pop': there is no such one; closest: ppo, ",
+    ),
+    (AlgorithmConfig(adv_estimator="gprpo"), "algorithm.adv_estimator='gprpo': there is no such one; closest: grpo"),
+    (AlgorithmConfig(aggregation="mean"), "algorithm.aggregation='mean': there is no such one; closest: "),
+    (AlgorithmConfig(filters=("variance",)), "algorithm.filters='variance': there is no such one; closest: group_var"),
+    (
+        AlgorithmConfig(whiten_rewards=True),
+        "algorithm.whiten_rewards=True: adv_estimator=grpo sees no rewards of tokens; write norm_std=batch, or an "
+        "adv_estimator of gae, reinforce, reinforce++",
+    ),
+    (
+        AlgorithmConfig(adv_estimator="gae", reward_grouping="batch"),
+        "algorithm.reward_grouping='batch': adv_estimator=gae does not read it; write norm_mean=batch and norm_std=bat",
+    ),
+    (AlgorithmConfig(reward_grouping="tag"), "algorithm.reward_grouping='tag': adv_estimator=grpo does not read it"),
+    (AlgorithmConfig(adv_estimator="remax", norm_std="group"), "algorithm.adv_estimator='remax': norm_mean, norm_std"),
+    (
+        AlgorithmConfig(adv_estimator="remax", overlong="penalty", overlong_buffer=8),
+        "algorithm.adv_estimator='remax': norm_mean, norm_std, reward_clip and overlong=penalty change the rewar",
+    ),
+]
+
+
+@pytest.mark.parametrize(("algorithm", "line"), ALGORITHMS, ids=lambda x: x if isinstance(x, str) else "")
+def test_an_algorithm_that_is_not_there_is_refused(algorithm: AlgorithmConfig, line: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(line)):
+        make(algorithm=algorithm)
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("pp0", "closest: ppo"),
+        ("PPO", "closest: ppo"),
+        ("grpo", "closest: gspo"),
+        ("", "there are: asymre, cispo, "),
+        ("nosuch:thing", "cannot be imported (ModuleNotFoundError: No module named 'nosuch'); write module:function"),
+        (
+            "json:nothing",
+            "cannot be imported (AttributeError: module 'json' has no attribute 'nothing'); write module:function",
+        ),
+        ("math:pi", "not a function but a float"),
+    ],
+)
+def test_a_loss_that_is_not_there_is_told_so_and_not_that_it_is_unstable(name: str, reason: str) -> None:
+    truncated = CorrectionConfig(level="token")
+    for correction in (CorrectionConfig(), truncated):
+        for keys in ({"pg_variant": name}, {"pg_variant": "mix", "mix_variant": name}):
+            with pytest.raises(ConfigError) as caught:
+                make(algorithm=AlgorithmConfig(**keys, correction=correction))
+            message = str(caught.value)
+            assert message.startswith(f"algorithm.{[*keys][-1]}={name!r}: ")
+            assert reason in message
+            assert "stale" not in message
+
+
+def test_the_loss_that_is_mixed_in_is_refused_by_its_own_key() -> None:
+    mixed = AlgorithmConfig(pg_variant="mix", mix_variant="vanilla")
+    with pytest.raises(ConfigError, match=r"^algorithm.mix_variant='vanilla': trains data up to 1 steps stale"):
+        make(algorithm=mixed)
+    mixed = AlgorithmConfig(pg_variant="mix", correction=CorrectionConfig(level="token"))
+    with pytest.raises(ConfigError, match=r"^algorithm.correction.mode='truncate': mix_variant='ppo' is not known"):
+        make(algorithm=mixed)
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("GAE", "closest: gae"),
+        ("ga", "closest: gae"),
+        ("reinforc", "closest: reinforce, "),
+        ("reinforce_plus_plus", "closest: reinforce"),
+        ("gigp", "closest: gigpo, "),
+        ("", "there are: agentic_reinforce, dr_grpo, gae, gigpo, grpo, "),
+    ],
+)
+def test_an_estimator_that_is_not_there_is_answered_with_those_of_every_kind(name: str, hint: str) -> None:
+    from rljax.algorithms.registry import check_names
+
+    algorithm = AlgorithmConfig(adv_estimator=name)
+    with pytest.raises(ConfigError, match=f"^algorithm.adv_estimator={name!r}: no such advantage; {hint}"):
+        check_names(algorithm)
+    with pytest.raises(ConfigError, match=f"^algorithm.adv_estimator={name!r}: there is no such one; {hint}"):
+        make(algorithm=algorithm)
+
+
+def test_every_built_in_algorithm_is_found_in_its_file() -> None:
+    from rljax.algorithms import registry
+
+    slots = [slot for slot in vars(registry).values() if isinstance(slot, registry.Registry)]
+    built_in = [
+        (
+            slot.key.removeprefix("algorithm."),
+            [name for name in slot.names() if slot.get(name).__module__.startswith("rljax.")],
+        )
+        for slot in slots
+    ]
+    assert len(built_in) >= 6
+    assert all(names for _, names in built_in)
+    for field, names in built_in:
+        for name in names:
+            choice: dict[str, Any] = {field: (name,) if field == "filters" else name}
+            more: dict[str, Any] = {"filter_mean_low": 0.1} if name == "mean_band" else {}
+            if name in validate_objective.OF_TRAJECTORIES:
+                more["adv_estimator"] = validate_objective.OF_TRAJECTORIES[name][0]
+            make(algorithm=AlgorithmConfig(**choice, **more, allow_uncorrected=True))
+    make(algorithm=AlgorithmConfig(pg_variant="my.module:loss", allow_uncorrected=True))
+
+
+UNSTABLE = [AlgorithmConfig(pg_variant=name) for name in ("vanilla", "opmd", "asymre", "rec", "math:fsum")]
+FAINT = [
+    AlgorithmConfig(pg_variant="cispo", cispo_epsilon_low=0.1),
+    AlgorithmConfig(pg_variant="cispo", cispo_epsilon_low=0.4, cispo_epsilon_high=3.0),
+    AlgorithmConfig(pg_variant="mix", mix_variant="cispo", cispo_epsilon_low=0.1),
+    AlgorithmConfig(pg_variant="tis", tis_low=0.9, tis_high=1.1),
+]
+STABLE = [
+    *(
+        AlgorithmConfig(pg_variant=name, adv_estimator=validate_objective.OF_TRAJECTORIES.get(name, ("grpo",))[0])
+        for name in sorted(validate_objective.BOUNDING)
+    ),
+    AlgorithmConfig(pg_variant="cispo"),
+    AlgorithmConfig(pg_variant="cispo", cispo_epsilon_low=0.5),
+    AlgorithmConfig(pg_variant="cispo", cispo_epsilon_low=0.1, cispo_use_unified_mask=True),
+    AlgorithmConfig(pg_variant="tis", tis_low=0.5),
+    AlgorithmConfig(pg_variant="rec", rec_weight="importance"),
+    AlgorithmConfig(pg_variant="rec", rec_clip="one-side"),
+    AlgorithmConfig(pg_variant="rec", rec_clip="gspo-one-side"),
+    AlgorithmConfig(pg_variant="rec", rec_regularizer="k2"),
+    AlgorithmConfig(pg_variant="mix"),
+    AlgorithmConfig(pg_variant="sft"),
+]
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        *UNSTABLE,
+        *FAINT,
+        AlgorithmConfig(pg_variant="mix", mix_variant="vanilla"),
+        AlgorithmConfig(pg_variant="rec", rec_weight="advantage"),
+        AlgorithmConfig(pg_variant="rec", rec_regularizer="forward-kl"),
+    ],
+    ids=lambda a: a.pg_variant,
+)
+def test_stale_data_need_a_trust_region_a_correction_or_leave(algorithm: AlgorithmConfig) -> None:
+    with pytest.raises(ConfigError) as caught:
+        make(algorithm=algorithm)
+    message = str(caught.value)
+    for way_out in ("neither trust region nor correction", "ppo", "correction.level=token", "allow_uncorrected=true"):
+        assert way_out in message
+    assert "\n" not in message
+    make(algorithm=algorithm, async_generation_ratio=0.0)
+    make(algorithm=algorithm, mode="explore")
+    make(algorithm=dataclasses.replace(algorithm, allow_uncorrected=True))
+    make(algorithm=dataclasses.replace(algorithm, correction=CorrectionConfig(level="token", mode="mask")))
+
+
+@pytest.mark.parametrize("algorithm", STABLE, ids=lambda a: f"{a.pg_variant}-{a.rec_clip}")
+def test_losses_that_bound_their_step_need_nothing_else(algorithm: AlgorithmConfig) -> None:
+    make(algorithm=algorithm)
+
+
+def test_weights_that_stay_near_1_are_no_trust_region() -> None:
+    with pytest.raises(ConfigError) as caught:
+        make(algorithm=FAINT[0])
+    assert str(caught.value).startswith(
+        "algorithm.pg_variant='cispo': trains data up to 1 steps stale with neither trust region nor correction (its "
+        "least weight, 0.9, is above 0.5); write cispo_epsilon_low=1 as in the paper, or cispo_use_unified_mask=true, "
+    )
+    assert str(caught.value).endswith("or correction.level=token with correction.mode=mask, or allow_uncorrected=true")
+    with pytest.raises(ConfigError, match=r"\(its least weight, 0.9, is above 0.5\); write tis_low=0, or one of dapo"):
+        make(algorithm=FAINT[-1])
+
+
+def test_a_divergence_that_drives_the_policy_from_stale_data_is_refused() -> None:
+    algorithm = AlgorithmConfig(kl=KlConfig(where="loss", estimator="k1"))
+    for corrected in (
+        algorithm,
+        dataclasses.replace(algorithm, correction=CorrectionConfig(level="token", mode="mask")),
+    ):
+        with pytest.raises(
+            ConfigError, match=r"kl.estimator='k1': in the loss .* 1 steps stale .*; write estimator=k2"
+        ):
+            make(algorithm=corrected)
+    make(algorithm=algorithm, async_generation_ratio=0.0)
+    make(algorithm=dataclasses.replace(algorithm, allow_uncorrected=True))
+    for kl in (KlConfig(where="loss"), KlConfig(where="reward"), KlConfig(where="reward", estimator="k1")):
+        make(algorithm=AlgorithmConfig(kl=kl))
+
+
+UNREAD: list[tuple[dict[str, Any], str]] = [
+    ({"kl": KlConfig(coef=0.1)}, "kl.coef=0.1: nothing reads it; write kl.where=loss or reward"),
+    ({"kl": KlConfig(estimator="k1")}, "kl.estimator='k1': nothing reads it; write kl.where=loss or reward"),
+    ({"kl": KlConfig(refresh_steps=5)}, "kl.refresh_steps=5: nothing reads it; write kl.where=loss or reward"),
+    ({"kl": KlConfig(where="loss", horizon=5)}, "kl.horizon=5: nothing reads it; write kl.target"),
+    (
+        {"correction": CorrectionConfig(mode="mask", high=2.0)},
+        "correction.mode='mask': nothing reads it; write correction.level=token",
+    ),
+    ({"correction": CorrectionConfig(high=2.0)}, "correction.high=2.0: nothing reads it; write correction.level=token"),
+    (
+        {"correction": CorrectionConfig(low=0.5)},
+        "correction.low=0.5: nothing reads it; write correction.mode=mask, and",
+    ),
+    (
+        {"pg_variant": "vanilla", "correction": CorrectionConfig(level="token", low=0.5)},
+        "correction.low=0.5: nothing reads it; write correction.mode=mask",
+    ),
+    ({"overlong_buffer": 4}, "overlong_buffer=4: nothing reads it; write overlong=penalty"),
+    ({"overlong": "mask", "overlong_penalty": 2.0}, "overlong_penalty=2.0: nothing reads it; write overlong=penalty"),
+    ({"critic": CriticConfig(value_clip=0.2)}, "critic.value_clip=0.2: nothing reads it; write adv_estimator=gae"),
+]
+
+
+@pytest.mark.parametrize(("keys", "line"), UNREAD, ids=lambda x: x if isinstance(x, str) else "")
+def test_what_looks_like_a_guard_and_is_read_by_nothing_is_refused(keys: dict[str, Any], line: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        make(algorithm=AlgorithmConfig(**keys))
+    assert str(caught.value).startswith(f"algorithm.{line}")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"pg_variant": "opmd_kimi", "adv_estimator": "opmd_logavgexp", "kl": KlConfig(refresh_steps=5)},
+        {"pg_variant": "my.module:loss", "allow_uncorrected": True, "kl": KlConfig(refresh_steps=5)},
+        {"kl": KlConfig(where="loss", target=0.1, horizon=5, refresh_steps=5)},
+        {"pg_variant": "vanilla", "correction": CorrectionConfig(level="token", high=0.5)},
+        {"correction": CorrectionConfig(level="turn", mode="mask", low=0.5)},
+        {"overlong": "penalty", "overlong_buffer": 4, "overlong_penalty": 2.0},
+        {"tis_high": 4.0, "dapo_clip_high": 3.0, "step_reward_gamma": 0.5, "rec_clip": "ring"},
+    ],
+)
+def test_what_is_read_or_belongs_to_another_loss_is_not_refused(keys: dict[str, Any]) -> None:
+    make(algorithm=AlgorithmConfig(**keys))
+
+
+@pytest.mark.parametrize(
+    ("loss", "taken", "refused"),
+    [
+        ("opmd_kimi", ("opmd_logavgexp",), ("grpo", "opmd_mean", "reinforce++", "gigpo")),
+        ("opmd_pairwise", ("opmd_mean", "dr_grpo"), ("grpo", "rloo", "opmd_logavgexp", "step_reinforce", "remax")),
+    ],
+)
+@pytest.mark.parametrize("mixed", [False, True])
+def test_a_formula_of_whole_trajectories_takes_its_own_baseline_and_all_their_tokens(
+    loss: str, taken: tuple[str, ...], refused: tuple[str, ...], mixed: bool
+) -> None:
+    keys: dict[str, Any] = {"pg_variant": "mix", "mix_variant": loss} if mixed else {"pg_variant": loss}
+    keys |= {"expert_data_ratio": 0.5} if mixed else {}
+    tasks = TasksConfig(train={"digits": TASKSET}, expert=DEMONSTRATIONS if mixed else RowsConfig())
+    for estimator in (*taken, "my.module:advantage"):
+        make(tasks=tasks, algorithm=AlgorithmConfig(adv_estimator=estimator, **keys))
+    for estimator in refused:
+        line = f"algorithm.adv_estimator={estimator!r}: {loss} .* write adv_estimator={' or '.join(taken)}$"
+        with pytest.raises(ConfigError, match=line.replace("+", r"\+")):
+            make(tasks=tasks, algorithm=AlgorithmConfig(adv_estimator=estimator, **keys))
+    with pytest.raises(ConfigError, match=f"algorithm.drop_staler_than=2: {loss} sums log-ratios over whole traj"):
+        make(tasks=tasks, algorithm=AlgorithmConfig(adv_estimator=taken[0], drop_staler_than=2, **keys))
+
+
+WEIGHING = [AlgorithmConfig(pg_variant=name) for name in ("ppo", "gspo", "tis", "cispo", "topr", "sapo", "mix")]
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [*WEIGHING, *(AlgorithmConfig(pg_variant="rec", rec_weight=name) for name in ("importance", "gspo-importance"))],
+    ids=lambda a: a.pg_variant,
+)
+def test_no_behaviour_ratio_counts_twice(algorithm: AlgorithmConfig) -> None:
+    truncated = CorrectionConfig(level="geometric", mode="truncate")
+    with pytest.raises(ConfigError, match=r"algorithm.correction.mode='truncate': .* count twice; write mode=mask"):
+        make(algorithm=dataclasses.replace(algorithm, correction=truncated))
+    make(algorithm=dataclasses.replace(algorithm, correction=dataclasses.replace(truncated, mode="mask")))
+    make(algorithm=AlgorithmConfig(pg_variant="vanilla", correction=truncated))
+
+
+def test_the_lists_of_losses_name_what_there_is() -> None:
+    from rljax.algorithms.registry import policy_losses
+
+    named = validate_objective.BOUNDING | validate_objective.UNWEIGHTED | validate_objective.IMITATING
+    assert set(policy_losses.names()) >= named
+    built_in = [name for name in policy_losses.names() if policy_losses.get(name).__module__.startswith("rljax.")]
+    refers = {name for name in built_in if "reference" in policy_losses.needs(name, AlgorithmConfig())}
+    assert refers == set(validate_objective.OF_TRAJECTORIES)
+
+
+def test_estimators_among_members_are_those_that_give_a_group_of_one_nothing() -> None:
+    from rljax.algorithms.registry import advantages
+
+    def alone(name: str) -> float:
+        given = {"greedy": np.array([0.25])} if name == "remax" else {}
+        return float(advantages.get(name)(np.array([[3.0]]), AlgorithmConfig(), **given)[0, 0])
+
+    built_in = [name for name in advantages.names() if advantages.get(name).__module__.startswith("rljax.")]
+    assert {name for name in built_in if alone(name) == 0} == validate_objective.AMONG_MEMBERS
+
+
+EXPERT: list[tuple[dict[str, Any], str, str]] = [
+    (
+        {"expert_data_ratio": 0.5},
+        "",
+        "algorithm.expert_data_ratio=0.5: there are no demonstrations; write tasks.expert",
+    ),
+    ({"pg_variant": "mix"}, "shown.jsonl", "tasks.expert.source='shown.jsonl': no step trains it; write algorithm.exp"),
+    (
+        {"pg_variant": "dapo", "expert_data_ratio": 0.5},
+        "shown.jsonl",
+        "tasks.expert.source='shown.jsonl': algorithm.pg_variant='dapo' does not tell demonstrations from samples; "
+        "write pg_variant=mix, with mix_variant=dapo",
+    ),
+    ({"pg_variant": "sft"}, "", "algorithm.pg_variant='sft': there is nothing to imitate; write tasks.expert.source="),
+    ({"pg_variant": "mix"}, "", "algorithm.pg_variant='mix': there is nothing to imitate"),
+    ({"expert_data_ratio": 1.0}, "shown.jsonl", "algorithm.expert_data_ratio=1.0: must be below 1"),
+]
+
+
+def test_keys_of_demonstrations_need_a_source() -> None:
+    tasks = TasksConfig(train={"digits": TASKSET}, expert=RowsConfig(answer_key="solution"))
+    with pytest.raises(ConfigError, match=r"tasks.expert: there are no demonstrations; write tasks.expert.source"):
+        make(tasks=tasks)
+
+
+@pytest.mark.parametrize(("keys", "source", "message"), EXPERT)
+def test_demonstrations_their_share_and_a_loss_that_imitates_come_together(
+    keys: dict[str, Any], source: str, message: str
+) -> None:
+    tasks = TasksConfig(train={"digits": TASKSET}, expert=RowsConfig(source=source))
+    with pytest.raises(ConfigError) as caught:
+        make(tasks=tasks, algorithm=AlgorithmConfig(**keys))
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("keys", "more", "message"),
+    [
+        ({"max_uses": 0}, {}, "algorithm.max_uses=0: must be at least 1"),
+        ({"max_uses": 2, "reuse_ratio": 1.0}, {}, "algorithm.reuse_ratio=1.0: must be below 1"),
+        ({"reuse_ratio": 0.3}, {}, "algorithm.reuse_ratio=0.3: nothing reads it; write max_uses=2 or more"),
+        (
+            {"max_uses": 3},
+            {},
+            "algorithm.max_uses=3: the staleness bound is 1, which leaves a group 2 steps at most; lower it, or write "
+            "max_staleness=2 or more",
+        ),
+        ({"max_uses": 2}, {"async_generation_ratio": 0.0}, "the staleness bound is 0, which leaves a group 1 steps"),
+    ],
+)
+def test_groups_are_reused_no_longer_than_their_staleness_allows(
+    keys: dict[str, Any], more: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        make(algorithm=AlgorithmConfig(**keys), **more)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(("share", "count"), [(0.5, 8), (0.2, 2), (0.75, 24), (0.01, 1)])
+def test_the_share_of_reused_groups_is_of_the_batch_with_them(share: float, count: int) -> None:
+    reusing = AlgorithmConfig(max_uses=2, reuse_ratio=share)
+    assert make(algorithm=reusing, rollout_batch_size=64, group_size=8).reused_per_batch == count
+    assert make().reused_per_batch == 0
+
+
+def test_a_loss_of_ones_own_may_imitate() -> None:
+    tasks = TasksConfig(train={"digits": TASKSET}, expert=DEMONSTRATIONS)
+    own = AlgorithmConfig(pg_variant="my.module:loss", expert_data_ratio=0.5, allow_uncorrected=True)
+    make(tasks=tasks, algorithm=own)
+    with pytest.raises(ConfigError, match=r"tasks\.expert\.template='none': must contain {prompt}"):
+        make(tasks=dataclasses.replace(tasks, expert=RowsConfig(source="a.jsonl", template="none")), algorithm=own)
+
+
+@pytest.mark.parametrize(("batch", "share", "count"), [(48, 0.25, 16), (64, 0.5, 64), (64, 0.1, 7), (8, 0.01, 1)])
+def test_the_share_is_of_samples_and_demonstrations_together(batch: int, share: float, count: int) -> None:
+    tasks = TasksConfig(train={"digits": TASKSET}, expert=DEMONSTRATIONS)
+    algorithm = AlgorithmConfig(pg_variant="mix", expert_data_ratio=share)
+    assert make(tasks=tasks, algorithm=algorithm, rollout_batch_size=batch).demonstrations_per_batch == count
+    assert make(rollout_batch_size=batch).demonstrations_per_batch == 0

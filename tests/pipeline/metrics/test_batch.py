@@ -1,0 +1,33 @@
+"""What a batch says of its tags."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rljax.ledger.leases import Leased
+from rljax.pipeline.metrics.batch import batch_metrics
+from rljax.rollout.workflows.single_turn import Attempt, assemble
+from rljax.trajectory import Group, TaskId
+from sidecar.protocol import Completion, SamplingParams
+
+
+def group(tag: str, *lengths: int) -> Group:
+    made = []
+    for member, length in enumerate(lengths):
+        tokens = np.zeros(length, np.int32)
+        completion = Completion(tokens, np.zeros(length, np.float32), tokens, "stop")
+        made.append(assemble(np.zeros(3, np.int32), completion, Attempt(0, member), SamplingParams(), 0.0, {}))
+    return Group(TaskId(tag, 0, 0), tuple(made))
+
+
+def test_tokens_are_told_of_each_tag() -> None:
+    values = batch_metrics(Leased(1, (1, 2), (group("Lake", 2, 4), group("Sokoban", 10, 20))))
+    assert (values["train/Lake/tokens"], values["train/Sokoban/tokens"]) == (3.0, 15.0)
+
+
+def test_reused_groups_count_where_training_is_told_of_and_not_where_generation_is() -> None:
+    values = batch_metrics(Leased(3, (1, 2), (group("Lake", 2, 4),), (group("Lake", 8),)))
+    assert (values["tokens/sampled"], values["tokens/all"], values["batch/reused_groups"]) == (14.0, 23.0, 1.0)
+    assert (values["response/mean_tokens"], values["train/Lake/groups"]) == (3.0, 1.0)
+    # every token of a made-up trajectory is of version 0
+    assert (values["staleness/mean"], values["staleness/max"]) == (3.0, 3.0)

@@ -1,0 +1,374 @@
+"""The engine pool under a virtual clock: engines that die, and their successors."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rljax.ledger.versions import Announced
+from rljax.rollout.engine_pool import EnginePool
+from sidecar.protocol import (
+    Completion,
+    EngineError,
+    EngineStatus,
+    GenerateRequest,
+    SamplingParams,
+    WeightUpdate,
+    WeightUpdateError,
+)
+from tests.virtual_clock import ModelledEngine, run_virtual
+
+V0, V1 = Announced(0, 1, "weights/v0"), Announced(1, 1, "weights/v1")
+
+
+class Mortal(ModelledEngine):
+    """Dies when told to, takes its time to load and to end, and refuses versions."""
+
+    def __init__(
+        self, seconds: float = 10.0, load: float = 0.0, end: float = 0.0, refuses: tuple[int, ...] = ()
+    ) -> None:
+        super().__init__(lambda _: seconds, load_seconds=load)
+        self._end, self._refuses = end, refuses
+        self.dead = asyncio.Event()
+        self.closed = False
+
+    async def generate(self, request: GenerateRequest) -> Completion:
+        work, death = asyncio.ensure_future(super().generate(request)), asyncio.ensure_future(self.dead.wait())
+        try:
+            await asyncio.wait({work, death}, return_when=asyncio.FIRST_COMPLETED)
+            if self.dead.is_set():
+                raise EngineError("it fell over")
+            return work.result()
+        finally:
+            work.cancel()
+            death.cancel()
+
+    async def update_weights(self, update: WeightUpdate) -> None:
+        if self.dead.is_set():
+            raise EngineError("it fell over")
+        await super().update_weights(update)
+        if update.version in self._refuses:
+            self._version = -1
+            raise WeightUpdateError(f"no version {update.version}")
+
+    async def status(self) -> EngineStatus:
+        if self.closed:
+            raise EngineError("it is closed")
+        return dataclasses.replace(await super().status(), busy_seconds=1.0, tokens=8)
+
+    async def close(self) -> None:
+        await asyncio.sleep(self._end)
+        self.closed = True
+        await super().close()
+
+
+def request(name: str = "a", min_version: int = 0) -> GenerateRequest:
+    return GenerateRequest(name, np.array([7], np.int32), SamplingParams(max_new_tokens=4), min_version)
+
+
+Act = Callable[[EnginePool, asyncio.AbstractEventLoop], Coroutine[Any, Any, None]]
+
+
+def with_pool(tmp_path: Path, engines: list[Any], act: Act, count: int = 1) -> list[str]:
+    """Runs ``act`` on a pool of ``count`` engines that serves version 0; returns the faults noted, in order.
+
+    ``engines`` are handed out in turn; an exception among them is raised instead.
+    """
+    faults: list[str] = []
+
+    async def main(loop: asyncio.AbstractEventLoop) -> None:
+        queue = iter(engines)
+
+        async def start(_: int) -> Any:
+            engine = next(queue)
+            if isinstance(engine, Exception):
+                raise engine
+            return engine
+
+        note = lambda kind, message: faults.append(f"{kind}: {message}")  # noqa: E731
+        pool = EnginePool(start, count, tmp_path, note, call_timeout=100.0)
+        async with asyncio.timeout(2000.0):
+            await pool.start()
+            await pool.load(V0)
+            await act(pool, loop)
+            await pool.close()
+
+    run_virtual(main)
+    return faults
+
+
+@pytest.mark.parametrize("limit", [3.0, 6.0, 9.0], ids=["as the dead one ends", "as it loads", "as it loads still"])
+def test_who_met_the_death_may_be_cancelled_at_any_moment_of_the_restart(tmp_path: Path, limit: float) -> None:
+    first, second = Mortal(end=4.0), Mortal(load=5.0)
+
+    async def act(pool: EnginePool, loop: asyncio.AbstractEventLoop) -> None:
+        loop.call_later(1.0, first.dead.set)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(limit):
+                await pool.generate(request(), 1)
+        assert loop.time() == limit
+        assert (await pool.gauges())["tokens"] == 8, "counted once while the seat is vacant"
+        assert (await pool.generate(request("b"), 1)).versions.tolist() == [0] * 4
+        assert loop.time() == 1.0 + 4.0 + 5.0 + 10.0
+        assert (await pool.gauges())["tokens"] == 8 + 8
+        assert (first.closed, second.closed) == (True, False)
+
+    assert with_pool(tmp_path, [first, second], act) == ["engine_died: engine 0: it fell over"]
+    assert second.closed
+
+
+def test_who_still_asks_while_the_pool_ends_finds_no_death(tmp_path: Path) -> None:
+    async def act(pool: EnginePool, loop: asyncio.AbstractEventLoop) -> None:
+        await pool.close()
+        assert (await pool.gauges())["running"] == 0
+
+    assert with_pool(tmp_path, [Mortal()], act) == []
+
+
+def test_all_who_wait_share_one_restart_and_the_others_engine_goes_on(tmp_path: Path) -> None:
+    first, other, second = Mortal(), Mortal(), Mortal(load=50.0)
+
+    async def act(pool: EnginePool, loop: asyncio.AbstractEventLoop) -> None:
+        running = [asyncio.ensure_future(pool.generate(request(str(i)), 1)) for i in range(6)]
+        loop.call_later(1.0, first.dead.set)
+        await asyncio.gather(*running)
+        assert loop.time() == 11.0, "nobody waited for the successor while another engine was there"
+        assert len(await pool.score(np.arange(3))) == 1
+        await pool.load(V1)
+        assert loop.time() == 11.0, "nor did a score or a load: it loads what is newest before it serves"
+        await asyncio.sleep(91.0)  # it was loading version 0 by then
+        assert second._version == 1
+        assert len(await pool.score(np.arange(3))) == 2
+
+    assert with_pool(tmp_path, [first, other, second], act, count=2) == ["engine_died: engine 0: it fell over"]
+
+
+def test_an_engine_that_dies_while_others_still_load_serves_what_they_do(tmp_path: Path) -> None:
+    first, slow, second = Mortal(), Mortal(), Mortal()
+
+    async def act(pool: EnginePool, loop: asyncio.AbstractEventLoop) -> None:
+        slow._load_seconds = 60.0
+        loading = asyncio.ensure_future(pool.load(V1))
+        await asyncio.sleep(1.0)
+        assert (first._version, slow._version) == (1, 0)
+        running = asyncio.ensure_future(pool.generate(request(), 1))
+        loop.call_later(1.0, first.dead.set)
+        await asyncio.gather(loading, running)
+        assert (second._version, slow._version, pool.serving) == (1, 1, V1)
+        assert (await pool.generate(request("b", min_version=1), 1)).versions.tolist() == [1] * 4
+
+    with_pool(tmp_path, [first, slow, second], act, count=2)
+
+
+@pytest.mark.parametrize("error", [EngineError("no device"), OSError("no device")])
+def test_a_restart_that_fails_counts_and_is_tried_again(tmp_path: Path, error: Exception) -> None:
+    first, last = Mortal(), Mortal()
+
+    async def act(pool: EnginePool, loop: asyncio.AbstractEventLoop) -> None:
+        first.dead.set()
+        assert len((await pool.generate(request(), 1)).token_ids) == 4
+        last.dead.set()
+        with pytest.raises(EngineError, match=r"engine 0 died 4 times in a row; the last time: it fell over"):
+            await pool.generate(request(), 1)
+
+    named = "no device" if isinstance(error, EngineError) else "OSError: no device"
+    assert with_pool(tmp_path, [first, error, error, last], act) == [
+        "engine_died: engine 0: it fell over",
+        f"engine_died: engine 0: {named}",
+        f"engine_died: engine 0: {named}",
+        "engine_died: engine 0: it fell over",
+        "engine_lost: engine 0 died 4 times in a row; the last time: it fell over",
+    ]
+
+
+def test_an_engine_that_is_lost_for_good_leaves_the_work_to_the_others(tmp_path: Path) -> None:
+    first, other = Mortal(end=4.0), Mortal(seconds=40.0)
+
+    async def act(pool: EnginePool, loop: asyncio.AbstractEventLoop) -> None:
+        loop.call_later(1.0, first.dead.set)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(2.0):
+                await asyncio.gather(*(pool.generate(request(str(i)), 1) for i in range(2)))
+        await asyncio.sleep(4.0)
+        await pool.hold()
+        pool.release()
+        await pool.load(V1)
+        assert len(await pool.score(np.arange(3))) == 1
+        assert (await pool.generate(request("b", min_version=1), 1)).versions.tolist() == [1] * 4
+        other.dead.set()
+        with pytest.raises(EngineError, match=r"^engine 0 died 4 times .*; engine 1 died 4 times .* no device$"):
+            await pool.generate(request("c"), 1)
+        for call in (pool.load(V0), pool.score(np.arange(3)), pool.hold()):
+            with pytest.raises(EngineError, match="engine 1 died 4 times in a row; the last time: no device"):
+                await call
+
+    faults = with_pool(tmp_path, [first, other, *[EngineError("no device")] * 6], act, count=2)
+    assert [fault.split()[:3] for fault in faults if "lost" in fault] == [
+        ["engine_lost:", "engine", "0"],
+        ["engine_lost:", "engine", "1"],
+    ]
+
+
+def test_an_engine_that_refuses_what_others_load_is_replaced_while_they_go_on(tmp_path: Path) -> None:
+    first, other, second = Mortal(refuses=(1,)), Mortal(), Mortal(load=20.0)
+
+    async def act(pool: EnginePool, loop: asyncio.AbstractEventLoop) -> None:
+        running = [asyncio.ensure_future(pool.generate(request(str(i)), 1)) for i in range(4)]
+        await asyncio.sleep(1.0)
+        await pool.load(V1)
+        assert (loop.time(), pool.serving) == (1.0, V1)
+        assert (await pool.generate(request("b", min_version=1), 1)).versions.tolist() == [1] * 4
+        await asyncio.gather(*running)
+        await asyncio.sleep(21.0)
+        assert second._version == 1, "the restart loads it before it serves"
+        assert len(await pool.score(np.arange(3))) == 2
+
+    assert with_pool(tmp_path, [first, other, second], act, count=2) == [
+        "load_failed: engine 0: version 1: no version 1",
+        "engine_died: engine 0: it cannot load version 1, which others serve",
+    ]
+
+
+def test_a_version_that_all_refuse_replaces_nobody(tmp_path: Path) -> None:
+    """DESIGN section 10: an engine that cannot load keeps its version, and goes on with it."""
+    engines = [Mortal(refuses=(1,)), Mortal(refuses=(1,))]
+
+    async def act(pool: EnginePool, loop: asyncio.AbstractEventLoop) -> None:
+        with pytest.raises(WeightUpdateError, match="no version 1"):
+            await pool.load(V1)
+        assert pool.serving == V0
+        await pool.load(Announced(2, 1, "weights/v2"))
+        assert len(await pool.score(np.arange(3))) == 2
+
+    assert with_pool(tmp_path, engines, act, count=2) == []
+
+
+def test_a_successor_that_is_refused_a_superseded_version_serves_the_next_one(tmp_path: Path) -> None:
+    first, second = Mortal(), Mortal(refuses=(0,))
+
+    async def act(pool: EnginePool, loop: asyncio.AbstractEventLoop) -> None:
+        first.dead.set()
+        running = asyncio.ensure_future(pool.generate(request(), 1))
+        await asyncio.sleep(5.0)
+        await pool.load(V1)
+        assert (await running).versions.tolist() == [1] * 4
+        assert loop.time() == 15.0
+
+    assert with_pool(tmp_path, [first, second], act) == ["engine_died: engine 0: it fell over"]
+
+
+def test_load_hears_of_the_refusal_that_a_successor_met_first(tmp_path: Path) -> None:
+    first, second = Mortal(), Mortal(refuses=(0, 1))
+
+    async def act(pool: EnginePool, loop: asyncio.AbstractEventLoop) -> None:
+        first.dead.set()
+        with pytest.raises(WeightUpdateError, match="no version 1"):
+            await pool.load(V1)
+        await pool.load(Announced(2, 1, "weights/v2"))
+        assert (await pool.generate(request(), 1)).versions.tolist() == [2] * 4
+        assert loop.time() == 10.0
+
+    assert with_pool(tmp_path, [first, second], act) == ["engine_died: engine 0: it fell over"]
+
+
+def test_a_refusal_that_no_later_version_explains_counts_as_a_failed_restart(tmp_path: Path) -> None:
+    first, second, third = Mortal(), Mortal(refuses=(0,)), Mortal()
+
+    async def act(pool: EnginePool, loop: asyncio.AbstractEventLoop) -> None:
+        first.dead.set()
+        assert (await pool.generate(request(), 1)).versions.tolist() == [0] * 4
+        assert second.closed
+
+    assert with_pool(tmp_path, [first, second, third], act) == [
+        "engine_died: engine 0: it fell over",
+        "engine_died: engine 0: engine 0 hangs: waited 100 s for a version in place of 0: no version 0",
+    ]
+
+
+def test_the_pool_can_be_closed_in_the_middle_of_a_restart(tmp_path: Path) -> None:
+    first, second = Mortal(), Mortal(load=50.0, end=2.0)
+
+    async def act(pool: EnginePool, loop: asyncio.AbstractEventLoop) -> None:
+        first.dead.set()
+        asking = [asyncio.ensure_future(c) for c in (pool.generate(request(), 1), pool.load(V1))]
+        await asyncio.sleep(5.0)
+        await pool.close()
+        assert loop.time() == 7.0
+        assert (first.closed, second.closed) == (True, True)
+        for outcome in await asyncio.gather(*asking, return_exceptions=True):
+            assert str(outcome) == "engine 0 was closed"
+
+    assert with_pool(tmp_path, [first, second], act) == ["engine_died: engine 0: it fell over"]
+
+
+def test_who_waited_for_a_successor_does_not_start_while_the_pool_is_held(tmp_path: Path) -> None:
+    """P8."""
+    first, second = Mortal(), Mortal(load=50.0)
+
+    async def act(pool: EnginePool, loop: asyncio.AbstractEventLoop) -> None:
+        first.dead.set()
+        running = asyncio.ensure_future(pool.generate(request(), 1))
+        await asyncio.sleep(5.0)
+        await pool.hold()
+        await asyncio.sleep(100.0)
+        assert (loop.time(), second.served) == (150.0, [])
+        pool.release()
+        assert len((await running).token_ids) == 4
+
+    with_pool(tmp_path, [first, second], act)
+
+
+class Mute(Mortal):
+    """Does not say how it is once it is dead."""
+
+    async def status(self) -> EngineStatus:
+        if self.dead.is_set():
+            raise EngineError("it fell over")
+        return await super().status()
+
+
+def test_an_engine_that_died_in_silence_is_found_by_its_gauges(tmp_path: Path) -> None:
+    first, second = Mute(), Mortal()
+
+    async def act(pool: EnginePool, loop: asyncio.AbstractEventLoop) -> None:
+        first.dead.set()
+        assert (await pool.gauges())["slots"] == 0
+        await pool.score(np.array([1, 2]))
+        assert (await pool.gauges())["slots"] > 0
+
+    with_pool(tmp_path, [first, second], act)
+    assert first.closed
+
+
+def test_versions_are_compared_without_their_probe() -> None:
+    one, two = (dataclasses.replace(V0, probe=np.zeros(3)) for _ in range(2))
+    assert one == two != V1
+
+
+def test_a_first_engine_that_does_not_start_is_not_tried_again(tmp_path: Path) -> None:
+    tries: list[int] = []
+    faults: list[str] = []
+
+    async def hangs(index: int) -> ModelledEngine:
+        tries.append(index)
+        await asyncio.sleep(1000.0)
+        raise AssertionError
+
+    async def refuses(index: int) -> ModelledEngine:
+        tries.append(index)
+        raise EngineError("engine 0 did not start: there is no vLLM")
+
+    async def start(factory: Callable[[int], Coroutine[Any, Any, ModelledEngine]]) -> None:
+        await EnginePool(factory, 2, tmp_path, lambda *fault: faults.append(str(fault)), call_timeout=30.0).start()
+
+    with pytest.raises(EngineError, match=r"^engine [01] hangs: waited 30 s for it to start; .* raise wait_timeout$"):
+        run_virtual(lambda _: start(hangs))
+    with pytest.raises(EngineError, match=r"^engine 0 did not start: there is no vLLM$"):
+        run_virtual(lambda _: start(refuses))
+    assert (tries, faults) == ([0, 1, 0, 1], [])

@@ -1,0 +1,165 @@
+"""Versions in memory: the same arrays, checked, gone when withdrawn or when their holder is."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+
+from rljax.weights.memory import MemoryPublisher, RayPublisher
+from rljax.weights.publisher import OrbaxPublisher, PublishError
+from sidecar.channels.memory import packed, unpacked
+from sidecar.channels.versions import VersionError, VersionGoneError, is_address, receive
+
+TENSORS = {
+    "a": np.arange(6, dtype=np.float32).reshape(2, 3),
+    "b": np.full((3,), 0.5, np.float32),
+    "scalar": np.array(2.5, np.float32),
+}
+
+
+def publish(channel, version=3, lineage=1, tensors=TENSORS, dtype="fp32"):
+    return channel.publish(version, lineage, tensors, model="tiny", dtype=dtype)
+
+
+def test_engines_see_the_very_arrays(tmp_path: Path) -> None:
+    address = publish(MemoryPublisher(tmp_path))
+    assert is_address(address)
+    found = receive(address)
+    assert (found.manifest.version, found.manifest.lineage, found.manifest.dtype) == (3, 1, "fp32")
+    assert all(np.shares_memory(found.tensors[name], array) for name, array in TENSORS.items())
+    assert not list(tmp_path.iterdir())
+
+
+def test_arrays_of_the_learner_are_not_copied_on_a_cpu(tmp_path: Path) -> None:
+    array = jnp.arange(8, dtype=jnp.bfloat16)
+    found = receive(publish(MemoryPublisher(tmp_path), tensors={"a": array}, dtype="bf16")).tensors["a"]
+    assert found.ctypes.data == array.unsafe_buffer_pointer()
+    assert found.dtype == ml_dtypes.bfloat16
+
+
+def test_a_version_that_somebody_wrote_to_is_refused(tmp_path: Path) -> None:
+    tensors = {name: array.copy() for name, array in TENSORS.items()}
+    address = publish(MemoryPublisher(tmp_path), tensors=tensors)
+    tensors["a"][1, 2] = 7.0
+    with pytest.raises(VersionError, match="tensor a is corrupted") as refused:
+        receive(address)
+    assert not isinstance(refused.value, VersionGoneError)
+
+
+def test_a_version_is_gone_once_withdrawn_or_once_its_publisher_is(tmp_path: Path) -> None:
+    channel = MemoryPublisher(tmp_path)
+    first, second = publish(channel, 1), publish(channel, 2)
+    channel.delete(1, 1)
+    channel.delete(1, 1)
+    with pytest.raises(VersionGoneError, match="v1-1 is not in this process"):
+        receive(first)
+    held = receive(second)
+    channel.close()
+    with pytest.raises(VersionGoneError):
+        receive(second)
+    assert held.tensors["b"].tolist() == [0.5] * 3
+    assert publish(MemoryPublisher(tmp_path), 2) != second, "what an earlier process announced is not mistaken"
+
+
+def test_what_an_explorer_published_as_files_is_deleted_as_well(tmp_path: Path) -> None:
+    directory = publish(OrbaxPublisher(tmp_path), 0, 0)
+    receive(directory)
+    MemoryPublisher(tmp_path).delete(0, 0)
+    with pytest.raises(VersionGoneError):
+        receive(directory)
+
+
+def test_a_wrong_dtype_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(PublishError, match="tensor a is float32, to be published as bf16"):
+        publish(MemoryPublisher(tmp_path), dtype="bf16")
+
+
+def test_plain_bytes_become_the_same_version_without_a_copy(tmp_path: Path) -> None:
+    made = receive(publish(MemoryPublisher(tmp_path)))
+    plain = packed(made)
+    found = unpacked(plain, "here")
+    assert found.manifest == made.manifest
+    for name, array in TENSORS.items():
+        assert np.shares_memory(found.tensors[name], array)
+        np.testing.assert_array_equal(found.tensors[name], array)
+        assert found.tensors[name].shape == array.shape
+    with pytest.raises(VersionError, match="here: tensor b does not fit"):
+        unpacked({**plain, "tensors": {**plain["tensors"], "b": np.zeros(5, np.uint8)}}, "here")
+    with pytest.raises(VersionError, match="here: tensor a does not fit"):
+        unpacked({**plain, "tensors": {}}, "here")
+
+
+class Engine:
+    """What an engine's process does with an address."""
+
+    def read(self, address: str) -> tuple[float, bool]:
+        tensors = receive(address).tensors
+        return float(sum(array.astype(np.float32).sum() for array in tensors.values())), tensors["a"].flags.writeable
+
+    def gone(self, address: str) -> bool:
+        try:
+            receive(address)
+        except VersionGoneError:
+            return True
+        return False
+
+
+@pytest.fixture(scope="module")
+def ray():
+    """A cluster of this machine, and a driver in it."""
+    ray = pytest.importorskip("ray")
+    ray.init("local", num_cpus=2, include_dashboard=False, configure_logging=False, log_to_driver=False)
+    yield ray
+    ray.shutdown()
+
+
+def test_ray_is_needed_where_it_is_asked_for(tmp_path: Path) -> None:
+    with pytest.raises(PublishError, match="joined no Ray cluster"):
+        RayPublisher(tmp_path)
+
+
+def test_ray_carries_a_version_to_another_process(ray, tmp_path: Path) -> None:
+    engine = ray.remote(num_cpus=0)(Engine).remote()
+    channel = RayPublisher(tmp_path)
+    large = np.arange(2**18, dtype=np.float32).astype(ml_dtypes.bfloat16)
+    tensors = {"a": large, "b": np.ones(3, ml_dtypes.bfloat16)}
+    expected = float(sum(array.astype(np.float32).sum() for array in tensors.values()))
+    first, second = (publish(channel, v, tensors=tensors, dtype="bf16") for v in (1, 2))
+    # what lies in the store is read-only; a copy of it would be writeable
+    assert ray.get(engine.read.remote(first), timeout=60) == (expected, False)
+    channel.delete(1, 1)
+    assert ray.get(engine.gone.remote(first), timeout=60)
+    assert ray.get(engine.read.remote(second), timeout=60)[0] == expected
+    channel.close()
+    assert ray.get(engine.gone.remote(second), timeout=60)
+
+
+LEARNER = """
+import sys
+from pathlib import Path
+import numpy as np
+import ray
+from rljax.weights.memory import RayPublisher
+ray.init(address=sys.argv[2], configure_logging=False, log_to_driver=False)
+tensors = {"a": np.ones(10**6, np.float32)}
+publisher = RayPublisher(Path(sys.argv[1]))
+print(publisher.publish(1, 1, tensors, model="", dtype="fp32"), flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_learner_of_another_job_takes_its_versions_with_it(ray, tmp_path: Path) -> None:
+    engine = ray.remote(num_cpus=0)(Engine).remote()
+    command = [sys.executable, "-c", LEARNER, str(tmp_path), ray.get_runtime_context().gcs_address]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as learner:
+        address = learner.stdout.readline().strip()
+        assert ray.get(engine.read.remote(address), timeout=60)[0] == 10**6
+        learner.send_signal(signal.SIGKILL)
+    assert ray.get(engine.gone.remote(address), timeout=60)

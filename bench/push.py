@@ -44,7 +44,8 @@ from rljax.models.transformer import init_params
 from rljax.pipeline.assemble.engines import engine_spec
 from rljax.pipeline.assemble.run import Model
 from rljax.pipeline.run_dir import RunDir
-from rljax.weights.publisher import Publisher, open_publisher
+from rljax.weights.channels import open_publisher
+from rljax.weights.publisher import Publisher
 from sidecar.protocol import Engine, GenerateRequest, SamplingParams, WeightUpdate
 
 CHANNELS = ("checkpoint", "memory")

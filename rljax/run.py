@@ -22,11 +22,12 @@ from typing import Any, TypeVar
 from rljax.algorithms.registry import check_names
 from rljax.config.load import publishable
 from rljax.config.schema import Config
-from rljax.launch import exploring
 from rljax.launch.engine_launchers import ENGINE_LAUNCHERS
 from rljax.launch.explorer_process import check_names_reach
 from rljax.launch.heartbeat import Heartbeat
-from rljax.launch.launchers import LAUNCHERS, Launched, learner_placement
+from rljax.launch.launchers import LAUNCHERS, learner_placement
+from rljax.launch.protocol import Launched
+from rljax.launch.run_explorer import run_explorer
 from rljax.ledger import audit as auditing
 from rljax.ledger import processes
 from rljax.ledger.compatibility import check_model, record_validation_plan
@@ -45,7 +46,7 @@ from rljax.pipeline.metrics.engines import Gauges
 from rljax.pipeline.observers import LearnerObservers, Observers
 from rljax.pipeline.run_dir import RunDir
 from rljax.pipeline.train import Trainer
-from rljax.weights.publisher import open_publisher
+from rljax.weights.channels import open_publisher
 
 T = TypeVar("T")
 
@@ -114,7 +115,7 @@ class Run:
             RunFailedError, TimeoutError, EngineError: as `rljax.rollout.explorer.Explorer.run`.
         """
         launch = LAUNCHERS[self.config.launcher]
-        exploring.explore(self.config, self.run_dir, self._db, self.model, launch, on_start)
+        run_explorer(self.config, self.run_dir, self._db, self.model, launch, on_start)
 
     def evaluate(self, checkpoint: str = "latest") -> dict[str, float]:
         """Scores a checkpoint on the validation tasksets; see `config.checkpoint` for the names.

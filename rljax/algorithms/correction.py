@@ -8,7 +8,8 @@ import jax.numpy as jnp
 from jax.lax import stop_gradient
 
 from rljax.algorithms.inputs import LossInputs, TokenLoss
-from rljax.algorithms.ratios import bounded_exp, log_difference, span_mean, span_sum
+from rljax.algorithms.ratios import bounded_exp, log_difference
+from rljax.algorithms.spans import span_mean, span_sum
 from rljax.config.schema import CorrectionConfig
 
 

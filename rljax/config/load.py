@@ -1,7 +1,7 @@
 """The config at the edge: ConfigDict files, command-line overrides, and their way into the frozen schema (promise P9).
 
-Whatever comes in is checked against the dataclasses of `rljax.config.schema`: an unknown key, a wrong type or an impossible
-combination is a `ConfigError` with the key's path, the reason and the closest valid key.
+Whatever comes in is checked against the dataclasses of `rljax.config.schema`: an unknown key, a wrong type or an
+impossible combination is a `ConfigError` with the key's path, the reason and the closest valid key.
 """
 
 from __future__ import annotations

@@ -24,10 +24,10 @@ def check_ray() -> None:
 
 def _ray(config: Config) -> EngineLauncher:
     check_ray()
-    from rljax.launch.ray_launcher import OwnRayEngineLauncher
+    from rljax.launch.ray_engines import OwnRayEngineLauncher
 
     return OwnRayEngineLauncher(config)
 
 
 ENGINE_LAUNCHERS: Mapping[str, Callable[[Config], EngineLauncher]] = {"local": _local, "ray": _ray}
-"""Opens a house; closing it is the caller's."""
+"""Opens what starts engines; closing it is the caller's."""

@@ -11,7 +11,7 @@ from typing import Protocol
 from rljax.config.names import own
 from rljax.config.schema import Config
 from rljax.config.validate import ConfigError, named_functions
-from rljax.launch.explorer_thread import SHUTDOWN, record_end
+from rljax.launch.shutdown import SHUTDOWN, record_end
 from rljax.ledger import processes
 from rljax.ledger.database import Database
 from rljax.tasks.rewards.registry import own_rewards
@@ -21,8 +21,8 @@ class ExplorerEnded(RuntimeError):
     """An explorer in a process of its own ended by a fault."""
 
 
-class Body(Protocol):
-    """The process."""
+class ProcessHandle(Protocol):
+    """Starts, stops and waits for the process of an explorer."""
 
     def start(self) -> None:
         """Starts it, from the thread that waits for it."""
@@ -42,15 +42,15 @@ class Body(Protocol):
 
 
 class ExplorerProcess:
-    """An explorer that runs elsewhere; see `rljax.launch.launchers.Launched`. Its fault is handled like a thread's."""
+    """An explorer that runs elsewhere; see `rljax.launch.protocol.Launched`. Its fault is handled like a thread's."""
 
     def __init__(
-        self, db: Database, name: str, body: Body, needed: bool, held: contextlib.ExitStack | None = None
+        self, db: Database, name: str, handle: ProcessHandle, needed: bool, held: contextlib.ExitStack | None = None
     ) -> None:
         """``held`` is closed after the explorer."""
         self._db = db
         self._name = name
-        self._body = body
+        self._handle = handle
         self._needed = needed
         self._held = held or contextlib.ExitStack()
         self._stopping = threading.Event()
@@ -79,7 +79,7 @@ class ExplorerProcess:
         """Asks it to hand its claims back and end."""
         if not self._stopping.is_set():
             self._stopping.set()
-            self._body.stop()
+            self._handle.stop()
 
     def join(self, seconds: float) -> None:
         """Waits for its end, so long at most."""
@@ -97,13 +97,13 @@ class ExplorerProcess:
             self.stop()
             self._thread.join(SHUTDOWN)
             if self._thread.is_alive():
-                self._body.kill()
+                self._handle.kill()
                 raise TimeoutError(f"explorer {self._name}: did not end within {SHUTDOWN:g} s and was killed")
 
     def _watch(self) -> None:
         try:
-            self._body.start()
-            reason = self._body.wait()
+            self._handle.start()
+            reason = self._handle.wait()
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"
         if not reason or self._stopping.is_set():
@@ -133,8 +133,8 @@ def check_names_reach(config: Config) -> None:
             )
 
 
-def apart(config: Config) -> Config:
-    """The config of an explorer in a process of its own."""
+def explorer_config(config: Config) -> Config:
+    """Returns the config of an explorer in a process of its own, from that of its run."""
     return dataclasses.replace(
         config,
         mode="explore",

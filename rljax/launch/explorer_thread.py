@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
-import logging
 import threading
 from collections.abc import Mapping
 
 from rljax.config.schema import Config
-from rljax.launch.engine_launchers import ENGINE_LAUNCHERS
-from rljax.ledger import processes
+from rljax.launch.shutdown import SHUTDOWN, record_end
 from rljax.ledger.database import Database, RunFailedError
 from rljax.observe.trace import NullTrace, Trace
 from rljax.pipeline.assemble.run import Model
@@ -22,11 +20,6 @@ from rljax.rollout.explorer import Explorer
 from rljax.tasks.task import BadRow
 from sidecar.hosting.spec import EngineLauncher
 
-log = logging.getLogger(__name__)
-
-SHUTDOWN = 180.0
-"""Seconds that an explorer may take to hand its claims back: longer than an engine has to end a compilation."""
-
 
 def explorer_thread(
     config: Config,
@@ -34,31 +27,18 @@ def explorer_thread(
     db: Database,
     model: Model,
     trace: Trace | NullTrace,
+    engine_launcher: EngineLauncher,
     *,
     needed: bool,
-    engine_launcher: EngineLauncher | None = None,
 ) -> ExplorerThread:
-    """An explorer in a thread of this process, whose engines start in ``engine_launcher``, or the launcher's; it closes it."""
-    workflows, engine_launcher = (
-        Workflows(config, model, run.root / "logs"),
-        engine_launcher or ENGINE_LAUNCHERS[config.launcher](config),
-    )
+    """Makes an explorer in a thread of this process. ``engine_launcher`` starts its engines and is closed with it."""
     try:
+        workflows = Workflows(config, model, run.root / "logs")
         explorer = make_explorer(config, run, db, model, workflows, trace, engine_launcher)
     except BaseException:
         engine_launcher.close()
         raise
     return ExplorerThread(db, config.explorer.name, explorer, workflows, engine_launcher, needed)
-
-
-def record_end(db: Database, name: str, message: str, needed: bool, *, fatal: bool = False) -> None:
-    """An explorer has ended by a fault: the run fails where that is ``fatal``, or it was needed and the last one."""
-    processes.mark_dead(db)
-    if fatal or (needed and not set(processes.gauges(db, "explorer")) - {name}):
-        processes.fail_run(db, name, message)
-    else:
-        processes.note(db, name, "explorer", message)
-        log.warning("%s; the run goes on without it", message)
 
 
 class ExplorerThread:
@@ -155,7 +135,7 @@ class ExplorerThread:
             message = f"explorer {self._name} ended: {type(error).__name__}: {error}"
             record_end(self._db, self._name, message, self._needed, fatal=isinstance(error, BadRow))
         finally:
-            self._loop = None  # closing the house may take a while, and nobody answers any more
+            self._loop = None  # closing the engines may take a while, and nobody answers any more
             self._engine_launcher.close()
 
     def _started(self, loop: asyncio.AbstractEventLoop) -> None:

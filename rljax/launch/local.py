@@ -13,27 +13,28 @@ from pathlib import Path
 
 from rljax.config.load import as_plain
 from rljax.config.schema import Config
-from rljax.launch.explorer_process import ExplorerProcess, apart
+from rljax.launch.explorer_process import ExplorerProcess, explorer_config
 from rljax.launch.explorer_thread import ExplorerThread, explorer_thread
 from rljax.ledger.database import Database
 from rljax.observe.trace import NullTrace, Trace
 from rljax.pipeline.assemble.devices import engine_devices
 from rljax.pipeline.assemble.run import Model
 from rljax.pipeline.run_dir import RunDir
+from sidecar.hosting.local import LocalEngineLauncher
 from sidecar.hosting.spec import import_path
 
 
 def start_locally(
     config: Config, run: RunDir, db: Database, model: Model, trace: Trace | NullTrace, *, needed: bool
 ) -> ExplorerThread | ExplorerProcess:
-    """See `rljax.launch.launchers.Launcher`."""
+    """See `rljax.launch.protocol.Launcher`."""
     if config.mode == "both" and config.explorer.own_process:
         return ExplorerProcess(db, config.explorer.name, Child(config, run), needed)
-    return explorer_thread(config, run, db, model, trace, needed=needed)
+    return explorer_thread(config, run, db, model, trace, LocalEngineLauncher(), needed=needed)
 
 
 class Child:
-    """The command line in mode explore, as a child process. See `rljax.launch.explorer_process.Body`.
+    """The command line in mode explore, as a child process. See `rljax.launch.explorer_process.ProcessHandle`.
 
     It ends when this process does, however that happens: a pipe that only this process holds open is its lifeline.
     """
@@ -48,11 +49,11 @@ class Child:
         directory.mkdir(exist_ok=True)
         self._log = directory / f"{config.explorer.name}.log"
         self._config = directory / f"{config.explorer.name}.json"
-        self._config.write_text(json.dumps(as_plain(_not_the_learners(apart(config))), indent=1) + "\n")
+        self._config.write_text(json.dumps(as_plain(_not_the_learners(explorer_config(config))), indent=1) + "\n")
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """See `Body`."""
+        """See `ProcessHandle`."""
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "rljax.child_main", f"--config={self._config}"],
@@ -64,7 +65,7 @@ class Child:
             )
 
     def wait(self) -> str:
-        """See `Body`."""
+        """See `ProcessHandle`."""
         assert self._process is not None
         code = self._process.wait()
         if code == 0:
@@ -74,12 +75,12 @@ class Child:
         return last_error_line(self._log) or f"process {self._process.pid} ended with exit code {code}; see {self._log}"
 
     def stop(self) -> None:
-        """See `Body`."""
+        """See `ProcessHandle`."""
         if self._process is not None:
             self._process.terminate()
 
     def kill(self) -> None:
-        """See `Body`."""
+        """See `ProcessHandle`."""
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)

@@ -122,8 +122,8 @@ class RayCluster:
         given, reserved = self._config.learner.devices, f"{platform}:{','.join(map(str, places))}"
         if device_indices(given)[1] is not None and places != list(plan.learner_devices):
             raise ConfigError(
-                f"learner.devices={given!r}: on this cluster Ray sets {reserved} aside for the learner, and may give the "
-                "named ones to others; write learner.devices=auto"
+                f"learner.devices={given!r}: on this cluster Ray sets {reserved} aside for the learner, and may give "
+                "the named ones to others; write learner.devices=auto"
             )
         return reserved
 

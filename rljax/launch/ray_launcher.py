@@ -16,11 +16,12 @@ from ray.exceptions import RayError
 from rljax.config.load import as_plain, from_plain
 from rljax.config.schema import Config
 from rljax.config.validate_placement import device_indices
-from rljax.launch.explorer_process import ExplorerProcess, apart
+from rljax.launch.explorer_process import ExplorerProcess, explorer_config
 from rljax.launch.explorer_thread import ExplorerThread, explorer_thread
-from rljax.launch.exploring import explore
 from rljax.launch.ray_cluster import RayCluster, cluster_address, learner_platform
+from rljax.launch.ray_engines import OwnRayEngineLauncher, reserve
 from rljax.launch.ray_placement import ACCELERATORS
+from rljax.launch.run_explorer import run_explorer
 from rljax.ledger.compatibility import check_model
 from rljax.ledger.database import Database
 from rljax.observe.trace import NullTrace, Trace
@@ -33,16 +34,16 @@ from sidecar.workers.process_group import end_group_with_process
 def start_on_ray(
     config: Config, run: RunDir, db: Database, model: Model, trace: Trace | NullTrace, *, needed: bool
 ) -> ExplorerThread | ExplorerProcess:
-    """See `rljax.launch.launchers.Launcher`.
+    """See `rljax.launch.protocol.Launcher`.
 
     Raises:
         ClusterError, ConfigError: the cluster cannot be used, or has no room.
     """
     if config.mode == "both" and config.explorer.own_process:
         with contextlib.ExitStack() as parts:
-            placement = parts.enter_context(_room(config))
+            placement = parts.enter_context(reserve(config))
             return ExplorerProcess(db, config.explorer.name, Actor(config, run, placement), needed, parts.pop_all())
-    return explorer_thread(config, run, db, model, trace, needed=needed)
+    return explorer_thread(config, run, db, model, trace, OwnRayEngineLauncher(config), needed=needed)
 
 
 @contextlib.contextmanager
@@ -60,26 +61,6 @@ def learner_placed_on_ray(config: Config) -> Iterator[Config]:
     with contextlib.closing(RayCluster(config)) as cluster:
         devices = cluster.place_learner(platform)
         yield dataclasses.replace(config, learner=dataclasses.replace(config.learner, devices=devices))
-
-
-class OwnRayEngineLauncher(RayEngineLauncher):
-    """A house with room of its own on the cluster, and a connection to it where this process had none."""
-
-    def __init__(self, config: Config) -> None:
-        """Raises ClusterError or ConfigError: the cluster cannot be used, or has no room."""
-        self._parts = contextlib.ExitStack()
-        super().__init__(self._parts.enter_context(_room(config)))
-
-    def close(self) -> None:
-        """Ends what is left of the engines, and gives back the room. Closing twice is no error."""
-        with self._parts:
-            super().close()
-
-
-@contextlib.contextmanager
-def _room(config: Config) -> Iterator[Placement]:
-    with contextlib.closing(RayCluster(config)) as cluster:
-        yield cluster.place(learner_platform() if config.mode == "both" and cluster.first else "cpu")
 
 
 class ExplorerActor:
@@ -111,7 +92,7 @@ class ExplorerActor:
             model = open_model(config, run)
             check_model(db, model.fingerprint, config.model.path)
             with contextlib.closing(RayEngineLauncher(placement)) as engine_launcher:
-                explore(
+                run_explorer(
                     config, run, db, model, partial(explorer_thread, engine_launcher=engine_launcher), self._started
                 )
 
@@ -122,17 +103,17 @@ class ExplorerActor:
 
 
 class Actor:
-    """An `ExplorerActor` as `rljax.launch.explorer_process.Body`."""
+    """An `ExplorerActor` as `rljax.launch.explorer_process.ProcessHandle`."""
 
     def __init__(self, config: Config, run: RunDir, placement: Placement) -> None:
-        self._config = apart(config)
+        self._config = explorer_config(config)
         self._log = str(run.root.absolute() / "logs" / f"{config.explorer.name}.log")
         self._placement = placement
         self._actor: Any = None
         self._end: Any = None
 
     def start(self) -> None:
-        """See `Body`."""
+        """See `ProcessHandle`."""
         last = self._placement.group.bundle_count - 1
         # It computes nothing itself: accelerators are the learner's and the engines'.
         options = self._placement.options(last, {"JAX_PLATFORMS": "cpu"}, num_cpus=1, max_concurrency=2)
@@ -140,7 +121,7 @@ class Actor:
         self._end = self._actor.explore.remote(as_plain(self._config), os.getcwd(), self._placement)
 
     def wait(self) -> str:
-        """See `Body`."""
+        """See `ProcessHandle`."""
         try:
             reason: str = ray.get(self._end)
         except RayError as error:
@@ -150,11 +131,11 @@ class Actor:
         return reason
 
     def stop(self) -> None:
-        """See `Body`."""
+        """See `ProcessHandle`."""
         if self._actor is not None:
             self._actor.stop.remote()
 
     def kill(self) -> None:
-        """See `Body`."""
+        """See `ProcessHandle`."""
         with contextlib.suppress(RayError, RuntimeError, ValueError):  # it is dead, or the cluster is
             ray.kill(self._actor)

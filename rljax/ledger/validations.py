@@ -27,7 +27,7 @@ def claim_validation(db: Database, explorer: str, plan: str | None = None) -> An
     registered as alive: nobody would reclaim it. ``plan`` is the fingerprint of what it would measure.
 
     Raises:
-        OtherPlanError: a validation is requested, by another plan. See `rljax.ledger.compatibility.record_validation_plan`.
+        OtherPlanError: another plan's validation is requested. See `rljax.ledger.compatibility.record_validation_plan`.
     """
     # Whoever has nothing to do asks again and again: that must keep nobody from writing.
     requested = db.read(lambda tx: tx.execute(select(a.version).where(a.state == "requested").limit(1)).first())

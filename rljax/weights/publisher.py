@@ -1,7 +1,7 @@
 """Puts versions of the weights where engines find them, by one of several channels.
 
 That of `OrbaxPublisher` is the file system: it works on every machine and needs nothing of the receiver but
-`sidecar.channels.versions`. `open_publisher` knows the others.
+`sidecar.channels.versions`. `rljax.weights.channels` knows the others.
 """
 
 from __future__ import annotations
@@ -156,29 +156,6 @@ class OrbaxPublisher:
 
     def _hidden(self) -> Path:
         return self.directory / f"{_HIDDEN}{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex}"
-
-
-def open_publisher(sync_method: str, directory: Path, *, on_ray: bool, host: str) -> Publisher:
-    """The learner's end of the channel that ``config.sync_method`` names.
-
-    Args:
-        sync_method: ``checkpoint``, ``memory`` or ``nccl``.
-        directory: the run's ``weights``.
-        on_ray: ``memory``: whether the engines are in processes of the Ray cluster that this process has joined.
-        host: ``nccl``: the address of this machine by which engines reach it.
-
-    Raises:
-        PublishError: the channel cannot be opened.
-    """
-    if sync_method == "memory":
-        from rljax.weights.memory import MemoryPublisher, RayPublisher
-
-        return RayPublisher(directory) if on_ray else MemoryPublisher(directory)
-    if sync_method == "nccl":
-        from rljax.weights.nccl import NcclPublisher
-
-        return NcclPublisher(directory, host)
-    return OrbaxPublisher(directory)
 
 
 def describe(

@@ -1,7 +1,7 @@
 """Weights from the learner's GPU to vLLM's, by vLLM's own transfer engine. No GPU has run this yet.
 
-vLLM's four calls of the life cycle are coroutines on its event loop; `sidecar.channels.nccl.WeightReceiver` calls them from a
-thread, one after the other, while the learner sends.
+vLLM's four calls of the life cycle are coroutines on its event loop; `sidecar.channels.nccl.WeightReceiver` calls them
+from a thread, one after the other, while the learner sends.
 """
 
 from __future__ import annotations

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from rljax.algorithms.ratios import bounded_exp, floored, log_difference, span_mean, span_sum
+from rljax.algorithms.ratios import bounded_exp, floored, log_difference
+from rljax.algorithms.spans import span_mean, span_sum
 from tests.algorithms.loss_batches import Cells, batches, random_cells
 from tests.algorithms.loss_formulas import mean, of_span
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from rljax.algorithms.inputs import LossInputs, TokenLoss
 from rljax.algorithms.policy_loss.ppo import clipped_surrogate
-from rljax.algorithms.ratios import span_ratio
 from rljax.algorithms.registry import policy_losses
+from rljax.algorithms.spans import span_ratio
 from rljax.config.schema import AlgorithmConfig
 
 

@@ -6,8 +6,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from rljax.algorithms.inputs import LossInputs, TokenLoss
-from rljax.algorithms.ratios import span_ratio
 from rljax.algorithms.registry import policy_losses
+from rljax.algorithms.spans import span_ratio
 from rljax.config.schema import AlgorithmConfig
 
 

@@ -8,8 +8,9 @@ from jaxtyping import Array, Float
 
 from rljax.algorithms.inputs import LossInputs, TokenLoss
 from rljax.algorithms.policy_loss.ppo import beyond
-from rljax.algorithms.ratios import bounded_exp, span_ratio
+from rljax.algorithms.ratios import bounded_exp
 from rljax.algorithms.registry import policy_losses
+from rljax.algorithms.spans import span_ratio
 from rljax.config.schema import AlgorithmConfig
 
 

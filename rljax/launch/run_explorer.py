@@ -1,4 +1,4 @@
-"""What an explorer's process does beside exploring: initial weights, a live view, a trace."""
+"""Runs an explorer in a process of its own: publishes initial weights, shows progress, writes a trace."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import contextlib
 from collections.abc import Callable
 
 from rljax.config.schema import Config
-from rljax.launch.launchers import Launched, Launcher
+from rljax.launch.protocol import Launched, Launcher
 from rljax.ledger.database import Database
 from rljax.pipeline.assemble.run import Model, publish_initial_weights
 from rljax.pipeline.observers import Observers
 from rljax.pipeline.run_dir import RunDir
 
 
-def explore(
+def run_explorer(
     config: Config,
     run: RunDir,
     db: Database,

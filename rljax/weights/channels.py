@@ -1,0 +1,28 @@
+"""The channels by which versions of the weights reach engines, by the name that ``config.sync_method`` gives."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rljax.weights.memory import MemoryPublisher, RayPublisher
+from rljax.weights.nccl import NcclPublisher
+from rljax.weights.publisher import OrbaxPublisher, Publisher
+
+
+def open_publisher(sync_method: str, directory: Path, *, on_ray: bool, host: str) -> Publisher:
+    """Opens the learner's end of the channel that ``config.sync_method`` names.
+
+    Args:
+        sync_method: ``checkpoint``, ``memory`` or ``nccl``.
+        directory: the run's ``weights``.
+        on_ray: ``memory``: whether the engines are in processes of the Ray cluster that this process has joined.
+        host: ``nccl``: the address of this machine by which engines reach it.
+
+    Raises:
+        PublishError: the channel cannot be opened.
+    """
+    if sync_method == "memory":
+        return RayPublisher(directory) if on_ray else MemoryPublisher(directory)
+    if sync_method == "nccl":
+        return NcclPublisher(directory, host)
+    return OrbaxPublisher(directory)

@@ -26,10 +26,10 @@ from rljax.learner.objective import PolicyObjective, Progress
 from rljax.learner.packing import Batch
 from rljax.learner.scoring import make_score
 from rljax.learner.train_step import loss_and_gradient
-from rljax.models.architecture import Architecture
+from rljax.models.common.architecture import Architecture
+from rljax.models.common.transformer import Params, abstract_params, hidden_states, output_head, unconstrained
 from rljax.models.files import load_architecture
 from rljax.models.smollm2 import smollm2_directory
-from rljax.models.transformer import Params, abstract_params, hidden_states, output_head, unconstrained
 
 ROWS, TIME = 8, 256
 TARGET_MIB = 345

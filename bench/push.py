@@ -36,11 +36,12 @@ import numpy as np
 from bench.paired import print_machine, print_table
 from rljax.config.schema import Config, ModelConfig, RayConfig, SidecarConfig, TasksConfig, TasksetConfig
 from rljax.learner.learner import Learner
-from rljax.models.architecture import Architecture
+from rljax.models.common.architecture import Architecture
+from rljax.models.common.transformer import init_params
+from rljax.models.families.registry import to_config
 from rljax.models.files import load_architecture
 from rljax.models.smollm2 import smollm2_directory
 from rljax.models.tiny import tiny_architecture
-from rljax.models.transformer import init_params
 from rljax.pipeline.assemble.engines import engine_spec
 from rljax.pipeline.assemble.run import Model
 from rljax.pipeline.run_dir import RunDir
@@ -140,7 +141,7 @@ async def measure(
     run = RunDir.create(config)
     directory = run.root / "model"
     directory.mkdir()
-    (directory / "config.json").write_text(json.dumps(architecture.to_hf() | {"dtype": "bfloat16"}))
+    (directory / "config.json").write_text(json.dumps(to_config(architecture) | {"dtype": "bfloat16"}))
     spec = engine_spec(config, run, Model(directory, architecture, None, ()), 0, engine_launcher)
     engine = await engine_launcher.start(replace(spec, factory="bench.watched_vllm:open_watched"))
     publishers = {name: open_publisher(name, run.weights, on_ray=True, host="") for name in CHANNELS}

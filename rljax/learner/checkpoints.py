@@ -11,7 +11,7 @@ import jax
 from orbax.checkpoint import v1 as ocp
 
 from rljax.learner.state import TrainState
-from rljax.models.transformer import Params
+from rljax.models.common.transformer import Params
 from sidecar.failpoints import failpoint
 
 SAVE_TIMEOUT = 1200.0

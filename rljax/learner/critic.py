@@ -11,8 +11,8 @@ from jaxtyping import Array, Float, Int
 from rljax.learner.objective import Model, Progress, masked_sum, sampled_mask
 from rljax.learner.packing import Batch
 from rljax.learner.ratio_metrics import Sums
-from rljax.models.transformer import Params
-from rljax.models.value_head import values
+from rljax.models.common.transformer import Params
+from rljax.models.common.value_head import values
 
 _TOKENS = "tokens"
 

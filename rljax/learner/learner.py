@@ -30,11 +30,11 @@ from rljax.learner.ratio_metrics import ratio_drift
 from rljax.learner.sharding import constrain_activations, make_mesh, select_devices
 from rljax.learner.state import TrainState, updates_per_step
 from rljax.learner.trainable import TrainableModel
-from rljax.models.architecture import Architecture
+from rljax.models.common.architecture import Architecture
+from rljax.models.common.hf_names import layer_to_hf, top_to_hf, under_layer
 from rljax.models.common.logprobs import token_logprobs
-from rljax.models.hf_names import layer_to_hf, top_to_hf, under_layer
-from rljax.models.transformer import Params, hidden_states
-from rljax.models.value_head import critic_params
+from rljax.models.common.transformer import Params, hidden_states
+from rljax.models.common.value_head import critic_params
 from rljax.trajectory import Group, Trajectory
 
 log = logging.getLogger(__name__)

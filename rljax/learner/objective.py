@@ -16,9 +16,9 @@ from rljax.algorithms.registry import PolicyLoss, policy_losses
 from rljax.config.schema import Config
 from rljax.learner.packing import Batch
 from rljax.learner.ratio_metrics import Sums, mean_of, ratio_metrics, ratio_sums
-from rljax.models.architecture import Architecture
+from rljax.models.common.architecture import Architecture
 from rljax.models.common.logprobs import token_logprobs
-from rljax.models.transformer import Constrain, Params, hidden_states
+from rljax.models.common.transformer import Constrain, Params, hidden_states
 
 DTYPES = {"fp32": jnp.float32, "bf16": jnp.bfloat16}
 _RATIOS, _SAMPLED = "ratios/", "sampled/"

@@ -21,7 +21,7 @@ from rljax.learner.objective import PolicyObjective
 from rljax.learner.packing import Batch, PackedBatch, Scores, pack, row_shapes, trained_counts
 from rljax.learner.scoring import behaviour_divergence, make_score, sequence_gaps
 from rljax.learner.sharding import batch_sharding
-from rljax.models.transformer import Params
+from rljax.models.common.transformer import Params
 from rljax.trajectory import Group, Trajectory
 
 AuxState = Mapping[str, Any]

@@ -15,7 +15,7 @@ from rljax.algorithms.ratios import log_difference
 from rljax.learner.objective import Model, trained_mask
 from rljax.learner.packing import Batch
 from rljax.learner.train_step import microbatch
-from rljax.models.transformer import Params
+from rljax.models.common.transformer import Params
 
 Score = Callable[[Params, Batch, Any], Float[Array, "slot row place"]]
 Run = Callable[[Params, Batch], Float[Array, "row place"]]

@@ -11,7 +11,7 @@ import optax
 from jaxtyping import Array, Float, Int
 
 from rljax.config.schema import Config, OptimizerConfig
-from rljax.models.transformer import Params
+from rljax.models.common.transformer import Params
 
 
 @jax.tree_util.register_dataclass

@@ -15,9 +15,10 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
-from rljax.models.architecture import Architecture
-from rljax.models.hf_names import from_hf, tensor_shapes
-from rljax.models.transformer import Params
+from rljax.models.common.architecture import Architecture
+from rljax.models.common.hf_names import from_hf, tensor_shapes
+from rljax.models.common.transformer import Params
+from rljax.models.families.registry import from_config, to_config
 
 _WEIGHTS = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
@@ -63,7 +64,7 @@ def load_architecture(directory: Path) -> Architecture:
     """
     config = read_config(directory)
     try:
-        return Architecture.from_hf(config)
+        return from_config(config)
     except ValueError as error:
         raise ValueError(f"{directory}: {error}") from None
 
@@ -132,7 +133,7 @@ def save_directory(
     draft = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
     try:
         draft.chmod(0o755)  # mkdtemp makes it private
-        config = architecture.to_hf() | {"dtype": _DTYPES[dtype][0], "torch_dtype": _DTYPES[dtype][0]}
+        config = to_config(architecture) | {"dtype": _DTYPES[dtype][0], "torch_dtype": _DTYPES[dtype][0]}
         if tokenizer_source is not None:
             config |= _copy_tokenizer(Path(tokenizer_source), draft)
         (draft / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")

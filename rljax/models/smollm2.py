@@ -22,7 +22,7 @@ import platformdirs
 from gguf import GGUFReader, dequantize
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from rljax.models.architecture import Architecture
+from rljax.models.common.architecture import Architecture
 from rljax.models.files import save_directory
 from rljax.models.tokenizer import save_tokenizer
 

@@ -12,11 +12,12 @@ import numpy as np
 
 from rljax.config.schema import ModelConfig
 from rljax.config.validate import ConfigError
-from rljax.models.architecture import Architecture
+from rljax.models.common.architecture import Architecture
+from rljax.models.common.hf_names import to_hf
+from rljax.models.common.transformer import init_params
+from rljax.models.families.registry import FAMILIES
 from rljax.models.files import load_architecture, save_directory
-from rljax.models.hf_names import to_hf
 from rljax.models.tokenizer import save_tiny_tokenizer, tiny_vocabulary
-from rljax.models.transformer import init_params
 
 _LEAST_POSITIONS = 2048
 
@@ -34,11 +35,10 @@ def tiny_architecture(model: ModelConfig) -> Architecture:
         num_kv_heads=tiny.num_kv_heads,
         head_dim=tiny.head_dim,
         tie_embeddings=tiny.tie_embeddings,
-        attention_bias=tiny.family == "qwen2",
-        qk_norm=tiny.family == "qwen3",
         max_position_embeddings=max(
             _LEAST_POSITIONS, model.sequence_length or model.max_prompt_tokens + model.max_response_tokens
         ),
+        **FAMILIES[tiny.family].fixed,
     )
 
 

@@ -13,9 +13,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rljax.models.architecture import Architecture
+from rljax.models.common.architecture import Architecture
 from rljax.models.common.cache import KVCache, init_cache
-from rljax.models.transformer import Params
+from rljax.models.common.transformer import Params
 from rljax.sampler import buckets, programs
 from rljax.sampler.programs import Decoded, Rows
 from sidecar.stepping.jobs import Job, Tokenizer, end_of_text

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 import jax
 import numpy as np
 
-from rljax.models.architecture import Architecture
-from rljax.models.hf_names import check_tensors
-from rljax.models.transformer import Params
+from rljax.models.common.architecture import Architecture
+from rljax.models.common.hf_names import check_tensors
+from rljax.models.common.transformer import Params
 from rljax.sampler import programs
 from rljax.sampler.batch import RunningBatch, Trace
 from sidecar.channels.versions import PublishedVersion, Receiver, receive

@@ -10,11 +10,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, UInt
 
-from rljax.models.architecture import Architecture
+from rljax.models.common.architecture import Architecture
 from rljax.models.common.cache import KVCache, decode_step, prefill
+from rljax.models.common.hf_names import from_hf_apart
 from rljax.models.common.logprobs import token_logprobs
-from rljax.models.hf_names import from_hf_apart
-from rljax.models.transformer import Params
+from rljax.models.common.transformer import Params
 from rljax.sampler.sampling import request_uniforms, sample
 
 _SCORE_CHUNK = 256  # tokens whose logits exist at once

@@ -9,8 +9,8 @@ import jax
 import numpy as np
 
 from rljax.config.schema import AlgorithmConfig, Config, LearnerConfig, MeshConfig, ModelConfig, OptimizerConfig
-from rljax.models.architecture import Architecture
-from rljax.models.transformer import Params, init_params
+from rljax.models.common.architecture import Architecture
+from rljax.models.common.transformer import Params, init_params
 from rljax.trajectory import Group, TaskId, Trajectory
 
 ARCHITECTURE = Architecture(

@@ -11,7 +11,7 @@ import pytest
 
 from rljax.learner.checkpoints import Checkpoints
 from rljax.learner.learner import Learner
-from rljax.models.transformer import abstract_params
+from rljax.models.common.transformer import abstract_params
 from tests.learner.made_up import ARCHITECTURE, make_config, make_groups, make_params
 
 

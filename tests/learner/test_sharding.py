@@ -6,8 +6,8 @@ from jax.sharding import PartitionSpec as P
 from rljax.config.schema import MeshConfig
 from rljax.config.validate import ConfigError
 from rljax.learner.sharding import ACTIVATIONS, AXES, PARAMETERS, make_mesh, parameter_shardings, select_devices, spec
-from rljax.models.architecture import Architecture
-from rljax.models.transformer import abstract_params
+from rljax.models.common.architecture import Architecture
+from rljax.models.common.transformer import abstract_params
 
 
 def mesh_of(**sizes: int) -> AbstractMesh:

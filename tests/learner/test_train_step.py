@@ -13,7 +13,7 @@ from rljax.config.schema import Config, ModelConfig
 from rljax.learner.objective import PolicyObjective as Objective
 from rljax.learner.packing import pack, row_shapes
 from rljax.learner.train_step import loss_and_gradient
-from rljax.models.transformer import Params, hidden_states, output_head, unconstrained
+from rljax.models.common.transformer import Params, hidden_states, output_head, unconstrained
 from rljax.trajectory import Group
 from tests.learner.made_up import (
     ARCHITECTURE,

@@ -11,9 +11,10 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from rljax.models.architecture import Architecture
+from rljax.models.common.architecture import Architecture
+from rljax.models.common.hf_names import to_hf
+from rljax.models.families.registry import from_config
 from rljax.models.files import load_directory, save_directory
-from rljax.models.hf_names import to_hf
 from rljax.models.tokenizer import save_tiny_tokenizer
 from tests.models.hf_models import (
     CONFIGS,
@@ -29,7 +30,7 @@ from tests.models.hf_models import (
 
 def _tensors(name: str) -> tuple[Architecture, dict[str, np.ndarray]]:
     tensors = {key: parameter.detach().numpy() for key, parameter in shared_model(name).named_parameters()}
-    return Architecture.from_hf(CONFIGS[name].to_dict()), tensors
+    return from_config(CONFIGS[name].to_dict()), tensors
 
 
 @pytest.mark.parametrize("name", CONFIGS)

@@ -13,8 +13,9 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedConfig, Qwen2Config, Qwen3Config
 
 from rljax.config.schema import ModelConfig, TinyConfig
+from rljax.models.common.hf_names import tensor_shapes
+from rljax.models.families.registry import to_config
 from rljax.models.files import load_directory
-from rljax.models.hf_names import tensor_shapes
 from rljax.models.tiny import make_tiny, tiny_architecture
 from rljax.models.tokenizer import load_tokenizer
 from tests.models.hf_models import assert_same_logits, load_with_transformers, our_logits, reference_logits, tokens
@@ -57,7 +58,7 @@ def test_transformers_loads_it_with_the_same_logits(tmp_path: Path) -> None:
 def test_every_family_has_the_tensors_of_transformers(family: str, config: type[PreTrainedConfig], tied: bool) -> None:
     architecture = tiny_architecture(ModelConfig(tiny=dataclasses.replace(SMALL, family=family, tie_embeddings=tied)))
     with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(config(**architecture.to_hf()))
+        model = AutoModelForCausalLM.from_config(config(**to_config(architecture)))
     expected = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
     assert tensor_shapes(architecture) == expected
 

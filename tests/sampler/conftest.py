@@ -17,9 +17,10 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, Qwen3Config
 
-from rljax.models.architecture import Architecture
-from rljax.models.hf_names import to_hf
-from rljax.models.transformer import init_params
+from rljax.models.common.architecture import Architecture
+from rljax.models.common.hf_names import to_hf
+from rljax.models.common.transformer import init_params
+from rljax.models.families.registry import to_config
 from rljax.sampler.engine import EmbeddedEngine
 from rljax.weights.publisher import OrbaxPublisher
 from sidecar.protocol import Completion, GenerateRequest, SamplingParams, WeightUpdate
@@ -112,7 +113,7 @@ def _reference(version: int) -> tuple[dict[str, np.ndarray], torch.nn.Module]:
     # larger weights than at initialisation, so that distributions are far from uniform
     params = jax.tree.map(lambda w: w * (4.0 if w.ndim > 1 else 1.0), init_params(ARCHITECTURE, version))
     tensors = {name: np.asarray(array) for name, array in to_hf(params, ARCHITECTURE).items()}
-    model = AutoModelForCausalLM.from_config(Qwen3Config(**ARCHITECTURE.to_hf())).double().eval()
+    model = AutoModelForCausalLM.from_config(Qwen3Config(**to_config(ARCHITECTURE))).double().eval()
     model.load_state_dict(
         {name: torch.from_numpy(array.astype(np.float64)) for name, array in tensors.items()}, strict=False
     )

@@ -7,11 +7,12 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from rljax.models.architecture import Architecture
+from rljax.models.common.architecture import Architecture
 from rljax.models.common.attention import attention, cached_attention
 from rljax.models.common.einsum import einsum_fp32
+from rljax.models.common.norm import rms_norm
 from rljax.models.common.rope import rotation
-from rljax.models.transformer import Params, bind_block, output_head, rms_norm
+from rljax.models.common.transformer import Params, bind_block, output_head
 
 
 class KVCache(NamedTuple):

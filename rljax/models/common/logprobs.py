@@ -10,9 +10,9 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from rljax.models.architecture import Architecture
+from rljax.models.common.architecture import Architecture
 from rljax.models.common.einsum import einsum_fp32
-from rljax.models.transformer import Constrain, Params, unconstrained
+from rljax.models.common.transformer import Constrain, Params, unconstrained
 
 _CACHED_LOGITS = 2**19  # logits of one step that stay in the cache of a CPU core
 _LOWEST = -1e30  # finite, so that nothing times it is nothing

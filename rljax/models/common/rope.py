@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from rljax.models.architecture import Architecture
+from rljax.models.common.architecture import Architecture
 
 
 def inverse_frequencies(architecture: Architecture) -> np.ndarray:

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from rljax.config.schema import Config
 from rljax.config.validate import ConfigError
 from rljax.config.validate_placement import device_indices
-from rljax.models.architecture import Architecture
+from rljax.models.common.architecture import Architecture
 from rljax.observe.trace import NullTrace, Trace
 from rljax.pipeline.assemble.devices import engine_devices, engine_gpus
 from rljax.pipeline.assemble.run import Model

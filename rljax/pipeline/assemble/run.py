@@ -17,9 +17,9 @@ from rljax.config.validate import ConfigError, context_error
 from rljax.ledger import versions
 from rljax.ledger.backend import backend_of
 from rljax.ledger.database import Database, LedgerError, RunSpec, StaleWriterError
-from rljax.models.architecture import Architecture
+from rljax.models.common.architecture import Architecture
+from rljax.models.common.hf_names import to_hf
 from rljax.models.files import load_architecture, load_directory
-from rljax.models.hf_names import to_hf
 from rljax.models.resolve import resolve_model
 from rljax.models.tokenizer import load_tokenizer
 from rljax.pipeline.run_dir import RunDir

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from rljax.models.architecture import Architecture
+from rljax.models.common.architecture import Architecture
 from rljax.models.common.logprobs import token_logprobs
-from rljax.models.transformer import Params
+from rljax.models.common.transformer import Params
 
 HIDDEN = 8
 

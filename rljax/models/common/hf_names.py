@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rljax.models.architecture import Architecture
-from rljax.models.transformer import Params, abstract_params
+from rljax.models.common.architecture import Architecture
+from rljax.models.common.transformer import Params, abstract_params
 
 _LAYER = {
     "attention_norm": "input_layernorm.weight",

@@ -8,9 +8,10 @@ import jax
 import numpy as np
 import pytest
 
-from rljax.models.architecture import Architecture
-from rljax.models.hf_names import check_tensors, from_hf, tensor_shapes, to_hf
-from rljax.models.transformer import abstract_params, init_params
+from rljax.models.common.architecture import Architecture
+from rljax.models.common.hf_names import check_tensors, from_hf, tensor_shapes, to_hf
+from rljax.models.common.transformer import abstract_params, init_params
+from rljax.models.families.registry import from_config
 from tests.models.hf_models import CONFIGS, shared_model
 
 QUERY = "model.layers.1.self_attn.q_proj.weight"
@@ -18,7 +19,7 @@ QUERY = "model.layers.1.self_attn.q_proj.weight"
 
 def _tensors(name: str) -> tuple[dict[str, np.ndarray], Architecture]:
     tensors = {key: parameter.detach().numpy() for key, parameter in shared_model(name).named_parameters()}
-    return tensors, Architecture.from_hf(CONFIGS[name].to_dict())
+    return tensors, from_config(CONFIGS[name].to_dict())
 
 
 @pytest.mark.parametrize("name", CONFIGS)

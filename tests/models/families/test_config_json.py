@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from rljax.models.architecture import Architecture, Llama3Rope
+from rljax.models.common.architecture import Llama3Rope
+from rljax.models.families.registry import from_config, to_config
 from tests.models.hf_models import CONFIGS
 
 LLAMA: dict[str, Any] = {
@@ -26,7 +27,7 @@ ROPE = {
 
 
 def test_what_a_config_leaves_out_follows_from_the_rest() -> None:
-    found = Architecture.from_hf(LLAMA)
+    found = from_config(LLAMA)
     assert found.head_dim == 8
     assert found.num_kv_heads == 4
     assert found.rope_theta == 10_000.0
@@ -43,15 +44,15 @@ def test_what_a_config_leaves_out_follows_from_the_rest() -> None:
     ],
 )
 def test_rope_scaling_is_read_as_every_transformers_writes_it(fields: dict[str, Any]) -> None:
-    found = Architecture.from_hf(LLAMA | fields)
+    found = from_config(LLAMA | fields)
     assert found.rope_theta == 500_000.0
     assert found.rope_scaling == Llama3Rope(8.0, 1.0, 4.0, 8192)
 
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_a_config_survives_the_round_trip(name: str) -> None:
-    found = Architecture.from_hf(CONFIGS[name].to_dict())
-    assert Architecture.from_hf(found.to_hf()) == found
+    found = from_config(CONFIGS[name].to_dict())
+    assert from_config(to_config(found)) == found
     assert found.attention_bias == (name.startswith("qwen2") or name == "llama-untied")
     assert found.qk_norm == name.startswith("qwen3")
 
@@ -76,16 +77,16 @@ def test_a_config_survives_the_round_trip(name: str) -> None:
 )
 def test_what_is_not_supported_is_refused_in_one_line(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message) as caught:
-        Architecture.from_hf(LLAMA | fields)
+        from_config(LLAMA | fields)
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("field", sorted(set(LLAMA) - {"model_type"}))
 def test_a_missing_field_is_named(field: str) -> None:
     with pytest.raises(ValueError, match=f"^config.json of a llama model lacks the field '{field}'$"):
-        Architecture.from_hf({name: value for name, value in LLAMA.items() if name != field})
+        from_config({name: value for name, value in LLAMA.items() if name != field})
 
 
 def test_a_sliding_window_that_is_not_in_use_does_not_matter() -> None:
     fields = {"model_type": "qwen2", "use_sliding_window": False, "sliding_window": 4096}
-    assert Architecture.from_hf(LLAMA | fields).family == "qwen2"
+    assert from_config(LLAMA | fields).family == "qwen2"

@@ -24,9 +24,10 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from rljax.models.architecture import Architecture
+from rljax.models.common.architecture import Architecture
 from rljax.models.common.attention import ATTENDED, attention
 from rljax.models.common.linear import PRODUCT, linear
+from rljax.models.common.norm import rms_norm
 from rljax.models.common.rope import rotate, rotation
 
 Params = dict[str, Any]
@@ -42,13 +43,6 @@ def unconstrained(x: jax.Array, name: str) -> jax.Array:
     """The `Constrain` that leaves activations where they are."""
     del name
     return x
-
-
-def rms_norm(x: Float[Array, "... width"], scale: Float[Array, " width"], eps: float) -> Float[Array, "... width"]:
-    """Root-mean-square normalisation (Zhang & Sennrich 2019), in float32 whatever the dtype of `x`."""
-    wide = x.astype(jnp.float32)
-    normed = wide * jax.lax.rsqrt(jnp.mean(wide * wide, axis=-1, keepdims=True) + eps)
-    return normed.astype(x.dtype) * scale.astype(x.dtype)
 
 
 class Block(nnx.Module):

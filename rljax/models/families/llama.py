@@ -1,0 +1,5 @@
+"""Llama 2 and 3, and what has their architecture (SmolLM2, for one)."""
+
+from rljax.models.families.family import Family
+
+LLAMA = Family("llama", "LlamaForCausalLM", written={"mlp_bias": False})

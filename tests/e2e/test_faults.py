@@ -1,4 +1,4 @@
-"""The faults of DESIGN section 10 that a user can cause, through the command line."""
+"""The faults of ARCHITECTURE.md that a user can cause, through the command line (promise P10)."""
 
 from __future__ import annotations
 

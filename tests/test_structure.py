@@ -1,0 +1,84 @@
+"""The plan of the house against the code: no circles, and documents that name what exists."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+
+import grimp
+import networkx
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("rljax", "sidecar", "envs")
+SOURCES = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
+PROMISES = {f"P{number}" for number in range(1, 14)}
+
+
+@cache
+def imports() -> networkx.DiGraph:
+    """Every import between modules, those for type checking and those within functions included."""
+    graph = grimp.build_graph(*PACKAGES, exclude_type_checking_imports=False, cache_dir=None)
+    edges = ((module, used) for module in graph.modules for used in graph.find_modules_directly_imported_by(module))
+    # the package's own door names what is imported on demand, and nothing imports it
+    return networkx.DiGraph((module, used) for module, used in edges if "rljax" not in (module, used))
+
+
+def room(module: str) -> str:
+    """The folder that a module lies in; a module beside the folders is a room of its own."""
+    path = ROOT.joinpath(*module.split("."))
+    package, _, _ = module.rpartition(".")
+    return module if path.is_dir() or package in PACKAGES else package
+
+
+def rooms() -> networkx.DiGraph:
+    edges = {(room(module), room(used)) for module, used in imports().edges}
+    return networkx.DiGraph((above, below) for above, below in edges if above != below)
+
+
+def circles(graph: networkx.DiGraph) -> list[list[str]]:
+    return [sorted(part) for part in networkx.strongly_connected_components(graph) if len(part) > 1]
+
+
+def test_no_module_imports_itself_by_way_of_others() -> None:
+    assert circles(imports()) == []
+
+
+def test_no_folder_imports_itself_by_way_of_others() -> None:
+    """A folder may use modules of the folder around it, as long as it is not these that use it."""
+    siblings = networkx.DiGraph()
+    for module, used in imports().edges:
+        above, below = module.split("."), used.split(".")
+        shared = next((i for i, (a, b) in enumerate(zip(above, below, strict=False)) if a != b), None)
+        if shared:
+            siblings.add_edge(".".join(above[: shared + 1]), ".".join(below[: shared + 1]))
+    assert circles(siblings) == []
+
+
+@pytest.mark.parametrize("page", ["ARCHITECTURE.md", "WORKSPACE.md"])
+def test_files_that_a_document_names_exist(page: str) -> None:
+    named = re.findall(r"`((?:[\w.-]+/)+[\w.-]*|\w+\.(?:py|md|toml))`", (ROOT / page).read_text())
+    assert named
+    assert [name for name in named if not (ROOT / name).exists() and not made_by_a_run(name)] == []
+
+
+def made_by_a_run(name: str) -> bool:
+    return name.partition("/")[0] in ("runs", "weights", "checkpoints") or name in ("metrics.jsonl", "config.json")
+
+
+def test_the_contract_numbers_its_promises_and_names_for_each_who_keeps_and_holds_it() -> None:
+    rows = re.findall(r"^\| (P\d+) \| .* \| (.+) \| (.+) \|$", (ROOT / "ARCHITECTURE.md").read_text(), re.MULTILINE)
+    assert {number for number, _, _ in rows} == PROMISES
+    assert [number for number, kept, held in rows if "`rljax/" not in kept or "`tests/" not in held] == []
+
+
+def test_promises_that_code_cites_exist_and_each_is_cited() -> None:
+    tests = sorted((ROOT / "tests").rglob("*.py"))
+    cited = {
+        number
+        for path in [*SOURCES, *tests]
+        for phrase in re.findall(r"[Pp]romises? (P\d+(?:(?:, | and |,? or )P\d+)*)|\"\"\"(P\d+)", path.read_text())
+        for number in re.findall(r"P\d+", " ".join(phrase))
+    }
+    assert cited == PROMISES

@@ -11,7 +11,7 @@ tokenising, the environment, the ledger. KiB: resident memory of explorer and wo
 before its first episode, for each environment in flight. share of a core: what so many environments cost with an
 engine and environments that take ten seconds for a turn.
 
-Target (DESIGN section 9): the rate does not fall as more are in flight, and thousands fit one core.
+Target: the rate does not fall as more are in flight, and thousands fit one core.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ What: the real explorer, group runner, engine pool and ledger (SQLite on disk) o
 engine that answers within a few turns of the loop and a learner that leases every batch and marks it trained at once.
 α = 1 and groups of 8; the batch size is set so that the credit lets 64, 512 or 4096 trajectories be in flight.
 
-Target (DESIGN section 9): the scheduler adds no measurable cost, so the rate must not fall as more are in flight.
+Target: the scheduler adds no measurable cost, so the rate must not fall as more are in flight.
 """
 
 from __future__ import annotations

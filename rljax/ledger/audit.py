@@ -22,7 +22,7 @@ OPEN = ("open", "claimed", "ready", "leased")
 
 @reads
 def audit(tx: Transaction) -> dict[str, Any]:
-    """Returns the audit as plain JSON: the keys of DESIGN section 6, and ``problems``: why it does not balance.
+    """Returns the audit as plain JSON: the keys that ARCHITECTURE.md fixes, and ``problems``: why it does not balance.
 
     ``trained_twice`` are groups that were trained in more steps than ``max_uses``; ``uses`` tells in how many, groups
     by number of steps.

@@ -135,7 +135,7 @@ class Outlook:
 
 
 def outlooks(data: RunData, more: int = 2) -> list[Outlook]:
-    """The bound of DESIGN section 9 with the engines of now and up to ``more`` further ones; empty where not known.
+    """The bound of throughput with the engines of now and up to ``more`` further ones; empty where not known.
 
     ``time/engine_busy`` is the busy time of a step on average over the engines, so that n engines did n times it.
     """

@@ -236,7 +236,7 @@ def test_an_engine_that_refuses_what_others_load_is_replaced_while_they_go_on(tm
 
 
 def test_a_version_that_all_refuse_replaces_nobody(tmp_path: Path) -> None:
-    """DESIGN section 10: an engine that cannot load keeps its version, and goes on with it."""
+    """ARCHITECTURE.md: an engine that cannot load keeps its version, and goes on with it."""
     engines = [Mortal(refuses=(1,)), Mortal(refuses=(1,))]
 
     async def act(pool: EnginePool, loop: asyncio.AbstractEventLoop) -> None:

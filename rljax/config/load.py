@@ -97,7 +97,8 @@ def parse_arguments(arguments: Sequence[str]) -> tuple[str, dict[str, str]]:
     Raises:
         ConfigError: an argument is not of these forms, or ``--config`` is missing.
     """
-    path, overrides, left = "", {}, list(arguments)
+    path, left = "", list(arguments)
+    overrides: dict[str, str] = {}
     while left:
         name, equals, value = left.pop(0).partition("=")
         if not (name == "--config" or name.startswith("--config.")):

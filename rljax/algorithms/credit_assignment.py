@@ -75,7 +75,7 @@ def credit(
       its own return from t on, without one, since what came before t is not the doing of t.
 
     Args:
-        groups: the batch. Groups of different sizes are handed to the estimator size by size. May be empty.
+        groups: the batch; their sizes may differ. May be empty.
         config: of the objective.
         kl: of every token of every trajectory, from the reference policy, in nats; read where a token was sampled.
         kl_coef: β.
@@ -97,7 +97,7 @@ def credit(
     if name in token_advantages.names():
         by_token, returns = _by_token(shaped, config, charges, values)
     elif name in turn_advantages.names():
-        by_token = _by_group(shaped if charges is None else charge_turns(shaped, charges), config)
+        by_token = _by_turn(shaped if charges is None else charge_turns(shaped, charges), config)
     else:
         by_token = _by_group(shaped, config)
         if charges is not None:
@@ -148,25 +148,31 @@ def _by_token(
     return scored.by_place(trajectories, found), scored.by_place(trajectories, returns)
 
 
+def _by_turn(groups: Sequence[Group], config: AlgorithmConfig) -> ByToken:
+    """All groups at once, whatever their sizes: what a turn is compared with may lie in another group."""
+    scored = TurnRewards.of(groups)
+    values = _checked(turn_advantages.get(config.adv_estimator)(scored, config), scored.mask.shape, config)
+    return [_spread(t, values[g, m]) for g, group in enumerate(groups) for m, t in enumerate(group.trajectories)]
+
+
 def _by_group(groups: Sequence[Group], config: AlgorithmConfig) -> ByToken:
+    """Size by size: members are compared within their group alone."""
     result: dict[tuple[int, int], Float[np.ndarray, " time"]] = {}
     for size in sorted({len(group.trajectories) for group in groups} - {0}):
         chosen = [index for index, group in enumerate(groups) if len(group.trajectories) == size]
         values = _estimate([groups[index] for index in chosen], config)
         for index, of_group in zip(chosen, values, strict=True):
             for member, trajectory in enumerate(groups[index].trajectories):
-                result[index, member] = _spread(trajectory, of_group[member])
+                result[index, member] = _spread(trajectory, np.full(len(trajectory.turns), of_group[member]))
     return [result[place] for place in sorted(result)]
 
 
-def _estimate(groups: Sequence[Group], config: AlgorithmConfig) -> Float[np.ndarray, "groups member turn"]:
-    name, scored = config.adv_estimator, TurnRewards.of(groups)
-    if name in turn_advantages.names():
-        return _checked(turn_advantages.get(name)(scored, config), scored.mask.shape, config)
+def _estimate(groups: Sequence[Group], config: AlgorithmConfig) -> Float[np.ndarray, "groups member"]:
+    name = config.adv_estimator
+    rewards = np.array([[t.reward for t in group.trajectories] for group in groups], np.float64)
     estimate: Callable[..., np.ndarray] = advantages.get(name)
     given = {"greedy": _greedy(groups, name)} if "greedy" in advantages.needs(name, config) else {}
-    values = _checked(estimate(scored.rewards, config, **given), scored.rewards.shape, config)
-    return np.broadcast_to(values[:, :, None], scored.mask.shape)
+    return _checked(estimate(rewards, config, **given), rewards.shape, config)
 
 
 def _greedy(groups: Sequence[Group], name: str) -> Float[np.ndarray, " groups"]:

@@ -91,17 +91,21 @@ class LossInputs:
 
 @dataclass(frozen=True)
 class TurnRewards:
-    """Groups of equal size, turn by turn, as an estimator of per-turn advantages sees them.
+    """The groups of a batch, turn by turn, as an estimator of per-turn advantages sees them.
+
+    A group that has fewer members than the largest is filled up with members that have no turn.
 
     Attributes:
-        rewards: float64, the score of each whole trajectory.
+        rewards: float64, the score of each whole trajectory; 0 where there is no member.
+        members: true where there is a member.
         turn_rewards: float64, what each turn earned; 0 beyond the last turn.
         mask: true where there is a turn.
-        states: state before each turn, by group, member and turn; equal strings are equal states.
+        states: state before each turn, by group, member and turn; equal strings are equal states. Not filled up.
         tags: taskset of each group.
     """
 
     rewards: Float[np.ndarray, "groups member"]
+    members: Bool[np.ndarray, "groups member"]
     turn_rewards: Float[np.ndarray, "groups member turn"]
     mask: Bool[np.ndarray, "groups member turn"]
     states: tuple[tuple[tuple[str, ...], ...], ...]
@@ -109,20 +113,23 @@ class TurnRewards:
 
     @classmethod
     def of(cls, groups: Sequence[Group]) -> TurnRewards:
-        """Lays out groups that all have the same number of members."""
-        members = [group.trajectories for group in groups]
-        size, most = len(members[0]), max(len(t.turns) for ts in members for t in ts)
+        """Lays out the groups of a batch, of whatever sizes."""
+        size = max((len(group.trajectories) for group in groups), default=0)
+        most = max((len(t.turns) for group in groups for t in group.trajectories), default=0)
+        rewards, members = np.zeros((len(groups), size)), np.zeros((len(groups), size), np.bool_)
         turn_rewards = np.zeros((len(groups), size, most))
-        mask = np.zeros((len(groups), size, most), np.bool_)
-        for g, trajectories in enumerate(members):
-            for m, trajectory in enumerate(trajectories):
+        mask = np.zeros(turn_rewards.shape, np.bool_)
+        for g, group in enumerate(groups):
+            for m, trajectory in enumerate(group.trajectories):
                 turns = len(trajectory.turns)
+                rewards[g, m], members[g, m] = trajectory.reward, True
                 turn_rewards[g, m, :turns], mask[g, m, :turns] = trajectory.rewards_by_turn, True
         return cls(
-            np.array([[t.reward for t in trajectories] for trajectories in members], np.float64),
+            rewards,
+            members,
             turn_rewards,
             mask,
-            tuple(tuple(t.turn_states for t in trajectories) for trajectories in members),
+            tuple(tuple(t.turn_states for t in group.trajectories) for group in groups),
             tuple(group.task.taskset for group in groups),
         )
 

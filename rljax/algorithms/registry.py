@@ -42,7 +42,7 @@ class Advantage(Protocol):
 
 
 class TurnAdvantage(Protocol):
-    """Advantages of every turn of groups of equal size; what is beyond a trajectory's last turn is not used."""
+    """Advantages of every turn of a batch; what is beyond a trajectory's last turn is not used."""
 
     def __call__(  # noqa: D102
         self, scored: TurnRewards, config: AlgorithmConfig, /

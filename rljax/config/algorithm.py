@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from rljax.config.validate import key
+from rljax.config.fields import key
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,9 +16,9 @@ class OptimizerConfig:
     warmup_steps: int = key(0, "optimizer updates of linear warm-up", low=0)
     min_lr_ratio: float = key(0.0, "final over peak learning rate of linear and cosine", low=0, high=1)
     weight_decay: float = key(0.0, "decoupled weight decay", low=0)
-    beta1: float = key(0.9, "decay of the first moment", low=0, high=1)
-    beta2: float = key(0.999, "decay of the second moment", low=0, high=1)
-    eps: float = key(1e-8, "Adam's epsilon", low=0)
+    beta1: float = key(0.9, "decay of the first moment", low=0, high=1, high_open=True)
+    beta2: float = key(0.999, "decay of the second moment", low=0, high=1, high_open=True)
+    eps: float = key(1e-8, "Adam's epsilon", low=0, low_open=True)
     grad_clip: float | None = key(1.0, "largest global gradient norm; None: no clipping", low=0)
 
 

@@ -21,9 +21,9 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from rljax.config.environments import EnvironmentConfig
+from rljax.config.fields import ConfigError, check_path, shown
 from rljax.config.foreign_keys import FOREIGN_KEYS
 from rljax.config.schema import Config, TasksetConfig
-from rljax.config.validate import ConfigError
 
 _NONE = ("none", "null")
 _NEW_NAMES: dict[str, Any] = {"explorer.tasksets.": TasksetConfig, "custom_envs.": EnvironmentConfig}
@@ -82,6 +82,7 @@ def load_config(path: str, overrides: Mapping[str, Any] | None = None) -> Config
         ConfigError: the file or an override is wrong.
     """
     file, _, arg = path.partition(":")
+    check_path("--config", file)
     values = _read_json(Path(path)) if path.endswith(".json") else _call_get_config(Path(file), arg or None)
     for dotted, value in (overrides or {}).items():
         _override(values, dotted, value)
@@ -96,7 +97,8 @@ def parse_arguments(arguments: Sequence[str]) -> tuple[str, dict[str, str]]:
     Raises:
         ConfigError: an argument is not of these forms, or ``--config`` is missing.
     """
-    path, overrides, left = "", {}, list(arguments)
+    path, left = "", list(arguments)
+    overrides: dict[str, str] = {}
     while left:
         name, equals, value = left.pop(0).partition("=")
         if not (name == "--config" or name.startswith("--config.")):
@@ -106,9 +108,11 @@ def parse_arguments(arguments: Sequence[str]) -> tuple[str, dict[str, str]]:
                 raise ConfigError(f"{name}: no value; write {name}=VALUE")
             value = left.pop(0)
         if name == "--config":
-            path = value
+            before, path = path or value, value
         else:
-            overrides[name.removeprefix("--config.")] = value
+            before = overrides.setdefault(name.removeprefix("--config."), value)
+        if before != value:
+            raise ConfigError(f"{name}={shown(value)}: given before as {shown(before)}; write it once")
     if not path:
         raise ConfigError("--config: missing; write --config=configs/quickstart.py")
     return path, overrides
@@ -211,7 +215,10 @@ def _convert(hint: Any, value: Any, path: str) -> Any:
     if origin is tuple and isinstance(value, (tuple, list)):
         return tuple(_convert(typing.get_args(hint)[0], item, f"{path}[{i}]") for i, item in enumerate(value))
     if origin is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError:
+            raise ConfigError(f"{path}={shown(value)}: beyond any number that is computed with") from None
     if not isinstance(value, origin) or (isinstance(value, bool) and origin is not bool):
         raise ConfigError(f"{path}={value!r}: expected {_name(hint)}, not {type(value).__name__}")
     return value

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,12 @@ from rljax.config.environments import (
     built_in,
     shares,
 )
-from rljax.config.validate import key
+from rljax.config.fields import key
+
+
+def _seconds(default: float, help: str) -> Any:
+    """A key of a time limit; no clock of this program waits for longer than the bound, which is 30 years."""
+    return key(default, help, low=0, low_open=True, high=10**9)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,12 +76,12 @@ class TinyConfig:
     """The architecture of `model.path=tiny`."""
 
     family: str = key("qwen3", "whose layers", choices=("llama", "qwen2", "qwen3"))
-    hidden_size: int = key(64, "width", low=8)
-    intermediate_size: int = key(256, "width of the MLP", low=8)
-    num_layers: int = key(2, "layers", low=1)
-    num_heads: int = key(4, "query heads", low=1)
-    num_kv_heads: int = key(2, "key and value heads", low=1)
-    head_dim: int = key(32, "width of a head", low=2)
+    hidden_size: int = key(64, "width", low=8, high=16_384)
+    intermediate_size: int = key(256, "width of the MLP", low=8, high=65_536)
+    num_layers: int = key(2, "layers", low=1, high=256)
+    num_heads: int = key(4, "query heads; a multiple of num_kv_heads", low=1, high=256)
+    num_kv_heads: int = key(2, "key and value heads", low=1, high=256)
+    head_dim: int = key(32, "width of a head; even", low=2, high=1024)
     tie_embeddings: bool = key(True, "the output head is the embedding")
     characters: str | None = key(None, "characters that the tokenizer knows; None: printable ASCII")
 
@@ -129,7 +135,7 @@ class LearnerConfig:
 class GeneratingConfig:
     """How text is sampled."""
 
-    temperature: float = key(1.0, "divides the logits; 0 (greedy) is for validation only", low=0)
+    temperature: float = key(1.0, "divides the logits, 0.01 or more; 0 (greedy) is for validation only", low=0)
     top_p: float = key(1.0, "nucleus mass; 1: untruncated", low=0, high=1, low_open=True)
     top_k: int = key(0, "candidates; 0: untruncated", low=0)
     max_new_tokens: int | None = key(None, "budget of one turn; None: model.max_response_tokens", low=1)
@@ -168,7 +174,9 @@ class SidecarConfig:
     enable_prefix_caching: bool = key(True, "vllm: requests with a common prefix share its KV")
     load_format: str = key("dummy", "vllm: what an engine starts with, before its first version")
     block_size: int | None = key(None, "vllm: tokens in a block of the KV cache; None: vLLM's choice", low=1)
-    seed: int | None = key(None, "vllm: seed of the engine; None: the run's. Requests bring their own", low=0)
+    seed: int | None = key(
+        None, "vllm: seed of the engine; None: the run's. Requests bring their own", low=0, high=2**31 - 1
+    )
     engine_args: Mapping[str, Any] = key({}, "vllm: further arguments of EngineArgs, by name")
     generating_args: GeneratingConfig = field(default_factory=GeneratingConfig)
     val_generating_args: GeneratingConfig = field(default_factory=lambda: GeneratingConfig(temperature=0.0))
@@ -179,20 +187,20 @@ class RolloutConfig:
     """How trajectories are made, and what happens when one fails."""
 
     max_retries: int = key(2, "attempts after a failed one; then the task is dropped as failed", low=0)
-    trajectory_timeout: float = key(600.0, "seconds for one attempt, validation pauses excluded", low=0, low_open=True)
-    env_timeout: float = key(60.0, "seconds for one answer of an environment in a worker", low=0, low_open=True)
+    trajectory_timeout: float = _seconds(600.0, "seconds for one attempt, validation pauses excluded")
+    env_timeout: float = _seconds(60.0, "seconds for one answer of an environment in a worker")
     train_env_manager: TrainEnvManagerConfig = field(default_factory=TrainEnvManagerConfig)
     val_env_manager: ValEnvManagerConfig = field(default_factory=ValEnvManagerConfig)
-    reward_timeout: float = key(30.0, "seconds for one reward", low=0, low_open=True)
+    reward_timeout: float = _seconds(30.0, "seconds for one reward")
     reward_workers: int = key(1, "processes for rewards that may hang", low=1)
-    claim_timeout: float = key(60.0, "seconds without a heartbeat after which a claim expires", low=0, low_open=True)
+    claim_timeout: float = _seconds(60.0, "seconds without a heartbeat after which a claim expires")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExplorerConfig:
     """Who explores."""
 
-    name: str = key("explorer", "unique among the explorers of a run")
+    name: str = key("explorer", "unique among the explorers of a run; neither trainer nor learner")
     own_process: bool = key(False, "mode=both: explore in a process (launcher=ray: an actor) of its own")
     tasksets: Mapping[str, TasksetConfig] = key(
         {}, "what this explorer serves in place of tasks.train; one of the run's names is shared, without repeats"
@@ -204,7 +212,7 @@ class RayConfig:
     """The cluster that ``launcher=ray`` joins or starts."""
 
     address: str = key("auto", "HOST:PORT to join | local: start one | auto: RAY_ADDRESS if it is set, else local")
-    placement_timeout: float = key(120.0, "seconds to wait for the cluster's resources", low=0, low_open=True)
+    placement_timeout: float = _seconds(120.0, "seconds to wait for the cluster's resources")
     cpus_per_engine: float = key(1.0, "CPUs of the cluster that one engine takes", low=0)
     engine_resources: Mapping[str, Any] = key({}, "custom resources that one engine takes besides, by name")
     runtime_env: Mapping[str, Any] = key({}, "Ray's runtime environment of engines and explorers: env_vars, pip, ...")
@@ -252,7 +260,9 @@ class Config:
     )
     ledger_schema: str | None = key(None, "schema of this run in a PostgreSQL ledger; None: the last part of run_dir")
     seed: int = key(0, "seed of everything", low=0, high=2**31 - 1)
-    async_generation_ratio: float = key(1.0, "α: batches generated ahead of the learner; 0 is synchronous", low=0)
+    async_generation_ratio: float = key(
+        1.0, "α: batches generated ahead of the learner, read as the decimal; 0 is synchronous", low=0, high=10**6
+    )
     max_staleness: int | None = key(None, "S, in steps; None: ⌈α⌉ + sync_interval − 1, the least possible", low=0)
     sync_interval: int = key(1, "steps between published versions", low=1)
     sync_method: str = key(
@@ -271,7 +281,7 @@ class Config:
     eval_steps: int | None = key(10, "steps between validations; None: only at the end", low=1)
     logging_steps: int = key(1, "steps between printed lines where there is no live view", low=1)
     val_batch_size: int | None = key(None, "tasks of each validation taskset; None: all", low=1)
-    wait_timeout: float = key(3600.0, "seconds any part waits for another before the run fails", low=0, low_open=True)
+    wait_timeout: float = _seconds(3600.0, "seconds any part waits for another before the run fails")
     algorithm: AlgorithmConfig = field(default_factory=AlgorithmConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
     learner: LearnerConfig = field(default_factory=LearnerConfig)
@@ -330,7 +340,7 @@ class Config:
     def train_groups(self) -> dict[str, int]:
         """Groups of environments that train at once, by tag."""
         manager = self.rollout.train_env_manager
-        ahead = math.floor((1 + self.async_generation_ratio) * self.groups_per_batch)
+        ahead = staleness_credit(self.async_generation_ratio, self.groups_per_batch)
         groups = manager.num_env_groups or max(ahead, len(manager.tags))
         return shares(manager.tags, groups, manager.num_groups_partition, "rollout.train_env_manager")
 
@@ -370,6 +380,14 @@ class Config:
     def resolved_sync_dtype(self) -> str:
         """Dtype of published weights: fp32 or bf16."""
         return self.model.dtype if self.sync_dtype == "auto" else self.sync_dtype
+
+
+def staleness_credit(alpha: float, batch_groups: int) -> int:
+    """Returns ⌊(1+α)·b⌋, the groups that may be claimed and not yet consumed (promise P1).
+
+    Exact: α is the decimal that the user wrote, the shortest one that is read as this float. 0.15 is 15/100 here.
+    """
+    return math.floor((1 + Fraction(str(alpha))) * batch_groups)
 
 
 def _beside(count: int, share: float) -> int:

@@ -1,51 +1,34 @@
-"""What a config must satisfy: bounds of single keys, and the combinations that cannot work (promise P9)."""
+"""What a config must satisfy: its single keys, and the combinations that cannot work (promise P9)."""
 
 from __future__ import annotations
 
-import copy
-import dataclasses
 import importlib
 import json
 import math
+import os
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rljax.config.fields import ConfigError as ConfigError
+from rljax.config.fields import check_bounds, check_name, check_path
+from rljax.config.fields import key as key
+from rljax.config.fields import walk as walk
 from rljax.config.names import built_in, closest, known
 
 if TYPE_CHECKING:
     from rljax.config.algorithm import AlgorithmConfig
-    from rljax.config.schema import Config, RowsConfig, TasksetConfig
+    from rljax.config.schema import Config, RowsConfig, TasksetConfig, TinyConfig
 
 _PLACES = {"postgresql": "database", "sqlite": "file"}
 _CONTEXTS = {"smollm2-135m": 8192}
 
 
-class ConfigError(ValueError):
-    """A config that is refused: one line with the key's path, the reason and what to write instead."""
-
-
-def key(default: Any, help: str, **bounds: Any) -> Any:
-    """A dataclass field with its meaning and bounds: ``low``, ``high``, ``low_open``, ``high_open``, ``choices``."""
-    metadata = {"help": help, **bounds}
-    if isinstance(default, (dict, list)):
-        return dataclasses.field(default_factory=lambda: copy.deepcopy(default), metadata=metadata)
-    return dataclasses.field(default=default, metadata=metadata)
-
-
-def walk(config: Any, path: str = "") -> Iterator[tuple[str, Any, Mapping[str, Any]]]:
-    """Yields (dotted path, value, metadata) of every leaf key."""
-    for spec in dataclasses.fields(config):
-        value = getattr(config, spec.name)
-        here = f"{path}{spec.name}"
-        if dataclasses.is_dataclass(value):
-            yield from walk(value, f"{here}.")
-        elif isinstance(value, Mapping) and any(dataclasses.is_dataclass(v) for v in value.values()):
-            for name, item in value.items():
-                yield from walk(item, f"{here}.{name}.")
-        else:
-            yield here, value, spec.metadata
+RESERVED = frozenset({"learner", "trainer"})
+"""Names of the learner among the processes of a run and in its trace."""
+_LEAST_TEMPERATURE = 0.01
+"""vLLM samples at this temperature whatever is below: its log-probabilities would not be those of the config's."""
 
 
 def check_config(config: Config) -> None:
@@ -54,8 +37,11 @@ def check_config(config: Config) -> None:
     Raises:
         ConfigError: on the first key that is out of bounds, or combination that is impossible.
     """
+    _check_names(config)
     for path, value, metadata in walk(config):
-        _check_bounds(path, value, metadata)
+        check_bounds(path, value, metadata)
+    _check_paths(config)
+    _check_tiny(config.model.tiny)
     _check_launcher(config)
     _check_ledger(config)
     _check_batch(config)
@@ -65,19 +51,40 @@ def check_config(config: Config) -> None:
     _check_context(config)
 
 
-def _check_bounds(path: str, value: Any, metadata: Mapping[str, Any]) -> None:
-    choices = metadata.get("choices")
-    if choices and value not in choices:
-        raise ConfigError(f"{path}={value!r}: not one of {', '.join(map(str, choices))}")
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return
-    if not math.isfinite(value):
-        raise ConfigError(f"{path}={value}: must be finite")
-    low, high = metadata.get("low"), metadata.get("high")
-    if low is not None and (value < low or (metadata.get("low_open") and value == low)):
-        raise ConfigError(f"{path}={value}: must be {'above' if metadata.get('low_open') else 'at least'} {low}")
-    if high is not None and (value > high or (metadata.get("high_open") and value == high)):
-        raise ConfigError(f"{path}={value}: must be {'below' if metadata.get('high_open') else 'at most'} {high}")
+def _check_names(config: Config) -> None:
+    """Of explorers, tasksets and environments: they name rows of the ledger, files, metrics and streams of seeds."""
+    check_name("explorer.name=", config.explorer.name, "an explorer's name")
+    if config.explorer.name in RESERVED:
+        raise ConfigError(f"explorer.name={config.explorer.name!r}: this is the learner's own name; write another")
+    for section, tasksets in _tasksets(config).items():
+        for name in tasksets:
+            check_name(f"{section}.", name, "a taskset's name")
+    for tag in config.custom_envs:
+        check_name("custom_envs.", tag, "a tag")
+
+
+def _tasksets(config: Config) -> dict[str, Mapping[str, TasksetConfig]]:
+    return {
+        "tasks.train": config.tasks.train,
+        "tasks.validation": config.tasks.validation,
+        "explorer.tasksets": config.explorer.tasksets,
+    }
+
+
+def _check_paths(config: Config) -> None:
+    check_path("model.path", config.model.path)
+    if config.run_dir is not None:
+        check_path("run_dir", config.run_dir)
+
+
+def _check_tiny(tiny: TinyConfig) -> None:
+    if tiny.num_heads % tiny.num_kv_heads:
+        raise ConfigError(
+            f"model.tiny.num_kv_heads={tiny.num_kv_heads}: must divide model.tiny.num_heads={tiny.num_heads}, whose "
+            "heads share theirs evenly"
+        )
+    if tiny.head_dim % 2:
+        raise ConfigError(f"model.tiny.head_dim={tiny.head_dim}: rotary embeddings take pairs; write an even number")
 
 
 def _check_launcher(config: Config) -> None:
@@ -103,6 +110,7 @@ def _check_ledger(config: Config) -> None:
     if url.database in (None, "", ":memory:"):
         raise ConfigError(f"ledger={url.drivername}://…: names no {_PLACES[url.drivername]}; {forms}")
     if url.drivername == "sqlite":
+        check_path("ledger", url.database)
         return
     try:
         import psycopg  # noqa: F401
@@ -168,7 +176,12 @@ def _check_sampling(config: Config) -> None:
             "write a temperature above 0 (validation has its own: sidecar.val_generating_args.temperature)"
         )
     for name in ("generating_args", "val_generating_args"):
-        budget = getattr(config.sidecar, name).max_new_tokens
+        temperature, budget = (getattr(config.sidecar, name).temperature, getattr(config.sidecar, name).max_new_tokens)
+        if 0 < temperature < _LEAST_TEMPERATURE:
+            raise ConfigError(
+                f"sidecar.{name}.temperature={temperature}: engines take none between 0 (greedy) and "
+                f"{_LEAST_TEMPERATURE}; write at least that"
+            )
         if budget is not None and budget > config.model.max_response_tokens:
             raise ConfigError(
                 f"sidecar.{name}.max_new_tokens={budget}: above model.max_response_tokens="
@@ -177,14 +190,9 @@ def _check_sampling(config: Config) -> None:
 
 
 def _check_tasks(config: Config) -> None:
-    named = {
-        "tasks.train": config.tasks.train,
-        "tasks.validation": config.tasks.validation,
-        "explorer.tasksets": config.explorer.tasksets,
-    }
-    for section, tasksets in named.items():
+    for section, tasksets in _tasksets(config).items():
         for name, taskset in tasksets.items():
-            _check_taskset(f"{section}.{name}", name, taskset)
+            _check_taskset(f"{section}.{name}", taskset)
     if config.tasks.expert.source:
         _check_rows("tasks.expert", config.tasks.expert)
     if config.mode in ("both", "train", "explore") and not (config.explored[1] or config.train_groups):
@@ -193,9 +201,7 @@ def _check_tasks(config: Config) -> None:
         )
 
 
-def _check_taskset(path: str, name: str, taskset: TasksetConfig) -> None:
-    if not re.fullmatch(r"[A-Za-z0-9_.\-]+", name):
-        raise ConfigError(f"{path}: a taskset's name is letters, digits, '_', '-' and '.'")
+def _check_taskset(path: str, taskset: TasksetConfig) -> None:
     if not taskset.source:
         raise ConfigError(f"{path}.source: missing")
     _check_rows(path, taskset)
@@ -207,6 +213,7 @@ def _check_taskset(path: str, name: str, taskset: TasksetConfig) -> None:
 
 
 def _check_rows(path: str, rows: RowsConfig) -> None:
+    check_path(f"{path}.source", rows.source)
     if "{prompt}" not in rows.template:
         raise ConfigError(f"{path}.template={rows.template!r}: must contain {{prompt}}")
     if len(rows.examples) % 2:
@@ -312,7 +319,7 @@ def _check_filters(algorithm: AlgorithmConfig) -> None:
 def _check_context(config: Config) -> None:
     """Where the model's own config lies on this disk; of others it is checked when they are here."""
     file, context = Path(config.model.path) / "config.json", _CONTEXTS.get(config.model.path)
-    if file.is_file():
+    if os.path.isfile(file):
         try:
             context = json.loads(file.read_text()).get("max_position_embeddings")
         except (OSError, ValueError, AttributeError):

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from rljax.config.validate import ConfigError
+from rljax.config.fields import ConfigError
 
 if TYPE_CHECKING:
     from rljax.config.environments import EnvironmentConfig
@@ -38,9 +38,6 @@ def _check_tag(path: str, tag: str, known: Mapping[str, EnvironmentConfig], task
     if tag not in known:
         close = difflib.get_close_matches(tag, known, n=1) or sorted(known)
         raise ConfigError(f"{path}: {tag!r} is not in custom_envs; did you mean {' or '.join(close)}?")
-    if not re.fullmatch(r"[A-Za-z0-9_.\-]+", tag):
-        # With a '/' the seeds of training could be those of another tag's validation.
-        raise ConfigError(f"{path}: {tag!r}: a tag is letters, digits, '_', '-' and '.'")
     if tag in tasksets:
         raise ConfigError(f"{path}: {tag!r} is a taskset's name as well; rename one of them")
     if not known[tag].id:

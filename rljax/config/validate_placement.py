@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from rljax.config.validate import ConfigError
+from rljax.config.fields import ConfigError
 
 if TYPE_CHECKING:
     from rljax.config.schema import Config

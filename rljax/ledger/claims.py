@@ -13,6 +13,7 @@ from typing import Any
 
 from sqlalchemy import Row, bindparam, delete, func, insert, select, true, update
 
+from rljax.config.schema import staleness_credit
 from rljax.ledger import schema
 from rljax.ledger.database import (
     Database,
@@ -27,7 +28,7 @@ from rljax.ledger.database import (
     storable,
     writes,
 )
-from rljax.ledger.staleness import claimable, credit
+from rljax.ledger.staleness import claimable
 from rljax.trajectory import Group, TaskId, encode
 
 g, a = schema.groups.c, schema.validations.c
@@ -221,7 +222,7 @@ def _room(tx: Transaction, spec: RunSpec, row: Row) -> tuple[int, str]:
         return 0, f"the validation of version {pending.version} comes first"
     deadlines, leased = in_flight(tx)
     living = sum(deadlines.values()) + leased
-    used, allowed = living + b * len(unannounced_steps(tx, row)), credit(spec.alpha, b)
+    used, allowed = living + b * len(unannounced_steps(tx, row)), staleness_credit(spec.alpha, b)
     deadline, step = row.announced + spec.staleness_bound, row.trained + int(row.leasing)
     in_time = claimable(deadlines, step, b, deadline)
     to_the_end = spec.max_steps * b - row.trained * b - living

@@ -7,17 +7,10 @@ from step t on can meet every deadline: for every j >= -1, at most (j+1)·b of t
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from fractions import Fraction
 
 Deadlines = Mapping[int, int]
 """Number of unleased groups by deadline."""
-
-
-def credit(alpha: float, batch_groups: int) -> int:
-    """⌊(1+α)·b⌋, the groups that may be claimed and not yet consumed; exact for a decimal α."""
-    return math.floor((1 + Fraction(str(alpha))) * batch_groups)
 
 
 def slack(deadlines: Deadlines, step: int, batch_groups: int) -> dict[int, int]:

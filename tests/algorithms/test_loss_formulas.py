@@ -344,3 +344,13 @@ def test_the_chord_schedule_by_hand(updates: int, weight: float) -> None:
     )  # fmt: skip
     metrics = computed(dataclasses.replace(random_cells(15), updates=updates), config)[2]
     np.testing.assert_allclose(metrics["sft_weight"], weight, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize(("warm", "updates", "weight"), [(10, 5, 0.4), (10, 10, 0.2), (10, 11, 0.2), (0, 0, 0.2)])
+def test_without_a_decay_no_update_is_made_at_the_peak(warm: int, updates: int, weight: float) -> None:
+    config = AlgorithmConfig(
+        pg_variant="mix", sft_schedule="chord", sft_weight_peak=0.8, sft_weight_valley=0.2, sft_warmup_updates=warm,
+        sft_decay_updates=0,
+    )  # fmt: skip
+    metrics = computed(dataclasses.replace(random_cells(15), updates=updates), config)[2]
+    np.testing.assert_allclose(metrics["sft_weight"], weight, rtol=1e-6, atol=1e-7)

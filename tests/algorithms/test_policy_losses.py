@@ -126,3 +126,14 @@ def test_a_sequence_level_ratio_fits_the_interface() -> None:
     )
     loss, _ = policy_losses.get("test-gspo")(inputs, AlgorithmConfig())
     np.testing.assert_allclose(loss[0, :3], [-4, -4, -3], rtol=1e-6)  # √(2·8), 3
+
+
+def test_each_token_of_a_gspo_sequence_moves_by_the_mean_of_its_advantages() -> None:
+    """At ratio 1 the sum −Σ s·A_t over 4 tokens has the gradient −ΣA/4 at each; verl's has −A_t."""
+    logprobs = jnp.array([[-1.0, -2.0, -0.5, -1.5]])
+
+    def total(by: jax.Array) -> jax.Array:
+        inputs = make_inputs(by, logprobs, [[3.0, 1.0, 0.0, -2.0]])
+        return policy_losses.get("gspo")(inputs, AlgorithmConfig(gspo_clip_low=0.5, gspo_clip_high=0.5))[0].sum()
+
+    np.testing.assert_allclose(jax.grad(total)(logprobs), [[-0.5] * 4], rtol=1e-6)

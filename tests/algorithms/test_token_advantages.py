@@ -37,6 +37,14 @@ def test_reinforce_by_hand() -> None:
     np.testing.assert_array_equal(returns, found)
 
 
+def test_a_reward_reaches_earlier_turns_and_the_text_between_is_not_discounted_over() -> None:
+    """ROLL would discount over the 3 tokens of text too, and verl would give the first turn nothing."""
+    scored = TokenRewards.of([episode([(1, 2, 0.0), (3, 2, 8.0)])])
+    # 8; 8/2 = 4 in the last turn; 4/2 = 2 and 2/2 = 1 in the first
+    np.testing.assert_array_equal(estimate("reinforce", scored, gamma=0.5)[0], [[1, 2, 4, 8]])
+    np.testing.assert_array_equal(estimate("reinforce++", scored, gamma=0.5)[1], [[1, 2, 4, 8]])
+
+
 def test_reinforce_plus_plus_by_hand() -> None:
     found, returns = estimate("reinforce++", laid([[0, 2], [-1]]))
     # returns 2, 2, -1: mean 1, unbiased variance (1 + 1 + 4)/2 = 3

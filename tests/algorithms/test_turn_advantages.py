@@ -86,15 +86,34 @@ def test_gigpo_needs_states() -> None:
         estimate("gigpo", [group(episode([1.0], []), episode([0.0], []))])
 
 
-EPISODES = st.lists(st.lists(st.integers(-3, 3), min_size=1, max_size=4), min_size=2, max_size=2)
+def test_groups_of_different_sizes_are_compared_with_each_other() -> None:
+    groups = [
+        group(episode([0.0]), episode([0.0]), episode([3.0]), tag="a"),
+        group(episode([1.0]), tag="a"),
+        group(episode([9.0]), episode([7.0]), tag="b"),
+    ]
+    # of "a": mean 1, unbiased variance (1 + 1 + 4 + 0)/3 = 2; of "b": mean 8, variance 2
+    of_tag = [-(2**-0.5), -(2**-0.5), 2 * 2**-0.5, 0.0, 2**-0.5, -(2**-0.5)]
+    # of all six: mean 10/3, sum of squares 140 - 6·100/9 = 220/3, variance 44/3
+    of_batch = [(r - 10 / 3) / (44 / 3) ** 0.5 for r in (0, 0, 3, 1, 9, 7)]
+    for keys in ({"adv_estimator": "step_reinforce"}, {"adv_estimator": "gigpo", "step_reward_weight": 0.0}):
+        for grouping, expected in (("tag", of_tag), ("batch", of_batch)):
+            found = batch_advantages(groups, AlgorithmConfig(**keys, reward_grouping=grouping))
+            np.testing.assert_allclose([one[-1] for one in found], expected, rtol=1e-5)
 
 
+EPISODES = st.lists(st.lists(st.integers(-3, 3), min_size=1, max_size=4), min_size=1, max_size=3)
+
+
+@pytest.mark.parametrize("grouping", ["group", "tag", "batch"])
 @pytest.mark.parametrize("name", ["step_reinforce", "gigpo"])
 @settings(deadline=None)
-@given(st.lists(EPISODES, min_size=1, max_size=3))
-def test_against_plain_loops(name: str, rewards: list) -> None:
-    groups = [group(*(episode([float(r) for r in e], [str(k % 2) for k in range(len(e))]) for e in g)) for g in rewards]
-    grouping = "batch" if name == "step_reinforce" else "group"
+@given(st.lists(EPISODES, min_size=1, max_size=4))
+def test_against_plain_loops(name: str, grouping: str, rewards: list) -> None:
+    groups = [
+        group(*(episode([float(r) for r in e], [str(k % 2) for k in range(len(e))]) for e in g), tag=str(n % 2))
+        for n, g in enumerate(rewards)
+    ]
     got = estimate(name, groups, step_reward_gamma=0.5, reward_grouping=grouping)
 
     def returns(of: list[int]) -> list[float]:
@@ -105,15 +124,18 @@ def test_against_plain_loops(name: str, rewards: list) -> None:
             return 0.0
         return (value - statistics.fmean(among)) / (statistics.stdev(among) + 1e-6)
 
-    everything = [value for g in rewards for e in g for value in returns(e)]
     for g, members in enumerate(rewards):
-        scores = [float(sum(e)) for e in members]
+        alike = {"group": lambda o, g=g: o == g, "tag": lambda o, g=g: o % 2 == g % 2, "batch": lambda o: True}[
+            grouping
+        ]
+        together = [e for o, others in enumerate(rewards) if alike(o) for e in others]
         for m, e in enumerate(members):
             for k, value in enumerate(returns(e)):
-                alike = [v for o in members for j, v in enumerate(returns(o)) if j % 2 == k % 2]
-                expected = norm(value, everything)
                 if name == "gigpo":
-                    expected = norm(scores[m], scores) + norm(value, alike)
+                    same = [v for o in members for j, v in enumerate(returns(o)) if j % 2 == k % 2]
+                    expected = norm(float(sum(e)), [float(sum(o)) for o in together]) + norm(value, same)
+                else:
+                    expected = norm(value, [v for o in together for v in returns(o)])
                 np.testing.assert_allclose(got[g, m, k], expected, atol=1e-6)
 
 

@@ -184,6 +184,27 @@ def test_the_argument_of_a_config_file_and_its_faults(simple: str, tmp_path: Pat
         parse_arguments([f"--config={simple}", "--steps=3"])
 
 
+def test_a_repeated_argument_that_contradicts_the_first_is_refused(simple: str) -> None:
+    same = [f"--config={simple}", "--config.seed=1", "--config.algorithm.filters=", "--config.run_dir=r"]
+    assert parse_arguments([*same, *same])[1] == {"seed": "1", "algorithm.filters": "", "run_dir": "r"}
+    with pytest.raises(ConfigError, match=r"^--config\.seed='2': given before as '1'; write it once$"):
+        parse_arguments([*same, "--config.seed", "2"])
+    with pytest.raises(ConfigError, match=r"^--config\.algorithm\.filters='overlong': given before as ''; write it"):
+        parse_arguments([*same, "--config.algorithm.filters=overlong"])
+    with pytest.raises(ConfigError, match=r"^--config='other\.py': given before as '.*; write it once$"):
+        parse_arguments([*same, "--config=other.py"])
+
+
+def test_a_config_file_of_a_name_that_no_file_has_is_one_line(simple: str) -> None:
+    for name in ("a" * 5000 + ".py", "a" * 5000 + ".json"):
+        with pytest.raises(ConfigError, match=r"^--config='a{60}'…: the path is too long; write a shorter one$"):
+            load_config(name)
+    with pytest.raises(ConfigError, match=r"^seed=2147483648: must be at most 2147483647$"):
+        load_config(simple, {"seed": "2147483648"})
+    with pytest.raises(ConfigError, match=r"^async_generation_ratio=10+: beyond any number that is computed with$"):
+        load_config(simple, {"async_generation_ratio": 10**400})
+
+
 def test_none_is_no_tuple() -> None:
     quickstart = str(Path(__file__).parents[2] / "configs" / "quickstart.py")
     with pytest.raises(ConfigError, match=r"filters=None: expected a tuple: a,b,c; an empty one is written .*=\(\)"):

@@ -14,12 +14,14 @@ from urllib.parse import unquote
 import pytest
 
 from rljax.config import validate_objective
+from rljax.config.environments import EnvironmentConfig, TrainEnvManagerConfig
 from rljax.config.load import publishable
 from rljax.config.schema import (
     AlgorithmConfig,
     Config,
     CorrectionConfig,
     CriticConfig,
+    ExplorerConfig,
     GeneratingConfig,
     KlConfig,
     LearnerConfig,
@@ -32,6 +34,8 @@ from rljax.config.schema import (
     SidecarConfig,
     TasksConfig,
     TasksetConfig,
+    TinyConfig,
+    staleness_credit,
 )
 from rljax.config.validate import ConfigError, walk
 from rljax.config.validate_placement import device_indices
@@ -39,6 +43,7 @@ from rljax.config.validate_placement import device_indices
 ROOT = Path(__file__).parents[2]
 TASKSET = TasksetConfig(source="reverse_digits")
 DEMONSTRATIONS = RowsConfig(source="shown.jsonl")
+LONG = "a" * 5000
 
 
 def make(**changes: Any) -> Config:
@@ -65,7 +70,36 @@ BOUNDS: list[tuple[Mapping[str, Any], str]] = [
     ({"wait_timeout": 0.0}, "wait_timeout=0.0: must be above 0"),
     (
         {"learner": LearnerConfig(optimizer=OptimizerConfig(beta1=1.5))},
-        "learner.optimizer.beta1=1.5: must be at most 1",
+        "learner.optimizer.beta1=1.5: must be below 1",
+    ),
+    *(
+        ({"learner": LearnerConfig(optimizer=OptimizerConfig(**{name: value}))}, f"learner.optimizer.{name}={line}")
+        for name, value, line in (
+            ("beta1", 1.0, "1.0: must be below 1"),
+            ("beta2", 1.0, "1.0: must be below 1"),
+            ("beta2", 1 - 1e-9, "0.999999999: must be below 1, which float32 rounds it to"),
+            ("eps", 0.0, "0.0: must be above 0"),
+            ("learning_rate", 1e308, "1e+308: float32 holds at most 3.4e+38; write a smaller number"),
+            ("learning_rate", 1e-40, "1e-40: float32 makes 0 of it; write 0, or at least 1.2e-38"),
+        )
+    ),
+    (
+        {"algorithm": AlgorithmConfig(adv_estimator="gae", critic=CriticConfig(optimizer=OptimizerConfig(beta1=1.0)))},
+        "algorithm.critic.optimizer.beta1=1.0: must be below 1",
+    ),
+    ({"async_generation_ratio": 1e30}, "async_generation_ratio=1e+30: must be at most 1000000"),
+    ({"async_generation_ratio": 1e308}, "async_generation_ratio=1e+308: must be at most 1000000"),
+    ({"async_generation_ratio": 10**400}, "must be at most 1000000"),
+    ({"max_steps": 2**31}, "max_steps=2147483648: must be at most 1000000000"),
+    ({"wait_timeout": 1e12}, "wait_timeout=1000000000000.0: must be at most 1000000000"),
+    (
+        {"model": ModelConfig(tiny=TinyConfig(hidden_size=10**25))},
+        "model.tiny.hidden_size=1000000000000000000000",
+    ),
+    (taskset(reward_weights=(float("nan"),)), "tasks.train.digits.reward_weights[0]=nan: must be finite"),
+    (
+        taskset(rewards=("exact", "digits"), reward_weights=(1.0, float("inf"))),
+        "tasks.train.digits.reward_weights[1]=inf: must be finite",
     ),
     ({"learner": LearnerConfig(mesh=MeshConfig(expert=2))}, "learner.mesh.expert=2: must be at most 1"),
     ({"model": ModelConfig(dtype="fp8")}, "model.dtype='fp8': not one of fp32, bf16"),
@@ -78,6 +112,61 @@ BOUNDS: list[tuple[Mapping[str, Any], str]] = [
 ]
 
 COMBINATIONS: list[tuple[Mapping[str, Any], str]] = [
+    *(
+        ({"explorer": ExplorerConfig(name=name)}, f"explorer.name={name!r}: an explorer's name is letters, digits")
+        for name in ("", "../../x", "..", ".hidden", "-x", "a/b", "a b", "a\n", "é")
+    ),
+    (
+        {"explorer": ExplorerConfig(name="x" * 65)},
+        f"explorer.name={'x' * 60!r}…: an explorer's name is letters, digits",
+    ),
+    *(
+        ({"explorer": ExplorerConfig(name=name)}, f"explorer.name={name!r}: this is the learner's own name; write")
+        for name in ("trainer", "learner")
+    ),
+    ({"tasks": TasksConfig(train={"": TASKSET})}, "tasks.train.'': a taskset's name is letters, digits"),
+    ({"tasks": TasksConfig(train={"..": TASKSET})}, "tasks.train.'..': a taskset's name is letters, digits"),
+    (
+        {"explorer": ExplorerConfig(tasksets={"a\n": TASKSET})},
+        "explorer.tasksets.'a\\n': a taskset's name is letters, digits",
+    ),
+    (
+        {"custom_envs": {"../x": EnvironmentConfig(id="a")}},
+        "custom_envs.'../x': a tag is letters, digits",
+    ),
+    (
+        {"model": ModelConfig(tiny=TinyConfig(num_heads=3, num_kv_heads=2))},
+        "model.tiny.num_kv_heads=2: must divide model.tiny.num_heads=3",
+    ),
+    ({"model": ModelConfig(tiny=TinyConfig(head_dim=3))}, "model.tiny.head_dim=3: rotary embeddings take pairs"),
+    *(
+        (
+            {"sidecar": SidecarConfig(**{name: GeneratingConfig(temperature=0.005)})},
+            f"sidecar.{name}.temperature=0.005: engines take none between 0 (greedy) and 0.01; write at least that",
+        )
+        for name in ("generating_args", "val_generating_args")
+    ),
+    (
+        {"sidecar": SidecarConfig(generating_args=GeneratingConfig(temperature=1e-320))},
+        "sidecar.generating_args.temperature=1e-320: float32 makes 0 of it",
+    ),
+    *(
+        (changes, f"{path}={'a' * 60!r}…: the path is too long; write a shorter one")
+        for path, changes in (
+            ("model.path", {"model": ModelConfig(path=LONG)}),
+            ("run_dir", {"run_dir": LONG}),
+            ("ledger", {"ledger": f"sqlite:///{LONG}"}),
+            ("tasks.train.digits.source", taskset(source=LONG)),
+            (
+                "tasks.expert.source",
+                {
+                    "tasks": TasksConfig(train={"digits": TASKSET}, expert=RowsConfig(source=LONG)),
+                    "algorithm": AlgorithmConfig(pg_variant="mix", expert_data_ratio=0.5),
+                },
+            ),
+        )
+    ),
+    ({"model": ModelConfig(path="a\0b")}, "model.path='a\\x00b': cannot be a path"),
     (
         {"rollout_batch_size": 30, "group_size": 8},
         "rollout_batch_size=30: not a multiple of group_size=8, and a step trains whole groups; nearest that works: 32",
@@ -164,7 +253,7 @@ COMBINATIONS: list[tuple[Mapping[str, Any], str]] = [
         "sidecar.val_generating_args.max_new_tokens=65: above model.max_response_tokens=64",
     ),
     ({"tasks": TasksConfig()}, "tasks.train: no taskset to train on"),
-    ({"tasks": TasksConfig(train={"a/b": TASKSET})}, "tasks.train.a/b: a taskset's name is letters, digits"),
+    ({"tasks": TasksConfig(train={"a/b": TASKSET})}, "tasks.train.'a/b': a taskset's name is letters, digits"),
     (taskset(source=""), "tasks.train.digits.source: missing"),
     (taskset(template="solve it"), "tasks.train.digits.template='solve it': must contain {prompt}"),
     (taskset(examples=("1 + 1",)), "tasks.train.digits.examples: 1 texts; each prompt needs its answer"),
@@ -267,6 +356,28 @@ def test_what_can_work_is_not_refused() -> None:
 def test_the_staleness_bound(alpha: float, k: int, given: int | None, bound: int) -> None:
     config = make(async_generation_ratio=alpha, sync_interval=k, max_staleness=given)
     assert config.staleness_bound == bound
+
+
+@pytest.mark.parametrize("hundredths", range(0, 301))
+def test_what_may_be_generated_ahead_is_the_floor_of_the_decimal(hundredths: int) -> None:
+    """By integers alone; ⌊(1 + α)·b⌋ in floating point differs in some of these."""
+    for groups in range(1, 65):
+        assert staleness_credit(float(f"{hundredths / 100:.2f}"), groups) == groups + hundredths * groups // 100
+
+
+def test_environments_are_made_for_all_that_may_be_generated_ahead() -> None:
+    # (1 + 0.15)·20 is 22.999999999999996 in floating point
+    manager = TrainEnvManagerConfig(tags=("FrozenLake",))
+    config = make(
+        async_generation_ratio=0.15, rollout_batch_size=20, group_size=1,
+        algorithm=AlgorithmConfig(adv_estimator="gae"), rollout=RolloutConfig(train_env_manager=manager),
+    )  # fmt: skip
+    assert config.train_groups == {"FrozenLake": 23}
+
+
+def test_names_that_can_be_paths_and_rows_are_taken() -> None:
+    for name in ("explorer", "explorer_new", "7", "a.b-c", "x" * 64):
+        make(explorer=ExplorerConfig(name=name), tasks=TasksConfig(train={name: TASKSET}))
 
 
 def test_derived_values() -> None:

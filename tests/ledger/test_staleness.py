@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rljax.ledger.staleness import claimable, credit, feasible, slack
+from rljax.config.schema import staleness_credit
+from rljax.ledger.staleness import claimable, feasible, slack
 
 
 @pytest.mark.parametrize(
@@ -27,7 +28,7 @@ from rljax.ledger.staleness import claimable, credit, feasible, slack
     ],
 )
 def test_credit_is_the_floor_of_the_decimal_product(alpha: float, b: int, groups: int) -> None:
-    assert credit(alpha, b) == groups
+    assert staleness_credit(alpha, b) == groups
 
 
 def test_feasible_by_hand() -> None:

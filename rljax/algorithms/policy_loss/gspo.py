@@ -15,7 +15,9 @@ def gspo(inputs: LossInputs, config: AlgorithmConfig) -> TokenLoss:
 
     Means of many tokens lie near 1, so ε is small: ``gspo_clip_low`` 3e-4 and ``gspo_clip_high`` 4e-4 (section 5.1).
     The loss of the paper is had with ``aggregation=seq-mean-token-mean``, where the weights of a sequence's tokens add
-    up to those of one. ``dual_clip`` and what is logged: as for ppo.
+    up to those of one. The gradient flows through the mean: where advantages differ within a sequence, each of its
+    tokens moves by the mean of them. verl stops it there, and each moves by its own.
+    ``dual_clip`` and what is logged: as for ppo.
 
     Reference: Zheng et al. 2025, https://arxiv.org/abs/2507.18071, equations 5 and 7.
     """

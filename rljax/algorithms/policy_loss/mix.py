@@ -41,7 +41,7 @@ def imitation_weight(updates: Int[Array, ""], config: AlgorithmConfig) -> Float[
 
     With ``sft_schedule`` constant it is ``sft_weight``. With chord it grows linearly from 0 to ``sft_weight_peak``
     within ``sft_warmup_updates``, falls to ``sft_weight_valley`` along half a cosine within ``sft_decay_updates``, and
-    stays there; peak and valley are 0.1 as in Trinity-RFT.
+    stays there; 0 updates of either leave it out. Peak and valley are 0.1 as in Trinity-RFT.
 
     Reference: Zhang et al. 2025 (CHORD-μ), https://arxiv.org/abs/2508.11408.
     """
@@ -49,6 +49,6 @@ def imitation_weight(updates: Int[Array, ""], config: AlgorithmConfig) -> Float[
         return jnp.asarray(config.sft_weight)
     peak, valley = config.sft_weight_peak, config.sft_weight_valley
     warm, decay = config.sft_warmup_updates, config.sft_decay_updates
-    progress = jnp.clip((updates - warm) / max(decay, 1), 0.0, 1.0)
+    progress = jnp.clip((updates - warm) / decay, 0.0, 1.0) if decay else 1.0
     falling = valley + (peak - valley) * (1 + jnp.cos(jnp.pi * progress)) / 2
     return jnp.where(updates < warm, peak * updates / max(warm, 1), falling)

@@ -17,7 +17,8 @@ def reinforce(
 ) -> tuple[Float[np.ndarray, "trajectory token"], Float[np.ndarray, "trajectory token"]]:
     """A_t = R_t = r_t + γ·R_(t+1) over the sampled tokens of a trajectory in order; γ is ``gamma``. No baseline.
 
-    The advantage is the return itself.
+    The advantage is the return itself. A reward reaches the tokens of earlier turns too, and the text of environments
+    between them is not discounted over, as it is in ROLL.
 
     Reference: Williams 1992, https://doi.org/10.1007/BF00992696; Sutton and Barto 2018, section 13.3.
     """

@@ -19,7 +19,8 @@ def reinforce_plus_plus(
     and unbiased standard deviation are those of all sampled tokens of the batch, γ is ``gamma``.
 
     A batch of one token, or of equal returns, gives exactly 0. The returns are those before whitening. The paper has a
-    KL penalty in the rewards and clips them: these are keys of their own.
+    KL penalty in the rewards and clips them: these are keys of their own. Over several turns as reinforce; verl begins
+    the return anew at each token that is not trained, so that no turn learns from what a later one earned.
 
     Reference: Hu 2025, REINFORCE++, https://arxiv.org/abs/2501.03262.
     """

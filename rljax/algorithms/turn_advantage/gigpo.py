@@ -25,7 +25,7 @@ def gigpo(scored: TurnRewards, config: AlgorithmConfig) -> Float[np.ndarray, "gr
         ValueError: the turns have no states: the environment does not say what state it is in.
     """
     whole = np.broadcast_to(peers(scored.tags, config.reward_grouping)[:, None], scored.rewards.shape)
-    episodes = normalised(scored.rewards, whole, np.ones(scored.rewards.shape, np.bool_))
+    episodes = normalised(scored.rewards, whole, scored.members)
     states = np.full(scored.mask.shape, -1, np.int64)
     places = list(zip(*np.nonzero(scored.mask), strict=True))
     try:

@@ -8,6 +8,9 @@ from typing import Any
 
 from rljax.models.common.architecture import DEFAULT_ROPE_THETA, Architecture, Llama3Rope
 
+_DEFAULT_WINDOW = 4096
+"""Of transformers, for a config.json that uses a sliding window and does not say which; null is none."""
+
 
 @dataclass(frozen=True)
 class Family:
@@ -91,7 +94,7 @@ def _refuse_unsupported(config: Mapping[str, Any]) -> None:
         raise ValueError(f"{name} with hidden_act {config['hidden_act']!r} is not supported; only silu is")
     if config.get("mlp_bias"):
         raise ValueError(f"{name} with mlp_bias is not supported")
-    slides = config.get("use_sliding_window") and config.get("sliding_window")
+    slides = config.get("use_sliding_window") and config.get("sliding_window", _DEFAULT_WINDOW)
     if slides or any(kind != "full_attention" for kind in config.get("layer_types") or ()):
         raise ValueError(f"{name} with a sliding attention window in use is not supported")
     if config.get("quantization_config"):

@@ -20,11 +20,11 @@ def batch_metrics(batch: Leased) -> dict[str, float]:
     trained = [*members, *(trajectory for group in batch.reused for trajectory in group.trajectories)]
     versions = np.concatenate([m.versions[m.loss_mask] for m in trained])
     staleness = batch.step - versions
-    spread = np.array([group.rewards.std() for group in batch.groups])
+    flat = [len({t.reward for t in group.trajectories}) < 2 for group in batch.groups]
     values = {
         "reward/mean": float(rewards.mean()),
         "reward/std": float(rewards.std()),
-        "reward/flat_groups": float((spread == 0).mean()),
+        "reward/flat_groups": float(np.mean(flat)),
         "staleness/mean": float(staleness.mean()) if len(staleness) else 0.0,
         "staleness/max": float(staleness.max()) if len(staleness) else 0.0,
         "response/mean_tokens": float(lengths.mean()),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from transformers import AutoConfig
 
 from rljax.models.common.architecture import Llama3Rope
 from rljax.models.families.registry import from_config, to_config
@@ -90,3 +91,16 @@ def test_a_missing_field_is_named(field: str) -> None:
 def test_a_sliding_window_that_is_not_in_use_does_not_matter() -> None:
     fields = {"model_type": "qwen2", "use_sliding_window": False, "sliding_window": 4096}
     assert from_config(LLAMA | fields).family == "qwen2"
+
+
+@pytest.mark.parametrize("family", ["qwen2", "qwen3"])
+def test_a_sliding_window_that_transformers_would_add_is_refused(family: str) -> None:
+    """Which one it is that a config.json without a number means, transformers says: 4096, and none where it is null."""
+    fields = LLAMA | {"model_type": family, "use_sliding_window": True, "max_window_layers": 0}
+    slides = AutoConfig.for_model(**fields)
+    assert (slides.sliding_window, set(slides.layer_types)) == (4096, {"sliding_attention"})
+    with pytest.raises(ValueError, match=f"^{family} with a sliding attention window in use is not supported$"):
+        from_config(fields)
+    whole = AutoConfig.for_model(**fields, sliding_window=None)
+    assert set(whole.layer_types) == {"full_attention"}
+    assert from_config(fields | {"sliding_window": None}).family == family

@@ -1,0 +1,128 @@
+"""Fields of the schema: how one is declared, walked, and held to its bounds. Imports nothing of this package."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import errno
+import math
+import os
+import re
+import struct
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+LARGEST_INTEGER = 10**9
+"""Bound of integers that have none of their own: sums of two fit the ledger's 32-bit columns."""
+_LEAST_NORMAL, _LARGEST = 2.0**-126, (2 - 2.0**-23) * 2.0**127
+"""Magnitudes of float32 numbers; what is smaller is flushed to 0."""
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,63}")
+_SHOWN = 60
+
+
+class ConfigError(ValueError):
+    """A config that is refused: one line with the key's path, the reason and what to write instead."""
+
+
+def key(default: Any, help: str, **bounds: Any) -> Any:
+    """A dataclass field with its meaning and bounds: ``low``, ``high``, ``low_open``, ``high_open``, ``choices``.
+
+    The bounds of a tuple are those of its elements.
+    """
+    metadata = {"help": help, **bounds}
+    if isinstance(default, (dict, list)):
+        return dataclasses.field(default_factory=lambda: copy.deepcopy(default), metadata=metadata)
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def walk(config: Any, path: str = "") -> Iterator[tuple[str, Any, Mapping[str, Any]]]:
+    """Yields (dotted path, value, metadata) of every leaf key."""
+    for spec in dataclasses.fields(config):
+        value = getattr(config, spec.name)
+        here = f"{path}{spec.name}"
+        if dataclasses.is_dataclass(value):
+            yield from walk(value, f"{here}.")
+        elif isinstance(value, Mapping) and any(dataclasses.is_dataclass(v) for v in value.values()):
+            for name, item in value.items():
+                yield from walk(item, f"{here}.{name}.")
+        else:
+            yield here, value, spec.metadata
+
+
+def check_bounds(path: str, value: Any, metadata: Mapping[str, Any]) -> None:
+    """Holds one value, or each element of a tuple, to its bounds, and numbers to what their arithmetic can hold.
+
+    Raises:
+        ConfigError: it is out of bounds.
+    """
+    choices = metadata.get("choices")
+    if choices and value not in choices:
+        raise ConfigError(f"{path}={shown(value)}: not one of {', '.join(map(str, choices))}")
+    if isinstance(value, tuple):
+        for index, element in enumerate(value):
+            check_bounds(f"{path}[{index}]", element, metadata)
+    elif isinstance(value, float):
+        _check_float(path, value, metadata)
+    elif isinstance(value, int) and not isinstance(value, bool):
+        _check_range(path, value, {"high": LARGEST_INTEGER, **metadata})
+
+
+def check_name(before: str, name: str, what: str) -> None:
+    """Refuses what cannot be a part of a path, a row of the ledger and a metric alike.
+
+    Args:
+        before: what stands before the name in the message: its key.
+        name: of an explorer, taskset or environment.
+        what: what it is, for the message.
+
+    Raises:
+        ConfigError: it is empty, too long, or has other characters.
+    """
+    if not _NAME.fullmatch(name):
+        raise ConfigError(
+            f"{before}{shown(name)}: {what} is letters, digits, '_', '-' and '.', from 1 to 64 of them, and begins "
+            "with no '-' or '.'"
+        )
+
+
+def check_path(path: str, file: str) -> None:
+    """Refuses what no file can be named; whether there is one is not asked.
+
+    Raises:
+        ConfigError: the system takes no path like this.
+    """
+    try:
+        os.stat(file)
+    except ValueError as error:  # it holds a NUL
+        raise ConfigError(f"{path}={shown(file)}: cannot be a path ({error}); write another") from None
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            raise ConfigError(f"{path}={shown(file)}: the path is too long; write a shorter one") from None
+
+
+def shown(value: Any) -> str:
+    """Returns ``repr(value)`` for a message, cut where it is long."""
+    if isinstance(value, str) and len(value) > _SHOWN:
+        return f"{value[:_SHOWN]!r}…"
+    return repr(value)
+
+
+def _check_float(path: str, value: float, metadata: Mapping[str, Any]) -> None:
+    if not math.isfinite(value):
+        raise ConfigError(f"{path}={value}: must be finite")
+    _check_range(path, value, metadata)
+    if abs(value) > _LARGEST:
+        raise ConfigError(f"{path}={value}: float32 holds at most {_LARGEST:.1e}; write a smaller number")
+    if 0 < abs(value) < _LEAST_NORMAL:
+        raise ConfigError(f"{path}={value}: float32 makes 0 of it; write 0, or at least {_LEAST_NORMAL:.1e}")
+    (single,) = struct.unpack("f", struct.pack("f", value))
+    if metadata.get("high_open") and single == metadata["high"]:
+        raise ConfigError(f"{path}={value}: must be below {metadata['high']}, which float32 rounds it to")
+
+
+def _check_range(path: str, value: float, metadata: Mapping[str, Any]) -> None:
+    low, high = metadata.get("low"), metadata.get("high")
+    if low is not None and (value < low or (metadata.get("low_open") and value == low)):
+        raise ConfigError(f"{path}={value}: must be {'above' if metadata.get('low_open') else 'at least'} {low}")
+    if high is not None and (value > high or (metadata.get("high_open") and value == high)):
+        raise ConfigError(f"{path}={value}: must be {'below' if metadata.get('high_open') else 'at most'} {high}")

@@ -31,7 +31,8 @@ import numpy as np
 from bench.paired import print_machine, print_table
 from bench.scheduler import GROUP_SIZE, explorer_of
 from rljax.ledger import audit, leases, processes, versions
-from rljax.ledger.database import Database, RunSpec
+from rljax.ledger.database import Database
+from rljax.ledger.run_spec import RunSpec
 from rljax.ledger.sqlite import SqliteFile
 from rljax.rollout.engine_pool import EnginePool
 from rljax.rollout.workflows.single_turn import Attempt

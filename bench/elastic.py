@@ -32,7 +32,8 @@ import numpy as np
 from bench.paired import print_machine, print_table
 from bench.scheduler import GROUP_SIZE, InstantEngine, learn, make_explorer
 from rljax.ledger import audit, processes
-from rljax.ledger.database import Database, RunSpec
+from rljax.ledger.database import Database
+from rljax.ledger.run_spec import RunSpec
 from rljax.ledger.sqlite import SqliteFile
 from rljax.pipeline.explore import QUEUED
 from sidecar.protocol import Completion, GenerateRequest

@@ -24,7 +24,8 @@ import numpy as np
 
 from bench.paired import print_machine, print_table
 from rljax.ledger import audit, leases, processes, versions
-from rljax.ledger.database import Database, RunSpec
+from rljax.ledger.database import Database
+from rljax.ledger.run_spec import RunSpec
 from rljax.ledger.sqlite import SqliteFile
 from rljax.observe.trace import NullTrace
 from rljax.rollout.deadlines import PausableDeadlines

@@ -14,20 +14,10 @@ from typing import Any
 from sqlalchemy import Row, bindparam, delete, func, insert, select, true, update
 
 from rljax.ledger import schema
-from rljax.ledger.database import (
-    Database,
-    RunFailedError,
-    RunSpec,
-    StaleWriterError,
-    Transaction,
-    is_over,
-    reads,
-    record_event,
-    run_row,
-    storable,
-    writes,
-)
+from rljax.ledger.database import Database, RunFailedError, StaleWriterError, is_over, record_event, run_row, storable
+from rljax.ledger.run_spec import RunSpec
 from rljax.ledger.staleness import claimable, credit
+from rljax.ledger.transaction import Transaction, reads, writes
 from rljax.trajectory import Group, TaskId, encode
 
 g, a = schema.groups.c, schema.validations.c

@@ -14,19 +14,9 @@ from sqlalchemy import Row, insert, select, update
 
 from rljax.ledger import schema
 from rljax.ledger.claims import reopen_claims_of
-from rljax.ledger.database import (
-    Database,
-    LedgerError,
-    StaleWriterError,
-    Transaction,
-    agree,
-    reads,
-    record_event,
-    run_row,
-    storable,
-    writes,
-)
+from rljax.ledger.database import Database, LedgerError, StaleWriterError, agree, record_event, run_row, storable
 from rljax.ledger.liveness import split_by_life, still_alive
+from rljax.ledger.transaction import Transaction, reads, writes
 
 p = schema.processes.c
 

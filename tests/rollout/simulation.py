@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from rljax.ledger import audit, leases, processes, validations, versions
-from rljax.ledger.database import Database, RunSpec
+from rljax.ledger.database import Database
+from rljax.ledger.run_spec import RunSpec
 from rljax.ledger.sqlite import SqliteFile
 from rljax.observe.trace import NullTrace
 from rljax.rollout.deadlines import PausableDeadlines

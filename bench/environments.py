@@ -19,6 +19,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import functools
 import multiprocessing
 import random
 import string
@@ -38,6 +39,7 @@ from bench.scheduler import GROUP_SIZE, InstantEngine, explorer_of, learn, run_s
 from rljax.config.environments import built_in
 from rljax.config.schema import GeneratingConfig
 from rljax.ledger import audit, processes
+from rljax.ledger.async_database import AsyncDatabase
 from rljax.ledger.database import Database
 from rljax.ledger.sqlite import SqliteFile
 from rljax.models.tokenizer import load_tokenizer, save_tiny_tokenizer
@@ -121,9 +123,11 @@ async def play(place: str, in_flight: int, episodes: int, directory: Path) -> li
     async def start(_: int) -> InstantEngine:
         return engine
 
-    pool = EnginePool(start, 1, directory, lambda kind, message: processes.note(db, "explorer", kind, message))
+    ledger = AsyncDatabase(db)
+    note = functools.partial(ledger.post, processes.note, "explorer")
+    pool = EnginePool(start, 1, directory, note)
     explorer = explorer_of(
-        db,
+        ledger,
         pool,
         workflow,
         name="explorer",
@@ -133,7 +137,7 @@ async def play(place: str, in_flight: int, episodes: int, directory: Path) -> li
     before, begin, cpu = resident(), time.perf_counter(), cpu_seconds()
     async with asyncio.TaskGroup() as group:
         group.create_task(explorer.run())
-        group.create_task(learn(db))
+        group.create_task(learn(ledger))
     seconds, cpu = time.perf_counter() - begin, cpu_seconds() - cpu
     await host.close()
     report = audit.audit(db)

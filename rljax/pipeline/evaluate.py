@@ -134,7 +134,7 @@ class Evaluator:
         attempt = Attempt(self._config.seed, 0, validation=True)
         return await self._workflows.validation.run(task, attempt, self._engines)
 
-    def _note_failure(self, error: Exception, where: str) -> None:
+    async def _note_failure(self, error: Exception, where: str) -> None:
         if isinstance(error, BadRow) and self._config.tasks.on_bad_row == "fail":
             raise error
         log.warning("%s: %s", where, error or type(error).__name__)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from rljax.algorithms.registry import chosen_filters
 from rljax.config.schema import Config, GeneratingConfig
 from rljax.ledger import processes
+from rljax.ledger.async_database import AsyncDatabase
 from rljax.ledger.database import Database
 from rljax.observe.trace import NullTrace, Trace
 from rljax.pipeline.assemble.engines import make_pool
@@ -45,16 +46,17 @@ def make_explorer(
     """
     name = config.explorer.name
     _warn_of_truncation(config.sidecar.generating_args)
+    ledger = AsyncDatabase(db)
     tasksets, held_out = training_tasksets(config), held_out_tasksets(config)
 
     def on_fault(kind: str, message: str) -> None:
         log.warning("%s: %s", kind, message)
-        processes.note(db, name, kind, message)
+        ledger.post(processes.note, name, kind, message)
 
     pool = make_pool(config, run, model, trace, on_fault, engine_launcher)
     deadlines = PausableDeadlines()
     runner = GroupRunner(
-        db,
+        ledger,
         name,
         workflows.training,
         pool,
@@ -80,7 +82,7 @@ def make_explorer(
         validation_fingerprint(config),
     )
     return Explorer(
-        db,
+        ledger,
         name,
         pool,
         runner,

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from rljax.ledger import audit, leases, processes, validations, versions
+from rljax.ledger.async_database import AsyncDatabase
 from rljax.ledger.database import Database
 from rljax.ledger.run_spec import RunSpec
 from rljax.ledger.sqlite import SqliteFile
@@ -24,7 +25,7 @@ from rljax.rollout.workflows.single_turn import Attempt, Workflow, assemble
 from rljax.tasks.task import BadRow, Task, Taskset
 from rljax.trajectory import TaskId, Trajectory
 from sidecar.protocol import GenerateRequest, SamplingParams
-from tests.virtual_clock import ModelledEngine, run_virtual
+from tests.virtual_clock import InlineExecutor, ModelledEngine, run_virtual
 
 SPEC = RunSpec(
     seed=7,
@@ -90,6 +91,7 @@ def build(
     *,
     name: str = "explorer",
     db: Database | None = None,
+    ledger: AsyncDatabase | None = None,
     held: Taskset | None = None,
     validates: bool = True,
     plan_fingerprint: str | None = None,
@@ -117,11 +119,12 @@ def build(
 
     note = functools.partial(processes.note, db, name)
     pool = EnginePool(start, 1, tmp_path, note, call_timeout=call_timeout)
+    ledger = ledger or AsyncDatabase(db, InlineExecutor())
     deadlines = PausableDeadlines()
     workflow = workflow or Plain(misbehave)
     tasksets = tasksets or {"numbers": Numbers()}
     runner = GroupRunner(
-        db,
+        ledger,
         name,
         workflow,
         pool,
@@ -140,7 +143,7 @@ def build(
     )
     weights = dict.fromkeys(tasksets, 1.0)
     explorer = Explorer(
-        db,
+        ledger,
         name,
         pool,
         runner,

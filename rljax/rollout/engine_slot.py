@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from rljax.ledger.versions import Announced
+from rljax.timeouts import timeout
 from sidecar.protocol import Engine, EngineError, EngineStatus, GenerateRequest
 
 T = TypeVar("T")
@@ -151,7 +152,7 @@ class EngineSlot:
             EngineError: it took too long: the engine hangs.
         """
         try:
-            async with asyncio.timeout(self._call_timeout) as limit:
+            async with timeout(self._call_timeout) as limit:
                 return await answer
         except TimeoutError:
             if not limit.expired():

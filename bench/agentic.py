@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import functools
 import tempfile
 import time
 from dataclasses import dataclass
@@ -30,11 +29,12 @@ import numpy as np
 
 from bench.paired import print_machine, print_table
 from bench.scheduler import GROUP_SIZE, explorer_of
-from rljax.ledger import audit, leases, processes, versions
+from rljax.ledger import audit, leases, versions
 from rljax.ledger.async_database import AsyncDatabase
 from rljax.ledger.database import Database
 from rljax.ledger.run_spec import RunSpec
 from rljax.ledger.sqlite import SqliteFile
+from rljax.rollout.engine_events import FaultLog
 from rljax.rollout.engine_pool import EnginePool
 from rljax.rollout.workflows.single_turn import Attempt
 from rljax.rollout.workflows.transcript import Transcript
@@ -115,7 +115,7 @@ async def _run(case: Case, spec: RunSpec, loop: Any, directory: Path) -> dict[st
         return engine
 
     ledger = AsyncDatabase(db, InlineExecutor())
-    pool = EnginePool(start, 1, directory, functools.partial(ledger.post, processes.note, "explorer"))
+    pool = EnginePool(start, 1, directory, FaultLog())
     capacity = ENVIRONMENTS // GROUP_SIZE * (GROUP_SIZE + case.redundancy)
     explorer = explorer_of(ledger, pool, Episodes(), name="explorer", capacity=capacity, redundancy=case.redundancy)
     exploring = asyncio.ensure_future(explorer.run())

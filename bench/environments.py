@@ -19,7 +19,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import functools
 import multiprocessing
 import random
 import string
@@ -38,11 +37,12 @@ from bench.paired import print_machine, print_table
 from bench.scheduler import GROUP_SIZE, InstantEngine, explorer_of, learn, run_spec
 from rljax.config.environments import built_in
 from rljax.config.schema import GeneratingConfig
-from rljax.ledger import audit, processes
+from rljax.ledger import audit
 from rljax.ledger.async_database import AsyncDatabase
 from rljax.ledger.database import Database
 from rljax.ledger.sqlite import SqliteFile
 from rljax.models.tokenizer import load_tokenizer, save_tiny_tokenizer
+from rljax.rollout.engine_events import FaultLog
 from rljax.rollout.engine_pool import EnginePool
 from rljax.rollout.environments.hosts import EnvironmentHost, LoopHost, ProcessHost
 from rljax.rollout.workflows.multi_turn import MultiTurn
@@ -124,8 +124,7 @@ async def play(place: str, in_flight: int, episodes: int, directory: Path) -> li
         return engine
 
     ledger = AsyncDatabase(db)
-    note = functools.partial(ledger.post, processes.note, "explorer")
-    pool = EnginePool(start, 1, directory, note)
+    pool = EnginePool(start, 1, directory, FaultLog())
     explorer = explorer_of(
         ledger,
         pool,

@@ -24,16 +24,18 @@ from pathlib import Path
 import numpy as np
 
 from bench.paired import print_machine, print_table
-from rljax.ledger import audit, leases, processes, versions
+from rljax.ledger import audit, leases, versions
 from rljax.ledger.async_database import AsyncDatabase
 from rljax.ledger.database import Database
 from rljax.ledger.run_spec import RunSpec
 from rljax.ledger.sqlite import SqliteFile
 from rljax.observe.trace import NullTrace
 from rljax.rollout.deadlines import PausableDeadlines
+from rljax.rollout.engine_events import FaultLog
 from rljax.rollout.engine_pool import EnginePool
 from rljax.rollout.explorer import Explorer, ValidationPlan
 from rljax.rollout.group_runner import GroupRunner
+from rljax.rollout.parity import EngineChecks
 from rljax.rollout.workflows.single_turn import Attempt, Workflow, assemble
 from rljax.tasks.task import Task, Taskset
 from rljax.trajectory import TaskId, Trajectory
@@ -149,7 +151,7 @@ def make_explorer(
     async def start(_: int) -> InstantEngine:
         return engine
 
-    pool = EnginePool(start, 1, directory, lambda kind, message: ledger.post(processes.note, name, kind, message))
+    pool = EnginePool(start, 1, directory, FaultLog())
     return explorer_of(ledger, pool, NoReward(), name=name, capacity=capacity)
 
 
@@ -190,7 +192,7 @@ def explorer_of(
         tasksets,
         dict.fromkeys(tasksets, 1.0),
         plan,
-        None,
+        EngineChecks(ledger, name, None),
         wait_timeout=WAIT_SECONDS,
         trace=NullTrace(),
     )

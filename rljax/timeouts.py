@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 TICK = 0.125
-"""Seconds between looks whether the event loop still runs; it stands still when one comes as much too late."""
+"""Seconds between looks whether the event loop still runs. One that comes by more than that too late shows a stall."""
 
 
 class _StallMonitor:
@@ -28,9 +28,11 @@ class _StallMonitor:
 
     @property
     def lost(self) -> float:
-        """Seconds lost so far, those of a stall that has just ended included."""
+        """Seconds lost so far, those of a stall that has just ended included; of each rather a tick too many than one
+        too few.
+        """
         late = self._loop.time() - self._due if self._limits else 0.0
-        return self._lost + (late if late > TICK else 0.0)
+        return self._lost + (late + TICK if late > TICK else 0.0)
 
     def enter(self) -> None:
         """There is one limit more."""
@@ -75,7 +77,8 @@ class Limit:
     def pause(self) -> None:
         """Stops its clock."""
         if self._end is not None:
-            self._left = max(0.0, self._end.when() - self._loop.time()) + self._monitor.lost - self._lost
+            end = self._end.when() + self._monitor.lost - self._lost
+            self._left = max(0.0, end - self._loop.time())
             self._end.cancel()
             self._end = None
 

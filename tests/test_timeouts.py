@@ -16,6 +16,7 @@ from rljax.rollout.environments.processes import WorkerSession
 from rljax.rollout.environments.session import EnvironmentHung, Observation
 from rljax.timeouts import TICK, done_within, timeout
 from sidecar.protocol import WeightUpdate
+from tests.rollout.heard import Heard
 from tests.virtual_clock import ModelledEngine, VirtualLoop, run_virtual
 
 
@@ -51,7 +52,7 @@ def test_what_the_loop_lost_is_given_back(begins: float) -> None:
         with pytest.raises(TimeoutError):
             async with timeout(10.0):
                 await asyncio.sleep(1e6)
-        assert 15.0 - TICK <= loop.time() <= 15.0 + TICK
+        assert 15.0 <= loop.time() <= 15.0 + TICK
 
     virtual(main)
 
@@ -111,7 +112,7 @@ def test_a_held_limit_is_charged_neither_for_the_hold_nor_for_a_stall() -> None:
             async with deadlines.limit(5.0):
                 await asyncio.sleep(1e6)
         # 2 s, held until 6, 2 s, a stall until 11, 1 s.
-        assert loop.time() == pytest.approx(12.0, abs=TICK)
+        assert loop.time() == pytest.approx(12.0, abs=2 * TICK)
 
     virtual(main)
 
@@ -187,7 +188,7 @@ def test_a_stall_is_not_charged_to_an_engine(tmp_path: Path) -> None:
         async def start(_: int) -> Any:
             return Slow(lambda _: 1.0)
 
-        pool = EnginePool(start, 1, tmp_path, lambda kind, message: faults.append(message), call_timeout=2.0)
+        pool = EnginePool(start, 1, tmp_path, Heard(lambda _, message: faults.append(message)), call_timeout=2.0)
         await pool.start()
         loop.call_later(0.5, loop.stall, 4.0)
         await pool.load(Announced(0, 1, "weights/v0"))

@@ -23,6 +23,7 @@ from rljax.pipeline.assemble.engines import make_pool
 from rljax.pipeline.assemble.run import Model
 from rljax.pipeline.assemble.workflows import Workflows, held_out_tasksets
 from rljax.pipeline.run_dir import RunDir
+from rljax.rollout.engine_events import FaultLog
 from rljax.rollout.engine_pool import EnginePool
 from rljax.rollout.validation import validate
 from rljax.rollout.workflows.single_turn import Attempt
@@ -81,21 +82,13 @@ class Evaluator:
         self._engine_launcher = engine_launcher
         self._run = run
         self._model = model
-        self._faults: list[str] = []
         self._workflows = Workflows(config, model, run.root / "logs")
         self._scratch = run.root / "evaluation"
         self._pool: EnginePool | None = None
 
     async def __aenter__(self) -> Evaluator:
         await self._workflows.open()
-        self._pool = make_pool(
-            self._config,
-            self._run,
-            self._model,
-            NullTrace(),
-            lambda _, m: self._faults.append(m),
-            self._engine_launcher,
-        )
+        self._pool = make_pool(self._config, self._run, self._model, NullTrace(), FaultLog(), self._engine_launcher)
         await self._pool.start()
         return self
 

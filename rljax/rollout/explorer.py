@@ -10,25 +10,24 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
-
-import numpy as np
 
 from rljax.ledger import claims, processes, validations, versions
 from rljax.ledger.async_database import AsyncDatabase
 from rljax.ledger.claims import Claim, TasksetSize
-from rljax.ledger.database import Database, LedgerError, RunFailedError, StaleWriterError
+from rljax.ledger.database import Database, LedgerError, StaleWriterError
 from rljax.observe.trace import NullTrace, Trace
 from rljax.rollout.deadlines import PausableDeadlines
-from rljax.rollout.engine_pool import EnginePool, Scored, scored
+from rljax.rollout.engine_pool import EnginePool
 from rljax.rollout.group_runner import GroupRunner
+from rljax.rollout.parity import EngineChecks
 from rljax.rollout.validation import validate
 from rljax.rollout.workflows.single_turn import Workflow
 from rljax.tasks.task import BadRow, Taskset
 from sidecar.failpoints import failpoint
-from sidecar.protocol import Engine, EngineError, WeightsGoneError, WeightUpdateError
+from sidecar.protocol import EngineError, WeightsGoneError, WeightUpdateError
 
 log = logging.getLogger(__name__)
 
@@ -42,14 +41,6 @@ LOAD_TRIES = 5
 """Times that a version is loaded, a second apart, before an explorer that every time is refused it gives up."""
 CLAIM_LIMIT = 256
 """Groups claimed in one transaction."""
-
-
-@dataclass(frozen=True)
-class Probe:
-    """What parity is measured on (promise P7): int32 ``[probe]`` token ids, and the largest gap allowed, in nats."""
-
-    token_ids: np.ndarray
-    bound: float
 
 
 @dataclass(frozen=True)
@@ -77,7 +68,7 @@ class Explorer:
         tasksets: Mapping[str, Taskset],
         weights: Mapping[str, float],
         plan: ValidationPlan,
-        probe: Probe | None,
+        checks: EngineChecks,
         *,
         wait_timeout: float,
         trace: Trace | NullTrace,
@@ -94,8 +85,7 @@ class Explorer:
         self._tasksets = tasksets
         self._weights = weights
         self._plan = plan
-        self._probe = probe
-        pool.inspect = self._inspect
+        self._checks = checks
         self._wait_timeout = wait_timeout
         self._trace = trace
         self._prepare = prepare
@@ -244,7 +234,7 @@ class Explorer:
             return _lost(newest, error) if gone else ""
         end = self._ledger.clock()
         self._trace.span("versions", f"load version {newest.version}", begin, end)
-        await self._check_parity(newest)
+        await self._checks.check(self._pool, newest)
         return ""
 
     async def _load_kept(self, version: versions.Announced) -> None:
@@ -293,33 +283,6 @@ class Explorer:
             if claim.number not in held:
                 running.cancel()
 
-    async def _check_parity(self, newest: versions.Announced) -> None:
-        if self._probe is None or newest.probe is None:
-            return
-        await self._compare(newest, self._probe, await self._pool.score(self._probe.token_ids))
-
-    async def _inspect(self, successor: Engine, serving: versions.Announced) -> None:
-        """An engine that takes another's place is held to the probe like those that were told to load."""
-        if self._probe is not None and serving.probe is not None:
-            await self._compare(serving, self._probe, [await scored(successor, self._probe.token_ids)])
-
-    async def _compare(self, newest: versions.Announced, probe: Probe, scores: Sequence[Scored]) -> None:
-        assert newest.probe is not None
-        # An earlier try of this run may have had other limits, and with them a longer or shorter probe.
-        shared = min(len(newest.probe), len(scores[0].logprobs))
-        gaps = np.abs([score.logprobs[:shared] - newest.probe[:shared] for score in scores])
-        gap = float(gaps.max())
-        mean = float(gaps.mean())
-        await self._ledger.call(versions.report_gap, newest.version, newest.lineage, gap, mean)
-        if not gap <= probe.bound:
-            theirs = scores[int(np.argmax(gaps.max(axis=1)))].version
-            message = (
-                f"parity: learner at version {newest.version} and engine at version {theirs} differ by "
-                f"{gap:.3g} nats on the probe, more than {probe.bound:g}; look at the dtypes, or set parity_bound"
-            )
-            await self._ledger.call(processes.fail_run, self._name, message)
-            raise RunFailedError(message)
-
     async def _validate_if_due(self) -> str:
         """Validates what is due, and leaves generation held: another explorer may still be validating. Returns what is
         waited for if weights to validate are gone, otherwise nothing.
@@ -341,7 +304,7 @@ class Explorer:
                         return _lost(pinned, error)
                     log.warning("%s", outcome)
                     continue
-                await self._check_parity(pinned)
+                await self._checks.check(self._pool, pinned)
             result = await validate(
                 self._pool,
                 self._plan.workflow,

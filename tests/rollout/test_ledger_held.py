@@ -43,8 +43,8 @@ def test_a_ledger_that_another_holds_stops_no_environment(tmp_path: Path, monkey
         def misbehave(task: Task, attempt: Attempt) -> Any:
             return hold() if (task.id.index, attempt.member) == (2, 1) else None
 
-        db = Database(Watched(tmp_path / "ledger.db"), SPEC)
         other = sqlite3.connect(tmp_path / "ledger.db", isolation_level=None, check_same_thread=False)
+        db = Database(Watched(tmp_path / "ledger.db"), SPEC)
         versions.announce(db, 0, 0, "weights/v0")
         simulation = build(tmp_path, loop, db=db, ledger=AsyncDatabase(db), misbehave=misbehave, latency=lambda _: 0.0)
         exploring = asyncio.ensure_future(simulation.explorer.run())

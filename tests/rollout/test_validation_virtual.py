@@ -21,6 +21,7 @@ from rljax.rollout.workflows.single_turn import Attempt
 from rljax.tasks.rewards.reward import RewardError
 from rljax.tasks.task import Task
 from sidecar.protocol import EngineError, GenerateRequest
+from tests.rollout.heard import Heard
 from tests.rollout.simulation import SPEC, Numbers, Plain, build, learn, run_simulation
 from tests.virtual_clock import ModelledEngine, run_virtual
 
@@ -184,7 +185,7 @@ def measure(tmp_path: Path, misbehave: Callable[[Task, Attempt], Any], held: Num
         async def hear(error: Exception, where: str) -> None:
             heard.append((type(error).__name__, where))
 
-        pool = EnginePool(start, 1, tmp_path, lambda kind, message: None)
+        pool = EnginePool(start, 1, tmp_path, Heard())
         await pool.start()
         await pool.load(Announced(3, 1, "weights/v3"))
         try:
@@ -267,7 +268,7 @@ def test_sets_are_measured_side_by_side_and_each_for_itself(tmp_path: Path) -> N
         async def start(_: int) -> Any:
             return engine
 
-        pool = EnginePool(start, 1, tmp_path, lambda kind, message: None)
+        pool = EnginePool(start, 1, tmp_path, Heard())
         await pool.start()
         await pool.load(Announced(3, 1, "weights/v3"))
         sets = {name: Numbers(name, size) for name, size in (("one", 8), ("two", 300), ("three", 300))}

@@ -114,11 +114,11 @@ class Explorer:
             await self._ledger.close()
 
     async def _explore(self) -> None:
-        await self._ledger.call(self._register)
         sizes = [TasksetSize(n, len(t), self._weights.get(n, 1.0), t.fingerprint) for n, t in self._tasksets.items()]
         try:
+            await self._ledger.call(self._register)
             await self._ledger.call(claims.register_tasksets, sizes, self._name)
-        except StaleWriterError:
+        except (StaleWriterError, asyncio.CancelledError):
             await self._leave()
             raise
         beat = asyncio.ensure_future(self._heartbeats())

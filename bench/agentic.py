@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import functools
 import tempfile
 import time
 from dataclasses import dataclass
@@ -30,9 +29,12 @@ import numpy as np
 
 from bench.paired import print_machine, print_table
 from bench.scheduler import GROUP_SIZE, explorer_of
-from rljax.ledger import audit, leases, processes, versions
-from rljax.ledger.database import Database, RunSpec
+from rljax.ledger import audit, leases, versions
+from rljax.ledger.async_database import AsyncDatabase
+from rljax.ledger.database import Database
+from rljax.ledger.run_spec import RunSpec
 from rljax.ledger.sqlite import SqliteFile
+from rljax.rollout.engine_events import FaultLog
 from rljax.rollout.engine_pool import EnginePool
 from rljax.rollout.workflows.single_turn import Attempt
 from rljax.rollout.workflows.transcript import Transcript
@@ -40,7 +42,7 @@ from rljax.tasks.seeds import stable_hash
 from rljax.tasks.task import Task
 from rljax.trajectory import Trajectory
 from sidecar.protocol import GenerateRequest, SamplingParams
-from tests.virtual_clock import ModelledEngine, run_virtual
+from tests.virtual_clock import InlineExecutor, ModelledEngine, run_virtual
 
 ENVIRONMENTS, TURNS, BATCH = 1024, 10, 256
 ENGINE_SECONDS, LOAD_SECONDS, TRAIN_SECONDS = 0.5, 2.0, 30.0
@@ -112,9 +114,10 @@ async def _run(case: Case, spec: RunSpec, loop: Any, directory: Path) -> dict[st
     async def start(_: int) -> Any:
         return engine
 
-    pool = EnginePool(start, 1, directory, functools.partial(processes.note, db, "explorer"))
+    ledger = AsyncDatabase(db, InlineExecutor())
+    pool = EnginePool(start, 1, directory, FaultLog())
     capacity = ENVIRONMENTS // GROUP_SIZE * (GROUP_SIZE + case.redundancy)
-    explorer = explorer_of(db, pool, Episodes(), name="explorer", capacity=capacity, redundancy=case.redundancy)
+    explorer = explorer_of(ledger, pool, Episodes(), name="explorer", capacity=capacity, redundancy=case.redundancy)
     exploring = asyncio.ensure_future(explorer.run())
     ends = await _learn(db, loop)
     await exploring

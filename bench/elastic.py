@@ -32,7 +32,9 @@ import numpy as np
 from bench.paired import print_machine, print_table
 from bench.scheduler import GROUP_SIZE, InstantEngine, learn, make_explorer
 from rljax.ledger import audit, processes
-from rljax.ledger.database import Database, RunSpec
+from rljax.ledger.async_database import AsyncDatabase
+from rljax.ledger.database import Database
+from rljax.ledger.run_spec import RunSpec
 from rljax.ledger.sqlite import SqliteFile
 from rljax.pipeline.explore import QUEUED
 from sidecar.protocol import Completion, GenerateRequest
@@ -77,7 +79,7 @@ def explore(directory: Path, name: str, spec: RunSpec) -> None:
     """One explorer's process."""
     db = Database(SqliteFile(directory / "ledger.db"), spec)
     capacity = math.ceil(QUEUED * SLOTS)
-    asyncio.run(make_explorer(db, SleepingEngine(), directory, name=name, capacity=capacity).run())
+    asyncio.run(make_explorer(AsyncDatabase(db), SleepingEngine(), directory, name=name, capacity=capacity).run())
 
 
 def measure(explorers: int, batches: int) -> tuple[int, float]:
@@ -95,7 +97,7 @@ def measure(explorers: int, batches: int) -> tuple[int, float]:
                 raise RuntimeError("an explorer ended before it had begun")
             db.notifier.wait(db.notifier.changes)
         begin = time.perf_counter()
-        asyncio.run(learn(db))
+        asyncio.run(learn_alone(db))
         seconds = time.perf_counter() - begin
         for process in started:
             process.join()
@@ -131,6 +133,15 @@ def measure_midway(batches: int) -> list[list[object]]:
     return [[n, counts[n], end - begin, counts[n] / (end - begin)] for n, (begin, end) in spans.items()]
 
 
+async def learn_alone(db: Database) -> None:
+    """Learns to the end, beside explorers in processes of their own."""
+    ledger = AsyncDatabase(db)
+    try:
+        await learn(ledger)
+    finally:
+        await ledger.close()
+
+
 async def learn_and_start(db: Database, directory: Path, newcomer: BaseProcess, batches: int) -> None:
     """Learns to the end; once so many batches are trained, the newcomer is started."""
 
@@ -141,7 +152,7 @@ async def learn_and_start(db: Database, directory: Path, newcomer: BaseProcess, 
             seen = db.notifier.changes
         newcomer.start()
 
-    await asyncio.gather(learn(db), start())
+    await asyncio.gather(learn_alone(db), start())
 
 
 def query(directory: Path, sql: str) -> list[tuple]:

@@ -37,10 +37,12 @@ from bench.paired import print_machine, print_table
 from bench.scheduler import GROUP_SIZE, InstantEngine, explorer_of, learn, run_spec
 from rljax.config.environments import built_in
 from rljax.config.schema import GeneratingConfig
-from rljax.ledger import audit, processes
+from rljax.ledger import audit
+from rljax.ledger.async_database import AsyncDatabase
 from rljax.ledger.database import Database
 from rljax.ledger.sqlite import SqliteFile
 from rljax.models.tokenizer import load_tokenizer, save_tiny_tokenizer
+from rljax.rollout.engine_events import FaultLog
 from rljax.rollout.engine_pool import EnginePool
 from rljax.rollout.environments.hosts import EnvironmentHost, LoopHost, ProcessHost
 from rljax.rollout.workflows.multi_turn import MultiTurn
@@ -121,9 +123,10 @@ async def play(place: str, in_flight: int, episodes: int, directory: Path) -> li
     async def start(_: int) -> InstantEngine:
         return engine
 
-    pool = EnginePool(start, 1, directory, lambda kind, message: processes.note(db, "explorer", kind, message))
+    ledger = AsyncDatabase(db)
+    pool = EnginePool(start, 1, directory, FaultLog())
     explorer = explorer_of(
-        db,
+        ledger,
         pool,
         workflow,
         name="explorer",
@@ -133,7 +136,7 @@ async def play(place: str, in_flight: int, episodes: int, directory: Path) -> li
     before, begin, cpu = resident(), time.perf_counter(), cpu_seconds()
     async with asyncio.TaskGroup() as group:
         group.create_task(explorer.run())
-        group.create_task(learn(db))
+        group.create_task(learn(ledger))
     seconds, cpu = time.perf_counter() - begin, cpu_seconds() - cpu
     await host.close()
     report = audit.audit(db)

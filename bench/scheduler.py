@@ -2,9 +2,10 @@
 
     python -m bench.scheduler [--quick] [--profile]
 
-What: the real explorer, group runner, engine pool and ledger (SQLite on disk) on one event loop in real time, with an
-engine that answers within a few turns of the loop and a learner that leases every batch and marks it trained at once.
-α = 1 and groups of 8; the batch size is set so that the credit lets 64, 512 or 4096 trajectories be in flight.
+What: the real explorer, group runner, engine pool and ledger (SQLite on disk, on its thread) on one event loop in real
+time, with an engine that answers within a few turns of the loop and a learner that leases every batch and marks it
+trained at once. α = 1 and groups of 8; the batch size is set so that the credit lets 64, 512 or 4096 trajectories be in
+flight. The last are two claims, and of those of the first many are answered before the second is made.
 
 Target: the scheduler adds no measurable cost, so the rate must not fall as more are in flight.
 """
@@ -23,14 +24,18 @@ from pathlib import Path
 import numpy as np
 
 from bench.paired import print_machine, print_table
-from rljax.ledger import audit, leases, processes, versions
-from rljax.ledger.database import Database, RunSpec
+from rljax.ledger import audit, leases, versions
+from rljax.ledger.async_database import AsyncDatabase
+from rljax.ledger.database import Database
+from rljax.ledger.run_spec import RunSpec
 from rljax.ledger.sqlite import SqliteFile
 from rljax.observe.trace import NullTrace
 from rljax.rollout.deadlines import PausableDeadlines
+from rljax.rollout.engine_events import FaultLog
 from rljax.rollout.engine_pool import EnginePool
 from rljax.rollout.explorer import Explorer, ValidationPlan
 from rljax.rollout.group_runner import GroupRunner
+from rljax.rollout.parity import EngineChecks
 from rljax.rollout.workflows.single_turn import Attempt, Workflow, assemble
 from rljax.tasks.task import Task, Taskset
 from rljax.trajectory import TaskId, Trajectory
@@ -44,8 +49,7 @@ WAIT_SECONDS = 1800.0
 TRAJECTORY_SECONDS = 1e5
 """Longest that a trajectory takes; far beyond what any does, on a clock of whatever kind."""
 TURNS = 8
-"""Turns of the event loop that an answer takes: the explorer claims 256 groups a turn, and all its credit is to be in
-flight."""
+"""Turns of the event loop that an answer takes, besides the wait for the version that it needs."""
 
 
 class InstantEngine:
@@ -54,11 +58,14 @@ class InstantEngine:
     def __init__(self) -> None:
         self._version = self._lineage = -1
         self._running = 0
+        self._loaded = asyncio.Condition()
         self.most_running = 0
 
     async def generate(self, request: GenerateRequest) -> Completion:
         self._running += 1
         self.most_running = max(self.most_running, self._running)
+        async with self._loaded:
+            await self._loaded.wait_for(lambda: self._version >= request.min_version)
         for _ in range(TURNS):
             await asyncio.sleep(0)
         self._running -= 1
@@ -72,7 +79,9 @@ class InstantEngine:
         return np.zeros(len(token_ids) - 1, np.float32)
 
     async def update_weights(self, update: WeightUpdate) -> None:
-        self._version, self._lineage = update.version, update.lineage
+        async with self._loaded:
+            self._version, self._lineage = update.version, update.lineage
+            self._loaded.notify_all()
 
     async def pause(self, mode: PauseMode) -> None:
         """There is never anything to pause."""
@@ -130,19 +139,24 @@ def run_spec(in_flight: int, trajectories: int) -> RunSpec:
 
 
 def make_explorer(
-    db: Database, engine: InstantEngine, directory: Path, *, name: str = "explorer", capacity: int = IN_FLIGHT[-1]
+    ledger: AsyncDatabase,
+    engine: InstantEngine,
+    directory: Path,
+    *,
+    name: str = "explorer",
+    capacity: int = IN_FLIGHT[-1],
 ) -> Explorer:
     """An explorer around an engine of ours."""
 
     async def start(_: int) -> InstantEngine:
         return engine
 
-    pool = EnginePool(start, 1, directory, lambda kind, message: processes.note(db, name, kind, message))
-    return explorer_of(db, pool, NoReward(), name=name, capacity=capacity)
+    pool = EnginePool(start, 1, directory, FaultLog())
+    return explorer_of(ledger, pool, NoReward(), name=name, capacity=capacity)
 
 
 def explorer_of(
-    db: Database,
+    ledger: AsyncDatabase,
     pool: EnginePool,
     workflow: Workflow,
     *,
@@ -154,7 +168,7 @@ def explorer_of(
     """The explorer as `rljax.pipeline.explore` puts it together; without ``tasksets``, for tasks without content."""
     deadlines, tasksets = PausableDeadlines(), tasksets or {"numbers": Numbers()}
     runner = GroupRunner(
-        db,
+        ledger,
         name,
         workflow,
         pool,
@@ -170,7 +184,7 @@ def explorer_of(
     )
     plan = ValidationPlan(workflow, {}, None, 1, TRAJECTORY_SECONDS)
     return Explorer(
-        db,
+        ledger,
         name,
         pool,
         runner,
@@ -178,27 +192,31 @@ def explorer_of(
         tasksets,
         dict.fromkeys(tasksets, 1.0),
         plan,
-        None,
+        EngineChecks(ledger, name, None),
         wait_timeout=WAIT_SECONDS,
         trace=NullTrace(),
     )
 
 
-async def learn(db: Database) -> None:
+async def learn(ledger: AsyncDatabase) -> None:
     """Leases, marks as trained and announces, without training anything."""
-    lineage = leases.begin_lineage(db, 0)
-    versions.announce(db, lineage, 0, "weights/v0")
+    lineage = await ledger.call(leases.begin_lineage, 0)
+    await ledger.call(versions.announce, lineage, 0, "weights/v0")
     step = 0
-    while step < db.spec.max_steps:
-        seen = db.notifier.changes
-        found = leases.lease(db, lineage)
+    while step < ledger.spec.max_steps:
+        seen = ledger.notifier.changes
+        found = await ledger.call(leases.lease, lineage)
         if isinstance(found, leases.NotYet):
-            await db.notifier.wait_async(seen)
+            await ledger.notifier.wait_async(seen)
             continue
-        leases.mark_trained(db, lineage, found.step, publishes=True)
         step = found.step + 1
-        versions.announce(db, lineage, step, f"weights/v{step}")
-    leases.finish(db, lineage)
+
+        def train(db: Database, step: int = step) -> None:
+            leases.mark_trained(db, lineage, step - 1, publishes=True)
+            versions.announce(db, lineage, step, f"weights/v{step}")
+
+        await ledger.call(train)
+    await ledger.call(leases.finish, lineage)
 
 
 def measure(in_flight: int, trajectories: int, profile: cProfile.Profile | None) -> list[object]:
@@ -206,12 +224,13 @@ def measure(in_flight: int, trajectories: int, profile: cProfile.Profile | None)
     with tempfile.TemporaryDirectory(prefix="bench-scheduler-") as name:
         db = Database(SqliteFile(Path(name) / "ledger.db"), run_spec(in_flight, trajectories))
         engine = InstantEngine()
-        explorer = make_explorer(db, engine, Path(name))
+        ledger = AsyncDatabase(db)
+        explorer = make_explorer(ledger, engine, Path(name))
 
         async def main() -> None:
             async with asyncio.TaskGroup() as group:
                 group.create_task(explorer.run())
-                group.create_task(learn(db))
+                group.create_task(learn(ledger))
 
         if profile is not None:
             profile.enable()

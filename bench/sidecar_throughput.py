@@ -87,11 +87,13 @@ def exploring(config: Config) -> Iterator[Any]:
     from bench.scheduler import explorer_of
     from rljax.launch.engine_launchers import ENGINE_LAUNCHERS
     from rljax.ledger import leases
+    from rljax.ledger.async_database import AsyncDatabase
     from rljax.observe.trace import NullTrace
     from rljax.pipeline.assemble.engines import make_pool
     from rljax.pipeline.assemble.run import open_ledger, open_model
     from rljax.pipeline.explore import QUEUED
     from rljax.pipeline.run_dir import RunDir
+    from rljax.rollout.engine_events import FaultLog
 
     run = RunDir.create(config)
     model = open_model(config, run)
@@ -100,9 +102,9 @@ def exploring(config: Config) -> Iterator[Any]:
         contextlib.closing(ENGINE_LAUNCHERS["ray"](config)) as engine_launcher,
     ):
         lineage = announce(db, run, model)
-        pool = make_pool(config, run, model, NullTrace(), lambda kind, message: print(kind, message), engine_launcher)
+        pool = make_pool(config, run, model, NullTrace(), FaultLog(), engine_launcher)
         workflow = RandomPrompts(model.architecture.vocab_size)
-        explorer = explorer_of(db, pool, workflow, name="explorer", capacity=int(QUEUED * SEQUENCES))
+        explorer = explorer_of(AsyncDatabase(db), pool, workflow, name="explorer", capacity=int(QUEUED * SEQUENCES))
         loop = asyncio.new_event_loop()
         thread = threading.Thread(target=lambda: loop.run_until_complete(explorer.run()), name="explorer")
         thread.start()

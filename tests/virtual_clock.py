@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import selectors
 from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import Executor, Future
 from typing import Any, TypeVar
 
 import numpy as np
@@ -39,6 +40,10 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         return self._jumping.now
 
+    def stall(self, seconds: float) -> None:
+        """Lets time pass while whoever calls this holds the loop up."""
+        self._jumping.now += seconds
+
 
 def run_virtual(main: Callable[[VirtualLoop], Coroutine[Any, Any, T]]) -> T:
     """Runs a coroutine on virtual time."""
@@ -48,6 +53,18 @@ def run_virtual(main: Callable[[VirtualLoop], Coroutine[Any, Any, T]]) -> T:
     finally:
         loop.run_until_complete(loop.shutdown_asyncgens())
         loop.close()
+
+
+class InlineExecutor(Executor):
+    """Runs each call at once, in the thread of the caller: a thread of its own would take real time."""
+
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
+        made: Future[T] = Future()
+        try:
+            made.set_result(fn(*args, **kwargs))
+        except BaseException as error:
+            made.set_exception(error)
+        return made
 
 
 class ModelledEngine:

@@ -14,7 +14,8 @@ from sqlalchemy import ColumnElement, Row, Select, func, select
 
 from rljax.ledger import schema
 from rljax.ledger.claims import states_of
-from rljax.ledger.database import Transaction, reads, run_row
+from rljax.ledger.database import run_row
+from rljax.ledger.transaction import Transaction, reads
 
 g, b = schema.groups.c, schema.batches.c
 OPEN = ("open", "claimed", "ready", "leased")

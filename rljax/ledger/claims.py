@@ -15,20 +15,10 @@ from sqlalchemy import Row, bindparam, delete, func, insert, select, true, updat
 
 from rljax.config.schema import staleness_credit
 from rljax.ledger import schema
-from rljax.ledger.database import (
-    Database,
-    RunFailedError,
-    RunSpec,
-    StaleWriterError,
-    Transaction,
-    is_over,
-    reads,
-    record_event,
-    run_row,
-    storable,
-    writes,
-)
+from rljax.ledger.database import Database, RunFailedError, StaleWriterError, is_over, record_event, run_row, storable
+from rljax.ledger.run_spec import RunSpec
 from rljax.ledger.staleness import claimable
+from rljax.ledger.transaction import Transaction, reads, writes
 from rljax.trajectory import Group, TaskId, encode
 
 g, a = schema.groups.c, schema.validations.c

@@ -5,7 +5,8 @@ from __future__ import annotations
 from sqlalchemy import update
 
 from rljax.ledger import schema
-from rljax.ledger.database import LedgerError, Transaction, run_row, writes
+from rljax.ledger.database import LedgerError, run_row
+from rljax.ledger.transaction import Transaction, writes
 
 
 @writes

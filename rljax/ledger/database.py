@@ -7,25 +7,24 @@ made twice.
 
 from __future__ import annotations
 
-import functools
 import json
 import sqlite3
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, ClassVar, Concatenate, ParamSpec, TypeVar
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any, TypeVar
 
-from sqlalchemy import Connection, CursorResult, Executable, Row, insert, select, update
+from sqlalchemy import Row, insert, select, update
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 
-from rljax.config.schema import Config
 from rljax.ledger import schema
 from rljax.ledger.backend import Backend
 from rljax.ledger.liveness import split_by_life
 from rljax.ledger.notify import Notifier
 from rljax.ledger.retry import retry
+from rljax.ledger.run_spec import RunSpec
+from rljax.ledger.transaction import Transaction, reads
 
-P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -39,82 +38,6 @@ class StaleWriterError(RuntimeError):
 
 class RunFailedError(RuntimeError):
     """Some process of the run has recorded why the run cannot go on."""
-
-
-@dataclass(frozen=True)
-class RunSpec:
-    """What every process of a run must agree on."""
-
-    seed: int
-    group_size: int
-    batch_groups: int
-    alpha: float
-    staleness_bound: int
-    sync_interval: int
-    max_steps: int
-    total_epochs: int | None
-    claim_timeout: float
-    demonstrations: int = 0
-    max_uses: int = 1
-    reused_groups: int = 0
-
-    MUTABLE: ClassVar[tuple[str, ...]] = ("max_steps", "total_epochs", "claim_timeout")
-    KEYS: ClassVar[dict[str, str]] = {
-        "batch_groups": "rollout_batch_size / group_size",
-        "alpha": "async_generation_ratio",
-        "staleness_bound": "max_staleness",
-        "claim_timeout": "rollout.claim_timeout",
-        "max_uses": "algorithm.max_uses",
-        "reused_groups": "reused groups of a step (rollout_batch_size / group_size and algorithm.reuse_ratio)",
-        "demonstrations": "demonstrations of a step (rollout_batch_size and algorithm.expert_data_ratio)",
-    }
-
-    @classmethod
-    def of(cls, config: Config) -> RunSpec:
-        """Takes the shared part of a config."""
-        return cls(
-            seed=config.seed,
-            group_size=config.group_size,
-            batch_groups=config.groups_per_batch,
-            alpha=config.async_generation_ratio,
-            staleness_bound=config.staleness_bound,
-            sync_interval=config.sync_interval,
-            max_steps=config.max_steps,
-            total_epochs=config.total_epochs,
-            claim_timeout=config.rollout.claim_timeout,
-            demonstrations=config.demonstrations_per_batch,
-            max_uses=config.algorithm.max_uses,
-            reused_groups=config.reused_per_batch,
-        )
-
-    def demonstrated_at(self, step: int) -> range:
-        """Positions of the demonstrations that a step trains: each is trained once, and no row has to say so."""
-        return range(step * self.demonstrations, (step + 1) * self.demonstrations)
-
-
-class Transaction:
-    """One try of a transaction. There may be another, from the start: change nothing but the ledger in it."""
-
-    def __init__(self, db: Database, connection: Connection) -> None:
-        self.db = db
-        self.connection = connection
-        self.changed = False
-
-    @property
-    def spec(self) -> RunSpec:
-        """What the processes of the run have agreed on."""
-        return self.db.spec
-
-    def now(self) -> float:
-        """Seconds of the ledger's clock, which the processes of all hosts share."""
-        return self.db.now(self.connection)
-
-    def execute(
-        self, statement: Executable, parameters: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None
-    ) -> CursorResult[Any]:
-        """Runs one statement."""
-        self.changed |= bool(getattr(statement, "is_dml", False))
-        return self.connection.execute(statement, parameters)
 
 
 class Database:
@@ -238,26 +161,6 @@ def _guarded(backend: Backend, action: Callable[[], T], opened: bool) -> T:
         return retry(action, lambda error: backend.passes(error, opened))
     except wrong as error:
         raise LedgerError(f"{backend.label}: {backend.explain(error)}") from error
-
-
-def writes(function: Callable[Concatenate[Transaction, P], T]) -> Callable[Concatenate[Database, P], T]:
-    """Makes a function of a transaction one of the ledger, which runs it by `Database.write`."""
-
-    @functools.wraps(function)
-    def run(db: Database, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return db.write(lambda tx: function(tx, *args, **kwargs))
-
-    return run
-
-
-def reads(function: Callable[Concatenate[Transaction, P], T]) -> Callable[Concatenate[Database, P], T]:
-    """Makes a function of a transaction one of the ledger, which runs it by `Database.read`."""
-
-    @functools.wraps(function)
-    def run(db: Database, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return db.read(lambda tx: function(tx, *args, **kwargs))
-
-    return run
 
 
 def agree(tx: Transaction, spec: RunSpec) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from sqlalchemy import Row, func, select
 
 from rljax.ledger import schema
-from rljax.ledger.database import Transaction, reads
+from rljax.ledger.transaction import Transaction, reads
 
 g = schema.groups.c
 n = func.count().label("n")

@@ -12,19 +12,11 @@ from sqlalchemy import ColumnElement, Row, bindparam, delete, exists, func, inse
 
 from rljax.ledger import schema
 from rljax.ledger.claims import discard_payloads, in_flight, unserved, validating
-from rljax.ledger.database import (
-    LedgerError,
-    RunFailedError,
-    StaleWriterError,
-    Transaction,
-    reads,
-    record_event,
-    run_row,
-    writes,
-)
+from rljax.ledger.database import LedgerError, RunFailedError, StaleWriterError, record_event, run_row
 from rljax.ledger.filtered_streak import FilteredStreak, filtered_in_a_row, lost_in_time
 from rljax.ledger.processes import tokens_sampled
 from rljax.ledger.staleness import feasible
+from rljax.ledger.transaction import Transaction, reads, writes
 from rljax.trajectory import Group, decode
 
 g, b = schema.groups.c, schema.batches.c

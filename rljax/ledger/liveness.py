@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import socket
-from typing import TYPE_CHECKING
 
 import psutil
 from sqlalchemy import Row, select
 
 from rljax.ledger import schema
-
-if TYPE_CHECKING:
-    from rljax.ledger.database import Transaction
+from rljax.ledger.transaction import Transaction
 
 CLOCK_STEP = 2.0
 """Seconds by which the start of one process may seem to move when the wall clock is corrected."""

@@ -2,31 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import socket
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import psutil
 from sqlalchemy import Row, insert, select, update
 
 from rljax.ledger import schema
 from rljax.ledger.claims import reopen_claims_of
-from rljax.ledger.database import (
-    Database,
-    LedgerError,
-    StaleWriterError,
-    Transaction,
-    agree,
-    reads,
-    record_event,
-    run_row,
-    storable,
-    writes,
-)
+from rljax.ledger.database import Database, LedgerError, StaleWriterError, agree, record_event, run_row, storable
 from rljax.ledger.liveness import split_by_life, still_alive
+from rljax.ledger.transaction import Transaction, reads, writes
 
 p = schema.processes.c
 
@@ -88,17 +77,19 @@ def heartbeat(
         _mark_dead(tx, row, "silent")
 
 
-@contextlib.contextmanager
-def loading(db: Database, name: str, version: int) -> Iterator[None]:
-    """Keeps the files of a version while a process reads them; if that went well, it uses this version from then on."""
-    mine = update(schema.processes).where(p.name == name, p.alive)
-    db.write(lambda tx: tx.execute(mine.values(loading=version)))
+@writes
+def begin_loading(tx: Transaction, name: str, version: int) -> None:
+    """Keeps the files of a version until `end_loading`: a process reads them."""
+    tx.execute(update(schema.processes).where(p.name == name, p.alive).values(loading=version))
+
+
+@writes
+def end_loading(tx: Transaction, name: str, loaded: int | None) -> None:
+    """Says that a process has read them, and uses version ``loaded`` from now on; None where it could not."""
     ended = {"loading": -1}
-    try:
-        yield
-        ended["version"] = version  # not left to the next heartbeat: until then the files would be nobody's
-    finally:
-        db.write(lambda tx: tx.execute(mine.values(ended)))
+    if loaded is not None:
+        ended["version"] = loaded  # not left to the next heartbeat: until then the files would be nobody's
+    tx.execute(update(schema.processes).where(p.name == name, p.alive).values(ended))
 
 
 @writes

@@ -9,7 +9,8 @@ from sqlalchemy import delete, func, select, update
 
 from rljax.ledger import schema
 from rljax.ledger.claims import is_alive, validating
-from rljax.ledger.database import Database, StaleWriterError, Transaction, reads, record_event, run_row, writes
+from rljax.ledger.database import Database, StaleWriterError, record_event, run_row
+from rljax.ledger.transaction import Transaction, reads, writes
 from rljax.ledger.versions import Announced, get_version, request_validation
 
 a = schema.validations.c

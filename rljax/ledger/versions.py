@@ -8,8 +8,9 @@ import numpy as np
 from sqlalchemy import insert, select, update
 
 from rljax.ledger import schema
-from rljax.ledger.database import Transaction, reads, run_row, writes
+from rljax.ledger.database import run_row
 from rljax.ledger.leases import living
+from rljax.ledger.transaction import Transaction, reads, writes
 
 v = schema.versions.c
 

@@ -23,6 +23,7 @@ from rljax.pipeline.assemble.engines import make_pool
 from rljax.pipeline.assemble.run import Model
 from rljax.pipeline.assemble.workflows import Workflows, held_out_tasksets
 from rljax.pipeline.run_dir import RunDir
+from rljax.rollout.engine_events import FaultLog
 from rljax.rollout.engine_pool import EnginePool
 from rljax.rollout.validation import validate
 from rljax.rollout.workflows.single_turn import Attempt
@@ -81,21 +82,13 @@ class Evaluator:
         self._engine_launcher = engine_launcher
         self._run = run
         self._model = model
-        self._faults: list[str] = []
         self._workflows = Workflows(config, model, run.root / "logs")
         self._scratch = run.root / "evaluation"
         self._pool: EnginePool | None = None
 
     async def __aenter__(self) -> Evaluator:
         await self._workflows.open()
-        self._pool = make_pool(
-            self._config,
-            self._run,
-            self._model,
-            NullTrace(),
-            lambda _, m: self._faults.append(m),
-            self._engine_launcher,
-        )
+        self._pool = make_pool(self._config, self._run, self._model, NullTrace(), FaultLog(), self._engine_launcher)
         await self._pool.start()
         return self
 
@@ -134,7 +127,7 @@ class Evaluator:
         attempt = Attempt(self._config.seed, 0, validation=True)
         return await self._workflows.validation.run(task, attempt, self._engines)
 
-    def _note_failure(self, error: Exception, where: str) -> None:
+    async def _note_failure(self, error: Exception, where: str) -> None:
         if isinstance(error, BadRow) and self._config.tasks.on_bad_row == "fail":
             raise error
         log.warning("%s: %s", where, error or type(error).__name__)

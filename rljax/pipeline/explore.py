@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from rljax.algorithms.registry import chosen_filters
 from rljax.config.schema import Config, GeneratingConfig
-from rljax.ledger import processes
+from rljax.ledger.async_database import AsyncDatabase
 from rljax.ledger.database import Database
 from rljax.observe.trace import NullTrace, Trace
 from rljax.pipeline.assemble.engines import make_pool
@@ -17,8 +17,9 @@ from rljax.pipeline.assemble.run import Model, parity_bound, probe_tokens, valid
 from rljax.pipeline.assemble.workflows import Workflows, held_out_tasksets, training_tasksets
 from rljax.pipeline.run_dir import RunDir
 from rljax.rollout.deadlines import PausableDeadlines
-from rljax.rollout.explorer import Explorer, Probe, ValidationPlan
+from rljax.rollout.explorer import Explorer, ValidationPlan
 from rljax.rollout.group_runner import BAD_ROWS_IN_A_ROW, GroupRunner
+from rljax.rollout.parity import EngineChecks, Probe
 from sidecar.hosting.spec import EngineLauncher
 
 log = logging.getLogger(__name__)
@@ -45,16 +46,14 @@ def make_explorer(
     """
     name = config.explorer.name
     _warn_of_truncation(config.sidecar.generating_args)
+    ledger = AsyncDatabase(db)
     tasksets, held_out = training_tasksets(config), held_out_tasksets(config)
 
-    def on_fault(kind: str, message: str) -> None:
-        log.warning("%s: %s", kind, message)
-        processes.note(db, name, kind, message)
-
-    pool = make_pool(config, run, model, trace, on_fault, engine_launcher)
+    checks = EngineChecks(ledger, name, Probe(probe_tokens(config, model.architecture), parity_bound(config)))
+    pool = make_pool(config, run, model, trace, checks, engine_launcher)
     deadlines = PausableDeadlines()
     runner = GroupRunner(
-        db,
+        ledger,
         name,
         workflows.training,
         pool,
@@ -80,7 +79,7 @@ def make_explorer(
         validation_fingerprint(config),
     )
     return Explorer(
-        db,
+        ledger,
         name,
         pool,
         runner,
@@ -88,7 +87,7 @@ def make_explorer(
         tasksets,
         {n: t.weight for n, t in tasksets.items()},
         plan,
-        Probe(probe_tokens(config, model.architecture), parity_bound(config)),
+        checks,
         wait_timeout=config.wait_timeout,
         trace=trace,
         prepare=workflows.open,

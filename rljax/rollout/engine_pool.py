@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,6 +18,7 @@ import numpy as np
 
 from rljax.ledger.versions import Announced
 from rljax.rollout.async_utils import all_or_none
+from rljax.rollout.engine_events import EngineEvents
 from rljax.rollout.engine_slot import EngineFactory, EngineSlot
 from rljax.tasks.seeds import stable_hash
 from sidecar.channels.versions import is_address
@@ -52,11 +53,10 @@ async def scored(engine: Engine, token_ids: np.ndarray) -> Scored:
 
 
 class EnginePool:
-    """Engines that serve one version each, and the requests in flight on them.
+    """Engines that serve one version each, and the requests in flight on them. Implements `SeatEvents`.
 
     Attributes:
         serving: the version that all who serve have loaded; None before the first.
-        inspect: looks at a successor that has loaded ``serving``, before it gets a request; raises where it is no good.
     """
 
     def __init__(
@@ -64,19 +64,19 @@ class EnginePool:
         factory: EngineFactory,
         count: int,
         run_dir: Path,
-        on_fault: Callable[[str, str], None],
+        events: EngineEvents,
         *,
         call_timeout: float = CALL_TIMEOUT,
         policy: UpdatePolicy = UpdatePolicy.IN_FLIGHT,
     ) -> None:
-        """``on_fault(kind, message)`` hears of what the pool survives. An engine that takes longer than
-        ``call_timeout`` seconds to start, load, score, abort or end hangs, and is replaced. How long it may generate is
-        the caller's to say. ``policy`` is what an update does to the requests in flight.
+        """``events`` hears of what happens to the engines. One that takes longer than ``call_timeout`` seconds to
+        start, load, score, abort or end hangs, and is replaced. How long it may generate is the caller's to say.
+        ``policy`` is what an update does to the requests in flight.
         """
         self._factory = factory
         self._count = count
         self._run_dir = run_dir
-        self._on_fault = on_fault
+        self._events = events
         self._call_timeout = call_timeout
         self._policy = policy
         self._slots: list[EngineSlot] = []
@@ -88,7 +88,6 @@ class EnginePool:
         self._withdrawals: set[asyncio.Task[None]] = set()
         self._serial = 0
         self.serving: Announced | None = None
-        self.inspect: Callable[[Engine, Announced], Awaitable[None]] | None = None
 
     async def start(self) -> None:
         """Starts the engines.
@@ -96,10 +95,7 @@ class EnginePool:
         Raises:
             EngineError: one did not start in time.
         """
-        slots = [
-            EngineSlot(index, self._factory, self._catch_up, self._on_fault, self._call_timeout)
-            for index in range(self._count)
-        ]
+        slots = [EngineSlot(index, self, self._call_timeout) for index in range(self._count)]
         try:
             await all_or_none(slot.start() for slot in slots)
         finally:
@@ -134,7 +130,7 @@ class EnginePool:
             else:
                 await self._one_back(self._refusal)
         for slot, (engine, error) in refusals.items():
-            self._on_fault("load_failed", f"engine {slot.index}: version {announced.version}: {error}")
+            self.fault("load_failed", f"engine {slot.index}: version {announced.version}: {error}")
             slot.replace(engine, EngineError(f"it cannot load version {announced.version}, which others serve"))
         self.serving = announced
         await self._tell()
@@ -317,13 +313,22 @@ class EnginePool:
             if isinstance(outcome, WeightUpdateError):
                 refusals[slot] = engine, outcome
 
-    async def _catch_up(self, slot: EngineSlot, successor: Engine) -> None:
-        """Loads what `load` was asked for last, until there is nothing newer; waits for that where one is refused."""
+    async def vacant(self, slot: EngineSlot) -> Engine:
+        """See `SeatEvents.vacant`."""
+        return await self._factory(slot.index)
+
+    def fault(self, kind: str, message: str) -> None:
+        """See `SeatEvents.fault`."""
+        self._events.fault(kind, message)
+
+    async def started(self, slot: EngineSlot, successor: Engine) -> None:
+        """See `SeatEvents.started`: has it load what `load` was asked for last, until there is nothing newer; waits for
+        that where one is refused.
+        """
         while (wanted := self._wanted) is not None and slot.serves is not wanted:
             try:
                 await slot.in_time(f"version {wanted.version} to load", self._load(successor, wanted))
-                if self.inspect is not None:
-                    await slot.in_time("the log-probabilities of the probe", self.inspect(successor, wanted))
+                await slot.in_time("the log-probabilities of the probe", self._events.loaded(successor, wanted))
                 slot.serves = wanted
             except WeightUpdateError as error:
                 # It may be no fault of the engine's: the version may have been superseded, and deleted. Then the next

@@ -10,9 +10,10 @@ import asyncio
 import contextlib
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from rljax.ledger.versions import Announced
+from rljax.timeouts import timeout
 from sidecar.protocol import Engine, EngineError, EngineStatus, GenerateRequest
 
 T = TypeVar("T")
@@ -23,6 +24,22 @@ EngineFactory = Callable[[int], Awaitable[Engine]]
 STARTING = "it to start; where it needs longer, raise wait_timeout"
 MAX_RESTARTS = 3
 """Restarts of one engine, successful or not, without a version loaded in between, before its seat is given up."""
+
+
+class SeatEvents(Protocol):
+    """What happens in a seat, told to its pool; the seat waits for what is a coroutine."""
+
+    async def vacant(self, slot: EngineSlot) -> Engine:
+        """There is no engine. Returns one that has been started."""
+        ...
+
+    async def started(self, slot: EngineSlot, successor: Engine) -> None:
+        """A successor has been started: makes it ready to serve. What this raises ends the successor."""
+        ...
+
+    def fault(self, kind: str, message: str) -> None:
+        """Something went wrong that the pool survives."""
+        ...
 
 
 class EngineSlot:
@@ -43,12 +60,10 @@ class EngineSlot:
     def __init__(
         self,
         index: int,
-        factory: EngineFactory,
-        prepare: Callable[[EngineSlot, Engine], Awaitable[None]],
-        on_fault: Callable[[str, str], None],
+        events: SeatEvents,
         call_timeout: float,
     ) -> None:
-        """``prepare(slot, successor)`` makes a successor ready to serve; for the rest see `EnginePool`."""
+        """``events`` is the pool; for ``call_timeout`` see there."""
         self.index = index
         self.requests: dict[str, asyncio.Timeout] = {}
         self.affinities: Counter[str] = Counter()
@@ -56,9 +71,7 @@ class EngineSlot:
         self.replacement: asyncio.Task[None] | None = None
         self.failure: EngineError | None = None
         self.busy_seconds, self.tokens = 0.0, 0
-        self._factory = factory
-        self._prepare = prepare
-        self._on_fault = on_fault
+        self._events = events
         self._call_timeout = call_timeout
         self._before = (0.0, 0)
         self._restarts = 0
@@ -70,7 +83,7 @@ class EngineSlot:
         Raises:
             EngineError: it did not start in time.
         """
-        self.engine = await self.in_time(STARTING, self._factory(self.index))
+        self.engine = await self.in_time(STARTING, self._events.vacant(self))
 
     @property
     def started(self) -> bool:
@@ -151,7 +164,7 @@ class EngineSlot:
             EngineError: it took too long: the engine hangs.
         """
         try:
-            async with asyncio.timeout(self._call_timeout) as limit:
+            async with timeout(self._call_timeout) as limit:
                 return await answer
         except TimeoutError:
             if not limit.expired():
@@ -173,7 +186,7 @@ class EngineSlot:
             heard = failure if isinstance(failure, EngineError) else EngineError(_named(failure))
             if self.failure is None:
                 self.failure = heard
-                self._on_fault("engine_lost", str(heard))
+                self._events.fault("engine_lost", str(heard))
             self._recall()
             if not isinstance(failure, Exception):
                 raise
@@ -185,7 +198,7 @@ class EngineSlot:
     async def _successor(self, error: Exception) -> Engine:
         while True:
             self._restarts += 1
-            self._on_fault("engine_died", f"engine {self.index}: {_named(error)}")
+            self._events.fault("engine_died", f"engine {self.index}: {_named(error)}")
             if self._restarts > MAX_RESTARTS:
                 message = f"engine {self.index} died {self._restarts} times in a row; the last time: {_named(error)}"
                 raise EngineError(message) from error
@@ -201,9 +214,9 @@ class EngineSlot:
 
     async def _ready(self) -> Engine:
         """A new engine, made ready."""
-        engine = await self.in_time(STARTING, self._factory(self.index))
+        engine = await self.in_time(STARTING, self._events.vacant(self))
         try:
-            await self._prepare(self, engine)
+            await self._events.started(self, engine)
         except BaseException:
             await self._close(engine)
             raise
@@ -225,7 +238,7 @@ class EngineSlot:
         try:
             await self.in_time("it to end", engine.close())
         except EngineError as error:
-            self._on_fault("engine_left_behind", f"engine {self.index}: {error}")
+            self._events.fault("engine_left_behind", f"engine {self.index}: {error}")
 
 
 def _named(error: BaseException) -> str:

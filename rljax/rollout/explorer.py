@@ -10,24 +10,24 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from rljax.ledger import claims, processes, validations, versions
+from rljax.ledger.async_database import AsyncDatabase
 from rljax.ledger.claims import Claim, TasksetSize
-from rljax.ledger.database import Database, LedgerError, RunFailedError, StaleWriterError
+from rljax.ledger.database import Database, LedgerError, StaleWriterError
 from rljax.observe.trace import NullTrace, Trace
 from rljax.rollout.deadlines import PausableDeadlines
-from rljax.rollout.engine_pool import EnginePool, Scored, scored
+from rljax.rollout.engine_pool import EnginePool
 from rljax.rollout.group_runner import GroupRunner
+from rljax.rollout.parity import EngineChecks
 from rljax.rollout.validation import validate
 from rljax.rollout.workflows.single_turn import Workflow
 from rljax.tasks.task import BadRow, Taskset
 from sidecar.failpoints import failpoint
-from sidecar.protocol import Engine, EngineError, WeightsGoneError, WeightUpdateError
+from sidecar.protocol import EngineError, WeightsGoneError, WeightUpdateError
 
 log = logging.getLogger(__name__)
 
@@ -41,14 +41,6 @@ LOAD_TRIES = 5
 """Times that a version is loaded, a second apart, before an explorer that every time is refused it gives up."""
 CLAIM_LIMIT = 256
 """Groups claimed in one transaction."""
-
-
-@dataclass(frozen=True)
-class Probe:
-    """What parity is measured on (promise P7): int32 ``[probe]`` token ids, and the largest gap allowed, in nats."""
-
-    token_ids: np.ndarray
-    bound: float
 
 
 @dataclass(frozen=True)
@@ -68,7 +60,7 @@ class Explorer:
 
     def __init__(
         self,
-        db: Database,
+        ledger: AsyncDatabase,
         name: str,
         pool: EnginePool,
         runner: GroupRunner,
@@ -76,16 +68,16 @@ class Explorer:
         tasksets: Mapping[str, Taskset],
         weights: Mapping[str, float],
         plan: ValidationPlan,
-        probe: Probe | None,
+        checks: EngineChecks,
         *,
         wait_timeout: float,
         trace: Trace | NullTrace,
         prepare: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """``weights`` are the shares of the tasksets; ``wait_timeout`` in seconds bounds every wait for the learner;
-        ``prepare`` comes before the engines, and what it raises ends the explorer.
+        """``ledger`` is closed when `run` ends; ``weights`` are the shares of the tasksets; ``wait_timeout`` in seconds
+        bounds every wait for the learner; ``prepare`` comes before the engines, and what it raises ends the explorer.
         """
-        self._db = db
+        self._ledger = ledger
         self._name = name
         self._pool = pool
         self._runner = runner
@@ -93,8 +85,7 @@ class Explorer:
         self._tasksets = tasksets
         self._weights = weights
         self._plan = plan
-        self._probe = probe
-        pool.inspect = self._inspect
+        self._checks = checks
         self._wait_timeout = wait_timeout
         self._trace = trace
         self._prepare = prepare
@@ -117,12 +108,18 @@ class Explorer:
             EngineError: no engine can be kept alive, or none can load a version.
             NothingButDrops: no attempt at anything comes to an end.
         """
-        self._token = processes.register(self._db, self._name, "explorer")
+        try:
+            await self._explore()
+        finally:
+            await self._ledger.close()
+
+    async def _explore(self) -> None:
         sizes = [TasksetSize(n, len(t), self._weights.get(n, 1.0), t.fingerprint) for n, t in self._tasksets.items()]
         try:
-            claims.register_tasksets(self._db, sizes, self._name)
-        except StaleWriterError:
-            processes.leave(self._db, self._name, self._token)
+            await self._ledger.call(self._register)
+            await self._ledger.call(claims.register_tasksets, sizes, self._name)
+        except (StaleWriterError, asyncio.CancelledError):
+            await self._leave()
             raise
         beat = asyncio.ensure_future(self._heartbeats())
         conduct, stop = asyncio.ensure_future(self._conduct(beat)), asyncio.ensure_future(self._stopping.wait())
@@ -136,9 +133,15 @@ class Explorer:
                 task.cancel()
             await asyncio.gather(*ours, return_exceptions=True)
             try:
-                processes.leave(self._db, self._name, self._token)  # first: engines may take their time to end
+                await self._leave()  # first: engines may take their time to end
             finally:
                 await self._pool.close()
+
+    def _register(self, db: Database) -> None:
+        self._token = processes.register(db, self._name, "explorer")  # also where nobody waits for it any more
+
+    async def _leave(self) -> None:
+        await self._ledger.call(processes.leave, self._name, self._token)
 
     async def gauges(self) -> dict[str, Any]:
         """Engine metrics and groups in flight."""
@@ -153,34 +156,34 @@ class Explorer:
         loop = asyncio.get_running_loop()
         last_progress, last_state = loop.time(), ("", self._pool.serving, 0.0)
         while True:
-            seen = self._db.notifier.changes
+            seen = self._ledger.notifier.changes
             self._raise_what_failed(beat)
             missing = await self._validate_if_due()
-            other = validations.running(self._db)
+            other, newest = await self._ledger.call(_look)
             if other is None:
                 self._release()
-                missing = await self._serve_newest() or missing
+                missing = await self._serve(newest) or missing
             else:
                 await self._hold()
             # What is claimed while its version is missing would spend its time waiting for it.
             limit = 0 if missing else min(CLAIM_LIMIT, self._runner.room)
-            granted = claims.claim(self._db, self._name, list(self._tasksets), limit)
+            granted = await self._ledger.call(claims.claim, self._name, list(self._tasksets), limit)
             if granted.over:
                 return
             for claim in granted.claims:
                 self._begin(claim)
             reason = "the validation of version {} by {}".format(*other) if other else missing or granted.reason
             self.waiting_for = reason
-            state = (reason, self._pool.serving, processes.tokens(self._db) if other else 0.0)
+            tokens = await self._ledger.call(processes.tokens) if other else 0.0
+            state = (reason, self._pool.serving, tokens)
             if granted.claims or (self._groups and other is None) or state != last_state:
                 last_progress, last_state = loop.time(), state
             if loop.time() - last_progress > self._wait_timeout:
                 raise TimeoutError(f"explorer {self._name}: waited {self._wait_timeout:g} s for: {reason}")
-            await asyncio.sleep(0)  # heartbeats and signals get their turn, also where every claim is settled at once
             if missing:
                 await asyncio.sleep(LOOK_AGAIN)  # the look itself is a change in the ledger, and would wake us at once
             elif not granted.claims:
-                await self._db.notifier.wait_async(seen)
+                await self._ledger.notifier.wait_async(seen)
 
     async def _hold(self) -> None:
         """Holds training generation, and its clocks, while anybody validates (promise P8)."""
@@ -195,50 +198,61 @@ class Explorer:
         failpoint("claim")
         try:
             task = self._tasksets[claim.task.taskset].task(claim.task.epoch, claim.task.index)
+            settling = self._runner.settle(claim, task)
         except BadRow as error:
-            self._runner.bad_row(claim, error)
-            return
-        running = asyncio.ensure_future(self._runner.settle(claim, task))
+            settling = self._runner.bad_row(claim, error)
+        running = asyncio.ensure_future(settling)
         self._groups[running] = claim
         running.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         if task.cancelled() or task.exception() is None:
             self._groups.pop(task, None)
-        self._db.notifier.notify()
+        self._ledger.notifier.notify()
 
     def _raise_what_failed(self, beat: asyncio.Future[None]) -> None:
         for task in [beat, *self._groups]:
             if task.done() and not task.cancelled() and (error := task.exception()) is not None:
                 raise error
 
-    async def _serve_newest(self) -> str:
-        """Loads the newest version; returns what is waited for if it is announced and yet gone, otherwise nothing."""
-        newest = versions.newest(self._db)
+    async def _serve(self, newest: versions.Announced | None) -> str:
+        """Loads the newest version, unless it is loaded; returns what is waited for if it is announced and yet gone,
+        otherwise nothing.
+        """
         serving = self._pool.serving
         if newest is None or (serving and (serving.version, serving.lineage) == (newest.version, newest.lineage)):
             return ""
         if serving and serving.lineage != newest.lineage:
-            self._give_up_lost_claims()
+            await self._give_up_lost_claims()
         self.waiting_for = f"version {newest.version} to load"
-        begin = self._db.clock()
+        begin = self._ledger.clock()
         try:
-            with processes.loading(self._db, self._name, newest.version):
-                await self._load(newest, lambda: not self._superseded(newest))
+            await self._load_kept(newest)
         except WeightUpdateError as error:
             # It may have been superseded and deleted while it was read; then the next round loads its successor.
-            return _lost(newest, error) if isinstance(error, WeightsGoneError) and not self._superseded(newest) else ""
-        end = self._db.clock()
+            gone = isinstance(error, WeightsGoneError) and not await self._superseded(newest)
+            return _lost(newest, error) if gone else ""
+        end = self._ledger.clock()
         self._trace.span("versions", f"load version {newest.version}", begin, end)
-        await self._check_parity(newest)
+        await self._checks.check(self._pool, newest)
         return ""
 
-    async def _load(self, version: versions.Announced, worthwhile: Callable[[], bool] = lambda: True) -> None:
+    async def _load_kept(self, version: versions.Announced) -> None:
+        """`_load`, as long as it is the newest, while nobody deletes its files."""
+        await self._ledger.call(processes.begin_loading, self._name, version.version)
+        loaded = None
+        try:
+            await self._load(version, while_newest=True)
+            loaded = version.version
+        finally:
+            await self._ledger.call(processes.end_loading, self._name, loaded)
+
+    async def _load(self, version: versions.Announced, *, while_newest: bool = False) -> None:
         """Has the engines load a version, several times if need be: a disk or a network may fail for a moment.
 
         Raises:
             WeightsGoneError: it is not there.
-            WeightUpdateError: it failed, and to try again is not worthwhile.
+            WeightUpdateError: it failed, and is no longer the newest.
             EngineError: it failed every time. That is this explorer's fault, or misfortune, and not the run's: it may
                 have another model, or a disk of its own.
         """
@@ -249,51 +263,25 @@ class Explorer:
             except WeightsGoneError:
                 raise
             except WeightUpdateError as error:
-                if not worthwhile():
+                if while_newest and await self._superseded(version):
                     raise
                 message = f"version {version.version} cannot be loaded: {error}"
                 log.warning("%s; %d tries left", message, left)
-                processes.note(self._db, self._name, "load_failed", message)
+                self._ledger.post(processes.note, self._name, "load_failed", message)
                 if not left:
                     raise EngineError(message) from error
             await asyncio.sleep(LOOK_AGAIN)
 
-    def _superseded(self, version: versions.Announced) -> bool:
-        newest = versions.newest(self._db)
+    async def _superseded(self, version: versions.Announced) -> bool:
+        newest = await self._ledger.call(versions.newest)
         return newest is not None and (newest.version, newest.lineage) != (version.version, version.lineage)
 
-    def _give_up_lost_claims(self) -> None:
+    async def _give_up_lost_claims(self) -> None:
         """A learner that starts from a checkpoint reopens the claims whose weights it lost: nobody waits for these."""
-        held = claims.held_by(self._db, self._name)
+        held = await self._ledger.call(claims.held_by, self._name)
         for running, claim in self._groups.items():
             if claim.number not in held:
                 running.cancel()
-
-    async def _check_parity(self, newest: versions.Announced) -> None:
-        if self._probe is None or newest.probe is None:
-            return
-        self._compare(newest, self._probe, await self._pool.score(self._probe.token_ids))
-
-    async def _inspect(self, successor: Engine, serving: versions.Announced) -> None:
-        """An engine that takes another's place is held to the probe like those that were told to load."""
-        if self._probe is not None and serving.probe is not None:
-            self._compare(serving, self._probe, [await scored(successor, self._probe.token_ids)])
-
-    def _compare(self, newest: versions.Announced, probe: Probe, scores: Sequence[Scored]) -> None:
-        assert newest.probe is not None
-        # An earlier try of this run may have had other limits, and with them a longer or shorter probe.
-        shared = min(len(newest.probe), len(scores[0].logprobs))
-        gaps = np.abs([score.logprobs[:shared] - newest.probe[:shared] for score in scores])
-        gap = float(gaps.max())
-        versions.report_gap(self._db, newest.version, newest.lineage, gap, float(gaps.mean()))
-        if not gap <= probe.bound:
-            theirs = scores[int(np.argmax(gaps.max(axis=1)))].version
-            message = (
-                f"parity: learner at version {newest.version} and engine at version {theirs} differ by "
-                f"{gap:.3g} nats on the probe, more than {probe.bound:g}; look at the dtypes, or set parity_bound"
-            )
-            processes.fail_run(self._db, self._name, message)
-            raise RunFailedError(message)
 
     async def _validate_if_due(self) -> str:
         """Validates what is due, and leaves generation held: another explorer may still be validating. Returns what is
@@ -301,9 +289,9 @@ class Explorer:
         """
         if not self._plan.tasksets:
             return ""  # one that has nothing held out would measure nothing, and nobody would measure it again
-        while (pinned := self._claim_validation()) is not None:
+        while (pinned := await self._claim_validation()) is not None:
             self.waiting_for = f"the validation of version {pinned.version}"
-            begin = self._db.clock()
+            begin = self._ledger.clock()
             await self._hold()
             failpoint("validate")
             serving = self._pool.serving
@@ -311,39 +299,40 @@ class Explorer:
                 try:
                     await self._load(pinned)
                 except WeightsGoneError as error:
-                    outcome = validations.weights_gone(self._db, self._name, pinned)
+                    outcome = await self._ledger.call(validations.weights_gone, self._name, pinned)
                     if not outcome:
                         return _lost(pinned, error)
                     log.warning("%s", outcome)
                     continue
-                await self._check_parity(pinned)
+                await self._checks.check(self._pool, pinned)
             result = await validate(
                 self._pool,
                 self._plan.workflow,
                 self._plan.tasksets,
-                seed=self._db.spec.seed,
+                seed=self._ledger.spec.seed,
                 batch_size=self._plan.batch_size,
                 group_size=self._plan.group_size,
                 attempt_seconds=self._plan.attempt_seconds,
                 on_failure=self._runner.note_failure,
             )
-            end = self._db.clock()
+            end = self._ledger.clock()
             self._trace.span("versions", f"validate version {pinned.version}", begin, end)
             try:
-                validations.finish_validation(self._db, self._name, pinned, {**result, "val/seconds": end - begin})
+                measured = {**result, "val/seconds": end - begin}
+                await self._ledger.call(validations.finish_validation, self._name, pinned, measured)
             except StaleWriterError as error:
                 log.warning("%s", error)
         return ""
 
-    def _claim_validation(self) -> versions.Announced | None:
+    async def _claim_validation(self) -> versions.Announced | None:
         if self._other_plan:
             return None
         try:
-            return validations.claim_validation(self._db, self._name, self._plan.fingerprint)
+            return await self._ledger.call(validations.claim_validation, self._name, self._plan.fingerprint)
         except validations.OtherPlanError as error:
             self._other_plan = True
             log.warning("%s", error)
-            processes.note(self._db, self._name, "other_validation", str(error))
+            self._ledger.post(processes.note, self._name, "other_validation", str(error))
             return None
 
     async def _heartbeats(self) -> None:
@@ -354,13 +343,18 @@ class Explorer:
                     gauges = await self.gauges()
             version = -1 if self._pool.serving is None else self._pool.serving.version
             try:
-                processes.heartbeat(self._db, self._name, self._token, version, gauges)
+                await self._ledger.call(processes.heartbeat, self._name, self._token, version, gauges)
             except StaleWriterError as error:
                 log.warning("%s; registering again", error)
-                self._token = processes.register(self._db, self._name, "explorer")
+                await self._ledger.call(self._register)
             except LedgerError as error:
                 log.warning("%s: heartbeat missed: %s", self._name, error)
             await asyncio.sleep(HEARTBEAT)
+
+
+def _look(db: Database) -> tuple[tuple[int, str] | None, versions.Announced | None]:
+    """Who validates, and the newest version: in one call, as every round begins with it."""
+    return validations.running(db), versions.newest(db)
 
 
 def _lost(version: versions.Announced, error: WeightsGoneError) -> str:

@@ -14,8 +14,9 @@ from typing import Any
 
 from rljax.algorithms.credit_assignment import GREEDY_REWARD
 from rljax.ledger import claims, processes
+from rljax.ledger.async_database import AsyncDatabase
 from rljax.ledger.claims import Claim
-from rljax.ledger.database import Database, RunFailedError, StaleWriterError
+from rljax.ledger.database import RunFailedError, StaleWriterError
 from rljax.observe.trace import NullTrace, Trace
 from rljax.rollout.async_utils import all_or_none, first_of
 from rljax.rollout.deadlines import PausableDeadlines
@@ -58,7 +59,7 @@ class GroupRunner:
 
     def __init__(
         self,
-        db: Database,
+        ledger: AsyncDatabase,
         name: str,
         workflow: Workflow,
         pool: EnginePool,
@@ -80,7 +81,7 @@ class GroupRunner:
         ``baseline`` attempts each task once more, for the `GREEDY_REWARD` of its group;
         what it samples is not trained.
         """
-        self._db = db
+        self._ledger = ledger
         self._name = name
         self._workflow = workflow
         self._pool = pool
@@ -116,28 +117,28 @@ class GroupRunner:
             reason = next((f"{name}: {why}" for name, keep in self._filters if (why := keep(group))), None)
             failpoint("store")
             if reason is not None:
-                claims.settle(self._db, claim, "filtered", reason)
+                await self._ledger.call(claims.settle, claim, "filtered", reason)
             else:
-                claims.store(self._db, claim, group)
+                await self._ledger.call(claims.store, claim, group)
         except MemberFailed as failure:
-            self._settle_quietly(claim, str(failure))
+            await self._settle_quietly(claim, str(failure))
             self._count_drop(claim, failure.error)
         except BadRow as error:
-            self.bad_row(claim, error)
+            await self.bad_row(claim, error)
             if task.environment:  # of rows, which are read one by one, the config says what a bad one is to cost
                 self._count_drop(claim, error)
         except StaleWriterError as error:
             log.warning("%s; its tokens are lost and the task is open again", error)
 
-    def bad_row(self, claim: Claim, error: BadRow) -> None:
+    async def bad_row(self, claim: Claim, error: BadRow) -> None:
         """Drops a claim whose row is bad, or fails the run, as configured.
 
         Raises:
             RunFailedError: bad rows are to fail the run.
             NothingButDrops: this is the last of too many in a row.
         """
-        self.note_failure(error, str(claim.task))
-        self._settle_quietly(claim, "bad_row")
+        await self.note_failure(error, str(claim.task))
+        await self._settle_quietly(claim, "bad_row")
         if self._overtakes(claim):
             return
         self._bad_rows += 1
@@ -146,7 +147,7 @@ class GroupRunner:
                 f"explorer {self._name}: {self._bad_rows} bad rows in a row and no other; the last: {error}"
             ) from error
 
-    def note_failure(self, error: Exception, where: str) -> str:
+    async def note_failure(self, error: Exception, where: str) -> str:
         """Records what made an attempt fail, in training or in validation; returns the word for it.
 
         Raises:
@@ -159,7 +160,7 @@ class GroupRunner:
         self._note("bad_row", error)
         if not self._bad_rows_in_a_row:
             message = f"{error}; mend the row, or set tasks.on_bad_row=skip"
-            processes.fail_run(self._db, self._name, message)
+            await self._ledger.call(processes.fail_run, self._name, message)
             raise RunFailedError(message) from error
         return "bad_row"
 
@@ -177,9 +178,9 @@ class GroupRunner:
         """Whether something older is under way: quick failures overtake what is slow and good."""
         return any(number < claim.number for number, _ in self._under_way)
 
-    def _settle_quietly(self, claim: Claim, reason: str) -> None:
+    async def _settle_quietly(self, claim: Claim, reason: str) -> None:
         try:
-            claims.settle(self._db, claim, "dropped", reason)
+            await self._ledger.call(claims.settle, claim, "dropped", reason)
         except StaleWriterError as error:
             log.warning("%s; not dropped as %s", error, reason)
 
@@ -206,13 +207,13 @@ class GroupRunner:
         room = self.room
         self._under_way -= members
         if not room and self.room:
-            self._db.notifier.notify()
+            self._ledger.notifier.notify()
 
     async def _member(self, claim: Claim, task: Task, member: int, workflow: Workflow) -> Trajectory:
         retry = lost = 0
         while True:
-            attempt = Attempt(self._db.spec.seed, member, retry, claim.version, claim.lineage, group=claim.group_id)
-            begin = self._db.clock()
+            attempt = Attempt(self._ledger.spec.seed, member, retry, claim.version, claim.lineage, group=claim.group_id)
+            begin = self._ledger.clock()
             try:
                 failpoint("generate")
                 async with self._deadlines.limit(self._timeout):
@@ -220,7 +221,7 @@ class GroupRunner:
             except (EngineError, StaleWriterError, BadRow):
                 raise
             except Exception as error:
-                reason = self.note_failure(error, f"{claim.task} member {member}, attempt {retry}")
+                reason = await self.note_failure(error, f"{claim.task} member {member}, attempt {retry}")
                 by_others = isinstance(error, EnvironmentLost)
                 if (lost >= LOST_LIMIT) if by_others else (retry >= self._max_retries):
                     raise MemberFailed(reason, error) from error
@@ -229,13 +230,13 @@ class GroupRunner:
                 track = f"group {claim.group_id} · member {member}"
                 tokens = int(trajectory.loss_mask.sum())
                 self._trace.span(
-                    track, str(claim.task), begin, self._db.clock(), reward=trajectory.reward, tokens=tokens
+                    track, str(claim.task), begin, self._ledger.clock(), reward=trajectory.reward, tokens=tokens
                 )
                 return trajectory
 
     def _note(self, kind: str, message: object) -> None:
         log.warning("%s: %s", kind, message)
-        processes.note(self._db, self._name, kind, str(message))
+        self._ledger.post(processes.note, self._name, kind, str(message))
 
 
 async def _alone(trajectory: Coroutine[Any, Any, Trajectory]) -> list[Trajectory]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -39,7 +39,7 @@ async def validate(
     batch_size: int | None,
     group_size: int = 1,
     attempt_seconds: float,
-    on_failure: Callable[[Exception, str], object] = lambda error, where: None,
+    on_failure: Callable[[Exception, str], Awaitable[object]],
 ) -> dict[str, float]:
     """Scores the version that the pool serves, on the same tasks and seeds at every evaluation.
 
@@ -70,10 +70,10 @@ async def validate(
 
     heard: set[type[Exception]] = set()
 
-    def failed(error: Exception, where: str) -> _Outcome:
+    async def failed(error: Exception, where: str) -> _Outcome:
         if type(error) not in heard:
             heard.add(type(error))
-            on_failure(error, where)
+            await on_failure(error, where)
         return _Outcome(error=error)
 
     async def one(taskset: Taskset, index: int, member: int) -> _Outcome:
@@ -85,7 +85,7 @@ async def validate(
             except EngineError:
                 raise
             except Exception as error:
-                return failed(error, f"validation of version {pinned.version}, {taskset.name} task {index}")
+                return await failed(error, f"validation of version {pinned.version}, {taskset.name} task {index}")
 
     places: dict[str, list[tuple[int, int]]] = {}
     for name, taskset in tasksets.items():

@@ -31,6 +31,7 @@ from rljax.weights.publisher import OrbaxPublisher
 from sidecar.hosting.ray import RayEngineLauncher
 from sidecar.hosting.spec import EngineSpec
 from sidecar.protocol import EngineError, GenerateRequest, RequestError, SamplingParams, WeightUpdate, WeightUpdateError
+from tests.rollout.heard import Heard
 
 SMALLEST = Path(__file__).parents[1] / "e2e" / "smallest.py"
 
@@ -155,7 +156,7 @@ def test_requests_of_a_killed_worker_are_answered_by_its_successor(
                 pids.append((index, await engine.pid()))
                 return engine
 
-            pool = EnginePool(start, 2, directory, lambda _, message: faults.append(message))
+            pool = EnginePool(start, 2, directory, Heard(lambda _, message: faults.append(message)))
             await pool.start()
             await pool.load(Announced(0, 1, "weights/v0-1"))
             asked = [asyncio.ensure_future(pool.generate(request(f"r{i}", 500, seed=i), 1)) for i in range(4)]

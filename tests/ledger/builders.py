@@ -16,10 +16,12 @@ from sqlalchemy import Row, make_url, text
 from rljax.ledger import claims, leases, processes, versions
 from rljax.ledger.backend import Backend
 from rljax.ledger.claims import Claim, TasksetSize
-from rljax.ledger.database import Database, RunSpec, Transaction
+from rljax.ledger.database import Database
 from rljax.ledger.leases import Leased, NotYet
 from rljax.ledger.postgres import PostgresSchema
+from rljax.ledger.run_spec import RunSpec
 from rljax.ledger.sqlite import SqliteFile
+from rljax.ledger.transaction import Transaction
 from rljax.trajectory import Group, TaskId, Trajectory
 
 SHARED_MEMORY = Path("/dev/shm")

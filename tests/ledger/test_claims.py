@@ -9,7 +9,8 @@ import pytest
 from rljax.ledger import claims, processes, validations
 from rljax.ledger.backend import Backend
 from rljax.ledger.claims import TasksetSize
-from rljax.ledger.database import StaleWriterError, Transaction
+from rljax.ledger.database import StaleWriterError
+from rljax.ledger.transaction import Transaction
 from tests.ledger.builders import Evaluator, make_spec
 
 

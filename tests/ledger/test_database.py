@@ -18,10 +18,12 @@ from rljax.config.schema import Config, TasksConfig, TasksetConfig
 from rljax.ledger import claims, database, postgres, processes
 from rljax.ledger import retry as retrying
 from rljax.ledger.backend import Backend
-from rljax.ledger.database import Database, LedgerError, RunSpec, Transaction
+from rljax.ledger.database import Database, LedgerError
 from rljax.ledger.retry import retry
+from rljax.ledger.run_spec import RunSpec
 from rljax.ledger.schema import SCHEMA_VERSION
 from rljax.ledger.sqlite import SqliteFile
+from rljax.ledger.transaction import Transaction
 from tests.ledger.builders import Evaluator, make_spec, sql
 from tests.postgres import Server
 

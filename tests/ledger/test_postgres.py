@@ -17,9 +17,10 @@ from sqlalchemy import make_url, text
 from rljax.ledger import leases, processes, versions
 from rljax.ledger.audit import audit
 from rljax.ledger.claims import TasksetSize, register_tasksets
-from rljax.ledger.database import Database, LedgerError, Transaction, record_event
+from rljax.ledger.database import Database, LedgerError, record_event
 from rljax.ledger.leases import Leased
 from rljax.ledger.postgres import PostgresSchema
+from rljax.ledger.transaction import Transaction
 from tests.ledger.builders import make_spec, spelled, sql
 from tests.postgres import Server
 

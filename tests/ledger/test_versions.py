@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-
 import numpy as np
 import pytest
 
@@ -110,30 +108,32 @@ def test_versions_are_deleted_once_nobody_needs_them(place: Backend) -> None:
 
 def test_a_version_is_kept_while_it_is_loaded(place: Backend) -> None:
     bench = Evaluator(place, make_spec(alpha=4, b=1))
-    with processes.loading(bench.db, "e", 0):
-        processes.heartbeat(bench.db, "e", bench.token, version=-1)
-        for _ in range(3):
-            step(bench)
-        # Of 0 to 3: 2 and 3 are the newest, 0 is being read.
-        assert deletable(bench) == [(1, 1)]
+    processes.begin_loading(bench.db, "e", 0)
+    processes.heartbeat(bench.db, "e", bench.token, version=-1)
+    for _ in range(3):
+        step(bench)
+    # Of 0 to 3: 2 and 3 are the newest, 0 is being read.
+    assert deletable(bench) == [(1, 1)]
+    processes.end_loading(bench.db, "e", loaded=0)
     step(bench)
     assert deletable(bench) == [(2, 1)], "it serves 0 now, before any heartbeat says so"
-    with contextlib.suppress(OSError), processes.loading(bench.db, "e", 3):
-        step(bench)
-        assert deletable(bench) == []
-        raise OSError("slow disk")
+    processes.begin_loading(bench.db, "e", 3)
+    step(bench)
+    assert deletable(bench) == []
+    processes.end_loading(bench.db, "e", loaded=None)
     # Of 0, 3, 4 and 5: 3 was not loaded, and 0 is still served.
     assert deletable(bench) == [(3, 1)]
 
 
 def test_what_the_dead_were_loading_is_deleted(place: Backend) -> None:
     bench = Evaluator(place, make_spec(alpha=4, b=1))
-    with processes.loading(bench.db, "e", 0):
-        for _ in range(2):
-            step(bench)
-        processes.leave(bench.db, "e", bench.token)
-        assert deletable(bench) == [(0, 1)]
-        bench.token = processes.register(bench.db, "e", "explorer")
+    processes.begin_loading(bench.db, "e", 0)
+    for _ in range(2):
+        step(bench)
+    processes.leave(bench.db, "e", bench.token)
+    assert deletable(bench) == [(0, 1)]
+    bench.token = processes.register(bench.db, "e", "explorer")
+    processes.end_loading(bench.db, "e", loaded=0)
 
 
 def test_withdrawn_versions_are_deleted_but_never_the_announced_one(place: Backend) -> None:

@@ -12,7 +12,8 @@ import pytest
 from rljax.config.schema import Config, TasksConfig, TasksetConfig
 from rljax.ledger import claims, leases, processes, validations, versions
 from rljax.ledger.claims import TasksetSize
-from rljax.ledger.database import Database, RunSpec
+from rljax.ledger.database import Database
+from rljax.ledger.run_spec import RunSpec
 from rljax.ledger.sqlite import SqliteFile
 from rljax.pipeline import train
 from rljax.pipeline.assemble.learner import StepRunner

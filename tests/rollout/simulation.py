@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,19 +10,22 @@ from typing import Any
 
 import numpy as np
 
-from rljax.ledger import audit, leases, processes, validations, versions
-from rljax.ledger.database import Database, RunSpec
+from rljax.ledger import audit, leases, validations, versions
+from rljax.ledger.async_database import AsyncDatabase
+from rljax.ledger.database import Database
+from rljax.ledger.run_spec import RunSpec
 from rljax.ledger.sqlite import SqliteFile
 from rljax.observe.trace import NullTrace
 from rljax.rollout.deadlines import PausableDeadlines
 from rljax.rollout.engine_pool import EnginePool
 from rljax.rollout.explorer import Explorer, ValidationPlan
 from rljax.rollout.group_runner import GroupRunner
+from rljax.rollout.parity import EngineChecks, Probe
 from rljax.rollout.workflows.single_turn import Attempt, Workflow, assemble
 from rljax.tasks.task import BadRow, Task, Taskset
 from rljax.trajectory import TaskId, Trajectory
 from sidecar.protocol import GenerateRequest, SamplingParams
-from tests.virtual_clock import ModelledEngine, run_virtual
+from tests.virtual_clock import InlineExecutor, ModelledEngine, run_virtual
 
 SPEC = RunSpec(
     seed=7,
@@ -81,6 +83,7 @@ class Simulation:
     explorer: Explorer
     engine: Any
     pool: EnginePool
+    checks: EngineChecks
 
 
 def build(
@@ -89,6 +92,7 @@ def build(
     *,
     name: str = "explorer",
     db: Database | None = None,
+    ledger: AsyncDatabase | None = None,
     held: Taskset | None = None,
     validates: bool = True,
     plan_fingerprint: str | None = None,
@@ -106,6 +110,7 @@ def build(
     capacity: int = 10**6,
     redundancy: int = 0,
     prepare: Callable[[], Awaitable[None]] | None = None,
+    probe: Probe | None = None,
 ) -> Simulation:
     db = db or Database(SqliteFile(tmp_path / "ledger.db"), spec, clock=loop.time)
     engines = engines or [ModelledEngine(latency)]
@@ -114,13 +119,14 @@ def build(
     async def start(_: int) -> Any:
         return next(queue)
 
-    note = functools.partial(processes.note, db, name)
-    pool = EnginePool(start, 1, tmp_path, note, call_timeout=call_timeout)
+    ledger = ledger or AsyncDatabase(db, InlineExecutor())
+    checks = EngineChecks(ledger, name, probe)
+    pool = EnginePool(start, 1, tmp_path, checks, call_timeout=call_timeout)
     deadlines = PausableDeadlines()
     workflow = workflow or Plain(misbehave)
     tasksets = tasksets or {"numbers": Numbers()}
     runner = GroupRunner(
-        db,
+        ledger,
         name,
         workflow,
         pool,
@@ -139,7 +145,7 @@ def build(
     )
     weights = dict.fromkeys(tasksets, 1.0)
     explorer = Explorer(
-        db,
+        ledger,
         name,
         pool,
         runner,
@@ -147,12 +153,12 @@ def build(
         tasksets,
         weights,
         plan,
-        None,
+        checks,
         wait_timeout=wait_timeout,
         trace=NullTrace(),
         prepare=prepare,
     )
-    return Simulation(db, explorer, engines[0], pool)
+    return Simulation(db, explorer, engines[0], pool, checks)
 
 
 async def learn(db: Database, seconds: float, validate: frozenset[int] = frozenset()) -> list[leases.Leased]:

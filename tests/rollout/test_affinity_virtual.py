@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from rljax.ledger.versions import Announced
 from rljax.rollout.engine_pool import UNNOTICED, EnginePool
 from sidecar.protocol import Completion, EngineError, GenerateRequest, SamplingParams
+from tests.rollout.heard import Heard
 from tests.virtual_clock import ModelledEngine, run_virtual
 
 GROUP = 8
@@ -53,7 +54,7 @@ def play(
 
     async def main(loop: asyncio.AbstractEventLoop) -> tuple[float, EnginePool]:
         with tempfile.TemporaryDirectory() as directory:
-            pool = EnginePool(start, engines, Path(directory), lambda *_: None)
+            pool = EnginePool(start, engines, Path(directory), Heard())
             await pool.start()
             await pool.load(Announced(0, 1, "weights/v0"))
 

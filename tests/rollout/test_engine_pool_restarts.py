@@ -22,6 +22,7 @@ from sidecar.protocol import (
     WeightUpdate,
     WeightUpdateError,
 )
+from tests.rollout.heard import Heard
 from tests.virtual_clock import ModelledEngine, run_virtual
 
 V0, V1 = Announced(0, 1, "weights/v0"), Announced(1, 1, "weights/v1")
@@ -92,7 +93,7 @@ def with_pool(tmp_path: Path, engines: list[Any], act: Act, count: int = 1) -> l
             return engine
 
         note = lambda kind, message: faults.append(f"{kind}: {message}")  # noqa: E731
-        pool = EnginePool(start, count, tmp_path, note, call_timeout=100.0)
+        pool = EnginePool(start, count, tmp_path, Heard(note), call_timeout=100.0)
         async with asyncio.timeout(2000.0):
             await pool.start()
             await pool.load(V0)
@@ -365,7 +366,9 @@ def test_a_first_engine_that_does_not_start_is_not_tried_again(tmp_path: Path) -
         raise EngineError("engine 0 did not start: there is no vLLM")
 
     async def start(factory: Callable[[int], Coroutine[Any, Any, ModelledEngine]]) -> None:
-        await EnginePool(factory, 2, tmp_path, lambda *fault: faults.append(str(fault)), call_timeout=30.0).start()
+        await EnginePool(
+            factory, 2, tmp_path, Heard(lambda *fault: faults.append(str(fault))), call_timeout=30.0
+        ).start()
 
     with pytest.raises(EngineError, match=r"^engine [01] hangs: waited 30 s for it to start; .* raise wait_timeout$"):
         run_virtual(lambda _: start(hangs))

@@ -14,6 +14,7 @@ from rljax.ledger.versions import Announced
 from rljax.rollout.engine_pool import EnginePool
 from rljax.rollout.engine_slot import MAX_RESTARTS
 from sidecar.protocol import Completion, EngineError, EngineStatus, GenerateRequest, SamplingParams
+from tests.rollout.heard import Heard
 from tests.rollout.simulation import run_simulation
 from tests.virtual_clock import ModelledEngine, run_virtual
 
@@ -67,7 +68,7 @@ def with_pool(tmp_path: Path, engines: list[Any], act: Callable[..., Coroutine[A
             return next(queue)
 
         note = lambda kind, message: faults.append(f"{kind}: {message}")  # noqa: E731
-        pool = EnginePool(start, 1, tmp_path, note, call_timeout=30.0)
+        pool = EnginePool(start, 1, tmp_path, Heard(note), call_timeout=30.0)
         async with asyncio.timeout(1000.0):
             await pool.start()
             await pool.load(Announced(0, 1, "weights/v0"))

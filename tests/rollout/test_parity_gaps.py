@@ -13,7 +13,7 @@ import pytest
 from rljax.ledger import leases, versions
 from rljax.ledger.database import RunFailedError
 from rljax.rollout.engine_pool import Scored
-from rljax.rollout.explorer import Probe
+from rljax.rollout.parity import Probe
 from tests.rollout.simulation import build
 
 LEARNER = np.array([-1.0, -2.0, -3.0, -4.0], np.float32)
@@ -22,7 +22,7 @@ ENGINES = [LEARNER, np.array([-1.0, -2.5, -3.0, -3.75], np.float32)]
 
 def check(tmp_path: Path, bound: float, label: int = 0) -> tuple[int, float, float] | None:
     async def main() -> tuple[int, float, float] | None:
-        simulation = build(tmp_path, asyncio.get_running_loop())
+        simulation = build(tmp_path, asyncio.get_running_loop(), probe=Probe(np.arange(4), bound))
         lineage = leases.begin_lineage(simulation.db, 0)
         versions.announce(simulation.db, lineage, 0, "weights/v0", probe=LEARNER)
         newest = versions.newest(simulation.db)
@@ -32,8 +32,7 @@ def check(tmp_path: Path, bound: float, label: int = 0) -> tuple[int, float, flo
             return [Scored(ENGINES[0], 0), Scored(ENGINES[1], label)]
 
         simulation.pool.score = score  # type: ignore[method-assign]
-        simulation.explorer._probe = Probe(np.arange(4), bound)
-        await simulation.explorer._check_parity(newest)
+        await simulation.checks.check(simulation.pool, newest)
         return versions.latest_gap(simulation.db)
 
     return asyncio.run(main())
@@ -63,13 +62,11 @@ def test_a_successor_is_compared_as_well(tmp_path: Path) -> None:
             return SimpleNamespace(version=0)
 
     async def main() -> None:
-        simulation = build(tmp_path, asyncio.get_running_loop())
+        simulation = build(tmp_path, asyncio.get_running_loop(), probe=Probe(np.arange(4), 0.25))
         versions.announce(simulation.db, leases.begin_lineage(simulation.db, 0), 0, "weights/v0", probe=LEARNER)
         serving = versions.newest(simulation.db)
         assert serving is not None
-        simulation.explorer._probe = Probe(np.arange(4), 0.25)
-        assert simulation.pool.inspect is not None
-        await simulation.pool.inspect(Successor(), serving)  # type: ignore[arg-type]
+        await simulation.checks.loaded(Successor(), serving)  # type: ignore[arg-type]
 
     with pytest.raises(RunFailedError, match=r"engine at version 0 differ by 0\.5 nats"):
         asyncio.run(main())

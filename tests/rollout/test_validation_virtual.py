@@ -21,6 +21,7 @@ from rljax.rollout.workflows.single_turn import Attempt
 from rljax.tasks.rewards.reward import RewardError
 from rljax.tasks.task import Task
 from sidecar.protocol import EngineError, GenerateRequest
+from tests.rollout.heard import Heard
 from tests.rollout.simulation import SPEC, Numbers, Plain, build, learn, run_simulation
 from tests.virtual_clock import ModelledEngine, run_virtual
 
@@ -181,7 +182,10 @@ def measure(tmp_path: Path, misbehave: Callable[[Task, Attempt], Any], held: Num
         async def start(_: int) -> Any:
             return engine
 
-        pool = EnginePool(start, 1, tmp_path, lambda kind, message: None)
+        async def hear(error: Exception, where: str) -> None:
+            heard.append((type(error).__name__, where))
+
+        pool = EnginePool(start, 1, tmp_path, Heard())
         await pool.start()
         await pool.load(Announced(3, 1, "weights/v3"))
         try:
@@ -192,7 +196,7 @@ def measure(tmp_path: Path, misbehave: Callable[[Task, Attempt], Any], held: Num
                 seed=7,
                 batch_size=None,
                 attempt_seconds=20.0,
-                on_failure=lambda error, where: heard.append((type(error).__name__, where)),
+                on_failure=hear,
             )
         except EngineError as error:
             found = error
@@ -264,15 +268,20 @@ def test_sets_are_measured_side_by_side_and_each_for_itself(tmp_path: Path) -> N
         async def start(_: int) -> Any:
             return engine
 
-        pool = EnginePool(start, 1, tmp_path, lambda kind, message: None)
+        pool = EnginePool(start, 1, tmp_path, Heard())
         await pool.start()
         await pool.load(Announced(3, 1, "weights/v3"))
         sets = {name: Numbers(name, size) for name, size in (("one", 8), ("two", 300), ("three", 300))}
 
+        async def no_failure(error: Exception, where: str) -> None:
+            raise error
+
         async def measured(*names: str) -> tuple[dict[str, float], float]:
             begin = loop.time()
             chosen = {name: sets[name] for name in names}
-            found = await validate(pool, Plain(), chosen, seed=7, batch_size=None, attempt_seconds=1e3)
+            found = await validate(
+                pool, Plain(), chosen, seed=7, batch_size=None, attempt_seconds=1e3, on_failure=no_failure
+            )
             return found, loop.time() - begin
 
         together, seconds = await measured("one", "two")

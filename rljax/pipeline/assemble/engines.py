@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from rljax.observe.trace import NullTrace, Trace
 from rljax.pipeline.assemble.devices import engine_devices, engine_gpus
 from rljax.pipeline.assemble.run import Model
 from rljax.pipeline.run_dir import RunDir
+from rljax.rollout.engine_events import EngineEvents
 from rljax.rollout.engine_pool import EnginePool
 from rljax.rollout.engine_slot import EngineFactory
 from sidecar.hosting.spec import EngineLauncher, EngineSpec
@@ -37,7 +37,7 @@ def make_pool(
     run: RunDir,
     model: Model,
     trace: Trace | NullTrace,
-    on_fault: Callable[[str, str], None],
+    events: EngineEvents,
     engine_launcher: EngineLauncher,
 ) -> EnginePool:
     """The engines that the config asks for, not started yet.
@@ -62,7 +62,7 @@ def make_pool(
         start,
         config.sidecar.num_engines,
         run.root.absolute(),
-        on_fault,
+        events,
         call_timeout=config.wait_timeout / 2,
         policy=UpdatePolicy(config.sidecar.update_policy),
     )

@@ -16,7 +16,8 @@ from rljax.config.schema import Config
 from rljax.config.validate import ConfigError, context_error
 from rljax.ledger import versions
 from rljax.ledger.backend import backend_of
-from rljax.ledger.database import Database, LedgerError, RunSpec, StaleWriterError
+from rljax.ledger.database import Database, LedgerError, StaleWriterError
+from rljax.ledger.run_spec import RunSpec
 from rljax.models.common.architecture import Architecture
 from rljax.models.common.hf_names import to_hf
 from rljax.models.files import load_architecture, load_directory

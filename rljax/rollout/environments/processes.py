@@ -22,6 +22,7 @@ from rljax.rollout.environments.session import (
     EnvironmentSpec,
     Observation,
 )
+from rljax.timeouts import timeout
 from sidecar.hosting.spec import import_path
 from sidecar.workers.rpc import receive, send
 
@@ -66,7 +67,7 @@ class WorkerSession:
     async def _ask(self, method: str, argument: Any, limit: float | None = None) -> Any:
         seconds = limit or self.worker.timeout
         try:
-            async with asyncio.timeout(seconds):
+            async with timeout(seconds):
                 return await self.worker.call(self._number, method, argument)
         except TimeoutError:
             if await self.worker.hears():
@@ -137,7 +138,7 @@ class Worker:
     async def hears(self) -> bool:
         """Whether the process answers when nothing is to be computed: nothing in it holds the interpreter's lock."""
         try:
-            async with asyncio.timeout(PING_SECONDS):
+            async with timeout(PING_SECONDS):
                 await self.call(next(self._numbers), "ping", None)
         except (TimeoutError, EnvironmentFailure):
             return False

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from rljax.tasks.rewards import worker
 from rljax.tasks.rewards.reward import Reward, RewardError, RewardTimeout
 from rljax.tasks.task import Task
+from rljax.timeouts import done_within
 
 if TYPE_CHECKING:
     from pebble import ProcessPool
@@ -150,8 +151,7 @@ class WorkerProcesses:
         """What the worker sent; None if the pool broke through no fault of this call."""
         deadline = _START_SECONDS + (self._limit + _KILL_SECONDS) * (1 + len(self._waiting) // self._workers)
         waiter = asyncio.wrap_future(future)
-        done, _ = await asyncio.wait({waiter}, timeout=deadline)
-        if not done:
+        if not await done_within(waiter, deadline):
             self._retire(pool)
             raise RewardError(f"no worker process took it up within {deadline:.0f} s; they were replaced")
         if waiter.cancelled():

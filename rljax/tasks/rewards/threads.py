@@ -12,6 +12,7 @@ from typing import Any
 from rljax.tasks.rewards.reward import Reward, RewardError, RewardFunction, RewardTimeout, as_reward
 from rljax.tasks.rewards.worker import Failure, describe
 from rljax.tasks.task import Task
+from rljax.timeouts import done_within
 
 _THREADS = 8
 _MAX_HUNG = 16
@@ -72,10 +73,9 @@ class DeadlineThreads:
         self._jobs.put(job)
         self._staff()
         try:
-            started, _ = await asyncio.wait({job.started}, timeout=deadline)
-            if not started:
+            if not await done_within(job.started, deadline):
                 raise RewardTimeout(f"no thread took it up within {deadline:.1f} s")
-            done, _ = await asyncio.wait({job.outcome}, timeout=self._limit)
+            done = await done_within(job.outcome, self._limit)
         finally:
             if not job.outcome.done():
                 self._abandon(job)

@@ -1,0 +1,78 @@
+"""The ledger for coroutines: no transaction, retry or back-off holds their event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from typing import Concatenate, ParamSpec, TypeVar
+
+from rljax.ledger.database import Database
+from rljax.ledger.notify import Notifier
+from rljax.ledger.run_spec import RunSpec
+
+log = logging.getLogger(__name__)
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class AsyncDatabase:
+    """A ledger whose calls run on one thread, in the order in which they were made.
+
+    Attributes:
+        spec, clock, notifier: those of the `Database`; they never wait.
+    """
+
+    def __init__(self, db: Database, executor: Executor | None = None) -> None:
+        """``executor`` runs the calls, one at a time: a thread of its own, unless a test wants to have it otherwise.
+
+        The thread starts with the first call. Closing ``db`` remains the caller's.
+        """
+        self.spec: RunSpec = db.spec
+        self.clock: Callable[[], float] = db.clock
+        self.notifier: Notifier = db.notifier
+        self._db = db
+        self._executor = executor or ThreadPoolExecutor(1, thread_name_prefix="ledger")
+
+    async def call(self, function: Callable[Concatenate[Database, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Calls a function of the ledger, and returns what it returns.
+
+        A caller that is cancelled before its turn has made no call. Once the function runs it runs to its end, and only
+        then is the cancellation raised: nobody goes on while a transaction of his is still open, and what he calls
+        next finds it made whole or not at all.
+
+        Raises:
+            Exception: what the function raises.
+        """
+        made = self._executor.submit(function, self._db, *args, **kwargs)
+        try:
+            return await asyncio.wrap_future(made)
+        except asyncio.CancelledError:
+            loop, ended = asyncio.get_running_loop(), asyncio.Event()
+            made.add_done_callback(lambda _: loop.call_soon_threadsafe(ended.set))
+            while not made.done():
+                with contextlib.suppress(asyncio.CancelledError):
+                    await ended.wait()
+            _log_failure(made)
+            raise
+
+    def post(self, function: Callable[Concatenate[Database, P], object], *args: P.args, **kwargs: P.kwargs) -> None:
+        """Calls a function of the ledger in its turn, without waiting: for notes, which hold nobody up. One that fails
+        is logged. Any thread.
+        """
+        self._executor.submit(function, self._db, *args, **kwargs).add_done_callback(_log_failure)
+
+    async def close(self) -> None:
+        """Finishes the calls that are pending and ends the thread; no call can be made any more."""
+        try:
+            await self.call(lambda _: None)
+        finally:
+            self._executor.shutdown(wait=False)
+
+
+def _log_failure(made: Future[object]) -> None:
+    if not made.cancelled() and (error := made.exception()) is not None:
+        log.warning("a call of the ledger that nobody waited for: %s: %s", type(error).__name__, error)

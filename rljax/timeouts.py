@@ -1,0 +1,120 @@
+"""Time limits for what others do: seconds in which our own event loop stood still are not counted.
+
+Where a callback holds the loop up, or the machine stops us, answers lie unread until it goes on. A plain
+``asyncio.timeout`` that has run out by then would blame whoever answered in time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import weakref
+from collections.abc import AsyncIterator
+from typing import Any
+
+TICK = 0.125
+"""Seconds between looks whether the event loop still runs. One that comes by more than that too late shows a stall."""
+
+
+class _StallMonitor:
+    """Measures how long an event loop stood still, by how late its own ticks come; ticks while there is a limit."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = weakref.proxy(loop)
+        self._lost = 0.0
+        self._limits = 0
+        self._due = 0.0
+        self._tick: asyncio.TimerHandle | None = None
+
+    @property
+    def lost(self) -> float:
+        """Seconds lost so far, those of a stall that has just ended included; of each rather a tick too many than one
+        too few.
+        """
+        late = self._loop.time() - self._due if self._limits else 0.0
+        return self._lost + (late + TICK if late > TICK else 0.0)
+
+    def enter(self) -> None:
+        """There is one limit more."""
+        if not self._limits:
+            self._schedule()
+        self._limits += 1
+
+    def leave(self) -> None:
+        """There is one limit less."""
+        self._limits -= 1
+        if not self._limits and self._tick is not None:
+            self._tick.cancel()
+
+    def _ticked(self) -> None:
+        self._lost = self.lost
+        self._schedule()
+
+    def _schedule(self) -> None:
+        self._due = self._loop.time() + TICK
+        self._tick = self._loop.call_at(self._due, self._ticked)
+
+
+_monitors: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _StallMonitor] = weakref.WeakKeyDictionary()
+
+
+class Limit:
+    """A limit that runs: `timeout` makes it."""
+
+    def __init__(self, seconds: float, inner: asyncio.Timeout, monitor: _StallMonitor) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._inner = inner
+        self._monitor = monitor
+        self._left = seconds
+        self._lost = 0.0
+        self._end: asyncio.TimerHandle | None = None
+        self.resume()
+
+    def expired(self) -> bool:
+        """Whether it has run out."""
+        return self._inner.expired()
+
+    def pause(self) -> None:
+        """Stops its clock."""
+        if self._end is not None:
+            end = self._end.when() + self._monitor.lost - self._lost
+            self._left = max(0.0, end - self._loop.time())
+            self._end.cancel()
+            self._end = None
+
+    def resume(self) -> None:
+        """Starts its clock again, with the seconds that were left."""
+        if self._end is None and self._inner.when() is None:
+            self._lost = self._monitor.lost
+            self._end = self._loop.call_later(self._left, self._ended)
+
+    def _ended(self) -> None:
+        self.pause()
+        if self._left > 0.0:
+            self.resume()
+        else:
+            self._inner.reschedule(self._loop.time())
+
+
+@contextlib.asynccontextmanager
+async def timeout(seconds: float) -> AsyncIterator[Limit]:
+    """Raises TimeoutError in the body once it has run for ``seconds``, stalls of the event loop not counted."""
+    loop = asyncio.get_running_loop()
+    if (monitor := _monitors.get(loop)) is None:
+        monitor = _monitors[loop] = _StallMonitor(loop)
+    async with asyncio.timeout(None) as inner:
+        monitor.enter()
+        limit = Limit(seconds, inner, monitor)
+        try:
+            yield limit
+        finally:
+            limit.pause()
+            monitor.leave()
+
+
+async def done_within(future: asyncio.Future[Any], seconds: float) -> bool:
+    """Whether a future is done in so many seconds, stalls of the event loop not counted. It is not cancelled."""
+    with contextlib.suppress(TimeoutError):
+        async with timeout(seconds):
+            await asyncio.wait([future])
+    return future.done()

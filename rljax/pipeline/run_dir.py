@@ -15,7 +15,7 @@ from rljax.config.validate import ConfigError
 from rljax.ledger.backend import backend_of
 from rljax.ledger.database import ledger_exists
 from rljax.observe.atomic_write import write_atomic
-from rljax.observe.report_data import flat
+from rljax.observe.report.data import flat
 from sidecar.channels.versions import is_address
 
 

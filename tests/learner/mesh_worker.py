@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import functools
 import json
+import math
+import re
 import sys
 from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
-from rljax.config.schema import CorrectionConfig, KlConfig
+from rljax.config.schema import CorrectionConfig, KlConfig, MeshConfig
 from rljax.learner.checkpoints import Checkpoints
 from rljax.learner.learner import Learner
+from rljax.learner.sharding import batch_sharding, constrain_activations, make_mesh, parameter_shardings
 from rljax.learner.train_step import loss_and_gradient
+from rljax.models.common.embedding import embed
 from tests.learner.made_up import ARCHITECTURE, make_config, make_groups, make_params, relative_error
 
 ALL_AXES = {"data": 2, "fsdp": 2, "tensor": 2}
@@ -91,6 +96,31 @@ def compare_layouts() -> list[dict]:
     return results
 
 
+def embedding_gradients() -> list[dict]:
+    """The bf16 gradient of a lookup of which every number is 1: how far it is from counting the tokens, by layout, and
+    whether a device adds up the whole table.
+    """
+    tokens = np.minimum(np.random.default_rng(0).geometric(0.5, (8, 512)) - 1, 63).astype(np.int32)
+    expected = np.bincount(tokens.ravel(), minlength=64).astype(jnp.bfloat16).astype(np.float64)
+    results = []
+    for layout in LAYOUTS:
+        mesh = make_mesh(MeshConfig(**layout), jax.devices()[: math.prod(layout.values())])
+        table = {"embedding": jnp.ones((64, 32), jnp.bfloat16)}
+        table = jax.device_put(table, parameter_shardings(table, mesh))
+        placed = jax.device_put(tokens[None], batch_sharding(tokens[None].shape, mesh))
+        constrain = constrain_activations(mesh)
+
+        def total(table: dict[str, jax.Array], ids: jax.Array, constrain: Any = constrain) -> jax.Array:
+            return jnp.sum(constrain(embed(table["embedding"], ids[0], constrain), "hidden").astype(jnp.float32))
+
+        gradient_of = jax.jit(jax.grad(total)).lower(table, placed).compile()
+        gradient = np.asarray(gradient_of(table, placed)["embedding"], np.float64)
+        whole = re.search(r"= f32\[64,32\]\S* scatter", gradient_of.as_text()) is not None
+        error = np.abs(gradient - expected[:, None]).max()
+        results.append({"layout": layout, "error": error, "most": expected.max(), "whole": whole})
+    return results
+
+
 def train_objectives() -> list[dict]:
     """What two steps log, by objective: on one device, and over all axes."""
     groups = [make_groups(seed) for seed in (4, 5)]
@@ -116,6 +146,11 @@ def save_on_eight(directory: Path) -> list[dict]:
 
 if __name__ == "__main__":
     what, where = sys.argv[1], Path(sys.argv[2])
-    work = {"layouts": compare_layouts, "objectives": train_objectives, "save": functools.partial(save_on_eight, where)}
+    work = {
+        "layouts": compare_layouts,
+        "embedding": embedding_gradients,
+        "objectives": train_objectives,
+        "save": functools.partial(save_on_eight, where),
+    }
     outcome = work[what]()
     (where / "outcome.json").write_text(json.dumps(outcome))

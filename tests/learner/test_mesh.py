@@ -38,6 +38,15 @@ def test_loss_and_gradient_do_not_depend_on_the_mesh(tmp_path: Path) -> None:
         assert bool(result["cut"]) == bool(sharded), "fsdp and tensor cut the parameters, data does not"
 
 
+def test_the_embedding_gradient_counts_every_token_under_every_mesh(tmp_path: Path) -> None:
+    outcome = run_on_eight_devices("embedding", tmp_path)
+    assert {str(result["layout"]) for result in outcome} >= {"{}", "{'fsdp': 8}", "{'data': 8}", "{'tensor': 8}"}
+    for result in outcome:
+        assert result["most"] > 1024, "beyond what a bf16 sum of ones reaches"
+        assert result["error"] == 0, result
+        assert not (result["whole"] and "fsdp" in result["layout"]), "each device adds up its columns alone"
+
+
 def test_what_a_step_logs_does_not_depend_on_the_mesh(tmp_path: Path) -> None:
     for result in run_on_eight_devices("objectives", tmp_path):
         for one, eight in zip(result["one"], result["eight"], strict=True):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
 import json
 import logging
 import re
@@ -12,11 +14,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from plotly.offline import get_plotlyjs
 
 from rljax.observe.metrics import MetricsLog
 from rljax.observe.report import write_report
-from rljax.observe.report_data import RunData, chosen_samples, flat, outlooks, time_split, waits
-from rljax.observe.report_plots import binned, smooth
+from rljax.observe.report.data import RunData, chosen_samples, flat, outlooks, time_split, waits
+from rljax.observe.report.plots import binned, smooth
 
 AUDIT: dict[str, Any] = {
     "claimed": 102,
@@ -37,7 +40,7 @@ AUDIT: dict[str, Any] = {
     "problems": [],
     "balanced": True,
 }
-VOID = {"meta", "input", "br", "use", "path", "rect", "circle"}
+VOID = {"meta", "input"}
 
 
 class Checker(HTMLParser):
@@ -104,6 +107,23 @@ def checked(path: Path | None) -> str:
     return page
 
 
+def figures(page: str) -> dict[str, Any]:
+    """What plotly.js draws, by the id of its element; each has such an element, and colours that the page defines."""
+    found = re.findall(r'<script type="application/json" id="figures">(.*?)</script>', page, re.S)
+    drawn: dict[str, Any] = json.loads(found[0]) if found else {}
+    assert re.findall(r'<div class="figure" id="([^"]+)"', page) == list(drawn)
+    for colour in re.findall(r"#[0-9a-f]{6}|var\((.*?)\)", json.dumps(drawn)):
+        assert f"{colour}: #" in page
+    return drawn
+
+
+def numbers(values: Any) -> list[float]:
+    """An array as plotly.js takes it: a list, or the bytes of its numbers in base64."""
+    if isinstance(values, list):
+        return values
+    return np.frombuffer(base64.b64decode(values["bdata"]), np.dtype(values["dtype"])).tolist()
+
+
 def test_tasksets_and_explorers_are_named_where_there_are_several(tmp_path: Path) -> None:
     several = {"tasksets": {"digits": {"size": 90, "issued": 12, "trained": 9, "open": 3}, "<own>": {"size": 5}}}
     page = checked(write_report(tmp_path, {}, AUDIT | several | {"explorers": {"explorer": {"trained": 9}}}))
@@ -136,7 +156,17 @@ def test_a_whole_run_in_under_three_seconds(tmp_path: Path) -> None:
     began = time.process_time()
     page = checked(write_report(tmp_path, config, AUDIT, {"commit": "abc<1>"}))
     assert time.process_time() - began < 3
-    assert page.count("<svg") == 10
+    drawn = figures(page)
+    assert len(drawn) == 10
+    scores = drawn["curves-1"]["data"][0]
+    assert scores["x"] == list(range(50, 501, 50))
+    assert scores["y"] == pytest.approx([0.1 + step / 625 for step in range(50, 501, 50)])
+    rewards, smoothed = (numbers(trace["y"]) for trace in drawn["curves-0"]["data"])
+    assert len(rewards) == len(smoothed) == 240
+    assert np.mean(rewards) == pytest.approx(501 / 1000, rel=0.01)
+    packed = re.findall(r'<script type="text/plain" id="plotly">(.*?)</script>', page)
+    assert gzip.decompress(base64.b64decode(packed[0])).decode() == get_plotlyjs()
+    assert len(page) < 2.5e6
     for said in ("finished", "0.18 →</span> 0.9", "balanced", "bound S = 2", "1.5k", "60%", "8:20", "group_variance 3"):
         assert said in page
     assert "abc&lt;1&gt;" in page
@@ -147,7 +177,8 @@ def test_a_whole_run_in_under_three_seconds(tmp_path: Path) -> None:
 
 def test_an_empty_run_gives_sentences(tmp_path: Path) -> None:
     page = checked(write_report(tmp_path))
-    assert "<svg" not in page
+    assert not figures(page)
+    assert len(page) < 50_000, "no figure, no library that draws it"
     for said in (
         "not started",
         "No step has been trained yet",
@@ -165,7 +196,7 @@ def test_a_run_that_has_just_begun(tmp_path: Path, rows: int) -> None:
     for step in range(1, rows + 1):
         log.write(step, row(step))
     page = checked(write_report(tmp_path, {}, None))
-    assert page.count("<svg") == 9  # all but the audit's histogram
+    assert len(figures(page)) == 9  # all but the audit's histogram
 
 
 def test_a_failed_run_says_why(tmp_path: Path) -> None:
@@ -184,7 +215,7 @@ def test_spoilt_data_spoils_its_section_only(tmp_path: Path) -> None:
     page = (tmp_path / "report.html").read_text()
     assert "section “audit” could not be written" in page
     assert "Could not be drawn" in page
-    assert page.count("<svg") == 8
+    assert len(figures(page)) == 8
 
 
 def test_a_page_that_cannot_be_written_stops_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -256,7 +287,8 @@ def test_the_objective_has_the_curves_that_the_run_knows(tmp_path: Path) -> None
     objective = page[page.index("<h2>Objective</h2>") : page.index("<h2>Where the time goes</h2>")]
     titles = re.findall("<h3>(.*?)</h3>", objective)
     assert titles == ["Loss", "Divergence from the reference", "Effective sample size", "Filtered groups"]
-    assert objective.count("<svg") == 4
+    assert objective.count('class="figure"') == 4
+    assert len(figures(page)) == 4
     assert "90 in these steps" in objective
     assert re.findall(r"var\(--(s\d)\)\">(\w+)</span>", objective) == [("s1", "mean_band"), ("s2", "overlong")]
 

@@ -26,6 +26,7 @@ from jaxtyping import Array, Float, Int
 
 from rljax.models.common.architecture import Architecture
 from rljax.models.common.attention import ATTENDED, attention
+from rljax.models.common.embedding import embed
 from rljax.models.common.linear import PRODUCT, linear
 from rljax.models.common.norm import rms_norm
 from rljax.models.common.rope import rotate, rotation
@@ -34,7 +35,9 @@ Params = dict[str, Any]
 """Nested dict of arrays, as in the table above."""
 
 Constrain = Callable[[jax.Array, str], jax.Array]
-"""Applied to activations by name (hidden, heads, mlp, logits), so that a caller can lay them over a mesh."""
+"""Applied to activations by name (hidden, embedding_gradient, heads, mlp, logits), so that a caller can lay them over a
+mesh.
+"""
 
 _SAVED = {"none": (PRODUCT, ATTENDED), "dots": (PRODUCT,), "full": ()}  # what each remat policy keeps
 
@@ -193,7 +196,7 @@ def hidden_states(
         query, key, value = block.project(x, cos, sin, constrain)
         return block.finish(x, attention(query, key, value, segment_ids), constrain), None
 
-    x = constrain(params["embedding"][token_ids].astype(dtype), "hidden")
+    x = constrain(embed(params["embedding"], token_ids, constrain).astype(dtype), "hidden")
     x, _ = jax.lax.scan(rematerialised(layer, remat), x, params["layers"])
     return rms_norm(x, params["final_norm"], architecture.rms_eps)
 

@@ -166,7 +166,7 @@ class _Episode:
         config, turn = self._config, len(self._earned)
         first = turn == 0 or config.history_length is not None
         template = (config.first_template if first else "") + config.template
-        kept = self._history[len(self._history) - (config.history_length or 0) :]
+        kept = self._history[max(turn - (config.history_length or 0), 0) :]
         number = turn - len(kept)
         lines = (f"[Observation {i}: '{o}', Action {i}: '{a}']" for i, (o, a) in enumerate(kept, number + 1))
         return self._filled(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -207,6 +208,20 @@ def test_a_row_for_each_turn_shows_the_turns_before(tokenizer: PreTrainedTokeniz
     for (start, end), (begin, _), request in zip(spans, trajectory.turns.tolist(), pool.requests, strict=True):
         np.testing.assert_array_equal(request.prompt_ids, trajectory.token_ids[start:begin])
         assert trajectory.loss_mask[begin:end].all()
+
+
+@pytest.mark.parametrize("history_length", [0, 1, 2, 3, 4, 5])
+def test_a_row_shows_every_turn_before_it_up_to_the_history_length(
+    tokenizer: PreTrainedTokenizerFast, history_length: int
+) -> None:
+    _, pool, _ = play(
+        tokenizer, [GO, GO, GO], history_length=history_length, template="{history_length} shown: {history}"
+    )
+    for played, request in enumerate(pool.requests):
+        prompt = "".join(tokenizer.convert_ids_to_tokens(request.prompt_ids.tolist()))
+        shown = [turn for turn in range(1, played + 1) if turn > played - history_length]
+        assert f"{len(shown)} shown: " in prompt
+        assert re.findall(r"Observation (\d)", prompt) == [str(turn) for turn in shown]
 
 
 def test_an_opening_that_fills_the_row_is_a_bad_row(tokenizer: PreTrainedTokenizerFast) -> None:

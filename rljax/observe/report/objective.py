@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from matplotlib.axes import Axes
+from plotly import graph_objects as go
 
-from rljax.observe.report_data import RunData
-from rljax.observe.report_plots import Drawn, PlotSpec, curve, simple
+from rljax.observe.report.data import RunData
+from rljax.observe.report.plots import Drawn, PlotSpec, curve, simple
 
 FILTERED = "rollout/filtered"
 MOST_FILTERS = 6
 """Filters with a curve of their own: there are no more colours."""
 
 
-def _filtered(data: RunData, axes: Axes) -> Drawn:
+def _filtered(data: RunData, figure: go.Figure) -> Drawn:
     steps, values = data.series(FILTERED)
     if not values:
         return None
@@ -24,10 +24,10 @@ def _filtered(data: RunData, axes: Axes) -> Drawn:
         caption += f" Not shown: {', '.join(name.removeprefix(f'{FILTERED}/') for name in names[MOST_FILTERS:])}."
     names = names[:MOST_FILTERS]
     if len(names) < 2:
-        curve(axes, steps, values, "s3", smoothed=True)
+        curve(figure, steps, values, "s3", smoothed=True)
         return caption, []
     for i, name in enumerate(names, start=1):
-        curve(axes, *data.series(name), f"s{i}", smoothed=True)
+        curve(figure, *data.series(name), f"s{i}", smoothed=True, name=name.removeprefix(f"{FILTERED}/"))
     return caption, [(name.removeprefix(f"{FILTERED}/"), f"s{i}") for i, name in enumerate(names, start=1)]
 
 

@@ -18,6 +18,8 @@ from rljax.models.hf_names import from_hf_apart, to_hf
 from rljax.models.transformer import Params, output_head
 from tests.models.hf_models import FAMILIES, assert_same_logits, reference_logits, save, shared_model, tokens
 
+pytestmark = pytest.mark.slow
+
 TOLERANCE = 1e-4
 LENGTH = 24
 

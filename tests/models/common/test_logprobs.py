@@ -15,6 +15,8 @@ from rljax.models.architecture import Architecture
 from rljax.models.common.logprobs import token_logprobs
 from rljax.models.transformer import Params
 
+pytestmark = pytest.mark.slow
+
 HIDDEN = 8
 
 

@@ -14,8 +14,10 @@ UNOPTIMISED = "jax_disable_most_optimizations"
 
 @pytest.fixture(scope="module", autouse=True)
 def unoptimised() -> Iterator[None]:
-    """Has XLA compile quickly what this room compiles, and as ever what others do."""
+    """Has XLA compile quickly what this room computes, here and in its child processes: they must agree to the bit."""
     before = jax.config.read(UNOPTIMISED)
-    jax.config.update(UNOPTIMISED, True)
-    yield
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv(UNOPTIMISED.upper(), "1")
+        jax.config.update(UNOPTIMISED, True)
+        yield
     jax.config.update(UNOPTIMISED, before)

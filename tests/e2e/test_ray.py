@@ -11,6 +11,8 @@ from program import Started, assert_balanced, assert_nothing_is_left, audit_of, 
 from ray.cluster_utils import Cluster
 from shells import groups_of
 
+pytestmark = pytest.mark.ray
+
 RAY = ("launcher=ray", "ray.address=local")
 APART = "explorer.own_process=true"
 LONG = ("max_steps=400", "eval_steps=None", "save_steps=400")

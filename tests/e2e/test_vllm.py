@@ -12,6 +12,8 @@ from program import Started, assert_balanced, assert_nothing_is_left, named, que
 from ray.cluster_utils import Cluster
 from shells import explorer_first
 
+pytestmark = pytest.mark.vllm
+
 STEPPED = ("sidecar.engine=vllm", "wait_timeout=300")
 
 
@@ -35,6 +37,7 @@ def engine_on(raylet: psutil.Process) -> list[psutil.Process]:
     return [actor, *actor.children(recursive=True)]
 
 
+@pytest.mark.ray
 def test_on_ray_tokens_of_several_versions_stand_in_one_trajectory(tmp_path: Path, cache: Path) -> None:
     """Few end early in a larger vocabulary, and few run at once, so that a version finds trajectories under way: once
     the first steps are over, of which one compiles while the engine generates all that it may.

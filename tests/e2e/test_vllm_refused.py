@@ -36,6 +36,8 @@ def test_a_vllm_that_cannot_be_imported(
     assert cure in warn_once(done.stderr)
 
 
+@pytest.mark.vllm
+@pytest.mark.ray
 def test_a_gpu_that_is_not_there_and_one_that_this_build_cannot_use(
     tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -58,6 +60,7 @@ def test_head_sizes_that_vllm_does_not_compute_on_a_cpu(tmp_path: Path, cache: P
     assert "the model's are 16 wide; choose another model, or sidecar.engine=embedded" in warn_once(refused.stderr)
 
 
+@pytest.mark.vllm
 def test_a_model_that_vllm_does_not_know(tmp_path: Path, cache: Path) -> None:
     """Of a family that the learner knows: what it does not know it refuses before any engine is asked."""
     model = make_tiny(ModelConfig(tiny=TinyConfig(head_dim=32)), 0, tmp_path / "model")
@@ -69,6 +72,7 @@ def test_a_model_that_vllm_does_not_know(tmp_path: Path, cache: Path) -> None:
     assert warn_once(done.stderr).endswith("['NobodysForCausalLM'] are not supported for now)")
 
 
+@pytest.mark.vllm
 def test_too_little_memory_for_the_cache_is_said_by_a_core_in_another_process(tmp_path: Path, cache: Path) -> None:
     done = run(tmp_path / "run", cache, *CONCURRENT, "sidecar.kv_cache_gib=1e-5")
     assert done.returncode == 1, done.stderr

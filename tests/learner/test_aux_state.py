@@ -28,6 +28,8 @@ from tests.learner.made_up import (
     relative_error,
 )
 
+pytestmark = pytest.mark.slow
+
 LONGEST = MAX_PROMPT + MAX_RESPONSE
 
 

@@ -11,6 +11,8 @@ import pytest
 from rljax.learner.checkpoints import CheckpointError, Checkpoints
 from rljax.learner.state import TrainState
 
+pytestmark = pytest.mark.slow
+
 
 def make_state(seed: int, size: int = 64) -> TrainState:
     keys = jax.random.split(jax.random.key(seed), 3)

@@ -24,6 +24,8 @@ from tests.learner.made_up import (
 )
 from tests.learner.test_aux_state import critic, kl, logprobs_of
 
+pytestmark = pytest.mark.slow
+
 TASKS = TasksConfig(expert=RowsConfig(source="reverse_digits"))
 
 

@@ -20,6 +20,8 @@ from rljax.models.common.transformer import hidden_states, output_head
 from rljax.trajectory import Group
 from tests.learner.made_up import ARCHITECTURE, make_config, make_groups, make_params, make_trajectory
 
+pytestmark = pytest.mark.slow
+
 
 def make_learner(**changes: Any) -> Learner:
     return Learner(make_config(**changes), ARCHITECTURE, make_params())

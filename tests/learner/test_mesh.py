@@ -14,6 +14,8 @@ from rljax.learner.learner import Learner
 from rljax.models.common.transformer import abstract_params
 from tests.learner.made_up import ARCHITECTURE, make_config, make_groups, make_params
 
+pytestmark = pytest.mark.slow
+
 
 def run_on_eight_devices(what: str, directory: Path) -> list[dict[str, Any]]:
     # LLVM's optimisations would take half of the time here and have nothing to do with what is tested.

@@ -17,6 +17,8 @@ from tests.algorithms.loss_batches import random_cells
 from tests.learner.made_up import ARCHITECTURE, make_config, make_groups, make_params
 from tests.learner.test_aux_state import logprobs_of
 
+pytestmark = pytest.mark.slow
+
 
 def test_ratios_are_told_by_staleness() -> None:
     """Versions differ from token to token: 3, 2 and 1 steps stale at step 3, none of staleness 0."""

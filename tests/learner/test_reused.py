@@ -16,6 +16,8 @@ from rljax.trajectory import Trajectory
 from tests.learner.made_up import ARCHITECTURE, make_config, make_groups, make_params, trajectories_of
 from tests.learner.test_aux_state import critic, logprobs_of
 
+pytestmark = pytest.mark.slow
+
 
 def make_learner(**algorithm: Any) -> Learner:
     """4 groups of 4 a batch, and up to 4 more that are reused."""

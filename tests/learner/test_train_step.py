@@ -25,6 +25,8 @@ from tests.learner.made_up import (
     trajectories_of,
 )
 
+pytestmark = pytest.mark.slow
+
 PARAMS = make_params()
 
 

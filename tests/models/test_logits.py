@@ -28,6 +28,8 @@ from tests.models.hf_models import (
     tokens,
 )
 
+pytestmark = pytest.mark.slow
+
 TOLERANCE = 1e-4
 
 

@@ -20,6 +20,8 @@ from rljax.models.tiny import make_tiny, tiny_architecture
 from rljax.models.tokenizer import load_tokenizer
 from tests.models.hf_models import assert_same_logits, load_with_transformers, our_logits, reference_logits, tokens
 
+pytestmark = pytest.mark.slow
+
 SMALL = TinyConfig(hidden_size=32, intermediate_size=48, num_heads=2, num_kv_heads=1, head_dim=16)
 MODEL = ModelConfig(tiny=SMALL)
 DEADLINE = 120.0

@@ -7,7 +7,11 @@ import shlex
 import subprocess
 import sys
 
+import pytest
+
 from tests.mutations.run import ROOT, read
+
+pytestmark = pytest.mark.slow
 
 
 def selects(expression: str, test: str) -> bool:

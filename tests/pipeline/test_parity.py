@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from rljax.config.schema import Config, LearnerConfig, ModelConfig
 from rljax.learner.learner import Learner
@@ -15,6 +16,8 @@ from rljax.pipeline.assemble.run import PROBE_TOKENS, parity_bound, probe_tokens
 from rljax.sampler.engine import EmbeddedEngine
 from rljax.weights.publisher import OrbaxPublisher
 from sidecar.protocol import WeightUpdate
+
+pytestmark = pytest.mark.slow
 
 
 def test_bfloat16_on_smollm2_stays_well_below_its_bound(tmp_path: Path) -> None:

@@ -44,6 +44,7 @@ def seconds_of_a_run(directory: Path, explorers: int) -> float:
     return run_virtual(main)
 
 
+@pytest.mark.slow
 def test_groups_per_second_rise_with_the_explorers(tmp_path: Path) -> None:
     one, two, four = (seconds_of_a_run(tmp_path / str(n), n) for n in (1, 2, 4))
     assert one / two > 1.7

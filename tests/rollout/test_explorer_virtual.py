@@ -245,6 +245,7 @@ def test_stopped_explorer_hands_its_claims_back(tmp_path: Path) -> None:
     run_virtual(main)
 
 
+@pytest.mark.slow
 def test_thousands_of_trajectories_run_on_one_thread(tmp_path: Path) -> None:
     spec = replace(SPEC, group_size=8, batch_groups=64, alpha=7.0, staleness_bound=7, max_steps=10)
     _, batches, report = run_simulation(tmp_path, spec=spec, latency=lambda r: 5.0 + int(r.sampling.seed) % 50)

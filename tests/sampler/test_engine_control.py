@@ -11,6 +11,8 @@ import pytest
 
 from sidecar.protocol import EngineError, PauseMode, RequestError
 
+pytestmark = pytest.mark.slow
+
 LONG = 60
 
 

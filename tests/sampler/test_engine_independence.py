@@ -7,6 +7,8 @@ import asyncio
 import numpy as np
 import pytest
 
+pytestmark = pytest.mark.slow
+
 
 def same(one, other) -> None:
     np.testing.assert_array_equal(one.token_ids, other.token_ids)

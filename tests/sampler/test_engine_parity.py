@@ -9,6 +9,8 @@ import pytest
 import torch
 from scipy import stats
 
+pytestmark = pytest.mark.slow
+
 PROMPTS = [[3], [5, 9, 9, 1], list(range(1, 24)), [60, 0, 33], [7] * 17]
 
 

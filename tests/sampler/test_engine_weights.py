@@ -13,6 +13,8 @@ import pytest
 from sidecar.channels.versions import MANIFEST_NAME, read_version
 from sidecar.protocol import PauseMode, WeightUpdate, WeightUpdateError
 
+pytestmark = pytest.mark.slow
+
 LONG = 50
 
 

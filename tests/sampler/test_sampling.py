@@ -12,6 +12,8 @@ from scipy import stats
 
 from rljax.sampler.sampling import request_uniforms, sample, truncated
 
+pytestmark = pytest.mark.slow
+
 LOGITS = np.random.default_rng(0).normal(size=(6, 300)).astype(np.float32) * 3
 jitted = jax.jit(sample, static_argnames="truncate")
 

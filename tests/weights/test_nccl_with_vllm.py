@@ -21,6 +21,7 @@ from rljax.weights.nccl_library import NcclCommunicator, pack
 from sidecar.channels.nccl import TransferError, WeightReceiver, chunks, update_info
 from sidecar.protocol import EngineError
 
+pytestmark = pytest.mark.vllm
 torch = pytest.importorskip("torch")
 packed_tensor = pytest.importorskip("vllm.distributed.weight_transfer.packed_tensor")
 

@@ -18,6 +18,8 @@ from rljax.models.common.attention import (
     splash_takes,
 )
 
+pytestmark = pytest.mark.slow
+
 BATCH, TIME, HEADS, KV_HEADS, WIDTH = 2, 128, 4, 2, 128
 
 

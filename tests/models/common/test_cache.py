@@ -18,6 +18,8 @@ from rljax.models.common.transformer import Params, output_head
 from rljax.models.files import load_directory
 from tests.models.hf_models import FAMILIES, assert_same_logits, reference_logits, save, shared_model, tokens
 
+pytestmark = pytest.mark.slow
+
 TOLERANCE = 1e-4
 LENGTH = 24
 

@@ -15,6 +15,8 @@ from rljax.models.common.architecture import Architecture
 from rljax.models.common.logprobs import token_logprobs
 from rljax.models.common.transformer import Params
 
+pytestmark = pytest.mark.slow
+
 HIDDEN = 8
 
 

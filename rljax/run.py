@@ -171,7 +171,7 @@ class Run:
             parts.callback(checkpoints.wait)
             demonstrations = open_demonstrations(config, self.model, db)
             placed = parts.enter_context(learner_placement(config))
-            learner = resume_learner(placed, self.model, db, checkpoints, observers.message)
+            learner = resume_learner(placed, self.model, db, checkpoints)
             step_runner = StepRunner(learner, demonstrations)
             explorer = self._beside(observers)
             if explorer is not None:

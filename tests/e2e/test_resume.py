@@ -48,8 +48,8 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_taken(tmp_path: Pat
     (run_dir / "checkpoints" / "5").mkdir()  # somebody began to delete or to copy one
     done = run(run_dir, cache, *keys)
     assert done.returncode == 0, done.stderr
-    (told,) = [line for line in done.stdout.splitlines() if "damaged" in line]
-    assert told.startswith(f"the checkpoint of step 4 in {run_dir / 'checkpoints'} is damaged: ")
+    (told,) = [line for line in done.stderr.splitlines() if " is damaged: " in line]
+    assert f": the checkpoint of step 4 in {run_dir / 'checkpoints'} is damaged: " in told
     assert ": resumed from step 2; " in told
     audit = audit_of(run_dir)
     assert (audit["balanced"], audit["trained_twice"], audit["trained"]) == (True, 0, 24)

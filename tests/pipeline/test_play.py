@@ -9,7 +9,7 @@ import pytest
 from gymnasium.spaces import Text
 
 from rljax.config.environments import EnvironmentConfig
-from rljax.config.schema import Config, EnvManagerConfig, PlayConfig, RolloutConfig
+from rljax.config.schema import Config, PlayConfig, RolloutConfig, TrainEnvManagerConfig
 from rljax.config.validate import ConfigError
 from rljax.pipeline.play import play_without_model
 
@@ -33,7 +33,7 @@ gymnasium.register("tests/Nameless-v0", Nameless, disable_env_checker=True)
 
 def config(agent: str) -> Config:
     tagged = {"nameless": EnvironmentConfig(id="tests/Nameless-v0")}
-    managers = RolloutConfig(train_env_manager=EnvManagerConfig(tags=("nameless",), num_groups_partition=(1,)))
+    managers = RolloutConfig(train_env_manager=TrainEnvManagerConfig(tags=("nameless",)))
     return Config(mode="play", play=PlayConfig(agent=agent), custom_envs=tagged, rollout=managers)
 
 
@@ -48,4 +48,4 @@ def test_a_random_player_is_refused_in_one_line() -> None:
 def test_a_person_plays_it() -> None:
     said: list[str] = []
     play_without_model(config("human"), said.append, lambda: "hello")
-    assert said[-1] == "== solved: 1 actions, return 1"
+    assert said[-1] == "== solved: 1 actions, return 1\n"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -44,31 +43,31 @@ def damage(checkpoints: Checkpoints, step: int) -> None:
     flip(*holding(checkpoints.directory / str(step), make_state(step).params["embedding"]))
 
 
-def resumed(tmp_path: Path, checkpoints: Checkpoints, monkeypatch: pytest.MonkeyPatch) -> tuple[int, list[str]]:
+def resumed(tmp_path: Path, checkpoints: Checkpoints, monkeypatch: pytest.MonkeyPatch) -> int:
     db = Database(SqliteFile(tmp_path / "ledger.db"), RunSpec.of(CONFIG))
     leases.begin_lineage(db, 0)
     monkeypatch.setattr(build, "build_learner", lambda *_: StubLearner())
-    said: list[str] = []
-    none: Any = SimpleNamespace()
-    learner = build.resume_learner(CONFIG, none, db, checkpoints, said.append)
+    nothing: Any = None
+    learner = build.resume_learner(CONFIG, nothing, db, checkpoints)
     db.close()
-    return learner.steps, said
+    return learner.steps
 
 
 def test_the_newest_whole_one_is_taken_in_silence(
-    tmp_path: Path, checkpoints: Checkpoints, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, checkpoints: Checkpoints, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
     damage(checkpoints, 2)
-    assert resumed(tmp_path, checkpoints, monkeypatch) == (6, [])
+    assert resumed(tmp_path, checkpoints, monkeypatch) == 6
+    assert not caplog.records
 
 
 def test_damaged_ones_are_named_and_set_aside_and_the_next_older_is_taken(
-    tmp_path: Path, checkpoints: Checkpoints, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, checkpoints: Checkpoints, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
     damage(checkpoints, 4)
     damage(checkpoints, 6)
-    steps, said = resumed(tmp_path, checkpoints, monkeypatch)
-    assert steps == 2
+    assert resumed(tmp_path, checkpoints, monkeypatch) == 2
+    said = [record.getMessage() for record in caplog.records]
     assert [line.partition(" in ")[0] for line in said] == ["the checkpoint of step 6", "the checkpoint of step 4"]
     for line in said:
         assert "params.embedding is corrupted" in line
@@ -89,4 +88,4 @@ def test_where_none_is_whole_nothing_is_touched_and_the_newest_is_named(
 
 
 def test_without_a_checkpoint_the_model_is_as_it_came(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert resumed(tmp_path, Checkpoints(tmp_path / "none", keep=1), monkeypatch) == (0, [])
+    assert resumed(tmp_path, Checkpoints(tmp_path / "none", keep=1), monkeypatch) == 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+import logging
 from dataclasses import dataclass
 
 from rljax.config.schema import Config, RowsConfig, TasksetConfig
@@ -17,6 +17,8 @@ from rljax.pipeline.assemble.run import Model
 from rljax.pipeline.run_dir import RunDir
 from rljax.tasks.demonstrations import Demonstrations
 from rljax.tasks.tasksets import load_tasksets
+
+log = logging.getLogger(__name__)
 
 
 def open_checkpoints(config: Config, run: RunDir) -> Checkpoints:
@@ -38,13 +40,11 @@ def build_learner(config: Config, model: Model, checkpoints: Checkpoints, steps:
     return learner
 
 
-def resume_learner(
-    config: Config, model: Model, db: Database, checkpoints: Checkpoints, tell: Callable[[str], None]
-) -> Learner:
+def resume_learner(config: Config, model: Model, db: Database, checkpoints: Checkpoints) -> Learner:
     """Returns the learner as the newest whole checkpoint that the living history grew out of left it; without any
     checkpoint the model as it came.
 
-    A damaged checkpoint is passed over in favour of the next older one, which ``tell`` hears of, and set aside.
+    A damaged checkpoint is passed over in favour of the next older one, with a warning, and set aside.
 
     Raises:
         ConfigError: as `build_learner`.
@@ -60,9 +60,11 @@ def resume_learner(
         except DamagedCheckpointError as error:
             damaged[step] = error
             continue
-        for bad, error in damaged.items():
+        for bad, why in damaged.items():
             aside = checkpoints.set_aside(bad)
-            tell(f"{error}: resumed from step {step}; the damaged one is {aside} until the next checkpoint is saved")
+            log.warning(
+                "%s: resumed from step %d; the damaged one is %s until the next checkpoint is saved", why, step, aside
+            )
         return learner
     if damaged:
         newest = damaged[max(damaged)]

@@ -28,7 +28,7 @@ class Nameless(gymnasium.Env[str, str]):
         return "thanks", 1.0, True, False, {"success": True}
 
 
-gymnasium.register("tests/Nameless-v0", Nameless, disable_env_checker=True)
+gymnasium.register("tests/Nameless-v0", lambda **_: Nameless(), disable_env_checker=True)
 
 
 def config(agent: str) -> Config:

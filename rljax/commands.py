@@ -14,12 +14,11 @@ from rljax.config.schema import Config
 
 def train(config: Config) -> int:
     """Modes both and train: trains to the end, or to SIGTERM, after which the same command resumes."""
-    from rljax.run import Run
+    from rljax.run import FINISHED, Run
 
     with Run(config, _progress) as run:
         if run.finished:
-            hint = "raise max_steps (or total_epochs) to go on, or choose another run_dir"
-            print(f"{run.run_dir.root}: this run is finished; {hint}")
+            print(f"{run.run_dir.root}: {FINISHED}")
             return 0
         _on_signals(run.interrupt)
         for _ in run:

@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import dataclasses
 import json
+import logging
 import threading
 from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -31,15 +32,9 @@ from rljax.launch.run_explorer import run_explorer
 from rljax.ledger import audit as auditing
 from rljax.ledger import processes
 from rljax.ledger.compatibility import check_model, record_validation_plan
-from rljax.ledger.database import RunFailedError, StaleWriterError, is_finished
+from rljax.ledger.database import LedgerError, RunFailedError, StaleWriterError, is_finished
 from rljax.observe.atomic_write import write_atomic
-from rljax.pipeline.assemble.learner import (
-    StepRunner,
-    build_learner,
-    newest_checkpoint,
-    open_checkpoints,
-    open_demonstrations,
-)
+from rljax.pipeline.assemble.learner import StepRunner, open_checkpoints, open_demonstrations, resume_learner
 from rljax.pipeline.assemble.run import ProgressCallback, open_ledger, open_model, validation_fingerprint
 from rljax.pipeline.evaluate import Evaluator, chosen_checkpoints
 from rljax.pipeline.metrics.engines import Gauges
@@ -49,6 +44,10 @@ from rljax.pipeline.train import Trainer
 from rljax.weights.channels import open_publisher
 
 T = TypeVar("T")
+
+log = logging.getLogger(__name__)
+
+FINISHED = "this run is finished; raise max_steps (or total_epochs) to go on, or choose another run_dir"
 
 
 class Run:
@@ -86,10 +85,12 @@ class Run:
     def __iter__(self) -> Iterator[dict[str, float]]:
         """Trains, and yields the metrics of each step; a loop that was left goes on where it stood.
 
-        After a failure it tries again, from the last checkpoint; when the run is finished there is nothing to yield.
+        After a failure it tries again, from the last checkpoint; when the run is finished there is nothing to
+        yield, and a warning says so.
         """
         if self._steps is None:
             if self.finished:
+                log.warning("%s: %s", self.run_dir.root, FINISHED)
                 return iter(())
             self._steps = self._train()
         return self._steps
@@ -171,7 +172,7 @@ class Run:
             parts.callback(checkpoints.wait)
             demonstrations = open_demonstrations(config, self.model, db)
             placed = parts.enter_context(learner_placement(config))
-            learner = build_learner(placed, self.model, checkpoints, newest_checkpoint(db, checkpoints))
+            learner = resume_learner(placed, self.model, db, checkpoints)
             step_runner = StepRunner(learner, demonstrations)
             explorer = self._beside(observers)
             if explorer is not None:
@@ -182,8 +183,9 @@ class Run:
             on_ray, host = config.launcher == "ray", config.sync_address
             opened = open_publisher(config.sync_method, self.run_dir.weights, on_ray=on_ray, host=host)
             publisher = parts.enter_context(contextlib.closing(opened))
+            told = (lambda: None) if explorer is None else explorer.check
             trainer = Trainer(
-                config, self.run_dir, db, step_runner, checkpoints, publisher, observers, self._gauges, self._stop
+                config, self.run_dir, db, step_runner, checkpoints, publisher, observers, self._gauges, self._stop, told
             )
             if explorer is not None:
                 explorer.start()
@@ -195,8 +197,14 @@ class Run:
             except RunFailedError as error:
                 raise (error if explorer is None or explorer.error is None else explorer.error) from None
             except Exception as error:
-                processes.fail_run(db, "trainer", f"trainer: {type(error).__name__}: {error}")
+                self._record_failure(f"trainer: {type(error).__name__}: {error}")
                 raise
+
+    def _record_failure(self, message: str) -> None:
+        try:
+            processes.fail_run(self._db, "trainer", message)
+        except LedgerError as error:  # what the trainer ended by is what is raised
+            log.warning("the ledger could not be told of the trainer's end: %s", error)
 
     def _forget(self) -> None:
         self._steps = self._trainer = None

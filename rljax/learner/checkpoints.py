@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import logging
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,18 +12,31 @@ from typing import Any
 import jax
 from orbax.checkpoint import v1 as ocp
 
+from rljax.learner.checksums import DamagedArrayError, checksums_of, verify_arrays
 from rljax.learner.state import TrainState
 from rljax.models.common.transformer import Params
+from sidecar.errors import first_line
 from sidecar.failpoints import failpoint
 
 SAVE_TIMEOUT = 1200.0
 """Seconds that one checkpoint may take before the run fails."""
 
 _TRASH = ".deleting"
+_DAMAGED = ".damaged"
+_CHECKSUMS = "checksums"
+_METADATA = "_CHECKPOINT_METADATA"
+# What Orbax reads first of a checkpoint, and has written before the directory gets its name.
+_NEEDED = (_METADATA, "state/_METADATA", "state/manifest.ocdbt")
+
+log = logging.getLogger(__name__)
 
 
 class CheckpointError(RuntimeError):
     """A checkpoint that could not be written or read: one line with what, where and what to do."""
+
+
+class DamagedCheckpointError(CheckpointError):
+    """A checkpoint that is not what was saved, or of which something is missing."""
 
 
 class Checkpoints:
@@ -42,11 +57,10 @@ class Checkpoints:
         self._pending: tuple[int, Any] | None = None
 
     def committed(self) -> list[int]:
-        """Steps of the committed checkpoints, oldest first."""
+        """Steps of the committed checkpoints, oldest first. An empty or half-deleted directory is none."""
         if not self.directory.is_dir():
             return []
-        paths = [path for path in self.directory.iterdir() if path.name.isdecimal()]
-        return sorted(int(path.name) for path in paths if ocp.is_orbax_checkpoint(path))
+        return sorted(int(path.name) for path in self.directory.iterdir() if _is_checkpoint(path))
 
     def save(self, step: int, state: TrainState, metadata: Mapping[str, Any]) -> None:
         """Starts to write a checkpoint; waits for the one before first. A checkpoint of the same step is replaced.
@@ -63,10 +77,9 @@ class Checkpoints:
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
             self._delete_leftovers()
+            described = {**metadata, _CHECKSUMS: checksums_of(state)}
             with _context():
-                response = ocp.save_async(
-                    self.directory / str(step), state, overwrite=True, custom_metadata=dict(metadata)
-                )
+                response = ocp.save_async(self.directory / str(step), state, overwrite=True, custom_metadata=described)
         except (OSError, ValueError) as error:
             raise self._failed("write", step, error) from error
         failpoint("commit")
@@ -96,6 +109,7 @@ class Checkpoints:
             abstract_state: `jax.ShapeDtypeStruct` leaves with shardings; `Learner.abstract_state` makes it.
 
         Raises:
+            DamagedCheckpointError: it is not what was saved.
             CheckpointError: there is none of that step, or it does not fit `abstract_state`.
         """
         return self._load(step, abstract_state, abstract_state.params)
@@ -104,6 +118,7 @@ class Checkpoints:
         """Reads the weights alone of a committed checkpoint, float32, onto one device of this process.
 
         Raises:
+            DamagedCheckpointError: they are not what was saved.
             CheckpointError: there is none of that step, or it does not fit `abstract_params`.
         """
         # Without a sharding Orbax would ask for the devices that wrote the checkpoint.
@@ -112,27 +127,59 @@ class Checkpoints:
         context = _context()
         context.pytree.loading.partial_load = True
         with context:
-            return self._load(step, {"params": params}, params)["params"]
+            return self._load(step, {"params": params}, params, only="params.")["params"]
 
-    def _load(self, step: int, abstract: Any, params: Params) -> Any:
+    def _load(self, step: int, abstract: Any, params: Params, only: str = "") -> Any:
         if step not in self.committed():
             raise CheckpointError(f"no committed checkpoint of step {step} in {self.directory}; {self._present()}")
         path = self.directory / str(step)
         try:
-            saved, wanted = _shapes(ocp.metadata(path).metadata["params"]), _shapes(params)
+            self._verify(path, only)
+            saved, wanted = _shapes(_tree(path)["params"]), _shapes(params)
             differing = sorted(name for name in saved.keys() | wanted.keys() if saved.get(name) != wanted.get(name))
             if differing:
                 first = differing[0]
                 raise ValueError(f"it is of another model: {first} is {saved.get(first)}, not {wanted.get(first)}")
             if isinstance(abstract, TrainState):
-                _check_aux_state(ocp.metadata(path).metadata.get("aux_state") or {}, abstract.aux_state)
+                _check_aux_state(_tree(path).get("aux_state") or {}, abstract.aux_state)
             return ocp.load(path, abstract)
+        except DamagedArrayError as error:
+            raise self._damaged(step, error) from error
         except Exception as error:  # Orbax has no common base class for what it raises here
             raise self._failed("read", step, error) from error
 
+    def _verify(self, path: Path, only: str) -> None:
+        """Compares the arrays whose names begin with ``only`` with their checksums, before Orbax reads them."""
+        saved = _custom_metadata(path).get(_CHECKSUMS)
+        if saved is None:
+            log.warning("%s was saved without checksums, by an earlier rljax: its arrays are not checked", path)
+            return
+        verify_arrays(path, {name: wanted for name, wanted in saved.items() if name.startswith(only)})
+
     def metadata(self, step: int) -> dict[str, Any]:
-        """What `save` was given as `metadata`."""
-        return dict(ocp.metadata(self.directory / str(step)).custom_metadata or {})
+        """What `save` was given as `metadata`.
+
+        Raises:
+            DamagedCheckpointError: it cannot be read.
+        """
+        try:
+            found = _custom_metadata(self.directory / str(step))
+        except DamagedArrayError as error:
+            raise self._damaged(step, error) from error
+        return {name: value for name, value in found.items() if name != _CHECKSUMS}
+
+    def set_aside(self, step: int) -> Path:
+        """Renames a damaged checkpoint, so that it counts no longer; returns where it lies until the next `save`."""
+        aside = self.directory / f"{step}{_DAMAGED}"
+        if aside.exists():
+            shutil.rmtree(aside)
+        (self.directory / str(step)).rename(aside)
+        return aside
+
+    def _damaged(self, step: int, error: BaseException) -> DamagedCheckpointError:
+        older = [str(s) for s in self.committed() if s < step]
+        hint = f"the one before is of step {older[-1]}" if older else "there is none before it"
+        return DamagedCheckpointError(f"the checkpoint of step {step} in {self.directory} is damaged: {error}; {hint}")
 
     def _failed(self, verb: str, step: int, error: BaseException) -> CheckpointError:
         reason = " ".join(str(error).split())[:300] or type(error).__name__
@@ -151,8 +198,31 @@ class Checkpoints:
 
     def _delete_leftovers(self) -> None:
         for path in self.directory.iterdir():
-            if path.is_dir() and not (path.name.isdecimal() and ocp.is_orbax_checkpoint(path)):
+            if path.is_dir() and not _is_checkpoint(path):
                 shutil.rmtree(path)
+
+
+def _is_checkpoint(path: Path) -> bool:
+    return (
+        path.name.isdecimal()
+        and all((path / name).is_file() for name in _NEEDED)
+        and bool(ocp.is_orbax_checkpoint(path))
+    )
+
+
+def _custom_metadata(path: Path) -> dict[str, Any]:
+    # Not by Orbax, which reads the arrays' descriptions for it and says much where one is damaged.
+    try:
+        return dict(json.loads((path / _METADATA).read_text(encoding="utf-8")).get("custom_metadata") or {})
+    except (ValueError, TypeError, AttributeError, FileNotFoundError) as error:
+        raise DamagedArrayError(f"its {_METADATA} cannot be read: {first_line(error)}") from error
+
+
+def _tree(path: Path) -> Mapping[str, Any]:
+    found = ocp.metadata(path).metadata
+    if not isinstance(found, Mapping):
+        raise DamagedArrayError("its description names no arrays")
+    return found
 
 
 def _shapes(params: Any) -> dict[str, tuple[int, ...]]:

@@ -134,9 +134,11 @@ class Learner:
     def restore(self, checkpoints: Checkpoints, step: int) -> None:
         """Goes on from a committed checkpoint, which any mesh may have written.
 
-        The present state is given up first: two never have to fit. If this raises, the learner cannot be used.
+        The present state is given up first: two never have to fit. If this raises, the learner can only
+        restore another checkpoint.
 
         Raises:
+            DamagedCheckpointError: the checkpoint is not what was saved.
             CheckpointError: the checkpoint is not there or is not of this model.
         """
         abstract = self.abstract_state

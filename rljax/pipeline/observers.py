@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import platform
 import statistics
 import subprocess
@@ -24,6 +25,7 @@ from rljax.observe.samples import SampleLog
 from rljax.observe.trace import NullTrace, Trace, part_path
 from rljax.observe.trace_merge import merge_traces
 from rljax.pipeline.assemble.run import Model
+from rljax.tasks.templates import decoded
 
 LEARNER = "learner"
 """The learner's track in the trace."""
@@ -80,8 +82,8 @@ class LearnerObservers(Observers):
         super().__init__(config, root, LEARNER, config.max_steps)
         self._config = config
         self._metrics = MetricsLog(root, config.observe.tensorboard)
-        decode = model.tokenizer.decode
-        self._samples = SampleLog(root, LEARNER, lambda ids: str(decode(ids)), config.observe.samples_per_step)
+        decode = functools.partial(decoded, model.tokenizer)
+        self._samples = SampleLog(root, LEARNER, decode, config.observe.samples_per_step)
         self._resources = Resources({"device": device_memory, "engine": engines}, root)
         self._initial: dict[str, float] = {}
 

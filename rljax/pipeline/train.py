@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from rljax.config.schema import Config
@@ -70,8 +70,11 @@ class Trainer:
         observers: LearnerObservers,
         gauges: Gauges,
         stop: threading.Event,
+        check_explorer: Callable[[], None] = lambda: None,
     ) -> None:
-        """``stop`` asks the loop to save a checkpoint and end after the step at hand."""
+        """``stop`` asks the loop to save a checkpoint and end after the step at hand; ``check_explorer`` raises where
+        the explorer of this process has ended and the ledger cannot say so.
+        """
         self._config = config
         self._run = run
         self._db = db
@@ -85,6 +88,7 @@ class Trainer:
         self._lineage = 0
         self._pruned = 0
         self._stop = stop
+        self._check_explorer = check_explorer
         self._compiled = False
         self._warned_at: int | None = None
 
@@ -96,6 +100,7 @@ class Trainer:
             RunFailedError: some process recorded why the run cannot go on.
             NonFiniteError: too many updates in a row were not finite.
             TimeoutError: a wait outlasted ``wait_timeout``; names what was waited for.
+            LedgerError: the ledger cannot be used, or could not be told that the last explorer has ended.
         """
         self._lineage = leases.begin_lineage(self._db, self._learner.steps)
         self._observers.resume(self._learner.steps)
@@ -146,7 +151,7 @@ class Trainer:
             if progress_timeout.is_over(found.progress, since):
                 raise TimeoutError(f"trainer: waited {self._config.wait_timeout:g} s for: {found.reason}")
             if since - looked > LOOK_FOR_DEAD:
-                processes.mark_dead(self._db)
+                self._look_for_dead()
                 looked = since
             self._wait(found, seen)
             kind = found.kind
@@ -154,6 +159,10 @@ class Trainer:
             since = clock.add("wait", since)
             self._log_validations()
         return None
+
+    def _look_for_dead(self) -> None:
+        self._check_explorer()
+        processes.mark_dead(self._db)
 
     def _wait(self, found: NotYet, seen: int) -> None:
         told = found.reason
@@ -281,7 +290,7 @@ class Trainer:
         progress_timeout = ProgressTimeout(self._config.wait_timeout)
         while (left := validations.unfinished(self._db)) and not self._stop.is_set():
             seen = self._db.notifier.changes
-            processes.mark_dead(self._db)
+            self._look_for_dead()
             nobody = "" if processes.gauges(self._db, "explorer") else "; no explorer is alive to run them, start one"
             reason = f"{left} validation{'s' if left > 1 else ''} to end{nobody}"
             if progress_timeout.is_over((left, processes.tokens(self._db)), time.perf_counter()):

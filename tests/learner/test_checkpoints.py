@@ -1,14 +1,19 @@
 import os
+import re
+import shutil
 import subprocess
 import sys
+import zlib
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from orbax.checkpoint import v1 as ocp
 
-from rljax.learner.checkpoints import CheckpointError, Checkpoints
+from rljax.learner.checkpoints import CheckpointError, Checkpoints, DamagedCheckpointError
 from rljax.learner.state import TrainState
 
 pytestmark = pytest.mark.slow
@@ -145,3 +150,109 @@ def test_a_directory_that_cannot_be_written_fails_at_once(tmp_path: Path) -> Non
     checkpoints = Checkpoints(tmp_path / "file" / "checkpoints", keep=1)
     with pytest.raises(CheckpointError, match=r"could not write the checkpoint of step 1 in .*file/checkpoints"):
         checkpoints.save(1, make_state(1), {})
+
+
+def saved(directory: Path, *steps: int, size: int = 64) -> Checkpoints:
+    checkpoints = Checkpoints(directory, keep=9)
+    for step in steps:
+        checkpoints.save(step, make_state(step, size), {"lineage": 1})
+    checkpoints.wait()
+    return checkpoints
+
+
+def flip(file: Path, place: int) -> None:
+    content = bytearray(file.read_bytes())
+    content[place] ^= 1
+    file.write_bytes(content)
+
+
+def holding(checkpoint: Path, array: Any) -> tuple[Path, int]:
+    """The file that holds an array as it lies in memory, and where in it. A small one lies in an index instead,
+    which has a checksum of its own.
+    """
+    content = np.asarray(array).tobytes()
+    (found,) = [path for path in checkpoint.rglob("*") if path.is_file() and content in path.read_bytes()]
+    return found, found.read_bytes().index(content)
+
+
+def test_a_byte_that_flipped_in_an_array_is_noticed_wherever_it_is(tmp_path: Path, caplog: Any) -> None:
+    state = make_state(2, size=512)
+    embedding, up = np.asarray(state.params["embedding"]), np.asarray(state.params["layers"]["up"])
+    checkpoints = saved(tmp_path, 1, 2, size=512)
+    for name, array in {"params.embedding": embedding, "params.layers.up": up}.items():
+        file, start = holding(tmp_path / "2", array)
+        whole = file.read_bytes()
+        for place in np.linspace(start, start + array.nbytes - 1, 13).astype(int):
+            flip(file, place)
+            with pytest.raises(DamagedCheckpointError) as caught:
+                checkpoints.restore(2, abstract(state))
+            assert re.fullmatch(
+                rf"the checkpoint of step 2 in \S+ is damaged: {re.escape(name)} is corrupted: its checksum is "
+                rf"crc32:\w{{8}}, and crc32:{zlib.crc32(array.tobytes()):08x} was saved; the one before is of step 1",
+                str(caught.value),
+            )
+            with pytest.raises(DamagedCheckpointError, match=re.escape(name)):
+                checkpoints.restore_params(2, abstract(state).params)
+            file.write_bytes(whole)
+    assert_same(checkpoints.restore(2, abstract(state)), state)
+    assert not caplog.records, "the checkpoint is named in one line, and nothing else is said"
+
+
+def test_weights_alone_are_read_though_the_optimizer_state_is_damaged(tmp_path: Path) -> None:
+    checkpoints, state = saved(tmp_path, 1, size=512), make_state(1, size=512)
+    flip(*holding(tmp_path / "1", state.opt_state[0]["mu"]))
+    with pytest.raises(DamagedCheckpointError, match=r"opt_state\.0\.mu is corrupted.*; there is none before it"):
+        checkpoints.restore(1, abstract(state))
+    np.testing.assert_array_equal(
+        checkpoints.restore_params(1, abstract(state).params)["embedding"], state.params["embedding"]
+    )
+
+
+def test_a_file_that_is_missing_makes_it_no_checkpoint_or_a_damaged_one(tmp_path: Path) -> None:
+    checkpoints, state = saved(tmp_path / "some", 1, 2), make_state(2)
+    path, copy = tmp_path / "some" / "2", tmp_path / "copy"
+    shutil.copytree(path, copy)
+    outcomes = set()
+    for file in [file.relative_to(copy) for file in copy.rglob("*") if file.is_file()]:
+        (path / file).unlink()
+        if checkpoints.committed() == [1]:
+            outcomes.add("none")
+        else:
+            try:
+                assert_same(checkpoints.restore(2, abstract(state)), state)
+                outcomes.add("whole")
+            except DamagedCheckpointError:
+                outcomes.add("damaged")
+        shutil.copy(copy / file, path / file)
+    assert outcomes == {"none", "damaged", "whole"}, "Orbax writes some files that nobody reads"
+
+
+def test_an_empty_directory_is_no_checkpoint(tmp_path: Path) -> None:
+    checkpoints = saved(tmp_path, 1)
+    (tmp_path / "2").mkdir()
+    assert checkpoints.committed() == [1]
+    checkpoints.save(3, make_state(3), {})
+    checkpoints.wait()
+    assert sorted(os.listdir(tmp_path)) == ["1", "3"]
+
+
+def test_a_checkpoint_from_before_there_were_checksums_is_read_and_said_not_to_be_checked(
+    tmp_path: Path, caplog: Any
+) -> None:
+    state = make_state(4)
+    ocp.save(tmp_path / "4", state, custom_metadata={"lineage": 3})
+    checkpoints = Checkpoints(tmp_path, keep=2)
+    assert checkpoints.committed() == [4]
+    assert checkpoints.metadata(4) == {"lineage": 3}
+    assert_same(checkpoints.restore(4, abstract(state)), state)
+    (said,) = [record.getMessage() for record in caplog.records if record.name.startswith("rljax")]
+    assert said == f"{tmp_path / '4'} was saved without checksums, by an earlier rljax: its arrays are not checked"
+
+
+def test_a_damaged_checkpoint_that_is_set_aside_counts_no_longer_and_goes_with_the_next_save(tmp_path: Path) -> None:
+    checkpoints = saved(tmp_path, 1, 2)
+    assert checkpoints.set_aside(2) == tmp_path / "2.damaged"
+    assert (checkpoints.committed(), sorted(os.listdir(tmp_path))) == ([1], ["1", "2.damaged"])
+    checkpoints.save(2, make_state(2), {})
+    checkpoints.wait()
+    assert sorted(os.listdir(tmp_path)) == ["1", "2"]

@@ -13,7 +13,7 @@ from types import ModuleType
 
 from rljax.config.validate import ConfigError
 from rljax.tasks.rewards.gym_score import reasoning_gym_score
-from rljax.tasks.rewards.numeric import numeric
+from rljax.tasks.rewards.numeric import check_reference, numeric
 from rljax.tasks.rewards.reward import RewardFunction
 from rljax.tasks.rewards.text import PatternFormat, digits, exact, think_answer_format
 from rljax.tasks.rows import nearest
@@ -41,6 +41,7 @@ class Scorer:
         place: where it runs.
         score_on_timeout: the score of a response that it cannot judge in time; None: that is an error. Where the
             response alone decides how long judging takes, dropping the trajectory would favour what is easily judged.
+        check_answer: raises ValueError for a reference answer by which no response could be right.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Scorer:
     function: RewardFunction
     place: Place
     score_on_timeout: float | None = None
+    check_answer: Callable[[str], None] | None = None
 
 
 _BUILT_IN = {
@@ -56,7 +58,7 @@ _BUILT_IN = {
         Scorer("exact", "exact", exact, Place.INLINE),
         Scorer("digits", "digits", digits, Place.INLINE),
         Scorer("format", "format", think_answer_format, Place.INLINE),
-        Scorer("numeric", "numeric", numeric, Place.PROCESS, score_on_timeout=0.0),
+        Scorer("numeric", "numeric", numeric, Place.PROCESS, score_on_timeout=0.0, check_answer=check_reference),
         Scorer("reasoning_gym", "reasoning_gym", reasoning_gym_score, Place.PROCESS, score_on_timeout=0.0),
     )
 }
@@ -126,6 +128,16 @@ def reward_terms(names: Sequence[str], weights: Sequence[float] | None, key: str
     parts = [s.part if short.count(s.part) == 1 else s.name.replace(":", ".") for s in scorers]
     factors = [1.0] * len(names) if weights is None else weights
     return tuple(RewardTerm(*term) for term in zip(names, parts, factors, strict=True))
+
+
+def answer_checks(names: Sequence[str], key: str) -> tuple[Callable[[str], None], ...]:
+    """Returns what rewards ask of a reference answer, each a function that raises ValueError with the reason.
+
+    Raises:
+        ConfigError: see `resolve_reward`.
+    """
+    checks = (resolve_reward(name, key).check_answer for name in names)
+    return tuple(check for check in checks if check is not None)
 
 
 def _imported(name: str, key: str) -> RewardFunction:

@@ -73,6 +73,6 @@ class AsyncDatabase:
             self._executor.shutdown(wait=False)
 
 
-def _log_failure(made: Future[object]) -> None:
+def _log_failure(made: concurrent.futures.Future[Any]) -> None:
     if not made.cancelled() and (error := made.exception()) is not None:
         log.warning("a call of the ledger that nobody waited for: %s: %s", type(error).__name__, error)

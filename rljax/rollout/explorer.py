@@ -357,5 +357,5 @@ def _look(db: Database) -> tuple[tuple[int, str] | None, versions.Announced | No
     return validations.running(db), versions.newest(db)
 
 
-def _lost(version: versions.Announced, error: WeightsGoneError) -> str:
+def _lost(version: versions.Announced, error: WeightUpdateError) -> str:
     return f"the learner to publish version {version.version} of lineage {version.lineage} again, or another: {error}"

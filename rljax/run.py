@@ -160,12 +160,12 @@ class Run:
         config, db = self.config, self._db
         with contextlib.ExitStack() as parts:
             parts.callback(self._forget)
-            parts.enter_context(contextlib.closing(Heartbeat(db, "trainer", "trainer")))
+            heartbeat = parts.enter_context(contextlib.closing(Heartbeat(db, "trainer", "trainer")))
             record_validation_plan(db, validation_fingerprint(config))
             observers = parts.enter_context(
                 LearnerObservers(config, self.run_dir.root, self.model, lambda: self._gauges())
             )
-            parts.callback(lambda: observers.finish(self.audit(), publishable(config)))
+            parts.callback(self._report, observers)
             checkpoints = open_checkpoints(config, self.run_dir)
             parts.callback(checkpoints.wait)
             demonstrations = open_demonstrations(config, self.model, db)
@@ -175,15 +175,11 @@ class Run:
             explorer = self._beside(observers)
             if explorer is not None:
                 parts.enter_context(contextlib.closing(explorer))
-            # Only now: a config that is refused must not replace the run's own.
-            for change in self.run_dir.write_config(config, learner.steps):
-                observers.message(f"changed since the run last started: {change}")
             on_ray, host = config.launcher == "ray", config.sync_address
             opened = open_publisher(config.sync_method, self.run_dir.weights, on_ray=on_ray, host=host)
             publisher = parts.enter_context(contextlib.closing(opened))
-            trainer = Trainer(
-                config, self.run_dir, db, step_runner, checkpoints, publisher, observers, self._gauges, self._stop
-            )
+            channels = (checkpoints, publisher, observers, self._gauges)
+            trainer = Trainer(config, self.run_dir, db, step_runner, *channels, self._stop, heartbeat.token)
             if explorer is not None:
                 explorer.start()
             self._trainer = trainer
@@ -194,8 +190,17 @@ class Run:
             except RunFailedError as error:
                 raise (error if explorer is None or explorer.error is None else explorer.error) from None
             except Exception as error:
-                processes.fail_run(db, "trainer", f"trainer: {type(error).__name__}: {error}")
+                trainer.fail_run(error)
                 raise
+
+    def _report(self, observers: LearnerObservers) -> None:
+        """Leaves audit and report behind, unless the run goes on with another trainer, which will."""
+        try:
+            if self._trainer is not None:
+                self._trainer.check_living()
+        except StaleWriterError:
+            return
+        observers.finish(self.audit(), publishable(self.config))
 
     def _forget(self) -> None:
         self._steps = self._trainer = None

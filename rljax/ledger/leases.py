@@ -22,8 +22,9 @@ from rljax.ledger.database import (
     run_row,
     writes,
 )
+from rljax.ledger.fence import check_lineage
 from rljax.ledger.filtered_streak import FilteredStreak, filtered_in_a_row, lost_in_time
-from rljax.ledger.processes import tokens_sampled
+from rljax.ledger.processes import check_life, record_failure, tokens_sampled
 from rljax.ledger.staleness import feasible
 from rljax.trajectory import Group, decode
 
@@ -72,8 +73,11 @@ class NotYet:
 
 
 @writes
-def begin_lineage(tx: Transaction, from_version: int) -> int:
+def begin_lineage(tx: Transaction, from_version: int, life: str | None = None) -> int:
     """Starts a life of the learner from the checkpoint of ``from_version``; returns its number.
+
+    ``life`` is the token of the process, as of `rljax.ledger.processes.register`: one that was replaced while it
+    started must not take over from its own successor. None where no process is registered.
 
     Batches trained after that version are ready again; groups with a token of a later version are retired and their
     tasks reopened, as are open claims that may hold such tokens; later versions and their validations are withdrawn.
@@ -81,7 +85,10 @@ def begin_lineage(tx: Transaction, from_version: int) -> int:
 
     Raises:
         LedgerError: a batch that must be trained again is no longer kept.
+        StaleWriterError: the process has been replaced.
     """
+    if life is not None:
+        check_life(tx, life)
     row = run_row(tx)
     if from_version < row.pruned:
         raise LedgerError(
@@ -213,6 +220,18 @@ def finish(tx: Transaction, lineage: int) -> None:
     tx.execute(update(schema.run).values(finished=True, ended_epochs=ended_epochs))
 
 
+@writes
+def fail_run(tx: Transaction, lineage: int, message: str) -> None:
+    """Records why the learner cannot go on; every process stops on it. ``lineage`` 0: it had not begun.
+
+    Raises:
+        StaleWriterError: another learner has taken over, and the run goes on with it.
+    """
+    if lineage:
+        check_lineage(run_row(tx), lineage)
+    record_failure(tx, "trainer", message)
+
+
 @reads
 def recorded_batches(tx: Transaction, from_step: int, to_step: int) -> list[Leased]:
     """The surviving batches of steps ``from_step`` to ``to_step`` (exclusive), to train them again (promise P13).
@@ -265,8 +284,7 @@ def living(tx: Transaction, lineage: int) -> Row:
         RunFailedError: the run has failed.
     """
     row = run_row(tx)
-    if row.lineage != lineage:
-        raise StaleWriterError(f"lineage {lineage} has been replaced by {row.lineage}: another trainer has taken over")
+    check_lineage(row, lineage)
     if row.failure:
         raise RunFailedError(row.failure)
     return row

@@ -125,6 +125,17 @@ def test_parts_join_and_a_resumed_run_replaces(tmp_path: Path) -> None:
     assert len(list((tmp_path / "samples").glob("*.jsonl"))) == 2
 
 
+def test_a_stopped_learner_that_continues_adds_nothing_to_the_samples_of_its_successor(tmp_path: Path) -> None:
+    group = Group(TASK, (trajectory("p", [(b"x", 0)]),))
+    stopped, living = (SampleLog(tmp_path, "trainer", decode, per_step=1) for _ in range(2))
+    stopped.truncate(1, lineage=1)
+    stopped.write(1, [group], 0)
+    living.truncate(2, lineage=2)
+    living.write(2, [group], 1)
+    stopped.write(2, [group], 0)
+    assert [(row["step"], row["lineage"]) for row in read_samples(tmp_path)] == [(1, 1), (2, 2)]
+
+
 def test_the_same_step_chooses_the_same(tmp_path: Path) -> None:
     group = Group(TASK, tuple(trajectory("p", [(b"x", 0)], member) for member in range(8)))
     chosen = []

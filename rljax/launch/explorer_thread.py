@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from rljax.config.schema import Config
 from rljax.launch.engine_launchers import ENGINE_LAUNCHERS
 from rljax.ledger import processes
-from rljax.ledger.database import Database, RunFailedError
+from rljax.ledger.database import Database, LedgerError, RunFailedError
 from rljax.observe.trace import NullTrace, Trace
 from rljax.pipeline.assemble.run import Model
 from rljax.pipeline.assemble.workflows import Workflows
@@ -53,12 +53,16 @@ def explorer_thread(
 
 def record_end(db: Database, name: str, message: str, needed: bool, *, fatal: bool = False) -> None:
     """An explorer has ended by a fault: the run fails where that is ``fatal``, or it was needed and the last one."""
-    processes.mark_dead(db)
-    if fatal or (needed and not set(processes.gauges(db, "explorer")) - {name}):
-        processes.fail_run(db, name, message)
-    else:
+    try:
+        processes.mark_dead(db)
+        if fatal or (needed and not set(processes.gauges(db, "explorer")) - {name}):
+            processes.fail_run(db, name, message)
+            return
         processes.note(db, name, "explorer", message)
-        log.warning("%s; the run goes on without it", message)
+    except LedgerError as error:  # the learner meets it as well, and ends by it
+        log.warning("%s, and the ledger cannot be told: %s", message, error)
+        return
+    log.warning("%s; the run goes on without it", message)
 
 
 class ExplorerThread:

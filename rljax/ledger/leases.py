@@ -296,8 +296,16 @@ def _load(tx: Transaction, step: int, ids: Sequence[int]) -> Leased:
     missing = [i for i in ids if i not in data]
     if missing:
         raise LedgerError(f"step {step}: the trajectories of groups {missing[:5]} are missing from the ledger")
-    groups, new = tuple(decode(data[i]) for i in ids), tx.spec.batch_groups
+    groups, new = tuple(_decoded(tx, i, data[i]) for i in ids), tx.spec.batch_groups
     return Leased(step, tuple(ids), groups[:new], groups[new:], tx.spec.demonstrated_at(step))
+
+
+def _decoded(tx: Transaction, group_id: int, payload: bytes) -> Group:
+    try:
+        return decode(payload)
+    except ValueError as error:
+        told = f"{tx.db.label}: the trajectories of group {group_id} are damaged ({error})"
+        raise LedgerError(f"{told}; put a copy of the ledger back, or choose another run_dir") from error
 
 
 def _meanwhile(tx: Transaction, row: Row, found: NotYet) -> NotYet:

@@ -74,7 +74,7 @@ class SampleLog:
         stamp = {"at": time.time(), "lineage": self._lineage}
         lines = "".join(json.dumps(stamp | row, ensure_ascii=False) + "\n" for row in rows)
         with self._lock:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._path.parent.mkdir(exist_ok=True)
             for path, text in (self._path, lines), (self._path.with_suffix(".txt"), "".join(map(as_text, rows))):
                 with open(path, "a", encoding="utf-8") as file:
                     file.write(text)

@@ -237,7 +237,7 @@ def _guarded(backend: Backend, action: Callable[[], T], opened: bool) -> T:
     except (DBAPIError, sqlite3.Error) as error:
         if opened and not _is_broken(error):
             raise
-        raise LedgerError(f"{backend.label}: {backend.explain(error)}") from error
+        raise LedgerError(f"{backend.label}: {backend.explain(error, opened)}") from error
 
 
 def _is_broken(error: DBAPIError | sqlite3.Error) -> bool:

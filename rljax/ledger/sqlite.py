@@ -79,10 +79,10 @@ class SqliteFile:
         known = isinstance(error, (OperationalError, sqlite3.OperationalError))
         return known and any(word in str(error) for word in ("locked", "busy"))
 
-    def explain(self, error: Exception) -> str:
+    def explain(self, error: Exception, opened: bool) -> str:
         """SQLite's own words, and where to look."""
         cause = error.orig if isinstance(error, DBAPIError) else error
-        if not self.path.exists():
+        if opened and not self.path.exists():
             return "it is gone, with all that the run knew: removed or renamed while the run was using it; start anew"
         if isinstance(cause, sqlite3.OperationalError):
             return f"{cause}; check the disk's space and permissions, and who else holds the file"

@@ -140,6 +140,7 @@ def test_the_same_step_chooses_the_same(tmp_path: Path) -> None:
     group = Group(TASK, tuple(trajectory("p", [(b"x", 0)], member) for member in range(8)))
     chosen = []
     for place in ("a", "b"):
+        (tmp_path / place).mkdir()
         SampleLog(tmp_path / place, "trainer", decode, per_step=3).write(5, [group], 4)
         chosen.append([row["member"] for row in read_samples(tmp_path / place)])
     assert chosen[0] == chosen[1]

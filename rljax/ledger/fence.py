@@ -16,9 +16,10 @@ class Fence:
     replaced and continued finds out there, whatever it was about to write.
 
     Between the answer and the write it may be stopped once more. Each writer therefore also keeps to what is its own,
-    so that a late write does no harm, and asks right before what is left, a rename: `rljax.observe.metrics.MetricsLog` to the file that it put in place,
-    `rljax.learner.checkpoints.Checkpoints` and `rljax.weights.publisher.OrbaxPublisher` to names with its lineage and
-    to what no later one has written, samples and trace to parts of its process.
+    so that a late write does no harm: `rljax.observe.metrics.MetricsLog` to the file that it put in place,
+    `rljax.learner.checkpoints.Checkpoints` and `rljax.weights.publisher.OrbaxPublisher` to names with its lineage,
+    samples and trace to parts of its process. What is left is the instant between the question and the rename by which
+    metrics or a checkpoint take their place; a living learner's next row puts its metrics back.
     """
 
     db: Database

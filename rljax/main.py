@@ -27,6 +27,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("\n".join(f"  --config.{path}={default}\n      {meaning}" for path, default, meaning in key_help()))
         return 0
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    if not os.environ.get("RLJAX_TRACEBACK"):
+        logging.getLogger("absl").addFilter(_without_traceback)
     try:
         path, overrides = parse_arguments(arguments)
         config = load_config(path, overrides)
@@ -45,6 +47,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if os.environ.get("RLJAX_TRACEBACK"):
             raise
         return _say(error, FAILED)
+
+
+def _without_traceback(record: logging.LogRecord) -> bool:
+    """Keeps the line: Orbax raises again what its threads have met, and that is told where it costs something."""
+    record.exc_info = record.exc_text = None
+    return True
 
 
 def _say(error: BaseException | str, code: int) -> int:

@@ -32,7 +32,7 @@ from rljax.launch.run_explorer import run_explorer
 from rljax.ledger import audit as auditing
 from rljax.ledger import processes
 from rljax.ledger.compatibility import check_model, record_validation_plan
-from rljax.ledger.database import LedgerError, RunFailedError, StaleWriterError, is_finished
+from rljax.ledger.database import RunFailedError, StaleWriterError, is_finished
 from rljax.observe.atomic_write import write_atomic
 from rljax.pipeline.assemble.learner import StepRunner, open_checkpoints, open_demonstrations, resume_learner
 from rljax.pipeline.assemble.run import ProgressCallback, open_ledger, open_model, validation_fingerprint
@@ -162,12 +162,12 @@ class Run:
         config, db = self.config, self._db
         with contextlib.ExitStack() as parts:
             parts.callback(self._forget)
-            parts.enter_context(contextlib.closing(Heartbeat(db, "trainer", "trainer")))
+            heartbeat = parts.enter_context(contextlib.closing(Heartbeat(db, "trainer", "trainer")))
             record_validation_plan(db, validation_fingerprint(config))
             observers = parts.enter_context(
                 LearnerObservers(config, self.run_dir.root, self.model, lambda: self._gauges())
             )
-            parts.callback(lambda: observers.finish(self.audit(), publishable(config)))
+            parts.callback(self._report, observers)
             checkpoints = open_checkpoints(config, self.run_dir)
             parts.callback(checkpoints.wait)
             demonstrations = open_demonstrations(config, self.model, db)
@@ -177,16 +177,12 @@ class Run:
             explorer = self._beside(observers)
             if explorer is not None:
                 parts.enter_context(contextlib.closing(explorer))
-            # Only now: a config that is refused must not replace the run's own.
-            for change in self.run_dir.write_config(config, learner.steps):
-                observers.message(f"changed since the run last started: {change}")
             on_ray, host = config.launcher == "ray", config.sync_address
             opened = open_publisher(config.sync_method, self.run_dir.weights, on_ray=on_ray, host=host)
             publisher = parts.enter_context(contextlib.closing(opened))
-            told = (lambda: None) if explorer is None else explorer.check
-            trainer = Trainer(
-                config, self.run_dir, db, step_runner, checkpoints, publisher, observers, self._gauges, self._stop, told
-            )
+            check = (lambda: None) if explorer is None else explorer.check
+            channels = (checkpoints, publisher, observers, self._gauges)
+            trainer = Trainer(config, self.run_dir, db, step_runner, *channels, self._stop, check, life=heartbeat.token)
             if explorer is not None:
                 explorer.start()
             self._trainer = trainer
@@ -197,14 +193,17 @@ class Run:
             except RunFailedError as error:
                 raise (error if explorer is None or explorer.error is None else explorer.error) from None
             except Exception as error:
-                self._record_failure(f"trainer: {type(error).__name__}: {error}")
+                trainer.fail_run(error)
                 raise
 
-    def _record_failure(self, message: str) -> None:
+    def _report(self, observers: LearnerObservers) -> None:
+        """Leaves audit and report behind, unless the run goes on with another trainer, which will."""
         try:
-            processes.fail_run(self._db, "trainer", message)
-        except LedgerError as error:  # what the trainer ended by is what is raised
-            log.warning("the ledger could not be told of the trainer's end: %s", error)
+            if self._trainer is not None:
+                self._trainer.check_living()
+        except StaleWriterError:
+            return
+        observers.finish(self.audit(), publishable(self.config))
 
     def _forget(self) -> None:
         self._steps = self._trainer = None

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import shutil
 from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,8 @@ from orbax.checkpoint import v1 as ocp
 
 from rljax.learner.checksums import DamagedArrayError, checksums_of, verify_arrays
 from rljax.learner.state import TrainState
+from rljax.ledger.database import StaleWriterError
+from rljax.ledger.fence import Fence
 from rljax.models.common.transformer import Params
 from sidecar.errors import first_line
 from sidecar.failpoints import failpoint
@@ -27,6 +31,7 @@ _CHECKSUMS = "checksums"
 _METADATA = "_CHECKPOINT_METADATA"
 # What Orbax reads first of a checkpoint, and has written before the directory gets its name.
 _NEEDED = (_METADATA, "state/_METADATA", "state/manifest.ocdbt")
+_STAGED = re.compile(r"\.saving-(\d+)-\d+")
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +51,9 @@ class Checkpoints:
     as soon as `save` returns: Orbax has copied it to the host by then, or holds the host buffer so that XLA copies
     instead of reusing it.
 
+    A checkpoint is written under a hidden name with its lineage, and takes its place when it is whole and its learner
+    still is the living one. A learner that was replaced so neither replaces nor deletes what its successor has written.
+
     Args:
         directory: made when the first checkpoint is saved.
         keep: committed checkpoints kept; older ones are deleted once a newer one is committed.
@@ -54,7 +62,8 @@ class Checkpoints:
     def __init__(self, directory: Path, keep: int) -> None:
         self.directory = directory.absolute()  # Orbax refuses others, once it writes
         self.keep = keep
-        self._pending: tuple[int, Any] | None = None
+        self._pending: tuple[int, Future[None], Fence | None] | None = None
+        self._committer = ThreadPoolExecutor(1, "checkpoint")
 
     def committed(self) -> list[int]:
         """Steps of the committed checkpoints, oldest first. An empty or half-deleted directory is none."""
@@ -62,44 +71,77 @@ class Checkpoints:
             return []
         return sorted(int(path.name) for path in self.directory.iterdir() if _is_checkpoint(path))
 
-    def save(self, step: int, state: TrainState, metadata: Mapping[str, Any]) -> None:
+    def save(self, step: int, state: TrainState, metadata: Mapping[str, Any], fence: Fence | None = None) -> None:
         """Starts to write a checkpoint; waits for the one before first. A checkpoint of the same step is replaced.
 
         Args:
             step: batches trained.
             state: what to save.
-            metadata: anything that JSON can hold, given back by `metadata`.
+            metadata: anything that JSON can hold, given back by `metadata`. Its ``lineage`` says who has written it.
+            fence: of the learner; None where nobody else writes.
 
         Raises:
             CheckpointError: this save could not be started, or the one before failed.
+            StaleWriterError: another learner has taken over.
         """
         self.wait()
+        if fence is not None:
+            fence.check()
+        lineage = fence.lineage if fence is not None else 0
+        staged = self.directory / f".saving-{lineage}-{step}"
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
-            self._delete_leftovers()
+            self._delete_leftovers(lineage)
             described = {**metadata, _CHECKSUMS: checksums_of(state)}
             with _context():
-                response = ocp.save_async(self.directory / str(step), state, overwrite=True, custom_metadata=described)
+                response = ocp.save_async(staged, state, overwrite=True, custom_metadata=described)
         except (OSError, ValueError) as error:
             raise self._failed("write", step, error) from error
         failpoint("commit")
-        self._pending = (step, response)
+        self._pending = (step, self._committer.submit(self._commit, step, staged, response, fence), fence)
 
     def wait(self, timeout: float = SAVE_TIMEOUT) -> None:
         """Returns when the save under way, if any, is committed, and deletes what is beyond `keep`.
 
         Raises:
             CheckpointError: it failed, or took longer than `timeout` seconds.
+            StaleWriterError: another learner has taken over.
         """
         if self._pending is None:
             return
-        (step, response), self._pending = self._pending, None
+        (step, commit, fence), self._pending = self._pending, None
         try:
-            response.result(timeout=timeout)
+            commit.result(timeout=timeout)
+        except StaleWriterError:
+            raise
         except Exception as error:  # Orbax re-raises whatever its writers met
+            if fence is not None:
+                fence.check()  # a successor clears away what its predecessor is writing
             raise self._failed("write", step, error) from error
-        for old in self.committed()[: -self.keep]:
-            self._delete(self.directory / str(old))
+        for old in self._superseded(step):
+            if fence is None or self._lineage(old) <= fence.lineage:
+                self._delete(self.directory / str(old))
+
+    def _commit(self, step: int, staged: Path, response: Any, fence: Fence | None) -> None:
+        response.result()
+        if fence is not None:
+            fence.check()
+        final = self.directory / str(step)
+        if final.exists():
+            self._delete(final)
+        staged.rename(final)
+
+    def _superseded(self, step: int) -> list[int]:
+        """Of the committed, what goes with `step`: all but the newest `keep`, and those of a lost history."""
+        committed = self.committed()
+        until = [other for other in committed if other <= step]
+        return until[: -self.keep] + committed[len(until) :]
+
+    def _lineage(self, step: int) -> int:
+        try:
+            return int(self.metadata(step).get("lineage", 0))
+        except DamagedCheckpointError:
+            return 0  # nobody can go on from it
 
     def restore(self, step: int, abstract_state: TrainState) -> TrainState:
         """Reads a committed checkpoint, onto whatever devices the shardings of `abstract_state` name.
@@ -193,13 +235,17 @@ class Checkpoints:
     def _delete(self, path: Path) -> None:
         # Renamed first: a half-deleted directory must never look committed.
         trash = path.with_name(path.name + _TRASH)
+        shutil.rmtree(trash, ignore_errors=True)
         path.rename(trash)
-        shutil.rmtree(trash)
+        shutil.rmtree(trash, ignore_errors=True)  # what is left of it goes with the next save
 
-    def _delete_leftovers(self) -> None:
+    def _delete_leftovers(self, lineage: int) -> None:
         for path in self.directory.iterdir():
+            written_by = _STAGED.match(path.name)
+            if written_by and int(written_by[1]) > lineage:
+                continue
             if path.is_dir() and not _is_checkpoint(path):
-                shutil.rmtree(path)
+                shutil.rmtree(path, ignore_errors=True)  # a predecessor may be writing there still
 
 
 def _is_checkpoint(path: Path) -> bool:

@@ -16,6 +16,7 @@ from typing import Any, Self
 import jax
 
 from rljax.config.schema import Config
+from rljax.ledger.fence import Fence
 from rljax.ledger.leases import Leased
 from rljax.observe.metrics import MetricsLog
 from rljax.observe.progress import Progress
@@ -94,10 +95,14 @@ class LearnerObservers(Observers):
         self._metrics.close()
         super().__exit__(kind, error, traceback)
 
-    def resume(self, steps: int) -> None:
-        """The learner starts from ``steps`` batches: what was written of later ones is redone."""
-        self._metrics.truncate(steps + 1)
-        self._samples.truncate(steps + 1)
+    def resume(self, steps: int, fence: Fence) -> None:
+        """The learner starts from ``steps`` batches: what was written of later ones is redone.
+
+        Raises:
+            StaleWriterError: another has taken over; so do `step` and `validation`.
+        """
+        self._metrics.truncate(steps + 1, fence.check)
+        self._samples.truncate(steps + 1, fence.lineage)
         self.progress.update(bound=float(self._config.staleness_bound))
         if steps:
             self.progress.message(f"resumed from the checkpoint of step {steps}")

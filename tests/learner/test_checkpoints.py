@@ -3,8 +3,10 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
 import zlib
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -15,6 +17,11 @@ from orbax.checkpoint import v1 as ocp
 
 from rljax.learner.checkpoints import CheckpointError, Checkpoints, DamagedCheckpointError
 from rljax.learner.state import TrainState
+from rljax.ledger import leases
+from rljax.ledger.database import Database, StaleWriterError
+from rljax.ledger.fence import Fence
+from rljax.ledger.sqlite import SqliteFile
+from tests.ledger.builders import make_spec
 
 pytestmark = pytest.mark.slow
 
@@ -123,6 +130,59 @@ def test_old_checkpoints_go_once_a_newer_one_is_committed(tmp_path: Path) -> Non
     checkpoints.wait()
     assert checkpoints.committed() == [15, 20]
     assert sorted(os.listdir(tmp_path)) == ["15", "20"]
+
+
+def test_what_a_lost_history_left_goes_and_does_not_count(tmp_path: Path) -> None:
+    """A learner that goes on from step 2 has nothing of the checkpoint of step 10."""
+    checkpoints = Checkpoints(tmp_path, keep=2)
+    for step in (2, 10, 3, 4):
+        checkpoints.save(step, make_state(step), {})
+    checkpoints.wait()
+    assert checkpoints.committed() == [3, 4]
+
+
+def test_a_learner_that_was_replaced_while_it_saved_harms_no_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    db = Database(SqliteFile(tmp_path / "ledger.db"), make_spec())
+    stopped, living = (Checkpoints(tmp_path / "checkpoints", keep=1) for _ in range(2))
+    continued, real = threading.Event(), ocp.save_async
+
+    def stopped_save(*args: Any, **kwargs: Any) -> Any:
+        written = real(*args, **kwargs)
+
+        def result(timeout: float | None = None) -> None:
+            assert continued.wait(60)
+            written.result(timeout)
+
+        return SimpleNamespace(result=result)
+
+    before, after = Fence(db, leases.begin_lineage(db, 0)), Fence(db, 2)
+    with monkeypatch.context() as patched:
+        patched.setattr(ocp, "save_async", stopped_save)
+        stopped.save(4, make_state(1), {"lineage": 1}, before)
+    assert leases.begin_lineage(db, 0) == 2
+    for step in (2, 4):
+        living.save(step, make_state(step), {"lineage": 2}, after)
+    living.wait()
+    continued.set()
+    with pytest.raises(StaleWriterError, match="another trainer has taken over"):
+        stopped.wait()
+    with pytest.raises(StaleWriterError):
+        stopped.save(6, make_state(1), {"lineage": 1}, before)
+    assert os.listdir(tmp_path / "checkpoints") == ["4"]
+    assert living.metadata(4) == {"lineage": 2}
+    assert_same(living.restore(4, abstract(make_state(4))), make_state(4))
+
+
+def test_what_a_successor_is_writing_is_left_alone(tmp_path: Path) -> None:
+    db = Database(SqliteFile(tmp_path / "ledger.db"), make_spec())
+    checkpoints = Checkpoints(tmp_path / "checkpoints", keep=1)
+    for name in (".saving-1-6.orbax-checkpoint-tmp", ".saving-2-6", "5.deleting"):
+        (tmp_path / "checkpoints" / name).mkdir(parents=True)
+    checkpoints.save(4, make_state(4), {"lineage": 1}, Fence(db, leases.begin_lineage(db, 0)))
+    checkpoints.wait()
+    assert sorted(os.listdir(tmp_path / "checkpoints")) == [".saving-2-6", "4"]
 
 
 def test_a_step_can_be_saved_again(tmp_path: Path) -> None:

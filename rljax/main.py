@@ -9,27 +9,41 @@ from __future__ import annotations
 
 import logging
 import os
+import shlex
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from rljax.config.load import key_help, load_config, parse_arguments
+from rljax.config.load import key_help, load_config, parse_arguments, without_password
+from rljax.config.schema import Config
 from rljax.config.validate import ConfigError
 
 REFUSED, FAILED = 2, 1
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command line; returns the exit code. One line on stderr says what failed and what to do."""
-    arguments = sys.argv[1:] if arguments is None else arguments
-    if not arguments or {"-h", "--help"} & set(arguments):
+    """Runs the command line; returns the exit code."""
+    given = sys.argv[1:] if arguments is None else arguments
+    if not given or {"-h", "--help"} & set(given):
         print(__doc__)
         print("\n".join(f"  --config.{path}={default}\n      {meaning}" for path, default, meaning in key_help()))
         return 0
+
+    def load() -> Config:
+        path, overrides = parse_arguments(given)
+        config = load_config(path, overrides)
+        if arguments is None and config.ledger is not None and "ledger" in overrides:
+            _hide_password(config.ledger)
+        return config
+
+    return run(load)
+
+
+def run(load: Callable[[], Config]) -> int:
+    """Does what a config's mode says; returns the exit code. One line on stderr says what failed and what to do."""
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     try:
-        path, overrides = parse_arguments(arguments)
-        config = load_config(path, overrides)
+        config = load()
     except ConfigError as error:
         return _say(error, REFUSED)
     from rljax import commands
@@ -45,6 +59,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if os.environ.get("RLJAX_TRACEBACK"):
             raise
         return _say(error, FAILED)
+
+
+def _hide_password(ledger: str) -> None:
+    """Takes the password in a ledger's URL out of this process's line in the list of processes."""
+    hidden = without_password(ledger)
+    if hidden != ledger:
+        from setproctitle import setproctitle
+
+        setproctitle(shlex.join(argument.replace(ledger, hidden) for argument in sys.orig_argv))
 
 
 def _say(error: BaseException | str, code: int) -> int:

@@ -33,13 +33,14 @@ def start_locally(
 
 
 class Child:
-    """The command line in mode explore, as a child process. See `rljax.launch.explorer_process.Body`.
+    """The program in mode explore, as a child process. See `rljax.launch.explorer_process.Body`.
 
     It ends when this process does, however that happens: a pipe that only this process holds open is its lifeline.
+    Its config goes through that pipe, since there may be a password in it.
     """
 
     def __init__(self, config: Config, run: RunDir) -> None:
-        """Leaves the child's config and what it prints below ``run``.
+        """Leaves what the child prints below ``run``.
 
         Raises:
             ConfigError: there are no devices for its engines.
@@ -47,21 +48,30 @@ class Child:
         directory = run.root.absolute() / "logs"
         directory.mkdir(exist_ok=True)
         self._log = directory / f"{config.explorer.name}.log"
-        self._config = directory / f"{config.explorer.name}.json"
-        self._config.write_text(json.dumps(as_plain(_not_the_learners(apart(config))), indent=1) + "\n")
+        self._config = json.dumps(as_plain(_not_the_learners(apart(config))))
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         """See `Body`."""
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "rljax.child_main", f"--config={self._config}"],
+                [sys.executable, "-m", "rljax.child_main"],
                 env={**os.environ, **import_path()},
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,  # Ctrl-C is this process's to handle
             )
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # it has ended already; `wait` says why
+            self._process.stdin.write(self._config.encode() + b"\n")
+            self._process.stdin.flush()
+
+    @property
+    def pid(self) -> int:
+        """Of the process, once it is started."""
+        assert self._process is not None
+        return self._process.pid
 
     def wait(self) -> str:
         """See `Body`."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sqlite3
 import time
 from dataclasses import dataclass
@@ -30,8 +32,14 @@ class SqliteFile:
         """Connections that leave transactions to us."""
         connect_args = {"timeout": BUSY_TIMEOUT, "isolation_level": None}
         engine = create_engine(f"sqlite:///{self.path}", connect_args=connect_args)
+        event.listen(engine, "do_connect", self._create)
         event.listen(engine, "connect", _configure)
         return engine
+
+    def _create(self, *_: Any) -> None:
+        """Makes the file for its owner alone: a version that travels by ``nccl`` is announced there with its key."""
+        with contextlib.suppress(OSError):  # what is wrong, SQLite says when it opens the file
+            os.close(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600))
 
     def exists(self) -> bool:
         """Whether the file is there."""

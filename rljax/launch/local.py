@@ -21,6 +21,7 @@ from rljax.pipeline.assemble.devices import engine_devices
 from rljax.pipeline.assemble.run import Model
 from rljax.pipeline.run_dir import RunDir
 from sidecar.hosting.spec import import_path
+from sidecar.workers import lifeline
 
 
 def start_locally(
@@ -35,8 +36,7 @@ def start_locally(
 class Child:
     """The program in mode explore, as a child process. See `rljax.launch.explorer_process.Body`.
 
-    It ends when this process does, however that happens: a pipe that only this process holds open is its lifeline.
-    Its config goes through that pipe, since there may be a password in it.
+    Its config goes through a pipe, since there may be a password in it.
     """
 
     def __init__(self, config: Config, run: RunDir) -> None:
@@ -54,8 +54,8 @@ class Child:
     def start(self) -> None:
         """See `Body`."""
         with self._log.open("wb") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "rljax.child_main"],
+            self._process = lifeline.start(
+                [sys.executable, "-m", "rljax.child_main", str(os.getpid())],
                 env={**os.environ, **import_path()},
                 stdin=subprocess.PIPE,
                 stdout=log,
@@ -63,9 +63,11 @@ class Child:
                 start_new_session=True,  # Ctrl-C is this process's to handle
             )
         assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # it has ended already; `wait` says why
-            self._process.stdin.write(self._config.encode() + b"\n")
-            self._process.stdin.flush()
+        with (
+            contextlib.suppress(BrokenPipeError),
+            self._process.stdin as pipe,
+        ):  # broken where it ended; `wait` says why
+            pipe.write(self._config.encode())
 
     @property
     def pid(self) -> int:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from rljax.tasks.rewards import worker
 from rljax.tasks.rewards.reward import Reward, RewardError, RewardTimeout
 from rljax.tasks.task import Task
+from sidecar.workers.lifeline import in_lasting_thread
 
 if TYPE_CHECKING:
     from pebble import ProcessPool
@@ -26,15 +27,18 @@ _SPAWN_LOCK = threading.Lock()
 
 
 class _Process(SpawnProcess):
-    """A spawned process that does not import the parent's ``__main__``.
+    """A spawned process that does not import the parent's ``__main__``, and is started so that it can `hold` on to it.
 
     A script without ``if __name__ == "__main__"`` would otherwise start its own training again in every worker.
     """
 
     @staticmethod
     def _Popen(process: Any) -> Any:
-        with _main_hidden():
-            return SpawnProcess._Popen(process)
+        def start() -> Any:
+            with _main_hidden():
+                return SpawnProcess._Popen(process)
+
+        return in_lasting_thread(start)
 
 
 class _Context(SpawnContext):
@@ -132,14 +136,14 @@ class WorkerProcesses:
                 import pebble
 
                 self._pool = pebble.ProcessPool(
-                    self._workers, initializer=worker.preload, initargs=(self._names,), context=_Context()
+                    self._workers, initializer=worker.begin, initargs=(self._names,), context=_Context()
                 )
                 self._pool.schedule(worker.ready)
             return self._pool
 
     def _scheduled(self, pool: ProcessPool, name: str, task: Task, response: str) -> Future[Any] | None:
         try:
-            future: Future[Any] = pool.schedule(worker.judge, (name, task, response, self._limit), timeout=self._limit)
+            future: Future[Any] = pool.schedule(worker.judge, (name, task, response), timeout=self._limit)
         except RuntimeError:
             self._retire(pool)
             return None

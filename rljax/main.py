@@ -12,11 +12,14 @@ import os
 import shlex
 import signal
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 
 from rljax.config.load import key_help, load_config, parse_arguments, without_password
 from rljax.config.schema import Config
 from rljax.config.validate import ConfigError
+from rljax.interrupts import end_on_second_interrupt
+from sidecar.errors import printable
 
 REFUSED, FAILED = 2, 1
 
@@ -24,6 +27,8 @@ REFUSED, FAILED = 2, 1
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line; returns the exit code."""
     given = sys.argv[1:] if arguments is None else arguments
+    if arguments is None:
+        end_on_second_interrupt()
     if not given or {"-h", "--help"} & set(given):
         print(__doc__)
         print("\n".join(f"  --config.{path}={default}\n      {meaning}" for path, default, meaning in key_help()))
@@ -41,7 +46,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def run(load: Callable[[], Config]) -> int:
     """Does what a config's mode says; returns the exit code. One line on stderr says what failed and what to do."""
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_Printable("%(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])
     try:
         config = load()
     except ConfigError as error:
@@ -57,8 +64,16 @@ def run(load: Callable[[], Config]) -> int:
         return _say("interrupted; the same command resumes", 128 + signal.SIGINT)
     except Exception as error:
         if os.environ.get("RLJAX_TRACEBACK"):
-            raise
+            print(printable(traceback.format_exc()), end="", file=sys.stderr)
+            return FAILED
         return _say(error, FAILED)
+
+
+class _Printable(logging.Formatter):
+    """Formats what a terminal shows and does not obey."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record))
 
 
 def _hide_password(ledger: str) -> None:
@@ -74,7 +89,7 @@ def _say(error: BaseException | str, code: int) -> int:
     line = " ".join(str(error).split()) or type(error).__name__
     kind = "" if isinstance(error, str | ConfigError) or not _is_foreign(error) else f"{type(error).__name__}: "
     hint = "" if not kind else " (RLJAX_TRACEBACK=1 shows where)"
-    print(f"rljax: {kind}{line}{hint}", file=sys.stderr)
+    print(printable(f"rljax: {kind}{line}{hint}"), file=sys.stderr)
     return code
 
 

@@ -6,6 +6,7 @@ import asyncio
 import collections
 import contextlib
 import functools
+import io
 import itertools
 import os
 import pickle
@@ -167,6 +168,23 @@ def serve(handle: Callable[..., Awaitable[Any]]) -> None:
     sock, parent = sys.argv[1:]
     lifeline.hold(int(parent))
     asyncio.run(_serve(socket.socket(fileno=int(sock)), handle))
+
+
+def redirect_output(log: str) -> None:
+    """Sends what this process prints to a file from now on; empty for nowhere."""
+    file = Path(log or os.devnull)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    try:
+        os.dup2(descriptor, 1)
+        os.dup2(descriptor, 2)
+    finally:
+        os.close(descriptor)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(line_buffering=True)  # whoever is killed has said what it said
 
 
 async def _serve(sock: socket.socket, handle: Callable[..., Awaitable[Any]]) -> None:

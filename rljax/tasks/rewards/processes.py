@@ -10,6 +10,7 @@ from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import spawn
 from multiprocessing.context import SpawnContext, SpawnProcess
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rljax.tasks.rewards import worker
@@ -67,12 +68,14 @@ class WorkerProcesses:
         names: rewards that workers import before their first call.
         limit: seconds for one call, counted from when a worker takes it up.
         workers: processes.
+        log: file that takes what the rewards print; None to print where this process does.
     """
 
-    def __init__(self, names: Sequence[str], *, limit: float, workers: int) -> None:
+    def __init__(self, names: Sequence[str], *, limit: float, workers: int, log: Path | None = None) -> None:
         self._names = tuple(names)
         self._limit = limit
         self._workers = workers
+        self._log = "" if log is None else str(log.absolute())
         self._lock = threading.Lock()
         self._pool: ProcessPool | None = None
         self._waiting: dict[Future[Any], ProcessPool] = {}
@@ -136,7 +139,7 @@ class WorkerProcesses:
                 import pebble
 
                 self._pool = pebble.ProcessPool(
-                    self._workers, initializer=worker.begin, initargs=(self._names,), context=_Context()
+                    self._workers, initializer=worker.begin, initargs=(self._names, self._log), context=_Context()
                 )
                 self._pool.schedule(worker.ready)
             return self._pool

@@ -12,6 +12,7 @@ from functools import lru_cache
 from rljax.tasks.rewards.registry import Scorer, resolve_reward
 from rljax.tasks.rewards.reward import Reward, as_reward
 from rljax.tasks.task import Task
+from sidecar.workers.child_process import redirect_output
 from sidecar.workers.lifeline import hold
 
 
@@ -22,12 +23,17 @@ class Failure:
     reason: str
 
 
-def begin(names: Sequence[str]) -> None:
-    """Ties this process to its parent, and imports what the rewards need: the first response must not pay for it."""
+def begin(names: Sequence[str], log: str) -> None:
+    """Ties this process to its parent, and imports what the rewards need: the first response must not pay for it.
+
+    ``log`` is the file that takes what is printed here; empty to print where the parent does.
+    """
     parent = multiprocessing.parent_process()
     assert parent is not None
     assert parent.pid is not None
     hold(parent.pid)
+    if log:
+        redirect_output(log)
     for name in names:
         # Whatever is wrong will be wrong again when the reward is called, and is reported then.
         with contextlib.suppress(Exception):

@@ -51,6 +51,10 @@ def seizes(task, response):
     with open(response, "w") as fifo: fifo.write("now")
     import ctypes
     ctypes.PyDLL(None).sleep(3600)
+def prints(task, response):
+    print(response)
+    print("err", file=sys.stderr)
+    time.sleep(3600)
 def process_id(task, response): return float(os.getpid())
 """
 
@@ -352,6 +356,19 @@ def test_workers_end_when_their_parent_is_killed(directory: Path, tmp_path: Path
     while not all(gone(worker) for worker in workers):
         assert time.monotonic() < deadline
         time.sleep(0.1)
+
+
+@on_a_loop
+async def test_what_a_reward_prints_is_in_its_log_and_nowhere_else(
+    directory: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "logs" / "rewards.log"
+    task = Task(TaskId("mine", 0, 0), (), "", rewards=(RewardTerm("judges:prints", "prints"),))
+    with RewardRunner(["judges:prints"], timeout=LIMIT, workers=1, log=log) as runner:
+        with pytest.raises(RewardTimeout):  # it prints, and then is killed
+            await runner.score(task, "out\x1b[2J")
+        assert log.read_text() == "out\x1b[2J\nerr\n"
+    assert capfd.readouterr() == ("", "")
 
 
 def test_a_notebook_can_use_it(directory: Path) -> None:

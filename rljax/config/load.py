@@ -45,12 +45,17 @@ def publishable(config: Config) -> dict[str, Any]:
     """`as_plain` for files that people share: without the ledger's password."""
     plain = as_plain(config)
     if config.ledger is not None:
-        from sqlalchemy import make_url
-
-        url = make_url(config.ledger)
-        hidden = {name: "***" for name in url.query if "pass" in name}
-        plain["ledger"] = url.update_query_dict(hidden).render_as_string(hide_password=True)
+        plain["ledger"] = without_password(config.ledger)
     return plain
+
+
+def without_password(url: str) -> str:
+    """Returns a database's URL with ``***`` in the place of each password."""
+    from sqlalchemy import make_url
+
+    parsed = make_url(url)
+    hidden = {name: "***" for name in parsed.query if "pass" in name}
+    return parsed.update_query_dict(hidden).render_as_string(hide_password=True)
 
 
 def _plain(value: Any) -> Any:

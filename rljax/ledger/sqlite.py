@@ -7,6 +7,7 @@ looks whether the file that it is about still is the one of that name.
 from __future__ import annotations
 
 import contextlib
+import os
 import sqlite3
 import time
 from dataclasses import dataclass
@@ -33,9 +34,11 @@ class SqliteFile:
         return str(self.path)
 
     def engine(self) -> Engine:
-        """Connections that leave transactions to us, to a file that is made now or never."""
+        """Connections that leave transactions to us, to a file that is made now or never, for its owner alone: a
+        version that travels by ``nccl`` is announced there with its key.
+        """
         with contextlib.suppress(OSError):  # SQLite says of the same file what is wrong
-            self.path.touch()
+            os.close(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600))
         uri = URL.create(
             "sqlite", database=f"file:{quote(str(self.path.absolute()))}", query={"mode": "rw", "uri": "true"}
         )

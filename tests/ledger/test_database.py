@@ -233,6 +233,18 @@ def test_a_place_that_cannot_hold_a_file_is_refused(tmp_path: Path) -> None:
     )
 
 
+def test_a_file_is_its_owners_alone(tmp_path: Path) -> None:
+    """With sync_method=nccl the key of the learner's channel stands in it."""
+    before = os.umask(0)
+    try:
+        Evaluator(SqliteFile(tmp_path / "ledger.db"), make_spec()).claim()
+    finally:
+        os.umask(before)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
+    assert modes["ledger.db"] == 0o600
+    assert set(modes.values()) == {0o600}, "the journals beside it hold the same"
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="no permission stops root")
 def test_a_directory_without_permission_is_refused(tmp_path: Path) -> None:
     closed = tmp_path / "closed"

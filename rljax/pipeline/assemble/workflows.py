@@ -37,7 +37,7 @@ class Workflows:
         """
         self._config = config
         self._model = model
-        self._rewards = make_rewards(config)
+        self._rewards = make_rewards(config, logs / f"{config.explorer.name}-rewards.log")
         rollout, log = config.rollout, logs / f"{config.explorer.name}-environments.log"
         train, val = rollout.train_env_manager, rollout.val_env_manager
         if train.tags or val.tags:
@@ -99,15 +99,15 @@ class Workflows:
         return ByTask(questions, environments)
 
 
-def make_rewards(config: Config) -> RewardRunner:
-    """What scores responses, in training and in validation."""
+def make_rewards(config: Config, log: Path) -> RewardRunner:
+    """What scores responses, in training and in validation; ``log`` takes what rewards print in worker processes."""
     names = set()
     for section, tasksets in (config.explored, ("tasks.validation", config.tasks.validation)):
         for taskset, asked in tasksets.items():
             for name in asked.rewards:
                 resolve_reward(name, f"{section}.{taskset}.rewards")
                 names.add(name)
-    return RewardRunner(names, timeout=config.rollout.reward_timeout, workers=config.rollout.reward_workers)
+    return RewardRunner(names, timeout=config.rollout.reward_timeout, workers=config.rollout.reward_workers, log=log)
 
 
 def training_tasksets(config: Config) -> dict[str, Taskset]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -28,15 +29,16 @@ class RewardRunner:
         rewards: names of the rewards that will be used (`tasks.*.*.rewards`).
         timeout: seconds for one reward of one response.
         workers: worker processes.
+        log: file that takes what rewards print in worker processes; None to print where this process does.
 
     Raises:
         ConfigError: one of the rewards does not exist.
     """
 
-    def __init__(self, rewards: Iterable[str], *, timeout: float, workers: int) -> None:
+    def __init__(self, rewards: Iterable[str], *, timeout: float, workers: int, log: Path | None = None) -> None:
         scorers = {name: resolve_reward(name, "rewards") for name in rewards}
         self._imported = {name: scorer for name, scorer in scorers.items() if scorer.place is Place.PROCESS}
-        self._processes = WorkerProcesses(sorted(self._imported), limit=timeout, workers=workers)
+        self._processes = WorkerProcesses(sorted(self._imported), limit=timeout, workers=workers, log=log)
         self._threads = DeadlineThreads(limit=timeout)
         if self._imported:
             self._processes.warm()

@@ -100,8 +100,6 @@ class Progress:
         """A step is done: ``step`` batches completed, with these metrics (names as in metrics.jsonl)."""
         with self._lock:
             state = self._state
-            if state.resumed_at is None:
-                state.resumed_at, state.began = step - 1, time.monotonic() - float(metrics.get("time/step") or 0.0)
             state.step = step
             state.metrics.update({k: v for k, v in metrics.items() if isinstance(v, int | float) and math.isfinite(v)})
             if "reward/mean" in metrics and "reward/mean" in state.metrics:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 
 import pytest
+import rich
 from rich.console import Console
 
 from rljax.observe import progress as progress_module
@@ -133,11 +134,23 @@ def test_the_panel_says_what_matters() -> None:
         assert said in text
 
 
+def test_what_is_left_follows_the_pace_after_the_first_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(rich.get_console(), "get_time", lambda: now[0])
+    state = State("quickstart", 200)
+    for step, at in ((151, 220.0), (153, 226.0), (155, 232.0)):  # resumed, and two minutes to compile
+        state.step, now[0] = step, at
+        text = panel_text(state, width=110)
+    assert "155/200 steps" in text
+    assert re.search(r"0:02:12 elapsed, +0:02:15 left", text)  # 45 steps of 3 s
+
+
 def test_the_panel_fits_narrow_terminals_and_odd_titles() -> None:
     state = State("run [red]x[/]", 200, step=50, metrics=dict(STEP))
     text = panel_text(state, width=40)
     assert max(len(row) for row in text.splitlines()) <= 40
     assert "run [red]x[/]" in text
+    assert "50/200 steps" in text
     assert "starting" in panel_text(State("new"))
 
 

@@ -228,10 +228,11 @@ class Explorer:
         begin = self._ledger.clock()
         try:
             await self._load_kept(newest)
-        except WeightUpdateError as error:
+        except WeightsGoneError as error:
             # It may have been superseded and deleted while it was read; then the next round loads its successor.
-            gone = isinstance(error, WeightsGoneError) and not await self._superseded(newest)
-            return _lost(newest, error) if gone else ""
+            return "" if await self._superseded(newest) else _lost(newest, error)
+        except WeightUpdateError:
+            return ""
         end = self._ledger.clock()
         self._trace.span("versions", f"load version {newest.version}", begin, end)
         await self._checks.check(self._pool, newest)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -143,7 +143,7 @@ def _by_token(
     scored = TokenRewards.of(trajectories, charges, values)
     if config.whiten_rewards:
         scored = whiten_rewards(scored)
-    found, returns = token_advantages.get(config.adv_estimator)(scored, config)
+    found, returns = token_advantages.bound(config.adv_estimator, config.advantage)(scored)
     found, returns = (_checked(one, scored.mask.shape, config) for one in (found, returns))
     return scored.by_place(trajectories, found), scored.by_place(trajectories, returns)
 
@@ -162,10 +162,10 @@ def _by_group(groups: Sequence[Group], config: AlgorithmConfig) -> ByToken:
 def _estimate(groups: Sequence[Group], config: AlgorithmConfig) -> Float[np.ndarray, "groups member turn"]:
     name, scored = config.adv_estimator, TurnRewards.of(groups)
     if name in turn_advantages.names():
-        return _checked(turn_advantages.get(name)(scored, config), scored.mask.shape, config)
-    estimate: Callable[..., np.ndarray] = advantages.get(name)
-    given = {"greedy": _greedy(groups, name)} if "greedy" in advantages.needs(name, config) else {}
-    values = _checked(estimate(scored.rewards, config, **given), scored.rewards.shape, config)
+        return _checked(turn_advantages.bound(name, config.advantage)(scored), scored.mask.shape, config)
+    needed = {"greedy": _greedy(groups, name)} if "greedy" in advantages.needs(name, config.advantage) else {}
+    estimate = advantages.bound(name, config.advantage)
+    values = _checked(estimate(scored.rewards, **needed), scored.rewards.shape, config)
     return np.broadcast_to(values[:, :, None], scored.mask.shape)
 
 

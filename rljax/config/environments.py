@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rljax.config.validate import ConfigError, key
+from rljax.config.fields import ConfigError, key
 
 ANSWER = "<answer>(.*?)</answer>"
 

@@ -25,7 +25,7 @@ from rljax.config.environments import (
     built_in,
     shares,
 )
-from rljax.config.validate import key
+from rljax.config.fields import key
 
 
 @dataclass(frozen=True, kw_only=True)

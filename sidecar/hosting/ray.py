@@ -25,6 +25,7 @@ from sidecar.errors import first_line
 from sidecar.failpoints import failpoint
 from sidecar.hosting.remote import RemoteEngine
 from sidecar.hosting.spec import EngineSpec
+from sidecar.last_will import end_group_with_process
 from sidecar.protocol import (
     Engine,
     EngineError,
@@ -32,7 +33,6 @@ from sidecar.protocol import (
     WeightsGoneError,
     WeightUpdateError,
 )
-from sidecar.workers.process_group import end_group_with_process
 
 CALLS_AT_ONCE = 100_000
 """Calls that an actor takes at the same time: so many that no control call ever waits behind generation."""

@@ -13,8 +13,8 @@ from urllib.parse import unquote
 
 import pytest
 
-from rljax.config import validate_objective
 from rljax.config.load import publishable
+from rljax.config.names import policy_losses
 from rljax.config.schema import (
     AlgorithmConfig,
     Config,
@@ -44,7 +44,7 @@ DEMONSTRATIONS = RowsConfig(source="shown.jsonl")
 def make(**changes: Any) -> Config:
     """A config that trains; a loss that imitates has something to imitate."""
     algorithm = changes.get("algorithm")
-    if algorithm is not None and algorithm.pg_variant in validate_objective.IMITATING and "tasks" not in changes:
+    if algorithm is not None and policy_losses.traits(algorithm.pg_variant).imitates and "tasks" not in changes:
         changes["tasks"] = TasksConfig(train={"digits": TASKSET}, expert=DEMONSTRATIONS)
         changes["algorithm"] = dataclasses.replace(algorithm, expert_data_ratio=0.5)
     return Config(**{"tasks": TasksConfig(train={"digits": TASKSET}), **changes})
@@ -100,7 +100,10 @@ COMBINATIONS: list[tuple[Mapping[str, Any], str]] = [
         {"algorithm": AlgorithmConfig(correction=CorrectionConfig(level="token", mode="mask", low=2.0))},
         "algorithm.correction.low=2.0: above correction.high=1.2",
     ),
-    ({"algorithm": AlgorithmConfig(mix_variant="mix")}, "algorithm.mix_variant='mix': mixes with itself"),
+    (
+        {"algorithm": AlgorithmConfig(pg_variant="mix", loss={"variant": "mix"})},
+        "algorithm.loss.variant='mix': mixes with itself",
+    ),
     ({"algorithm": AlgorithmConfig(kl=KlConfig(target=0.1))}, "algorithm.kl.target=0.1: nothing reads it; write kl.w"),
     (
         {"algorithm": AlgorithmConfig(critic=CriticConfig(warmup_steps=1))},
@@ -114,7 +117,8 @@ COMBINATIONS: list[tuple[Mapping[str, Any], str]] = [
         {"algorithm": AlgorithmConfig(pg_variant="opmd_pairwise", adv_estimator="opmd_mean", minibatch_size=4)},
         "algorithm.minibatch_size=4: opmd_pairwise compares the members of a group",
     ),
-    ({"algorithm": AlgorithmConfig(tis_low=2.0)}, "algorithm.tis_low=2.0: above tis_high=1.0"),
+    ({"algorithm": AlgorithmConfig(pg_variant="tis", loss={"low": 2.0})}, "algorithm.loss.low=2.0: above high=1.0"),
+    ({"algorithm": AlgorithmConfig(loss={"clip_low": 1.5})}, "algorithm.loss.clip_low=1.5: must be at most 1"),
     (
         {"algorithm": AlgorithmConfig(overlong="penalty")},
         "algorithm.overlong='penalty': needs overlong_buffer, the tokens in which it grows",
@@ -124,15 +128,13 @@ COMBINATIONS: list[tuple[Mapping[str, Any], str]] = [
         "algorithm.overlong_buffer=65: above model.max_response_tokens=64",
     ),
     (
-        {"algorithm": AlgorithmConfig(filters=("mean_band",), filter_mean_low=0.9, filter_mean_high=0.1)},
-        "algorithm.filter_mean_low=0.9: above filter_mean_high=0.1",
+        {"algorithm": AlgorithmConfig(filters=("mean_band",), filter={"mean_band": {"low": 0.9, "high": 0.1}})},
+        "algorithm.filter.mean_band.low=0.9: above high=0.1",
     ),
-    ({"algorithm": AlgorithmConfig(filters=("mean_band",))}, "algorithm.filters: mean_band drops nothing without"),
     (
-        {"algorithm": AlgorithmConfig(filter_mean_high=0.9)},
-        "algorithm.filter_mean_high=0.9: nothing reads it; add mean_",
+        {"algorithm": AlgorithmConfig(filters=("mean_band",))},
+        "algorithm.filter.mean_band: drops nothing; write low or high",
     ),
-    ({"algorithm": AlgorithmConfig(filter_min_std=0.1)}, "algorithm.filter_min_std=0.1: nothing reads it; add min_std"),
     ({"algorithm": AlgorithmConfig(norm_std="groups")}, "algorithm.norm_std='groups': not one of None, group, tag,"),
     (
         {"learner": LearnerConfig(max_tokens_per_row=127)},

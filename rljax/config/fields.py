@@ -1,17 +1,23 @@
-"""What the schema is made of: keys with bounds and a meaning, and the typed way to them from plain values."""
+"""Fields of the schema: how one is declared, walked, and held to its bounds. Imports nothing of this package."""
 
 from __future__ import annotations
 
 import copy
 import dataclasses
-import importlib
-import types
-import typing
-from collections.abc import Callable, Iterator, Mapping
+import errno
+import math
+import os
+import re
+import struct
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-Unknown = Callable[[str, str, Mapping[str, Any], str], str]
-"""Says what is wrong with an unknown key, from its path, its name, the keys that there are, and what stands before."""
+LARGEST_INTEGER = 10**9
+"""Bound of integers that have none of their own: sums of two fit the ledger's 32-bit columns."""
+_LEAST_NORMAL, _LARGEST = 2.0**-126, (2 - 2.0**-23) * 2.0**127
+"""Magnitudes of float32 numbers; what is smaller is flushed to 0."""
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,63}")
+_SHOWN = 60
 
 
 class ConfigError(ValueError):
@@ -19,7 +25,10 @@ class ConfigError(ValueError):
 
 
 def key(default: Any, help: str, **bounds: Any) -> Any:
-    """A dataclass field with its meaning and bounds: ``low``, ``high``, ``low_open``, ``high_open``, ``choices``."""
+    """A dataclass field with its meaning and bounds: ``low``, ``high``, ``low_open``, ``high_open``, ``choices``.
+
+    The bounds of a tuple are those of its elements.
+    """
     metadata = {"help": help, **bounds}
     if isinstance(default, (dict, list)):
         return dataclasses.field(default_factory=lambda: copy.deepcopy(default), metadata=metadata)
@@ -40,84 +49,80 @@ def walk(config: Any, path: str = "") -> Iterator[tuple[str, Any, Mapping[str, A
             yield here, value, spec.metadata
 
 
-def imported(path: str, target: str) -> Callable[..., Any]:
-    """Returns what ``module:function`` points to; ``path`` is the key that names it.
+def check_bounds(path: str, value: Any, metadata: Mapping[str, Any]) -> None:
+    """Holds one value, or each element of a tuple, to its bounds, and numbers to what their arithmetic can hold.
 
     Raises:
-        ConfigError: it cannot be imported, or called.
+        ConfigError: it is out of bounds.
     """
-    module, _, attribute = target.partition(":")
-    try:
-        function = getattr(importlib.import_module(module), attribute)
-    except Exception as error:  # whatever the module does when it is imported
-        said = " ".join(f"{type(error).__name__}: {error}".split())
-        raise ConfigError(f"{path}={target!r}: cannot be imported ({said}); write module:function") from error
-    if not callable(function):
-        raise ConfigError(f"{path}={target!r}: not a function but a {type(function).__name__}")
-    return function
+    choices = metadata.get("choices")
+    if choices and value not in choices:
+        raise ConfigError(f"{path}={shown(value)}: not one of {', '.join(map(str, choices))}")
+    if isinstance(value, tuple):
+        for index, element in enumerate(value):
+            check_bounds(f"{path}[{index}]", element, metadata)
+    elif isinstance(value, float):
+        _check_float(path, value, metadata)
+    elif isinstance(value, int) and not isinstance(value, bool):
+        _check_range(path, value, {"high": LARGEST_INTEGER, **metadata})
 
 
-def build(kind: Any, values: Mapping[str, Any], path: str, unknown: Unknown) -> Any:
-    """Makes a dataclass of plain values, whose types are checked.
+def check_name(before: str, name: str, what: str) -> None:
+    """Refuses what cannot be a part of a path, a row of the ledger and a metric alike.
 
     Args:
-        kind: the dataclass.
-        values: of its fields; groups are mappings.
-        path: what stands before its keys, with a dot behind; empty at the top.
-        unknown: the message for a key that there is not.
+        before: what stands before the name in the message: its key.
+        name: of an explorer, taskset or environment.
+        what: what it is, for the message.
 
     Raises:
-        ConfigError: an unknown key, a wrong type, or whatever the dataclass itself refuses.
+        ConfigError: it is empty, too long, or has other characters.
     """
-    hints = typing.get_type_hints(kind)
-    made_by_itself = {spec.name for spec in dataclasses.fields(kind) if "choice" in spec.metadata}
-    fields = {}
-    for name, value in values.items():
-        if name not in hints:
-            raise ConfigError(unknown(f"{path}{name}", name, hints, path))
-        fields[name] = value if name in made_by_itself else _convert(hints[name], value, f"{path}{name}", unknown)
-    return kind(**fields)
+    if not _NAME.fullmatch(name):
+        raise ConfigError(
+            f"{before}{shown(name)}: {what} is letters, digits, '_', '-' and '.', from 1 to 64 of them, and begins "
+            "with no '-' or '.'"
+        )
 
 
-def _convert(hint: Any, value: Any, path: str, unknown: Unknown) -> Any:
-    if dataclasses.is_dataclass(hint):
-        if not isinstance(value, Mapping):
-            raise ConfigError(f"{path}={value!r}: this is a group of keys; write {path}.KEY=VALUE")
-        return build(hint, value, f"{path}.", unknown)
-    options = options_of(hint)
-    if Any in options or (value is None and type(None) in options):
-        return value
-    hint = next(option for option in options if option is not type(None))
-    origin = typing.get_origin(hint) or hint
-    if origin is Mapping:
-        if not isinstance(value, Mapping):
-            raise ConfigError(f"{path}={value!r}: expected keys and values")
-        element = element_of(hint)
-        nested = dataclasses.is_dataclass(element)
-        return {n: build(element, v, f"{path}.{n}.", unknown) if nested else v for n, v in value.items()}
-    if origin is tuple and isinstance(value, (tuple, list)):
-        element = typing.get_args(hint)[0]
-        return tuple(_convert(element, item, f"{path}[{i}]", unknown) for i, item in enumerate(value))
-    if origin is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    if not isinstance(value, origin) or (isinstance(value, bool) and origin is not bool):
-        raise ConfigError(f"{path}={value!r}: expected {type_name(hint)}, not {type(value).__name__}")
-    return value
+def check_path(path: str, file: str) -> None:
+    """Refuses what no file can be named; whether there is one is not asked.
+
+    Raises:
+        ConfigError: the system takes no path like this.
+    """
+    try:
+        os.stat(file)
+    except ValueError as error:  # it holds a NUL
+        raise ConfigError(f"{path}={shown(file)}: cannot be a path ({error}); write another") from None
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            raise ConfigError(f"{path}={shown(file)}: the path is too long; write a shorter one") from None
 
 
-def options_of(hint: Any) -> tuple[Any, ...]:
-    """The types of a union; of any other hint itself."""
-    union = isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union
-    return typing.get_args(hint) if union else (hint,)
+def shown(value: Any) -> str:
+    """Returns ``repr(value)`` for a message, cut where it is long."""
+    if isinstance(value, str) and len(value) > _SHOWN:
+        return f"{value[:_SHOWN]!r}…"
+    return repr(value)
 
 
-def element_of(hint: Any) -> Any:
-    """The type of a mapping's values; None of what is no mapping."""
-    return typing.get_args(hint)[1] if typing.get_origin(hint) is Mapping else None
+def _check_float(path: str, value: float, metadata: Mapping[str, Any]) -> None:
+    if not math.isfinite(value):
+        raise ConfigError(f"{path}={value}: must be finite")
+    _check_range(path, value, metadata)
+    if abs(value) > _LARGEST:
+        raise ConfigError(f"{path}={value}: float32 holds at most {_LARGEST:.1e}; write a smaller number")
+    if 0 < abs(value) < _LEAST_NORMAL:
+        raise ConfigError(f"{path}={value}: float32 makes 0 of it; write 0, or at least {_LEAST_NORMAL:.1e}")
+    (single,) = struct.unpack("f", struct.pack("f", value))
+    if metadata.get("high_open") and single == metadata["high"]:
+        raise ConfigError(f"{path}={value}: must be below {metadata['high']}, which float32 rounds it to")
 
 
-def type_name(hint: Any) -> str:
-    """A type as a message calls it."""
-    if len(options_of(hint)) > 1:
-        return " or ".join("none" if option is type(None) else type_name(option) for option in options_of(hint))
-    return {int: "an integer", float: "a number", bool: "true or false", str: "text"}.get(hint, "a tuple: a,b,c")
+def _check_range(path: str, value: float, metadata: Mapping[str, Any]) -> None:
+    low, high = metadata.get("low"), metadata.get("high")
+    if low is not None and (value < low or (metadata.get("low_open") and value == low)):
+        raise ConfigError(f"{path}={value}: must be {'above' if metadata.get('low_open') else 'at least'} {low}")
+    if high is not None and (value > high or (metadata.get("high_open") and value == high)):
+        raise ConfigError(f"{path}={value}: must be {'below' if metadata.get('high_open') else 'at most'} {high}")

@@ -21,9 +21,10 @@ from ml_collections import ConfigDict
 
 from rljax.config.choice import Choice
 from rljax.config.environments import EnvironmentConfig
-from rljax.config.fields import ConfigError, Unknown, build, element_of, options_of, type_name
+from rljax.config.fields import ConfigError
 from rljax.config.foreign_keys import FOREIGN_KEYS
 from rljax.config.schema import Config, TasksetConfig
+from rljax.config.types import Unknown, build, element_of, options_of, type_name
 
 _NONE = ("none", "null")
 _NEW_NAMES: dict[str, Any] = {"explorer.tasksets.": TasksetConfig, "custom_envs.": EnvironmentConfig}

@@ -18,7 +18,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from rljax.config.fields import ConfigError, build, imported, key
+from rljax.config.fields import ConfigError, key
+from rljax.config.types import build, imported
 
 Bound = TypeVar("Bound")
 Function = TypeVar("Function", bound=Callable[..., Any])

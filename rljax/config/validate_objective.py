@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from rljax.config.algorithm import AlgorithmConfig
 from rljax.config.choice import named_in
-from rljax.config.fields import ConfigError, imported, walk
+from rljax.config.fields import ConfigError, walk
 from rljax.config.names import ESTIMATORS, EstimatorTraits, LossTraits, Registry, filters, policy_losses
+from rljax.config.types import imported
 
 if TYPE_CHECKING:
     from rljax.config.schema import Config

@@ -191,6 +191,7 @@ FOREIGN_KEYS = MOVED | {
     "response_key": _trinity("tasks.train.NAME.answer_key"),
     "default_workflow_type": _trinity("tasks.train.NAME.rewards"),
     "default_reward_fn_type": _trinity("tasks.train.NAME.rewards"),
+    "reward_fn_args": _trinity("tasks.train.NAME.reward_args", remark="by the name of the function"),
     "rollout_args": _trinity("sidecar.generating_args"),
     "storage_type": _trinity(remark="a taskset's source says it, and experiences lie in the run's ledger"),
     "trainer_input": _trinity(remark="experiences lie in the run's ledger"),

@@ -227,6 +227,8 @@ def _set(kind: Any, here: Any, dotted: str, depth: int, value: Any, unknown: Unk
     else:
         raise ConfigError(f"{dotted}: {prefix[:-1]} is a single value and has no key {name!r}")
     if not last:
+        if typing.get_origin(kind) is Mapping and typing.get_origin(hint) is Mapping:
+            here.setdefault(name, {})
         _set(hint, here[name], dotted, depth + 1, value, unknown)
         return
     before = here.get(name)

@@ -129,7 +129,7 @@ class Entry:
 
     def refusal(self, dotted: str, name: str, known: Mapping[str, Any], prefix: str) -> str:
         """What is wrong with a key that it does not have."""
-        near = closest(name, known, has=f"{self.name} has") if known else f"{self.name} has no keys"
+        near = closest(name, known, has="it has") if known else "it has none"
         return f"{dotted}: {self.name} has no such key; {near}"
 
     def bind(self, keys: Any, path: str) -> Callable[..., Any]:
@@ -229,7 +229,7 @@ class Registry(Generic[Bound]):
             return self._own.get(name) or self._built_in.get(name)
         function = imported(key or self.key, name)
         known = [entry for entry in self.entries() if entry.function is function]
-        return known[0] if known else Entry(name, function, _keys_by_name(function), True, {}, True)
+        return known[0] if known else by_name(name, function)
 
     def entry(self, name: str, key: str = "", others: Collection[str] = ()) -> Entry:
         """What `find` finds.
@@ -307,6 +307,15 @@ class Registry(Generic[Bound]):
             importlib.import_module(f"{self._package}.{module.name}")
 
 
+def by_name(name: str, function: Callable[..., Any]) -> Entry:
+    """A function whose keyword-only parameters are its keys, and of which nothing else is known.
+
+    Raises:
+        ConfigError: their annotations cannot be read.
+    """
+    return Entry(name, function, _keys_by_name(function), True, {}, True)
+
+
 def _keys_by_name(function: Callable[..., Any]) -> type:
     """A dataclass of the keyword-only parameters of a function."""
     try:
@@ -316,8 +325,11 @@ def _keys_by_name(function: Callable[..., Any]) -> type:
     keys = [p for p in parameters if p.kind is p.KEYWORD_ONLY]
     written = {p.name: Any if p.annotation is p.empty else p.annotation for p in keys}
     scope = getattr(inspect.unwrap(function), "__globals__", {})
-    hints = typing.get_type_hints(types.SimpleNamespace(__annotations__=written), globalns=scope)
     meaning = f"of {getattr(function, '__name__', function)}"
+    try:
+        hints = typing.get_type_hints(types.SimpleNamespace(__annotations__=written), globalns=scope)
+    except NameError as error:
+        raise ConfigError(f"keyword-only parameters {meaning}: an annotation cannot be read ({error})") from None
     made = {
         p.name: dataclasses.field(metadata={"help": meaning}) if p.default is p.empty else key(p.default, meaning)
         for p in keys

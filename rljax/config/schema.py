@@ -52,6 +52,9 @@ class TasksetConfig(RowsConfig):
 
     rewards: tuple[str, ...] = key(("exact",), "exact digits numeric format[:REGEX] reasoning_gym module:function")
     reward_weights: tuple[float, ...] | None = key(None, "weight of each reward; None: all 1")
+    reward_args: Mapping[str, Mapping[str, Any]] = key(
+        {}, "keyword arguments of rewards, by the name of the function: reward_args.NAME.KEY"
+    )
     weight: float = key(1.0, "share of this taskset among the tasks, relative to the others", low=0, low_open=True)
 
 

@@ -68,8 +68,8 @@ def _convert(hint: Any, value: Any, path: str, unknown: Unknown) -> Any:
         if not isinstance(value, Mapping):
             raise ConfigError(f"{path}={value!r}: expected keys and values")
         element = element_of(hint)
-        nested = dataclasses.is_dataclass(element)
-        return {n: build(element, v, f"{path}.{n}.", unknown) if nested else v for n, v in value.items()}
+        nested = dataclasses.is_dataclass(element) or typing.get_origin(element) is Mapping
+        return {n: _convert(element, v, f"{path}.{n}", unknown) if nested else v for n, v in value.items()}
     if origin is tuple and isinstance(value, (tuple, list)):
         element = typing.get_args(hint)[0]
         return tuple(_convert(element, item, f"{path}[{i}]", unknown) for i, item in enumerate(value))

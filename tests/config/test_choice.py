@@ -91,7 +91,7 @@ def test_each_filter_has_its_own_keys(simple: str) -> None:
     [
         (["loss.clip_lo=1"], "algorithm.loss.clip_lo: ppo has no such key; closest: clip_low, clip_high"),
         (["pg_variant=tis", "loss.clip_low=1"], "algorithm.loss.clip_low: tis has no such key; closest: low"),
-        (["pg_variant=vanilla", "loss.low=1"], "algorithm.loss.low: vanilla has no such key; vanilla has no keys"),
+        (["pg_variant=vanilla", "loss.low=1"], "algorithm.loss.low: vanilla has no such key; it has none"),
         (["pg_variant=pop", "loss.low=1"], "algorithm.pg_variant='pop': there is no such one; closest: ppo, topr"),
         (["loss.clip_low=two"], "algorithm.loss.clip_low=two: expected a number"),
         (["loss.clip_low=2"], "algorithm.loss.clip_low=2.0: must be at most 1"),

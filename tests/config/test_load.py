@@ -50,6 +50,7 @@ def simple(tmp_path: Path) -> str:
         ("tasks.train.digits.reward_weights=none", None),
         ("tasks.train.digits.args.digits=6", 6),
         ("tasks.train.digits.args={}", {}),
+        ("tasks.train.digits.reward_args.length.most=3", 3),
         ("tasks.validation={}", {}),
         ("run_dir=/tmp/x=y", "/tmp/x=y"),
     ],

@@ -11,7 +11,7 @@ from functools import lru_cache
 
 from rljax.tasks.rewards.registry import Scorer, resolve_reward
 from rljax.tasks.rewards.reward import Reward, as_reward
-from rljax.tasks.task import Task
+from rljax.tasks.task import RewardTerm, Task
 
 _GRACE = 5.0
 
@@ -40,17 +40,17 @@ def ready() -> bool:
     return True
 
 
-def judge(name: str, task: Task, response: str, limit: float) -> Reward | Failure:
+def judge(term: RewardTerm, task: Task, response: str, limit: float) -> Reward | Failure:
     """Calls a reward.
 
     Args:
-        name: as the config has it.
+        term: which reward, with its arguments.
         task, response: what is judged.
         limit: seconds after which the parent kills this process.
     """
     with _suicide(limit + _GRACE):
         try:
-            return as_reward(_scorer(name).function(task, response))
+            return as_reward(_scorer(term.name).function(task, response, **term.args))
         except BaseException as error:
             return Failure(describe(error))
 

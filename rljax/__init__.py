@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from rljax.config.schema import rules as config_rules
+
 if TYPE_CHECKING:
     from rljax.config.schema import Config
     from rljax.run import Run

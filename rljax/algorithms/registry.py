@@ -16,11 +16,11 @@ from jaxtyping import Float, Int
 
 from rljax.config import names
 from rljax.config.names import Registry
+from rljax.config.schema import AlgorithmConfig
 from rljax.trajectory import Group
 
 if TYPE_CHECKING:
     from rljax.algorithms.inputs import LossInputs, TokenLoss, TokenRewards, TurnRewards
-    from rljax.config.schema import AlgorithmConfig
 
 
 class Advantage(Protocol):

@@ -7,12 +7,11 @@ a frozen `Config` at once. Importing this module imports nothing heavy.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rljax.config import validate, validate_environments, validate_objective, validate_placement
 from rljax.config.algorithm import AlgorithmConfig as AlgorithmConfig
 from rljax.config.algorithm import CorrectionConfig as CorrectionConfig
 from rljax.config.algorithm import CriticConfig as CriticConfig
@@ -290,10 +289,10 @@ class Config:
     play: PlayConfig = field(default_factory=PlayConfig)
 
     def __post_init__(self) -> None:
-        validate.check_config(self)
-        validate_placement.check_placement(self)
-        validate_environments.check_tags(self)
-        validate_objective.check_objective(self)
+        if not _rules:
+            raise RuntimeError("a config was made before there were rules: import rljax.config.rules")
+        for rule in _rules:
+            rule(self)
 
     @property
     def groups_per_batch(self) -> int:
@@ -373,6 +372,18 @@ class Config:
     def resolved_sync_dtype(self) -> str:
         """Dtype of published weights: fp32 or bf16."""
         return self.model.dtype if self.sync_dtype == "auto" else self.sync_dtype
+
+
+_rules: tuple[Callable[[Config], None], ...] = ()
+
+
+def hold_to(*rules: Callable[[Config], None]) -> None:
+    """Holds every `Config` from now on, by whatever way it is made or replaced, to these rules, in their order.
+
+    They stand above the schema that they read; each raises a ConfigError for what it refuses.
+    """
+    global _rules
+    _rules = rules
 
 
 def _beside(count: int, share: float) -> int:

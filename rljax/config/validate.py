@@ -7,15 +7,13 @@ import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from rljax.config.algorithm import AlgorithmConfig
 from rljax.config.fields import ConfigError as ConfigError
 from rljax.config.fields import walk as walk
 from rljax.config.names import advantages, all_names, no_such_name, token_advantages
-
-if TYPE_CHECKING:
-    from rljax.config.algorithm import AlgorithmConfig
-    from rljax.config.schema import Config, RowsConfig, TasksetConfig
+from rljax.config.schema import Config, RowsConfig, TasksetConfig
 
 _PLACES = {"postgresql": "database", "sqlite": "file"}
 _CONTEXTS = {"smollm2-135m": 8192}

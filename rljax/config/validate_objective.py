@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rljax.config.algorithm import AlgorithmConfig
 from rljax.config.choice import named_in
 from rljax.config.fields import ConfigError, walk
 from rljax.config.names import ESTIMATORS, EstimatorTraits, LossTraits, Registry, filters, policy_losses
+from rljax.config.schema import Config
 from rljax.config.types import imported
-
-if TYPE_CHECKING:
-    from rljax.config.schema import Config
 
 LARGEST_LEAST_WEIGHT = 0.5
 """Up to this least weight a loss that weighs by a clipped ratio counts as bounding: above, it is nearly vanilla."""

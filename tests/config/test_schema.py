@@ -13,6 +13,7 @@ from urllib.parse import unquote
 
 import pytest
 
+from rljax.config.environments import TrainEnvManagerConfig
 from rljax.config.load import publishable
 from rljax.config.names import policy_losses
 from rljax.config.schema import (
@@ -307,6 +308,27 @@ def test_no_key_is_dead() -> None:
     # Where there is one choice only, the check is what reads it.
     names = {path.rpartition(".")[2] for path, choices in keys if len(choices) != 1}
     assert sorted(name for name in names if not re.search(rf"\.{name}\b", text)) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"group_size": 7}, "rollout_batch_size=64: not a multiple of group_size=7"),
+        ({"sidecar": SidecarConfig(tensor_parallel_size=2)}, "sidecar.tensor_parallel_size=2: engine=embedded"),
+        ({"algorithm": AlgorithmConfig(pg_variant="vanilla")}, "algorithm.pg_variant='vanilla': trains data up to 1"),
+        ({"custom_envs": {}, "rollout": RolloutConfig(train_env_manager=TrainEnvManagerConfig(tags=("a",)))}, "'a' is"),
+    ],
+)
+def test_a_config_that_is_replaced_is_held_to_every_rule(changes: dict[str, Any], line: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(line)):
+        dataclasses.replace(make(), **changes)
+
+
+def test_no_config_is_made_without_its_rules() -> None:
+    """Whoever imports the schema alone has them too."""
+    program = "from rljax.config.schema import Config\ntry: Config()\nexcept ValueError as error: print(error)"
+    found = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert found.stdout.startswith("tasks.train: no taskset to train on")
 
 
 def test_the_schema_imports_nothing_heavy() -> None:

@@ -124,10 +124,12 @@ def test_a_key_that_the_chosen_function_does_not_have_is_one_line(overrides: lis
 
 
 def test_another_loss_on_the_command_line_begins_with_its_own_defaults(simple: str) -> None:
-    quickstart = str(ROOT / "configs" / "quickstart.py")
-    assert loaded(quickstart).loss == ppo.Config(clip_low=0.8, clip_high=3.0)
-    assert loaded(quickstart, "pg_variant=tis").loss == tis.Config()
-    assert loaded(quickstart, "pg_variant=ppo").loss == ppo.Config(clip_low=0.8, clip_high=3.0)
+    text = Path(simple).read_text().replace("import Config,", "import AlgorithmConfig, Config,")
+    wide = "Config(algorithm=AlgorithmConfig(loss={'clip_low': 0.8, 'clip_high': 3.0}), tasks="
+    Path(simple).write_text(text.replace("Config(tasks=", wide))
+    assert loaded(simple).loss == ppo.Config(clip_low=0.8, clip_high=3.0)
+    assert loaded(simple, "pg_variant=tis").loss == tis.Config()
+    assert loaded(simple, "pg_variant=ppo").loss == ppo.Config(clip_low=0.8, clip_high=3.0)
 
 
 def test_keys_of_another_function_are_never_kept() -> None:

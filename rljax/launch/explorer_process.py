@@ -8,9 +8,9 @@ import threading
 from collections.abc import Mapping
 from typing import Protocol
 
-from rljax.config.names import own
+from rljax.config.names import own_names
 from rljax.config.schema import Config
-from rljax.config.validate import ConfigError, named_functions
+from rljax.config.validate import ConfigError
 from rljax.launch.shutdown import SHUTDOWN, EndRecord
 from rljax.ledger import processes
 from rljax.ledger.database import Database
@@ -125,7 +125,7 @@ def check_names_reach(config: Config) -> None:
     """
     if config.mode != "both" or not config.explorer.own_process:
         return
-    named = [(key, name, own(folders)) for key, folders, name in named_functions(config.algorithm)]
+    named = [(one.key, one.name, own_names(one.slots)) for one in config.algorithm.functions()]
     for kind in ("train", "validation"):
         for taskset, fields in getattr(config.tasks, kind).items():
             named += [(f"tasks.{kind}.{taskset}.rewards", name, own_rewards()) for name in fields.rewards]

@@ -21,7 +21,6 @@ from rljax.pipeline.assemble.devices import engine_devices
 from rljax.pipeline.assemble.run import Model
 from rljax.pipeline.run_dir import RunDir
 from sidecar.hosting.local import LocalEngineLauncher
-from sidecar.hosting.spec import import_path
 from sidecar.workers import lifeline
 
 
@@ -57,7 +56,7 @@ class Child:
         with self._log.open("wb") as log:
             self._process = lifeline.start(
                 [sys.executable, "-m", "rljax.child_main", str(os.getpid())],
-                env={**os.environ, **import_path()},
+                env={**os.environ, **lifeline.import_path()},
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,

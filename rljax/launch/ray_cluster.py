@@ -26,7 +26,7 @@ from rljax.config.validate import ConfigError
 from rljax.config.validate_placement import device_indices
 from rljax.launch.ray_placement import Node, Plan, add_up, cpus_needed, make_plan, swap_taken
 from sidecar.hosting.ray import VISIBLE_DEVICES, EnginePlacement, Placement
-from sidecar.hosting.spec import import_path
+from sidecar.workers.lifeline import import_path
 
 CONNECT_SECONDS = 5.0
 """Seconds in which the head of a cluster must accept a connection; Ray itself would try for two minutes."""

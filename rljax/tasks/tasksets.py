@@ -119,7 +119,7 @@ class RowTaskset:
 
 
 def _load(name: str, config: TasksetConfig, seed: int, on_bad_row: str, role: Role, key: str) -> Taskset:
-    terms = reward_terms(config.rewards, config.reward_weights, f"{key}.rewards")
+    terms = reward_terms(config.rewards, config.reward_weights, f"{key}.rewards", config.reward_args)
     if not config.source.startswith(_GYM) and any(term.name == "reasoning_gym" for term in terms):
         raise ConfigError(f"{key}.rewards: 'reasoning_gym' scores sources of reasoning_gym:NAME only")
     rows = _open(config, on_bad_row, role, key)

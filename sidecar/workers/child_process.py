@@ -18,7 +18,6 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from sidecar.hosting.spec import import_path
 from sidecar.workers import lifeline
 from sidecar.workers.rpc import receive, send
 
@@ -66,7 +65,7 @@ class ChildProcess:
         with theirs, _output(log) as output:
             self.process: subprocess.Popen[bytes] = lifeline.start(
                 [sys.executable, "-m", module, str(theirs.fileno()), str(os.getpid())],
-                env={**os.environ, **import_path(), "PYTHONUNBUFFERED": "1", **(environment or {})},
+                env={**os.environ, **lifeline.import_path(), "PYTHONUNBUFFERED": "1", **(environment or {})},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,

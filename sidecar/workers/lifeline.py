@@ -42,6 +42,11 @@ def start(command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
     return in_lasting_thread(lambda: subprocess.Popen(command, **options))
 
 
+def import_path() -> dict[str, str]:
+    """Returns the environment variables by which another process of this machine imports what this one does."""
+    return {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
+
+
 def in_lasting_thread(function: Callable[[], T]) -> T:
     """Returns what ``function`` does, called in a thread that lives as long as this process."""
     global _starter

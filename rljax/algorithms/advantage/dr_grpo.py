@@ -7,11 +7,10 @@ from jaxtyping import Float
 
 from rljax.algorithms.registry import advantages
 from rljax.algorithms.returns import centred
-from rljax.config.schema import AlgorithmConfig
 
 
-@advantages.register("dr_grpo")
-def dr_grpo(rewards: Float[np.ndarray, "groups member"], config: AlgorithmConfig) -> Float[np.ndarray, "groups member"]:
+@advantages.register("dr_grpo", among_members=True)
+def dr_grpo(rewards: Float[np.ndarray, "groups member"]) -> Float[np.ndarray, "groups member"]:
     """A = R − mean within each group. No division by the deviation: a task that is nearly always, or nearly never,
     solved counts no more than another.
 
@@ -20,7 +19,7 @@ def dr_grpo(rewards: Float[np.ndarray, "groups member"], config: AlgorithmConfig
 
     Reference: Liu et al. 2025, Understanding R1-Zero-Like Training, https://arxiv.org/abs/2503.20783.
 
-    >>> dr_grpo(np.array([[0.0, 0.0, 3.0]]), AlgorithmConfig())
+    >>> dr_grpo(np.array([[0.0, 0.0, 3.0]]))
     array([[-1., -1.,  2.]])
     """
     return centred(rewards)

@@ -6,13 +6,11 @@ import numpy as np
 from jaxtyping import Float
 
 from rljax.algorithms.registry import advantages
-from rljax.config.schema import AlgorithmConfig
 
 
 @advantages.register("remax", needs=("greedy",))
 def remax(
     rewards: Float[np.ndarray, "groups member"],
-    config: AlgorithmConfig,
     greedy: Float[np.ndarray, " groups"] | None = None,
 ) -> Float[np.ndarray, "groups member"]:
     """A = R − R_greedy, the reward that the policy's greedy answer to the same task got.
@@ -26,7 +24,7 @@ def remax(
     Raises:
         ValueError: there is no greedy reward.
 
-    >>> remax(np.array([[0.0, 1.0]]), AlgorithmConfig(), greedy=np.array([0.25]))
+    >>> remax(np.array([[0.0, 1.0]]), greedy=np.array([0.25]))
     array([[-0.25,  0.75]])
     """
     if greedy is None:

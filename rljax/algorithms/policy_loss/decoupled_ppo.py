@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import jax.numpy as jnp
 from jax.lax import stop_gradient
 from jaxtyping import Array, Float
@@ -10,13 +12,36 @@ from rljax.algorithms.inputs import LossInputs, TokenLoss
 from rljax.algorithms.policy_loss.ppo import clipped_surrogate
 from rljax.algorithms.ratios import bounded_exp, log_difference
 from rljax.algorithms.registry import policy_losses
-from rljax.config.schema import AlgorithmConfig
+from rljax.config.fields import key
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """Keys of ``algorithm.loss`` with ``pg_variant=decoupled_ppo``."""
+
+    clip_low: float = key(0.2, "the ratio is clipped below at 1 - clip_low", low=0, high=1)
+    clip_high: float = key(0.2, "the ratio is clipped above at 1 + clip_high", low=0)
+    dual_clip: float | None = key(None, "bound on the loss where the advantage is negative; None: off", low=1)
+    proximal_policy: str = key(
+        "recompute",
+        "recompute: the policy before the batch, one forward pass; interpolate: from the other two",
+        choices=("recompute", "interpolate"),
+    )
+    proximal_interpolation: float = key(
+        0.5, "share of the policy in the interpolated one, the rest being the behaviour's", low=0, high=1
+    )
+    behaviour_weight_cap: float = key(
+        5.0, "largest ratio of the proximal to the behaviour policy", low=0, low_open=True
+    )
 
 
 @policy_losses.register(
-    "decoupled_ppo", needs=lambda config: ("proximal",) if config.proximal_policy == "recompute" else ()
+    "decoupled_ppo",
+    Config=Config,
+    bounds_step=True,
+    needs=lambda config: ("proximal",) if config.proximal_policy == "recompute" else (),
 )
-def decoupled_ppo(inputs: LossInputs, config: AlgorithmConfig) -> TokenLoss:
+def decoupled_ppo(inputs: LossInputs, config: Config) -> TokenLoss:
     """−sg(min(π_prox/π_behaviour, cap))·min(ρA, clip(ρ, 1−ε_lo, 1+ε_hi)·A), with ρ = π/π_prox per token.
 
     The clip bounds the step from the proximal policy, the weight corrects for the behaviour policy. ``clip_low``,
@@ -45,7 +70,7 @@ def decoupled_ppo(inputs: LossInputs, config: AlgorithmConfig) -> TokenLoss:
     return weight * loss, metrics | {"behaviour_weight": weight, "behaviour_weight_capped": capped}
 
 
-def _proximal_gap(inputs: LossInputs, config: AlgorithmConfig) -> Float[Array, "batch time"]:
+def _proximal_gap(inputs: LossInputs, config: Config) -> Float[Array, "batch time"]:
     """logπ_prox − logπ_behaviour."""
     if config.proximal_policy == "interpolate":
         return config.proximal_interpolation * inputs.log_ratio

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from rljax.algorithms.inputs import LossInputs, TokenLoss
 from rljax.algorithms.registry import policy_losses
-from rljax.config.schema import AlgorithmConfig
+from rljax.config.fields import key
 
 
-@policy_losses.register("kimi15")
-def kimi15(inputs: LossInputs, config: AlgorithmConfig) -> TokenLoss:
-    """−A·logπ + (τ/2)·(logπ − logπ_behaviour)² per token, with τ from ``kimi15_tau``, 0.1 as in ROLL.
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """Keys of ``algorithm.loss`` with ``pg_variant=kimi15``."""
+
+    tau: float = key(0.1, "weight of the squared log-ratio", low=0, low_open=True)
+
+
+@policy_losses.register("kimi15", Config=Config, bounds_step=True, weighs_tokens=False)
+def kimi15(inputs: LossInputs, config: Config) -> TokenLoss:
+    """−A·logπ + (τ/2)·(logπ − logπ_behaviour)² per token, with τ from ``tau``, 0.1 as in ROLL.
 
     Its gradient by logπ is −A + τ·(logπ − logπ_behaviour): a regression towards A/τ, hence no ratio.
 
@@ -17,5 +26,5 @@ def kimi15(inputs: LossInputs, config: AlgorithmConfig) -> TokenLoss:
 
     Reference: Kimi Team 2025, https://arxiv.org/abs/2501.12599, equation 3, where both terms are of whole responses.
     """
-    penalty = config.kimi15_tau / 2 * inputs.log_ratio**2
+    penalty = config.tau / 2 * inputs.log_ratio**2
     return -inputs.advantages * inputs.bounded_logprobs + penalty, {"penalty": penalty}

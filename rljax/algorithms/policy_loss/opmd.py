@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from rljax.algorithms.inputs import LossInputs, TokenLoss
 from rljax.algorithms.registry import policy_losses
-from rljax.config.schema import AlgorithmConfig
+from rljax.config.fields import key
 
 
-@policy_losses.register("opmd")
-def opmd(inputs: LossInputs, config: AlgorithmConfig) -> TokenLoss:
-    """−A·logπ/(1+τ), with τ from ``opmd_tau``, 1 as in Trinity-RFT.
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """Keys of ``algorithm.loss`` with ``pg_variant=opmd``."""
+
+    tau: float = key(1.0, "temperature τ of the reward", low=0, low_open=True)
+
+
+@policy_losses.register("opmd", Config=Config, weighs_tokens=False)
+def opmd(inputs: LossInputs, config: Config) -> TokenLoss:
+    """−A·logπ/(1+τ), with τ from ``tau``, 1 as in Trinity-RFT.
 
     Made for A = R − mean (``adv_estimator=opmd_mean``).
 
@@ -18,4 +27,4 @@ def opmd(inputs: LossInputs, config: AlgorithmConfig) -> TokenLoss:
 
     Reference: Pan et al. 2025 (Trinity-RFT), https://arxiv.org/abs/2505.17826.
     """
-    return -inputs.advantages * inputs.bounded_logprobs / (1 + config.opmd_tau), {}
+    return -inputs.advantages * inputs.bounded_logprobs / (1 + config.tau), {}

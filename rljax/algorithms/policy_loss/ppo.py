@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from rljax.algorithms.inputs import LossInputs, TokenLoss
 from rljax.algorithms.registry import policy_losses
 from rljax.algorithms.spans import span_ratio
-from rljax.config.schema import AlgorithmConfig
+from rljax.config.fields import key
 
 
-@policy_losses.register("ppo")
-def ppo(inputs: LossInputs, config: AlgorithmConfig) -> TokenLoss:
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """Keys of ``algorithm.loss`` with ``pg_variant=ppo``."""
+
+    ratio_level: str = key(
+        "token",
+        "the ratio of a token, or the geometric mean over its turn or sequence",
+        choices=("token", "turn", "sequence"),
+    )
+    clip_low: float = key(0.2, "the ratio is clipped below at 1 - clip_low", low=0, high=1)
+    clip_high: float = key(0.2, "the ratio is clipped above at 1 + clip_high", low=0)
+    dual_clip: float | None = key(None, "bound on the loss where the advantage is negative; None: off", low=1)
+
+
+@policy_losses.register("ppo", Config=Config, bounds_step=True)
+def ppo(inputs: LossInputs, config: Config) -> TokenLoss:
     """−min(ρA, clip(ρ, 1−ε_lo, 1+ε_hi)·A), with ρ = π/π_behaviour, and ε from ``clip_low`` and ``clip_high``.
 
     ``ratio_level`` says what ρ is the ratio of: the token, or every token of a turn (ROLL's segment) or of a sequence

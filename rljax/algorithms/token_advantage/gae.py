@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from jaxtyping import Float
 
 from rljax.algorithms.inputs import TokenRewards
 from rljax.algorithms.registry import token_advantages
 from rljax.algorithms.returns import discounted
-from rljax.config.schema import AlgorithmConfig
+from rljax.config.fields import key
 
 
-@token_advantages.register("gae", needs=("values",))
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """Keys of ``algorithm.advantage`` with ``adv_estimator=gae``."""
+
+    gamma: float = key(1.0, "discount from token to token", low=0, high=1)
+    lambd: float = key(0.95, "λ, from one step of the critic (0) to the whole return (1)", low=0, high=1)
+
+
+@token_advantages.register("gae", Config=Config, needs=("values",))
 def gae(
-    scored: TokenRewards, config: AlgorithmConfig
+    scored: TokenRewards, config: Config
 ) -> tuple[Float[np.ndarray, "trajectory token"], Float[np.ndarray, "trajectory token"]]:
     """A_t = δ_t + γλ·A_(t+1), δ_t = r_t + γ·V_(t+1) − V_t; returns A_t + V_t, which the critic is trained on.
 

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from jaxtyping import Float
 
 from rljax.algorithms.inputs import TokenRewards
 from rljax.algorithms.registry import token_advantages
 from rljax.algorithms.returns import discounted
-from rljax.config.schema import AlgorithmConfig
+from rljax.config.fields import key
 
 
-@token_advantages.register("reinforce")
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """Keys of ``algorithm.advantage`` with ``adv_estimator=reinforce``."""
+
+    gamma: float = key(1.0, "discount from token to token", low=0, high=1)
+
+
+@token_advantages.register("reinforce", Config=Config)
 def reinforce(
-    scored: TokenRewards, config: AlgorithmConfig
+    scored: TokenRewards, config: Config
 ) -> tuple[Float[np.ndarray, "trajectory token"], Float[np.ndarray, "trajectory token"]]:
     """A_t = R_t = r_t + γ·R_(t+1) over the sampled tokens of a trajectory in order; γ is ``gamma``. No baseline.
 

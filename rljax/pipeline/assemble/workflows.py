@@ -53,7 +53,7 @@ class Workflows:
         ]
         self.training = self._workflow(config.sidecar.generating_args, self._hosts[0])
         likeliest = replace(config.sidecar.generating_args, temperature=0.0, top_p=1.0, top_k=0)
-        compares = "greedy" in advantages.needs(config.algorithm.adv_estimator, config.algorithm)
+        compares = "greedy" in advantages.needs(config.algorithm.adv_estimator, config.algorithm.advantage)
         self.greedy = self._workflow(likeliest, self._hosts[0]) if compares else None
         self.validation = self._workflow(config.sidecar.val_generating_args, self._hosts[1])
 

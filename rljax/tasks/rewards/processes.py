@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from rljax.tasks.rewards import worker
 from rljax.tasks.rewards.reward import Reward, RewardError, RewardTimeout
-from rljax.tasks.task import Task
+from rljax.tasks.task import RewardTerm, Task
 from rljax.timeouts import done_within
 from sidecar.workers.lifeline import in_lasting_thread
 
@@ -97,7 +97,7 @@ class WorkerProcesses:
 
         threading.Thread(target=start, name="reward-warm-up", daemon=True).start()
 
-    async def judge(self, name: str, task: Task, response: str) -> Reward:
+    async def judge(self, term: RewardTerm, task: Task, response: str) -> Reward:
         """Calls a reward in a worker. Cancelling this kills the worker.
 
         Raises:
@@ -108,7 +108,7 @@ class WorkerProcesses:
             pool = self._pool
             if pool is None:
                 pool = await asyncio.to_thread(self._started)
-            future = self._scheduled(pool, name, task, response)
+            future = self._scheduled(pool, term, task, response)
             if future is None:
                 continue
             try:
@@ -145,9 +145,9 @@ class WorkerProcesses:
                 self._pool.schedule(worker.ready)
             return self._pool
 
-    def _scheduled(self, pool: ProcessPool, name: str, task: Task, response: str) -> Future[Any] | None:
+    def _scheduled(self, pool: ProcessPool, term: RewardTerm, task: Task, response: str) -> Future[Any] | None:
         try:
-            future: Future[Any] = pool.schedule(worker.judge, (name, task, response), timeout=self._limit)
+            future: Future[Any] = pool.schedule(worker.judge, (term, task, response), timeout=self._limit)
         except RuntimeError:
             self._retire(pool)
             return None

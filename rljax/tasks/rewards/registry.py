@@ -6,12 +6,14 @@ import importlib
 import inspect
 import pkgutil
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from types import ModuleType
+from typing import Any
 
-from rljax.config.validate import ConfigError
+from rljax.config.fields import ConfigError
+from rljax.config.names import by_name
 from rljax.tasks.rewards.gym_score import reasoning_gym_score
 from rljax.tasks.rewards.numeric import check_reference, numeric
 from rljax.tasks.rewards.reward import RewardFunction
@@ -68,6 +70,8 @@ _registered: dict[str, Scorer] = {}
 def register_reward(name: str) -> Callable[[RewardFunction], RewardFunction]:
     """Decorator that makes a function ``(task, response) -> float | Reward`` usable by name in ``rewards``.
 
+    Its keyword-only parameters are what ``reward_args`` may give it.
+
     Meant for a notebook: the function stays in this process and runs on a thread. A thread cannot be killed, so a
     reward that may hang is better placed in a file and named ``module:function``. A later one of the same name
     replaces it.
@@ -115,11 +119,22 @@ def resolve_reward(name: str, key: str) -> Scorer:
     raise ConfigError(f"{key}={name!r}: no such reward; {hint}, or write module:function")
 
 
-def reward_terms(names: Sequence[str], weights: Sequence[float] | None, key: str) -> tuple[RewardTerm, ...]:
+def reward_terms(
+    names: Sequence[str],
+    weights: Sequence[float] | None,
+    key: str,
+    args: Mapping[str, Mapping[str, Any]] | None = None,
+) -> tuple[RewardTerm, ...]:
     """Looks up the rewards of a taskset; two of the same short name are logged under their full names.
 
+    Args:
+        names: as the config has them.
+        weights: of each; None: all 1.
+        key: config path of the names; that of the arguments is ``reward_args`` beside it.
+        args: keyword arguments by the short name of the reward.
+
     Raises:
-        ConfigError: see `resolve_reward`; or a name occurs twice.
+        ConfigError: see `resolve_reward`; or a name occurs twice; or arguments are not those of the function.
     """
     scorers = [resolve_reward(name, key) for name in names]
     if len(set(names)) != len(names):
@@ -127,7 +142,11 @@ def reward_terms(names: Sequence[str], weights: Sequence[float] | None, key: str
     short = [scorer.part for scorer in scorers]
     parts = [s.part if short.count(s.part) == 1 else s.name.replace(":", ".") for s in scorers]
     factors = [1.0] * len(names) if weights is None else weights
-    return tuple(RewardTerm(*term) for term in zip(names, parts, factors, strict=True))
+    given, path = args or {}, f"{key.rpartition('.')[0]}.reward_args"
+    for unread in set(given) - set(short):
+        raise ConfigError(f"{path}.{unread}: nothing reads it; add {unread} to {key}")
+    built = [by_name(s.name, s.function).build(given.get(s.part, {}), f"{path}.{s.part}") for s in scorers]
+    return tuple(RewardTerm(*term) for term in zip(names, parts, factors, built, strict=True))
 
 
 def answer_checks(names: Sequence[str], key: str) -> tuple[Callable[[str], None], ...]:
@@ -172,7 +191,9 @@ def _import_module(name: str, what: str) -> ModuleType:
 
 def _check_signature(function: Callable[..., object], what: str) -> None:
     try:
-        inspect.signature(function).bind("task", "response")
+        signature = inspect.signature(function)
+        own = {p.name: None for p in signature.parameters.values() if p.kind is p.KEYWORD_ONLY}
+        signature.bind("task", "response", **own)
     except TypeError as error:
         raise ConfigError(f"{what}: must take (task, response): {error}") from error
     except ValueError:

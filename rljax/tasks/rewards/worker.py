@@ -11,7 +11,7 @@ from functools import lru_cache
 
 from rljax.tasks.rewards.registry import Scorer, resolve_reward
 from rljax.tasks.rewards.reward import Reward, as_reward
-from rljax.tasks.task import Task
+from rljax.tasks.task import RewardTerm, Task
 from sidecar.workers.child_process import redirect_output
 from sidecar.workers.lifeline import hold
 
@@ -49,10 +49,12 @@ def ready() -> bool:
     return True
 
 
-def judge(name: str, task: Task, response: str) -> Reward | Failure:
-    """Calls a reward, by the name that it has in the config. The parent kills this process when that takes too long."""
+def judge(term: RewardTerm, task: Task, response: str) -> Reward | Failure:
+    """Calls a reward with the arguments that the config gives it. The parent kills this process when that takes too
+    long.
+    """
     try:
-        return as_reward(_scorer(name).function(task, response))
+        return as_reward(_scorer(term.name).function(task, response, **term.args))
     except BaseException as error:
         return Failure(describe(error))
 

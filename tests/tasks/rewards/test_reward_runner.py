@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ class Awkward(Exception):
     def __init__(self, one, two): super().__init__("cannot be unpickled")
 
 def length(task, response): return len(response)
+def apart(task, response, *, by=1.0): return by * len(response)
 def parts(task, response): return Reward(0.5, {"style": 0.25, "truth": 1})
 def raises(task, response): raise KeyError("left\\nright")
 def awkward(task, response): raise Awkward(1, 2)
@@ -119,6 +121,18 @@ async def test_sum_inline() -> None:
     assert reward == Reward(0.25, {"exact": 0.0, "digits": 0.5})
     assert children() == before, "cheap rewards need no worker"
     runner.close()
+
+
+@on_a_loop
+async def test_arguments_reach_a_reward_wherever_it_runs(runner: RewardRunner) -> None:
+    @register_reward("apart")
+    def apart(task: Task, response: str, *, by: float = 1.0) -> float:
+        return by * len(response)
+
+    for name in ("apart", "judges:apart"):
+        terms = (RewardTerm(name, "apart", args={"by": 0.5}),)
+        asked = replace(task("exact"), rewards=terms)
+        assert (await runner.score(asked, "four")).score == 2.0
 
 
 @on_a_loop

@@ -15,6 +15,7 @@ import pytest
 from rljax.weights import publisher
 from rljax.weights.publisher import OrbaxPublisher, PublishError
 from sidecar.channels.versions import VersionError, read_version
+from tests.waiting import HANGS
 
 TENSORS = {"a": jnp.arange(6, dtype=jnp.float32).reshape(2, 3), "b.weight": jnp.ones(4, jnp.float32)}
 
@@ -39,7 +40,7 @@ publisher.OrbaxPublisher(Path(sys.argv[1])).publish(5, 2, {"a": np.ones((3, 4), 
 @pytest.mark.parametrize("moment", ["among the arrays", "after the arrays", "before the rename"])
 def test_a_crash_leaves_nothing_visible(tmp_path, moment):
     OrbaxPublisher(tmp_path).publish(4, 2, TENSORS, model="", dtype="fp32")
-    end = subprocess.run([sys.executable, "-c", CRASH, str(tmp_path), moment], timeout=120)
+    end = subprocess.run([sys.executable, "-c", CRASH, str(tmp_path), moment], timeout=HANGS)
     assert end.returncode == -signal.SIGKILL
     with pytest.raises(VersionError, match="not there"):
         read_version(tmp_path / "v5-2")

@@ -299,9 +299,7 @@ def _places(trained: Int[np.ndarray, " tokens"], rows: int, length: int) -> Any:
     row, place = np.divmod(np.sort(trained), length)
     counts = np.bincount(row, minlength=rows)
     room = min(
-        size
-        for halvings in range(MAX_HALVINGS + 1)
-        if (size := -(-length // (1 << halvings))) >= np.max(counts, initial=0)
+        size for halvings in range(MAX_HALVINGS + 1) if (size := -(-length // (1 << halvings))) >= counts.max(initial=0)
     )
     places = np.full((rows, room), length, np.int32)
     places[row, np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts)] = place

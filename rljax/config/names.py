@@ -346,17 +346,15 @@ def closest(name: str, there: Collection[str], has: str = "there are") -> str:
 
 
 advantages: Registry[Any] = Registry(
-    "advantage", "algorithm.adv_estimator", "rljax.algorithms.advantage", EstimatorTraits
+    "advantage", "algorithm.adv_estimator", "rljax.algorithms.advantages", EstimatorTraits
 )
 turn_advantages: Registry[Any] = Registry(
-    "advantage", "algorithm.adv_estimator", "rljax.algorithms.turn_advantage", EstimatorTraits
+    "advantage", "algorithm.adv_estimator", "rljax.algorithms.turn_advantages", EstimatorTraits
 )
 token_advantages: Registry[Any] = Registry(
-    "advantage", "algorithm.adv_estimator", "rljax.algorithms.token_advantage", EstimatorTraits
+    "advantage", "algorithm.adv_estimator", "rljax.algorithms.token_advantages", EstimatorTraits
 )
-policy_losses: Registry[Any] = Registry(
-    "policy loss", "algorithm.pg_variant", "rljax.algorithms.policy_loss", LossTraits
-)
+policy_losses: Registry[Any] = Registry("policy loss", "algorithm.pg_variant", "rljax.algorithms.losses", LossTraits)
 aggregations: Registry[Any] = Registry("aggregation", "algorithm.aggregation", "rljax.algorithms.aggregation", takes=2)
 filters: Registry[Any] = Registry("filter", "algorithm.filters", "rljax.algorithms.filter", FilterTraits)
 ESTIMATORS = (advantages, turn_advantages, token_advantages)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rljax.algorithms import advantages
+from rljax.algorithms.registry import advantages
 
 REWARDS = st.lists(
     st.lists(st.floats(-100, 100, allow_subnormal=False), min_size=4, max_size=4), min_size=1, max_size=5

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from rljax.algorithms import aggregations
+from rljax.algorithms.registry import aggregations
 
 LOSSES = [np.array([1.0, 2.0, 6.0]), np.array([10.0]), np.zeros(0), np.array([4.0, 0.0])]
 BUDGET = 8

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rljax.algorithms import advantages
 from rljax.algorithms.credit_assignment import GREEDY_REWARD, Credit, batch_advantages, credit
+from rljax.algorithms.registry import advantages
 from rljax.algorithms.shaping import RunningMoments
 from rljax.config.schema import AlgorithmConfig
 from tests.algorithms import plain_credit

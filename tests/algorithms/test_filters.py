@@ -2,8 +2,7 @@ import math
 
 import pytest
 
-from rljax.algorithms import filters
-from rljax.algorithms.registry import chosen_filters
+from rljax.algorithms.registry import chosen_filters, filters
 from rljax.config.schema import AlgorithmConfig
 from rljax.config.validate import ConfigError
 from rljax.trajectory import Group

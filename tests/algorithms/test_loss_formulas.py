@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from rljax.algorithms import policy_losses
 from rljax.algorithms.inputs import LossInputs
+from rljax.algorithms.registry import policy_losses
 from rljax.config.schema import AlgorithmConfig
 from tests.algorithms.loss_batches import ROWS, TIME, Cells, batches, random_cells
 from tests.algorithms.loss_formulas import FORMULAS, value_and_gradient

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rljax.algorithms import aggregations, policy_losses
+from rljax.algorithms.registry import aggregations, policy_losses
 from rljax.config.schema import AlgorithmConfig
 from tests.algorithms.loss_batches import Cells, random_cells
 

@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rljax.algorithms import policy_losses
 from rljax.algorithms.inputs import LossInputs
+from rljax.algorithms.registry import policy_losses
 from rljax.config.schema import AlgorithmConfig
 
 CASES = {

@@ -1,9 +1,8 @@
 import numpy as np
 import pytest
 
-from rljax.algorithms import advantages, aggregations, filters, policy_losses
 from rljax.algorithms.credit_assignment import batch_advantages
-from rljax.algorithms.registry import Registry, check_names
+from rljax.algorithms.registry import Registry, advantages, aggregations, check_names, filters, policy_losses
 from rljax.config.schema import AlgorithmConfig
 from rljax.config.validate import ConfigError
 from rljax.trajectory import Group, TaskId, Trajectory
@@ -73,7 +72,7 @@ def test_module_function_reaches_any_importable_function() -> None:
 
 
 def test_a_users_entry_is_found_and_can_be_replaced_like_a_cell_that_is_run_again() -> None:
-    registry: Registry = Registry("advantage", "algorithm.adv_estimator", "rljax.algorithms.advantage")
+    registry: Registry = Registry("advantage", "algorithm.adv_estimator", "rljax.algorithms.advantages")
     registry.register("mine")(lambda rewards: rewards)
     replacement = lambda rewards: -rewards  # noqa: E731
     assert registry.register("mine")(replacement) is replacement

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rljax.algorithms import token_advantages
 from rljax.algorithms.inputs import TokenRewards
+from rljax.algorithms.registry import token_advantages
 from tests.algorithms.builders import episode
 
 LENGTHS = st.lists(st.integers(0, 5), min_size=1, max_size=4)

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rljax.algorithms import turn_advantages
 from rljax.algorithms.credit_assignment import batch_advantages
 from rljax.algorithms.inputs import TurnRewards
+from rljax.algorithms.registry import turn_advantages
 from rljax.config.schema import AlgorithmConfig
 from rljax.trajectory import Group, TaskId, Trajectory
 

@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rljax.algorithms import advantages, filters, policy_losses
-from rljax.algorithms.policy_loss import cispo, mix, ppo, tis
-from rljax.algorithms.registry import check_names
+from rljax.algorithms.losses import cispo, mix, ppo, tis
+from rljax.algorithms.registry import advantages, check_names, filters, policy_losses
 from rljax.config.foreign_keys import FOREIGN_KEYS, MOVED
 from rljax.config.load import as_plain, from_plain, key_help, load_config, parse_arguments, to_config_dict
 from rljax.config.schema import AlgorithmConfig
@@ -137,9 +136,7 @@ def test_keys_of_another_function_are_never_kept() -> None:
     assert dataclasses.replace(plain, pg_variant="tis").loss == tis.Config()
     set_by_hand = AlgorithmConfig(loss=ppo.Config(clip_low=0.1))
     assert set_by_hand == AlgorithmConfig(loss={"clip_low": 0.1})
-    with pytest.raises(
-        ConfigError, match=r"algorithm.loss: holds keys of rljax.algorithms.policy_loss.ppo, and pg_var"
-    ):
+    with pytest.raises(ConfigError, match=r"algorithm.loss: holds keys of rljax.algorithms.losses.ppo, and pg_var"):
         dataclasses.replace(set_by_hand, pg_variant="tis")
     assert dataclasses.replace(set_by_hand, pg_variant="tis", loss={"low": 1}).loss == tis.Config(low=1.0)
     with pytest.raises(ConfigError, match=r"algorithm.loss.clip_low='a': expected a number, not str"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rljax.algorithms.inputs import LossInputs, TokenLoss
-from rljax.algorithms.policy_loss.ppo import clipped_surrogate
+from rljax.algorithms.losses.ppo import clipped_surrogate
 from rljax.algorithms.registry import policy_losses
 from rljax.algorithms.spans import span_ratio
 from rljax.config.fields import key

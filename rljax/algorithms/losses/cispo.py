@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax.lax import stop_gradient
 
 from rljax.algorithms.inputs import LossInputs, TokenLoss
-from rljax.algorithms.policy_loss.ppo import beyond
+from rljax.algorithms.losses.ppo import beyond
 from rljax.algorithms.registry import policy_losses
 from rljax.config.fields import key
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from rljax.algorithms.inputs import LossInputs, TokenLoss
-from rljax.algorithms.policy_loss.sft import imitation
+from rljax.algorithms.losses.sft import imitation
 from rljax.algorithms.registry import policy_losses
 from rljax.config.choice import chosen_by, settle
 from rljax.config.fields import ConfigError, key

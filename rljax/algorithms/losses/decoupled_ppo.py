@@ -9,7 +9,7 @@ from jax.lax import stop_gradient
 from jaxtyping import Array, Float
 
 from rljax.algorithms.inputs import LossInputs, TokenLoss
-from rljax.algorithms.policy_loss.ppo import clipped_surrogate
+from rljax.algorithms.losses.ppo import clipped_surrogate
 from rljax.algorithms.ratios import bounded_exp, log_difference
 from rljax.algorithms.registry import policy_losses
 from rljax.config.fields import key

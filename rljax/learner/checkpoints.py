@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
 import re
@@ -28,6 +29,7 @@ SAVE_TIMEOUT = 1200.0
 _TRASH = ".deleting"
 _DAMAGED = ".damaged"
 _CHECKSUMS = "checksums"
+_FORMER_AUX_STATE = "companions"  # as checkpoints of an earlier rljax call it
 _METADATA = "_CHECKPOINT_METADATA"
 # What Orbax reads first of a checkpoint, and has written before the directory gets its name.
 _NEEDED = (_METADATA, "state/_METADATA", "state/manifest.ocdbt")
@@ -182,13 +184,21 @@ class Checkpoints:
             if differing:
                 first = differing[0]
                 raise ValueError(f"it is of another model: {first} is {saved.get(first)}, not {wanted.get(first)}")
-            if isinstance(abstract, TrainState):
-                _check_aux_state(_tree(path).get("aux_state") or {}, abstract.aux_state)
-            return ocp.load(path, abstract)
+            return self._load_state(path, abstract) if isinstance(abstract, TrainState) else ocp.load(path, abstract)
         except DamagedArrayError as error:
             raise self._damaged(step, error) from error
         except Exception as error:  # Orbax has no common base class for what it raises here
             raise self._failed("read", step, error) from error
+
+    def _load_state(self, path: Path, abstract: TrainState) -> TrainState:
+        tree = _tree(path)
+        name = _FORMER_AUX_STATE if _FORMER_AUX_STATE in tree else "aux_state"
+        _check_aux_state(tree.get(name) or {}, abstract.aux_state)
+        fields = {field.name: getattr(abstract, field.name) for field in dataclasses.fields(abstract)}
+        fields[name] = fields.pop("aux_state")
+        loaded = ocp.load(path, fields)
+        loaded["aux_state"] = loaded.pop(name)
+        return TrainState(**loaded)
 
     def _verify(self, path: Path, only: str) -> None:
         """Compares the arrays whose names begin with ``only`` with their checksums, before Orbax reads them."""

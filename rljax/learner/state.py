@@ -23,7 +23,7 @@ class TrainState:
         params: float32 master weights.
         opt_state: Adam's moments (float32) and the count of updates made, skipped ones excluded.
         step: batches trained.
-        companions: what else the config asks for, by name: ``critic``, its float32 master weights and
+        aux_state: what else the config asks for, by name: ``critic``, its float32 master weights and
             ``critic_opt_state``; ``reference``, weights in the dtype that is computed in; ``kl_coef`` and ``moments``,
             float64 numpy arrays, what is adapted from step to step.
     """

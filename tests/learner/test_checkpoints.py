@@ -1,3 +1,4 @@
+import dataclasses
 import os
 import re
 import shutil
@@ -316,3 +317,11 @@ def test_a_damaged_checkpoint_that_is_set_aside_counts_no_longer_and_goes_with_t
     checkpoints.save(2, make_state(2), {})
     checkpoints.wait()
     assert sorted(os.listdir(tmp_path)) == ["1", "2"]
+
+
+def test_a_checkpoint_of_an_earlier_rljax_is_read(tmp_path: Path) -> None:
+    """It calls the auxiliary state companions."""
+    state = dataclasses.replace(make_state(4), aux_state={"reference": jnp.arange(3.0)})
+    fields = {"params": state.params, "opt_state": state.opt_state, "step": state.step}
+    ocp.save(tmp_path / "4", {**fields, "companions": state.aux_state}, custom_metadata={"lineage": 1})
+    assert_same(Checkpoints(tmp_path, keep=2).restore(4, abstract(state)), state)

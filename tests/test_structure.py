@@ -27,10 +27,8 @@ def imports() -> networkx.DiGraph:
 
 
 def room(module: str) -> str:
-    """The folder that a module lies in; a module beside the folders is a room of its own."""
-    path = ROOT.joinpath(*module.split("."))
-    package, _, _ = module.rpartition(".")
-    return module if path.is_dir() or package in PACKAGES else package
+    """The room of a module, subfolders included: ``rljax.ledger``, ``rljax.run``, ``sidecar``."""
+    return ".".join(module.split(".")[: 2 if module.startswith("rljax.") else 1])
 
 
 def rooms() -> networkx.DiGraph:
@@ -42,8 +40,9 @@ def circles(graph: networkx.DiGraph) -> list[list[str]]:
     return [sorted(part) for part in networkx.strongly_connected_components(graph) if len(part) > 1]
 
 
-def test_no_module_imports_itself_by_way_of_others() -> None:
+def test_neither_module_nor_room_imports_itself_by_way_of_others() -> None:
     assert circles(imports()) == []
+    assert circles(rooms()) == []
 
 
 def test_no_folder_imports_itself_by_way_of_others() -> None:
@@ -95,3 +94,10 @@ def test_promises_that_code_cites_exist_and_each_is_cited() -> None:
         for number in re.findall(r"P\d+", " ".join(phrase))
     }
     assert cited == PROMISES
+
+
+if __name__ == "__main__":  # python -m tests.test_structure: the house in figures
+    house = rooms()
+    floors = networkx.dag_longest_path_length(networkx.condensation(house)) + 1
+    print(f"{len(house)} rooms, {floors} floors, {house.number_of_edges()} arrows, circles: {circles(house) or 'none'}")
+    print(f"{len(imports())} modules, {imports().number_of_edges()} imports, circles: {circles(imports()) or 'none'}")

@@ -1,7 +1,7 @@
-"""The explorer: validates what is due, serves the newest version, claims tasks, and settles them. For ever, or until
-the run ends.
+"""The explorer: runs validations that are due, loads the newest version, claims tasks, and settles them. Runs until
+it is stopped or the run ends.
 
-One conductor does these in turn; the groups run beside it, each in tasks of its own, so that nothing waits for the
+One task does these in turn; the groups run concurrently, each in tasks of its own, so that nothing waits for the
 slowest of anything. Time comes from the event loop alone.
 """
 
@@ -45,7 +45,7 @@ CLAIM_LIMIT = 256
 
 @dataclass(frozen=True)
 class ValidationPlan:
-    """What validation measures, and how; ``fingerprint`` tells it from another, None where nobody compares."""
+    """The tasksets and settings of validation; ``fingerprint`` identifies the plan, None where it is not compared."""
 
     workflow: Workflow
     tasksets: Mapping[str, Taskset]
@@ -74,8 +74,9 @@ class Explorer:
         trace: Trace | NullTrace,
         prepare: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """``ledger`` is closed when `run` ends; ``weights`` are the shares of the tasksets; ``wait_timeout`` in seconds
-        bounds every wait for the learner; ``prepare`` comes before the engines, and what it raises ends the explorer.
+        """Creates the explorer: ``ledger`` is closed when `run` ends; ``weights`` are the shares of the tasksets;
+        ``wait_timeout`` in seconds bounds every wait for the learner; ``prepare`` runs before the engines start, and
+        what it raises ends the explorer.
         """
         self._ledger = ledger
         self._name = name
@@ -96,7 +97,7 @@ class Explorer:
         self.waiting_for = "engines to start"
 
     def stop(self) -> None:
-        """Asks the explorer to hand its claims back and leave. From its own event loop."""
+        """Asks the explorer to release its claims and to leave. To be called on its event loop."""
         self._stopping.set()
 
     async def run(self) -> None:
@@ -144,12 +145,12 @@ class Explorer:
         await self._ledger.call(processes.leave, self._name, self._token)
 
     async def gauges(self) -> dict[str, Any]:
-        """Engine metrics and groups in flight."""
+        """Returns engine metrics and the number of groups in flight."""
         return {**await self._pool.gauges(), "groups_in_flight": float(len(self._groups))}
 
     async def _conduct(self, beat: asyncio.Future[None]) -> None:
         if self._prepare is not None:
-            self.waiting_for = "environments to be tried out"
+            self.waiting_for = "the smoke check of environments"
             await self._prepare()
         self.waiting_for = "engines to start"
         await self._pool.start()
@@ -159,7 +160,7 @@ class Explorer:
             seen = self._ledger.notifier.changes
             self._raise_what_failed(beat)
             missing = await self._validate_if_due()
-            other, newest = await self._ledger.call(_look)
+            other, newest = await self._ledger.call(_validation_and_newest)
             if other is None:
                 self._release()
                 missing = await self._serve(newest) or missing
@@ -186,7 +187,7 @@ class Explorer:
                 await self._ledger.notifier.wait_async(seen)
 
     async def _hold(self) -> None:
-        """Holds training generation, and its clocks, while anybody validates (promise P8)."""
+        """Holds training generation, and pauses its time limits, while any explorer validates (promise P8)."""
         self._deadlines.hold()
         await self._pool.hold()
 
@@ -231,14 +232,14 @@ class Explorer:
         except WeightUpdateError as error:
             # It may have been superseded and deleted while it was read; then the next round loads its successor.
             gone = isinstance(error, WeightsGoneError) and not await self._superseded(newest)
-            return _lost(newest, error) if gone else ""
+            return _awaited_version(newest, error) if gone else ""
         end = self._ledger.clock()
         self._trace.span("versions", f"load version {newest.version}", begin, end)
         await self._checks.check(self._pool, newest)
         return ""
 
     async def _load_kept(self, version: versions.Announced) -> None:
-        """`_load`, as long as it is the newest, while nobody deletes its files."""
+        """Loads a version by `_load` as long as it is the newest, and keeps its files from being deleted meanwhile."""
         await self._ledger.call(processes.begin_loading, self._name, version.version)
         loaded = None
         try:
@@ -248,7 +249,7 @@ class Explorer:
             await self._ledger.call(processes.end_loading, self._name, loaded)
 
     async def _load(self, version: versions.Announced, *, while_newest: bool = False) -> None:
-        """Has the engines load a version, several times if need be: a disk or a network may fail for a moment.
+        """Loads a version into the engines, several times if need be: a disk or a network may fail for a moment.
 
         Raises:
             WeightsGoneError: it is not there.
@@ -277,7 +278,7 @@ class Explorer:
         return newest is not None and (newest.version, newest.lineage) != (version.version, version.lineage)
 
     async def _give_up_lost_claims(self) -> None:
-        """A learner that starts from a checkpoint reopens the claims whose weights it lost: nobody waits for these."""
+        """Cancels the groups whose claims a restarted learner has reopened because it lost their weights."""
         held = await self._ledger.call(claims.held_by, self._name)
         for running, claim in self._groups.items():
             if claim.number not in held:
@@ -301,7 +302,7 @@ class Explorer:
                 except WeightsGoneError as error:
                     outcome = await self._ledger.call(validations.weights_gone, self._name, pinned)
                     if not outcome:
-                        return _lost(pinned, error)
+                        return _awaited_version(pinned, error)
                     log.warning("%s", outcome)
                     continue
                 await self._checks.check(self._pool, pinned)
@@ -352,10 +353,10 @@ class Explorer:
             await asyncio.sleep(HEARTBEAT)
 
 
-def _look(db: Database) -> tuple[tuple[int, str] | None, versions.Announced | None]:
-    """Who validates, and the newest version: in one call, as every round begins with it."""
+def _validation_and_newest(db: Database) -> tuple[tuple[int, str] | None, versions.Announced | None]:
+    """Returns the running validation and the newest version, in one call, as every round begins with it."""
     return validations.running(db), versions.newest(db)
 
 
-def _lost(version: versions.Announced, error: WeightsGoneError) -> str:
+def _awaited_version(version: versions.Announced, error: WeightsGoneError) -> str:
     return f"the learner to publish version {version.version} of lineage {version.lineage} again, or another: {error}"

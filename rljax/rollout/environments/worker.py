@@ -1,4 +1,4 @@
-"""The process of some environments: ``python -m rljax.rollout.environments.worker FD``, started by `processes`.
+"""Worker process of several environments: ``python -m rljax.rollout.environments.worker FD``, started by `processes`.
 
 Each environment computes on a thread of its own, so that one that hangs keeps none of the others from answering. The
 process ends with its parent.
@@ -24,7 +24,7 @@ Answer = Callable[[bool, Any], None]
 
 
 class _Player:
-    """One environment and its thread."""
+    """Runs one environment on a thread of its own."""
 
     def __init__(self) -> None:
         self._calls: queue.SimpleQueue[tuple[str, Any, Answer]] = queue.SimpleQueue()
@@ -32,7 +32,7 @@ class _Player:
         threading.Thread(target=self._play, name="environment", daemon=True).start()
 
     def call(self, method: str, argument: Any, answer: Answer) -> None:
-        """Has the thread do it, after what it was told before."""
+        """Queues a call for the thread; ``answer`` is called with its result."""
         self._calls.put((method, argument, answer))
 
     def _play(self) -> None:
@@ -84,7 +84,7 @@ async def serve(sock: socket.socket) -> None:
 
 
 def main() -> None:
-    """Serves the socket of the number that is the only argument."""
+    """Serves the socket whose file descriptor is the only argument."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     asyncio.run(serve(socket.socket(fileno=int(sys.argv[1]))))
 

@@ -39,7 +39,7 @@ _SPECIAL_IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
 
 
 def read_config(directory: Path) -> dict[str, Any]:
-    """The fields of a directory's `config.json`.
+    """Returns the fields of a directory's `config.json`.
 
     Raises:
         ValueError: when it is missing or is no JSON object.
@@ -57,7 +57,7 @@ def read_config(directory: Path) -> dict[str, Any]:
 
 
 def load_architecture(directory: Path) -> Architecture:
-    """What `config.json` describes.
+    """Reads the architecture that a directory's `config.json` describes.
 
     Raises:
         ValueError: when it is missing, or describes a model that is not supported; names the directory.
@@ -70,7 +70,7 @@ def load_architecture(directory: Path) -> Architecture:
 
 
 def load_directory(path: Path) -> tuple[Architecture, Params]:
-    """A model's architecture and its parameters, float32 numpy arrays, whatever dtype and files it is stored in.
+    """Loads a model's architecture and its parameters, float32 numpy arrays, whatever dtype and files it is stored in.
 
     Raises:
         ValueError: one line that names the directory and what is missing, unreadable or unsupported.

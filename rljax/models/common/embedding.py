@@ -1,4 +1,4 @@
-"""Lookup of token embeddings, with a gradient that is summed in float32."""
+"""Embedding lookup, with a gradient that is summed in float32."""
 
 from __future__ import annotations
 

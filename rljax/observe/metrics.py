@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from rljax.observe.atomic_write import staged
+from rljax.observe.atomic_write import atomic_path
 from rljax.observe.tensorboard import TensorBoard
 from rljax.observe.warn_once import WarnOnce
 
@@ -32,7 +32,7 @@ Row = dict[str, Any]
 
 
 class MetricsLog:
-    """Writes metrics; any thread. A write that fails is said once and tried again with the next one.
+    """Writes metrics; any thread. A write that fails is logged once and tried again with the next one.
 
     Values written for a step that has a row are merged into it: the validation of a version may end when later steps
     have been written.
@@ -131,7 +131,7 @@ class MetricsLog:
 
 
 def read_metrics(run_dir: Path) -> list[Row]:
-    """The rows of a run, by step; an empty list where there are none. A line that is torn is left out."""
+    """Returns the rows of a run, by step; an empty list where there are none. A torn line is left out."""
     try:
         return _read(Path(run_dir) / FILE)
     except FileNotFoundError:
@@ -139,7 +139,7 @@ def read_metrics(run_dir: Path) -> list[Row]:
 
 
 def read_json_lines(path: Path) -> Iterator[Any]:
-    """The lines of a file that are JSON: a crash may have torn the last one."""
+    """Yields the lines of a file that are JSON, decoded: a crash may have torn the last one."""
     with open(path, "rb") as file:
         for line in file:
             try:
@@ -170,5 +170,5 @@ def _append(path: Path, line: bytes, size: int) -> None:
 
 
 def _replace(path: Path, data: bytes) -> None:
-    with staged(path) as draft:
+    with atomic_path(path) as draft:
         draft.write_bytes(data)

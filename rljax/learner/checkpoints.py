@@ -21,7 +21,7 @@ _TRASH = ".deleting"
 
 
 class CheckpointError(RuntimeError):
-    """A checkpoint that could not be written or read: one line with what, where and what to do."""
+    """Raised for a checkpoint that could not be written or read: one line with what, where and what to do."""
 
 
 class Checkpoints:
@@ -42,7 +42,7 @@ class Checkpoints:
         self._pending: tuple[int, Any] | None = None
 
     def committed(self) -> list[int]:
-        """Steps of the committed checkpoints, oldest first."""
+        """Returns the steps of the committed checkpoints, oldest first."""
         if not self.directory.is_dir():
             return []
         paths = [path for path in self.directory.iterdir() if path.name.isdecimal()]
@@ -131,7 +131,7 @@ class Checkpoints:
             raise self._failed("read", step, error) from error
 
     def metadata(self, step: int) -> dict[str, Any]:
-        """What `save` was given as `metadata`."""
+        """Returns what `save` was given as `metadata`."""
         return dict(ocp.metadata(self.directory / str(step)).custom_metadata or {})
 
     def _failed(self, verb: str, step: int, error: BaseException) -> CheckpointError:

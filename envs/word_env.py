@@ -76,7 +76,7 @@ class WordEnv(TextEnv):
 
     @abstractmethod
     def _act(self, index: int) -> tuple[float, bool, bool]:
-        """Takes the action ``words[index]``; returns its reward, and whether the episode terminated or was cut off."""
+        """Takes the action ``words[index]``; returns the reward and whether the episode terminated or was truncated."""
 
     @abstractmethod
     def _picture(self) -> str:

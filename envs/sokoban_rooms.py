@@ -59,7 +59,7 @@ def generate_room(rng: np.random.Generator, height: int, width: int, num_boxes: 
             continue
         player, *targets = (free.pop(int(rng.integers(len(free)))) for _ in range(1 + num_boxes))
         start = Room(height, width, floor, tuple(targets), tuple(targets), player)
-        room = _pull_apart(rng, start, search_depth)
+        room = _play_backwards(rng, start, search_depth)
         if room is not None:
             return room
     raise NoRoomError(
@@ -94,7 +94,7 @@ class _Position:
     swaps: int
 
 
-def _pull_apart(rng: np.random.Generator, start: Room, search_depth: int) -> Room | None:
+def _play_backwards(rng: np.random.Generator, start: Room, search_depth: int) -> Room | None:
     """Returns a position within ``search_depth`` backward moves in which neither a box nor the
     player is on a target, if any.
 

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from envs.webshop.products import Review, fraction
 
-PRODUCTS = 300  # unless told otherwise
+PRODUCTS = 300  # by default
 T = TypeVar("T")
 
 

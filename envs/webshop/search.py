@@ -95,5 +95,5 @@ def _bm25s() -> ModuleType:
             del sys.modules["jax.lax"]
         else:
             sys.modules["jax.lax"] = hidden
-    logging.getLogger("bm25s").setLevel(logging.WARNING)  # it tells the terminal of every index that it builds
+    logging.getLogger("bm25s").setLevel(logging.WARNING)  # it logs every index that it builds
     return bm25s

@@ -97,7 +97,7 @@ class Learner:
         placed, opt_state = self._policy.begin(params)
         self.state = TrainState(placed, opt_state, 0, self._aux_state(params, placed))
         self._nonfinite_in_a_row = 0
-        self._warned_of_drift = self._warned_of_nothing = False
+        self._warned_of_drift = self._warned_of_untrained_step = False
 
     def _aux_state(self, params: Params, placed: Params) -> dict[str, Any]:
         algorithm = self.config.algorithm
@@ -179,12 +179,12 @@ class Learner:
         self._count_nonfinite(fetched + fetched_critic)
         metrics = _NO_UPDATE | step_metrics(fetched)
         metrics |= {_CRITIC_NAMES.get(name, name): value for name, value in step_metrics(fetched_critic).items()}
-        self._follow(metrics, given, sum(len(group.trajectories) for group in (*groups, *reused)))
+        self._finish_step(metrics, given, sum(len(group.trajectories) for group in (*groups, *reused)))
         held = describe(minibatches)
-        # To what later passes see, and to reused groups, the policy has been fitted: there the mean is no longer 1.
+        # The policy has been fitted to the data of later passes and to reused groups: their mean is no longer 1.
         first_pass = {} if reused else step_metrics(fetched[: len(placed)])
         metrics["policy/ratio_drift"] = float(self._ratio_drift(first_pass, held["tokens/trained"]))
-        self._warn_of_nothing(held["tokens/trained"])
+        self._warn_of_untrained_step(held["tokens/trained"])
         return {**metrics, **held}
 
     def _minibatches(
@@ -226,10 +226,10 @@ class Learner:
             )
         return True
 
-    def _warn_of_nothing(self, tokens: float) -> None:
-        if tokens or self._warned_of_nothing:
+    def _warn_of_untrained_step(self, tokens: float) -> None:
+        if tokens or self._warned_of_untrained_step:
             return
-        self._warned_of_nothing = True
+        self._warned_of_untrained_step = True
         log.warning(
             "step %d trained no sampled token: every response was empty, or left out by a mask (algorithm.overlong, "
             "algorithm.drop_staler_than); see the metric batch/masked_fraction",
@@ -254,7 +254,7 @@ class Learner:
         self.state = replace(self.state, aux_state=own | {"critic": params, "critic_opt_state": opt_state})
         return [metrics]
 
-    def _follow(self, metrics: dict[str, float], given: Credit, trajectories: int) -> None:
+    def _finish_step(self, metrics: dict[str, float], given: Credit, trajectories: int) -> None:
         """Ends the step: counts it and updates the KL coefficient, the running moments and the reference policy."""
         kl, own = self.config.algorithm.kl, dict(self.state.aux_state)
         step = self.state.step + 1

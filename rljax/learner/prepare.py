@@ -211,7 +211,7 @@ class Preparation:
         return replace(minibatch, scores=scores)
 
     def _divergences(self, minibatches: Sequence[Minibatch]) -> list[Float[np.ndarray, " time"]] | None:
-        # Of the policy that sampled: its reward is what the penalty is part of (Ziegler et al. 2019).
+        # Of the sampling policy, whose reward the penalty is part of (Ziegler et al. 2019).
         kl = self._config.algorithm.kl
         if kl.where != "reward":
             return None

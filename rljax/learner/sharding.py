@@ -48,7 +48,7 @@ PARAMETERS: Mapping[str, Rule] = {
 }
 
 # Activations by the names that the model gives them; `logits` are those of some tokens or of some of the vocabulary.
-# `embedding_gradient` is cut as its table is, so that each device adds up its columns of the table and no other.
+# `embedding_gradient` is sharded like its table, so that each device adds up its columns of the table and no other.
 ACTIVATIONS: Mapping[str, Rule] = {
     "hidden": (BATCH, "sequence", None),
     "embedding_gradient": ("data", "sequence", "fsdp"),

@@ -180,7 +180,7 @@ def _write_weights(directory: Path, tensors: Mapping[str, np.ndarray], dtype: np
     places: dict[str, str] = {}
     for number, names in enumerate(shards, 1):
         file = _WEIGHTS if len(shards) == 1 else f"model-{number:05d}-of-{len(shards):05d}.safetensors"
-        # safetensors writes memory as it lies: a transposed view must become contiguous first
+        # safetensors writes memory in its layout: a transposed view must become contiguous first
         arrays = {name: np.ascontiguousarray(tensors[name], dtype=dtype) for name in names}
         save_file(arrays, directory / file, metadata={"format": "pt"})
         places |= dict.fromkeys(names, file)

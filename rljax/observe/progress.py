@@ -152,7 +152,7 @@ class Progress:
         try:
             while not closing:
                 closing = self._closing.wait(surface.period)
-                self._say_waiting()
+                self._print_waiting()
                 messages = [self._messages.popleft() for _ in range(len(self._messages))]
                 surface.draw(self._snapshot(), messages)
         except Exception as error:
@@ -166,7 +166,7 @@ class Progress:
             copies = {"metrics": dict(s.metrics), "fields": dict(s.fields)}
             return State(**(vars(s) | copies | {"rewards": deque(s.rewards)}))
 
-    def _say_waiting(self) -> None:
+    def _print_waiting(self) -> None:
         with self._lock:
             state = self._state
             seconds = time.monotonic() - state.waiting_since
@@ -178,7 +178,7 @@ class Progress:
 def _close_quietly(surface: Surface) -> None:
     try:
         surface.close()
-    except Exception as error:  # drawing has failed before, and was said
+    except Exception as error:  # drawing has failed before, and was logged
         log.debug("closing the live view: %s", error)
 
 

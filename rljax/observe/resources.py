@@ -51,13 +51,13 @@ class Resources:
     def latest(self) -> dict[str, float]:
         """Returns the newest sample. Any thread; never waits for a source."""
         with self._lock:
-            self._look_for_stuck()
+            self._warn_of_stuck_source()
             return dict(self._latest)
 
     def take(self) -> dict[str, float]:
         """Returns means over the samples since the last call; the newest sample where there has been none."""
         with self._lock:
-            self._look_for_stuck()
+            self._warn_of_stuck_source()
             means = {name: total / count for name, (total, count) in self._sums.items()}
             self._sums = {}
             return self._latest | means
@@ -90,7 +90,7 @@ class Resources:
             self.sample()
             self._closing.wait(self._seconds)
 
-    def _look_for_stuck(self) -> None:
+    def _warn_of_stuck_source(self) -> None:
         asking = self._asking
         if asking is not None and time.monotonic() - asking[1] > STUCK_SECONDS:
             self._warnings[asking[0]](f"gauges {asking[0]}/* have not answered for {STUCK_SECONDS:g} s")

@@ -85,7 +85,7 @@ class EnginePool:
         self._open = asyncio.Event()
         self._open.set()
         self._wanted: Announced | None = None  # what `load` was asked for last: a successor loads this
-        self._refusal: asyncio.Future[WeightUpdateError] | None = None  # with which a successor was refused it
+        self._refusal: asyncio.Future[WeightUpdateError] | None = None  # the error with which a successor refused it
         self._loaded = asyncio.Condition()
         self._withdrawals: set[asyncio.Task[None]] = set()
         self._serial = 0
@@ -188,7 +188,7 @@ class EnginePool:
         if not self._open.is_set():
             return
         self._open.clear()
-        # What an engine has that dies over this comes back when it is replaced, and is held then.
+        # Requests of an engine that dies here come back when it is replaced, and are held then.
         aborts = [self._abort(slot, list(slot.requests)) for slot in self._live_slots()]
         _raise_unless(EngineError, await asyncio.gather(*aborts, return_exceptions=True))
         if not self._live_slots():
@@ -261,7 +261,7 @@ class EnginePool:
                 return None
             raise
         except asyncio.CancelledError:
-            # Whoever gave up is not kept waiting by the engine that may be the reason; whether it is shows soon.
+            # A cancelled caller does not wait for an engine that may hang; the abort finds out whether it does.
             withdrawal = asyncio.ensure_future(self._withdraw(slot, request.id))
             self._withdrawals.add(withdrawal)
             withdrawal.add_done_callback(self._withdrawals.discard)
@@ -313,7 +313,7 @@ class EnginePool:
         """
         engines = [slot.engine for slot in slots]
         loads = [slot.loaded(announced, lambda engine: self._load(engine, announced)) for slot in slots]
-        # An engine that is disturbed while it loads cannot be used any more: none waits for another's refusal.
+        # An engine that is cancelled while it loads cannot be used any more: all loads run to their end.
         outcomes = _raise_unless((EngineError, WeightUpdateError), await asyncio.gather(*loads, return_exceptions=True))
         for slot, engine, outcome in zip(slots, engines, outcomes, strict=True):
             if isinstance(outcome, WeightUpdateError):

@@ -184,7 +184,7 @@ class EngineSlot:
     async def _replace(self, error: Exception) -> None:
         try:
             self.engine = await self._successor(error)
-        except BaseException as failure:  # whatever it was, it is raised for those who wait and those who come later
+        except BaseException as failure:  # whatever it was, present and later callers get it
             lasting = failure if isinstance(failure, EngineError) else EngineError(_describe(failure))
             if self.failure is None:
                 self.failure = lasting
@@ -205,13 +205,13 @@ class EngineSlot:
                 message = f"engine {self.index} died {self._restarts} times in a row; the last time: {_describe(error)}"
                 raise EngineError(message) from error
             if not self._ended:
-                with contextlib.suppress(EngineError):  # the dead say no more than they did when they were last seen
+                with contextlib.suppress(EngineError):  # a dead engine has no newer totals than those last seen
                     self._add_totals(await self.in_time("its status", self.engine.status()))
                 await self._end()
                 self._recall()
             try:
                 return await self._ready()
-            except Exception as failed:  # a factory may raise anything; who does not get ready counts as one that died
+            except Exception as failed:  # a factory may raise anything; one not ready counts as dead
                 error = failed
 
     async def _ready(self) -> Engine:
@@ -232,7 +232,7 @@ class EngineSlot:
     def _recall(self) -> None:
         now = asyncio.get_running_loop().time()
         for recall in self.requests.values():
-            with contextlib.suppress(RuntimeError):  # it has left an engine that died; one that hangs holds it fast
+            with contextlib.suppress(RuntimeError):  # a dead engine holds its requests no more
                 recall.reschedule(now)
 
     async def _close(self, engine: Engine) -> None:

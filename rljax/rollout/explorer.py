@@ -34,11 +34,11 @@ log = logging.getLogger(__name__)
 HEARTBEAT = 1.0
 """Seconds between heartbeats."""
 GAUGES_SECONDS = 5.0
-"""Seconds that the engines have to say how they are before a heartbeat goes out with what they said last."""
+"""Seconds that the engines have to report gauges before a heartbeat goes out with the last ones."""
 LOOK_AGAIN = 1.0
-"""Seconds between looks for weights that are gone."""
+"""Seconds between checks for weights that are gone."""
 LOAD_TRIES = 5
-"""Times that a version is loaded, a second apart, before an explorer that every time is refused it gives up."""
+"""Tries to load a version, with a second between them, after which the explorer fails."""
 CLAIM_LIMIT = 256
 """Groups claimed in one transaction."""
 
@@ -123,13 +123,13 @@ class Explorer:
             await self._leave()
             raise
         beat = asyncio.ensure_future(self._heartbeats())
-        conduct, stop = asyncio.ensure_future(self._conduct(beat)), asyncio.ensure_future(self._stopping.wait())
+        loop_task, stop = asyncio.ensure_future(self._main_loop(beat)), asyncio.ensure_future(self._stopping.wait())
         try:
-            await asyncio.wait({conduct, stop}, return_when=asyncio.FIRST_COMPLETED)
-            if conduct.done():
-                conduct.result()
+            await asyncio.wait({loop_task, stop}, return_when=asyncio.FIRST_COMPLETED)
+            if loop_task.done():
+                loop_task.result()
         finally:
-            ours = [beat, conduct, stop, *self._groups]
+            ours = [beat, loop_task, stop, *self._groups]
             for task in ours:
                 task.cancel()
             await asyncio.gather(*ours, return_exceptions=True)
@@ -139,7 +139,7 @@ class Explorer:
                 await self._pool.close()
 
     def _register(self, db: Database) -> None:
-        self._token = processes.register(db, self._name, "explorer")  # also where nobody waits for it any more
+        self._token = processes.register(db, self._name, "explorer")  # even where the caller was cancelled meanwhile
 
     async def _leave(self) -> None:
         await self._ledger.call(processes.leave, self._name, self._token)
@@ -148,7 +148,7 @@ class Explorer:
         """Returns engine metrics and the number of groups in flight."""
         return {**await self._pool.gauges(), "groups_in_flight": float(len(self._groups))}
 
-    async def _conduct(self, beat: asyncio.Future[None]) -> None:
+    async def _main_loop(self, beat: asyncio.Future[None]) -> None:
         if self._prepare is not None:
             self.waiting_for = "the smoke check of environments"
             await self._prepare()
@@ -158,7 +158,7 @@ class Explorer:
         last_progress, last_state = loop.time(), ("", self._pool.serving, 0.0)
         while True:
             seen = self._ledger.notifier.changes
-            self._raise_what_failed(beat)
+            self._raise_failures(beat)
             missing = await self._validate_if_due()
             other, newest = await self._ledger.call(_validation_and_newest)
             if other is None:
@@ -166,7 +166,7 @@ class Explorer:
                 missing = await self._serve(newest) or missing
             else:
                 await self._hold()
-            # What is claimed while its version is missing would spend its time waiting for it.
+            # Groups claimed while their version is missing would spend their time limit waiting for it.
             limit = 0 if missing else min(CLAIM_LIMIT, self._runner.room)
             granted = await self._ledger.call(claims.claim, self._name, list(self._tasksets), limit)
             if granted.over:
@@ -182,7 +182,7 @@ class Explorer:
             if loop.time() - last_progress > self._wait_timeout:
                 raise TimeoutError(f"explorer {self._name}: waited {self._wait_timeout:g} s for: {reason}")
             if missing:
-                await asyncio.sleep(LOOK_AGAIN)  # the look itself is a change in the ledger, and would wake us at once
+                await asyncio.sleep(LOOK_AGAIN)  # the check itself changes the ledger, and would end the wait
             elif not granted.claims:
                 await self._ledger.notifier.wait_async(seen)
 
@@ -211,7 +211,7 @@ class Explorer:
             self._groups.pop(task, None)
         self._ledger.notifier.notify()
 
-    def _raise_what_failed(self, beat: asyncio.Future[None]) -> None:
+    def _raise_failures(self, beat: asyncio.Future[None]) -> None:
         for task in [beat, *self._groups]:
             if task.done() and not task.cancelled() and (error := task.exception()) is not None:
                 raise error
@@ -224,7 +224,7 @@ class Explorer:
         if newest is None or (serving and (serving.version, serving.lineage) == (newest.version, newest.lineage)):
             return ""
         if serving and serving.lineage != newest.lineage:
-            await self._give_up_lost_claims()
+            await self._cancel_reopened_groups()
         self.waiting_for = f"version {newest.version} to load"
         begin = self._ledger.clock()
         try:
@@ -277,7 +277,7 @@ class Explorer:
         newest = await self._ledger.call(versions.newest)
         return newest is not None and (newest.version, newest.lineage) != (version.version, version.lineage)
 
-    async def _give_up_lost_claims(self) -> None:
+    async def _cancel_reopened_groups(self) -> None:
         """Cancels the groups whose claims a restarted learner has reopened because it lost their weights."""
         held = await self._ledger.call(claims.held_by, self._name)
         for running, claim in self._groups.items():
@@ -289,7 +289,7 @@ class Explorer:
         waited for if weights to validate are gone, otherwise nothing.
         """
         if not self._plan.tasksets:
-            return ""  # one that has nothing held out would measure nothing, and nobody would measure it again
+            return ""  # without held-out tasks it would record nothing, and no other explorer would validate again
         while (pinned := await self._claim_validation()) is not None:
             self.waiting_for = f"the validation of version {pinned.version}"
             begin = self._ledger.clock()
@@ -339,7 +339,7 @@ class Explorer:
     async def _heartbeats(self) -> None:
         gauges: dict[str, Any] = {}
         while True:
-            with contextlib.suppress(TimeoutError):  # an engine that does not say is no reason to be thought dead
+            with contextlib.suppress(TimeoutError):  # a silent engine must not make the explorer look dead
                 async with asyncio.timeout(GAUGES_SECONDS):
                     gauges = await self.gauges()
             version = -1 if self._pool.serving is None else self._pool.serving.version

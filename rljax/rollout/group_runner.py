@@ -40,7 +40,7 @@ BAD_ROWS_IN_A_ROW = 10_000
 """Bad rows, with no good one between them, after which skipping ends, where a pass over the tasksets is not shorter."""
 
 LOST_LIMIT = 16
-"""Times that a member may lose an attempt by the fault of others, before that counts as its failure."""
+"""Attempts that a member may lose by the fault of others, before the next counts as its own failure."""
 
 
 class MemberFailed(Exception):
@@ -126,7 +126,7 @@ class GroupRunner:
             self._count_drop(claim, failure.error)
         except BadRow as error:
             await self.bad_row(claim, error)
-            if task.environment:  # of rows, which are read one by one, the config says what a bad one is to cost
+            if task.environment:  # for rows, which are read one by one, the config says what a bad one costs
                 self._count_drop(claim, error)
         except StaleWriterError as error:
             log.warning("%s; its tokens are lost and the task is open again", error)
@@ -189,17 +189,17 @@ class GroupRunner:
         mine = {(claim.number, member) for member in range(self._members)}
         self._under_way |= mine
         try:
-            members = [self._ending(claim, task, member) for _, member in sorted(mine)]
+            members = [self._finish_member(claim, task, member) for _, member in sorted(mine)]
             whole = first_of(members, self._group_size, MemberFailed)
             if self._baseline is None:
                 return Group(claim.task, tuple(await whole))
             baseline = self._member(claim, task, self._members, self._baseline)
-            trajectories, (compared,) = await all_or_none([whole, _alone(baseline)])
+            trajectories, (compared,) = await all_or_none([whole, _as_list(baseline)])
             return Group(claim.task, tuple(with_baseline(t, compared.reward) for t in trajectories))
         finally:
             self._leave(mine)
 
-    async def _ending(self, claim: Claim, task: Task, member: int) -> Trajectory:
+    async def _finish_member(self, claim: Claim, task: Task, member: int) -> Trajectory:
         trajectory = await self._member(claim, task, member, self._workflow)
         self._leave({(claim.number, member)})
         return trajectory
@@ -240,7 +240,7 @@ class GroupRunner:
         self._ledger.post(processes.note, self._name, kind, str(message))
 
 
-async def _alone(trajectory: Coroutine[Any, Any, Trajectory]) -> list[Trajectory]:
+async def _as_list(trajectory: Coroutine[Any, Any, Trajectory]) -> list[Trajectory]:
     return [await trajectory]
 
 

@@ -92,7 +92,7 @@ async def validate(
         count = min(len(taskset), batch_size or len(taskset))
         members = group_size if isinstance(taskset, EnvironmentTaskset) else 1
         places[name] = [(index, member) for index in range(count) for member in range(members)]
-    # All at once: the slow ones of one set hold no engine back from the next.
+    # All at once, so that slow attempts of one taskset keep no engine idle.
     outcomes = iter(await all_or_none(one(tasksets[name], *place) for name in places for place in places[name]))
     metrics: dict[str, float] = {}
     for name in places:
@@ -106,7 +106,7 @@ def _metrics_of(outcomes: Sequence[_Outcome]) -> dict[str, float]:
     made = [outcome.trajectory for outcome in measured if outcome.trajectory is not None]
 
     def mean(values: Sequence[float]) -> float:
-        # an attempt that failed adds nothing, and counts
+        # a failed attempt adds 0, and counts
         return float(np.sum(values)) / len(measured) if measured else float("nan")
 
     parts = sorted({part for trajectory in made for part in trajectory.reward_parts})

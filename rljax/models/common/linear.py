@@ -23,7 +23,7 @@ def _forward(x: jax.Array, weight: jax.Array) -> tuple[jax.Array, tuple[jax.Arra
 def _backward(residuals: tuple[jax.Array, jax.Array], cotangent: jax.Array) -> tuple[jax.Array, jax.Array]:
     x, weight = residuals
     d_x = lax.dot_general(cotangent, weight, (((x.ndim - 1,), (1,)), ((), ())))
-    # JAX's own rule makes the transposed gradient and turns it. XLA on CPU copies activations for that, as it does for
+    # JAX's own rule makes the gradient transposed and turns it. XLA on CPU copies activations for that, as it does for
     # several contracted axes; elsewhere the axes stay separate, since each may be sharded over devices of its own.
     if jax.default_backend() == "cpu":
         x, cotangent = x.reshape(-1, x.shape[-1]), cotangent.reshape(-1, cotangent.shape[-1])

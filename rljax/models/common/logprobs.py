@@ -17,7 +17,7 @@ from rljax.models.common.einsum import einsum_fp32
 from rljax.models.common.transformer import Constrain, Params, unconstrained
 
 _CACHED_LOGITS = 2**19  # logits of one step that stay in the cache of a CPU core
-_LOWEST = -1e30  # finite, so that nothing times it is nothing
+_LOWEST = -1e30  # finite, so that 0 times it is 0
 _Gradients = tuple[jax.Array, jax.Array]
 
 
@@ -82,7 +82,7 @@ def _constrained(logits: Float[Array, "some batch time"], constrain: Constrain) 
 
 
 def _logits(x: jax.Array, rows: jax.Array, constrain: Constrain) -> Float[Array, "some batch time"]:
-    # Vocabulary first: so no product of either pass needs its operands turned, which XLA on CPU does by copying.
+    # Vocabulary first: so no product of either pass needs its operands transposed, which XLA on CPU does by copying.
     logits = einsum_fp32("vh,bth->vbt", rows, x)
     return _constrained(logits, constrain)
 

@@ -210,7 +210,7 @@ def rematerialised(layer: Callable[..., Any], remat: str) -> Callable[..., Any]:
     """
     if remat not in _SAVED:
         raise ValueError(f"remat {remat!r} is unknown; choose {', '.join(_SAVED)}")
-    # Even `none` recomputes norms, rotations and gates: on CPU that is cheaper than writing them down.
+    # Even `none` recomputes norms, rotations and gates: on CPU that is cheaper than storing them.
     policy = jax.checkpoint_policies.save_only_these_names(*_SAVED[remat])
     return jax.checkpoint(layer, prevent_cse=False, policy=policy)
 

@@ -9,7 +9,7 @@ from typing import Any
 from rljax.models.common.architecture import DEFAULT_ROPE_THETA, Architecture, Llama3Rope
 
 _DEFAULT_WINDOW = 4096
-"""Of transformers, for a config.json that uses a sliding window and does not say which; null is none."""
+"""Default of transformers, for a config.json that uses a sliding window without its size; null is none."""
 
 
 @dataclass(frozen=True)

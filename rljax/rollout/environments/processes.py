@@ -29,7 +29,7 @@ from sidecar.workers.rpc import receive, send
 OPEN_SECONDS = 120.0
 """Seconds that making an environment may take beyond the limit of its answers."""
 PING_SECONDS = 5.0
-"""Seconds that a worker has to say that it responds. It computes nothing for that: one that is silent is held up."""
+"""Seconds that a worker has to answer a ping. It computes nothing for that: one that is silent is blocked."""
 
 
 class WorkerSession:
@@ -199,7 +199,7 @@ class Worker:
                     answer.set_result(value)
                 else:
                     answer.set_exception(value)
-        # Who computed alone did it; of several nobody knows which one.
+        # An environment that computed alone is to blame; among several the culprit is unknown.
         computing = [answer for answer in self._waiting.values() if not answer.done()]
         blamed = computing if self.end() and len(computing) == 1 else []
         await asyncio.to_thread(self.process.wait)

@@ -12,7 +12,7 @@ from numbers import Real
 from typing import Any, Protocol
 
 SEEDS = 2**31
-"""Seeds handed to environments are below this: many draw theirs from 32 bits."""
+"""Environment seeds are below this: many environments take seeds of 32 bits."""
 
 
 class EnvironmentFailure(Exception):
@@ -201,7 +201,7 @@ def _make(spec: EnvironmentSpec) -> Any:
     package, _, name = spec.id.rpartition(":")
     if package:
         importlib.import_module(package)
-    # Their checks of spaces are not ours, and an episode's limits are the caller's.
+    # gymnasium's checks of spaces are left out, and an episode's limits are the caller's.
     return gymnasium.make(name, disable_env_checker=True, max_episode_steps=-1, **spec.kwargs)
 
 

@@ -10,7 +10,7 @@ from rljax.rollout.environments.hosts import EnvironmentHost
 from rljax.rollout.environments.session import EnvironmentFailure, EnvironmentSpec
 
 SEEDS_TRIED = 3
-"""One that fails for all of these seeds is taken to fail for all; a rare failure is the business of retries."""
+"""An environment that fails for all of these seeds is taken to fail for all; a rare failure is left to retries."""
 
 
 async def smoke_check(

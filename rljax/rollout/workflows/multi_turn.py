@@ -35,7 +35,7 @@ class End(enum.StrEnum):
     TRUNCATED = "truncated"  # by a limit of the environment's own
     ACTIONS = "max_actions"
     TURNS = "max_turns"
-    TURN_TOKENS = "max_tokens_per_turn"  # by the same, after a reply without an action that its budget cut
+    TURN_TOKENS = "max_tokens_per_turn"  # max_turns, after a reply without an action that its budget cut
     LENGTH = "sequence_length"
 
 

@@ -9,8 +9,8 @@ stopped at any time and given again. ``--table`` only prints what is there: the 
 the fewest and the most of the seeds; a seed that did not get there counts as more than any. The runs share what they
 compile: half of the work of a short run.
 
-A loss that bounds nothing gets the correction or the settings that stand beside it in `VARIANTS`; the bounds of those
-that have some stand in the config, and are wide, since its tokens are few and its learning rate is high.
+A loss that bounds nothing gets the correction or the settings that stand beside it in `VARIANTS`; so do the bounds of
+those that have some, ppo's in the config. They are wide, since its tokens are few and its learning rate is high.
 """
 
 from __future__ import annotations
@@ -50,18 +50,19 @@ HELD = {"aggregation": "seq-mean-token-sum", "entropy_coef": 0.05}
 # average over the policy's own samples and not over the reference's.
 VARIANTS: dict[str, dict[str, Any]] = {
     "ppo": {},
-    "dapo": {},
-    "gspo": {},
-    "decoupled_ppo": {},
-    "tis": {},
-    "cispo": {},
+    "dapo": {"loss.clip_low": 0.8, "loss.clip_high": 3.0},
+    "gspo": {"loss.clip_low": 0.5, "loss.clip_high": 1.0},
+    "decoupled_ppo": {"loss.clip_low": 0.8, "loss.clip_high": 3.0},
+    "tis": {"loss.high": 4.0},
+    "cispo": {"loss.clip_low": 0.8, "loss.clip_high": 3.0},
     "topr": {},
     "kimi15": {},
     "sapo": {},
-    "sppo": {},
-    "rec": {},
-    "opmd_pairwise": {"adv_estimator": "opmd_mean", "opmd_tau": 0.1} | HELD,
-    "opmd_kimi": {"adv_estimator": "opmd_logavgexp", "opmd_tau": 0.5, "kl.refresh_steps": 10} | HELD,
+    "sppo": {"loss.epsilon": 3.0},
+    "rec": {"loss.clip": "two-side", "loss.clip_low": 0.8, "loss.clip_high": 3.0, "loss.weight": "importance"},
+    "opmd_pairwise": {"adv_estimator": "opmd_mean", "loss.tau": 0.1} | HELD,
+    "opmd_kimi": {"adv_estimator": "opmd_logavgexp", "loss.tau": 0.5, "advantage.tau": 0.5, "kl.refresh_steps": 10}
+    | HELD,
     "vanilla": TRUNCATED,
     "opmd": TRUNCATED | PLAIN,
     "asymre": TRUNCATED | PLAIN,

@@ -129,8 +129,7 @@ def get_config(arg: str = "both") -> ConfigDict:
         algorithm=AlgorithmConfig(
             adv_estimator="grpo",  # algorithm_type; what follows are its defaults
             pg_variant="ppo",
-            clip_low=0.2,
-            clip_high=0.2,
+            loss={"clip_low": 0.2, "clip_high": 0.2},
             kl=KlConfig(where="loss", estimator="k2", coef=0.001),
         ),
         explorer=explorer,

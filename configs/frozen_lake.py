@@ -58,8 +58,7 @@ def get_config() -> ConfigDict:
         algorithm=AlgorithmConfig(
             adv_estimator="gigpo",
             pg_variant="ppo",
-            clip_low=0.5,
-            clip_high=1.0,
+            loss={"clip_low": 0.5, "clip_high": 1.0},
             entropy_coef=0.05,
             minibatch_size=256,
         ),

@@ -1,20 +1,17 @@
-"""The command line for a parent process: it ends when its standard input does, and that when the parent dies."""
+"""The program for a parent process, whose process id is its argument and which hands it its config.
+
+The config comes through standard input: so it stands in no file and in no list of processes.
+"""
 
 from __future__ import annotations
 
-import os
-import signal
+import json
 import sys
-import threading
 
-from rljax.main import main
-
-
-def _end_with_parent() -> None:
-    os.read(sys.stdin.fileno(), 1)
-    os.kill(os.getpid(), signal.SIGTERM)
-
+from rljax.config.load import from_plain
+from rljax.main import run
+from sidecar.workers import lifeline
 
 if __name__ == "__main__":
-    threading.Thread(target=_end_with_parent, name="lifeline", daemon=True).start()
-    sys.exit(main())
+    lifeline.hold(int(sys.argv[1]))
+    sys.exit(run(lambda: from_plain(json.load(sys.stdin))))

@@ -10,16 +10,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 from rljax.config.schema import Config
+from sidecar.errors import printable
 
 
 def train(config: Config) -> int:
     """Modes both and train: trains to the end, or to SIGTERM, after which the same command resumes."""
-    from rljax.run import Run
+    from rljax.run import FINISHED, Run
 
     with Run(config, _progress) as run:
         if run.finished:
-            hint = "raise max_steps (or total_epochs) to go on, or choose another run_dir"
-            print(f"{run.run_dir.root}: this run is finished; {hint}")
+            print(f"{run.run_dir.root}: {FINISHED}")
             return 0
         _on_signals(run.interrupt)
         for _ in run:
@@ -77,7 +77,7 @@ def play(config: Config) -> int:
     from rljax.pipeline.play import play_with_model, play_without_model
 
     if config.play.agent != "model":
-        play_without_model(config, print, lambda: input("> "))
+        play_without_model(config, _show, lambda: input("> "))
         return 0
     from rljax.launch.engine_launchers import ENGINE_LAUNCHERS
     from rljax.pipeline.assemble.run import open_model
@@ -85,7 +85,7 @@ def play(config: Config) -> int:
 
     run = RunDir.of_checkpoint(config)
     with contextlib.closing(ENGINE_LAUNCHERS[config.launcher](config)) as engine_launcher:
-        play_with_model(config, run, open_model(config, run, _progress), engine_launcher, print)
+        play_with_model(config, run, open_model(config, run, _progress), engine_launcher, _show)
     return 0
 
 
@@ -119,7 +119,7 @@ def audit(config: Config) -> int:
     write_atomic(run.root / "audit.json", json.dumps(report, indent=1) + "\n")
     print(_audit_line(report))
     for problem in report["problems"]:
-        print(f"rljax: audit: {problem}", file=sys.stderr)
+        print(printable(f"rljax: audit: {problem}"), file=sys.stderr)
     return 0 if report["balanced"] else 1
 
 
@@ -147,8 +147,12 @@ def _on_signals(stop: Callable[[], None]) -> None:
     signal.signal(signal.SIGINT, handle)
 
 
+def _show(text: str) -> None:
+    print(printable(text))
+
+
 def _progress(label: str, fraction: float) -> None:
-    print(f"\r{label}: {fraction:4.0%}", end="\n" if fraction >= 1 else "", file=sys.stderr, flush=True)
+    print(f"\r{printable(label)}: {fraction:4.0%}", end="\n" if fraction >= 1 else "", file=sys.stderr, flush=True)
 
 
 def _audit_line(report: dict[str, object]) -> str:

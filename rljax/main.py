@@ -9,27 +9,50 @@ from __future__ import annotations
 
 import logging
 import os
+import shlex
 import signal
 import sys
-from collections.abc import Sequence
+import traceback
+from collections.abc import Callable, Sequence
 
-from rljax.config.load import key_help, load_config, parse_arguments
+from rljax.config.load import key_help, load_config, parse_arguments, without_password
+from rljax.config.schema import Config
 from rljax.config.validate import ConfigError
+from rljax.interrupts import end_on_second_interrupt
+from sidecar.errors import printable
 
 REFUSED, FAILED = 2, 1
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command line; returns the exit code. One line on stderr says what failed and what to do."""
-    arguments = sys.argv[1:] if arguments is None else arguments
-    if not arguments or {"-h", "--help"} & set(arguments):
+    """Runs the command line; returns the exit code."""
+    given = sys.argv[1:] if arguments is None else arguments
+    if arguments is None:
+        end_on_second_interrupt()
+    if not given or {"-h", "--help"} & set(given):
         print(__doc__)
         print("\n".join(f"  --config.{path}={default}\n      {meaning}" for path, default, meaning in key_help()))
         return 0
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
-    try:
-        path, overrides = parse_arguments(arguments)
+
+    def load() -> Config:
+        path, overrides = parse_arguments(given)
         config = load_config(path, overrides)
+        if arguments is None and config.ledger is not None and "ledger" in overrides:
+            _hide_password(config.ledger)
+        return config
+
+    return run(load)
+
+
+def run(load: Callable[[], Config]) -> int:
+    """Does what a config's mode says; returns the exit code. One line on stderr says what failed and what to do."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_Printable("%(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])
+    if not os.environ.get("RLJAX_TRACEBACK"):
+        logging.getLogger("absl").addFilter(_without_traceback)
+    try:
+        config = load()
     except ConfigError as error:
         return _say(error, REFUSED)
     from rljax import commands
@@ -43,15 +66,38 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _say("interrupted; the same command resumes", 128 + signal.SIGINT)
     except Exception as error:
         if os.environ.get("RLJAX_TRACEBACK"):
-            raise
+            print(printable(traceback.format_exc()), end="", file=sys.stderr)
+            return FAILED
         return _say(error, FAILED)
+
+
+def _without_traceback(record: logging.LogRecord) -> bool:
+    """Keeps the line: Orbax raises again what its threads have met, and that is told where it costs something."""
+    record.exc_info = record.exc_text = None
+    return True
+
+
+class _Printable(logging.Formatter):
+    """Formats what a terminal shows and does not obey."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record))
+
+
+def _hide_password(ledger: str) -> None:
+    """Takes the password in a ledger's URL out of this process's line in the list of processes."""
+    hidden = without_password(ledger)
+    if hidden != ledger:
+        from setproctitle import setproctitle
+
+        setproctitle(shlex.join(argument.replace(ledger, hidden) for argument in sys.orig_argv))
 
 
 def _say(error: BaseException | str, code: int) -> int:
     line = " ".join(str(error).split()) or type(error).__name__
     kind = "" if isinstance(error, str | ConfigError) or not _is_foreign(error) else f"{type(error).__name__}: "
     hint = "" if not kind else " (RLJAX_TRACEBACK=1 shows where)"
-    print(f"rljax: {kind}{line}{hint}", file=sys.stderr)
+    print(printable(f"rljax: {kind}{line}{hint}"), file=sys.stderr)
     return code
 
 

@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import dataclasses
 import json
+import logging
 import threading
 from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -33,13 +34,7 @@ from rljax.ledger import processes
 from rljax.ledger.compatibility import check_model, record_validation_plan
 from rljax.ledger.database import RunFailedError, StaleWriterError, is_finished
 from rljax.observe.atomic_write import write_atomic
-from rljax.pipeline.assemble.learner import (
-    StepRunner,
-    build_learner,
-    newest_checkpoint,
-    open_checkpoints,
-    open_demonstrations,
-)
+from rljax.pipeline.assemble.learner import StepRunner, open_checkpoints, open_demonstrations, resume_learner
 from rljax.pipeline.assemble.run import ProgressCallback, open_ledger, open_model, validation_fingerprint
 from rljax.pipeline.evaluate import Evaluator, chosen_checkpoints
 from rljax.pipeline.metrics.engines import Gauges
@@ -49,6 +44,10 @@ from rljax.pipeline.train import Trainer
 from rljax.weights.channels import open_publisher
 
 T = TypeVar("T")
+
+log = logging.getLogger(__name__)
+
+FINISHED = "this run is finished; raise max_steps (or total_epochs) to go on, or choose another run_dir"
 
 
 class Run:
@@ -86,10 +85,12 @@ class Run:
     def __iter__(self) -> Iterator[dict[str, float]]:
         """Trains, and yields the metrics of each step; a loop that was left goes on where it stood.
 
-        After a failure it tries again, from the last checkpoint; when the run is finished there is nothing to yield.
+        After a failure it tries again, from the last checkpoint; when the run is finished there is nothing to
+        yield, and a warning says so.
         """
         if self._steps is None:
             if self.finished:
+                log.warning("%s: %s", self.run_dir.root, FINISHED)
                 return iter(())
             self._steps = self._train()
         return self._steps
@@ -161,30 +162,27 @@ class Run:
         config, db = self.config, self._db
         with contextlib.ExitStack() as parts:
             parts.callback(self._forget)
-            parts.enter_context(contextlib.closing(Heartbeat(db, "trainer", "trainer")))
+            heartbeat = parts.enter_context(contextlib.closing(Heartbeat(db, "trainer", "trainer")))
             record_validation_plan(db, validation_fingerprint(config))
             observers = parts.enter_context(
                 LearnerObservers(config, self.run_dir.root, self.model, lambda: self._gauges())
             )
-            parts.callback(lambda: observers.finish(self.audit(), publishable(config)))
+            parts.callback(self._report, observers)
             checkpoints = open_checkpoints(config, self.run_dir)
             parts.callback(checkpoints.wait)
             demonstrations = open_demonstrations(config, self.model, db)
             placed = parts.enter_context(learner_placement(config))
-            learner = build_learner(placed, self.model, checkpoints, newest_checkpoint(db, checkpoints))
+            learner = resume_learner(placed, self.model, db, checkpoints)
             step_runner = StepRunner(learner, demonstrations)
             explorer = self._beside(observers)
             if explorer is not None:
                 parts.enter_context(contextlib.closing(explorer))
-            # Only now: a config that is refused must not replace the run's own.
-            for change in self.run_dir.write_config(config, learner.steps):
-                observers.message(f"changed since the run last started: {change}")
             on_ray, host = config.launcher == "ray", config.sync_address
             opened = open_publisher(config.sync_method, self.run_dir.weights, on_ray=on_ray, host=host)
             publisher = parts.enter_context(contextlib.closing(opened))
-            trainer = Trainer(
-                config, self.run_dir, db, step_runner, checkpoints, publisher, observers, self._gauges, self._stop
-            )
+            check = (lambda: None) if explorer is None else explorer.check
+            channels = (checkpoints, publisher, observers, self._gauges)
+            trainer = Trainer(config, self.run_dir, db, step_runner, *channels, self._stop, check, life=heartbeat.token)
             if explorer is not None:
                 explorer.start()
             self._trainer = trainer
@@ -195,8 +193,17 @@ class Run:
             except RunFailedError as error:
                 raise (error if explorer is None or explorer.error is None else explorer.error) from None
             except Exception as error:
-                processes.fail_run(db, "trainer", f"trainer: {type(error).__name__}: {error}")
+                trainer.fail_run(error)
                 raise
+
+    def _report(self, observers: LearnerObservers) -> None:
+        """Leaves audit and report behind, unless the run goes on with another trainer, which will."""
+        try:
+            if self._trainer is not None:
+                self._trainer.check_living()
+        except StaleWriterError:
+            return
+        observers.finish(self.audit(), publishable(self.config))
 
     def _forget(self) -> None:
         self._steps = self._trainer = None

@@ -7,6 +7,7 @@ The codec is safetensors: plain arrays behind a JSON header, safe to read from a
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -174,11 +175,12 @@ def _header(trajectory: Trajectory) -> dict[str, Any]:
 def encode(group: Group) -> bytes:
     """Packs a group into bytes. Arrays of all members are concatenated; the header says where each ends."""
     task = {"taskset": group.task.taskset, "epoch": group.task.epoch, "index": group.task.index}
-    header = {"codec": CODEC_VERSION, "task": task, "members": [_header(t) for t in group.trajectories]}
     arrays = {
         name: np.concatenate([np.asarray(getattr(t, name), dtype) for t in group.trajectories] or [np.zeros(0, dtype)])
         for name, dtype in _ARRAYS.items()
     }
+    members = [_header(t) for t in group.trajectories]
+    header = {"codec": CODEC_VERSION, "task": task, "members": members, "crc32": _crc32(arrays, members)}
     arrays["header"] = np.frombuffer(json.dumps(header).encode(), np.uint8)
     return save(arrays)
 
@@ -187,7 +189,7 @@ def decode(payload: bytes) -> Group:
     """Undoes `encode`.
 
     Raises:
-        ValueError: the bytes are not a group, or were written by another version of the codec.
+        ValueError: the bytes are not a group, are damaged, or were written by another version of the codec.
     """
     try:
         arrays = load(payload)
@@ -196,8 +198,17 @@ def decode(payload: bytes) -> Group:
         raise ValueError(f"not an encoded group: {error}") from error
     if header.get("codec") not in _READABLE:
         raise ValueError(f"group written by codec {header.get('codec')}, this program reads up to {CODEC_VERSION}")
+    if header.get("crc32") not in (None, _crc32(arrays, header["members"])):  # earlier programs wrote none
+        raise ValueError("an encoded group that does not match its checksum")
     ends = np.cumsum([member["length"] for member in header["members"]])
     return Group(TaskId(**header["task"]), tuple(_members(header["members"], arrays, ends)))
+
+
+def _crc32(arrays: Mapping[str, np.ndarray], members: Sequence[dict[str, Any]]) -> int:
+    crc = zlib.crc32(json.dumps(members).encode())
+    for name in _ARRAYS:
+        crc = zlib.crc32(arrays[name].tobytes(), crc)
+    return crc
 
 
 def _members(headers: Sequence[dict[str, Any]], arrays: Mapping[str, np.ndarray], ends: np.ndarray) -> list[Trajectory]:

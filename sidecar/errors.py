@@ -1,6 +1,8 @@
-"""Errors of others, as part of a line of ours."""
+"""Text of others, as part of a line of ours."""
 
 from __future__ import annotations
+
+import re
 
 LONGEST = 300
 
@@ -8,3 +10,12 @@ LONGEST = 300
 def first_line(error: BaseException) -> str:
     """What an error says in its first line, up to 300 characters; its type where it says nothing."""
     return (str(error).strip() or type(error).__name__).splitlines()[0][:LONGEST]
+
+
+_OBEYED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+"""What a terminal obeys instead of showing it, but for tabs and line ends; what it cannot be sent."""
+
+
+def printable(text: str) -> str:
+    """Returns a text of a model, an environment or an exception with its control characters written as escapes."""
+    return _OBEYED.sub(lambda found: found[0].encode("unicode_escape").decode(), text)

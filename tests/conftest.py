@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import importlib.util
 import os
 import sys
@@ -14,7 +13,7 @@ import pytest
 from hypothesis import settings
 
 from rljax.algorithms import registry
-from rljax.config import names
+from rljax.config.names import Registry
 from rljax.tasks.rewards import registry as rewards
 from tests import postgres
 
@@ -97,9 +96,6 @@ def server() -> Iterator[postgres.Server]:
 @pytest.fixture(autouse=True)
 def own_names(monkeypatch: pytest.MonkeyPatch) -> None:
     """Takes out again what a test registers: others, of whatever file, ask what there is."""
-    monkeypatch.setattr(names, "_own", copy.deepcopy(names._own))
     monkeypatch.setattr(rewards, "_registered", dict(rewards._registered))
-    for slot in (registry.advantages, registry.policy_losses, registry.aggregations, registry.filters):
-        slot.names()  # the built-in ones are there, and stay
-        for kept in ("_entries", "_needs"):
-            monkeypatch.setattr(slot, kept, dict(getattr(slot, kept)))
+    for slot in {one for one in vars(registry).values() if isinstance(one, Registry)}:
+        monkeypatch.setattr(slot, "_own", dict(slot._own))

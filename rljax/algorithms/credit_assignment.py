@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -143,7 +143,7 @@ def _by_token(
     scored = TokenRewards.of(trajectories, charges, values)
     if config.whiten_rewards:
         scored = whiten_rewards(scored)
-    found, returns = token_advantages.get(config.adv_estimator)(scored, config)
+    found, returns = token_advantages.bound(config.adv_estimator, config.advantage)(scored)
     found, returns = (_checked(one, scored.mask.shape, config) for one in (found, returns))
     return scored.by_place(trajectories, found), scored.by_place(trajectories, returns)
 
@@ -151,7 +151,8 @@ def _by_token(
 def _by_turn(groups: Sequence[Group], config: AlgorithmConfig) -> ByToken:
     """All groups at once, whatever their sizes: what a turn is compared with may lie in another group."""
     scored = TurnRewards.of(groups)
-    values = _checked(turn_advantages.get(config.adv_estimator)(scored, config), scored.mask.shape, config)
+    estimate = turn_advantages.bound(config.adv_estimator, config.advantage)
+    values = _checked(estimate(scored), scored.mask.shape, config)
     return [_spread(t, values[g, m]) for g, group in enumerate(groups) for m, t in enumerate(group.trajectories)]
 
 
@@ -170,9 +171,9 @@ def _by_group(groups: Sequence[Group], config: AlgorithmConfig) -> ByToken:
 def _estimate(groups: Sequence[Group], config: AlgorithmConfig) -> Float[np.ndarray, "groups member"]:
     name = config.adv_estimator
     rewards = np.array([[t.reward for t in group.trajectories] for group in groups], np.float64)
-    estimate: Callable[..., np.ndarray] = advantages.get(name)
-    given = {"greedy": _greedy(groups, name)} if "greedy" in advantages.needs(name, config) else {}
-    return _checked(estimate(rewards, config, **given), rewards.shape, config)
+    estimate = advantages.bound(name, config.advantage)
+    given = {"greedy": _greedy(groups, name)} if "greedy" in advantages.needs(name, config.advantage) else {}
+    return _checked(estimate(rewards, **given), rewards.shape, config)
 
 
 def _greedy(groups: Sequence[Group], name: str) -> Float[np.ndarray, " groups"]:

@@ -1,32 +1,26 @@
-"""Finds the parts of the objective by the names that a config gives them.
+"""What the functions that make up the objective take and return, slot by slot, and where they are registered.
 
-One registry for each slot: `advantages` (and `turn_advantages` and `token_advantages`, found by the same key),
-`policy_losses`, `aggregations`, `filters`. An entry is a pure function in a file of its own inside the slot's package;
-a new file there is found without being listed anywhere. A notebook adds its own with ``@advantages.register("mine")``,
-a config names one of another package with ``module:function``.
+An entry is a pure function in a file of its own inside the slot's package; a new file there is found without being
+listed anywhere. It takes what its slot hands it (the calls below) and, behind that, its own keys: an instance of the
+dataclass that it was registered with, or, registered with none, keyword-only parameters. A notebook adds its own with
+``@advantages.register("mine")``, a config names one of another package with ``module:function``.
 """
 
 from __future__ import annotations
 
-import importlib
-import inspect
-import pkgutil
-from collections.abc import Callable, Collection, Iterable
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar, cast
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from jaxtyping import Float, Int
 
-from rljax.config.names import closest, note
-from rljax.config.validate import ConfigError, check_estimator, imported
+from rljax.config import names
+from rljax.config.names import Registry
+from rljax.config.schema import AlgorithmConfig
 from rljax.trajectory import Group
 
 if TYPE_CHECKING:
     from rljax.algorithms.inputs import LossInputs, TokenLoss, TokenRewards, TurnRewards
-    from rljax.config.schema import AlgorithmConfig
-
-Function = TypeVar("Function", bound=Callable[..., object])
-Needs = Iterable[str] | Callable[["AlgorithmConfig"], Iterable[str]]
 
 
 class Advantage(Protocol):
@@ -37,7 +31,7 @@ class Advantage(Protocol):
     """
 
     def __call__(  # noqa: D102
-        self, rewards: Float[np.ndarray, "groups member"], config: AlgorithmConfig, /
+        self, rewards: Float[np.ndarray, "groups member"], /, **needed: Any
     ) -> Float[np.ndarray, "groups member"]: ...
 
 
@@ -45,7 +39,7 @@ class TurnAdvantage(Protocol):
     """Advantages of every turn of a batch; what is beyond a trajectory's last turn is not used."""
 
     def __call__(  # noqa: D102
-        self, scored: TurnRewards, config: AlgorithmConfig, /
+        self, scored: TurnRewards, /
     ) -> Float[np.ndarray, "groups member turn"]: ...
 
 
@@ -56,16 +50,14 @@ class TokenAdvantage(Protocol):
     """
 
     def __call__(  # noqa: D102
-        self, scored: TokenRewards, config: AlgorithmConfig, /
+        self, scored: TokenRewards, /
     ) -> tuple[Float[np.ndarray, "trajectory token"], Float[np.ndarray, "trajectory token"]]: ...
 
 
 class PolicyLoss(Protocol):
     """Loss of each token, unweighted, and per-token values whose mean over the trained tokens is logged by name."""
 
-    def __call__(  # noqa: D102
-        self, inputs: LossInputs, config: AlgorithmConfig, /
-    ) -> TokenLoss: ...
+    def __call__(self, inputs: LossInputs, /) -> TokenLoss: ...  # noqa: D102
 
 
 class Aggregation(Protocol):
@@ -83,129 +75,33 @@ class Aggregation(Protocol):
 class Filter(Protocol):
     """Reason for which a scored group is not trained, or None where it is kept. The ledger counts by reason."""
 
-    def __call__(self, group: Group, config: AlgorithmConfig, /) -> str | None: ...  # noqa: D102
+    def __call__(self, group: Group, /) -> str | None: ...  # noqa: D102
 
 
-class Registry(Generic[Function]):
-    """The functions of one slot, by name.
-
-    Args:
-        slot: what the functions are, for messages.
-        key: path of the config key that names one.
-        package: package whose modules hold the built-in ones; imported at the first look-up.
-    """
-
-    def __init__(self, slot: str, key: str, package: str) -> None:
-        self.slot = slot
-        self.key = key
-        self._package = package
-        self._entries: dict[str, Function] = {}
-        self._needs: dict[str, Needs] = {}
-        self._discovered = False
-
-    def register(self, name: str, needs: Needs = ()) -> Callable[[Function], Function]:
-        """Decorator that adds a function; a later one of the same name replaces it, so that a cell can be re-run.
-
-        Args:
-            name: in the config.
-            needs: what the learner computes for it and not for every function, or a function of the config that says
-                so; see the inputs of the slot.
-        """
-
-        def add(function: Function) -> Function:
-            self._discover()
-            self._entries[name] = function
-            self._needs[name] = needs
-            in_a_file = getattr(function, "__module__", "").startswith(f"{self._package}.")
-            note(self._package.rpartition(".")[2], name, own=not in_a_file)
-            return function
-
-        return add
-
-    def names(self) -> list[str]:
-        """All names, sorted."""
-        self._discover()
-        return sorted(self._entries)
-
-    def get(self, name: str, key: str = "", others: Collection[str] = ()) -> Function:
-        """The function of that name, or the one that ``module:function`` points to.
-
-        Args:
-            name: in the config.
-            key: path of the config key that named it, where that is not the slot's own.
-            others: what that key may name besides, for the message.
-
-        Raises:
-            ConfigError: no such name, module or function; the closest names are in the message.
-        """
-        key = key or self.key
-        if ":" in name:
-            return cast("Function", imported(key, name))
-        self._discover()
-        if name in self._entries:
-            return self._entries[name]
-        raise ConfigError(f"{key}={name!r}: no such {self.slot}; {closest(name, {*self._entries, *others})}")
-
-    def needs(self, name: str, config: AlgorithmConfig) -> frozenset[str]:
-        """What the function of that name asks for; nothing for ``module:function`` and what is not in this slot."""
-        self._discover()
-        needs = self._needs.get(name, ())
-        return frozenset(needs(config) if callable(needs) else needs)
-
-    def _discover(self) -> None:
-        # A user's entry must not be overwritten by the built-in of the same name, so built-ins are imported first;
-        # the flag is set before, because their own decorators come back here.
-        if self._discovered:
-            return
-        self._discovered = True
-        package = importlib.import_module(self._package)
-        for module in pkgutil.iter_modules(package.__path__):
-            importlib.import_module(f"{self._package}.{module.name}")
-
-
-advantages: Registry[Advantage] = Registry("advantage", "algorithm.adv_estimator", "rljax.algorithms.advantage")
-turn_advantages: Registry[TurnAdvantage] = Registry(
-    "advantage", "algorithm.adv_estimator", "rljax.algorithms.turn_advantage"
-)
-token_advantages: Registry[TokenAdvantage] = Registry(
-    "advantage", "algorithm.adv_estimator", "rljax.algorithms.token_advantage"
-)
-policy_losses: Registry[PolicyLoss] = Registry("policy loss", "algorithm.pg_variant", "rljax.algorithms.policy_loss")
-aggregations: Registry[Aggregation] = Registry("aggregation", "algorithm.aggregation", "rljax.algorithms.aggregation")
-filters: Registry[Filter] = Registry("filter", "algorithm.filters", "rljax.algorithms.filter")
+advantages: Registry[Advantage] = names.advantages
+turn_advantages: Registry[TurnAdvantage] = names.turn_advantages
+token_advantages: Registry[TokenAdvantage] = names.token_advantages
+policy_losses: Registry[PolicyLoss] = names.policy_losses
+aggregations: Registry[Aggregation] = names.aggregations
+filters: Registry[Filter] = names.filters
 
 
 def check_names(config: AlgorithmConfig) -> None:
-    """Looks every name of the config up.
+    """Looks every function of the config up, with its keys.
 
     Raises:
-        ConfigError: one of them leads nowhere, or another key has no meaning with it.
+        ConfigError: a name leads nowhere, its keys are not those of the function, or it takes other arguments.
     """
-    name, of_tokens = config.adv_estimator, token_advantages.names()
-    others = turn_advantages.names() + of_tokens
-    if name not in others:
-        advantages.get(name, others=others)
-    check_estimator(config, of_tokens)
-    aggregations.get(config.aggregation)
-    for name in config.filters:
-        filters.get(name)
-    policy_losses.get(config.pg_variant)
-    policy_losses.get(config.mix_variant, key="algorithm.mix_variant")
+    for one in config.functions():
+        slot = next((slot for slot in one.slots if one.name in slot.names()), one.slots[0])
+        slot.entry(one.name, one.key, others=names.all_names(one.slots))
+        slot.bound(one.name, one.keys, one.key)
 
 
 def chosen_filters(config: AlgorithmConfig) -> list[tuple[str, Callable[[Group], str | None]]]:
     """The filters that a config names, in its order, each a function of the group alone.
 
     Raises:
-        ConfigError: one leads nowhere, or does not take a group and a config.
+        ConfigError: one leads nowhere, or does not take a group.
     """
-    return [(name, _bound(name, config)) for name in config.filters]
-
-
-def _bound(name: str, config: AlgorithmConfig) -> Callable[[Group], str | None]:
-    reason = filters.get(name)
-    try:
-        inspect.signature(reason).bind(None, config)
-    except TypeError:
-        raise ConfigError(f"algorithm.filters={name!r}: must take a group and the algorithm's config") from None
-    return lambda group: reason(group, config)
+    return [(name, filters.bound(name, config.filter.get(name.rpartition(":")[2]))) for name in config.filters]

@@ -45,7 +45,7 @@ def _trinity(*here: str, remark: str = "") -> ForeignKey:
 
 
 def _clip(whose: str, *sides: str) -> ForeignKey:
-    return ForeignKey(whose, tuple(f"algorithm.clip_{side}" for side in sides or ("low", "high")))
+    return ForeignKey(whose, tuple(f"algorithm.loss.clip_{side}" for side in sides or ("low", "high")))
 
 
 def _roll(*here: str, remark: str = "") -> ForeignKey:
@@ -58,9 +58,82 @@ _RECORDED = "ratios are to the log-probabilities recorded with the samples; pg_v
 _NO_TEACHER = "there is no distillation"
 _CONSTANTS = "weights are always constants"
 _RATIOS_ALONE = "w itself is bounded, by algorithm.correction.low and high"
-_OWN_KEYS = "each argument is a key of its own"
 
-FOREIGN_KEYS = {
+
+def _loss(here: str, *losses: str) -> ForeignKey:
+    return ForeignKey("an earlier rljax", (f"algorithm.loss.{here}",), f"with pg_variant={' or '.join(losses)}")
+
+
+def _advantage(here: str, *estimators: str) -> ForeignKey:
+    return ForeignKey(
+        "an earlier rljax", (f"algorithm.advantage.{here}",), f"with adv_estimator={' or '.join(estimators)}"
+    )
+
+
+def _filter(name: str, here: str) -> ForeignKey:
+    return ForeignKey("an earlier rljax", (f"algorithm.filter.{name}.{here}",))
+
+
+_CLIPPED = ("ppo", "dapo", "decoupled_ppo")
+
+MOVED = {
+    "ratio_level": _loss("ratio_level", "ppo", "dapo"),
+    "clip_low": _loss("clip_low", *_CLIPPED),
+    "clip_high": _loss("clip_high", "ppo", "decoupled_ppo"),
+    "dual_clip": _loss("dual_clip", *_CLIPPED, "gspo"),
+    "dapo_clip_high": _loss("clip_high", "dapo"),
+    "gspo_clip_low": _loss("clip_low", "gspo"),
+    "gspo_clip_high": _loss("clip_high", "gspo"),
+    "proximal_policy": _loss("proximal_policy", "decoupled_ppo"),
+    "proximal_interpolation": _loss("proximal_interpolation", "decoupled_ppo"),
+    "behaviour_weight_cap": _loss("behaviour_weight_cap", "decoupled_ppo"),
+    "tis_low": _loss("low", "tis"),
+    "tis_high": _loss("high", "tis"),
+    "cispo_epsilon_low": _loss("clip_low", "cispo"),
+    "cispo_epsilon_high": _loss("clip_high", "cispo"),
+    "cispo_use_unified_mask": _loss("use_unified_mask", "cispo"),
+    "topr_positive_weight": _loss("positive_weight", "topr"),
+    "topr_negative_weight": _loss("negative_weight", "topr"),
+    "kimi15_tau": _loss("tau", "kimi15"),
+    "opmd_tau": ForeignKey(
+        "an earlier rljax",
+        ("algorithm.loss.tau", "algorithm.advantage.tau"),
+        "with pg_variant=opmd, opmd_kimi or opmd_pairwise, with adv_estimator=opmd_logavgexp",
+    ),
+    "asymre_shift": _loss("shift", "asymre"),
+    "sapo_tau_positive": _loss("tau_positive", "sapo"),
+    "sapo_tau_negative": _loss("tau_negative", "sapo"),
+    "sppo_epsilon": _loss("epsilon", "sppo"),
+    "rec_clip": _loss("clip", "rec"),
+    "rec_clip_low": _loss("clip_low", "rec"),
+    "rec_clip_high": _loss("clip_high", "rec"),
+    "rec_ring_low": _loss("ring_low", "rec"),
+    "rec_ring_high": _loss("ring_high", "rec"),
+    "rec_weight": _loss("weight", "rec"),
+    "rec_temperature": _loss("temperature", "rec"),
+    "rec_regularizer": _loss("regularizer", "rec"),
+    "rec_regularizer_coef": _loss("regularizer_coef", "rec"),
+    "mix_variant": _loss("variant", "mix"),
+    "sft_phi": _loss("phi", "sft", "mix"),
+    "sft_weight": _loss("weight", "mix"),
+    "sft_schedule": _loss("schedule", "mix"),
+    "sft_weight_peak": _loss("weight_peak", "mix"),
+    "sft_weight_valley": _loss("weight_valley", "mix"),
+    "sft_warmup_updates": _loss("warmup_updates", "mix"),
+    "sft_decay_updates": _loss("decay_updates", "mix"),
+    "gamma": _advantage("gamma", "agentic_reinforce", "reinforce", "reinforce++", "gae"),
+    "lambd": _advantage("lambd", "gae"),
+    "step_reward_gamma": _advantage("gamma", "step_reinforce", "gigpo"),
+    "episode_reward_weight": _advantage("episode_weight", "gigpo"),
+    "step_reward_weight": _advantage("step_weight", "gigpo"),
+    "reward_grouping": _advantage("grouping", "gigpo", "step_reinforce"),
+    "filter_mean_low": _filter("mean_band", "low"),
+    "filter_mean_high": _filter("mean_band", "high"),
+    "filter_min_std": _filter("min_std", "bound"),
+}
+"""Keys of ``algorithm`` that stood there before each function had its own."""
+
+FOREIGN_KEYS = MOVED | {
     # Trinity-RFT: run and algorithm
     "project": _trinity("run_dir"),
     "checkpoint_root_dir": _trinity("run_dir"),
@@ -77,17 +150,17 @@ FOREIGN_KEYS = {
     "kl_penalty_fn": _trinity("algorithm.kl.estimator", "algorithm.kl.where", remark="where=reward"),
     "kl_loss_fn": _trinity("algorithm.kl.estimator", "algorithm.kl.where", remark="where=loss; low_var_kl: k3_clamped"),
     "entropy_loss_fn": _trinity("algorithm.entropy_coef", remark="0 is none"),
-    "advantage_fn_args": _trinity("algorithm", remark=_OWN_KEYS),
-    "policy_loss_fn_args": _trinity("algorithm", remark=_OWN_KEYS),
+    "advantage_fn_args": _trinity("algorithm.advantage"),
+    "policy_loss_fn_args": _trinity("algorithm.loss"),
     "kl_penalty_fn_args": _trinity("algorithm.kl"),
     "kl_loss_fn_args": _trinity("algorithm.kl"),
     "entropy_loss_fn_args": _trinity("algorithm.entropy_coef"),
     "kl_coef": _trinity("algorithm.kl.coef"),
     "adaptive": _trinity("algorithm.kl.target", remark="None is fixed"),
-    "clip_range": _trinity("algorithm.clip_low", "algorithm.clip_high"),
-    "clip_range_low": _trinity("algorithm.clip_low"),
-    "clip_range_high": _trinity("algorithm.clip_high"),
-    "baseline_shift": _trinity("algorithm.asymre_shift"),
+    "clip_range": _trinity("algorithm.loss.clip_low", "algorithm.loss.clip_high"),
+    "clip_range_low": _trinity("algorithm.loss.clip_low"),
+    "clip_range_high": _trinity("algorithm.loss.clip_high"),
+    "baseline_shift": _trinity("algorithm.loss.shift", remark="with pg_variant=asymre"),
     "rollout_correction": _trinity("algorithm.correction"),
     "bypass_old_logprobs": _trinity(remark=_RECORDED),
     "sample_strategy": _trinity(
@@ -118,6 +191,7 @@ FOREIGN_KEYS = {
     "response_key": _trinity("tasks.train.NAME.answer_key"),
     "default_workflow_type": _trinity("tasks.train.NAME.rewards"),
     "default_reward_fn_type": _trinity("tasks.train.NAME.rewards"),
+    "reward_fn_args": _trinity("tasks.train.NAME.reward_args", remark="by the name of the function"),
     "rollout_args": _trinity("sidecar.generating_args"),
     "storage_type": _trinity(remark="a taskset's source says it, and experiences lie in the run's ledger"),
     "trainer_input": _trinity(remark="experiences lie in the run's ledger"),
@@ -162,26 +236,30 @@ FOREIGN_KEYS = {
     "actor_infer": _roll("sidecar"),
     "max_running_requests": _roll("sidecar.max_concurrency"),
     "max_grad_norm": _roll("learner.optimizer.grad_clip"),
-    "pg_clip": _roll("algorithm.clip_low", "algorithm.clip_high"),
-    "pg_clip_low": _roll("algorithm.clip_low"),
-    "pg_clip_high": _roll("algorithm.clip_high"),
-    "dual_clip_loss": _roll("algorithm.dual_clip", remark="the bound itself; None is off"),
-    "importance_sampling": _roll("algorithm.ratio_level", remark="seq is sequence; or pg_variant=gspo"),
-    "ratio_type": _roll("algorithm.ratio_level", remark="segment is turn"),
-    "tis_lower_bound": _roll("algorithm.tis_low"),
-    "tis_upper_bound": _roll("algorithm.tis_high"),
+    "pg_clip": _roll("algorithm.loss.clip_low", "algorithm.loss.clip_high"),
+    "pg_clip_low": _roll("algorithm.loss.clip_low"),
+    "pg_clip_high": _roll("algorithm.loss.clip_high"),
+    "dual_clip_loss": _roll("algorithm.loss.dual_clip", remark="the bound itself; None is off"),
+    "importance_sampling": _roll("algorithm.loss.ratio_level", remark="seq is sequence; or pg_variant=gspo"),
+    "ratio_type": _roll("algorithm.loss.ratio_level", remark="segment is turn"),
+    "tis_lower_bound": _roll("algorithm.loss.low", remark="with pg_variant=tis"),
+    "tis_upper_bound": _roll("algorithm.loss.high", remark="with pg_variant=tis"),
     "train_infer_correction": _roll("algorithm.correction", remark="segment is turn"),
     "entropy_loss_coef": _roll("algorithm.entropy_coef"),
     "loss_agg_mode": _roll("algorithm.aggregation"),
-    "reward_normalization": _roll("algorithm.reward_grouping", remark="grpo compares within groups by itself"),
+    "reward_normalization": _roll(
+        "algorithm.advantage.grouping", remark="of gigpo and step_reinforce; grpo compares within groups by itself"
+    ),
     "norm_mean_type": _roll("algorithm.norm_mean"),
     "norm_std_type": _roll("algorithm.norm_std"),
     "max_len_mask": _roll("algorithm.overlong", remark="mask"),
     "difficulty_mask": _roll("algorithm.filters", remark="mean_band; what it drops is replaced, not masked"),
-    "difficulty_low_threshold": _roll("algorithm.filter_mean_low"),
-    "difficulty_high_threshold": _roll("algorithm.filter_mean_high"),
+    "difficulty_low_threshold": _roll("algorithm.filter.mean_band.low"),
+    "difficulty_high_threshold": _roll("algorithm.filter.mean_band.high"),
     "query_filter_config": _roll("algorithm.filters", remark="mean_band and min_std"),
-    "use_pg_clip_range": _roll("algorithm.clip_low", "algorithm.clip_high", remark="both bounds are always there"),
+    "use_pg_clip_range": _roll(
+        "algorithm.loss.clip_low", "algorithm.loss.clip_high", remark="both bounds are always there"
+    ),
     "use_reward_norm": _roll("algorithm.norm_mean", "algorithm.norm_std"),
     "use_reward_scaling": _roll("algorithm.norm_std"),
     "add_len_reward": _roll("algorithm.overlong", remark="penalty"),
@@ -189,8 +267,8 @@ FOREIGN_KEYS = {
     "error_max_len_threshold": _roll("algorithm.overlong", remark="mask; the limit is model.max_response_tokens"),
     "use_policy_loss_type": _roll("algorithm.pg_variant", remark="PG is vanilla"),
     "use_topr_loss": _roll("algorithm.pg_variant", remark="topr"),
-    "postive_loss_coef": _roll("algorithm.topr_positive_weight"),
-    "use_topr_neg_loss_coef": _roll("algorithm.topr_negative_weight"),
+    "postive_loss_coef": _roll("algorithm.loss.positive_weight", remark="with pg_variant=topr"),
+    "use_topr_neg_loss_coef": _roll("algorithm.loss.negative_weight", remark="with pg_variant=topr"),
     "rl_loss_coef": _roll("algorithm.kl.coef", "algorithm.entropy_coef", remark="the policy loss has weight 1"),
     "l2": _roll("learner.optimizer.weight_decay"),
     "lr_scheduler_type": _roll("learner.optimizer.schedule"),

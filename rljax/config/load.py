@@ -12,7 +12,6 @@ import difflib
 import importlib.util
 import json
 import re
-import types
 import typing
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,10 +19,12 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
+from rljax.config.choice import Choice
 from rljax.config.environments import EnvironmentConfig
 from rljax.config.fields import ConfigError, check_path, shown
 from rljax.config.foreign_keys import FOREIGN_KEYS
 from rljax.config.schema import Config, TasksetConfig
+from rljax.config.types import Unknown, build, element_of, options_of, type_name
 
 _NONE = ("none", "null")
 _NEW_NAMES: dict[str, Any] = {"explorer.tasksets.": TasksetConfig, "custom_envs.": EnvironmentConfig}
@@ -32,8 +33,16 @@ _MADE_UP = re.compile(r"""(?:unexpected keyword argument|[Kk]ey) ["'](\w+)["']""
 
 
 def to_config_dict(config: Config) -> ConfigDict:
-    """The editable form of a config, for `get_config`; locked, so that a typo in a config file fails."""
-    return ConfigDict(as_plain(config), convert_dict=True, allow_dotted_keys=True).lock()
+    """The editable form of a config, for `get_config`; locked, so that a typo in a config file fails.
+
+    The groups that hold the keys of a function are open, since another function has others: they are checked when the
+    config is loaded.
+    """
+    editable = ConfigDict(as_plain(config), convert_dict=True, allow_dotted_keys=True).lock()
+    for spec in dataclasses.fields(config.algorithm):
+        if "choice" in spec.metadata:
+            editable.algorithm[spec.name].unlock()
+    return editable
 
 
 def as_plain(config: Any) -> dict[str, Any]:
@@ -45,12 +54,17 @@ def publishable(config: Config) -> dict[str, Any]:
     """`as_plain` for files that people share: without the ledger's password."""
     plain = as_plain(config)
     if config.ledger is not None:
-        from sqlalchemy import make_url
-
-        url = make_url(config.ledger)
-        hidden = {name: "***" for name in url.query if "pass" in name}
-        plain["ledger"] = url.update_query_dict(hidden).render_as_string(hide_password=True)
+        plain["ledger"] = without_password(config.ledger)
     return plain
+
+
+def without_password(url: str) -> str:
+    """Returns a database's URL with ``***`` in the place of each password."""
+    from sqlalchemy import make_url
+
+    parsed = make_url(url)
+    hidden = {name: "***" for name in parsed.query if "pass" in name}
+    return parsed.update_query_dict(hidden).render_as_string(hide_password=True)
 
 
 def _plain(value: Any) -> Any:
@@ -67,7 +81,7 @@ def from_plain(values: Mapping[str, Any]) -> Config:
     Raises:
         ConfigError: on an unknown key, a wrong type, a bound or an impossible combination.
     """
-    return _build(Config, values, "")
+    return build(Config, values, "", _unknown)
 
 
 def load_config(path: str, overrides: Mapping[str, Any] | None = None) -> Config:
@@ -84,7 +98,8 @@ def load_config(path: str, overrides: Mapping[str, Any] | None = None) -> Config
     file, _, arg = path.partition(":")
     check_path("--config", file)
     values = _read_json(Path(path)) if path.endswith(".json") else _call_get_config(Path(file), arg or None)
-    for dotted, value in (overrides or {}).items():
+    # What names a function stands above its keys: which there are is known when they are met.
+    for dotted, value in sorted((overrides or {}).items(), key=lambda item: item[0].count(".")):
         _override(values, dotted, value)
     if values.get("run_dir") is None:
         values["run_dir"] = f"runs/{Path(file).stem}"
@@ -119,20 +134,27 @@ def parse_arguments(arguments: Sequence[str]) -> tuple[str, dict[str, str]]:
 
 
 def key_help() -> list[tuple[str, str, str]]:
-    """Every key of the schema as (dotted path, default, meaning)."""
+    """Every key of the schema as (dotted path, default, meaning); a key of a function once for each that has it."""
     rows: list[tuple[str, str, str]] = []
 
-    def visit(kind: Any, prefix: str, defaults: Mapping[str, Any]) -> None:
+    def visit(kind: Any, prefix: str, defaults: Mapping[str, Any], whose: str = "") -> None:
         hints = typing.get_type_hints(kind)
         for spec in dataclasses.fields(kind):
-            element, default = _element(hints[spec.name]), defaults[spec.name]
-            if dataclasses.is_dataclass(default):
+            element, default = element_of(hints[spec.name]), defaults[spec.name]
+            if choice := spec.metadata.get("choice"):
+                if whose:  # any loss may be mixed in: their keys stand there already
+                    rows.append((f"{prefix}{spec.name}.KEY", "VALUE", whose + spec.metadata["help"]))
+                    continue
+                for entry in choice.entries():
+                    below = f"{prefix}{spec.name}.{entry.name}." if choice.several(kind) else f"{prefix}{spec.name}."
+                    visit(entry.keys, below, _defaults(entry.keys), f"{choice.by}={entry.name}: ")
+            elif dataclasses.is_dataclass(default):
                 # of the group as it is made here, which may have other defaults than elsewhere
                 visit(hints[spec.name], f"{prefix}{spec.name}.", vars(default))
             elif dataclasses.is_dataclass(element):
                 visit(element, f"{prefix}{spec.name}.NAME.", _defaults(element))
             else:
-                rows.append((prefix + spec.name, str(default), spec.metadata["help"]))
+                rows.append((prefix + spec.name, str(default), whose + spec.metadata["help"]))
 
     visit(Config, "", _defaults(Config))
     return rows
@@ -142,8 +164,8 @@ def _defaults(kind: Any) -> dict[str, Any]:
     """Of each field of a dataclass, without making one: of its defaults alone it may be refused."""
     found = {}
     for spec in dataclasses.fields(kind):
-        make = spec.default_factory
-        found[spec.name] = spec.default if make is dataclasses.MISSING else make()
+        made = spec.default if spec.default_factory is dataclasses.MISSING else spec.default_factory()
+        found[spec.name] = "VALUE" if made is dataclasses.MISSING else made
     return found
 
 
@@ -186,71 +208,63 @@ def _refused(error: Exception) -> str:
     return f"{type(error).__name__}: {line}"
 
 
-def _build(kind: Any, values: Mapping[str, Any], path: str) -> Any:
-    hints = typing.get_type_hints(kind)
-    fields = {}
-    for name, value in values.items():
-        if name not in hints:
-            raise ConfigError(_unknown(f"{path}{name}", name, hints, path))
-        fields[name] = _convert(hints[name], value, f"{path}{name}")
-    return kind(**fields)
-
-
-def _convert(hint: Any, value: Any, path: str) -> Any:
-    if dataclasses.is_dataclass(hint):
-        if not isinstance(value, Mapping):
-            raise ConfigError(f"{path}={value!r}: this is a group of keys; write {path}.KEY=VALUE")
-        return _build(hint, value, f"{path}.")
-    options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
-    if value is None and type(None) in options:
-        return None
-    hint = next(option for option in options if option is not type(None))
-    origin = typing.get_origin(hint) or hint
-    if origin is Mapping:
-        if not isinstance(value, Mapping):
-            raise ConfigError(f"{path}={value!r}: expected keys and values")
-        element = _element(hint)
-        nested = dataclasses.is_dataclass(element)
-        return {n: _build(element, v, f"{path}.{n}.") if nested else v for n, v in value.items()}
-    if origin is tuple and isinstance(value, (tuple, list)):
-        return tuple(_convert(typing.get_args(hint)[0], item, f"{path}[{i}]") for i, item in enumerate(value))
-    if origin is float and isinstance(value, int) and not isinstance(value, bool):
-        try:
-            return float(value)
-        except OverflowError:
-            raise ConfigError(f"{path}={shown(value)}: beyond any number that is computed with") from None
-    if not isinstance(value, origin) or (isinstance(value, bool) and origin is not bool):
-        raise ConfigError(f"{path}={value!r}: expected {_name(hint)}, not {type(value).__name__}")
-    return value
-
-
 def _override(values: dict[str, Any], dotted: str, value: Any) -> None:
-    hint: Any = Config
-    here: Any = values
+    _set(Config, values, dotted, 0, value, _unknown)
+
+
+def _set(kind: Any, here: Any, dotted: str, depth: int, value: Any, unknown: Unknown) -> None:
+    """Sets the key that a path leads to from the group at that depth of it, which ``kind`` describes."""
     names = dotted.split(".")
-    for depth, name in enumerate(names):
-        prefix = ".".join(names[:depth]) + "." if depth else ""
-        if dataclasses.is_dataclass(hint):
-            hints = typing.get_type_hints(hint)
-            if name not in hints:
-                raise ConfigError(_unknown(dotted, name, hints, prefix))
-            hint = hints[name]
-        elif typing.get_origin(hint) is Mapping:
-            hint = _element(hint)
-            if dataclasses.is_dataclass(hint) and name not in here:
-                if prefix not in _NEW_NAMES:
-                    raise ConfigError(_unknown(dotted, name, here, prefix))
-                here[name] = as_plain(_NEW_NAMES[prefix]())
-        else:
-            raise ConfigError(f"{dotted}: {prefix[:-1]} is a single value and has no key {name!r}")
+    name, last, prefix = names[depth], depth == len(names) - 1, "".join(f"{n}." for n in names[:depth])
+    choices: dict[str, Choice] = {}
+    if dataclasses.is_dataclass(kind):
+        hints = typing.get_type_hints(kind)
+        if name not in hints:
+            raise ConfigError(unknown(dotted, name, hints, prefix))
+        choices = {spec.name: spec.metadata["choice"] for spec in dataclasses.fields(kind) if "choice" in spec.metadata}
+        if name in choices and not last:
+            named = here.get(choices[name].by, _defaults(kind)[choices[name].by])
+            _set_chosen(choices[name], named, here.setdefault(name, {}), dotted, depth + 1, value)
+            return
+        hint = hints[name]
+    elif typing.get_origin(kind) is Mapping:
+        hint = element_of(kind)
+        if dataclasses.is_dataclass(hint) and name not in here:
+            if prefix not in _NEW_NAMES:
+                raise ConfigError(_unknown(dotted, name, here, prefix))
+            here[name] = as_plain(_NEW_NAMES[prefix]())
+    else:
+        raise ConfigError(f"{dotted}: {prefix[:-1]} is a single value and has no key {name!r}")
+    if not last:
+        if typing.get_origin(kind) is Mapping and typing.get_origin(hint) is Mapping:
+            here.setdefault(name, {})
+        _set(hint, here[name], dotted, depth + 1, value, unknown)
+        return
+    before = here.get(name)
+    here[name] = _from_text(hint, value, dotted) if isinstance(value, str) else value
+    for group, choice in choices.items():
+        if choice.by == name and here[name] != before:
+            here[group] = choice.kept(here[name], here.get(group, {}))
+
+
+def _set_chosen(choice: Choice, named: Any, keys: Any, dotted: str, depth: int, value: Any) -> None:
+    """Sets a key of a function that is named beside the group at that depth of the path."""
+    names = dotted.split(".")
+    path = ".".join([*names[: depth - 1], choice.by])
+    if not isinstance(named, str):
+        short = names[depth]
+        of = {name.rpartition(":")[2]: name for name in named}
+        if short not in of:
+            raise ConfigError(f"{dotted}: nothing reads it; add {short} to {path}")
         if depth == len(names) - 1:
-            here[name] = _from_text(hint, value, dotted) if isinstance(value, str) else value
-        else:
-            here = here[name]
+            raise ConfigError(f"{dotted}={value}: this is a group of keys; write {dotted}.KEY=VALUE")
+        named, keys, depth = of[short], keys.setdefault(short, {}), depth + 1
+    entry = choice.entry(named, path)
+    _set(entry.keys, keys, dotted, depth, value, entry.refusal)
 
 
 def _from_text(hint: Any, text: str, path: str) -> Any:
-    options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    options = options_of(hint)
     if type(None) in options and text.lower() in _NONE:
         return None
     kind = next(option for option in options if option is not type(None))
@@ -264,10 +278,10 @@ def _from_text(hint: Any, text: str, path: str) -> Any:
         try:
             return kind(text)
         except ValueError:
-            raise ConfigError(f"{path}={text}: expected {_name(hint)}") from None
+            raise ConfigError(f"{path}={text}: expected {type_name(hint)}") from None
     if typing.get_origin(kind) is tuple:
         if text.lower() in _NONE:
-            raise ConfigError(f"{path}={text}: expected {_name(kind)}; an empty one is written {path}=()")
+            raise ConfigError(f"{path}={text}: expected {type_name(kind)}; an empty one is written {path}=()")
         element = typing.get_args(kind)[0]
         return tuple(_from_text(element, part, path) for part in _parts(text, path))
     if kind is Any:
@@ -300,22 +314,13 @@ def _literal(text: str) -> Any:
         return {"true": True, "false": False}.get(text.lower(), text)
 
 
-def _element(hint: Any) -> Any:
-    return typing.get_args(hint)[1] if typing.get_origin(hint) is Mapping else None
-
-
-def _name(hint: Any) -> str:
-    if isinstance(hint, types.UnionType):
-        return " or ".join("none" if option is type(None) else _name(option) for option in typing.get_args(hint))
-    return {int: "an integer", float: "a number", bool: "true or false", str: "text"}.get(hint, "a tuple: a,b,c")
-
-
 def _unknown(dotted: str, name: str, known: Mapping[str, Any], prefix: str) -> str:
     everywhere = [path for path, _, _ in key_help()]
     if name in FOREIGN_KEYS:
         return f"{dotted}: unknown key; {FOREIGN_KEYS[name].advice(prefix, everywhere)}"
-    near = sorted((path for path in everywhere if path.rpartition(".")[2] == name), key=len)[:1]
-    near = near or [prefix + n for n in difflib.get_close_matches(name, list(known), 1)]
+    elsewhere = sorted((path for path in everywhere if path.rpartition(".")[2] == name), key=len)[:1]
+    beside = [prefix + n for n in difflib.get_close_matches(name, list(known), 1)]
+    near = (beside or elsewhere) if prefix else (elsewhere or beside)
     near = near or difflib.get_close_matches(dotted, everywhere, 1, 0.7)
     hint = f"did you mean {near[0]}?" if near else f"{prefix or 'the config '}has: {', '.join(sorted(known)[:12])}"
     return f"{dotted}: unknown key; {hint}"

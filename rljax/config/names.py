@@ -1,41 +1,375 @@
-"""The names that a config may give to parts of the objective: those of the files, and what this process has added."""
+"""Finds the functions that a config names: with keys of their own, and with what they say of themselves.
+
+One registry for each slot. The functions lie in packages above this module, which are imported at the first look-up:
+what a function is, and which keys it takes, stands beside its formula and nowhere else.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
-import fnmatch
-import re
-from collections import defaultdict
-from collections.abc import Collection
-from pathlib import Path
+import functools
+import importlib
+import inspect
+import pkgutil
+import types
+import typing
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
-_REGISTERED = re.compile(r"""\.register\(\s*["']([^"']+)["']""")
-_own: defaultdict[str, set[str]] = defaultdict(set)
+from rljax.config.fields import ConfigError, key
+from rljax.config.types import build, imported
 
-
-def built_in(folders: str) -> set[str]:
-    """Names of the functions in folders of `rljax.algorithms`, a pattern; reads the files and imports nothing."""
-    files = (Path(__file__).parents[1] / "algorithms").glob(f"{folders}/*.py")
-    return {name for file in files for name in _REGISTERED.findall(file.read_text())}
-
-
-def note(folder: str, name: str, own: bool) -> None:
-    """Notes that the function of that name is this process's own, or (again) the one of a file in the folder."""
-    (_own[folder].add if own else _own[folder].discard)(name)
+Bound = TypeVar("Bound")
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-def own(folders: str) -> set[str]:
-    """Names that mean what this process alone has said they do."""
-    return {name for folder in fnmatch.filter(_own, folders) for name in _own[folder]}
+@dataclass(frozen=True)
+class Traits:
+    """What a function says of itself. Where it registers, each may be a function of its own keys.
+
+    Attributes:
+        needs: what is computed for it and not for every function; see the inputs of its slot.
+    """
+
+    needs: tuple[str, ...] = ()
 
 
-def known(folders: str) -> set[str]:
-    """Names that lead somewhere in this process."""
-    return built_in(folders) | own(folders)
+@dataclass(frozen=True)
+class LossTraits(Traits):
+    """What a policy loss says of itself; the defaults are what is assumed of one that says nothing.
+
+    Attributes:
+        bounds_step: it bounds or penalises the step from the behaviour policy, corrects for it, or has a minimum that
+            does not depend on it.
+        least_weight: smallest weight that it gives a token by its ratio; None: it has no such bound.
+        weighs_tokens: it weighs tokens by π/π_behaviour, so that a correction would do so twice.
+        imitates: it reads which tokens are demonstrations.
+        mixes: its key that names the loss of what the policy sampled; the keys of that stand in the group behind.
+        whole_groups: it compares the members of a group, which must be in one update.
+        estimators: the only ones that its formula holds for; empty: any.
+        shares: keys that such an estimator must have at the same value.
+        remedy: what makes it bound its step, for messages.
+    """
+
+    bounds_step: bool = False
+    least_weight: float | None = None
+    weighs_tokens: bool = True
+    imitates: bool = False
+    mixes: str = ""
+    whole_groups: bool = False
+    estimators: tuple[str, ...] = ()
+    shares: tuple[str, ...] = ()
+    remedy: str = ""
 
 
-def closest(name: str, there: Collection[str]) -> str:
+@dataclass(frozen=True)
+class EstimatorTraits(Traits):
+    """What an advantage estimator says of itself.
+
+    Attributes:
+        among_members: it compares the members of a group, and gives a group of one 0 whatever its reward is.
+    """
+
+    among_members: bool = False
+
+
+@dataclass(frozen=True)
+class FilterTraits(Traits):
+    """What a filter says of itself.
+
+    Attributes:
+        among_members: it drops every group of one.
+    """
+
+    among_members: bool = False
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A function that was found.
+
+    Attributes:
+        name: as the config has it.
+        function: takes what its slot hands it and, behind that, its keys.
+        keys: dataclass of its keys. Where it was registered with one it takes an instance; else its keyword-only
+            parameters are its keys, and it takes them by name.
+        by_name: whether it takes its keys by name.
+        told: what it says of itself: of fields of its slot's `Traits` the values, or functions of its keys.
+        own: whether it is none of ours.
+    """
+
+    name: str
+    function: Callable[..., Any]
+    keys: type
+    by_name: bool
+    told: Mapping[str, Any]
+    own: bool
+
+    def build(self, values: Mapping[str, Any], path: str) -> Any:
+        """Returns its keys, typed and complete: its dataclass, or a mapping where it takes them by name.
+
+        Args:
+            values: of some of them.
+            path: of the group, for messages.
+
+        Raises:
+            ConfigError: a key that it does not have, one that it needs, or a wrong type.
+        """
+        missing = [
+            spec.name
+            for spec in dataclasses.fields(self.keys)
+            if spec.default is spec.default_factory is dataclasses.MISSING and spec.name not in values
+        ]
+        if missing:
+            raise ConfigError(f"{path}.{missing[0]}: {self.name} needs it; write {path}.{missing[0]}=VALUE")
+        built = build(self.keys, values, f"{path}.", self.refusal)
+        return {spec.name: getattr(built, spec.name) for spec in dataclasses.fields(built)} if self.by_name else built
+
+    def refusal(self, dotted: str, name: str, known: Mapping[str, Any], prefix: str) -> str:
+        """What is wrong with a key that it does not have."""
+        near = closest(name, known, has="it has") if known else "it has none"
+        return f"{dotted}: {self.name} has no such key; {near}"
+
+    def bind(self, keys: Any, path: str) -> Callable[..., Any]:
+        """Returns the function with its keys.
+
+        Args:
+            keys: what `build` returned, or a mapping of some of them.
+            path: of the key that names it, for messages.
+
+        Raises:
+            ConfigError: they are not its keys.
+        """
+        if not self.by_name and type(keys) is self.keys:
+            return _Configured(self.function, keys)
+        if not isinstance(keys, Mapping):
+            raise ConfigError(f"{path}={self.name!r}: the keys beside it are those of another, {type(keys).__module__}")
+        built = self.build(keys, path)
+        return functools.partial(self.function, **built) if self.by_name else _Configured(self.function, built)
+
+
+@dataclass(frozen=True)
+class _Configured:
+    """A function that takes its dataclass behind what its slot hands it."""
+
+    function: Callable[..., Any]
+    keys: Any
+
+    def __call__(self, *given: Any, **more: Any) -> Any:
+        return self.function(*given, self.keys, **more)
+
+
+class Registry(Generic[Bound]):
+    """The functions of one slot, by name.
+
+    Args:
+        slot: what the functions are, for messages.
+        key: path of the config key that names one.
+        package: package whose modules hold the built-in ones; imported at the first look-up.
+        traits: dataclass of what a function of the slot says of itself.
+        takes: how many arguments the slot hands a function.
+    """
+
+    def __init__(self, slot: str, key: str, package: str, traits: type[Traits] = Traits, takes: int = 1) -> None:
+        self.slot = slot
+        self.key = key
+        self._package = package
+        self._traits = traits
+        self._takes = takes
+        self._built_in: dict[str, Entry] = {}
+        self._own: dict[str, Entry] = {}
+        self._discovered = False
+
+    def register(self, name: str, *, Config: type | None = None, **traits: Any) -> Callable[[Function], Function]:
+        """Decorator that adds a function; a later one of the same name replaces it, so that a cell can be re-run.
+
+        Args:
+            name: in the config.
+            Config: frozen dataclass of its keys, each made by `config_fields.key`; the function takes an instance
+                behind what the slot hands it. None: its keyword-only parameters are its keys.
+            traits: what it says of itself: fields of the slot's `Traits`.
+        """
+        self._traits(**traits)  # refuses what a function of the slot cannot say
+
+        def add(function: Function) -> Function:
+            own = not getattr(function, "__module__", "").startswith(f"{self._package}.")
+            keys = Config or _keys_by_name(function)
+            (self._own if own else self._built_in)[name] = Entry(name, function, keys, Config is None, traits, own)
+            return function
+
+        return add
+
+    def names(self) -> list[str]:
+        """All names, sorted."""
+        return sorted({entry.name for entry in self.entries()})
+
+    def entries(self) -> Iterator[Entry]:
+        """All that there are, by name; a function of one's own stands in the place of the built-in of its name."""
+        self._discover()
+        yield from sorted(({**self._built_in, **self._own}).values(), key=lambda entry: entry.name)
+
+    def built_in(self) -> list[Entry]:
+        """Those of this repository that nothing stands in the place of, by name."""
+        return [entry for entry in self.entries() if not entry.own]
+
+    def own_names(self) -> set[str]:
+        """Names that mean what this process alone has said they do."""
+        return set(self._own)
+
+    def find(self, name: str, key: str = "") -> Entry | None:
+        """The function of that name, or the one that ``module:function`` points to; None: there is no such name.
+
+        Raises:
+            ConfigError: ``module:function`` points to no function; ``key`` is what named it, where not the slot's own.
+        """
+        if ":" not in name:
+            self._discover()
+            return self._own.get(name) or self._built_in.get(name)
+        function = imported(key or self.key, name)
+        known = [entry for entry in self.entries() if entry.function is function]
+        return known[0] if known else by_name(name, function)
+
+    def entry(self, name: str, key: str = "", others: Collection[str] = ()) -> Entry:
+        """What `find` finds.
+
+        Args:
+            name: in the config.
+            key: path of the config key that named it, where that is not the slot's own.
+            others: what that key may name besides, for the message.
+
+        Raises:
+            ConfigError: no such name, module or function; the closest names are in the message.
+        """
+        if found := self.find(name, key):
+            return found
+        near = closest(name, {*self.names(), *others})
+        raise ConfigError(f"{key or self.key}={name!r}: no such {self.slot}; {near}")
+
+    def get(self, name: str) -> Callable[..., Any]:
+        """The function of that name as it was registered, without its keys.
+
+        Raises:
+            ConfigError: see `entry`.
+        """
+        return self.entry(name).function
+
+    def bound(self, name: str, keys: Any = None, key: str = "") -> Bound:
+        """The function of that name with its keys: it takes what its slot hands it, and nothing else.
+
+        Args:
+            name: in the config.
+            keys: of its own, from the group of the config that holds them; None: its defaults.
+            key: path of the config key that named it, where that is not the slot's own.
+
+        Raises:
+            ConfigError: see `entry`; or they are not its keys; or it takes other arguments.
+        """
+        entry, key = self.entry(name, key), key or self.key
+        function = entry.bind({} if keys is None else keys, key)
+        try:
+            inspect.signature(entry.function).bind(
+                *[None] * (self._takes + (not entry.by_name)),
+                **(function.keywords if isinstance(function, functools.partial) else {}),
+            )
+        except TypeError as error:
+            raise ConfigError(
+                f"{key}={name!r}: must take {self._takes} argument{'s' * (self._takes > 1)}, and its keys as "
+                f"keyword-only parameters ({error})"
+            ) from None
+        except ValueError:
+            pass  # a function of C code may not tell its signature; the first call will
+        return typing.cast("Bound", function)
+
+    def traits(self, name: str, keys: Any = None) -> Any:
+        """What the function of that name says of itself with these keys; of ``module:function`` it is not asked.
+
+        A name that is not in this slot says nothing.
+        """
+        entry = None if ":" in name else self.find(name)
+        if entry is None:
+            return self._traits()
+        if keys is None or isinstance(keys, Mapping):
+            keys = entry.build(keys or {}, self.key)
+        return self._traits(**{what: said(keys) if callable(said) else said for what, said in entry.told.items()})
+
+    def needs(self, name: str, keys: Any = None) -> frozenset[str]:
+        """What the function of that name asks for; nothing for ``module:function`` and what is not in this slot."""
+        return frozenset(self.traits(name, keys).needs)
+
+    def _discover(self) -> None:
+        if self._discovered:
+            return
+        self._discovered = True  # before: a module may look others up while it is imported
+        package = importlib.import_module(self._package)
+        for module in pkgutil.iter_modules(package.__path__):
+            importlib.import_module(f"{self._package}.{module.name}")
+
+
+def by_name(name: str, function: Callable[..., Any]) -> Entry:
+    """A function whose keyword-only parameters are its keys, and of which nothing else is known.
+
+    Raises:
+        ConfigError: their annotations cannot be read.
+    """
+    return Entry(name, function, _keys_by_name(function), True, {}, True)
+
+
+def _keys_by_name(function: Callable[..., Any]) -> type:
+    """A dataclass of the keyword-only parameters of a function."""
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):  # a function of C code may not tell its signature
+        parameters = []
+    keys = [p for p in parameters if p.kind is p.KEYWORD_ONLY]
+    written = {p.name: Any if p.annotation is p.empty else p.annotation for p in keys}
+    scope = getattr(inspect.unwrap(function), "__globals__", {})
+    meaning = f"of {getattr(function, '__name__', function)}"
+    try:
+        hints = typing.get_type_hints(types.SimpleNamespace(__annotations__=written), globalns=scope)
+    except NameError as error:
+        raise ConfigError(f"keyword-only parameters {meaning}: an annotation cannot be read ({error})") from None
+    made = {
+        p.name: dataclasses.field(metadata={"help": meaning}) if p.default is p.empty else key(p.default, meaning)
+        for p in keys
+    }
+    fields = [(name, hints[name], field) for name, field in made.items()]
+    return dataclasses.make_dataclass("Keys", fields, frozen=True, kw_only=True)
+
+
+def closest(name: str, there: Collection[str], has: str = "there are") -> str:
     """Which of the names there may have been meant, whatever its case; all of them where none is near."""
     by_case = {found.casefold(): found for found in there}
     close = [by_case[near] for near in difflib.get_close_matches(name.casefold(), by_case, n=3, cutoff=0.5)]
-    return f"closest: {', '.join(close)}" if close else f"there are: {', '.join(sorted(there))}"
+    return f"closest: {', '.join(close)}" if close else f"{has}: {', '.join(sorted(there))}"
+
+
+advantages: Registry[Any] = Registry(
+    "advantage", "algorithm.adv_estimator", "rljax.algorithms.advantages", EstimatorTraits
+)
+turn_advantages: Registry[Any] = Registry(
+    "advantage", "algorithm.adv_estimator", "rljax.algorithms.turn_advantages", EstimatorTraits
+)
+token_advantages: Registry[Any] = Registry(
+    "advantage", "algorithm.adv_estimator", "rljax.algorithms.token_advantages", EstimatorTraits
+)
+policy_losses: Registry[Any] = Registry("policy loss", "algorithm.pg_variant", "rljax.algorithms.losses", LossTraits)
+aggregations: Registry[Any] = Registry("aggregation", "algorithm.aggregation", "rljax.algorithms.aggregation", takes=2)
+filters: Registry[Any] = Registry("filter", "algorithm.filters", "rljax.algorithms.filter", FilterTraits)
+ESTIMATORS = (advantages, turn_advantages, token_advantages)
+
+
+def own_names(slots: Iterable[Registry[Any]]) -> set[str]:
+    """Names in these slots that mean what this process alone has said they do."""
+    return {name for slot in slots for name in slot.own_names()}
+
+
+def all_names(slots: Iterable[Registry[Any]]) -> set[str]:
+    """Names in these slots that lead somewhere in this process."""
+    return {name for slot in slots for name in slot.names()}
+
+
+def no_such_name(name: str, slots: Iterable[Registry[Any]]) -> str:
+    """What is wrong with a name that leads nowhere in these slots."""
+    return f"there is no such one; {closest(name, all_names(slots))}; or write module:function"

@@ -7,13 +7,12 @@ a frozen `Config` at once. Importing this module imports nothing heavy.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from rljax.config import validate, validate_environments, validate_objective, validate_placement
 from rljax.config.algorithm import AlgorithmConfig as AlgorithmConfig
 from rljax.config.algorithm import CorrectionConfig as CorrectionConfig
 from rljax.config.algorithm import CriticConfig as CriticConfig
@@ -58,6 +57,9 @@ class TasksetConfig(RowsConfig):
 
     rewards: tuple[str, ...] = key(("exact",), "exact digits numeric format[:REGEX] reasoning_gym module:function")
     reward_weights: tuple[float, ...] | None = key(None, "weight of each reward; None: all 1")
+    reward_args: Mapping[str, Mapping[str, Any]] = key(
+        {}, "keyword arguments of rewards, by the name of the function: reward_args.NAME.KEY"
+    )
     weight: float = key(1.0, "share of this taskset among the tasks, relative to the others", low=0, low_open=True)
 
 
@@ -297,10 +299,10 @@ class Config:
     play: PlayConfig = field(default_factory=PlayConfig)
 
     def __post_init__(self) -> None:
-        validate.check_config(self)
-        validate_placement.check_placement(self)
-        validate_environments.check_tags(self)
-        validate_objective.check_objective(self)
+        if not _rules:
+            raise RuntimeError("a config was made before there were rules: import rljax.config.rules")
+        for rule in _rules:
+            rule(self)
 
     @property
     def groups_per_batch(self) -> int:
@@ -388,6 +390,18 @@ def staleness_credit(alpha: float, batch_groups: int) -> int:
     Exact: α is the decimal that the user wrote, the shortest one that is read as this float. 0.15 is 15/100 here.
     """
     return math.floor((1 + Fraction(str(alpha))) * batch_groups)
+
+
+_rules: tuple[Callable[[Config], None], ...] = ()
+
+
+def hold_to(*rules: Callable[[Config], None]) -> None:
+    """Holds every `Config` from now on, by whatever way it is made or replaced, to these rules, in their order.
+
+    They stand above the schema that they read; each raises a ConfigError for what it refuses.
+    """
+    global _rules
+    _rules = rules
 
 
 def _beside(count: int, share: float) -> int:

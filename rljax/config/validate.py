@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import math
 import os
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
+from rljax.config.algorithm import AlgorithmConfig
 from rljax.config.fields import ConfigError as ConfigError
 from rljax.config.fields import check_bounds, check_name, check_path
-from rljax.config.fields import key as key
 from rljax.config.fields import walk as walk
-from rljax.config.names import built_in, closest, known
-
-if TYPE_CHECKING:
-    from rljax.config.algorithm import AlgorithmConfig
-    from rljax.config.schema import Config, RowsConfig, TasksetConfig, TinyConfig
+from rljax.config.names import advantages, all_names, no_such_name, token_advantages
+from rljax.config.schema import Config, RowsConfig, TasksetConfig, TinyConfig
 
 _PLACES = {"postgresql": "database", "sqlite": "file"}
 _CONTEXTS = {"smollm2-135m": 8192}
@@ -221,71 +216,30 @@ def _check_rows(path: str, rows: RowsConfig) -> None:
 
 
 def _check_algorithm(config: Config) -> None:
-    """Names are read out of the files that register them: nothing heavy is imported."""
     algorithm = config.algorithm
     _check_shaping(algorithm, config.model.max_response_tokens)
-    _check_filters(algorithm)
-    for path, folders, name in named_functions(algorithm):
-        there = known(folders)
-        if ":" not in name and name not in there:
-            near = closest(name, there)
-            raise ConfigError(f"{path}={name!r}: there is no such one; {near}; or write module:function")
-    check_estimator(algorithm, known("token_advantage"))
+    found = list(algorithm.functions())
+    for one in found:
+        if ":" not in one.name and one.name not in all_names(one.slots):
+            raise ConfigError(f"{one.key}={one.name!r}: {no_such_name(one.name, one.slots)}")
+    for one in found:
+        if hasattr(one.keys, "check"):
+            one.keys.check(one.group)
+    _check_estimator(algorithm)
 
 
-def named_functions(algorithm: AlgorithmConfig) -> list[tuple[str, str, str]]:
-    """Key, folders (see `rljax.config.names`) and name of each function that the objective is made of."""
-    return [
-        ("algorithm.adv_estimator", "*advantage", algorithm.adv_estimator),
-        ("algorithm.pg_variant", "policy_loss", algorithm.pg_variant),
-        ("algorithm.mix_variant", "policy_loss", algorithm.mix_variant),
-        ("algorithm.aggregation", "aggregation", algorithm.aggregation),
-        *(("algorithm.filters", "filter", name) for name in algorithm.filters),
-    ]
-
-
-def imported(path: str, target: str) -> Callable[..., Any]:
-    """What ``module:function`` points to; ``path`` is the key that names it.
-
-    Raises:
-        ConfigError: it cannot be imported, or called.
-    """
-    module, _, attribute = target.partition(":")
-    try:
-        function = getattr(importlib.import_module(module), attribute)
-    except Exception as error:  # whatever the module does when it is imported
-        said = " ".join(f"{type(error).__name__}: {error}".split())
-        raise ConfigError(f"{path}={target!r}: cannot be imported ({said}); write module:function") from error
-    if not callable(function):
-        raise ConfigError(f"{path}={target!r}: not a function but a {type(function).__name__}")
-    return function
-
-
-def check_estimator(algorithm: AlgorithmConfig, of_tokens: Collection[str]) -> None:
-    """Refuses keys that the chosen estimator gives no meaning to.
-
-    Args:
-        algorithm: the keys.
-        of_tokens: names of all estimators of per-token advantages.
-
-    Raises:
-        ConfigError: one of them is set.
-    """
-    name = algorithm.adv_estimator
+def _check_estimator(algorithm: AlgorithmConfig) -> None:
+    """Refuses keys that the chosen estimator gives no meaning to."""
+    name, of_tokens = algorithm.adv_estimator, token_advantages.names()
     if algorithm.whiten_rewards and name not in of_tokens:
         raise ConfigError(
             f"algorithm.whiten_rewards=True: adv_estimator={name} sees no rewards of tokens; write norm_std=batch, or "
-            f"an adv_estimator of {', '.join(sorted(of_tokens))}"
-        )
-    if algorithm.reward_grouping != "group" and (name in of_tokens or name in built_in("advantage")):
-        raise ConfigError(
-            f"algorithm.reward_grouping={algorithm.reward_grouping!r}: adv_estimator={name} does not read it; write "
-            f"norm_mean={algorithm.reward_grouping} and norm_std={algorithm.reward_grouping}"
+            f"an adv_estimator of {', '.join(of_tokens)}"
         )
     changed = algorithm.norm_mean, algorithm.norm_std, algorithm.reward_clip, algorithm.overlong == "penalty"
-    if name == "remax" and any(changed):
+    if "greedy" in advantages.needs(name, algorithm.advantage) and any(changed):
         raise ConfigError(
-            "algorithm.adv_estimator='remax': norm_mean, norm_std, reward_clip and overlong=penalty change the "
+            f"algorithm.adv_estimator={name!r}: norm_mean, norm_std, reward_clip and overlong=penalty change the "
             "rewards, but not the greedy one that they are compared with; leave them out"
         )
 
@@ -299,21 +253,6 @@ def _check_shaping(algorithm: AlgorithmConfig, max_response_tokens: int) -> None
             f"algorithm.overlong_buffer={buffer}: above model.max_response_tokens={max_response_tokens}, and even an "
             "empty response would lose something"
         )
-
-
-def _check_filters(algorithm: AlgorithmConfig) -> None:
-    low, high = algorithm.filter_mean_low, algorithm.filter_mean_high
-    if low is not None and high is not None and low > high:
-        raise ConfigError(
-            f"algorithm.filter_mean_low={low}: above filter_mean_high={high}; every group would be dropped"
-        )
-    bounds = {"filter_mean_low": low, "filter_mean_high": high, "filter_min_std": algorithm.filter_min_std or None}
-    for name, value in bounds.items():
-        reader = "min_std" if name == "filter_min_std" else "mean_band"
-        if value is not None and reader not in algorithm.filters:
-            raise ConfigError(f"algorithm.{name}={value}: nothing reads it; add {reader} to algorithm.filters")
-    if "mean_band" in algorithm.filters and low is None and high is None:
-        raise ConfigError("algorithm.filters: mean_band drops nothing without filter_mean_low or filter_mean_high")
 
 
 def _check_context(config: Config) -> None:

@@ -5,13 +5,11 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from rljax.config.environments import EnvironmentConfig
 from rljax.config.fields import ConfigError
-
-if TYPE_CHECKING:
-    from rljax.config.environments import EnvironmentConfig
-    from rljax.config.schema import Config
+from rljax.config.schema import Config
 
 
 def check_tags(config: Config) -> None:

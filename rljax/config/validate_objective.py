@@ -2,54 +2,77 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import Any
 
 from rljax.config.algorithm import AlgorithmConfig
-from rljax.config.names import built_in
-from rljax.config.validate import ConfigError, imported, walk
-
-if TYPE_CHECKING:
-    from rljax.config.schema import Config
-
-BOUNDING = frozenset(
-    {
-        "dapo",
-        "decoupled_ppo",
-        "gspo",
-        "kimi15",
-        "opmd_kimi",
-        "opmd_pairwise",
-        "ppo",
-        "sapo",
-        "sppo",
-        "tis",
-        "topr",
-    }
-)
-"""Losses that bound or penalise the step from the behaviour policy, or whose minimum does not depend on it; tis with
-its default bounds. `bounds_step` knows those whose keys decide.
-"""
+from rljax.config.choice import named_in
+from rljax.config.fields import ConfigError, walk
+from rljax.config.names import ESTIMATORS, EstimatorTraits, LossTraits, Registry, filters, policy_losses
+from rljax.config.schema import Config
+from rljax.config.types import imported
 
 LARGEST_LEAST_WEIGHT = 0.5
 """Up to this least weight a loss that weighs by a clipped ratio counts as bounding: above, it is nearly vanilla."""
 
-UNWEIGHTED = frozenset({"asymre", "kimi15", "opmd", "opmd_kimi", "opmd_pairwise", "rec", "sppo", "vanilla"})
-"""Losses that do not weigh tokens by π/π_behaviour themselves, so that a correction may."""
 
-IMITATING = frozenset({"mix", "sft"})
-"""Losses that read which tokens are demonstrations."""
+@dataclass(frozen=True)
+class Loss:
+    """The loss of what the policy sampled: the one that is named, or the one that that mixes in.
 
-OF_TRAJECTORIES = {"opmd_kimi": ("opmd_logavgexp",), "opmd_pairwise": ("opmd_mean", "dr_grpo")}
-"""Losses that compare rewards with log-ratios to a reference, summed over trajectories; the estimators they take."""
+    Attributes:
+        key: path of the key that names it.
+        name: what it says.
+        keys: its own.
+        traits: what it says of itself with them.
+        known: whether it is one of this repository, of which what it does not say does not hold.
+    """
 
-AMONG_MEMBERS = frozenset({"dr_grpo", "grpo", "opmd_logavgexp", "opmd_mean", "rloo"})
-"""Estimators that compare the members of a group, and give a group of one 0 whatever its reward is."""
+    key: str
+    name: str
+    keys: Any
+    traits: LossTraits
+    known: bool
 
-_REMEDIES = {
-    "cispo": "cispo_epsilon_low=1 as in the paper, or cispo_use_unified_mask=true, or ",
-    "rec": "a rec_clip, or rec_weight=importance, or ",
-    "tis": "tis_low=0, or ",
-}
+    @property
+    def bounds_step(self) -> bool:
+        """Whether it keeps the step within reach of its data, or corrects for their policy."""
+        least = self.traits.least_weight
+        return bool(self.traits.bounds_step) or (least is not None and least <= LARGEST_LEAST_WEIGHT)
+
+    @property
+    def short(self) -> str:
+        """Its key without the group of the objective."""
+        return self.key.removeprefix("algorithm.")
+
+
+def loss_of(algorithm: AlgorithmConfig) -> Loss:
+    """The loss of what the policy sampled."""
+    found = _loss("algorithm.pg_variant", algorithm.pg_variant, algorithm.loss)
+    while found.traits.mixes:
+        named = {one.key: one for one in named_in(found.keys, "algorithm.loss")}
+        mixed = named[f"algorithm.loss.{found.traits.mixes}"]
+        found = _loss(mixed.key, mixed.name, mixed.keys)
+    return found
+
+
+def _loss(key: str, name: str, keys: Any) -> Loss:
+    return Loss(key, name, keys, policy_losses.traits(name, keys), _is_built_in(policy_losses, name))
+
+
+def bounding() -> list[str]:
+    """Built-in losses that bound the step from the behaviour policy as they are by default, by name."""
+    losses = [_loss("", entry.name, None) for entry in policy_losses.built_in()]
+    return [loss.name for loss in losses if loss.bounds_step and not loss.traits.imitates]
+
+
+def unweighted() -> list[str]:
+    """Built-in losses that do not weigh tokens by π/π_behaviour themselves as they are by default, by name."""
+    return [entry.name for entry in policy_losses.built_in() if not policy_losses.traits(entry.name).weighs_tokens]
+
+
+def _is_built_in(slot: Registry[Any], name: str) -> bool:
+    return any(entry.name == name for entry in slot.built_in())
 
 
 def check_objective(config: Config) -> None:
@@ -74,54 +97,22 @@ def check_objective(config: Config) -> None:
             _check_divergence(algorithm, config.staleness_bound)
 
 
-def bounds_step(algorithm: AlgorithmConfig) -> bool:
-    """Whether the loss itself keeps the step within reach of its data, or corrects for their policy."""
-    loss = _loss(algorithm)
-    if loss == "sft":
-        return True  # what was sampled, however stale, has no loss
-    if loss == "rec":
-        corrected = algorithm.rec_weight == "importance"
-        return corrected or algorithm.rec_clip != "none" or algorithm.rec_regularizer == "k2"
-    if loss == "cispo":
-        return algorithm.cispo_use_unified_mask or 1 - algorithm.cispo_epsilon_low <= LARGEST_LEAST_WEIGHT
-    if loss == "tis":
-        return algorithm.tis_low <= LARGEST_LEAST_WEIGHT
-    return loss in BOUNDING
-
-
-def weighs_itself(algorithm: AlgorithmConfig) -> bool:
-    """Whether the loss weighs by π/π_behaviour, or may do so, as one that is not built in."""
-    loss = _loss(algorithm)
-    return loss not in UNWEIGHTED or (loss == "rec" and algorithm.rec_weight in ("importance", "gspo-importance"))
-
-
-def _loss(algorithm: AlgorithmConfig) -> str:
-    return algorithm.mix_variant if algorithm.pg_variant == "mix" else algorithm.pg_variant
-
-
-def _loss_key(algorithm: AlgorithmConfig) -> str:
-    return "mix_variant" if algorithm.pg_variant == "mix" else "pg_variant"
-
-
-def _check_there(algorithm: AlgorithmConfig) -> None:
+def _check_there(loss: Loss) -> None:
     """Comes before a refusal of what a function of one's own is not known to do: one that is not there is told so."""
-    if ":" in _loss(algorithm):  # plain names `check_config` has looked up
-        imported(f"algorithm.{_loss_key(algorithm)}", _loss(algorithm))
+    if ":" in loss.name:  # plain names `check_config` has looked up
+        imported(loss.key, loss.name)
 
 
 def _check_keys(algorithm: AlgorithmConfig) -> None:
-    corrected = algorithm.correction
-    _check_order("tis_low", algorithm.tis_low, "tis_high", algorithm.tis_high)
+    corrected, loss = algorithm.correction, loss_of(algorithm)
     if corrected.mode == "mask":
         _check_order("correction.low", corrected.low, "correction.high", corrected.high)
-    if algorithm.mix_variant == "mix":
-        raise ConfigError("algorithm.mix_variant='mix': mixes with itself; name another loss, such as ppo")
-    if corrected.level != "none" and corrected.mode == "truncate" and weighs_itself(algorithm):
-        _check_there(algorithm)
+    if corrected.level != "none" and corrected.mode == "truncate" and loss.traits.weighs_tokens:
+        _check_there(loss)
         raise ConfigError(
-            f"algorithm.correction.mode='truncate': {_loss_key(algorithm)}={_loss(algorithm)!r} is not known to leave "
-            f"weighing by π/π_behaviour to the correction, and it would count twice; write mode=mask, or one of "
-            f"{', '.join(sorted(UNWEIGHTED))}"
+            f"algorithm.correction.mode='truncate': {loss.short}={loss.name!r} is not known to leave weighing by "
+            f"π/π_behaviour to the correction, and it would count twice; write mode=mask, or one of "
+            f"{', '.join(unweighted())}"
         )
 
 
@@ -143,12 +134,12 @@ def _check_read(algorithm: AlgorithmConfig) -> None:
 def _readers(algorithm: AlgorithmConfig) -> dict[str, tuple[bool, str]]:
     """By key, or group of keys, of a part that may be off: whether anything reads it, and what turns the part on.
 
-    Keys of losses and estimators are not among them: a config may hold those of several, for one key to choose.
+    Keys of losses, estimators and filters are not among them: there are none but those of the chosen ones.
     """
-    kl, correction = algorithm.kl, algorithm.correction
+    kl, correction, loss = algorithm.kl, algorithm.correction, loss_of(algorithm)
     diverges, corrects = kl.where != "none", correction.level != "none"
     # A loss that is not built in may keep a reference of its own.
-    refers = diverges or _loss(algorithm) in OF_TRAJECTORIES or _loss(algorithm) not in built_in("policy_loss")
+    refers = diverges or "reference" in loss.traits.needs or not loss.known
     penalty = (algorithm.overlong == "penalty", "overlong=penalty")
     divergence = (diverges, "kl.where=loss or reward")
     corrected = (corrects, "correction.level=token")
@@ -164,46 +155,61 @@ def _readers(algorithm: AlgorithmConfig) -> dict[str, tuple[bool, str]]:
         "kl.target": divergence,
         "kl.horizon": (diverges and kl.target is not None, "kl.target, and kl.where=loss or reward"),
         "kl.refresh_steps": (refers, "kl.where=loss or reward"),
-        "critic": (algorithm.adv_estimator == "gae", "adv_estimator=gae"),
+        "critic": ("values" in _estimator(algorithm).needs, "adv_estimator=gae"),
     }
 
 
 def _check_partial(algorithm: AlgorithmConfig) -> None:
     """What is computed over whole responses takes none of which a part is left out."""
-    limit, loss = algorithm.drop_staler_than, _loss(algorithm)
+    limit, loss = algorithm.drop_staler_than, loss_of(algorithm)
     if limit is None:
         return
-    if algorithm.adv_estimator == "gae" or algorithm.kl.where == "reward":
+    if "values" in _estimator(algorithm).needs or algorithm.kl.where == "reward":
         raise ConfigError(
             f"algorithm.drop_staler_than={limit}: what is left out of a response has neither value nor divergence, so "
             "what comes before cannot be credited; leave it out with gae and kl.where=reward"
         )
-    if loss in OF_TRAJECTORIES:
+    if "sequences" in loss.traits.needs:
         raise ConfigError(
-            f"algorithm.drop_staler_than={limit}: {loss} sums log-ratios over whole trajectories, and what is left out "
-            f"would be missing; leave it out with {' and '.join(OF_TRAJECTORIES)}"
+            f"algorithm.drop_staler_than={limit}: {loss.name} sums log-ratios over whole trajectories, and what is "
+            "left out would be missing; leave it out"
         )
 
 
 def _check_formula(algorithm: AlgorithmConfig) -> None:
     """An estimator of one's own is trusted to be what the formula takes."""
-    loss, estimator = _loss(algorithm), algorithm.adv_estimator
-    taken = OF_TRAJECTORIES.get(loss)
-    if taken and estimator in built_in("*advantage") - {*taken}:
+    loss, estimator = loss_of(algorithm), algorithm.adv_estimator
+    taken = loss.traits.estimators
+    if not taken or not any(_is_built_in(slot, estimator) for slot in ESTIMATORS):
+        return
+    if estimator not in taken:
         raise ConfigError(
-            f"algorithm.adv_estimator={estimator!r}: {loss} has its minimum at the regularised optimum with a baseline "
-            f"of its own only; write adv_estimator={' or '.join(taken)}"
+            f"algorithm.adv_estimator={estimator!r}: {loss.name} has its minimum at the regularised optimum with a "
+            f"baseline of its own only; write adv_estimator={' or '.join(taken)}"
         )
+    for name in loss.traits.shares:
+        mine, its = getattr(loss.keys, name), getattr(algorithm.advantage, name)
+        if mine != its:
+            raise ConfigError(
+                f"algorithm.advantage.{name}={its}: the baseline of {loss.name} is of the same {name}; write {mine}"
+            )
 
 
 def _check_whole(config: Config) -> None:
     """A loss that compares whole groups needs them in one update."""
-    minibatch, group = config.algorithm.minibatch_size, config.group_size
-    if _loss(config.algorithm) == "opmd_pairwise" and minibatch is not None and minibatch % group:
+    minibatch, group, loss = config.algorithm.minibatch_size, config.group_size, loss_of(config.algorithm)
+    if loss.traits.whole_groups and minibatch is not None and minibatch % group:
         raise ConfigError(
-            f"algorithm.minibatch_size={minibatch}: opmd_pairwise compares the members of a group, and an update must "
+            f"algorithm.minibatch_size={minibatch}: {loss.name} compares the members of a group, and an update must "
             f"hold whole ones: write a multiple of group_size={group}"
         )
+
+
+def _estimator(algorithm: AlgorithmConfig) -> EstimatorTraits:
+    name = algorithm.adv_estimator
+    slot = next((slot for slot in ESTIMATORS if name in slot.names()), ESTIMATORS[0])
+    traits: EstimatorTraits = slot.traits(name, algorithm.advantage)
+    return traits
 
 
 def _check_reuse(config: Config) -> None:
@@ -218,6 +224,7 @@ def _check_reuse(config: Config) -> None:
 def _check_expert(config: Config) -> None:
     """Demonstrations, a share of them, and a loss that imitates: all or none."""
     source, ratio, loss = config.tasks.expert.source, config.algorithm.expert_data_ratio, config.algorithm.pg_variant
+    imitates = policy_losses.traits(loss).imitates
     if not source and config.tasks.expert != type(config.tasks.expert)():
         raise ConfigError("tasks.expert: there are no demonstrations; write tasks.expert.source=FILE.jsonl")
     if source and not ratio:
@@ -226,12 +233,12 @@ def _check_expert(config: Config) -> None:
         raise ConfigError(
             f"algorithm.expert_data_ratio={ratio}: there are no demonstrations; write tasks.expert.source=FILE.jsonl"
         )
-    if source and loss in built_in("policy_loss") - IMITATING:
+    if source and not imitates and _is_built_in(policy_losses, loss):
         raise ConfigError(
             f"tasks.expert.source={source!r}: algorithm.pg_variant={loss!r} does not tell demonstrations from samples; "
-            f"write pg_variant=mix, with mix_variant={loss}"
+            f"write pg_variant=mix, with loss.variant={loss}"
         )
-    if loss in IMITATING and not source and config.mode in ("both", "train", "replay"):
+    if imitates and not source and config.mode in ("both", "train", "replay"):
         raise ConfigError(
             f"algorithm.pg_variant={loss!r}: there is nothing to imitate; write tasks.expert.source=FILE.jsonl and "
             "algorithm.expert_data_ratio"
@@ -244,12 +251,12 @@ def _check_group_of_one(config: Config) -> None:
     if config.group_size > 1 or config.mode not in ("both", "train", "explore"):
         return
     for name in algorithm.filters:
-        if name in ("group_variance", "min_std"):
+        if filters.traits(name).among_members:
             raise ConfigError(
                 f"algorithm.filters: {name} drops every group of one, whose reward does not vary; leave it out, or "
                 "write group_size=8"
             )
-    if config.mode != "explore" and algorithm.adv_estimator in AMONG_MEMBERS and not _learns_besides(algorithm):
+    if config.mode != "explore" and _estimator(algorithm).among_members and not _learns_besides(algorithm):
         raise ConfigError(
             f"group_size=1: adv_estimator={algorithm.adv_estimator} compares the members of a group, and the advantage "
             "of one alone is 0, so that no reward is learned from; write group_size=8, or adv_estimator=reinforce"
@@ -258,7 +265,7 @@ def _check_group_of_one(config: Config) -> None:
 
 def _learns_besides(algorithm: AlgorithmConfig) -> bool:
     """Whether anything but rewards teaches: demonstrations, or who knows what; a pull to data or reference does not."""
-    return algorithm.pg_variant in IMITATING or _loss(algorithm) not in built_in("policy_loss")
+    return policy_losses.traits(algorithm.pg_variant).imitates or not loss_of(algorithm).known
 
 
 def _check_vain(config: Config) -> None:
@@ -278,22 +285,21 @@ def _check_vain(config: Config) -> None:
 
 
 def _check_stable(algorithm: AlgorithmConfig, bound: int) -> None:
-    if algorithm.allow_uncorrected or algorithm.correction.level != "none" or bounds_step(algorithm):
+    loss = loss_of(algorithm)
+    if algorithm.allow_uncorrected or algorithm.correction.level != "none" or loss.bounds_step:
         return
-    _check_there(algorithm)
-    loss = _loss(algorithm)
-    masked = " with correction.mode=mask" if weighs_itself(algorithm) else ""
+    _check_there(loss)
+    masked = " with correction.mode=mask" if loss.traits.weighs_tokens else ""
+    remedy = f"{loss.traits.remedy}, or " if loss.traits.remedy else ""
+    others = ", ".join(name for name in bounding() if name != loss.name)
+    least = loss.traits.least_weight
+    # why the weights of a loss that has some are no correction
+    faint = "" if least is None else f" (its least weight, {least:g}, is above {LARGEST_LEAST_WEIGHT})"
     raise ConfigError(
-        f"algorithm.{_loss_key(algorithm)}={loss!r}: trains data up to {bound} steps stale with neither trust "
-        f"region nor correction{_faint(algorithm)}; write {_REMEDIES.get(loss, '')}one of "
-        f"{', '.join(sorted(BOUNDING - {loss}))}, or correction.level=token{masked}, or allow_uncorrected=true"
+        f"{loss.key}={loss.name!r}: trains data up to {bound} steps stale with neither trust region nor "
+        f"correction{faint}; write {remedy}one of {others}, or correction.level=token{masked}, or "
+        "allow_uncorrected=true"
     )
-
-
-def _faint(algorithm: AlgorithmConfig) -> str:
-    """Why the weights of a loss that has some are no correction."""
-    least = {"cispo": 1 - algorithm.cispo_epsilon_low, "tis": algorithm.tis_low}.get(_loss(algorithm))
-    return "" if least is None else f" (its least weight, {least:g}, is above {LARGEST_LEAST_WEIGHT})"
 
 
 def _check_divergence(algorithm: AlgorithmConfig, bound: int) -> None:

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
 from rljax.config.fields import ConfigError
-
-if TYPE_CHECKING:
-    from rljax.config.schema import Config
+from rljax.config.schema import Config
 
 _DEVICES = re.compile(r"^(auto|(cpu|gpu|tpu)(:\d+(-\d+)?(,\d+(-\d+)?)*)?)$")
 

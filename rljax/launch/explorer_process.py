@@ -8,10 +8,10 @@ import threading
 from collections.abc import Mapping
 from typing import Protocol
 
-from rljax.config.names import own
+from rljax.config.names import own_names
 from rljax.config.schema import Config
-from rljax.config.validate import ConfigError, named_functions
-from rljax.launch.shutdown import SHUTDOWN, record_end
+from rljax.config.validate import ConfigError
+from rljax.launch.shutdown import SHUTDOWN, EndRecord
 from rljax.ledger import processes
 from rljax.ledger.database import Database
 from rljax.tasks.rewards.registry import own_rewards
@@ -51,7 +51,7 @@ class ExplorerProcess:
         self._db = db
         self._name = name
         self._handle = handle
-        self._needed = needed
+        self._end = EndRecord(db, name, needed)
         self._held = held or contextlib.ExitStack()
         self._stopping = threading.Event()
         self.error: BaseException | None = None
@@ -85,6 +85,10 @@ class ExplorerProcess:
         """Waits for its end, so long at most."""
         self._thread.join(seconds)
 
+    def check(self) -> None:
+        """See `rljax.launch.protocol.Launched`."""
+        self._end.tell_late()
+
     def close(self) -> None:
         """Ends it.
 
@@ -110,7 +114,7 @@ class ExplorerProcess:
             return
         message = f"explorer {self._name} ended: {reason}"
         self.error = ExplorerEnded(message)
-        record_end(self._db, self._name, message, self._needed)
+        self._end.ended(message)
 
 
 def check_names_reach(config: Config) -> None:
@@ -121,7 +125,7 @@ def check_names_reach(config: Config) -> None:
     """
     if config.mode != "both" or not config.explorer.own_process:
         return
-    named = [(key, name, own(folders)) for key, folders, name in named_functions(config.algorithm)]
+    named = [(one.key, one.name, own_names(one.slots)) for one in config.algorithm.functions()]
     for kind in ("train", "validation"):
         for taskset, fields in getattr(config.tasks, kind).items():
             named += [(f"tasks.{kind}.{taskset}.rewards", name, own_rewards()) for name in fields.rewards]

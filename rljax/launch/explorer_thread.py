@@ -9,7 +9,7 @@ import threading
 from collections.abc import Mapping
 
 from rljax.config.schema import Config
-from rljax.launch.shutdown import SHUTDOWN, record_end
+from rljax.launch.shutdown import SHUTDOWN, EndRecord
 from rljax.ledger.database import Database, RunFailedError
 from rljax.observe.trace import NullTrace, Trace
 from rljax.pipeline.assemble.run import Model
@@ -57,12 +57,11 @@ class ExplorerThread:
         engine_launcher: EngineLauncher,
         needed: bool,
     ) -> None:
-        self._db = db
         self._name = name
         self._explorer = explorer
         self._workflows = workflows
         self._engine_launcher = engine_launcher
-        self._needed = needed
+        self._end = EndRecord(db, name, needed)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping = False
         self._gauges: Mapping[str, float] = {}
@@ -110,6 +109,10 @@ class ExplorerThread:
         """Waits for its end, so long at most."""
         self._thread.join(seconds)
 
+    def check(self) -> None:
+        """See `rljax.launch.protocol.Launched`."""
+        self._end.tell_late()
+
     def close(self) -> None:
         """Ends it.
 
@@ -133,7 +136,7 @@ class ExplorerThread:
         except BaseException as error:
             self.error = error
             message = f"explorer {self._name} ended: {type(error).__name__}: {error}"
-            record_end(self._db, self._name, message, self._needed, fatal=isinstance(error, BadRow))
+            self._end.ended(message, fatal=isinstance(error, BadRow))
         finally:
             self._loop = None  # closing the engines may take a while, and nobody answers any more
             self._engine_launcher.close()

@@ -17,10 +17,10 @@ class Heartbeat:
     """Registers a process and beats until it is closed."""
 
     def __init__(self, db: Database, name: str, role: str) -> None:
-        """Raises LedgerError if a process of this name is alive."""
+        """Begins a life of that name, which `token` stands for; raises LedgerError if another process lives it."""
         self._db = db
         self._name = name
-        self._token = processes.register(db, name, role)
+        self.token = processes.register(db, name, role)
         self._role = role
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._beat, name=f"heartbeat of {name}", daemon=True)
@@ -30,15 +30,15 @@ class Heartbeat:
         """Says goodbye."""
         self._done.set()
         self._thread.join(timeout=10 * SECONDS)
-        processes.leave(self._db, self._name, self._token)
+        processes.leave(self._db, self._name, self.token)
 
     def _beat(self) -> None:
         while not self._done.wait(SECONDS):
             try:
-                processes.heartbeat(self._db, self._name, self._token)
+                processes.heartbeat(self._db, self._name, self.token)
             except StaleWriterError as error:
                 # After a suspension: it may go on unless somebody took its place. Its writes carry a lineage anyway.
-                if not processes.revive(self._db, self._name, self._token):
+                if not processes.revive(self._db, self._name, self.token):
                     log.warning("%s: %s, and replaced", self._name, error)
                     return
             except LedgerError as error:

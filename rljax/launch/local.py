@@ -21,7 +21,7 @@ from rljax.pipeline.assemble.devices import engine_devices
 from rljax.pipeline.assemble.run import Model
 from rljax.pipeline.run_dir import RunDir
 from sidecar.hosting.local import LocalEngineLauncher
-from sidecar.hosting.spec import import_path
+from sidecar.workers import lifeline
 
 
 def start_locally(
@@ -34,13 +34,13 @@ def start_locally(
 
 
 class Child:
-    """The command line in mode explore, as a child process. See `rljax.launch.explorer_process.ProcessHandle`.
+    """The program in mode explore, as a child process. See `rljax.launch.explorer_process.ProcessHandle`.
 
-    It ends when this process does, however that happens: a pipe that only this process holds open is its lifeline.
+    Its config goes through a pipe, since there may be a password in it.
     """
 
     def __init__(self, config: Config, run: RunDir) -> None:
-        """Leaves the child's config and what it prints below ``run``.
+        """Leaves what the child prints below ``run``.
 
         Raises:
             ConfigError: there are no devices for its engines.
@@ -48,21 +48,32 @@ class Child:
         directory = run.root.absolute() / "logs"
         directory.mkdir(exist_ok=True)
         self._log = directory / f"{config.explorer.name}.log"
-        self._config = directory / f"{config.explorer.name}.json"
-        self._config.write_text(json.dumps(as_plain(_not_the_learners(explorer_config(config))), indent=1) + "\n")
+        self._config = json.dumps(as_plain(_not_the_learners(explorer_config(config))))
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         """See `ProcessHandle`."""
         with self._log.open("wb") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "rljax.child_main", f"--config={self._config}"],
-                env={**os.environ, **import_path()},
+            self._process = lifeline.start(
+                [sys.executable, "-m", "rljax.child_main", str(os.getpid())],
+                env={**os.environ, **lifeline.import_path()},
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,  # Ctrl-C is this process's to handle
             )
+        assert self._process.stdin is not None
+        with (
+            contextlib.suppress(BrokenPipeError),
+            self._process.stdin as pipe,
+        ):  # broken where it ended; `wait` says why
+            pipe.write(self._config.encode())
+
+    @property
+    def pid(self) -> int:
+        """Of the process, once it is started."""
+        assert self._process is not None
+        return self._process.pid
 
     def wait(self) -> str:
         """See `ProcessHandle`."""

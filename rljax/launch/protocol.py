@@ -44,6 +44,14 @@ class Launched(Protocol):
         """Waits for its end, so long at most."""
         ...
 
+    def check(self) -> None:
+        """Tells the ledger that it has ended by a fault, where that could not be told when it ended.
+
+        Raises:
+            LedgerError: it still cannot be told, and nobody is left who explores.
+        """
+        ...
+
     def close(self) -> None:
         """Ends it.
 

@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 import re
+import secrets
 import signal
 import socket
 import threading
@@ -25,7 +26,7 @@ from rljax.config.validate import ConfigError
 from rljax.config.validate_placement import device_indices
 from rljax.launch.ray_placement import Node, Plan, add_up, cpus_needed, make_plan, swap_taken
 from sidecar.hosting.ray import VISIBLE_DEVICES, EnginePlacement, Placement
-from sidecar.hosting.spec import import_path
+from sidecar.workers.lifeline import import_path
 
 CONNECT_SECONDS = 5.0
 """Seconds in which the head of a cluster must accept a connection; Ray itself would try for two minutes."""
@@ -35,6 +36,8 @@ HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0" + HTTP2_SETTINGS
 """
 PASSED_ON = ("RLJAX_", "JAX_", "XLA_", "HF_", "TRANSFORMERS_", "VLLM_", "NCCL_")
 """Environment variables of this process that engines and explorers need too, by how they begin."""
+KEYS = ("_TOKEN", "_KEY", "_SECRET", "_PASSWORD")
+"""How those end that are not passed on: Ray shows the environments of its processes in their command lines and logs."""
 
 
 class ClusterError(RuntimeError):
@@ -68,6 +71,8 @@ class RayCluster:
         self.started = address is None
         keeper = self._parts.enter_context(ThreadPoolExecutor(1, "ray"))
         self._parts.enter_context(_quiet())
+        if self.started:
+            self._parts.enter_context(_private())
         self._parts.callback(lambda: keeper.submit(ray.shutdown).result())
         try:
             keeper.submit(_connect, address, cpus_needed(config), runtime_env(config)).result()
@@ -238,7 +243,9 @@ def _speaks_grpc(host: str, port: int) -> bool:
 def runtime_env(config: Config) -> dict[str, Any]:
     """Ray's runtime environment of engines and explorers: what they need of ours, and above it what the user gives."""
     given = dict(config.ray.runtime_env)
-    passed = {name: value for name, value in os.environ.items() if name.startswith(PASSED_ON)}
+    passed = {
+        name: value for name, value in os.environ.items() if name.startswith(PASSED_ON) and not name.endswith(KEYS)
+    }
     return {**given, "env_vars": {**passed, **import_path(), **_texts(given.get("env_vars", {}))}}
 
 
@@ -286,6 +293,40 @@ def _mismatch(text: str) -> str:
             f"install ray=={theirs} under Python {their_python} here, or restart the cluster with these versions"
         )
     return " ".join(text.split())[:300]
+
+
+@contextlib.contextmanager
+def _private() -> Iterator[None]:
+    """Has Ray start clusters that listen on loopback alone, and take orders from those alone that know their token.
+
+    Ray's processes inherit the token. By itself Ray would leave one in the user's home, for everybody to read.
+    """
+    constants: Any = ray._private.ray_constants
+    raylet: Any = ray._raylet
+    ours = {
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN": secrets.token_hex(32),
+        constants.ENABLE_RAY_CLUSTERS_ENV_VAR: "0",
+    }
+    former = {name: os.environ.get(name) for name in ours}
+    spans_hosts = constants.ENABLE_RAY_CLUSTER
+
+    def take_effect() -> None:
+        raylet.Config.initialize("")
+        raylet.AuthenticationTokenLoader.instance().reset_cache()
+
+    os.environ.update(ours)
+    constants.ENABLE_RAY_CLUSTER = False
+    take_effect()
+    try:
+        yield
+    finally:
+        constants.ENABLE_RAY_CLUSTER = spans_hosts
+        for name, value in former.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
+        take_effect()
 
 
 @contextlib.contextmanager

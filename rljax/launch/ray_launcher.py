@@ -27,8 +27,9 @@ from rljax.ledger.database import Database
 from rljax.observe.trace import NullTrace, Trace
 from rljax.pipeline.assemble.run import Model, open_ledger, open_model
 from rljax.pipeline.run_dir import RunDir
-from sidecar.hosting.ray import Placement, RayEngineLauncher, redirect_output, why_it_died
-from sidecar.workers.process_group import end_group_with_process
+from sidecar.hosting.ray import Placement, RayEngineLauncher, why_it_died
+from sidecar.workers.child_process import redirect_output
+from sidecar.workers.lifeline import end_group_with_process
 
 
 def start_on_ray(

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
+import threading
 
 from rljax.ledger import processes
-from rljax.ledger.database import Database
+from rljax.ledger.database import Database, LedgerError
 
 log = logging.getLogger(__name__)
 
@@ -13,11 +14,53 @@ SHUTDOWN = 180.0
 """Seconds that an explorer may take to hand its claims back: longer than an engine has to end a compilation."""
 
 
-def record_end(db: Database, name: str, message: str, needed: bool, *, fatal: bool = False) -> None:
-    """An explorer has ended by a fault: the run fails where that is ``fatal``, or it was needed and the last one."""
-    processes.mark_dead(db)
-    if fatal or (needed and not set(processes.gauges(db, "explorer")) - {name}):
-        processes.fail_run(db, name, message)
-    else:
-        processes.note(db, name, "explorer", message)
-        log.warning("%s; the run goes on without it", message)
+class EndRecord:
+    """Tells the ledger of an explorer's end by a fault: at once, or as soon as the ledger can be told."""
+
+    def __init__(self, db: Database, name: str, needed: bool) -> None:
+        """``needed`` says that the run fails with this explorer where no other lives."""
+        self._db = db
+        self._name = name
+        self._needed = needed
+        self._lock = threading.Lock()
+        self._untold: tuple[str, bool] | None = None
+
+    def ended(self, message: str, *, fatal: bool = False) -> None:
+        """The explorer has ended: the run fails where that is ``fatal``, or where it was needed and the last one.
+
+        Raises nothing: what the ledger could not be told, `tell_late` tells.
+        """
+        try:
+            self._tell(message, fatal)
+        except LedgerError as error:
+            log.warning("%s; the ledger could not be told: %s", message, error)
+            with self._lock:
+                self._untold = message, fatal
+
+    def tell_late(self) -> None:
+        """Tells what could not be told, if there is such; for those of the same process that would wait in vain.
+
+        Raises:
+            LedgerError: it still cannot be told, and nobody is left who explores.
+        """
+        with self._lock:
+            if self._untold is None:
+                return
+            try:
+                self._tell(*self._untold)
+            except LedgerError as error:
+                if self._is_fatal(self._untold[1]):
+                    raise LedgerError(f"{self._untold[0]}; the ledger could not be told: {error}") from error
+                return
+            self._untold = None
+
+    def _tell(self, message: str, fatal: bool) -> None:
+        processes.mark_dead(self._db)
+        if self._is_fatal(fatal):
+            processes.fail_run(self._db, self._name, message)
+        else:
+            processes.note(self._db, self._name, "explorer", message)
+            log.warning("%s; the run goes on without it", message)
+
+    def _is_fatal(self, fatal: bool) -> bool:
+        return fatal or (self._needed and not set(processes.gauges(self._db, "explorer")) - {self._name})

@@ -2,26 +2,46 @@
 
 from __future__ import annotations
 
+import json
+import logging
+import re
 import shutil
 from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import jax
 from orbax.checkpoint import v1 as ocp
 
+from rljax.learner.checksums import DamagedArrayError, checksums_of, verify_arrays
 from rljax.learner.state import TrainState
+from rljax.ledger.database import StaleWriterError
+from rljax.ledger.fence import Fence
 from rljax.models.common.transformer import Params
+from sidecar.errors import first_line
 from sidecar.failpoints import failpoint
 
 SAVE_TIMEOUT = 1200.0
 """Seconds that one checkpoint may take before the run fails."""
 
 _TRASH = ".deleting"
+_DAMAGED = ".damaged"
+_CHECKSUMS = "checksums"
+_METADATA = "_CHECKPOINT_METADATA"
+# What Orbax reads first of a checkpoint, and has written before the directory gets its name.
+_NEEDED = (_METADATA, "state/_METADATA", "state/manifest.ocdbt")
+_STAGED = re.compile(r"\.saving-(\d+)-\d+")
+
+log = logging.getLogger(__name__)
 
 
 class CheckpointError(RuntimeError):
     """Raised for a checkpoint that could not be written or read: one line with what, where and what to do."""
+
+
+class DamagedCheckpointError(CheckpointError):
+    """Raised for a checkpoint that is not what was saved, or of which something is missing."""
 
 
 class Checkpoints:
@@ -31,6 +51,9 @@ class Checkpoints:
     as soon as `save` returns: Orbax has copied it to the host by then, or holds the host buffer so that XLA copies
     instead of reusing it.
 
+    A checkpoint is written under a hidden name with its lineage, and takes its place when it is whole and its learner
+    still is the living one. A learner that was replaced so neither replaces nor deletes what its successor has written.
+
     Args:
         directory: made when the first checkpoint is saved.
         keep: committed checkpoints kept; older ones are deleted once a newer one is committed.
@@ -39,54 +62,86 @@ class Checkpoints:
     def __init__(self, directory: Path, keep: int) -> None:
         self.directory = directory.absolute()  # Orbax refuses others, once it writes
         self.keep = keep
-        self._pending: tuple[int, Any] | None = None
+        self._pending: tuple[int, Future[None], Fence | None] | None = None
+        self._committer = ThreadPoolExecutor(1, "checkpoint")
 
     def committed(self) -> list[int]:
-        """Returns the steps of the committed checkpoints, oldest first."""
+        """Returns the steps of the committed checkpoints, oldest first. An empty or half-deleted directory is none."""
         if not self.directory.is_dir():
             return []
-        paths = [path for path in self.directory.iterdir() if path.name.isdecimal()]
-        return sorted(int(path.name) for path in paths if ocp.is_orbax_checkpoint(path))
+        return sorted(int(path.name) for path in self.directory.iterdir() if _is_checkpoint(path))
 
-    def save(self, step: int, state: TrainState, metadata: Mapping[str, Any]) -> None:
+    def save(self, step: int, state: TrainState, metadata: Mapping[str, Any], fence: Fence | None = None) -> None:
         """Starts to write a checkpoint; waits for the one before first. A checkpoint of the same step is replaced.
 
         Args:
             step: batches trained.
             state: what to save.
-            metadata: anything that JSON can hold, given back by `metadata`.
+            metadata: anything that JSON can hold, given back by `metadata`. Its ``lineage`` says who has written it.
+            fence: of the learner; None where nobody else writes.
 
         Raises:
             CheckpointError: this save could not be started, or the one before failed.
+            StaleWriterError: another learner has taken over.
         """
         self.wait()
+        if fence is not None:
+            fence.check()
+        lineage = fence.lineage if fence is not None else 0
+        staged = self.directory / f".saving-{lineage}-{step}"
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
-            self._delete_leftovers()
+            self._delete_leftovers(lineage)
+            described = {**metadata, _CHECKSUMS: checksums_of(state)}
             with _context():
-                response = ocp.save_async(
-                    self.directory / str(step), state, overwrite=True, custom_metadata=dict(metadata)
-                )
+                response = ocp.save_async(staged, state, overwrite=True, custom_metadata=described)
         except (OSError, ValueError) as error:
             raise self._failed("write", step, error) from error
         failpoint("commit")
-        self._pending = (step, response)
+        self._pending = (step, self._committer.submit(self._commit, step, staged, response, fence), fence)
 
     def wait(self, timeout: float = SAVE_TIMEOUT) -> None:
         """Returns when the save under way, if any, is committed, and deletes what is beyond `keep`.
 
         Raises:
             CheckpointError: it failed, or took longer than `timeout` seconds.
+            StaleWriterError: another learner has taken over.
         """
         if self._pending is None:
             return
-        (step, response), self._pending = self._pending, None
+        (step, commit, fence), self._pending = self._pending, None
         try:
-            response.result(timeout=timeout)
+            commit.result(timeout=timeout)
+        except StaleWriterError:
+            raise
         except Exception as error:  # Orbax re-raises whatever its writers met
+            if fence is not None:
+                fence.check()  # a successor clears away what its predecessor is writing
             raise self._failed("write", step, error) from error
-        for old in self.committed()[: -self.keep]:
-            self._delete(self.directory / str(old))
+        for old in self._superseded(step):
+            if fence is None or self._lineage(old) <= fence.lineage:
+                self._delete(self.directory / str(old))
+
+    def _commit(self, step: int, staged: Path, response: Any, fence: Fence | None) -> None:
+        response.result()
+        if fence is not None:
+            fence.check()
+        final = self.directory / str(step)
+        if final.exists():
+            self._delete(final)
+        staged.rename(final)
+
+    def _superseded(self, step: int) -> list[int]:
+        """Returns the committed steps to delete with `step`: all but the newest `keep`, and those of a lost history."""
+        committed = self.committed()
+        until = [other for other in committed if other <= step]
+        return until[: -self.keep] + committed[len(until) :]
+
+    def _lineage(self, step: int) -> int:
+        try:
+            return int(self.metadata(step).get("lineage", 0))
+        except DamagedCheckpointError:
+            return 0  # nobody can go on from it
 
     def restore(self, step: int, abstract_state: TrainState) -> TrainState:
         """Reads a committed checkpoint, onto whatever devices the shardings of `abstract_state` name.
@@ -96,6 +151,7 @@ class Checkpoints:
             abstract_state: `jax.ShapeDtypeStruct` leaves with shardings; `Learner.abstract_state` makes it.
 
         Raises:
+            DamagedCheckpointError: it is not what was saved.
             CheckpointError: there is none of that step, or it does not fit `abstract_state`.
         """
         return self._load(step, abstract_state, abstract_state.params)
@@ -104,6 +160,7 @@ class Checkpoints:
         """Reads the weights alone of a committed checkpoint, float32, onto one device of this process.
 
         Raises:
+            DamagedCheckpointError: they are not what was saved.
             CheckpointError: there is none of that step, or it does not fit `abstract_params`.
         """
         # Without a sharding Orbax would ask for the devices that wrote the checkpoint.
@@ -112,27 +169,59 @@ class Checkpoints:
         context = _context()
         context.pytree.loading.partial_load = True
         with context:
-            return self._load(step, {"params": params}, params)["params"]
+            return self._load(step, {"params": params}, params, only="params.")["params"]
 
-    def _load(self, step: int, abstract: Any, params: Params) -> Any:
+    def _load(self, step: int, abstract: Any, params: Params, only: str = "") -> Any:
         if step not in self.committed():
             raise CheckpointError(f"no committed checkpoint of step {step} in {self.directory}; {self._present()}")
         path = self.directory / str(step)
         try:
-            saved, wanted = _shapes(ocp.metadata(path).metadata["params"]), _shapes(params)
+            self._verify(path, only)
+            saved, wanted = _shapes(_tree(path)["params"]), _shapes(params)
             differing = sorted(name for name in saved.keys() | wanted.keys() if saved.get(name) != wanted.get(name))
             if differing:
                 first = differing[0]
                 raise ValueError(f"it is of another model: {first} is {saved.get(first)}, not {wanted.get(first)}")
             if isinstance(abstract, TrainState):
-                _check_aux_state(ocp.metadata(path).metadata.get("aux_state") or {}, abstract.aux_state)
+                _check_aux_state(_tree(path).get("aux_state") or {}, abstract.aux_state)
             return ocp.load(path, abstract)
+        except DamagedArrayError as error:
+            raise self._damaged(step, error) from error
         except Exception as error:  # Orbax has no common base class for what it raises here
             raise self._failed("read", step, error) from error
 
+    def _verify(self, path: Path, only: str) -> None:
+        """Compares the arrays whose names begin with ``only`` with their checksums, before Orbax reads them."""
+        saved = _custom_metadata(path).get(_CHECKSUMS)
+        if saved is None:
+            log.warning("%s was saved without checksums, by an earlier rljax: its arrays are not checked", path)
+            return
+        verify_arrays(path, {name: wanted for name, wanted in saved.items() if name.startswith(only)})
+
     def metadata(self, step: int) -> dict[str, Any]:
-        """Returns what `save` was given as `metadata`."""
-        return dict(ocp.metadata(self.directory / str(step)).custom_metadata or {})
+        """Returns what `save` was given as `metadata`.
+
+        Raises:
+            DamagedCheckpointError: it cannot be read.
+        """
+        try:
+            found = _custom_metadata(self.directory / str(step))
+        except DamagedArrayError as error:
+            raise self._damaged(step, error) from error
+        return {name: value for name, value in found.items() if name != _CHECKSUMS}
+
+    def set_aside(self, step: int) -> Path:
+        """Renames a damaged checkpoint, so that it no longer counts; returns its path until the next `save`."""
+        aside = self.directory / f"{step}{_DAMAGED}"
+        if aside.exists():
+            shutil.rmtree(aside)
+        (self.directory / str(step)).rename(aside)
+        return aside
+
+    def _damaged(self, step: int, error: BaseException) -> DamagedCheckpointError:
+        older = [str(s) for s in self.committed() if s < step]
+        hint = f"the one before is of step {older[-1]}" if older else "there is none before it"
+        return DamagedCheckpointError(f"the checkpoint of step {step} in {self.directory} is damaged: {error}; {hint}")
 
     def _failed(self, verb: str, step: int, error: BaseException) -> CheckpointError:
         reason = " ".join(str(error).split())[:300] or type(error).__name__
@@ -146,13 +235,40 @@ class Checkpoints:
     def _delete(self, path: Path) -> None:
         # Renamed first: a half-deleted directory must never look committed.
         trash = path.with_name(path.name + _TRASH)
+        shutil.rmtree(trash, ignore_errors=True)
         path.rename(trash)
-        shutil.rmtree(trash)
+        shutil.rmtree(trash, ignore_errors=True)  # what is left of it goes with the next save
 
-    def _delete_leftovers(self) -> None:
+    def _delete_leftovers(self, lineage: int) -> None:
         for path in self.directory.iterdir():
-            if path.is_dir() and not (path.name.isdecimal() and ocp.is_orbax_checkpoint(path)):
-                shutil.rmtree(path)
+            written_by = _STAGED.match(path.name)
+            if written_by and int(written_by[1]) > lineage:
+                continue
+            if path.is_dir() and not _is_checkpoint(path):
+                shutil.rmtree(path, ignore_errors=True)  # a predecessor may be writing there still
+
+
+def _is_checkpoint(path: Path) -> bool:
+    return (
+        path.name.isdecimal()
+        and all((path / name).is_file() for name in _NEEDED)
+        and bool(ocp.is_orbax_checkpoint(path))
+    )
+
+
+def _custom_metadata(path: Path) -> dict[str, Any]:
+    # Not by Orbax, which reads the arrays' descriptions for it and says much where one is damaged.
+    try:
+        return dict(json.loads((path / _METADATA).read_text(encoding="utf-8")).get("custom_metadata") or {})
+    except (ValueError, TypeError, AttributeError, FileNotFoundError) as error:
+        raise DamagedArrayError(f"its {_METADATA} cannot be read: {first_line(error)}") from error
+
+
+def _tree(path: Path) -> Mapping[str, Any]:
+    found = ocp.metadata(path).metadata
+    if not isinstance(found, Mapping):
+        raise DamagedArrayError("its description names no arrays")
+    return found
 
 
 def _shapes(params: Any) -> dict[str, tuple[int, ...]]:

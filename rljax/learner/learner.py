@@ -85,7 +85,7 @@ class Learner:
         run = (config, architecture, constrain_activations(self.mesh))
         self.objective = PolicyObjective(*run)
         estimator = config.algorithm.adv_estimator
-        criticised = "values" in token_advantages.needs(estimator, config.algorithm)
+        criticised = "values" in token_advantages.needs(estimator, config.algorithm.advantage)
         critic = ValueObjective(*run) if criticised else None
         self._preparation = Preparation(config, self.objective, critic, self.mesh)
         updates = config.max_steps * updates_per_step(config)
@@ -102,7 +102,7 @@ class Learner:
     def _aux_state(self, params: Params, placed: Params) -> dict[str, Any]:
         algorithm = self.config.algorithm
         found: dict[str, Any] = {}
-        if algorithm.kl.where != "none" or "reference" in policy_losses.needs(algorithm.pg_variant, algorithm):
+        if algorithm.kl.where != "none" or "reference" in policy_losses.needs(algorithm.pg_variant, algorithm.loss):
             found["reference"] = self._as_reference(placed)
         if algorithm.kl.where != "none":
             found["kl_coef"] = np.asarray(algorithm.kl.coef, np.float64)
@@ -134,9 +134,11 @@ class Learner:
     def restore(self, checkpoints: Checkpoints, step: int) -> None:
         """Restores the state of a committed checkpoint, which any mesh may have written.
 
-        The present state is freed first: two never have to fit. If this raises, the learner cannot be used.
+        The present state is freed first: two never have to fit. If this raises, the learner can only
+        restore another checkpoint.
 
         Raises:
+            DamagedCheckpointError: the checkpoint is not what was saved.
             CheckpointError: the checkpoint is not there or is not of this model.
         """
         abstract = self.abstract_state

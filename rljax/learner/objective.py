@@ -95,8 +95,8 @@ class PolicyObjective(Model):
 
     @property
     def policy_loss(self) -> PolicyLoss:
-        """The loss that the config names."""
-        return policy_losses.get(self.config.algorithm.pg_variant)
+        """The loss that the config names, with its keys."""
+        return policy_losses.bound(self.config.algorithm.pg_variant, self.config.algorithm.loss)
 
     def logprobs(self, params: Params, batch: Batch) -> tuple[Float[Array, "row place"], Float[Array, "row place"]]:
         """Computes log-probabilities of one microbatch's trained targets at their temperatures, and
@@ -124,7 +124,7 @@ class PolicyObjective(Model):
         algorithm = self.config.algorithm
         logprobs, entropy = self.logprobs(params, batch)
         inputs = loss_inputs(batch, logprobs, progress)
-        token_loss, metrics = self.policy_loss(inputs, algorithm)
+        token_loss, metrics = self.policy_loss(inputs)
         weight, corrected = correction(inputs, algorithm.correction)
         regularizer = -algorithm.entropy_coef * entropy
         logged = {f"policy/{name}": values for name, values in metrics.items()}

@@ -89,8 +89,8 @@ class Preparation:
     def __init__(self, config: Config, policy: PolicyObjective, critic: ValueObjective | None, mesh: Mesh) -> None:
         self._config = config
         self._mesh = mesh
-        self._needs = policy_losses.needs(config.algorithm.pg_variant, config.algorithm)
-        self._aggregate = aggregations.get(config.algorithm.aggregation)
+        self._needs = policy_losses.needs(config.algorithm.pg_variant, config.algorithm.loss)
+        self._aggregate = aggregations.bound(config.algorithm.aggregation)
         self._size = config.algorithm.minibatch_size or config.rollout_batch_size
         cuts = config.rollout_batch_size // self._size
         reused = -(-config.reused_per_batch // cuts) * config.group_size

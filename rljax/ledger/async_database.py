@@ -7,7 +7,7 @@ import contextlib
 import logging
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from rljax.ledger.database import Database
 from rljax.ledger.notify import Notifier
@@ -73,6 +73,6 @@ class AsyncDatabase:
             self._executor.shutdown(wait=False)
 
 
-def _log_failure(made: Future[object]) -> None:
+def _log_failure(made: Future[Any]) -> None:
     if not made.cancelled() and (error := made.exception()) is not None:
         log.warning("a call of the ledger that nobody waited for: %s: %s", type(error).__name__, error)

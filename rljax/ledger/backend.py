@@ -51,8 +51,8 @@ class Backend(Protocol):
     def passes(self, error: Exception, opened: bool) -> bool:
         """Whether another try may go well; ``opened``: this ledger has been reached before."""
 
-    def explain(self, error: Exception) -> str:
-        """What is wrong and what to do, in one line."""
+    def explain(self, error: Exception, opened: bool) -> str:
+        """What is wrong and what to do, in one line; ``opened`` as of `passes`."""
 
 
 def backend_of(config: Config, run_dir: Path) -> Backend:

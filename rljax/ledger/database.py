@@ -15,7 +15,7 @@ from dataclasses import asdict
 from typing import Any, TypeVar
 
 from sqlalchemy import Row, insert, select, update
-from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.exc import DatabaseError, DBAPIError, InterfaceError, OperationalError
 
 from rljax.ledger import schema
 from rljax.ledger.backend import Backend
@@ -59,10 +59,10 @@ class Database:
         self.now = backend.now if clock is None else lambda _: self.clock()
         self.notifier = Notifier()
         self._backend = backend
-        self._engine = backend.engine()
         self._opened = False
         if spec is None and not ledger_exists(backend):
             raise LedgerError(f"{self.label}: no ledger here; start a run first, or correct run_dir")
+        self._engine = backend.engine()
         self.spec = self._guarded(lambda: self._create_or_check(spec))
         self._opened = True
 
@@ -155,12 +155,18 @@ def ledger_exists(backend: Backend) -> bool:
 
 
 def _guarded(backend: Backend, action: Callable[[], T], opened: bool) -> T:
-    broken: tuple[type[Exception], ...] = (OperationalError, InterfaceError, sqlite3.OperationalError)
-    wrong = broken if opened else (DBAPIError, sqlite3.Error)
     try:
         return retry(action, lambda error: backend.passes(error, opened))
-    except wrong as error:
-        raise LedgerError(f"{backend.label}: {backend.explain(error)}") from error
+    except (DBAPIError, sqlite3.Error) as error:
+        if opened and not _is_broken(error):
+            raise
+        raise LedgerError(f"{backend.label}: {backend.explain(error, opened)}") from error
+
+
+def _is_broken(error: DBAPIError | sqlite3.Error) -> bool:
+    """Whether it is the database, and not a statement of ours. Plain DatabaseError is SQLite's for a damaged file."""
+    broken = (OperationalError, InterfaceError, sqlite3.OperationalError)
+    return isinstance(error, broken) or type(error) in (DatabaseError, sqlite3.DatabaseError)
 
 
 def agree(tx: Transaction, spec: RunSpec) -> None:

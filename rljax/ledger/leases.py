@@ -13,8 +13,9 @@ from sqlalchemy import ColumnElement, Row, bindparam, delete, exists, func, inse
 from rljax.ledger import schema
 from rljax.ledger.claims import discard_payloads, in_flight, unserved, validating
 from rljax.ledger.database import LedgerError, RunFailedError, StaleWriterError, record_event, run_row
+from rljax.ledger.fence import check_lineage
 from rljax.ledger.filtered_streak import FilteredStreak, filtered_in_a_row, lost_in_time
-from rljax.ledger.processes import tokens_sampled
+from rljax.ledger.processes import check_life, record_failure, tokens_sampled
 from rljax.ledger.staleness import feasible
 from rljax.ledger.transaction import Transaction, reads, writes
 from rljax.trajectory import Group, decode
@@ -64,8 +65,11 @@ class NotYet:
 
 
 @writes
-def begin_lineage(tx: Transaction, from_version: int) -> int:
+def begin_lineage(tx: Transaction, from_version: int, life: str | None = None) -> int:
     """Starts a life of the learner from the checkpoint of ``from_version``; returns its number.
+
+    ``life`` is the token of the process, as of `rljax.ledger.processes.register`: one that was replaced while it
+    started must not take over from its own successor. None where no process is registered.
 
     Batches trained after that version are ready again; groups with a token of a later version are retired and their
     tasks reopened, as are open claims that may hold such tokens; later versions and their validations are withdrawn.
@@ -73,7 +77,10 @@ def begin_lineage(tx: Transaction, from_version: int) -> int:
 
     Raises:
         LedgerError: a batch that must be trained again is no longer kept.
+        StaleWriterError: the process has been replaced.
     """
+    if life is not None:
+        check_life(tx, life)
     row = run_row(tx)
     if from_version < row.pruned:
         raise LedgerError(
@@ -205,6 +212,18 @@ def finish(tx: Transaction, lineage: int) -> None:
     tx.execute(update(schema.run).values(finished=True, ended_epochs=ended_epochs))
 
 
+@writes
+def fail_run(tx: Transaction, lineage: int, message: str) -> None:
+    """Records why the learner cannot go on; every process stops on it. ``lineage`` 0: it had not begun.
+
+    Raises:
+        StaleWriterError: another learner has taken over, and the run goes on with it.
+    """
+    if lineage:
+        check_lineage(run_row(tx), lineage)
+    record_failure(tx, "trainer", message)
+
+
 @reads
 def recorded_batches(tx: Transaction, from_step: int, to_step: int) -> list[Leased]:
     """The surviving batches of steps ``from_step`` to ``to_step`` (exclusive), to train them again (promise P13).
@@ -257,8 +276,7 @@ def living(tx: Transaction, lineage: int) -> Row:
         RunFailedError: the run has failed.
     """
     row = run_row(tx)
-    if row.lineage != lineage:
-        raise StaleWriterError(f"lineage {lineage} has been replaced by {row.lineage}: another trainer has taken over")
+    check_lineage(row, lineage)
     if row.failure:
         raise RunFailedError(row.failure)
     return row
@@ -270,8 +288,16 @@ def _load(tx: Transaction, step: int, ids: Sequence[int]) -> Leased:
     missing = [i for i in ids if i not in data]
     if missing:
         raise LedgerError(f"step {step}: the trajectories of groups {missing[:5]} are missing from the ledger")
-    groups, new = tuple(decode(data[i]) for i in ids), tx.spec.batch_groups
+    groups, new = tuple(_decoded(tx, i, data[i]) for i in ids), tx.spec.batch_groups
     return Leased(step, tuple(ids), groups[:new], groups[new:], tx.spec.demonstrated_at(step))
+
+
+def _decoded(tx: Transaction, group_id: int, payload: bytes) -> Group:
+    try:
+        return decode(payload)
+    except ValueError as error:
+        told = f"{tx.db.label}: the trajectories of group {group_id} are damaged ({error})"
+        raise LedgerError(f"{told}; put a copy of the ledger back, or choose another run_dir") from error
 
 
 def _meanwhile(tx: Transaction, row: Row, found: NotYet) -> NotYet:

@@ -151,7 +151,7 @@ class PostgresSchema:
         unreached = state is None and isinstance(error, (OperationalError, InterfaceError))
         return unreached and (opened or any(words in str(error.orig).lower() for words in STARTING + HUNG_UP))
 
-    def explain(self, error: Exception) -> str:
+    def explain(self, error: Exception, opened: bool) -> str:
         """The server's own words, and where to look."""
         cause = error.orig if isinstance(error, DBAPIError) else error
         said = " ".join(str(cause).split())

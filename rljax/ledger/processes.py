@@ -100,6 +100,16 @@ def revive(tx: Transaction, name: str, token: str) -> bool:
     return bool(tx.execute(mine.values(values)).rowcount)
 
 
+def check_life(tx: Transaction, token: str) -> None:
+    """Checks that no other process has registered under the name that ``token`` was given for.
+
+    Raises:
+        StaleWriterError: one has.
+    """
+    if tx.execute(select(p.name).where(p.token == token)).first() is None:
+        raise StaleWriterError("another process of the same name has taken over")
+
+
 @writes
 def leave(tx: Transaction, name: str, token: str) -> None:
     """Says goodbye: open claims and validations are handed back."""
@@ -143,12 +153,14 @@ def mark_dead(tx: Transaction) -> list[str]:
     return [row.name for row in dead]
 
 
-@writes
-def fail_run(tx: Transaction, who: str, message: str) -> None:
+def record_failure(tx: Transaction, who: str, message: str) -> None:
     """Records why the run cannot go on; every process stops on it."""
     record_event(tx, who, "failure", message)
     if run_row(tx).failure is None:
         tx.execute(update(schema.run).values(failure=storable(message)))
+
+
+fail_run = writes(record_failure)
 
 
 @writes

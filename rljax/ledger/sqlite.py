@@ -1,14 +1,21 @@
-"""A ledger in a SQLite file: WAL mode, writers queue at ``BEGIN IMMEDIATE``."""
+"""A ledger in a SQLite file: WAL mode, writers queue at ``BEGIN IMMEDIATE``.
+
+Who has it open would go on in a file that was removed, and see nothing of one that took its place: each transaction
+looks whether the file that it is about still is the one of that name.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sqlite3
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
-from sqlalchemy import Connection, Engine, create_engine, event, inspect
+from sqlalchemy import URL, Connection, Engine, create_engine, event, inspect
 from sqlalchemy.exc import DBAPIError, OperationalError
 
 BUSY_TIMEOUT = 5.0
@@ -27,10 +34,16 @@ class SqliteFile:
         return str(self.path)
 
     def engine(self) -> Engine:
-        """Connections that leave transactions to us."""
-        connect_args = {"timeout": BUSY_TIMEOUT, "isolation_level": None}
-        engine = create_engine(f"sqlite:///{self.path}", connect_args=connect_args)
-        event.listen(engine, "connect", _configure)
+        """Connections that leave transactions to us, to a file that is made now or never, for its owner alone: a
+        version that travels by ``nccl`` is announced there with its key.
+        """
+        with contextlib.suppress(OSError):  # SQLite says of the same file what is wrong
+            os.close(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600))
+        uri = URL.create(
+            "sqlite", database=f"file:{quote(str(self.path.absolute()))}", query={"mode": "rw", "uri": "true"}
+        )
+        engine = create_engine(uri, connect_args={"timeout": BUSY_TIMEOUT, "isolation_level": None})
+        event.listen(engine, "connect", self._configure)
         return engine
 
     def exists(self) -> bool:
@@ -39,10 +52,12 @@ class SqliteFile:
 
     def begin_write(self, connection: Connection) -> None:
         """Takes the file's write lock."""
+        self._check_place(connection)
         connection.exec_driver_sql("BEGIN IMMEDIATE")
 
     def begin_read(self, connection: Connection) -> None:
         """Reads a snapshot: WAL."""
+        self._check_place(connection)
         connection.exec_driver_sql("BEGIN")
 
     def tables(self, connection: Connection) -> set[str]:
@@ -67,16 +82,31 @@ class SqliteFile:
         known = isinstance(error, (OperationalError, sqlite3.OperationalError))
         return known and any(word in str(error) for word in ("locked", "busy"))
 
-    def explain(self, error: Exception) -> str:
+    def explain(self, error: Exception, opened: bool) -> str:
         """SQLite's own words, and where to look."""
         cause = error.orig if isinstance(error, DBAPIError) else error
+        if opened and not self.path.exists():
+            return "it is gone, with all that the run knew: removed or renamed while the run was using it; start anew"
         if isinstance(cause, sqlite3.OperationalError):
             return f"{cause}; check the disk's space and permissions, and who else holds the file"
+        if "malformed" in str(cause):
+            return f"the file is damaged ({cause}); put a copy of it back, or choose another run_dir"
         return f"cannot be used as a ledger ({cause}); move it away or choose another run_dir"
 
+    def _configure(self, connection: Any, record: Any) -> None:
+        cursor = connection.cursor()
+        cursor.execute("PRAGMA journal_mode=WAL")
+        cursor.execute("PRAGMA synchronous=NORMAL")
+        cursor.close()
+        record.info["file"] = self._file()
 
-def _configure(connection: Any, _record: Any) -> None:
-    cursor = connection.cursor()
-    cursor.execute("PRAGMA journal_mode=WAL")
-    cursor.execute("PRAGMA synchronous=NORMAL")
-    cursor.close()
+    def _check_place(self, connection: Connection) -> None:
+        if connection.info["file"] != self._file():
+            raise sqlite3.OperationalError("another file has taken the place of the one that the run was using")
+
+    def _file(self) -> tuple[int, int] | None:
+        try:
+            found = self.path.stat()
+        except FileNotFoundError:
+            return None
+        return found.st_dev, found.st_ino

@@ -120,6 +120,12 @@ def take_deletable(tx: Transaction, lineage: int) -> list[Announced]:
     return [_announced(r) for r in old]
 
 
+@reads
+def standing(tx: Transaction) -> set[tuple[int, int]]:
+    """The (version, lineage) of every version whose files are to be there."""
+    return {(row.version, row.lineage) for row in tx.execute(select(v.version, v.lineage).where(~v.deleted))}
+
+
 def _announced(row: object) -> Announced:
     probe = row.probe  # type: ignore[attr-defined]
     array = None if probe is None else np.frombuffer(probe, np.float32)

@@ -12,16 +12,18 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file, save_file
 
 from rljax.models.common.architecture import Architecture
 from rljax.models.common.hf_names import from_hf, tensor_shapes
 from rljax.models.common.transformer import Params
 from rljax.models.families.registry import from_config, to_config
+from sidecar.channels.versions import checksum
 
 _WEIGHTS = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
+_CHECKSUMS = "rljax_checksums"
 _SHARD_BYTES = 5_000_000_000
 _DTYPES = {"fp32": ("float32", np.dtype(np.float32)), "bf16": ("bfloat16", np.dtype(ml_dtypes.bfloat16))}
 _TOKENIZER_FILES = (
@@ -73,22 +75,40 @@ def load_directory(path: Path) -> tuple[Architecture, Params]:
     """Loads a model's architecture and its parameters, float32 numpy arrays, whatever dtype and files it is stored in.
 
     Raises:
-        ValueError: one line that names the directory and what is missing, unreadable or unsupported.
+        ValueError: one line that names the directory and what is missing, unreadable, damaged or unsupported.
     """
     path = Path(path)
     architecture = load_architecture(path)
     tensors: dict[str, np.ndarray] = {}
     for file in _weight_files(path):
         try:
-            tensors.update(load_file(file))
+            found = load_file(file)
+            checksums = _checksums(file)
         except FileNotFoundError:
             raise ValueError(f"{path}: the weight file {file.name} is missing") from None
         except SafetensorError as error:
             raise ValueError(f"{file} is damaged or incomplete ({error}); fetch it again") from None
+        for name, wanted in checksums.items():
+            if name not in found or checksum(found[name]) != wanted:
+                raise ValueError(
+                    f"{file} is damaged: the checksum of {name} is not {wanted}; put a copy in its place, or remove "
+                    f"{path} and make it again the way it was made"
+                )
+        tensors.update(found)
     try:
         return architecture, from_hf(tensors, architecture)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
+
+
+def _checksums(file: Path) -> dict[str, str]:
+    """Returns the checksums that `save_directory` left in the file's header; empty for a file of others."""
+    with safe_open(file, framework="numpy") as opened:
+        written = (opened.metadata() or {}).get(_CHECKSUMS, "{}")
+    try:
+        return dict(json.loads(written))
+    except (ValueError, TypeError):
+        raise ValueError(f"{file} is damaged: its checksums cannot be read; put a copy in its place") from None
 
 
 def _weight_files(path: Path) -> list[Path]:
@@ -111,7 +131,9 @@ def save_directory(
     dtype: str,
     shard_bytes: int = _SHARD_BYTES,
 ) -> None:
-    """Writes a directory that transformers and vLLM load. It appears whole or not at all.
+    """Writes a directory that transformers and vLLM load, with a checksum of each tensor in the files' headers.
+
+    It appears whole or not at all.
 
     Args:
         path: the directory; must not exist.
@@ -182,7 +204,8 @@ def _write_weights(directory: Path, tensors: Mapping[str, np.ndarray], dtype: np
         file = _WEIGHTS if len(shards) == 1 else f"model-{number:05d}-of-{len(shards):05d}.safetensors"
         # safetensors writes memory in its layout: a transposed view must become contiguous first
         arrays = {name: np.ascontiguousarray(tensors[name], dtype=dtype) for name in names}
-        save_file(arrays, directory / file, metadata={"format": "pt"})
+        checksums = json.dumps({name: checksum(array) for name, array in arrays.items()})
+        save_file(arrays, directory / file, metadata={"format": "pt", _CHECKSUMS: checksums})
         places |= dict.fromkeys(names, file)
     if len(shards) > 1:
         total = sum(tensor.size for tensor in tensors.values()) * dtype.itemsize

@@ -2,6 +2,10 @@
 
 A row has ``step`` (batches completed), ``timestamp`` (Unix seconds of its first writing) and the metrics by name. A
 value that is not finite is ``null``, so that every JSON reader can read the file.
+
+A learner that takes over puts a new file in the place of its predecessor's. Each writes to the file that it put there,
+which it holds open, and never to whatever has the name by now: a predecessor that was stopped and continues appends to
+a file without a name, and one that replaces the file in that very moment has its own replaced by the next row.
 """
 
 from __future__ import annotations
@@ -9,13 +13,14 @@ from __future__ import annotations
 import json
 import logging
 import math
+import os
 import threading
 import time
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from rljax.observe.atomic_write import atomic_path
 from rljax.observe.tensorboard import TensorBoard
@@ -39,30 +44,30 @@ class MetricsLog:
     """
 
     def __init__(self, run_dir: Path, tensorboard: bool = False) -> None:
-        """Opens or creates the file in ``run_dir``; a torn or foreign line, as a crash leaves it, is removed."""
+        """Opens the log of ``run_dir``; nothing is written before the first row or `truncate`."""
         self._path = Path(run_dir) / FILE
         self._lock = threading.Lock()
         self._warn = WarnOnce(log, f"{self._path} misses rows until it can be written again")
         self._not_numbers = WarnOnce(log, "it is null in metrics.jsonl")
         self._pending: deque[tuple[int, Row]] = deque(maxlen=PENDING_ROWS)
+        self._file: BinaryIO | None = None  # what this object has put in place, unbuffered
         self._steps: list[int] = []
         self._ends: list[int] = []  # where each step's line ends, in bytes
+        self._may_write: Callable[[], None] = lambda: None
         self._tensorboard = TensorBoard(Path(run_dir) / TENSORBOARD) if tensorboard else None
-        try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._path.touch()
-            self._store(_read(self._path))
-        except OSError as error:
-            self._warn(error)
 
     def write(self, step: int, values: Mapping[str, Any]) -> None:
-        """Adds the metrics of ``step``, batches completed; anything that is a number will do."""
+        """Adds the metrics of ``step``, batches completed; anything that is a number will do.
+
+        Raises:
+            Exception: what the ``may_write`` of `truncate` raises; nothing is written.
+        """
+        self._may_write()
         row = {name: self._number(name, value) for name, value in values.items() if name != "step"}
         with self._lock:
             self._pending.append((step, row))
             try:
-                if self._ends and self._path.stat().st_size < self._ends[-1]:
-                    self._store(_read(self._path))  # somebody else has cut the file
+                self._hold_place()
                 while self._pending:
                     self._add(*self._pending[0])
                     self._pending.popleft()
@@ -71,21 +76,30 @@ class MetricsLog:
         if self._tensorboard is not None:
             self._tensorboard.write(step, {name: value for name, value in row.items() if value is not None})
 
-    def truncate(self, step: int) -> None:
-        """Removes the rows of ``step`` and later: a learner resumed from ``n`` batches will write n + 1 again."""
+    def truncate(self, step: int, may_write: Callable[[], None] = lambda: None) -> None:
+        """Takes the file over, without the rows of ``step`` and later: a learner resumed from ``n`` batches will write
+        n + 1 again. A torn or foreign line, as a crash leaves it, is removed.
+
+        ``may_write`` is asked before every row and every replacement; it raises once another learner has taken over.
+        """
+        self._may_write = may_write
         with self._lock:
             keep = [row for row in self._pending if row[0] < step]
             self._pending.clear()
             self._pending.extend(keep)
             try:
-                self._store([row for row in _read(self._path) if row["step"] < step])
+                self._store([row for row in read_metrics(self._path.parent) if row["step"] < step])
             except OSError as error:
                 self._warn(error)
         if self._tensorboard is not None:
             self._tensorboard.purge(step)
 
     def close(self) -> None:
-        """Ends TensorBoard's thread."""
+        """Closes the file and ends TensorBoard's thread."""
+        with self._lock:
+            if self._file is not None:
+                self._file.close()
+                self._file = None
         if self._tensorboard is not None:
             self._tensorboard.close()
 
@@ -99,6 +113,17 @@ class MetricsLog:
             return None
         return number if math.isfinite(number) else None
 
+    def _hold_place(self) -> None:
+        """Puts this object's file back where it has been replaced; takes over a file that somebody else has cut."""
+        if self._file is None:
+            self._store(read_metrics(self._path.parent))
+            return
+        mine = os.fstat(self._file.fileno())
+        if not _is_at(self._path, mine):
+            self._replace(self._content())
+        elif self._ends and mine.st_size < self._ends[-1]:
+            self._store(_read(self._path))
+
     def _add(self, step: int, values: Row) -> None:
         at = bisect_left(self._steps, step)
         begin = self._ends[at - 1] if at else 0
@@ -106,28 +131,44 @@ class MetricsLog:
         row = {"step": step, "timestamp": round(time.time(), 3)}
         if at == len(self._steps):
             line = _line(row | values)
-            _append(self._path, line, begin)
+            assert self._file is not None  # `_hold_place` comes first
+            _append(self._file, line, begin)
         else:
-            data = self._path.read_bytes()
+            data = self._content()
             old = json.loads(data[begin : self._ends[at]]) if exists else row
             line = _line(old | values)
             after = self._ends[at] if exists else begin
-            _replace(self._path, data[:begin] + line + data[after:])
+            self._replace(data[:begin] + line + data[after:])
             grown = begin + len(line) - after
             self._ends[at:] = [end + grown for end in self._ends[at:]]
         if not exists:
             self._steps.insert(at, step)
             self._ends.insert(at, begin + len(line))
 
+    def _content(self) -> bytes:
+        assert self._file is not None
+        return os.pread(self._file.fileno(), self._ends[-1] if self._ends else 0, 0)
+
     def _store(self, rows: list[Row]) -> None:
         lines = [_line(row) for row in rows]
-        data = b"".join(lines)
-        if self._path.read_bytes() != data:
-            _replace(self._path, data)
+        self._replace(b"".join(lines))
         self._steps = [row["step"] for row in rows]
         self._ends = []
         for line in lines:
             self._ends.append((self._ends[-1] if self._ends else 0) + len(line))
+
+    def _replace(self, data: bytes) -> None:
+        with atomic_path(self._path) as draft:
+            file = open(draft, "w+b", buffering=0)  # noqa: SIM115  (it stays open, under its later name)
+            try:
+                _append(file, data, 0)
+                self._may_write()
+            except BaseException:
+                file.close()
+                raise
+        if self._file is not None:
+            self._file.close()
+        self._file = file
 
 
 def read_metrics(run_dir: Path) -> list[Row]:
@@ -160,15 +201,18 @@ def _line(row: Row) -> bytes:
     return json.dumps(row, allow_nan=False).encode() + b"\n"
 
 
-def _append(path: Path, line: bytes, size: int) -> None:
+def _append(file: BinaryIO, data: bytes, size: int) -> None:
     """Appends in one write; a part of a line that a full disk left behind (beyond ``size``) is cut off first."""
-    with open(path, "ab", buffering=0) as file:
-        if file.tell() > size:
-            file.truncate(size)
-        if file.write(line) != len(line):
-            raise OSError(f"{path}: only a part of a row could be written; is the disk full?")
+    if file.seek(0, os.SEEK_END) > size:
+        file.truncate(size)
+        file.seek(size)
+    if file.write(data) != len(data):
+        raise OSError(f"{file.name}: only a part of it could be written; is the disk full?")
 
 
-def _replace(path: Path, data: bytes) -> None:
-    with atomic_path(path) as draft:
-        draft.write_bytes(data)
+def _is_at(path: Path, file: os.stat_result) -> bool:
+    """Returns whether the path still leads to that very file."""
+    try:
+        return os.path.samestat(path.stat(), file)
+    except FileNotFoundError:
+        return False

@@ -11,15 +11,42 @@ from rich.console import Group as Rows
 from rich.console import RenderableType
 from rich.markup import escape
 from rich.panel import Panel
-from rich.progress_bar import ProgressBar
-from rich.table import Table
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    ProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.progress import Progress as Bar
+from rich.table import Column, Table
 from rich.text import Text
 
-from rljax.observe.formatting import clock, number, short, validation_scores
+from rljax.observe.formatting import number, short, validation_scores
 
 BARS = "▁▂▃▄▅▆▇█"
 SPARK_POINTS = 32
 ACCENT, GOOD, QUIET, WARN = "cyan", "green", "bright_black", "yellow"
+PACE_SECONDS = 3600.0
+"""What is left of a run is estimated from the pace of the steps in so many last seconds."""
+
+
+def _bar(name: str, *columns: ProgressColumn) -> Bar:
+    drawn = BarColumn(bar_width=32, style="grey23", complete_style=ACCENT, finished_style=GOOD)
+    bar = Bar(TextColumn(f"{name:<8}", style=QUIET), drawn, *columns, speed_estimate_period=PACE_SECONDS)
+    bar.add_task(name, total=None)
+    return bar
+
+
+def _run_bar() -> Bar:
+    steps = (MofNCompleteColumn(table_column=Column(no_wrap=True)), TextColumn("steps "))
+    elapsed, left = (TextColumn(word, QUIET, table_column=Column()) for word in ("elapsed,", "left"))
+    return _bar("run", *steps, TimeElapsedColumn(), elapsed, TimeRemainingColumn(), left)  # steps shrink last
+
+
+def _batch_bar() -> Bar:
+    return _bar("batch", TextColumn("{task.completed:g} of {task.total:g} groups ready"))
 
 
 @dataclass
@@ -30,33 +57,35 @@ class State:
         title: name of the run.
         total_steps: steps of the run; None where this process counts none (an explorer).
         step: batches completed.
-        resumed_at: batches completed before this process started.
         metrics: newest value of every metric by name.
         fields: values of `Progress.update` by name; ``ready`` and ``needed`` fill the batch bar, the rest is listed.
         rewards: mean reward of the last steps.
         waiting: what is waited for, None if nothing is.
         waiting_since: monotonic seconds.
-        began: monotonic seconds.
+        run: the bar of its steps.
+        batch: the bar of the next batch's groups.
     """
 
     title: str
     total_steps: int | None = None
     step: int = 0
-    resumed_at: int | None = None
     metrics: dict[str, float] = field(default_factory=dict)
     fields: dict[str, float | str] = field(default_factory=dict)
     rewards: deque[float] = field(default_factory=lambda: deque(maxlen=20_000))
     waiting: str | None = None
     waiting_since: float = 0.0
-    began: float = field(default_factory=time.monotonic)
+    run: Bar = field(default_factory=_run_bar)
+    batch: Bar = field(default_factory=_batch_bar)
 
 
 def draw(state: State, unicode: bool = True) -> RenderableType:
     """Renders the state as a panel."""
     rows: list[RenderableType] = []
-    bars = _bars(state)
-    if bars is not None:
-        rows.append(bars)
+    ready, needed = (state.fields.get(name) for name in ("ready", "needed"))
+    for bar, done, total in ((state.run, state.step, state.total_steps), (state.batch, ready, needed)):
+        if isinstance(done, int | float) and isinstance(total, int | float) and total > 0:
+            bar.update(bar.task_ids[0], completed=done, total=total)
+            rows.append(bar.get_renderable())
     numbers = _numbers(state)
     if numbers:
         rows.append(_columns(numbers))
@@ -99,31 +128,6 @@ def sparkline(values: list[float], points: int = SPARK_POINTS) -> str:
     means = [sum(values[a:b]) / (b - a) for a, b in itertools.pairwise(edges)]
     low, spread = min(means), (max(means) - min(means)) or 1.0
     return "".join(BARS[round((mean - low) / spread * (len(BARS) - 1))] for mean in means)
-
-
-def _bars(state: State) -> Table | None:
-    table = Table.grid(padding=(0, 1, 0, 0))
-    table.add_column(width=8, style=QUIET)
-    table.add_column(width=32)
-    table.add_column(overflow="ellipsis", no_wrap=True)
-    if state.total_steps:
-        begun = state.resumed_at or 0
-        elapsed = time.monotonic() - state.began
-        text = f"{state.step}/{state.total_steps} steps  [{QUIET}]{clock(elapsed)} elapsed"
-        if state.step > begun:
-            left = elapsed / (state.step - begun) * (state.total_steps - state.step)
-            text += f", {clock(left)} left" if left else ""
-        table.add_row("run", _bar(state.step / state.total_steps), Text.from_markup(text + "[/]"))
-    ready, needed = state.fields.get("ready"), state.fields.get("needed")
-    if isinstance(ready, int | float) and isinstance(needed, int | float) and needed > 0:
-        table.add_row("batch", _bar(ready / needed), f"{ready:g} of {needed:g} groups ready")
-    return table if table.row_count else None
-
-
-def _bar(fraction: float) -> ProgressBar:
-    return ProgressBar(
-        total=1.0, completed=min(max(fraction, 0.0), 1.0), complete_style=ACCENT, finished_style=GOOD, style="grey23"
-    )
 
 
 def _numbers(state: State) -> list[tuple[str, str]]:

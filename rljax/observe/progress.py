@@ -22,6 +22,7 @@ from rich.live import Live
 
 from rljax.observe.panel import State, draw, line
 from rljax.observe.warn_once import WarnOnce
+from sidecar.errors import printable
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +65,7 @@ class Progress:
         """
         if mode not in MODES:
             raise ValueError(f"progress mode {mode!r}: use one of {', '.join(MODES)}")
-        self._state = State(title, total_steps)
+        self._state = State(printable(title), total_steps)
         self._logging_steps = max(logging_steps, 1)
         self._lock = threading.Lock()
         self._messages: deque[str] = deque(maxlen=1000)
@@ -94,14 +95,12 @@ class Progress:
                 if value is None:
                     self._state.fields.pop(name, None)
                 else:
-                    self._state.fields[name] = value
+                    self._state.fields[name] = printable(value) if isinstance(value, str) else value
 
     def step(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Records a completed step: ``step`` batches completed, with these metrics (names as in metrics.jsonl)."""
         with self._lock:
             state = self._state
-            if state.resumed_at is None:
-                state.resumed_at, state.began = step - 1, time.monotonic() - float(metrics.get("time/step") or 0.0)
             state.step = step
             state.metrics.update({k: v for k, v in metrics.items() if isinstance(v, int | float) and math.isfinite(v)})
             if "reward/mean" in metrics and "reward/mean" in state.metrics:
@@ -131,11 +130,11 @@ class Progress:
                 elapsed = time.monotonic() - self._state.waiting_since
                 self._next_wait_line = min(self._next_wait_line, max(FIRST_WAIT_LINE, elapsed))
                 self._reported_news = True
-            self._state.waiting = reason
+            self._state.waiting = None if reason is None else printable(reason)
 
     def message(self, text: str) -> None:
         """Prints a line for the reader, above the live view."""
-        self._messages.append(text)
+        self._messages.append(printable(text))
         if self._surface is None:
             log.info("%s", text)
 

@@ -43,6 +43,7 @@ class SampleLog:
         self._decode = decode
         self._per_step = per_step
         self._lock = threading.Lock()
+        self._lineage = 0
         self._warn = WarnOnce(log, "sampled trajectories are missing from the report")
 
     def write(self, step: int, groups: Sequence[Group], trained_from: int) -> None:
@@ -57,8 +58,9 @@ class SampleLog:
         except Exception as error:
             self._warn(error)
 
-    def truncate(self, step: int) -> None:
-        """Hides the samples of ``step`` and later that were written before now."""
+    def truncate(self, step: int, lineage: int = 0) -> None:
+        """Hides the samples of ``step`` and later written before now, or by an earlier lineage whenever."""
+        self._lineage = lineage
         try:
             self._append([{"truncate": step}])
         except OSError as error:
@@ -71,9 +73,10 @@ class SampleLog:
     def _append(self, rows: list[Sample]) -> None:
         if not rows:
             return
-        lines = "".join(json.dumps({"at": time.time()} | row, ensure_ascii=False) + "\n" for row in rows)
+        stamp = {"at": time.time(), "lineage": self._lineage}
+        lines = "".join(json.dumps(stamp | row, ensure_ascii=False) + "\n" for row in rows)
         with self._lock:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._path.parent.mkdir(exist_ok=True)
             for path, text in (self._path, lines), (self._path.with_suffix(".txt"), "".join(map(as_text, rows))):
                 with open(path, "a", encoding="utf-8") as file:
                     file.write(text)
@@ -130,7 +133,7 @@ def read_samples(run_dir: Path) -> list[Sample]:
     """Returns the samples of a run, by step; those of steps that a resumed run trained again are left out."""
     rows = [row for path in sorted((Path(run_dir) / PARTS).glob("*.jsonl")) for row in read_json_lines(path)]
     standing: list[Sample] = []
-    for row in sorted(rows, key=lambda row: row["at"]):
+    for row in sorted(rows, key=lambda row: (row.get("lineage", 0), row["at"])):
         if "truncate" in row:
             standing = [other for other in standing if other["step"] < row["truncate"]]
         else:

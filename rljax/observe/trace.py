@@ -145,7 +145,7 @@ class Trace:
             self._segment_path(old).unlink(missing_ok=True)
             self._lost += self._written.pop(old)
         self._segment += 1
-        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._path.parent.mkdir(exist_ok=True)
         self._segment_path(self._segment).write_text(self._header(), encoding="utf-8")
 
     def _header(self) -> str:

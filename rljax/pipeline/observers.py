@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import platform
 import statistics
 import subprocess
@@ -15,6 +16,7 @@ from typing import Any, Self
 import jax
 
 from rljax.config.schema import Config
+from rljax.ledger.fence import Fence
 from rljax.ledger.leases import Leased
 from rljax.observe.metrics import MetricsLog
 from rljax.observe.progress import Progress
@@ -24,6 +26,7 @@ from rljax.observe.samples import SampleLog
 from rljax.observe.trace import NullTrace, Trace, part_path
 from rljax.observe.trace_merge import merge_traces
 from rljax.pipeline.assemble.run import Model
+from rljax.tasks.templates import decoded
 
 LEARNER = "learner"
 """The learner's track in the trace."""
@@ -80,8 +83,8 @@ class LearnerObservers(Observers):
         super().__init__(config, root, LEARNER, config.max_steps)
         self._config = config
         self._metrics = MetricsLog(root, config.observe.tensorboard)
-        decode = model.tokenizer.decode
-        self._samples = SampleLog(root, LEARNER, lambda ids: str(decode(ids)), config.observe.samples_per_step)
+        decode = functools.partial(decoded, model.tokenizer)
+        self._samples = SampleLog(root, LEARNER, decode, config.observe.samples_per_step)
         self._resources = Resources({"device": device_memory, "engine": engines}, root)
         self._initial: dict[str, float] = {}
 
@@ -92,10 +95,14 @@ class LearnerObservers(Observers):
         self._metrics.close()
         super().__exit__(kind, error, traceback)
 
-    def resume(self, steps: int) -> None:
-        """The learner starts from ``steps`` batches: what was written of later ones is redone."""
-        self._metrics.truncate(steps + 1)
-        self._samples.truncate(steps + 1)
+    def resume(self, steps: int, fence: Fence) -> None:
+        """The learner starts from ``steps`` batches: what was written of later ones is redone.
+
+        Raises:
+            StaleWriterError: another has taken over; so do `step` and `validation`.
+        """
+        self._metrics.truncate(steps + 1, fence.check)
+        self._samples.truncate(steps + 1, fence.lineage)
         self.progress.update(bound=float(self._config.staleness_bound))
         if steps:
             self.progress.message(f"resumed from the checkpoint of step {steps}")

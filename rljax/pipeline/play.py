@@ -15,6 +15,7 @@ from rljax.pipeline.run_dir import RunDir
 from rljax.rollout.environments.session import EnvironmentSpec, LocalEnvironment, Observation
 from rljax.tasks.environments import EnvironmentTaskset
 from rljax.tasks.task import Task
+from rljax.tasks.templates import decoded
 from sidecar.hosting.spec import EngineLauncher
 
 Say = Callable[[str], None]
@@ -78,6 +79,11 @@ def _chooser(
         raise ConfigError(f"play.agent={config.play.agent}: {error.args[0]}") from None
 
     def choose(seen: Observation, seed: int, taken: int) -> str:
+        if config.play.agent == "random" and not seen.actions:
+            raise ConfigError(
+                f"play.agent=random: {config.custom_envs[tag].id} names no actions to choose from; "
+                "play it with play.agent=human or model"
+            )
         if taken == 0:
             agent.begin(environment.env, seed)
         return str(agent.act(seen.text, {"actions": seen.actions, "suffix": seen.suffix, "state": seen.state}))
@@ -99,7 +105,7 @@ def play_with_model(config: Config, run: RunDir, model: Model, engine_launcher: 
             await bench.serve(steps)
             for task in tasks:
                 trajectory = await bench.play(task)
-                told = describe(steps, task.id, trajectory, lambda ids: str(model.tokenizer.decode(ids)), steps)
+                told = describe(steps, task.id, trajectory, lambda ids: decoded(model.tokenizer, ids), steps)
                 say(f"== {task.id}, weights after {steps} batches\n")
                 for line in _turns(told):
                     say(line)

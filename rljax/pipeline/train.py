@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from rljax.config.schema import Config
 from rljax.learner.checkpoints import Checkpoints
 from rljax.ledger import leases, processes, validations, versions
-from rljax.ledger.database import Database
+from rljax.ledger.database import Database, LedgerError, StaleWriterError
+from rljax.ledger.fence import Fence
 from rljax.ledger.filtered_streak import filtered_during
 from rljax.ledger.leases import Leased, NotYet
 from rljax.pipeline.assemble.learner import StepRunner
@@ -22,6 +24,8 @@ from rljax.pipeline.observers import LearnerObservers
 from rljax.pipeline.run_dir import RunDir
 from rljax.weights.publisher import Publisher
 from sidecar.failpoints import failpoint
+
+log = logging.getLogger(__name__)
 
 LOOK_FOR_DEAD = 2.0
 """Seconds between looks for processes that died while the learner waits."""
@@ -70,8 +74,12 @@ class Trainer:
         observers: LearnerObservers,
         gauges: Gauges,
         stop: threading.Event,
+        check_explorer: Callable[[], None] = lambda: None,
+        life: str | None = None,
     ) -> None:
-        """``stop`` asks the loop to save a checkpoint and end after the step at hand."""
+        """``stop`` asks the loop to save a checkpoint and end after the step at hand; ``check_explorer`` raises where
+        the explorer of this process has ended and the ledger cannot say so; ``life``: see `begin_lineage`.
+        """
         self._config = config
         self._run = run
         self._db = db
@@ -82,9 +90,11 @@ class Trainer:
         self._observers = observers
         self._engines = EngineMeter(gauges)
         self._probe = probe_tokens(config, learner.architecture)
-        self._lineage = 0
+        self._life = life
+        self._lineage = 0  # before it has begun
         self._pruned = 0
         self._stop = stop
+        self._check_explorer = check_explorer
         self._compiled = False
         self._warned_at: int | None = None
 
@@ -96,9 +106,13 @@ class Trainer:
             RunFailedError: some process recorded why the run cannot go on.
             NonFiniteError: too many updates in a row were not finite.
             TimeoutError: a wait outlasted ``wait_timeout``; names what was waited for.
+            LedgerError: the ledger cannot be used, or could not be told that the last explorer has ended.
         """
-        self._lineage = leases.begin_lineage(self._db, self._learner.steps)
-        self._observers.resume(self._learner.steps)
+        self._lineage = leases.begin_lineage(self._db, self._learner.steps, self._life)
+        # Only now: neither a config that is refused nor a learner that was replaced may change the run's own.
+        for change in self._run.write_config(self._config, self._learner.steps):
+            self._observers.message(f"changed since the run last started: {change}")
+        self._observers.resume(self._learner.steps, self._fence)
         if (done := self._learner.steps) >= self._config.max_steps:
             told = f"nothing is left to train: {done} steps are done and max_steps={self._config.max_steps}"
             self._observers.message(f"{told}; raise max_steps to go on")
@@ -128,6 +142,30 @@ class Trainer:
         if not self._stop.is_set():
             self._finish()
 
+    @property
+    def _fence(self) -> Fence:
+        return Fence(self._db, self._lineage)
+
+    def check_living(self) -> None:
+        """Returns while no other trainer has taken over.
+
+        Raises:
+            StaleWriterError: one has.
+        """
+        if self._lineage:
+            self._fence.check()
+
+    def fail_run(self, error: Exception) -> None:
+        """Records why the run cannot go on; where the ledger cannot be told, ``error`` is still what the run ends by.
+
+        Raises:
+            StaleWriterError: another trainer has taken over: the run goes on, and this failure is this one's alone.
+        """
+        try:
+            leases.fail_run(self._db, self._lineage, f"trainer: {type(error).__name__}: {error}")
+        except LedgerError as untold:
+            log.warning("the ledger could not be told of the trainer's end: %s", untold)
+
     def _next_batch(self, clock: Clock) -> Leased | None:
         begin = since = time.perf_counter()
         progress_timeout, looked, kind = ProgressTimeout(self._config.wait_timeout), begin, "generation"
@@ -146,7 +184,7 @@ class Trainer:
             if progress_timeout.is_over(found.progress, since):
                 raise TimeoutError(f"trainer: waited {self._config.wait_timeout:g} s for: {found.reason}")
             if since - looked > LOOK_FOR_DEAD:
-                processes.mark_dead(self._db)
+                self._look_for_dead()
                 looked = since
             self._wait(found, seen)
             kind = found.kind
@@ -154,6 +192,10 @@ class Trainer:
             since = clock.add("wait", since)
             self._log_validations()
         return None
+
+    def _look_for_dead(self) -> None:
+        self._check_explorer()
+        processes.mark_dead(self._db)
 
     def _wait(self, found: NotYet, seen: int) -> None:
         told = found.reason
@@ -204,24 +246,32 @@ class Trainer:
         tensors = self._learner.export(dtype)
         path = self._publisher.publish(version, self._lineage, tensors, model=self._config.model.path, dtype=dtype)
         failpoint("announce")
-        versions.announce(
-            self._db,
-            self._lineage,
-            version,
-            self._run.announced_path(path),
-            probe=self._learner.score(self._probe),
-            validate=self._validates(version) if validate is None else validate,
-        )
-        for old in versions.take_deletable(self._db, self._lineage):
-            self._publisher.delete(old.version, old.lineage)
+        try:
+            versions.announce(
+                self._db,
+                self._lineage,
+                version,
+                self._run.announced_path(path),
+                probe=self._learner.score(self._probe),
+                validate=self._validates(version) if validate is None else validate,
+            )
+        except StaleWriterError:
+            self._publisher.delete(version, self._lineage)
+            raise
+        self._withdraw()
         self._observers.span(f"publish version {version}", clock.add("publish", since) - since)
+
+    def _withdraw(self) -> None:
+        """Leaves exactly those versions published that the ledger names."""
+        versions.take_deletable(self._db, self._lineage)
+        self._publisher.prune(versions.standing(self._db), self._lineage)
 
     def _checkpoint(self, clock: Clock) -> None:
         since = time.perf_counter()
         steps = self._learner.steps
         if steps % self._config.save_steps == 0 or self._is_last(steps):
             failpoint("checkpoint")
-            self._checkpoints.save(steps, self._learner.state, {"lineage": self._lineage})
+            self._checkpoints.save(steps, self._learner.state, {"lineage": self._lineage}, self._fence)
         # What a committed checkpoint covers need not be trained again; a replay starts from the oldest that is kept.
         oldest = min(self._checkpoints.committed(), default=0)
         if oldest > self._pruned:
@@ -260,13 +310,19 @@ class Trainer:
         self.save()
         self._await_validations()
         if not self._stop.is_set():
+            self._withdraw()  # what was still in use, or validated, when the last version was published
             leases.finish(self._db, self._lineage)
 
     def save(self) -> None:
-        """Has a committed checkpoint of the weights of now; for the thread that trains, between two steps."""
+        """Has a committed checkpoint of the weights of now; for the thread that trains, between two steps.
+
+        Raises:
+            StaleWriterError: another trainer has taken over.
+        """
+        self._fence.check()
         self._checkpoints.wait()
         if self._learner.steps not in self._checkpoints.committed():
-            self._checkpoints.save(self._learner.steps, self._learner.state, {"lineage": self._lineage})
+            self._checkpoints.save(self._learner.steps, self._learner.state, {"lineage": self._lineage}, self._fence)
         self._checkpoints.wait()
 
     def _publish_for_validation(self) -> None:
@@ -281,7 +337,7 @@ class Trainer:
         progress_timeout = ProgressTimeout(self._config.wait_timeout)
         while (left := validations.unfinished(self._db)) and not self._stop.is_set():
             seen = self._db.notifier.changes
-            processes.mark_dead(self._db)
+            self._look_for_dead()
             nobody = "" if processes.gauges(self._db, "explorer") else "; no explorer is alive to run them, start one"
             reason = f"{left} validation{'s' if left > 1 else ''} to end{nobody}"
             if progress_timeout.is_over((left, processes.tokens(self._db)), time.perf_counter()):

@@ -229,10 +229,11 @@ class Explorer:
         begin = self._ledger.clock()
         try:
             await self._load_kept(newest)
-        except WeightUpdateError as error:
+        except WeightsGoneError as error:
             # It may have been superseded and deleted while it was read; then the next round loads its successor.
-            gone = isinstance(error, WeightsGoneError) and not await self._superseded(newest)
-            return _awaited_version(newest, error) if gone else ""
+            return "" if await self._superseded(newest) else _awaited_version(newest, error)
+        except WeightUpdateError:
+            return ""
         end = self._ledger.clock()
         self._trace.span("versions", f"load version {newest.version}", begin, end)
         await self._checks.check(self._pool, newest)
@@ -358,5 +359,5 @@ def _validation_and_newest(db: Database) -> tuple[tuple[int, str] | None, versio
     return validations.running(db), versions.newest(db)
 
 
-def _awaited_version(version: versions.Announced, error: WeightsGoneError) -> str:
+def _awaited_version(version: versions.Announced, error: WeightUpdateError) -> str:
     return f"the learner to publish version {version.version} of lineage {version.lineage} again, or another: {error}"

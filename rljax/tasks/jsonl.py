@@ -78,4 +78,15 @@ class JsonlRows:
             raise BadRow(f"{where}: not UTF-8 (byte {error.start + 1} of the line: {error.reason})") from error
         except (ValueError, RecursionError) as error:
             raise BadRow(f"{where}: not JSON ({error})") from error
+        if b"\\u" in line:
+            _check_surrogates(row, where)
         return self._columns.problem(row, where)
+
+
+def _check_surrogates(row: object, where: str) -> None:
+    """JSON can spell half of a pair, which is a character for Python and for nobody who has to write it down."""
+    try:
+        json.dumps(row, ensure_ascii=False).encode("utf-8")
+    except UnicodeEncodeError as error:
+        half = f"\\u{ord(error.object[error.start]):04x}"
+        raise BadRow(f"{where}: not Unicode text ({half} is half of a surrogate pair)") from error

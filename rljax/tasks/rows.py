@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -37,10 +37,16 @@ class Rows(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Which columns of a row hold the prompt and the answer."""
+    """Which columns of a row hold the prompt and the answer.
+
+    Attributes:
+        prompt, answer: their names.
+        checks: what the answer has to stand; each raises ValueError with the reason.
+    """
 
     prompt: str
     answer: str
+    checks: tuple[Callable[[str], None], ...] = ()
 
     def problem(self, row: object, where: str) -> Problem:
         """Checks a row.
@@ -50,7 +56,7 @@ class Columns:
             where: file and line, for the message.
 
         Raises:
-            BadRow: it is no object, lacks a column, or its prompt or answer is no usable text.
+            BadRow: it is no object, lacks a column, its prompt or answer is no usable text, or a check raises.
         """
         if not isinstance(row, Mapping):
             raise BadRow(f"{where}: a {type(row).__name__}, not an object with columns")
@@ -58,6 +64,11 @@ class Columns:
         if not prompt.strip():
             raise BadRow(f"{where}: the prompt ({self.prompt!r}) is empty")
         answer = _text(row, self.answer, where)
+        for check in self.checks:
+            try:
+                check(answer)
+            except ValueError as error:
+                raise BadRow(f"{where}: {error}") from error
         rest = {name: value for name, value in row.items() if name not in (self.prompt, self.answer)}
         return Problem(prompt, answer, rest)
 
@@ -70,6 +81,8 @@ def _text(row: Mapping[str, Any], column: str, where: str) -> str:
         return value
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return str(value)
+    if isinstance(value, bytes):
+        raise BadRow(f"{where}: column {column!r} holds bytes that are no UTF-8 text")
     raise BadRow(f"{where}: column {column!r} holds {type(value).__name__}, not text")
 
 

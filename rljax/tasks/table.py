@@ -61,9 +61,17 @@ class TableRows:
         return len(self._places)
 
     def problem(self, index: int) -> Problem:
-        """Reads one row."""
+        """Reads one row.
+
+        Raises:
+            BadRow: another column, which was not read before, is no UTF-8 text.
+        """
         place = self._places[index]
-        return self._columns.problem(self._read(place), self._where(place))
+        try:
+            row = self._read(place)
+        except UnicodeDecodeError as error:
+            raise BadRow(f"{self._where(place)}: not UTF-8 ({error.reason}) in one of its other columns") from error
+        return self._columns.problem(row, self._where(place))
 
     def _where(self, place: int) -> str:
         return f"{self._name}: row {place + 1}"
@@ -90,8 +98,25 @@ def parquet_rows(path: Path, columns: Columns, on_bad_row: str, key: str, needed
         raise ConfigError(f"{key}.source={str(path)!r}: not a Parquet file ({reason})") from error
     _check_columns(columns, table.column_names, key)
     batches = table.select([columns.prompt, columns.answer]).to_batches(max_chunksize=_SCAN)
-    scan = (row for batch in batches for row in batch.to_pylist())
+    scan = (row for batch in batches for row in _plain_rows(batch))
     return TableRows(str(path), scan, lambda place: table.slice(place, 1).to_pylist()[0], columns, on_bad_row, needed)
+
+
+def _plain_rows(batch: Any) -> list[dict[str, Any]]:
+    """The rows of an Arrow batch; what is said to be text and is not stays bytes, so that its row alone is bad."""
+
+    def plain(value: Any) -> Any:
+        try:
+            return value.as_py()
+        except UnicodeDecodeError as error:
+            return error.object
+
+    try:
+        rows: list[dict[str, Any]] = batch.to_pylist()
+    except UnicodeDecodeError:
+        columns = [[plain(value) for value in column] for column in batch.columns]
+        rows = [dict(zip(batch.schema.names, values, strict=True)) for values in zip(*columns, strict=True)]
+    return rows
 
 
 def hub_rows(

@@ -24,11 +24,13 @@ class RewardTerm:
         name: what the config calls it, such as ``numeric`` or ``package.module:function``.
         part: the name that it is logged under.
         weight: its factor in the sum.
+        args: its keyword arguments, plain values.
     """
 
     name: str
     part: str
     weight: float = 1.0
+    args: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from rljax.tasks.gym_rows import ReasoningGymRows
 from rljax.tasks.jsonl import JsonlRows
 from rljax.tasks.permutation import Permutation
 from rljax.tasks.procedural import GENERATORS, SIDES, procedural_rows
-from rljax.tasks.rewards.registry import reward_terms
+from rljax.tasks.rewards.registry import answer_checks, reward_terms
 from rljax.tasks.rows import Columns, Problem, Rows, nearest
 from rljax.tasks.seeds import environment_seed, fingerprint, stable_hash
 from rljax.tasks.table import hub_rows, parquet_rows
@@ -119,7 +119,7 @@ class RowTaskset:
 
 
 def _load(name: str, config: TasksetConfig, seed: int, on_bad_row: str, role: Role, key: str) -> Taskset:
-    terms = reward_terms(config.rewards, config.reward_weights, f"{key}.rewards")
+    terms = reward_terms(config.rewards, config.reward_weights, f"{key}.rewards", config.reward_args)
     if not config.source.startswith(_GYM) and any(term.name == "reasoning_gym" for term in terms):
         raise ConfigError(f"{key}.rewards: 'reasoning_gym' scores sources of reasoning_gym:NAME only")
     rows = _open(config, on_bad_row, role, key)
@@ -137,7 +137,8 @@ def _load(name: str, config: TasksetConfig, seed: int, on_bad_row: str, role: Ro
 
 def _open(config: TasksetConfig, on_bad_row: str, role: Role, key: str) -> Rows:
     _check_options(config, key)
-    source, columns = config.source, Columns(config.prompt_key, config.answer_key)
+    source = config.source
+    columns = Columns(config.prompt_key, config.answer_key, answer_checks(config.rewards, f"{key}.rewards"))
     needed = None if config.limit is None else config.offset + config.limit
     if source in GENERATORS:
         return procedural_rows(source, _side(config, role, key), config.args, key)
@@ -145,6 +146,8 @@ def _open(config: TasksetConfig, on_bad_row: str, role: Role, key: str) -> Rows:
         return ReasoningGymRows(source.removeprefix(_GYM), _side(config, role, key), config.args, key)
     if source.startswith(_HUB):
         split = config.split or role
+        if source == _HUB:
+            raise ConfigError(f"{key}.source={source!r}: names no data set; write {_HUB}OWNER/NAME")
         return hub_rows(source.removeprefix(_HUB), config.subset, split, columns, on_bad_row, key, needed)
     path = Path(source).expanduser()
     if path.suffix not in _FILES:
@@ -153,6 +156,8 @@ def _open(config: TasksetConfig, on_bad_row: str, role: Role, key: str) -> Rows:
             f"{nearest(source, GENERATORS, 'generators')}"
         )
     try:
+        if path.exists() and not (path.is_file() or path.is_dir()):
+            raise ConfigError(f"{key}.source={source!r}: a pipe or device, not a file; write what it gives into a file")
         if path.suffix == ".parquet":
             return parquet_rows(path, columns, on_bad_row, key, needed)
         return JsonlRows(path, columns, on_bad_row, needed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 _complained: set[str] = set()
 _QUOTED = 80
+
+NO_TOKEN = "<|no_token|>"
+"""What `decoded` writes for an id that the tokenizer does not have. It holds no digit that a reward could read."""
 
 
 def chat_messages(
@@ -100,7 +104,24 @@ def response_text(
     Other special tokens are shown. Left out, they would cost nothing, and ``4<|user|>2`` would be a right answer to 42.
     """
     ends = len(token_ids) > 0 and int(token_ids[-1]) in stop_token_ids
-    return str(tokenizer.decode(token_ids[:-1] if ends else token_ids, skip_special_tokens=False))
+    return decoded(tokenizer, (token_ids[:-1] if ends else token_ids).tolist())
+
+
+def decoded(tokenizer: PreTrainedTokenizerBase, token_ids: Sequence[int]) -> str:
+    """The text of token ids, special tokens shown.
+
+    A model may have more embedding rows than its tokenizer has ids. The tokenizer would pass over such an id; here each
+    is `NO_TOKEN`.
+    """
+    ids = list(token_ids)
+    known = [token is not None for token in tokenizer.convert_ids_to_tokens(ids)]
+    if all(known):
+        return str(tokenizer.decode(ids, skip_special_tokens=False))
+    runs = itertools.groupby(zip(known, ids, strict=True), key=lambda pair: pair[0])
+    return "".join(
+        str(tokenizer.decode([one for _, one in run], skip_special_tokens=False)) if there else NO_TOKEN * len([*run])
+        for there, run in runs
+    )
 
 
 def _apply_template(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ class MemoryPublisher:
         """
         self._files = OrbaxPublisher(directory)
         self._root = f"memory:{uuid.uuid4().hex}"
-        self._addresses: set[str] = set()
+        self._addresses: dict[tuple[int, int], str] = {}
 
     def publish(
         self, version: int, lineage: int, tensors: Mapping[str, jax.Array | np.ndarray], *, model: str, dtype: str
@@ -40,26 +40,27 @@ class MemoryPublisher:
             published = describe(version, lineage, tensors, model=model, dtype=dtype)
         except (ValueError, MemoryError, RuntimeError) as error:
             raise PublishError(f"version {version} cannot be kept in memory: {first_line(error)}") from error
-        address = self._address(version, lineage)
+        address = f"{self._root}/v{version}-{lineage}"
         self._keep(address, published)
-        self._addresses.add(address)
+        self._addresses[version, lineage] = address
         return address
 
     def delete(self, version: int, lineage: int) -> None:
         """See `rljax.weights.publisher.Publisher.delete`. An engine that has read it keeps what it read."""
-        address = self._address(version, lineage)
-        if address in self._addresses:
-            self._addresses.discard(address)
+        if (address := self._addresses.pop((version, lineage), None)) is not None:
             self._drop(address)
         self._files.delete(version, lineage)
+
+    def prune(self, keep: Collection[tuple[int, int]], lineage: int) -> None:
+        """See `rljax.weights.publisher.Publisher.prune`: of what it holds, and of the files of before."""
+        for version, published_by in self._addresses.keys() - set(keep):
+            self.delete(version, published_by)
+        self._files.prune(keep, lineage)
 
     def close(self) -> None:
         """See `rljax.weights.publisher.Publisher.close`."""
         while self._addresses:
-            self._drop(self._addresses.pop())
-
-    def _address(self, version: int, lineage: int) -> str:
-        return f"{self._root}/v{version}-{lineage}"
+            self._drop(self._addresses.popitem()[1])
 
     def _keep(self, address: str, published: PublishedVersion) -> None:
         memory.keep(address, published)

@@ -10,7 +10,7 @@ import logging
 import secrets
 import socket
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from multiprocessing import AuthenticationError, connection
 from pathlib import Path
@@ -119,6 +119,12 @@ class NcclPublisher:
         """See `rljax.weights.publisher.Publisher.delete`. An engine that is being sent it gets all of it."""
         self._held.pop((version, lineage), None)
         self._files.delete(version, lineage)
+
+    def prune(self, keep: Collection[tuple[int, int]], lineage: int) -> None:
+        """See `rljax.weights.publisher.Publisher.prune`: of what it holds, and of the files of before."""
+        for version, published_by in self._held.keys() - set(keep):
+            self.delete(version, published_by)
+        self._files.prune(keep, lineage)
 
     def close(self) -> None:
         """See `rljax.weights.publisher.Publisher.close`. Engines that wait for something are told by the end of their

@@ -7,10 +7,8 @@ That of `OrbaxPublisher` is the file system: it works on every machine and needs
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import shutil
-import socket
 import uuid
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -36,7 +34,7 @@ from sidecar.failpoints import failpoint
 DTYPES = {"bf16": "bfloat16", "fp32": "float32"}
 """Config name of a dtype to numpy's."""
 
-_HIDDEN = ".unfinished-"
+_HIDDEN = re.compile(r"\.unfinished-(\d+)-")
 _VISIBLE = re.compile(r"v(\d+)-(\d+)")
 
 
@@ -68,6 +66,12 @@ class Publisher(Protocol):
         """Withdraws a version; no error if it is not there."""
         ...
 
+    def prune(self, keep: Collection[tuple[int, int]], lineage: int) -> None:
+        """Withdraws every version of ``lineage`` and of those before it, unless its (version, lineage) is in ``keep``,
+        and removes what crashed writers of theirs have left. A later lineage's are not this learner's to judge.
+        """
+        ...
+
     def close(self) -> None:
         """Ends the channel. What only this process held is gone."""
         ...
@@ -77,24 +81,18 @@ class OrbaxPublisher:
     """Publishes versions as Orbax checkpoints below one directory.
 
     A version is written under a hidden name and renamed, so a crash leaves nothing that a reader could take for one.
-    What crashed writers of this machine left is removed at the next start.
+    Both names carry the lineage: `prune` tells by it whose they are, and no writer comes upon another's.
     """
 
     def __init__(self, directory: Path) -> None:
         """Makes `directory`, the run's ``weights``, if need be.
 
         Raises:
-            PublishError: it cannot be made or listed.
+            PublishError: it cannot be made.
         """
         self.directory = Path(directory).absolute()
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
-            # Orbax appends words of its own to the name while it writes.
-            mine = re.compile(re.escape(f"{_HIDDEN}{socket.gethostname()}-") + r"(\d+)-[0-9a-f]{32}")
-            for entry in self.directory.iterdir():
-                leftover = mine.match(entry.name)
-                if leftover and not _alive(int(leftover[1])):
-                    shutil.rmtree(entry, ignore_errors=True)
         except OSError as error:
             raise PublishError(
                 f"{self.directory} cannot be used for weights: {error}; choose another run_dir"
@@ -106,7 +104,7 @@ class OrbaxPublisher:
         """See `Publisher.publish`. A version that is there already is replaced, unless it is the same."""
         final = version_directory(self.directory, version, lineage)
         published = describe(version, lineage, tensors, model=model, dtype=dtype)
-        hidden = self._hidden()
+        hidden = self._hidden(lineage)
         try:
             _save(hidden, published.tensors)
             failpoint("write")
@@ -122,7 +120,7 @@ class OrbaxPublisher:
 
     def delete(self, version: int, lineage: int) -> None:
         """See `Publisher.delete`. Whoever is reading it gets a `VersionError`."""
-        hidden = self._hidden()
+        hidden = self._hidden(lineage)
         try:
             # renamed first: a half-deleted version is never seen under its name
             version_directory(self.directory, version, lineage).rename(hidden)
@@ -133,11 +131,15 @@ class OrbaxPublisher:
     def close(self) -> None:
         """See `Publisher.close`: what is written stays."""
 
-    def prune(self, keep: Collection[tuple[int, int]]) -> None:
-        """Withdraws every version whose (version, lineage) is not in `keep`."""
-        for version, lineage in self.published():
-            if (version, lineage) not in keep:
-                self.delete(version, lineage)
+    def prune(self, keep: Collection[tuple[int, int]], lineage: int) -> None:
+        """See `Publisher.prune`. Whoever is writing in an earlier lineage gets a `PublishError`."""
+        for version, published_by in self.published():
+            if published_by <= lineage and (version, published_by) not in keep:
+                self.delete(version, published_by)
+        for entry in self.directory.iterdir():
+            written_by = _HIDDEN.match(entry.name)
+            if written_by and int(written_by[1]) <= lineage:
+                shutil.rmtree(entry, ignore_errors=True)
 
     def published(self) -> list[tuple[int, int]]:
         """The (version, lineage) of every version that is there, in order."""
@@ -154,8 +156,8 @@ class OrbaxPublisher:
             self.delete(manifest.version, manifest.lineage)
         hidden.rename(final)
 
-    def _hidden(self) -> Path:
-        return self.directory / f"{_HIDDEN}{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex}"
+    def _hidden(self, lineage: int) -> Path:
+        return self.directory / f".unfinished-{lineage}-{uuid.uuid4().hex}"
 
 
 def describe(
@@ -184,16 +186,6 @@ def check_dtypes(arrays: Mapping[str, jax.Array | np.ndarray], dtype: str) -> No
     for name, array in arrays.items():
         if str(array.dtype) != DTYPES[dtype]:
             raise ValueError(f"tensor {name} is {array.dtype}, to be published as {dtype}; cast it first")
-
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 def _save(path: Path, arrays: Mapping[str, np.ndarray]) -> None:

@@ -9,10 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import ray
@@ -32,7 +30,8 @@ from sidecar.protocol import (
     WeightsGoneError,
     WeightUpdateError,
 )
-from sidecar.workers.process_group import end_group_with_process
+from sidecar.workers.child_process import redirect_output
+from sidecar.workers.lifeline import end_group_with_process
 
 CALLS_AT_ONCE = 100_000
 """Calls that an actor takes at the same time: so many that no control call ever waits behind generation."""
@@ -273,17 +272,3 @@ def why_it_died(error: RayError) -> str:
         _, _, detail = reason.rpartition("Worker exit detail: ")
         return f"its process died: {detail}"
     return f"its actor is gone: {reason[:300]}"
-
-
-def redirect_output(log: str) -> None:
-    """Sends what this process prints to a file from now on; empty for nowhere."""
-    file = Path(log or os.devnull)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    try:
-        os.dup2(descriptor, 1)
-        os.dup2(descriptor, 2)
-    finally:
-        os.close(descriptor)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -70,8 +69,3 @@ class EngineLauncher(Protocol):
     def close(self) -> None:
         """Ends whatever is left of what this house started, and nothing else."""
         ...
-
-
-def import_path() -> dict[str, str]:
-    """Has another process on this machine import what this one does, wherever it was started from."""
-    return {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}

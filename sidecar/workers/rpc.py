@@ -1,4 +1,4 @@
-"""Frames between a process and the engine's process that it started: a length, then a pickle.
+"""Frames between a process and a child that it started: a length, then a pickle.
 
 Only the two ends of a socket pair that one of them made ever speak here, so what is unpickled is our own.
 """

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from rljax.config.schema import AlgorithmConfig
 from tests.algorithms.loss_batches import Cells
 
-Formula = Callable[[np.ndarray, np.ndarray, Cells, AlgorithmConfig], np.ndarray]
+Formula = Callable[[np.ndarray, np.ndarray, Cells, Any], np.ndarray]
 STEP = 1e-8
 
 
@@ -43,50 +44,50 @@ def surrogate(ratio: np.ndarray, a: np.ndarray, low: float, high: float, dual: f
     return loss if dual is None else np.where(a < 0, np.minimum(loss, -dual * a), loss)
 
 
-def vanilla(x: np.ndarray, frozen: np.ndarray, d: Cells, c: AlgorithmConfig) -> np.ndarray:
+def vanilla(x: np.ndarray, frozen: np.ndarray, d: Cells, c: Any) -> np.ndarray:
     return -d.advantages * x
 
 
-def ppo(x: np.ndarray, frozen: np.ndarray, d: Cells, c: AlgorithmConfig) -> np.ndarray:
+def ppo(x: np.ndarray, frozen: np.ndarray, d: Cells, c: Any) -> np.ndarray:
     ratio = np.exp(of_span(x - d.behaviour_logprobs, d, c.ratio_level, mean))
     return surrogate(ratio, d.advantages, c.clip_low, c.clip_high, c.dual_clip)
 
 
-def dapo(x: np.ndarray, frozen: np.ndarray, d: Cells, c: AlgorithmConfig) -> np.ndarray:
+def dapo(x: np.ndarray, frozen: np.ndarray, d: Cells, c: Any) -> np.ndarray:
     ratio = np.exp(of_span(x - d.behaviour_logprobs, d, c.ratio_level, mean))
-    return surrogate(ratio, d.advantages, c.clip_low, c.dapo_clip_high, c.dual_clip)
+    return surrogate(ratio, d.advantages, c.clip_low, c.clip_high, c.dual_clip)
 
 
-def gspo(x: np.ndarray, frozen: np.ndarray, d: Cells, c: AlgorithmConfig) -> np.ndarray:
+def gspo(x: np.ndarray, frozen: np.ndarray, d: Cells, c: Any) -> np.ndarray:
     ratio = np.exp(of_span(x - d.behaviour_logprobs, d, "sequence", mean))
-    return surrogate(ratio, d.advantages, c.gspo_clip_low, c.gspo_clip_high, c.dual_clip)
+    return surrogate(ratio, d.advantages, c.clip_low, c.clip_high, c.dual_clip)
 
 
-def tis(x: np.ndarray, frozen: np.ndarray, d: Cells, c: AlgorithmConfig) -> np.ndarray:
+def tis(x: np.ndarray, frozen: np.ndarray, d: Cells, c: Any) -> np.ndarray:
     ratio = np.exp(frozen - d.behaviour_logprobs)
-    return -np.minimum(np.maximum(ratio, c.tis_low), c.tis_high) * d.advantages * x
+    return -np.minimum(np.maximum(ratio, c.low), c.high) * d.advantages * x
 
 
-def cispo(x: np.ndarray, frozen: np.ndarray, d: Cells, c: AlgorithmConfig) -> np.ndarray:
+def cispo(x: np.ndarray, frozen: np.ndarray, d: Cells, c: Any) -> np.ndarray:
     ratio = np.exp(frozen - d.behaviour_logprobs)
-    low, high = 1 - c.cispo_epsilon_low, 1 + c.cispo_epsilon_high
+    low, high = 1 - c.clip_low, 1 + c.clip_high
     loss = -np.minimum(np.maximum(ratio, low), high) * d.advantages * x
-    if c.cispo_use_unified_mask:
+    if c.use_unified_mask:
         loss[(d.advantages > 0) & (ratio > high)] = 0
         loss[(d.advantages < 0) & (ratio < low)] = 0
     return loss
 
 
-def topr(x: np.ndarray, frozen: np.ndarray, d: Cells, c: AlgorithmConfig) -> np.ndarray:
-    tapered = c.topr_negative_weight * np.minimum(np.exp(frozen - d.behaviour_logprobs), 1)
-    return -np.where(d.rewards > 0, c.topr_positive_weight, tapered) * d.advantages * x
+def topr(x: np.ndarray, frozen: np.ndarray, d: Cells, c: Any) -> np.ndarray:
+    tapered = c.negative_weight * np.minimum(np.exp(frozen - d.behaviour_logprobs), 1)
+    return -np.where(d.rewards > 0, c.positive_weight, tapered) * d.advantages * x
 
 
-def kimi15(x: np.ndarray, frozen: np.ndarray, d: Cells, c: AlgorithmConfig) -> np.ndarray:
-    return -d.advantages * x + c.kimi15_tau * (x - d.behaviour_logprobs) ** 2 / 2
+def kimi15(x: np.ndarray, frozen: np.ndarray, d: Cells, c: Any) -> np.ndarray:
+    return -d.advantages * x + c.tau * (x - d.behaviour_logprobs) ** 2 / 2
 
 
-def decoupled_ppo(x: np.ndarray, frozen: np.ndarray, d: Cells, c: AlgorithmConfig) -> np.ndarray:
+def decoupled_ppo(x: np.ndarray, frozen: np.ndarray, d: Cells, c: Any) -> np.ndarray:
     proximal = d.proximal_logprobs
     if c.proximal_policy == "interpolate":
         share = c.proximal_interpolation
@@ -95,72 +96,72 @@ def decoupled_ppo(x: np.ndarray, frozen: np.ndarray, d: Cells, c: AlgorithmConfi
     return weight * surrogate(np.exp(x - proximal), d.advantages, c.clip_low, c.clip_high, c.dual_clip)
 
 
-def opmd(x: np.ndarray, frozen: np.ndarray, d: Cells, c: AlgorithmConfig) -> np.ndarray:
-    return -d.advantages * x / (1 + c.opmd_tau)
+def opmd(x: np.ndarray, frozen: np.ndarray, d: Cells, c: Any) -> np.ndarray:
+    return -d.advantages * x / (1 + c.tau)
 
 
-def opmd_pairwise(x: np.ndarray, frozen: np.ndarray, d: Cells, c: AlgorithmConfig) -> np.ndarray:
-    return -(d.advantages - c.opmd_tau * (d.sequence_gap - d.group_gap)) * x
+def opmd_pairwise(x: np.ndarray, frozen: np.ndarray, d: Cells, c: Any) -> np.ndarray:
+    return -(d.advantages - c.tau * (d.sequence_gap - d.group_gap)) * x
 
 
-def opmd_kimi(x: np.ndarray, frozen: np.ndarray, d: Cells, c: AlgorithmConfig) -> np.ndarray:
-    return -(d.advantages - c.opmd_tau * d.sequence_gap) * x
+def opmd_kimi(x: np.ndarray, frozen: np.ndarray, d: Cells, c: Any) -> np.ndarray:
+    return -(d.advantages - c.tau * d.sequence_gap) * x
 
 
-def asymre(x: np.ndarray, frozen: np.ndarray, d: Cells, c: AlgorithmConfig) -> np.ndarray:
-    return -(d.advantages - c.asymre_shift) * x
+def asymre(x: np.ndarray, frozen: np.ndarray, d: Cells, c: Any) -> np.ndarray:
+    return -(d.advantages - c.shift) * x
 
 
-def sapo(x: np.ndarray, frozen: np.ndarray, d: Cells, c: AlgorithmConfig) -> np.ndarray:
-    tau = np.where(d.advantages > 0, c.sapo_tau_positive, c.sapo_tau_negative)
+def sapo(x: np.ndarray, frozen: np.ndarray, d: Cells, c: Any) -> np.ndarray:
+    tau = np.where(d.advantages > 0, c.tau_positive, c.tau_negative)
     gate = 4 / tau / (1 + np.exp(-tau * (np.exp(x - d.behaviour_logprobs) - 1)))
     return -gate * d.advantages
 
 
-def sppo(x: np.ndarray, frozen: np.ndarray, d: Cells, c: AlgorithmConfig) -> np.ndarray:
-    far = np.abs(frozen - d.behaviour_logprobs) > np.log1p(c.sppo_epsilon)
+def sppo(x: np.ndarray, frozen: np.ndarray, d: Cells, c: Any) -> np.ndarray:
+    far = np.abs(frozen - d.behaviour_logprobs) > np.log1p(c.epsilon)
     return np.where(far, 0, -d.advantages * (x - d.behaviour_logprobs))
 
 
-def rec(x: np.ndarray, frozen: np.ndarray, d: Cells, c: AlgorithmConfig) -> np.ndarray:
+def rec(x: np.ndarray, frozen: np.ndarray, d: Cells, c: Any) -> np.ndarray:
     ratio, a = np.exp(frozen - d.behaviour_logprobs), d.advantages
     of_sequence = np.exp(of_span(frozen - d.behaviour_logprobs, d, "sequence", mean))
-    judged = of_sequence if c.rec_clip == "gspo-one-side" else ratio
-    above, below = judged > 1 + c.rec_clip_high, judged < 1 - c.rec_clip_low
-    back = ((a > 0) & (ratio <= 1 - c.rec_ring_low)) | ((a < 0) & (ratio >= 1 + c.rec_ring_high))
+    judged = of_sequence if c.clip == "gspo-one-side" else ratio
+    above, below = judged > 1 + c.clip_high, judged < 1 - c.clip_low
+    back = ((a > 0) & (ratio <= 1 - c.ring_low)) | ((a < 0) & (ratio >= 1 + c.ring_high))
     dropped = {
         "none": np.zeros(ratio.shape, bool),
         "one-side": ((a > 0) & above) | ((a < 0) & below),
         "gspo-one-side": ((a > 0) & above) | ((a < 0) & below),
         "two-side": above | below,
         "ring": (above | below) & ~back,
-    }[c.rec_clip]
+    }[c.clip]
     weight = {
         "none": 1.0,
         "importance": ratio,
         "gspo-importance": of_sequence,
-        "advantage": np.exp(a / c.rec_temperature),
-    }[c.rec_weight]
-    regularizer = {"none": 0.0, "k2": (x - d.behaviour_logprobs) ** 2, "forward-kl": -x}[c.rec_regularizer]
-    return np.where(dropped, 0, -weight * a * x) + c.rec_regularizer_coef * regularizer
+        "advantage": np.exp(a / c.temperature),
+    }[c.weight]
+    regularizer = {"none": 0.0, "k2": (x - d.behaviour_logprobs) ** 2, "forward-kl": -x}[c.regularizer]
+    return np.where(dropped, 0, -weight * a * x) + c.regularizer_coef * regularizer
 
 
-def imitation(x: np.ndarray, frozen: np.ndarray, c: AlgorithmConfig) -> np.ndarray:
-    return -x * (np.exp(frozen) - np.exp(2 * frozen)) if c.sft_phi else -x
+def imitation(x: np.ndarray, frozen: np.ndarray, c: Any) -> np.ndarray:
+    return -x * (np.exp(frozen) - np.exp(2 * frozen)) if c.phi else -x
 
 
-def sft(x: np.ndarray, frozen: np.ndarray, d: Cells, c: AlgorithmConfig) -> np.ndarray:
+def sft(x: np.ndarray, frozen: np.ndarray, d: Cells, c: Any) -> np.ndarray:
     return np.where(d.expert, imitation(x, frozen, c), 0)
 
 
-def mix(x: np.ndarray, frozen: np.ndarray, d: Cells, c: AlgorithmConfig) -> np.ndarray:
-    mu, done = c.sft_weight, d.updates - c.sft_warmup_updates
-    if c.sft_schedule == "chord" and done < 0:
-        mu = c.sft_weight_peak * d.updates / c.sft_warmup_updates
-    elif c.sft_schedule == "chord":
-        share = min(done / c.sft_decay_updates, 1)
-        mu = c.sft_weight_valley + (c.sft_weight_peak - c.sft_weight_valley) * np.cos(np.pi * share / 2) ** 2
-    others = FORMULAS[c.mix_variant](x, frozen, replace(d, mask=d.mask & ~d.expert), c)
+def mix(x: np.ndarray, frozen: np.ndarray, d: Cells, c: Any) -> np.ndarray:
+    mu, done = c.weight, d.updates - c.warmup_updates
+    if c.schedule == "chord" and done < 0:
+        mu = c.weight_peak * d.updates / c.warmup_updates
+    elif c.schedule == "chord":
+        share = min(done / c.decay_updates, 1)
+        mu = c.weight_valley + (c.weight_peak - c.weight_valley) * np.cos(np.pi * share / 2) ** 2
+    others = FORMULAS[c.variant](x, frozen, replace(d, mask=d.mask & ~d.expert), c.variant_args)
     return np.where(d.expert, mu * imitation(x, frozen, c), (1 - mu) * others)
 
 
@@ -178,11 +179,11 @@ def value_and_gradient(cells: Cells, config: AlgorithmConfig) -> tuple[np.ndarra
     formula, x = FORMULAS[config.pg_variant], cells.logprobs
 
     def total(moved: np.ndarray) -> np.longdouble:
-        return np.sum((cells.weights * formula(moved, x, cells, config))[cells.mask])
+        return np.sum((cells.weights * formula(moved, x, cells, config.loss))[cells.mask])
 
     gradient = np.zeros(x.shape)
     with np.errstate(all="ignore"):
-        value = np.where(cells.mask, formula(x, x, cells, config), 0)
+        value = np.where(cells.mask, formula(x, x, cells, config.loss), 0)
         for place in zip(*np.nonzero(cells.mask), strict=True):
             up, down = x.astype(np.longdouble), x.astype(np.longdouble)
             up[place] += STEP

@@ -114,15 +114,22 @@ def by_sampled_tokens(
         advantages = []
         for m, rs, vs in zip(ms, rewards, values, strict=True):
             v = [vs[t] for t in m.sampled] + [0.0]
-            deltas = [r + c.gamma * v[i + 1] - v[i] for i, r in enumerate(rs)]
+            deltas = [r + c.advantage.gamma * v[i + 1] - v[i] for i, r in enumerate(rs)]
             n = len(deltas)
-            advantages.append([sum((c.gamma * c.lambd) ** (j - i) * deltas[j] for j in range(i, n)) for i in range(n)])
+            advantages.append(
+                [
+                    sum((c.advantage.gamma * c.advantage.lambd) ** (j - i) * deltas[j] for j in range(i, n))
+                    for i in range(n)
+                ]
+            )
         returns = [
             [a + vs[t] for a, t in zip(of, m.sampled, strict=True)]
             for m, of, vs in zip(ms, advantages, values, strict=True)
         ]
         return advantages, returns
-    returns = [[sum(c.gamma ** (j - i) * rs[j] for j in range(i, len(rs))) for i in range(len(rs))] for rs in rewards]
+    returns = [
+        [sum(c.advantage.gamma ** (j - i) * rs[j] for j in range(i, len(rs))) for i in range(len(rs))] for rs in rewards
+    ]
     if c.adv_estimator == "reinforce":
         return returns, returns
     every = [r for rs in returns for r in rs]
@@ -135,7 +142,7 @@ def of_group(name: str, reward: float, rewards: Sequence[float], c: AlgorithmCon
     if name in ("dr_grpo", "opmd_mean"):
         return reward - mean(rewards)
     if name == "opmd_logavgexp":
-        return reward - c.opmd_tau * math.log(math.fsum(math.exp(r / c.opmd_tau) for r in rewards) / k)
+        return reward - c.advantage.tau * math.log(math.fsum(math.exp(r / c.advantage.tau) for r in rewards) / k)
     if k == 1:
         return 0.0
     if name == "rloo":
@@ -174,7 +181,7 @@ def advantages(
             spans = m.of.turns.tolist()
             earned = [r - math.fsum(cost[a:b]) for (a, b), r in zip(spans, turns_of(m), strict=True)]
             for k, (a, b) in enumerate(spans):
-                row[a:b] = [sum(c.gamma ** (j - k) * earned[j] for j in range(k, len(earned)))] * (b - a)
+                row[a:b] = [sum(c.advantage.gamma ** (j - k) * earned[j] for j in range(k, len(earned)))] * (b - a)
     else:
         for row, m, cost in zip(result, ms, costs, strict=True):
             own = of_group(c.adv_estimator, m.reward, [o.reward for o in ms if o.group == m.group], c)

@@ -6,10 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rljax.algorithms import advantages
-from rljax.config.schema import AlgorithmConfig
+from rljax.algorithms.registry import advantages
 
-CONFIG = AlgorithmConfig()
 REWARDS = st.lists(
     st.lists(st.floats(-100, 100, allow_subnormal=False), min_size=4, max_size=4), min_size=1, max_size=5
 )
@@ -18,8 +16,8 @@ REWARDS = st.lists(
 RELATIVE = ["grpo", "rloo", "dr_grpo", "opmd_mean", "opmd_logavgexp"]
 
 
-def estimate(name: str, rewards: list, config: AlgorithmConfig = CONFIG) -> np.ndarray:
-    return np.asarray(advantages.get(name)(np.array(rewards, np.float64), config))
+def estimate(name: str, rewards: list, **keys: float) -> np.ndarray:
+    return np.asarray(advantages.bound(name, keys)(np.array(rewards, np.float64)))
 
 
 def test_grpo_by_hand() -> None:
@@ -54,14 +52,13 @@ def test_differences_from_the_mean_by_hand(name: str) -> None:
 
 def test_opmd_logavgexp_by_hand() -> None:
     # at τ = 2: exp(R/τ) = 1, 1, 4; their mean is 2, so the baseline is 2·log 2
-    config = AlgorithmConfig(opmd_tau=2.0)
-    got = estimate("opmd_logavgexp", [[0, 0, 2 * math.log(4)]], config)
+    got = estimate("opmd_logavgexp", [[0, 0, 2 * math.log(4)]], tau=2.0)
     np.testing.assert_allclose(got, [[-2 * math.log(2)] * 2 + [2 * math.log(2)]])
 
 
 def test_opmd_logavgexp_between_its_limits() -> None:
     rewards = [[0.0, 1.0, 5.0]]
-    hot, cold = (estimate("opmd_logavgexp", rewards, AlgorithmConfig(opmd_tau=tau)) for tau in (1e6, 1e-3))
+    hot, cold = (estimate("opmd_logavgexp", rewards, tau=tau) for tau in (1e6, 1e-3))
     np.testing.assert_allclose(hot, [[-2, -1, 3]], atol=1e-4)  # R - mean
     np.testing.assert_allclose(cold, [[-5, -4, 0]], atol=1e-2)  # R - max, and no exp(5000)
     np.testing.assert_allclose(estimate("opmd_logavgexp", [[-1e5, 1e5]]), [[-2e5 + math.log(2), math.log(2)]])
@@ -69,7 +66,7 @@ def test_opmd_logavgexp_between_its_limits() -> None:
 
 @given(REWARDS, st.floats(0.5, 100))
 def test_opmd_logavgexp_against_its_definition(rewards: list[list[float]], tau: float) -> None:
-    got = estimate("opmd_logavgexp", rewards, AlgorithmConfig(opmd_tau=tau))
+    got = estimate("opmd_logavgexp", rewards, tau=tau)
     for row, values in zip(rewards, got, strict=True):
         baseline = tau * math.log(math.fsum(math.exp(r / tau) for r in row) / len(row))
         np.testing.assert_allclose(values, [r - baseline for r in row], rtol=1e-9, atol=1e-9)
@@ -82,7 +79,7 @@ def test_dr_grpo_against_its_definition(rewards: list[list[float]]) -> None:
 
 
 def test_remax_by_hand() -> None:
-    got = advantages.get("remax")(np.array([[1.0, 0.0], [2.0, 3.0]]), CONFIG, greedy=np.array([0.5, 2.0]))
+    got = advantages.bound("remax")(np.array([[1.0, 0.0], [2.0, 3.0]]), greedy=np.array([0.5, 2.0]))
     np.testing.assert_array_equal(got, [[0.5, -0.5], [0, 1]])
 
 

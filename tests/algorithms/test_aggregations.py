@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from rljax.algorithms import aggregations
+from rljax.algorithms.registry import aggregations
 
 LOSSES = [np.array([1.0, 2.0, 6.0]), np.array([10.0]), np.zeros(0), np.array([4.0, 0.0])]
 BUDGET = 8
@@ -22,7 +22,7 @@ BUDGET = 8
     ],
 )
 def test_weights_give_the_mean_that_the_name_says(name: str, expected: float) -> None:
-    weights = aggregations.get(name)(np.array([len(loss) for loss in LOSSES]), BUDGET)
+    weights = aggregations.bound(name)(np.array([len(loss) for loss in LOSSES]), BUDGET)
     assert weights.shape == (4,)
     total = sum(w * loss.sum() for w, loss in zip(weights, LOSSES, strict=True))
     assert total == pytest.approx(expected, rel=1e-12)
@@ -31,7 +31,7 @@ def test_weights_give_the_mean_that_the_name_says(name: str, expected: float) ->
 @pytest.mark.parametrize("name", aggregations.names())
 @pytest.mark.parametrize("counts", [[], [0], [0, 0, 0], [1]])
 def test_nothing_trained_is_no_division_by_zero(name: str, counts: list[int]) -> None:
-    weights = aggregations.get(name)(np.array(counts, np.int64), BUDGET)
+    weights = aggregations.bound(name)(np.array(counts, np.int64), BUDGET)
     assert weights.shape == (len(counts),)
     assert np.isfinite(weights).all()
 
@@ -61,7 +61,7 @@ BUILT_IN = [n for n in aggregations.names() if aggregations.get(n).__module__.st
 @example([[], []], BUDGET)
 def test_value_and_gradient(name: str, losses: list[list[Fraction]], budget: int) -> None:
     """A mean is linear, so the derivative by a token's loss is what a loss that is larger by 1 adds."""
-    weights = aggregations.get(name)(np.array([len(one) for one in losses], np.int64), budget)
+    weights = aggregations.bound(name)(np.array([len(one) for one in losses], np.int64), budget)
     value = by_definition(name, losses, budget)
     found = math.fsum(w * float(loss) for w, one in zip(weights, losses, strict=True) for loss in one)
     assert found == pytest.approx(float(value), rel=1e-12, abs=1e-12)

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rljax.algorithms import advantages
 from rljax.algorithms.credit_assignment import GREEDY_REWARD, Credit, batch_advantages, credit
+from rljax.algorithms.registry import advantages
 from rljax.algorithms.shaping import RunningMoments
 from rljax.config.schema import AlgorithmConfig
 from tests.algorithms import plain_credit
@@ -20,11 +20,20 @@ OF_TOKENS = ["reinforce", "reinforce++", "gae"]
 OF_TRAJECTORIES = ["grpo", "rloo", "dr_grpo", "opmd_mean", "opmd_logavgexp"]
 SCOPES = st.sampled_from([None, "group", "tag", "batch", "running"])
 LIMIT = 3
+KEYS = dict.fromkeys((*OF_TOKENS, "agentic_reinforce"), ("gamma",)) | {
+    "gae": ("gamma", "lambd"),
+    "opmd_logavgexp": ("tau",),
+}
 
 
 @st.composite
 def configs(draw: Any) -> AlgorithmConfig:
     name = draw(st.sampled_from([*OF_TOKENS, *OF_TRAJECTORIES, "agentic_reinforce"]))
+    own = {
+        "gamma": draw(st.sampled_from([1.0, 0.5])),
+        "lambd": draw(st.sampled_from([0.0, 0.5, 1.0])),
+        "tau": draw(st.sampled_from([0.5, 1.0])),
+    }
     return AlgorithmConfig(
         adv_estimator=name,
         overlong=draw(st.sampled_from(["keep", "mask", "penalty"])),
@@ -37,9 +46,7 @@ def configs(draw: Any) -> AlgorithmConfig:
         whiten_rewards=draw(st.booleans()) and name in OF_TOKENS,
         whiten_advantages=draw(st.booleans()),
         advantage_clip=draw(st.sampled_from([None, 0.7])),
-        gamma=draw(st.sampled_from([1.0, 0.5])),
-        lambd=draw(st.sampled_from([0.0, 0.5, 1.0])),
-        opmd_tau=draw(st.sampled_from([0.5, 1.0])),
+        advantage={key: value for key, value in own.items() if key in KEYS.get(name, ())},
         difficulty_loss_weight=draw(st.booleans()),
         length_loss_weight=draw(st.booleans()),
     )
@@ -131,7 +138,7 @@ def test_the_kl_of_a_turn_is_its_tokens_and_the_episode_has_it_all() -> None:
     # turns 1 - 1/2 and 0 - 3; returns -5/2 and -3
     np.testing.assert_allclose(found.advantages[0], [0, -2.5, 0, 0, -3, -3])
     np.testing.assert_allclose(found.advantages[1], [0, -1.5])
-    episodes = AlgorithmConfig(adv_estimator="gigpo", step_reward_weight=0.0)
+    episodes = AlgorithmConfig(adv_estimator="gigpo", advantage={"step_weight": 0.0})
     found = credit([members], episodes, kl=kl, kl_coef=0.5)
     # scores 1 - 7/2 = -5/2 and -3/2: now the second is the better one
     np.testing.assert_allclose([one[-1] for one in found.advantages], [-(0.5**0.5), 0.5**0.5], rtol=1e-4)
@@ -180,7 +187,7 @@ def test_remax_reads_the_greedy_reward_of_the_task() -> None:
     with pytest.raises(ValueError, match="no metric 'greedy_reward'"):
         credit([answers(1.0)], config)
     with pytest.raises(ValueError, match="greedy"):
-        advantages.get("remax")(np.zeros((1, 1)), config)
+        advantages.bound("remax")(np.zeros((1, 1)))
 
 
 ALL = [*OF_TOKENS, *OF_TRAJECTORIES, "agentic_reinforce", "step_reinforce", "gigpo"]

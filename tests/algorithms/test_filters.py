@@ -2,16 +2,15 @@ import math
 
 import pytest
 
-from rljax.algorithms import filters
-from rljax.algorithms.registry import chosen_filters
+from rljax.algorithms.registry import chosen_filters, filters
 from rljax.config.schema import AlgorithmConfig
 from rljax.config.validate import ConfigError
 from rljax.trajectory import Group
 from tests.algorithms.builders import answer, answers, group
 
 
-def reason(name: str, of: Group, **keys: object) -> str | None:
-    return filters.get(name)(of, AlgorithmConfig(**keys))
+def reason(name: str, of: Group, **keys: float | None) -> str | None:
+    return filters.bound(name, keys)(of)
 
 
 @pytest.mark.parametrize(
@@ -42,7 +41,7 @@ def test_group_variance(rewards: list[float], expected: str | None) -> None:
     ],
 )
 def test_mean_band(rewards: list[float], low: float | None, high: float | None, expected: str | None) -> None:
-    assert reason("mean_band", answers(*rewards), filter_mean_low=low, filter_mean_high=high) == expected
+    assert reason("mean_band", answers(*rewards), low=low, high=high) == expected
 
 
 @pytest.mark.parametrize(
@@ -58,7 +57,7 @@ def test_mean_band(rewards: list[float], low: float | None, high: float | None, 
     ],
 )
 def test_min_std(rewards: list[float], least: float, expected: str | None) -> None:
-    assert reason("min_std", answers(*rewards), filter_min_std=least) == expected
+    assert reason("min_std", answers(*rewards), bound=least) == expected
 
 
 @pytest.mark.parametrize(
@@ -75,14 +74,14 @@ def test_overlong(reasons: list[str], expected: str | None) -> None:
 
 
 def test_the_chosen_ones_know_the_config() -> None:
-    config = AlgorithmConfig(filters=("overlong", "mean_band"), filter_mean_low=0.5)
+    config = AlgorithmConfig(filters=("overlong", "mean_band"), filter={"mean_band": {"low": 0.5}})
     (first, overlong), (second, mean_band) = chosen_filters(config)
     assert (first, second) == ("overlong", "mean_band")
     assert overlong(answers(0.0)) is None
     assert mean_band(answers(0.0)) == "mean reward too low"
 
 
-def test_a_filter_that_does_not_take_a_config_is_refused() -> None:
-    filters.register("test-of-old")(lambda group: None)  # type: ignore[arg-type, misc]
-    with pytest.raises(ConfigError, match="filters='test-of-old': must take a group and the algorithm's config"):
+def test_a_filter_that_does_not_take_a_group_alone_is_refused() -> None:
+    filters.register("test-of-old")(lambda group, config: None)
+    with pytest.raises(ConfigError, match="filters='test-of-old': must take 1 argument, and its keys as keyword-only"):
         chosen_filters(AlgorithmConfig(filters=("test-of-old",)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,60 +11,63 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from rljax.algorithms import policy_losses
 from rljax.algorithms.inputs import LossInputs
+from rljax.algorithms.registry import policy_losses
 from rljax.config.schema import AlgorithmConfig
 from tests.algorithms.loss_batches import ROWS, TIME, Cells, batches, random_cells
 from tests.algorithms.loss_formulas import FORMULAS, value_and_gradient
 
 VARIANTS: dict[str, dict[str, object]] = {
-    "ppo-asymmetric-dual": {"pg_variant": "ppo", "clip_low": 0.1, "clip_high": 0.4, "dual_clip": 1.5},
-    "ppo-turn": {"pg_variant": "ppo", "ratio_level": "turn"},
-    "ppo-sequence": {"pg_variant": "ppo", "ratio_level": "sequence", "clip_low": 0.05},
-    "dapo-turn-dual": {"pg_variant": "dapo", "ratio_level": "turn", "dual_clip": 1.2},
-    "gspo-dual": {"pg_variant": "gspo", "gspo_clip_low": 0.1, "gspo_clip_high": 0.3, "dual_clip": 1.2},
-    "tis-bounds": {"pg_variant": "tis", "tis_low": 0.8, "tis_high": 1.5},
-    "cispo-asymmetric": {"pg_variant": "cispo", "cispo_epsilon_low": 0.5, "cispo_epsilon_high": 0.2},
-    "cispo-mask": {
-        "pg_variant": "cispo", "cispo_use_unified_mask": True, "cispo_epsilon_low": 0.1, "cispo_epsilon_high": 0.3,
-    },
-    "topr-weights": {"pg_variant": "topr", "topr_positive_weight": 0.5, "topr_negative_weight": 2.0},
+    "ppo-asymmetric-dual": {"pg_variant": "ppo", "loss": {"clip_low": 0.1, "clip_high": 0.4, "dual_clip": 1.5}},
+    "ppo-turn": {"pg_variant": "ppo", "loss": {"ratio_level": "turn"}},
+    "ppo-sequence": {"pg_variant": "ppo", "loss": {"ratio_level": "sequence", "clip_low": 0.05}},
+    "dapo-turn-dual": {"pg_variant": "dapo", "loss": {"ratio_level": "turn", "dual_clip": 1.2}},
+    "gspo-dual": {"pg_variant": "gspo", "loss": {"clip_low": 0.1, "clip_high": 0.3, "dual_clip": 1.2}},
+    "tis-bounds": {"pg_variant": "tis", "loss": {"low": 0.8, "high": 1.5}},
+    "cispo-asymmetric": {"pg_variant": "cispo", "loss": {"clip_low": 0.5, "clip_high": 0.2}},
+    "cispo-mask": {"pg_variant": "cispo", "loss": {"use_unified_mask": True, "clip_low": 0.1, "clip_high": 0.3}},
+    "topr-weights": {"pg_variant": "topr", "loss": {"positive_weight": 0.5, "negative_weight": 2.0}},
     "decoupled_ppo-cap": {
-        "pg_variant": "decoupled_ppo", "behaviour_weight_cap": 1.1, "clip_low": 0.1, "clip_high": 0.3, "dual_clip": 1.5,
+        "pg_variant": "decoupled_ppo",
+        "loss": {"behaviour_weight_cap": 1.1, "clip_low": 0.1, "clip_high": 0.3, "dual_clip": 1.5},
     },
     "decoupled_ppo-interpolate": {
-        "pg_variant": "decoupled_ppo", "proximal_policy": "interpolate", "proximal_interpolation": 0.3,
+        "pg_variant": "decoupled_ppo",
+        "loss": {"proximal_policy": "interpolate", "proximal_interpolation": 0.3},
     },
-    "opmd-tau": {"pg_variant": "opmd", "opmd_tau": 0.3},
-    "opmd_pairwise-tau": {"pg_variant": "opmd_pairwise", "opmd_tau": 0.3},
-    "opmd_kimi-tau": {"pg_variant": "opmd_kimi", "opmd_tau": 0.3},
-    "sapo-steep": {"pg_variant": "sapo", "sapo_tau_positive": 0.5, "sapo_tau_negative": 3.0},
-    "rec-one-side": {"pg_variant": "rec", "rec_clip": "one-side", "rec_weight": "importance", "rec_clip_low": 0.1},
-    "rec-gspo": {"pg_variant": "rec", "rec_clip": "gspo-one-side", "rec_weight": "gspo-importance"},
-    "rec-gspo-clip": {"pg_variant": "rec", "rec_clip": "gspo-one-side", "rec_clip_low": 0.1},
-    "rec-gspo-weight": {"pg_variant": "rec", "rec_weight": "gspo-importance"},
-    "rec-two-side": {"pg_variant": "rec", "rec_clip": "two-side", "rec_regularizer": "k2", "rec_clip_high": 0.4},
-    "rec-ring": {"pg_variant": "rec", "rec_clip": "ring", "rec_ring_low": 0.4, "rec_ring_high": 0.8},
-    "rec-advantage": {"pg_variant": "rec", "rec_weight": "advantage", "rec_temperature": 0.7},
-    "rec-forward-kl": {"pg_variant": "rec", "rec_regularizer": "forward-kl", "rec_regularizer_coef": 0.3},
-    "sft-phi": {"pg_variant": "sft", "sft_phi": True},
-    "mix-gspo-phi": {"pg_variant": "mix", "mix_variant": "gspo", "sft_phi": True, "sft_weight": 0.3},
-    "mix-chord": {"pg_variant": "mix", "sft_schedule": "chord", "sft_weight_peak": 0.8, "sft_weight_valley": 0.2},
-}  # fmt: skip
+    "opmd-tau": {"pg_variant": "opmd", "loss": {"tau": 0.3}},
+    "opmd_pairwise-tau": {"pg_variant": "opmd_pairwise", "loss": {"tau": 0.3}},
+    "opmd_kimi-tau": {"pg_variant": "opmd_kimi", "loss": {"tau": 0.3}},
+    "sapo-steep": {"pg_variant": "sapo", "loss": {"tau_positive": 0.5, "tau_negative": 3.0}},
+    "rec-one-side": {"pg_variant": "rec", "loss": {"clip": "one-side", "weight": "importance", "clip_low": 0.1}},
+    "rec-gspo": {"pg_variant": "rec", "loss": {"clip": "gspo-one-side", "weight": "gspo-importance"}},
+    "rec-gspo-clip": {"pg_variant": "rec", "loss": {"clip": "gspo-one-side", "clip_low": 0.1}},
+    "rec-gspo-weight": {"pg_variant": "rec", "loss": {"weight": "gspo-importance"}},
+    "rec-two-side": {
+        "pg_variant": "rec",
+        "loss": {"clip": "two-side", "regularizer": "k2", "regularizer_coef": 0.2, "clip_high": 0.4},
+    },
+    "rec-ring": {"pg_variant": "rec", "loss": {"clip": "ring", "ring_low": 0.4, "ring_high": 0.8}},
+    "rec-advantage": {"pg_variant": "rec", "loss": {"weight": "advantage", "temperature": 0.7}},
+    "rec-forward-kl": {"pg_variant": "rec", "loss": {"regularizer": "forward-kl", "regularizer_coef": 0.3}},
+    "sft-phi": {"pg_variant": "sft", "loss": {"phi": True}},
+    "mix-gspo-phi": {"pg_variant": "mix", "loss": {"variant": "gspo", "phi": True, "weight": 0.3}},
+    "mix-chord": {"pg_variant": "mix", "loss": {"schedule": "chord", "weight_peak": 0.8, "weight_valley": 0.2}},
+}
 CONFIGS = {
-    **{name: AlgorithmConfig(pg_variant=name, rec_regularizer_coef=0.2) for name in FORMULAS},
-    **{name: AlgorithmConfig(**{"rec_regularizer_coef": 0.2, **keys}) for name, keys in VARIANTS.items()},
+    **{name: AlgorithmConfig(pg_variant=name) for name in FORMULAS},
+    **{name: AlgorithmConfig(**keys) for name, keys in VARIANTS.items()},
 }
 every_loss = pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 
 
 def computed(cells: Cells, config: AlgorithmConfig, **changes: object) -> tuple[np.ndarray, np.ndarray, dict]:
     """Loss of the trained tokens, gradient of their weighted sum by logπ, metrics."""
-    loss = policy_losses.get(config.pg_variant)
+    loss = policy_losses.bound(config.pg_variant, config.loss)
     expert = config.pg_variant in ("sft", "mix")
 
     def total(logprobs: jax.Array) -> tuple[jax.Array, tuple[jax.Array, dict]]:
-        values, metrics = loss(cells.inputs(logprobs, expert, **changes), config)
+        values, metrics = loss(cells.inputs(logprobs, expert, **changes))
         trained = jnp.where(jnp.asarray(cells.mask), values, 0.0)
         return jnp.sum(jnp.where(jnp.asarray(cells.mask), values * cells.weights, 0.0)), (trained, metrics)
 
@@ -132,11 +136,11 @@ def test_extremes_are_finite(config: AlgorithmConfig, name: str) -> None:
     cells = constant(cells, **{key: np.where(every_other, v, getattr(cells, key)) for key, v in changes.items()})
     value, gradient, metrics = computed(cells, config)
     single = [jnp.asarray(a, jnp.float32) for a in (cells.logprobs, cells.behaviour_logprobs, cells.proximal_logprobs)]
-    loss = policy_losses.get(config.pg_variant)
+    loss = policy_losses.bound(config.pg_variant, config.loss)
 
     def total(logprobs: jax.Array) -> jax.Array:
         inputs = cells.inputs(logprobs, behaviour_logprobs=single[1], proximal_logprobs=single[2])
-        return jnp.sum(loss(inputs, config)[0])
+        return jnp.sum(loss(inputs)[0])
 
     narrow, narrow_gradient = jax.value_and_grad(total)(single[0])
     for array in (value, gradient, narrow, narrow_gradient, *metrics.values()):
@@ -147,7 +151,7 @@ def test_extremes_are_finite(config: AlgorithmConfig, name: str) -> None:
 def test_no_advantage_no_policy_gradient(config: AlgorithmConfig) -> None:
     cells = constant(random_cells(5, density=1.0), advantages=0.0)
     value, gradient, _ = computed(dataclasses.replace(cells, expert=np.zeros((ROWS, TIME), bool)), config)
-    regularised = config.rec_regularizer != "none" and config.pg_variant == "rec"
+    regularised = config.pg_variant == "rec" and config.loss.regularizer != "none"
     if config.pg_variant in ("kimi15", "opmd_pairwise", "opmd_kimi", "asymre") or regularised:
         assert gradient.any()
     else:
@@ -164,15 +168,16 @@ def test_on_policy_the_gradient_is_that_of_vanilla(name: str) -> None:
     config, cells = CONFIGS[name], constant(random_cells(6), logprobs=-1.0, segment_ids=np.arange(TIME) // 4)
     advantages = np.array([1.0, -2.0, 0.5])[np.arange(TIME) // 4]
     cells = constant(cells, behaviour_logprobs=-1.0, proximal_logprobs=-1.0, advantages=advantages, weights=0.3)
+    keys = config.loss
     factors = {
-        "opmd": 1 / (1 + config.opmd_tau),
-        "topr": np.where(cells.rewards > 0, config.topr_positive_weight, config.topr_negative_weight),
-        "asymre": 1 - config.asymre_shift / advantages,
-        "rec": np.exp(advantages / config.rec_temperature) if config.rec_weight == "advantage" else 1.0,
+        "opmd": lambda: 1 / (1 + keys.tau),
+        "topr": lambda: np.where(cells.rewards > 0, keys.positive_weight, keys.negative_weight),
+        "asymre": lambda: 1 - keys.shift / advantages,
+        "rec": lambda: np.exp(advantages / keys.temperature) if keys.weight == "advantage" else 1.0,
     }
-    expected = -0.3 * advantages * factors.get(config.pg_variant, 1.0)
-    if config.rec_regularizer == "forward-kl":
-        expected = expected - 0.3 * config.rec_regularizer_coef
+    expected = -0.3 * advantages * factors.get(config.pg_variant, lambda: 1.0)()
+    if config.pg_variant == "rec" and keys.regularizer == "forward-kl":
+        expected = expected - 0.3 * keys.regularizer_coef
     np.testing.assert_allclose(computed(cells, config)[1], np.broadcast_to(expected, (ROWS, TIME)), rtol=1e-12)
 
 
@@ -180,9 +185,11 @@ def test_rec_can_have_the_gradient_of_gspo() -> None:
     """One advantage and one weight for each sequence; half of the sequences are clipped."""
     cells = constant(random_cells(15, density=1.0), segment_ids=np.arange(TIME) // 4, weights=0.3)
     cells = dataclasses.replace(cells, advantages=np.where(np.arange(TIME) < 4, 1.0, -2.0) * np.ones((ROWS, 1)))
-    keys = {"pg_variant": "rec", "rec_clip": "gspo-one-side", "rec_weight": "gspo-importance"}
-    _, gradient, metrics = computed(cells, AlgorithmConfig(**keys, rec_clip_low=0.01, rec_clip_high=0.01))
-    _, expected, clipped = computed(cells, AlgorithmConfig(pg_variant="gspo", gspo_clip_low=0.01, gspo_clip_high=0.01))
+    keys = {"clip": "gspo-one-side", "weight": "gspo-importance", "clip_low": 0.01, "clip_high": 0.01}
+    _, gradient, metrics = computed(cells, AlgorithmConfig(pg_variant="rec", loss=keys))
+    _, expected, clipped = computed(
+        cells, AlgorithmConfig(pg_variant="gspo", loss={"clip_low": 0.01, "clip_high": 0.01})
+    )
     np.testing.assert_allclose(gradient, expected, rtol=1e-12)
     np.testing.assert_array_equal(metrics["clip_fraction"], clipped["clip_fraction"])
     assert 0.2 < np.asarray(metrics["clip_fraction"]).mean() < 0.8
@@ -191,7 +198,7 @@ def test_rec_can_have_the_gradient_of_gspo() -> None:
 @pytest.mark.parametrize("level", ["turn", "sequence"])
 def test_a_sequence_of_one_token_is_that_token(level: str) -> None:
     cells = random_cells(7, longest=1)
-    results = [computed(cells, AlgorithmConfig(ratio_level=each))[:2] for each in ("token", level)]
+    results = [computed(cells, AlgorithmConfig(loss={"ratio_level": each}))[:2] for each in ("token", level)]
     np.testing.assert_allclose(results[0], results[1], rtol=1e-12)
 
 
@@ -199,27 +206,23 @@ def test_a_sequence_of_one_token_is_that_token(level: str) -> None:
 @pytest.mark.parametrize(
     "keys",
     [
-        {"pg_variant": "ppo", "clip_low": "low", "clip_high": "high"},
-        {"pg_variant": "dapo", "clip_low": "low", "dapo_clip_high": "high"},
-        {"pg_variant": "gspo", "gspo_clip_low": "low", "gspo_clip_high": "high"},
-        {
-            "pg_variant": "cispo",
-            "cispo_epsilon_low": "low",
-            "cispo_epsilon_high": "high",
-            "cispo_use_unified_mask": True,
-        },
-        {"pg_variant": "rec", "rec_clip": "one-side", "rec_clip_low": "low", "rec_clip_high": "high"},
-        {"pg_variant": "rec", "rec_clip": "gspo-one-side", "rec_clip_low": "low", "rec_clip_high": "high"},
-        {"pg_variant": "rec", "rec_clip": "two-side", "rec_clip_low": "low", "rec_clip_high": "high"},
+        {"pg_variant": "ppo", "loss": {"clip_low": "low", "clip_high": "high"}},
+        {"pg_variant": "dapo", "loss": {"clip_low": "low", "clip_high": "high"}},
+        {"pg_variant": "gspo", "loss": {"clip_low": "low", "clip_high": "high"}},
+        {"pg_variant": "cispo", "loss": {"clip_low": "low", "clip_high": "high", "use_unified_mask": True}},
+        {"pg_variant": "rec", "loss": {"clip": "one-side", "clip_low": "low", "clip_high": "high"}},
+        {"pg_variant": "rec", "loss": {"clip": "gspo-one-side", "clip_low": "low", "clip_high": "high"}},
+        {"pg_variant": "rec", "loss": {"clip": "two-side", "clip_low": "low", "clip_high": "high"}},
     ],
-    ids=lambda keys: "-".join(str(keys[k]) for k in ("pg_variant", "rec_clip") if k in keys),
+    ids=lambda keys: "-".join([keys["pg_variant"], *([keys["loss"]["clip"]] if "clip" in keys["loss"] else [])]),
 )
-def test_a_ratio_on_a_bound_is_inside(keys: dict[str, object], side: float) -> None:
+def test_a_ratio_on_a_bound_is_inside(keys: dict[str, Any], side: float) -> None:
     with jax.enable_x64(True):
         ratio = float(jnp.exp(jnp.float64(side)))
     # between ½ and 2 both differences are exact, and so is the bound that the loss makes of them
     bounds = {"low": 1 - ratio if side < 0 else 0.0, "high": ratio - 1 if side > 0 else 0.0}
-    config = AlgorithmConfig(**{name: bounds.get(str(value), value) for name, value in keys.items()})
+    own = {name: bounds.get(str(value), value) for name, value in keys["loss"].items()}
+    config = AlgorithmConfig(pg_variant=keys["pg_variant"], loss=own)
     cells = constant(random_cells(8), logprobs=side, behaviour_logprobs=0.0, advantages=np.sign(side), weights=1.0)
     weight = 1.0 if config.pg_variant == "rec" else ratio
     _, gradient, metrics = computed(cells, config)
@@ -231,7 +234,7 @@ def test_a_dual_clip_met_exactly_keeps_the_gradient() -> None:
     with jax.enable_x64(True):
         ratio = float(jnp.exp(jnp.float64(0.5)))
     cells = constant(random_cells(9), logprobs=0.5, behaviour_logprobs=0.0, advantages=-1.0, weights=1.0)
-    _, gradient, metrics = computed(cells, AlgorithmConfig(dual_clip=ratio))
+    _, gradient, metrics = computed(cells, AlgorithmConfig(loss={"dual_clip": ratio}))
     np.testing.assert_allclose(gradient, ratio, rtol=1e-12)
     assert not np.asarray(metrics["dual_clip_fraction"]).any()
 
@@ -251,31 +254,31 @@ def test_metrics_by_hand() -> None:
     cells = constant(cells, advantages=signs, rewards=signs, sequence_gap=3.0, group_gap=1.0)
     expected: list[tuple[dict[str, object], str, list[float]]] = [
         ({"pg_variant": "ppo"}, "clip_fraction", [0, 0, 1, 1, 0, 0]),
-        ({"pg_variant": "ppo", "dual_clip": 1.5}, "dual_clip_fraction", [0, 0, 0, 0, 0, 1]),
+        ({"pg_variant": "ppo", "loss": {"dual_clip": 1.5}}, "dual_clip_fraction", [0, 0, 0, 0, 0, 1]),
         ({"pg_variant": "tis"}, "clip_fraction", [0, 0, 1, 0, 0, 1]),
         ({"pg_variant": "cispo"}, "clip_fraction", [0, 0, 1, 0, 0, 1]),
-        ({"pg_variant": "cispo", "cispo_epsilon_low": 0.1}, "clip_fraction", [1, 0, 1, 1, 0, 1]),
-        ({"pg_variant": "cispo", "cispo_use_unified_mask": True}, "mask_fraction", [0, 0, 1, 0, 0, 0]),
+        ({"pg_variant": "cispo", "loss": {"clip_low": 0.1}}, "clip_fraction", [1, 0, 1, 1, 0, 1]),
+        ({"pg_variant": "cispo", "loss": {"use_unified_mask": True}}, "mask_fraction", [0, 0, 1, 0, 0, 0]),
         (
-            {"pg_variant": "cispo", "cispo_use_unified_mask": True, "cispo_epsilon_low": 0.1},
+            {"pg_variant": "cispo", "loss": {"use_unified_mask": True, "clip_low": 0.1}},
             "mask_fraction",
             [0, 0, 1, 1, 0, 0],
         ),
         ({"pg_variant": "topr"}, "clip_fraction", [0, 0, 0, 0, 0, 1]),
         ({"pg_variant": "kimi15"}, "penalty", [0.05 * np.log(2) ** 2, 0, 0.05 * np.log(2) ** 2] * 2),
         ({"pg_variant": "decoupled_ppo"}, "behaviour_weight", [2.0] * 6),
-        ({"pg_variant": "decoupled_ppo", "behaviour_weight_cap": 1.5}, "behaviour_weight", [1.5] * 6),
-        ({"pg_variant": "decoupled_ppo", "behaviour_weight_cap": 1.5}, "behaviour_weight_capped", [1.0] * 6),
+        ({"pg_variant": "decoupled_ppo", "loss": {"behaviour_weight_cap": 1.5}}, "behaviour_weight", [1.5] * 6),
+        ({"pg_variant": "decoupled_ppo", "loss": {"behaviour_weight_cap": 1.5}}, "behaviour_weight_capped", [1.0] * 6),
         ({"pg_variant": "opmd_pairwise"}, "residual", [1, 1, 1, 9, 9, 9]),
         ({"pg_variant": "opmd_kimi"}, "residual", [4, 4, 4, 16, 16, 16]),
         ({"pg_variant": "sppo"}, "clip_fraction", [1, 0, 1, 1, 0, 1]),
-        ({"pg_variant": "rec", "rec_clip": "one-side"}, "clip_fraction", [0, 0, 1, 1, 0, 0]),
-        ({"pg_variant": "rec", "rec_clip": "ring", "rec_ring_low": 0.4}, "clip_fraction", [0, 0, 1, 1, 0, 1]),
+        ({"pg_variant": "rec", "loss": {"clip": "one-side"}}, "clip_fraction", [0, 0, 1, 1, 0, 0]),
+        ({"pg_variant": "rec", "loss": {"clip": "ring", "ring_low": 0.4}}, "clip_fraction", [0, 0, 1, 1, 0, 1]),
     ]
     for keys, name, values in expected:
         got = np.asarray(computed(cells, AlgorithmConfig(**keys))[2][name])
         np.testing.assert_allclose(got, np.resize(values, shape), rtol=1e-6, err_msg=str(keys))
-    gate = np.asarray(computed(cells, AlgorithmConfig(pg_variant="sapo", sapo_tau_negative=2.0))[2]["gate"])
+    gate = np.asarray(computed(cells, AlgorithmConfig(pg_variant="sapo", loss={"tau_negative": 2.0}))[2]["gate"])
     np.testing.assert_allclose(gate[0, [1, 4]], 1.0)
     # τ(ρ−1) = 1 for the third, 2 for the sixth; 4p(1−p) = 1/cosh²(z/2)
     np.testing.assert_allclose(gate[0, [2, 5]], 1 / np.cosh([0.5, 1.0]) ** 2, rtol=1e-6)
@@ -296,13 +299,13 @@ def test_a_need_that_was_not_met_is_named() -> None:
 def test_needs_follow_the_config() -> None:
     def needs(**keys: object) -> set[str]:
         config = AlgorithmConfig(**keys)
-        return set(policy_losses.needs(config.pg_variant, config))
+        return set(policy_losses.needs(config.pg_variant, config.loss))
 
     assert needs(pg_variant="ppo") == set()
     assert needs(pg_variant="decoupled_ppo") == {"proximal"}
-    assert needs(pg_variant="decoupled_ppo", proximal_policy="interpolate") == set()
+    assert needs(pg_variant="decoupled_ppo", loss={"proximal_policy": "interpolate"}) == set()
     assert needs(pg_variant="opmd_pairwise") == needs(pg_variant="opmd_kimi") == {"reference", "sequences"}
-    assert needs(pg_variant="mix", mix_variant="decoupled_ppo") == {"proximal"}
+    assert needs(pg_variant="mix", loss={"variant": "decoupled_ppo"}) == {"proximal"}
     assert needs(pg_variant="mix") == set()
     assert needs(pg_variant="math:fsum") == set()
 
@@ -310,7 +313,7 @@ def test_needs_follow_the_config() -> None:
 def test_sft_without_marks_imitates_everything() -> None:
     cells = constant(random_cells(13), logprobs=-2.0, weights=1.0)
     with jax.enable_x64(True):
-        loss, _ = policy_losses.get("sft")(cells.inputs(), AlgorithmConfig(pg_variant="sft"))
+        loss, _ = policy_losses.bound("sft")(cells.inputs())
     np.testing.assert_array_equal(loss, np.full((ROWS, TIME), 2.0))
 
 
@@ -318,8 +321,8 @@ def test_mix_without_demonstrations_is_its_variant_scaled() -> None:
     cells = random_cells(14)
     with jax.enable_x64(True):
         inputs: LossInputs = cells.inputs()
-        mixed, metrics = policy_losses.get("mix")(inputs, AlgorithmConfig(pg_variant="mix", sft_weight=0.25))
-        alone, _ = policy_losses.get("ppo")(inputs, AlgorithmConfig())
+        mixed, metrics = policy_losses.bound("mix", {"weight": 0.25})(inputs)
+        alone, _ = policy_losses.bound("ppo")(inputs)
     np.testing.assert_allclose(np.asarray(mixed)[cells.mask], 0.75 * np.asarray(alone)[cells.mask], rtol=1e-12)
     np.testing.assert_array_equal(metrics["sft_weight"], np.full((ROWS, TIME), 0.25))
     assert not np.asarray(metrics["expert_fraction"]).any()
@@ -328,7 +331,7 @@ def test_mix_without_demonstrations_is_its_variant_scaled() -> None:
 def test_mix_logs_its_variant_where_the_policy_spoke() -> None:
     """The gate of sapo is 1 at ratio 1, which is what the variant sees of a demonstration."""
     cells = constant(random_cells(16), logprobs=-1.0, behaviour_logprobs=-1.0, advantages=1.0)
-    metrics = computed(cells, AlgorithmConfig(pg_variant="mix", mix_variant="sapo"))[2]
+    metrics = computed(cells, AlgorithmConfig(pg_variant="mix", loss={"variant": "sapo"}))[2]
     np.testing.assert_allclose(metrics["gate"], ~cells.expert)
     np.testing.assert_array_equal(metrics["expert_fraction"], cells.expert)
 
@@ -339,9 +342,9 @@ def test_mix_logs_its_variant_where_the_policy_spoke() -> None:
 def test_the_chord_schedule_by_hand(updates: int, weight: float) -> None:
     """Half of the warm-up gives half of the peak, half of the cosine the middle of peak and valley."""
     config = AlgorithmConfig(
-        pg_variant="mix", sft_schedule="chord", sft_weight_peak=0.8, sft_weight_valley=0.2, sft_warmup_updates=10,
-        sft_decay_updates=20,
-    )  # fmt: skip
+        pg_variant="mix",
+        loss={"schedule": "chord", "weight_peak": 0.8, "weight_valley": 0.2, "warmup_updates": 10, "decay_updates": 20},
+    )
     metrics = computed(dataclasses.replace(random_cells(15), updates=updates), config)[2]
     np.testing.assert_allclose(metrics["sft_weight"], weight, rtol=1e-6, atol=1e-7)
 
@@ -349,8 +352,14 @@ def test_the_chord_schedule_by_hand(updates: int, weight: float) -> None:
 @pytest.mark.parametrize(("warm", "updates", "weight"), [(10, 5, 0.4), (10, 10, 0.2), (10, 11, 0.2), (0, 0, 0.2)])
 def test_without_a_decay_no_update_is_made_at_the_peak(warm: int, updates: int, weight: float) -> None:
     config = AlgorithmConfig(
-        pg_variant="mix", sft_schedule="chord", sft_weight_peak=0.8, sft_weight_valley=0.2, sft_warmup_updates=warm,
-        sft_decay_updates=0,
-    )  # fmt: skip
+        pg_variant="mix",
+        loss={
+            "schedule": "chord",
+            "weight_peak": 0.8,
+            "weight_valley": 0.2,
+            "warmup_updates": warm,
+            "decay_updates": 0,
+        },
+    )
     metrics = computed(dataclasses.replace(random_cells(15), updates=updates), config)[2]
     np.testing.assert_allclose(metrics["sft_weight"], weight, rtol=1e-6, atol=1e-7)

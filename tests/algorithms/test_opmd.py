@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rljax.algorithms import aggregations, policy_losses
+from rljax.algorithms.registry import aggregations, policy_losses
 from rljax.config.schema import AlgorithmConfig
 from tests.algorithms.loss_batches import Cells, random_cells
 
@@ -73,14 +73,16 @@ def test_the_gradient_is_that_of_the_objective_over_whole_groups(name: str, seed
         sequence_gap=by_token(gap),
         group_gap=by_token(np.repeat(gap.mean(1), MEMBERS)),
     )
-    np.testing.assert_allclose(gradient(cells, AlgorithmConfig(pg_variant=name, opmd_tau=tau)), expected, 1e-6, 1e-8)
+    np.testing.assert_allclose(
+        gradient(cells, AlgorithmConfig(pg_variant=name, loss={"tau": tau})), expected, 1e-6, 1e-8
+    )
 
 
 def gradient(cells: Cells, config: AlgorithmConfig) -> np.ndarray:
-    weights = aggregations.get("seq-mean-token-sum")(cells.mask.sum(1), LONGEST)
+    weights = aggregations.bound("seq-mean-token-sum")(cells.mask.sum(1), LONGEST)
 
     def total(logprobs: jax.Array) -> jax.Array:
-        loss, _ = policy_losses.get(config.pg_variant)(cells.inputs(logprobs), config)
+        loss, _ = policy_losses.bound(config.pg_variant, config.loss)(cells.inputs(logprobs))
         return jnp.sum(jnp.where(jnp.asarray(cells.mask), loss * weights[:, None], 0.0))
 
     with jax.enable_x64(True):
@@ -90,12 +92,12 @@ def gradient(cells: Cells, config: AlgorithmConfig) -> np.ndarray:
 @pytest.mark.parametrize(("name", "share"), [("opmd_pairwise", 0.5), ("opmd_kimi", 1.0)])
 def test_gaps_are_constants_even_where_they_come_from_the_policy(name: str, share: float) -> None:
     """The factor is not differentiated: gradient −(A − τ·g), and for pairs g less the group's, here half of it."""
-    cells, config = random_cells(1, density=1.0), AlgorithmConfig(pg_variant=name, opmd_tau=0.5)
+    cells, config = random_cells(1, density=1.0), AlgorithmConfig(pg_variant=name, loss={"tau": 0.5})
 
     def total(logprobs: jax.Array) -> jax.Array:
         gap = jnp.broadcast_to(jnp.sum(logprobs, axis=1, keepdims=True), logprobs.shape)
         inputs = cells.inputs(logprobs, sequence_gap=gap, group_gap=gap / 2)
-        return jnp.sum(policy_losses.get(name)(inputs, config)[0])
+        return jnp.sum(policy_losses.bound(name, config.loss)(inputs)[0])
 
     with jax.enable_x64(True):
         found = np.asarray(jax.grad(total)(jnp.asarray(cells.logprobs)))

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rljax.algorithms import token_advantages
 from rljax.algorithms.inputs import TokenRewards
-from rljax.config.schema import AlgorithmConfig
+from rljax.algorithms.registry import token_advantages
 from tests.algorithms.builders import episode
 
 LENGTHS = st.lists(st.integers(0, 5), min_size=1, max_size=4)
@@ -27,7 +26,7 @@ def laid(rewards: list[list[float]], values: list[list[float]] | None = None) ->
 
 
 def estimate(name: str, scored: TokenRewards, **keys: float) -> tuple[np.ndarray, np.ndarray]:
-    return token_advantages.get(name)(scored, AlgorithmConfig(**keys))
+    return token_advantages.bound(name, keys)(scored)
 
 
 def test_reinforce_by_hand() -> None:

@@ -1,15 +1,16 @@
 """Numbers by hand, and against plain loops in the standard library."""
 
 import statistics
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rljax.algorithms import turn_advantages
 from rljax.algorithms.credit_assignment import batch_advantages
 from rljax.algorithms.inputs import TurnRewards
+from rljax.algorithms.registry import turn_advantages
 from rljax.config.schema import AlgorithmConfig
 from rljax.trajectory import Group, TaskId, Trajectory
 
@@ -37,7 +38,7 @@ def group(*episodes: Trajectory, tag: str = "lake") -> Group:
 
 
 def estimate(name: str, groups: list[Group], **keys: object) -> np.ndarray:
-    return turn_advantages.get(name)(TurnRewards.of(groups), AlgorithmConfig(**keys))
+    return turn_advantages.bound(name, keys)(TurnRewards.of(groups))
 
 
 def test_agentic_reinforce_by_hand() -> None:
@@ -50,12 +51,12 @@ def test_agentic_reinforce_by_hand() -> None:
 def test_step_reinforce_by_hand() -> None:
     groups = [group(episode([0.0, 1.0]), episode([0.0]), tag="a"), group(episode([4.0]), episode([0.0]), tag="b")]
     # returns at γ = 0.5: 0.5, 1 and 0: mean 0.5, unbiased std 0.5
-    got = estimate("step_reinforce", groups, step_reward_gamma=0.5)
+    got = estimate("step_reinforce", groups, gamma=0.5)
     np.testing.assert_allclose(got[0, 0], [0.0, 1.0], atol=1e-5)
     np.testing.assert_allclose(got[0, 1, 0], -1.0, rtol=1e-5)
     # 4 and 0: mean 2, std √8
     np.testing.assert_allclose(got[1, :, 0], [8**-0.5 * 2, -(8**-0.5) * 2], rtol=1e-5)
-    batch = estimate("step_reinforce", groups, step_reward_gamma=0.5, reward_grouping="batch")
+    batch = estimate("step_reinforce", groups, gamma=0.5, grouping="batch")
     # 0.5, 1, 0, 4, 0: mean 1.1, unbiased variance (0.36 + 0.01 + 1.21 + 8.41 + 1.21) / 4 = 2.8
     np.testing.assert_allclose(batch[1, 0, 0], 2.9 / 2.8**0.5, rtol=1e-5)
 
@@ -68,7 +69,7 @@ def test_gigpo_by_hand() -> None:
             episode([0.0], ["start"]),
         )
     ]
-    got = estimate("gigpo", groups, step_reward_gamma=0.5, step_reward_weight=2.0, episode_reward_weight=3.0)
+    got = estimate("gigpo", groups, gamma=0.5, step_weight=2.0, episode_weight=3.0)
     # scores 1, 0, 0: mean 1/3, std 1/√3 -> 2/√3, -1/√3, -1/√3; the first turns' returns are 0.5, 0, 0: the same
     high, low = 2 * 3**-0.5, -(3**-0.5)
     np.testing.assert_allclose(got[0, 0], [(3 + 2) * high, 3 * high], rtol=1e-4)  # "left" was met once
@@ -96,9 +97,10 @@ def test_groups_of_different_sizes_are_compared_with_each_other() -> None:
     of_tag = [-(2**-0.5), -(2**-0.5), 2 * 2**-0.5, 0.0, 2**-0.5, -(2**-0.5)]
     # of all six: mean 10/3, sum of squares 140 - 6·100/9 = 220/3, variance 44/3
     of_batch = [(r - 10 / 3) / (44 / 3) ** 0.5 for r in (0, 0, 3, 1, 9, 7)]
-    for keys in ({"adv_estimator": "step_reinforce"}, {"adv_estimator": "gigpo", "step_reward_weight": 0.0}):
+    for name, keys in (("step_reinforce", {}), ("gigpo", {"step_weight": 0.0})):
         for grouping, expected in (("tag", of_tag), ("batch", of_batch)):
-            found = batch_advantages(groups, AlgorithmConfig(**keys, reward_grouping=grouping))
+            config = AlgorithmConfig(adv_estimator=name, advantage={"grouping": grouping, **keys})
+            found = batch_advantages(groups, config)
             np.testing.assert_allclose([one[-1] for one in found], expected, rtol=1e-5)
 
 
@@ -114,7 +116,7 @@ def test_against_plain_loops(name: str, grouping: str, rewards: list) -> None:
         group(*(episode([float(r) for r in e], [str(k % 2) for k in range(len(e))]) for e in g), tag=str(n % 2))
         for n, g in enumerate(rewards)
     ]
-    got = estimate(name, groups, step_reward_gamma=0.5, reward_grouping=grouping)
+    got = estimate(name, groups, gamma=0.5, grouping=grouping)
 
     def returns(of: list[int]) -> list[float]:
         return [sum(0.5 ** (j - k) * of[j] for j in range(k, len(of))) for k in range(len(of))]
@@ -141,7 +143,9 @@ def test_against_plain_loops(name: str, grouping: str, rewards: list) -> None:
 
 def test_every_token_of_a_turn_has_its_advantage() -> None:
     groups = [group(episode([0.0, 1.0]), episode([3.0]))]
-    first, second = batch_advantages(groups, AlgorithmConfig(adv_estimator="agentic_reinforce", gamma=0.5))
+    first, second = batch_advantages(
+        groups, AlgorithmConfig(adv_estimator="agentic_reinforce", advantage={"gamma": 0.5})
+    )
     np.testing.assert_allclose(first, [0, 0.5, 0.5, 0, 1, 1])
     np.testing.assert_allclose(second, [0, 3, 3])
 
@@ -155,7 +159,11 @@ def test_a_whole_score_is_that_of_every_turn() -> None:
 
 def test_whitening_and_clipping_by_hand() -> None:
     groups = [group(episode([0.0, 1.0]), episode([3.0]))]
-    keys = {"adv_estimator": "agentic_reinforce", "gamma": 0.5, "whiten_advantages": True}
+    keys: dict[str, Any] = {
+        "adv_estimator": "agentic_reinforce",
+        "advantage": {"gamma": 0.5},
+        "whiten_advantages": True,
+    }
     first, second = batch_advantages(groups, AlgorithmConfig(**keys))
     # tokens 0.5, 0.5, 1, 1, 3, 3: mean 1.5, sum of squares 2·(1 + 0.25 + 2.25) = 7, unbiased variance 7/5
     deviation = 1.4**0.5
@@ -167,6 +175,6 @@ def test_whitening_and_clipping_by_hand() -> None:
 
 
 def test_equal_advantages_are_whitened_to_nothing() -> None:
-    keys = {"adv_estimator": "agentic_reinforce", "whiten_advantages": True}
+    keys: dict[str, Any] = {"adv_estimator": "agentic_reinforce", "whiten_advantages": True}
     (only,) = batch_advantages([group(episode([2.0]))], AlgorithmConfig(**keys))
     np.testing.assert_array_equal(only, [0, 0, 0])

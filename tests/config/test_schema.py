@@ -13,9 +13,9 @@ from urllib.parse import unquote
 
 import pytest
 
-from rljax.config import validate_objective
 from rljax.config.environments import EnvironmentConfig, TrainEnvManagerConfig
 from rljax.config.load import publishable
+from rljax.config.names import policy_losses
 from rljax.config.schema import (
     AlgorithmConfig,
     Config,
@@ -49,7 +49,7 @@ LONG = "a" * 5000
 def make(**changes: Any) -> Config:
     """A config that trains; a loss that imitates has something to imitate."""
     algorithm = changes.get("algorithm")
-    if algorithm is not None and algorithm.pg_variant in validate_objective.IMITATING and "tasks" not in changes:
+    if algorithm is not None and policy_losses.traits(algorithm.pg_variant).imitates and "tasks" not in changes:
         changes["tasks"] = TasksConfig(train={"digits": TASKSET}, expert=DEMONSTRATIONS)
         changes["algorithm"] = dataclasses.replace(algorithm, expert_data_ratio=0.5)
     return Config(**{"tasks": TasksConfig(train={"digits": TASKSET}), **changes})
@@ -189,7 +189,10 @@ COMBINATIONS: list[tuple[Mapping[str, Any], str]] = [
         {"algorithm": AlgorithmConfig(correction=CorrectionConfig(level="token", mode="mask", low=2.0))},
         "algorithm.correction.low=2.0: above correction.high=1.2",
     ),
-    ({"algorithm": AlgorithmConfig(mix_variant="mix")}, "algorithm.mix_variant='mix': mixes with itself"),
+    (
+        {"algorithm": AlgorithmConfig(pg_variant="mix", loss={"variant": "mix"})},
+        "algorithm.loss.variant='mix': mixes with itself",
+    ),
     ({"algorithm": AlgorithmConfig(kl=KlConfig(target=0.1))}, "algorithm.kl.target=0.1: nothing reads it; write kl.w"),
     (
         {"algorithm": AlgorithmConfig(critic=CriticConfig(warmup_steps=1))},
@@ -203,7 +206,8 @@ COMBINATIONS: list[tuple[Mapping[str, Any], str]] = [
         {"algorithm": AlgorithmConfig(pg_variant="opmd_pairwise", adv_estimator="opmd_mean", minibatch_size=4)},
         "algorithm.minibatch_size=4: opmd_pairwise compares the members of a group",
     ),
-    ({"algorithm": AlgorithmConfig(tis_low=2.0)}, "algorithm.tis_low=2.0: above tis_high=1.0"),
+    ({"algorithm": AlgorithmConfig(pg_variant="tis", loss={"low": 2.0})}, "algorithm.loss.low=2.0: above high=1.0"),
+    ({"algorithm": AlgorithmConfig(loss={"clip_low": 1.5})}, "algorithm.loss.clip_low=1.5: must be at most 1"),
     (
         {"algorithm": AlgorithmConfig(overlong="penalty")},
         "algorithm.overlong='penalty': needs overlong_buffer, the tokens in which it grows",
@@ -213,15 +217,13 @@ COMBINATIONS: list[tuple[Mapping[str, Any], str]] = [
         "algorithm.overlong_buffer=65: above model.max_response_tokens=64",
     ),
     (
-        {"algorithm": AlgorithmConfig(filters=("mean_band",), filter_mean_low=0.9, filter_mean_high=0.1)},
-        "algorithm.filter_mean_low=0.9: above filter_mean_high=0.1",
+        {"algorithm": AlgorithmConfig(filters=("mean_band",), filter={"mean_band": {"low": 0.9, "high": 0.1}})},
+        "algorithm.filter.mean_band.low=0.9: above high=0.1",
     ),
-    ({"algorithm": AlgorithmConfig(filters=("mean_band",))}, "algorithm.filters: mean_band drops nothing without"),
     (
-        {"algorithm": AlgorithmConfig(filter_mean_high=0.9)},
-        "algorithm.filter_mean_high=0.9: nothing reads it; add mean_",
+        {"algorithm": AlgorithmConfig(filters=("mean_band",))},
+        "algorithm.filter.mean_band: drops nothing; write low or high",
     ),
-    ({"algorithm": AlgorithmConfig(filter_min_std=0.1)}, "algorithm.filter_min_std=0.1: nothing reads it; add min_std"),
     ({"algorithm": AlgorithmConfig(norm_std="groups")}, "algorithm.norm_std='groups': not one of None, group, tag,"),
     (
         {"learner": LearnerConfig(max_tokens_per_row=127)},
@@ -416,6 +418,27 @@ def test_no_key_is_dead() -> None:
     # Where there is one choice only, the check is what reads it.
     names = {path.rpartition(".")[2] for path, choices in keys if len(choices) != 1}
     assert sorted(name for name in names if not re.search(rf"\.{name}\b", text)) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"group_size": 7}, "rollout_batch_size=64: not a multiple of group_size=7"),
+        ({"sidecar": SidecarConfig(tensor_parallel_size=2)}, "sidecar.tensor_parallel_size=2: engine=embedded"),
+        ({"algorithm": AlgorithmConfig(pg_variant="vanilla")}, "algorithm.pg_variant='vanilla': trains data up to 1"),
+        ({"custom_envs": {}, "rollout": RolloutConfig(train_env_manager=TrainEnvManagerConfig(tags=("a",)))}, "'a' is"),
+    ],
+)
+def test_a_config_that_is_replaced_is_held_to_every_rule(changes: dict[str, Any], line: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(line)):
+        dataclasses.replace(make(), **changes)
+
+
+def test_no_config_is_made_without_its_rules() -> None:
+    """Whoever imports the schema alone has them too."""
+    program = "from rljax.config.schema import Config\ntry: Config()\nexcept ValueError as error: print(error)"
+    found = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert found.stdout.startswith("tasks.train: no taskset to train on")
 
 
 def test_the_schema_imports_nothing_heavy() -> None:

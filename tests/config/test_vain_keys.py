@@ -25,7 +25,7 @@ ALONE = [AlgorithmConfig(adv_estimator=name) for name in ("dr_grpo", "grpo", "op
         AlgorithmConfig(norm_mean="batch", norm_std="batch"),
         AlgorithmConfig(kl=KlConfig(where="reward")),
         AlgorithmConfig(pg_variant="asymre", allow_uncorrected=True),
-        AlgorithmConfig(pg_variant="rec", rec_regularizer="forward-kl", allow_uncorrected=True),
+        AlgorithmConfig(pg_variant="rec", loss={"regularizer": "forward-kl"}, allow_uncorrected=True),
     ],
     ids=lambda a: f"{a.pg_variant}-{a.adv_estimator}",
 )

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from rljax.config import validate_objective
+from rljax.config.names import policy_losses
 from rljax.config.schema import AlgorithmConfig, CorrectionConfig, CriticConfig, KlConfig, RowsConfig, TasksConfig
 from rljax.config.validate import ConfigError
 from tests.config.test_schema import DEMONSTRATIONS, TASKSET, make
@@ -27,11 +28,6 @@ ALGORITHMS = [
         "algorithm.whiten_rewards=True: adv_estimator=grpo sees no rewards of tokens; write norm_std=batch, or an "
         "adv_estimator of gae, reinforce, reinforce++",
     ),
-    (
-        AlgorithmConfig(adv_estimator="gae", reward_grouping="batch"),
-        "algorithm.reward_grouping='batch': adv_estimator=gae does not read it; write norm_mean=batch and norm_std=bat",
-    ),
-    (AlgorithmConfig(reward_grouping="tag"), "algorithm.reward_grouping='tag': adv_estimator=grpo does not read it"),
     (AlgorithmConfig(adv_estimator="remax", norm_std="group"), "algorithm.adv_estimator='remax': norm_mean, norm_std"),
     (
         AlgorithmConfig(adv_estimator="remax", overlong="penalty", overlong_buffer=8),
@@ -64,21 +60,22 @@ def test_an_algorithm_that_is_not_there_is_refused(algorithm: AlgorithmConfig, l
 def test_a_loss_that_is_not_there_is_told_so_and_not_that_it_is_unstable(name: str, reason: str) -> None:
     truncated = CorrectionConfig(level="token")
     for correction in (CorrectionConfig(), truncated):
-        for keys in ({"pg_variant": name}, {"pg_variant": "mix", "mix_variant": name}):
+        mixed: dict[str, Any] = {"pg_variant": "mix", "loss": {"variant": name}}
+        for key, keys in (("pg_variant", {"pg_variant": name}), ("loss.variant", mixed)):
             with pytest.raises(ConfigError) as caught:
                 make(algorithm=AlgorithmConfig(**keys, correction=correction))
             message = str(caught.value)
-            assert message.startswith(f"algorithm.{[*keys][-1]}={name!r}: ")
+            assert message.startswith(f"algorithm.{key}={name!r}: ")
             assert reason in message
             assert "stale" not in message
 
 
 def test_the_loss_that_is_mixed_in_is_refused_by_its_own_key() -> None:
-    mixed = AlgorithmConfig(pg_variant="mix", mix_variant="vanilla")
-    with pytest.raises(ConfigError, match=r"^algorithm.mix_variant='vanilla': trains data up to 1 steps stale"):
+    mixed = AlgorithmConfig(pg_variant="mix", loss={"variant": "vanilla"})
+    with pytest.raises(ConfigError, match=r"^algorithm.loss.variant='vanilla': trains data up to 1 steps stale"):
         make(algorithm=mixed)
     mixed = AlgorithmConfig(pg_variant="mix", correction=CorrectionConfig(level="token"))
-    with pytest.raises(ConfigError, match=r"^algorithm.correction.mode='truncate': mix_variant='ppo' is not known"):
+    with pytest.raises(ConfigError, match=r"^algorithm.correction.mode='truncate': loss.variant='ppo' is not known"):
         make(algorithm=mixed)
 
 
@@ -119,33 +116,35 @@ def test_every_built_in_algorithm_is_found_in_its_file() -> None:
     for field, names in built_in:
         for name in names:
             choice: dict[str, Any] = {field: (name,) if field == "filters" else name}
-            more: dict[str, Any] = {"filter_mean_low": 0.1} if name == "mean_band" else {}
-            if name in validate_objective.OF_TRAJECTORIES:
-                more["adv_estimator"] = validate_objective.OF_TRAJECTORIES[name][0]
+            more: dict[str, Any] = {"filter": {"mean_band": {"low": 0.1}}} if name == "mean_band" else {}
+            if field == "pg_variant":
+                more["adv_estimator"] = taken_by(name)
             make(algorithm=AlgorithmConfig(**choice, **more, allow_uncorrected=True))
     make(algorithm=AlgorithmConfig(pg_variant="my.module:loss", allow_uncorrected=True))
 
 
+def taken_by(loss: str) -> str:
+    """An estimator that the loss takes."""
+    return next(iter(policy_losses.traits(loss).estimators), "grpo")
+
+
 UNSTABLE = [AlgorithmConfig(pg_variant=name) for name in ("vanilla", "opmd", "asymre", "rec", "math:fsum")]
 FAINT = [
-    AlgorithmConfig(pg_variant="cispo", cispo_epsilon_low=0.1),
-    AlgorithmConfig(pg_variant="cispo", cispo_epsilon_low=0.4, cispo_epsilon_high=3.0),
-    AlgorithmConfig(pg_variant="mix", mix_variant="cispo", cispo_epsilon_low=0.1),
-    AlgorithmConfig(pg_variant="tis", tis_low=0.9, tis_high=1.1),
+    AlgorithmConfig(pg_variant="cispo", loss={"clip_low": 0.1}),
+    AlgorithmConfig(pg_variant="cispo", loss={"clip_low": 0.4, "clip_high": 3.0}),
+    AlgorithmConfig(pg_variant="mix", loss={"variant": "cispo", "variant_args": {"clip_low": 0.1}}),
+    AlgorithmConfig(pg_variant="tis", loss={"low": 0.9, "high": 1.1}),
 ]
 STABLE = [
-    *(
-        AlgorithmConfig(pg_variant=name, adv_estimator=validate_objective.OF_TRAJECTORIES.get(name, ("grpo",))[0])
-        for name in sorted(validate_objective.BOUNDING)
-    ),
+    *(AlgorithmConfig(pg_variant=name, adv_estimator=taken_by(name)) for name in validate_objective.bounding()),
     AlgorithmConfig(pg_variant="cispo"),
-    AlgorithmConfig(pg_variant="cispo", cispo_epsilon_low=0.5),
-    AlgorithmConfig(pg_variant="cispo", cispo_epsilon_low=0.1, cispo_use_unified_mask=True),
-    AlgorithmConfig(pg_variant="tis", tis_low=0.5),
-    AlgorithmConfig(pg_variant="rec", rec_weight="importance"),
-    AlgorithmConfig(pg_variant="rec", rec_clip="one-side"),
-    AlgorithmConfig(pg_variant="rec", rec_clip="gspo-one-side"),
-    AlgorithmConfig(pg_variant="rec", rec_regularizer="k2"),
+    AlgorithmConfig(pg_variant="cispo", loss={"clip_low": 0.5}),
+    AlgorithmConfig(pg_variant="cispo", loss={"clip_low": 0.1, "use_unified_mask": True}),
+    AlgorithmConfig(pg_variant="tis", loss={"low": 0.5}),
+    AlgorithmConfig(pg_variant="rec", loss={"weight": "importance"}),
+    AlgorithmConfig(pg_variant="rec", loss={"clip": "one-side"}),
+    AlgorithmConfig(pg_variant="rec", loss={"clip": "gspo-one-side"}),
+    AlgorithmConfig(pg_variant="rec", loss={"regularizer": "k2"}),
     AlgorithmConfig(pg_variant="mix"),
     AlgorithmConfig(pg_variant="sft"),
 ]
@@ -156,9 +155,9 @@ STABLE = [
     [
         *UNSTABLE,
         *FAINT,
-        AlgorithmConfig(pg_variant="mix", mix_variant="vanilla"),
-        AlgorithmConfig(pg_variant="rec", rec_weight="advantage"),
-        AlgorithmConfig(pg_variant="rec", rec_regularizer="forward-kl"),
+        AlgorithmConfig(pg_variant="mix", loss={"variant": "vanilla"}),
+        AlgorithmConfig(pg_variant="rec", loss={"weight": "advantage"}),
+        AlgorithmConfig(pg_variant="rec", loss={"regularizer": "forward-kl"}),
     ],
     ids=lambda a: a.pg_variant,
 )
@@ -175,7 +174,7 @@ def test_stale_data_need_a_trust_region_a_correction_or_leave(algorithm: Algorit
     make(algorithm=dataclasses.replace(algorithm, correction=CorrectionConfig(level="token", mode="mask")))
 
 
-@pytest.mark.parametrize("algorithm", STABLE, ids=lambda a: f"{a.pg_variant}-{a.rec_clip}")
+@pytest.mark.parametrize("algorithm", STABLE, ids=lambda a: a.pg_variant)
 def test_losses_that_bound_their_step_need_nothing_else(algorithm: AlgorithmConfig) -> None:
     make(algorithm=algorithm)
 
@@ -185,10 +184,12 @@ def test_weights_that_stay_near_1_are_no_trust_region() -> None:
         make(algorithm=FAINT[0])
     assert str(caught.value).startswith(
         "algorithm.pg_variant='cispo': trains data up to 1 steps stale with neither trust region nor correction (its "
-        "least weight, 0.9, is above 0.5); write cispo_epsilon_low=1 as in the paper, or cispo_use_unified_mask=true, "
+        "least weight, 0.9, is above 0.5); write loss.clip_low=1 as in the paper, or loss.use_unified_mask=true, or "
     )
     assert str(caught.value).endswith("or correction.level=token with correction.mode=mask, or allow_uncorrected=true")
-    with pytest.raises(ConfigError, match=r"\(its least weight, 0.9, is above 0.5\); write tis_low=0, or one of dapo"):
+    with pytest.raises(
+        ConfigError, match=r"\(its least weight, 0.9, is above 0.5\); write loss.low=0, or one of cispo, dapo"
+    ):
         make(algorithm=FAINT[-1])
 
 
@@ -249,10 +250,9 @@ def test_what_looks_like_a_guard_and_is_read_by_nothing_is_refused(keys: dict[st
         {"pg_variant": "vanilla", "correction": CorrectionConfig(level="token", high=0.5)},
         {"correction": CorrectionConfig(level="turn", mode="mask", low=0.5)},
         {"overlong": "penalty", "overlong_buffer": 4, "overlong_penalty": 2.0},
-        {"tis_high": 4.0, "dapo_clip_high": 3.0, "step_reward_gamma": 0.5, "rec_clip": "ring"},
     ],
 )
-def test_what_is_read_or_belongs_to_another_loss_is_not_refused(keys: dict[str, Any]) -> None:
+def test_what_is_read_is_not_refused(keys: dict[str, Any]) -> None:
     make(algorithm=AlgorithmConfig(**keys))
 
 
@@ -267,7 +267,7 @@ def test_what_is_read_or_belongs_to_another_loss_is_not_refused(keys: dict[str, 
 def test_a_formula_of_whole_trajectories_takes_its_own_baseline_and_all_their_tokens(
     loss: str, taken: tuple[str, ...], refused: tuple[str, ...], mixed: bool
 ) -> None:
-    keys: dict[str, Any] = {"pg_variant": "mix", "mix_variant": loss} if mixed else {"pg_variant": loss}
+    keys: dict[str, Any] = {"pg_variant": "mix", "loss": {"variant": loss}} if mixed else {"pg_variant": loss}
     keys |= {"expert_data_ratio": 0.5} if mixed else {}
     tasks = TasksConfig(train={"digits": TASKSET}, expert=DEMONSTRATIONS if mixed else RowsConfig())
     for estimator in (*taken, "my.module:advantage"):
@@ -285,7 +285,10 @@ WEIGHING = [AlgorithmConfig(pg_variant=name) for name in ("ppo", "gspo", "tis", 
 
 @pytest.mark.parametrize(
     "algorithm",
-    [*WEIGHING, *(AlgorithmConfig(pg_variant="rec", rec_weight=name) for name in ("importance", "gspo-importance"))],
+    [
+        *WEIGHING,
+        *(AlgorithmConfig(pg_variant="rec", loss={"weight": name}) for name in ("importance", "gspo-importance")),
+    ],
     ids=lambda a: a.pg_variant,
 )
 def test_no_behaviour_ratio_counts_twice(algorithm: AlgorithmConfig) -> None:
@@ -296,14 +299,22 @@ def test_no_behaviour_ratio_counts_twice(algorithm: AlgorithmConfig) -> None:
     make(algorithm=AlgorithmConfig(pg_variant="vanilla", correction=truncated))
 
 
-def test_the_lists_of_losses_name_what_there_is() -> None:
-    from rljax.algorithms.registry import policy_losses
-
-    named = validate_objective.BOUNDING | validate_objective.UNWEIGHTED | validate_objective.IMITATING
-    assert set(policy_losses.names()) >= named
-    built_in = [name for name in policy_losses.names() if policy_losses.get(name).__module__.startswith("rljax.")]
-    refers = {name for name in built_in if "reference" in policy_losses.needs(name, AlgorithmConfig())}
-    assert refers == set(validate_objective.OF_TRAJECTORIES)
+def test_what_the_built_in_losses_say_of_themselves() -> None:
+    """By hand, from the formulas: what they bound, what they weigh by, what they are compared with."""
+    told = {entry.name: policy_losses.traits(entry.name) for entry in policy_losses.built_in()}
+    assert validate_objective.bounding() == [
+        "cispo", "dapo", "decoupled_ppo", "gspo", "kimi15", "opmd_kimi", "opmd_pairwise", "ppo", "sapo", "sppo", "tis",
+        "topr",
+    ]  # fmt: skip
+    assert validate_objective.unweighted() == [
+        "asymre", "kimi15", "opmd", "opmd_kimi", "opmd_pairwise", "rec", "sppo", "vanilla",
+    ]  # fmt: skip
+    assert {name for name, traits in told.items() if traits.imitates} == {"mix", "sft"}
+    assert {name for name, traits in told.items() if traits.whole_groups} == {"opmd_pairwise"}
+    of_trajectories = {"opmd_kimi": ("opmd_logavgexp",), "opmd_pairwise": ("opmd_mean", "dr_grpo")}
+    assert {name: traits.estimators for name, traits in told.items() if traits.estimators} == of_trajectories
+    for need in ("reference", "sequences"):
+        assert {name for name, traits in told.items() if need in traits.needs} == set(of_trajectories)
 
 
 def test_estimators_among_members_are_those_that_give_a_group_of_one_nothing() -> None:
@@ -311,10 +322,17 @@ def test_estimators_among_members_are_those_that_give_a_group_of_one_nothing() -
 
     def alone(name: str) -> float:
         given = {"greedy": np.array([0.25])} if name == "remax" else {}
-        return float(advantages.get(name)(np.array([[3.0]]), AlgorithmConfig(), **given)[0, 0])
+        return float(advantages.bound(name)(np.array([[3.0]]), **given)[0, 0])
 
-    built_in = [name for name in advantages.names() if advantages.get(name).__module__.startswith("rljax.")]
-    assert {name for name in built_in if alone(name) == 0} == validate_objective.AMONG_MEMBERS
+    for entry in advantages.built_in():
+        assert (alone(entry.name) == 0) == advantages.traits(entry.name).among_members, entry.name
+
+
+def test_the_baseline_of_a_formula_has_its_temperature() -> None:
+    keys: dict[str, Any] = {"pg_variant": "opmd_kimi", "adv_estimator": "opmd_logavgexp", "loss": {"tau": 0.5}}
+    make(algorithm=AlgorithmConfig(**keys, advantage={"tau": 0.5}))
+    with pytest.raises(ConfigError, match=r"^algorithm.advantage.tau=1.0: the baseline of opmd_kimi is of the same ta"):
+        make(algorithm=AlgorithmConfig(**keys))
 
 
 EXPERT: list[tuple[dict[str, Any], str, str]] = [
@@ -328,7 +346,7 @@ EXPERT: list[tuple[dict[str, Any], str, str]] = [
         {"pg_variant": "dapo", "expert_data_ratio": 0.5},
         "shown.jsonl",
         "tasks.expert.source='shown.jsonl': algorithm.pg_variant='dapo' does not tell demonstrations from samples; "
-        "write pg_variant=mix, with mix_variant=dapo",
+        "write pg_variant=mix, with loss.variant=dapo",
     ),
     ({"pg_variant": "sft"}, "", "algorithm.pg_variant='sft': there is nothing to imitate; write tasks.expert.source="),
     ({"pg_variant": "mix"}, "", "algorithm.pg_variant='mix': there is nothing to imitate"),

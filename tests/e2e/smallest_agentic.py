@@ -66,7 +66,7 @@ def get_config() -> ConfigDict:
         max_steps=4,
         save_steps=2,
         eval_steps=2,
-        wait_timeout=120.0,
+        wait_timeout=600.0,
         model=ModelConfig(path="tiny", max_prompt_tokens=40, max_response_tokens=4, sequence_length=120, tiny=tiny),
         learner=LearnerConfig(optimizer=OptimizerConfig(learning_rate=1e-3), rows_per_microbatch=8),
         algorithm=AlgorithmConfig(adv_estimator="gigpo", pg_variant="ppo"),

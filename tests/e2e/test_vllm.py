@@ -14,7 +14,7 @@ from shells import explorer_first
 
 pytestmark = pytest.mark.vllm
 
-STEPPED = ("sidecar.engine=vllm", "wait_timeout=300")
+STEPPED = ("sidecar.engine=vllm", "wait_timeout=600")
 
 
 def rows_of(run_dir: Path) -> list[dict[str, float]]:
@@ -88,7 +88,7 @@ def test_the_concurrent_engine_dies_with_its_driver_and_with_its_actor_and_the_r
     run_dir, on_ray = tmp_path / "run", ("launcher=ray", f"ray.address={cluster.address}")
     steps = 24  # more than pass while the test looks for processes
     # An engine has half of the last one to start.
-    concurrent = ("sidecar.engine=vllm_async", f"max_steps={steps}", "wait_timeout=400")
+    concurrent = ("sidecar.engine=vllm_async", f"max_steps={steps}", "wait_timeout=600")
     killed = Started(run_dir, cache, *concurrent)
     program = psutil.Process(killed.process.pid)
     killed.until(lambda: steps_trained(run_dir) >= 3, "three steps")

@@ -12,7 +12,7 @@ from program import run, warn_once
 from rljax.config.schema import ModelConfig, TinyConfig
 from rljax.models.tiny import make_tiny
 
-CONCURRENT = ("sidecar.engine=vllm_async", "wait_timeout=400")
+CONCURRENT = ("sidecar.engine=vllm_async", "wait_timeout=600")
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_a_gpu_that_is_not_there_and_one_that_this_build_cannot_use(
         assert "sidecar.devices='gpu:0': " in warn_once(refused.stderr)
         assert "has 0 GPUs, counted from 0" in warn_once(refused.stderr)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
-    done = run(tmp_path / "run", cache, *asked, "wait_timeout=300")
+    done = run(tmp_path / "run", cache, *asked, "wait_timeout=600")
     assert done.returncode == 1, done.stderr
     assert "engine 0 did not start: this vLLM build computes on CPUs" in warn_once(done.stderr)
 
@@ -66,7 +66,7 @@ def test_a_model_that_vllm_does_not_know(tmp_path: Path, cache: Path) -> None:
     model = make_tiny(ModelConfig(tiny=TinyConfig(head_dim=32)), 0, tmp_path / "model")
     config = json.loads((model / "config.json").read_text())
     (model / "config.json").write_text(json.dumps(config | {"architectures": ["NobodysForCausalLM"]}))
-    done = run(tmp_path / "run", cache, "sidecar.engine=vllm", f"model.path={model}", "wait_timeout=300")
+    done = run(tmp_path / "run", cache, "sidecar.engine=vllm", f"model.path={model}", "wait_timeout=600")
     assert done.returncode == 1, done.stderr
     assert "vLLM does not know this model; choose another model.path" in warn_once(done.stderr)
     assert warn_once(done.stderr).endswith("['NobodysForCausalLM'] are not supported for now)")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rljax.algorithms import advantages, aggregations, filters, policy_losses
+from rljax.algorithms.registry import advantages, aggregations, filters, policy_losses
 from rljax.config.schema import AlgorithmConfig, Config, ExplorerConfig, TasksConfig
 from rljax.config.validate import ConfigError
 from rljax.launch.explorer_process import check_names_reach

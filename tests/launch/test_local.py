@@ -8,6 +8,7 @@ from typing import Any
 
 from rljax.launch.explorer_thread import ExplorerThread
 from sidecar.hosting.local import LocalEngineLauncher
+from tests.waiting import HANGS
 
 
 class EndsWhenAsked:
@@ -42,7 +43,7 @@ def test_gauges_asked_for_while_the_explorer_ends_are_the_last_known_ones() -> N
     db: Any = None
     thread = ExplorerThread(db, "e", explorer, workflows, LocalEngineLauncher(), needed=True)
     thread.start()
-    assert explorer.running.wait(30)
+    assert explorer.running.wait(HANGS)
     assert thread.gauges() == {}
     thread.close()
     assert thread.error is None

@@ -32,6 +32,7 @@ from sidecar.hosting.ray import RayEngineLauncher
 from sidecar.hosting.spec import EngineSpec
 from sidecar.protocol import EngineError, GenerateRequest, RequestError, SamplingParams, WeightUpdate, WeightUpdateError
 from tests.rollout.heard import Heard
+from tests.waiting import HANGS
 
 SMALLEST = Path(__file__).parents[1] / "e2e" / "smallest.py"
 
@@ -123,7 +124,7 @@ def test_an_engine_in_an_actor_is_the_engine(cluster: Cluster, model: Model, pub
         await local.close()
 
     asyncio.run(main())
-    ended, alive = psutil.wait_procs(actors, timeout=60)  # Ray ends it in its own time
+    ended, alive = psutil.wait_procs(actors, timeout=HANGS)  # Ray ends it in its own time
     assert (len(ended), alive) == (1, [])
 
 

@@ -50,7 +50,6 @@ OBJECTIVES: list[dict[str, Any]] = [
     },
     {
         "pg_variant": "decoupled_ppo",
-        "ratio_level": "turn",
         "aggregation": "seq-mean-token-sum-norm",
         "kl": KlConfig(where="loss", coef=0.1),
         "entropy_coef": 0.1,

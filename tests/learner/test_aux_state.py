@@ -179,7 +179,9 @@ def test_losses_of_whole_trajectories_have_the_gradient_of_their_objective(
     variant: str, estimator: str, objective: Any
 ) -> None:
     """However trajectories are packed and groups are cut over rows and microbatches."""
-    keys = {"pg_variant": variant, "adv_estimator": estimator, "aggregation": "seq-mean-token-sum", "opmd_tau": 0.5}
+    keys: dict[str, Any] = {"pg_variant": variant, "adv_estimator": estimator, "aggregation": "seq-mean-token-sum"}
+    keys["loss"] = {"tau": 0.5}
+    keys["advantage"] = {"tau": 0.5} if estimator == "opmd_logavgexp" else {}
     learner = make_learner(algorithm=keys)
     groups = make_groups(2, temperature=1.0)
     learner.train(groups)  # so that policy and reference differ

@@ -1,15 +1,27 @@
 import os
+import re
+import shutil
 import subprocess
 import sys
+import threading
+import zlib
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from orbax.checkpoint import v1 as ocp
 
-from rljax.learner.checkpoints import CheckpointError, Checkpoints
+from rljax.learner.checkpoints import CheckpointError, Checkpoints, DamagedCheckpointError
 from rljax.learner.state import TrainState
+from rljax.ledger import leases
+from rljax.ledger.database import Database, StaleWriterError
+from rljax.ledger.fence import Fence
+from rljax.ledger.sqlite import SqliteFile
+from tests.ledger.builders import make_spec
 
 pytestmark = pytest.mark.slow
 
@@ -120,6 +132,59 @@ def test_old_checkpoints_go_once_a_newer_one_is_committed(tmp_path: Path) -> Non
     assert sorted(os.listdir(tmp_path)) == ["15", "20"]
 
 
+def test_what_a_lost_history_left_goes_and_does_not_count(tmp_path: Path) -> None:
+    """A learner that goes on from step 2 has nothing of the checkpoint of step 10."""
+    checkpoints = Checkpoints(tmp_path, keep=2)
+    for step in (2, 10, 3, 4):
+        checkpoints.save(step, make_state(step), {})
+    checkpoints.wait()
+    assert checkpoints.committed() == [3, 4]
+
+
+def test_a_learner_that_was_replaced_while_it_saved_harms_no_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    db = Database(SqliteFile(tmp_path / "ledger.db"), make_spec())
+    stopped, living = (Checkpoints(tmp_path / "checkpoints", keep=1) for _ in range(2))
+    continued, real = threading.Event(), ocp.save_async
+
+    def stopped_save(*args: Any, **kwargs: Any) -> Any:
+        written = real(*args, **kwargs)
+
+        def result(timeout: float | None = None) -> None:
+            assert continued.wait(60)
+            written.result(timeout)
+
+        return SimpleNamespace(result=result)
+
+    before, after = Fence(db, leases.begin_lineage(db, 0)), Fence(db, 2)
+    with monkeypatch.context() as patched:
+        patched.setattr(ocp, "save_async", stopped_save)
+        stopped.save(4, make_state(1), {"lineage": 1}, before)
+    assert leases.begin_lineage(db, 0) == 2
+    for step in (2, 4):
+        living.save(step, make_state(step), {"lineage": 2}, after)
+    living.wait()
+    continued.set()
+    with pytest.raises(StaleWriterError, match="another trainer has taken over"):
+        stopped.wait()
+    with pytest.raises(StaleWriterError):
+        stopped.save(6, make_state(1), {"lineage": 1}, before)
+    assert os.listdir(tmp_path / "checkpoints") == ["4"]
+    assert living.metadata(4) == {"lineage": 2}
+    assert_same(living.restore(4, abstract(make_state(4))), make_state(4))
+
+
+def test_what_a_successor_is_writing_is_left_alone(tmp_path: Path) -> None:
+    db = Database(SqliteFile(tmp_path / "ledger.db"), make_spec())
+    checkpoints = Checkpoints(tmp_path / "checkpoints", keep=1)
+    for name in (".saving-1-6.orbax-checkpoint-tmp", ".saving-2-6", "5.deleting"):
+        (tmp_path / "checkpoints" / name).mkdir(parents=True)
+    checkpoints.save(4, make_state(4), {"lineage": 1}, Fence(db, leases.begin_lineage(db, 0)))
+    checkpoints.wait()
+    assert sorted(os.listdir(tmp_path / "checkpoints")) == [".saving-2-6", "4"]
+
+
 def test_a_step_can_be_saved_again(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path, keep=1)
     for seed in (1, 2):
@@ -145,3 +210,109 @@ def test_a_directory_that_cannot_be_written_fails_at_once(tmp_path: Path) -> Non
     checkpoints = Checkpoints(tmp_path / "file" / "checkpoints", keep=1)
     with pytest.raises(CheckpointError, match=r"could not write the checkpoint of step 1 in .*file/checkpoints"):
         checkpoints.save(1, make_state(1), {})
+
+
+def saved(directory: Path, *steps: int, size: int = 64) -> Checkpoints:
+    checkpoints = Checkpoints(directory, keep=9)
+    for step in steps:
+        checkpoints.save(step, make_state(step, size), {"lineage": 1})
+    checkpoints.wait()
+    return checkpoints
+
+
+def flip(file: Path, place: int) -> None:
+    content = bytearray(file.read_bytes())
+    content[place] ^= 1
+    file.write_bytes(content)
+
+
+def holding(checkpoint: Path, array: Any) -> tuple[Path, int]:
+    """The file that holds an array as it lies in memory, and where in it. A small one lies in an index instead,
+    which has a checksum of its own.
+    """
+    content = np.asarray(array).tobytes()
+    (found,) = [path for path in checkpoint.rglob("*") if path.is_file() and content in path.read_bytes()]
+    return found, found.read_bytes().index(content)
+
+
+def test_a_byte_that_flipped_in_an_array_is_noticed_wherever_it_is(tmp_path: Path, caplog: Any) -> None:
+    state = make_state(2, size=512)
+    embedding, up = np.asarray(state.params["embedding"]), np.asarray(state.params["layers"]["up"])
+    checkpoints = saved(tmp_path, 1, 2, size=512)
+    for name, array in {"params.embedding": embedding, "params.layers.up": up}.items():
+        file, start = holding(tmp_path / "2", array)
+        whole = file.read_bytes()
+        for place in np.linspace(start, start + array.nbytes - 1, 13).astype(int):
+            flip(file, place)
+            with pytest.raises(DamagedCheckpointError) as caught:
+                checkpoints.restore(2, abstract(state))
+            assert re.fullmatch(
+                rf"the checkpoint of step 2 in \S+ is damaged: {re.escape(name)} is corrupted: its checksum is "
+                rf"crc32:\w{{8}}, and crc32:{zlib.crc32(array.tobytes()):08x} was saved; the one before is of step 1",
+                str(caught.value),
+            )
+            with pytest.raises(DamagedCheckpointError, match=re.escape(name)):
+                checkpoints.restore_params(2, abstract(state).params)
+            file.write_bytes(whole)
+    assert_same(checkpoints.restore(2, abstract(state)), state)
+    assert not caplog.records, "the checkpoint is named in one line, and nothing else is said"
+
+
+def test_weights_alone_are_read_though_the_optimizer_state_is_damaged(tmp_path: Path) -> None:
+    checkpoints, state = saved(tmp_path, 1, size=512), make_state(1, size=512)
+    flip(*holding(tmp_path / "1", state.opt_state[0]["mu"]))
+    with pytest.raises(DamagedCheckpointError, match=r"opt_state\.0\.mu is corrupted.*; there is none before it"):
+        checkpoints.restore(1, abstract(state))
+    np.testing.assert_array_equal(
+        checkpoints.restore_params(1, abstract(state).params)["embedding"], state.params["embedding"]
+    )
+
+
+def test_a_file_that_is_missing_makes_it_no_checkpoint_or_a_damaged_one(tmp_path: Path) -> None:
+    checkpoints, state = saved(tmp_path / "some", 1, 2), make_state(2)
+    path, copy = tmp_path / "some" / "2", tmp_path / "copy"
+    shutil.copytree(path, copy)
+    outcomes = set()
+    for file in [file.relative_to(copy) for file in copy.rglob("*") if file.is_file()]:
+        (path / file).unlink()
+        if checkpoints.committed() == [1]:
+            outcomes.add("none")
+        else:
+            try:
+                assert_same(checkpoints.restore(2, abstract(state)), state)
+                outcomes.add("whole")
+            except DamagedCheckpointError:
+                outcomes.add("damaged")
+        shutil.copy(copy / file, path / file)
+    assert outcomes == {"none", "damaged", "whole"}, "Orbax writes some files that nobody reads"
+
+
+def test_an_empty_directory_is_no_checkpoint(tmp_path: Path) -> None:
+    checkpoints = saved(tmp_path, 1)
+    (tmp_path / "2").mkdir()
+    assert checkpoints.committed() == [1]
+    checkpoints.save(3, make_state(3), {})
+    checkpoints.wait()
+    assert sorted(os.listdir(tmp_path)) == ["1", "3"]
+
+
+def test_a_checkpoint_from_before_there_were_checksums_is_read_and_said_not_to_be_checked(
+    tmp_path: Path, caplog: Any
+) -> None:
+    state = make_state(4)
+    ocp.save(tmp_path / "4", state, custom_metadata={"lineage": 3})
+    checkpoints = Checkpoints(tmp_path, keep=2)
+    assert checkpoints.committed() == [4]
+    assert checkpoints.metadata(4) == {"lineage": 3}
+    assert_same(checkpoints.restore(4, abstract(state)), state)
+    (said,) = [record.getMessage() for record in caplog.records if record.name.startswith("rljax")]
+    assert said == f"{tmp_path / '4'} was saved without checksums, by an earlier rljax: its arrays are not checked"
+
+
+def test_a_damaged_checkpoint_that_is_set_aside_counts_no_longer_and_goes_with_the_next_save(tmp_path: Path) -> None:
+    checkpoints = saved(tmp_path, 1, 2)
+    assert checkpoints.set_aside(2) == tmp_path / "2.damaged"
+    assert (checkpoints.committed(), sorted(os.listdir(tmp_path))) == ([1], ["1", "2.damaged"])
+    checkpoints.save(2, make_state(2), {})
+    checkpoints.wait()
+    assert sorted(os.listdir(tmp_path)) == ["1", "2"]

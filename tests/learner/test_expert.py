@@ -51,7 +51,7 @@ def logprobs(trajectory: Trajectory) -> np.ndarray:
 
 def test_the_loss_is_the_mean_over_samples_and_the_mean_over_demonstrations_weighed_by_mu() -> None:
     groups, shown = make_groups(21), make_demonstrations()
-    learner = make_learner(mix_variant="vanilla", sft_weight=0.3, allow_uncorrected=True)
+    learner = make_learner(loss={"variant": "vanilla", "weight": 0.3}, allow_uncorrected=True)
     members, advantages = trajectories_of(groups), batch_advantages(groups, learner.config.algorithm)
     tokens = sum(t.loss_mask.sum() for t in [*members, *shown])
     reinforced = sum(
@@ -74,7 +74,7 @@ def test_sft_imitates_the_demonstrations_alone() -> None:
 
 def test_what_is_told_of_the_policys_own_tokens_does_not_change() -> None:
     """Ratios, entropy, divergence, correction: of what was sampled, with demonstrations as without."""
-    keys = {"kl": kl(where="loss", coef=0.1), "mix_variant": "vanilla", "allow_uncorrected": True}
+    keys = {"kl": kl(where="loss", coef=0.1), "loss": {"variant": "vanilla"}, "allow_uncorrected": True}
     keys["correction"] = replace(make_config().algorithm.correction, level="token", mode="mask")
     groups = make_groups(23)
     with_them, without = make_learner(**keys), make_learner(**keys)
@@ -136,7 +136,7 @@ def test_the_critic_learns_nothing_of_demonstrations() -> None:
 def test_no_loss_makes_a_nan_of_what_has_no_behaviour(variant: str) -> None:
     shown = [replace(t, logprobs=np.full_like(t.logprobs, -np.inf)) for t in make_demonstrations()]
     estimator = "opmd_mean" if variant == "opmd_pairwise" else "grpo"
-    learner = make_learner(mix_variant=variant, adv_estimator=estimator, aggregation="seq-mean-token-mean")
+    learner = make_learner(loss={"variant": variant}, adv_estimator=estimator, aggregation="seq-mean-token-mean")
     metrics = learner.train(make_groups(28), demonstrations=shown)
     assert metrics["policy/nonfinite_updates"] == 0
     assert np.isfinite([value for name, value in metrics.items()]).all()

@@ -150,7 +150,8 @@ def test_the_end_waits_for_what_is_pending_and_ends_the_thread(file: Watched) ->
             ledger.post(processes.note, "e", "fault", "second")
             await waits.wait()
             closing = asyncio.ensure_future(ledger.close())
-            await asyncio.sleep(0)
+            for _ in range(20):
+                await asyncio.sleep(0)
             assert not closing.done()
             ours = list(set(threading.enumerate()) - before)
         await closing

@@ -15,6 +15,7 @@ from rljax.ledger.claims import TasksetSize, register_tasksets
 from rljax.ledger.database import Database
 from rljax.ledger.leases import Leased
 from tests.ledger.builders import make_spec, spelled
+from tests.waiting import HANGS
 
 ROOT = Path(__file__).parents[2]
 EXPLORERS = 2
@@ -32,7 +33,7 @@ place, name, spec, share = place_of(sys.argv[1]), sys.argv[2], make_spec(**json.
 db = Database(place, spec)
 processes.register(db, name, "explorer")
 claims.register_tasksets(db, [TasksetSize("a", 1000)])
-mine, deadline = [], time.monotonic() + 90
+mine, deadline = [], time.monotonic() + 300
 while len(mine) < share and time.monotonic() < deadline:
     seen = db.notifier.changes
     granted = claims.claim(db, name, ["a"], 1)
@@ -68,7 +69,7 @@ def test_processes_that_hammer_the_ledger_never_get_the_same_task(place: Backend
             assert all(explorer.poll() is None for explorer in explorers), "an explorer ended before it began"
             db.notifier.wait(db.notifier.changes)
         _train(db)
-        tasks = [json.loads(explorer.communicate(timeout=60)[0]) for explorer in explorers]
+        tasks = [json.loads(explorer.communicate(timeout=HANGS)[0]) for explorer in explorers]
     finally:
         for explorer in explorers:
             explorer.kill()

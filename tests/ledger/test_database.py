@@ -15,8 +15,9 @@ from sqlalchemy import text
 from sqlalchemy.exc import OperationalError
 
 from rljax.config.schema import Config, TasksConfig, TasksetConfig
-from rljax.ledger import claims, database, postgres, processes
+from rljax.ledger import claims, database, leases, postgres, processes, versions
 from rljax.ledger import retry as retrying
+from rljax.ledger.audit import audit
 from rljax.ledger.backend import Backend
 from rljax.ledger.database import Database, LedgerError
 from rljax.ledger.retry import retry
@@ -163,6 +164,61 @@ def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
     assert path.read_bytes() == b"quite something else" * 100
 
 
+def use(place: Backend) -> str:
+    """Why a ledger with groups that are ready cannot be used; empty if it can."""
+    try:
+        db = Database(place, None)
+    except LedgerError as error:
+        return str(error)
+    try:
+        audit(db)
+        leases.lease(db, leases.begin_lineage(db, 0))
+        processes.register(db, "other", "explorer")
+        processes.note(db, "other", "kind", "message")
+    except LedgerError as error:
+        return str(error)
+    finally:
+        db.close()
+    return ""
+
+
+def test_a_damaged_page_is_one_line_that_names_the_file(tmp_path: Path) -> None:
+    """Each page of a ledger in turn has all its bits turned; whoever comes upon it says which file it is."""
+    path = tmp_path / "ledger.db"
+    bench = Evaluator(SqliteFile(path), make_spec(alpha=1, b=2))
+    for claim in bench.claim():
+        bench.store(claim)
+    bench.db.close()
+    whole = path.read_bytes()
+    said = []
+    for begin in range(0, len(whole), 4096):
+        page = bytes(255 - byte for byte in whole[begin : begin + 4096])
+        path.write_bytes(whole[:begin] + page + whole[begin + 4096 :])
+        said.append(use(SqliteFile(path)))
+        for left in tmp_path.glob("ledger.db-*"):
+            left.unlink()
+    lines = [line for line in said if line]
+    assert len(lines) > len(said) // 2
+    assert all(line.startswith(f"{path}: ") and "\n" not in line for line in lines), lines
+
+
+@pytest.mark.parametrize("other", [False, True])
+def test_a_ledger_that_vanishes_is_one_line_and_does_not_come_back(tmp_path: Path, other: bool) -> None:
+    path = tmp_path / "run" / "ledger.db"
+    path.parent.mkdir()
+    bench = Evaluator(SqliteFile(path), make_spec())
+    path.parent.rename(tmp_path / "elsewhere")
+    if other:
+        path.parent.mkdir()
+        Database(SqliteFile(path), make_spec()).close()
+    for ask in (lambda: processes.note(bench.db, "e", "kind", "message"), lambda: versions.newest(bench.db)):
+        with pytest.raises(LedgerError) as error:
+            ask()
+        words = "another file has taken the place" if other else "it is gone, with all that the run knew: removed"
+        assert str(error.value).startswith(f"{path}: {words}")
+    assert path.exists() == other
+
+
 def test_a_database_that_is_no_ledger_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "ledger.db"
     with sqlite3.connect(path) as raw:
@@ -175,6 +231,18 @@ def test_a_place_that_cannot_hold_a_file_is_refused(tmp_path: Path) -> None:
     assert "unable to open database file; check the disk's space and permissions" in refusal(
         SqliteFile(tmp_path / "file" / "ledger.db"), make_spec()
     )
+
+
+def test_a_file_is_its_owners_alone(tmp_path: Path) -> None:
+    """With sync_method=nccl the key of the learner's channel stands in it."""
+    before = os.umask(0)
+    try:
+        Evaluator(SqliteFile(tmp_path / "ledger.db"), make_spec()).claim()
+    finally:
+        os.umask(before)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
+    assert modes["ledger.db"] == 0o600
+    assert set(modes.values()) == {0o600}, "the journals beside it hold the same"
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="no permission stops root")

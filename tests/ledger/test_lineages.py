@@ -10,6 +10,7 @@ from rljax.ledger import claims, leases, processes, versions
 from rljax.ledger.audit import audit
 from rljax.ledger.backend import Backend
 from rljax.ledger.database import Database, LedgerError, RunFailedError, StaleWriterError, is_finished
+from rljax.ledger.fence import Fence
 from rljax.ledger.leases import Leased, NotYet
 from tests.ledger.builders import Evaluator, make_group, make_spec, sql
 
@@ -169,6 +170,8 @@ def test_stale_learners_are_refused_everywhere(place: Backend) -> None:
         lambda: leases.finish(bench.db, zombie),
         lambda: versions.announce(bench.db, zombie, 1, "x"),
         lambda: versions.take_deletable(bench.db, zombie),
+        lambda: leases.fail_run(bench.db, zombie, "its files are gone"),
+        Fence(bench.db, zombie).check,
     ):
         with pytest.raises(StaleWriterError, match="another trainer has taken over"):
             write()
@@ -178,6 +181,19 @@ def test_stale_learners_are_refused_everywhere(place: Backend) -> None:
     bench.trained()
     with pytest.raises(StaleWriterError, match="step 0 is not leased"):
         leases.mark_trained(bench.db, bench.lineage, 0, True)
+
+
+def test_a_learner_that_was_replaced_while_it_started_does_not_begin(place: Backend) -> None:
+    """It was stopped with its checkpoint read; its successor has trained since."""
+    bench = Evaluator(place, make_spec(alpha=0, b=1))
+    stopped = processes.register(bench.db, "trainer", "trainer")
+    bench.clock.now += 100
+    processes.heartbeat(bench.db, "e", bench.token)  # which finds the other silent
+    living = processes.register(bench.db, "trainer", "trainer")
+    bench.lineage = leases.begin_lineage(bench.db, 0, living)
+    with pytest.raises(StaleWriterError, match="has taken over"):
+        leases.begin_lineage(bench.db, 0, stopped)
+    Fence(bench.db, bench.lineage).check()
 
 
 def test_recorded_batches_are_replayed_in_order_and_whole(place: Backend) -> None:

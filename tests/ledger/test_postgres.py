@@ -23,6 +23,7 @@ from rljax.ledger.postgres import PostgresSchema
 from rljax.ledger.transaction import Transaction
 from tests.ledger.builders import make_spec, spelled, sql
 from tests.postgres import Server
+from tests.waiting import HANGS
 
 ROOT = Path(__file__).parents[2]
 BATCH = 4
@@ -163,7 +164,7 @@ def test_kills_at_any_moment_lose_nothing_and_repeat_nothing(server: Server) -> 
             step += 1
             versions.announce(db, lineage, step, f"v{step}-1")
         leases.finish(db, lineage)
-        stored = json.loads(explorer.communicate(timeout=60)[0])
+        stored = json.loads(explorer.communicate(timeout=HANGS)[0])
     finally:
         over.set()
         killer.join()

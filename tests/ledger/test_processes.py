@@ -12,6 +12,7 @@ from rljax.ledger.audit import audit
 from rljax.ledger.backend import Backend
 from rljax.ledger.database import LedgerError, StaleWriterError
 from tests.ledger.builders import Evaluator, make_spec, sql
+from tests.waiting import HANGS
 
 
 def set_row(bench: Evaluator, name: str, **values: object) -> None:
@@ -22,7 +23,7 @@ def set_row(bench: Evaluator, name: str, **values: object) -> None:
 
 def a_dead_pid() -> int:
     child = subprocess.Popen([sys.executable, "-c", ""])
-    child.wait(timeout=60)
+    child.wait(timeout=HANGS)
     return child.pid
 
 

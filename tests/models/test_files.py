@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -180,3 +181,23 @@ def test_damage_is_named_in_one_line_with_the_directory(
         load_directory(path)
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_byte_that_flipped_in_a_tensor_is_noticed_wherever_it_is(tmp_path: Path) -> None:
+    architecture, tensors = _tensors("llama")
+    directory = tmp_path / "ours"
+    save_directory(directory, architecture, tensors, None, "fp32")
+    file = directory / "model.safetensors"
+    whole = file.read_bytes()
+    for name in list(tensors)[:3]:
+        content = tensors[name].tobytes()
+        start = whole.index(content)
+        for place in (start, start + len(content) // 2, start + len(content) - 1):
+            damaged = bytearray(whole)
+            damaged[place] ^= 1
+            file.write_bytes(damaged)
+            with pytest.raises(ValueError, match=rf"{file.name} is damaged: the checksum of {name} is not ") as error:
+                load_directory(directory)
+            assert f"crc32:{zlib.crc32(content):08x}" in str(error.value)
+    file.write_bytes(whole)
+    load_directory(directory)

@@ -19,12 +19,13 @@ from rljax.models.files import load_directory
 from rljax.models.tiny import make_tiny, tiny_architecture
 from rljax.models.tokenizer import load_tokenizer
 from tests.models.hf_models import assert_same_logits, load_with_transformers, our_logits, reference_logits, tokens
+from tests.waiting import HANGS
 
 pytestmark = pytest.mark.slow
 
 SMALL = TinyConfig(hidden_size=32, intermediate_size=48, num_heads=2, num_kv_heads=1, head_dim=16)
 MODEL = ModelConfig(tiny=SMALL)
-DEADLINE = 120.0
+DEADLINE = HANGS
 _MAKER = """
 import sys, time
 from pathlib import Path
@@ -33,7 +34,7 @@ from rljax.config.schema import ModelConfig, TinyConfig
 tiny = TinyConfig(hidden_size=32, intermediate_size=48, num_heads=2, num_kv_heads=1, head_dim=16)
 target, start = Path(sys.argv[1]), Path(sys.argv[2])
 start.with_name(sys.argv[3]).touch()
-end = time.monotonic() + 60
+end = time.monotonic() + 300
 while not start.exists():
     assert time.monotonic() < end
     time.sleep(0.001)

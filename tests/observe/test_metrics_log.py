@@ -7,10 +7,12 @@ import logging
 import os
 import threading
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import pytest
 
+from rljax.ledger.database import StaleWriterError
 from rljax.observe.metrics import FILE, MetricsLog, read_metrics
 
 
@@ -93,9 +95,8 @@ def test_a_full_disk_is_said_once_and_made_up_for(
     log = MetricsLog(tmp_path)
     log.write(1, {"a": 1})
 
-    def full(path: Path, line: bytes, size: int) -> None:
-        with open(path, "ab") as file:
-            file.write(line[:5])  # as much as still fitted
+    def full(file: BinaryIO, line: bytes, size: int) -> None:
+        file.write(line[:5])  # as much as still fitted
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patched, caplog.at_level(logging.WARNING):
@@ -114,6 +115,63 @@ def test_a_file_cut_by_somebody_else(tmp_path: Path) -> None:
     os.truncate(tmp_path / FILE, 0)
     log.write(5, {"a": 5})
     assert [row["step"] for row in lines(tmp_path)] == [5]
+
+
+def test_a_stopped_learner_that_continues_does_not_touch_its_successors_rows(tmp_path: Path) -> None:
+    """It appends, joins an early row and starts over, each as if it had just been told that it may."""
+    stopped = MetricsLog(tmp_path)
+    for step in (1, 2, 3, 4):
+        stopped.write(step, {"life": 1})
+    living = MetricsLog(tmp_path)
+    living.truncate(3)
+    living.write(3, {"life": 2})
+    stopped.write(5, {"life": 1})
+    living.write(4, {"life": 2})
+    stopped.write(2, {"val/a/score": 0.5})
+    stopped.write(6, {"life": 1})
+    living.write(5, {"life": 2})
+    assert [(row["step"], row["life"]) for row in lines(tmp_path)] == [(1, 1), (2, 1), (3, 2), (4, 2), (5, 2)]
+    assert [path.name for path in tmp_path.iterdir()] == [FILE]
+
+
+def test_a_learner_that_was_replaced_is_told_before_it_writes(tmp_path: Path) -> None:
+    replaced = False
+
+    def may_write() -> None:
+        if replaced:
+            raise StaleWriterError
+
+    stopped = MetricsLog(tmp_path)
+    stopped.truncate(1, may_write)
+    stopped.write(1, {"life": 1})
+    living = MetricsLog(tmp_path)
+    living.truncate(1)
+    replaced = True
+    for write in (lambda: stopped.write(1, {"life": 1}), lambda: stopped.truncate(1, may_write)):
+        with pytest.raises(StaleWriterError):
+            write()
+    living.write(1, {"life": 2})
+    living.close()
+    assert [(row["step"], row["life"]) for row in lines(tmp_path)] == [(1, 2)]
+
+
+def test_a_learner_that_was_stopped_after_it_was_told_finds_its_file_replaced_and_asks_again(tmp_path: Path) -> None:
+    """The successor has ended by then, and nobody would put its rows back."""
+    stopped, living = MetricsLog(tmp_path), MetricsLog(tmp_path)
+    answers = iter(["yes", "no"])
+
+    def may_write() -> None:
+        if next(answers) == "no":
+            raise StaleWriterError
+        living.truncate(2)  # while the one that has been told is stopped
+        living.write(2, {"life": 2})
+        living.close()
+
+    stopped.write(1, {"life": 1})
+    stopped._may_write = may_write
+    with pytest.raises(StaleWriterError):
+        stopped.write(2, {"life": 1})
+    assert [(row["step"], row["life"]) for row in lines(tmp_path)] == [(1, 1), (2, 2)]
 
 
 def test_no_file_no_rows(tmp_path: Path) -> None:

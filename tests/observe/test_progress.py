@@ -10,14 +10,15 @@ import pty
 import re
 import threading
 import time
-from collections.abc import Callable
 
 import pytest
+import rich
 from rich.console import Console
 
 from rljax.observe import progress as progress_module
 from rljax.observe.panel import State, draw, sparkline
 from rljax.observe.progress import Progress
+from tests.waiting import HANGS, until
 
 STEP = {
     "reward/mean": 0.3125,
@@ -29,13 +30,6 @@ STEP = {
     "bound/fraction": 0.87,
     "val/reverse_digits/score": 0.41,
 }
-
-
-def until(true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 10
-    while not true() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert true()
 
 
 def pipe() -> tuple[io.StringIO, Console]:
@@ -133,11 +127,23 @@ def test_the_panel_says_what_matters() -> None:
         assert said in text
 
 
+def test_what_is_left_follows_the_pace_after_the_first_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(rich.get_console(), "get_time", lambda: now[0])
+    state = State("quickstart", 200)
+    for step, at in ((151, 220.0), (153, 226.0), (155, 232.0)):  # resumed, and two minutes to compile
+        state.step, now[0] = step, at
+        text = panel_text(state, width=110)
+    assert "155/200 steps" in text
+    assert re.search(r"0:02:12 elapsed, +0:02:15 left", text)  # 45 steps of 3 s
+
+
 def test_the_panel_fits_narrow_terminals_and_odd_titles() -> None:
     state = State("run [red]x[/]", 200, step=50, metrics=dict(STEP))
     text = panel_text(state, width=40)
     assert max(len(row) for row in text.splitlines()) <= 40
     assert "run [red]x[/]" in text
+    assert "50/200 steps" in text
     assert "starting" in panel_text(State("new"))
 
 
@@ -164,7 +170,7 @@ def test_a_live_terminal_shows_the_panel_and_gives_the_cursor_back() -> None:
         with Progress("auto", "quickstart", 4, console=console) as progress:
             progress.step(1, STEP)
             progress.message("checkpoint saved")
-    reader.join(10)
+    reader.join(HANGS)
     os.close(master)
     text = b"".join(chunks).decode()
     plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", text)
@@ -181,7 +187,7 @@ class Hanging(io.StringIO):
         self.released = threading.Event()
 
     def write(self, text: str) -> int:
-        self.released.wait(30)
+        self.released.wait(HANGS)
         return len(text)
 
 
@@ -202,7 +208,7 @@ def test_a_terminal_that_hangs_holds_up_nobody(
                 progress.message("hello")
                 progress.waiting("x")
                 time.sleep(0.1)
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < HANGS / 10
     assert caplog.text.count("took no output") == 1
     hanging.released.set()
 
@@ -234,7 +240,7 @@ def test_a_notebook_updates_one_output() -> None:
         "        p.step(i, {'reward/mean': i / 3}); p.message(f'said {i}'); time.sleep(0.6)\n"
     )
     book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(code)])
-    nbclient.NotebookClient(book, timeout=120, kernel_name="python3").execute()
+    nbclient.NotebookClient(book, timeout=int(HANGS), kernel_name="python3").execute()
     outputs = book.cells[0].outputs
     assert [o.output_type for o in outputs] == ["display_data"]
     html = outputs[0].data["text/html"]

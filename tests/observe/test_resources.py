@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from pathlib import Path
 
 import pytest
 
 from rljax.observe import resources
 from rljax.observe.resources import Resources
+from tests.waiting import HANGS, until
 
 
 def fail() -> dict[str, float]:
@@ -31,9 +31,7 @@ def test_host_gauges_are_there(tmp_path: Path) -> None:
 def test_take_is_the_mean_since_the_last_take() -> None:
     values = iter([1.0, 2.0, 6.0, 10.0])
     watch = Resources({"queue": lambda: {"waiting": next(values)}}, seconds=60)
-    deadline = time.monotonic() + 10
-    while "queue/waiting" not in watch.latest() and time.monotonic() < deadline:
-        time.sleep(0.01)  # the first sample is the thread's own
+    until(lambda: "queue/waiting" in watch.latest())  # the first sample is the thread's own
     watch.sample()
     watch.sample()
     assert watch.take()["queue/waiting"] == 3.0
@@ -60,15 +58,12 @@ def test_a_source_that_hangs_is_named(caplog: pytest.LogCaptureFixture, monkeypa
     release = threading.Event()
 
     def hang() -> dict[str, float]:
-        release.wait(30)
+        release.wait(HANGS)
         return {}
 
     with caplog.at_level(logging.WARNING):
         watch = Resources({"device": hang}, seconds=60)
-        deadline = time.monotonic() + 10
-        while "device" not in caplog.text and time.monotonic() < deadline:
-            time.sleep(0.02)
-            watch.latest()
+        until(lambda: watch.latest() is not None and "device" in caplog.text)
         watch.take()
     release.set()
     watch.close()

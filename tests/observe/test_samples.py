@@ -125,10 +125,22 @@ def test_parts_join_and_a_resumed_run_replaces(tmp_path: Path) -> None:
     assert len(list((tmp_path / "samples").glob("*.jsonl"))) == 2
 
 
+def test_a_stopped_learner_that_continues_adds_nothing_to_the_samples_of_its_successor(tmp_path: Path) -> None:
+    group = Group(TASK, (trajectory("p", [(b"x", 0)]),))
+    stopped, living = (SampleLog(tmp_path, "trainer", decode, per_step=1) for _ in range(2))
+    stopped.truncate(1, lineage=1)
+    stopped.write(1, [group], 0)
+    living.truncate(2, lineage=2)
+    living.write(2, [group], 1)
+    stopped.write(2, [group], 0)
+    assert [(row["step"], row["lineage"]) for row in read_samples(tmp_path)] == [(1, 1), (2, 2)]
+
+
 def test_the_same_step_chooses_the_same(tmp_path: Path) -> None:
     group = Group(TASK, tuple(trajectory("p", [(b"x", 0)], member) for member in range(8)))
     chosen = []
     for place in ("a", "b"):
+        (tmp_path / place).mkdir()
         SampleLog(tmp_path / place, "trainer", decode, per_step=3).write(5, [group], 4)
         chosen.append([row["member"] for row in read_samples(tmp_path / place)])
     assert chosen[0] == chosen[1]

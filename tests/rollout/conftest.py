@@ -23,7 +23,7 @@ def tmp_path() -> Iterator[Path]:
 
 @pytest.fixture(autouse=True)
 def one_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who waits for the ledger looks again every other second, not ten times a second: nearly all of it would be for
-    changes by other processes, and here there are none.
+    """Who waits for the ledger looks again twice a second, not ten times: nearly all of it would be for changes by
+    other processes, and here there are none.
     """
-    monkeypatch.setattr(Notifier, "wait_async", functools.partialmethod(Notifier.wait_async, at_most=2.0))
+    monkeypatch.setattr(Notifier, "wait_async", functools.partialmethod(Notifier.wait_async, at_most=0.5))

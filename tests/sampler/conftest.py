@@ -24,6 +24,7 @@ from rljax.models.families.registry import to_config
 from rljax.sampler.engine import EmbeddedEngine
 from rljax.weights.publisher import OrbaxPublisher
 from sidecar.protocol import Completion, GenerateRequest, SamplingParams, WeightUpdate
+from tests.waiting import HANGS
 
 ARCHITECTURE = Architecture(
     family="qwen3",
@@ -38,7 +39,7 @@ ARCHITECTURE = Architecture(
     qk_norm=True,
     max_position_embeddings=256,
 )
-DEADLINE = 60.0
+DEADLINE = HANGS
 
 
 class Gate:

@@ -33,6 +33,8 @@ def write(directory: Path, *lines: bytes, end: bytes = b"\n") -> Path:
         (b'{"question": null, "answer": "2"}', "column 'question' holds NoneType, not text"),
         (b'{"question": "1+1?", "answer": ["2"]}', "column 'answer' holds list, not text"),
         (b'{"question": "caf\xe9", "answer": "2"}', "not UTF-8 (byte 18 of the line"),
+        (b'{"question": "a\\ud800b", "answer": "2"}', r"not Unicode text (\ud800 is half of a surrogate pair)"),
+        (b'{"question": "1+1?", "answer": "2", "hints": ["\\uDC01"]}', r"not Unicode text (\udc01 is half"),
         (b"[" * 100_000, "not JSON"),
         (b'{"question": ' + b"9" * 5000 + b', "answer": "2"}', "not JSON"),
     ],
@@ -53,6 +55,11 @@ def test_a_bad_row_is_named_by_file_and_line(tmp_path: Path, line: bytes, reason
 def test_a_row_keeps_its_other_columns(tmp_path: Path) -> None:
     problem = JsonlRows(write(tmp_path, GOOD), COLUMNS, "fail").problem(0)
     assert (problem.prompt, problem.answer, problem.metadata) == ("1+1?", "2", {"level": 3})
+
+
+def test_a_whole_surrogate_pair_is_a_character(tmp_path: Path) -> None:
+    rows = JsonlRows(write(tmp_path, b'{"question": "\\ud83d\\ude00?", "answer": "2"}'), COLUMNS, "fail")
+    assert rows.problem(0).prompt == "\U0001f600?"
 
 
 def test_a_number_is_a_fine_answer(tmp_path: Path) -> None:

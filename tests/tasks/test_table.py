@@ -52,6 +52,30 @@ def test_what_is_no_parquet_file_is_refused(tmp_path: Path) -> None:
     assert "\n" not in str(caught.value)
 
 
+def binary_as_text(values: list[bytes]) -> pyarrow.Array:
+    """A column that says it is text, unchecked, as a careless writer makes it."""
+    plain = pyarrow.array(values, pyarrow.binary())
+    return pyarrow.Array.from_buffers(pyarrow.string(), len(plain), plain.buffers())
+
+
+def test_a_row_that_is_no_utf8_is_named_or_skipped(tmp_path: Path) -> None:
+    path = tmp_path / "tasks.parquet"
+    columns = {
+        "question": binary_as_text([b"a?", b"b\xff?", b"c?", b"d?"]),
+        "answer": binary_as_text([b"1", b"2", b"\xe9", b"4"]),
+        "note": binary_as_text([b"x", b"y", b"z", b"\xff"]),
+    }
+    pyarrow.parquet.write_table(pyarrow.table(columns), path)
+    with pytest.raises(BadRow) as caught:
+        parquet_rows(path, COLUMNS, "fail", KEY)
+    assert str(caught.value) == f"{path}: row 2: column 'question' holds bytes that are no UTF-8 text"
+    rows = parquet_rows(path, COLUMNS, "skip", KEY)
+    assert (len(rows), rows.bad_rows) == (2, 2)
+    assert rows.problem(0).prompt == "a?"
+    with pytest.raises(BadRow, match=r"tasks\.parquet: row 4: not UTF-8 .* in one of its other columns$"):
+        rows.problem(1)
+
+
 @pytest.fixture
 def hub_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A directory in the layout of a hub data set, which `datasets` loads by its path as it does by an id."""

@@ -1,5 +1,6 @@
 import dataclasses
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -184,3 +185,35 @@ def test_reasoning_gym_by_name() -> None:
     taskset = load(config)
     assert len(taskset) == 5
     assert "arithmetic" in taskset.task(0, 0).messages[0]["content"]
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
+def test_a_pipe_or_device_is_refused_and_not_waited_for(tmp_path: Path, suffix: str) -> None:
+    pipe, device = tmp_path / f"pipe{suffix}", tmp_path / f"device{suffix}"
+    os.mkfifo(pipe)
+    device.symlink_to("/dev/zero")
+    for path in (pipe, device):
+        with pytest.raises(ConfigError) as caught:
+            load(TasksetConfig(source=str(path)))
+        assert str(caught.value) == (
+            f"tasks.train.mine.source={str(path)!r}: a pipe or device, not a file; write what it gives into a file"
+        )
+
+
+def test_a_hub_source_without_a_name_is_refused() -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(TasksetConfig(source="hub:"))
+    assert str(caught.value) == "tasks.train.mine.source='hub:': names no data set; write hub:OWNER/NAME"
+
+
+@pytest.mark.parametrize("answer", ["", "!!!", "\u5341\u516b", "so it is\n#### "])
+def test_a_reference_that_the_reward_cannot_read_is_a_bad_row(tmp_path: Path, answer: str) -> None:
+    path = tmp_path / "tasks.jsonl"
+    answers = ["18", answer, "2 and 3 make\n#### 5", r"\frac{1}{2}"]
+    path.write_text("".join(json.dumps({"question": "q", "answer": a}) + "\n" for a in answers))
+    config = TasksetConfig(source=str(path), rewards=("format", "numeric"))
+    with pytest.raises(BadRow, match=rf"^{path}:2: the reference answer '.*' is neither number nor formula; use "):
+        load(config)
+    taskset = load(config, on_bad_row="skip")
+    assert (len(taskset), taskset.bad_rows) == (3, 1)
+    load(dataclasses.replace(config, rewards=("exact",)))

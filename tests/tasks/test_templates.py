@@ -8,6 +8,7 @@ from tokenizers.pre_tokenizers import Split
 from transformers import PreTrainedTokenizerFast
 
 from rljax.models.tokenizer import load_tokenizer, save_tiny_tokenizer
+from rljax.tasks.rewards.text import digits, exact
 from rljax.tasks.task import BadRow, Task
 from rljax.tasks.templates import chat_messages, render_messages, render_prompt, response_text, tokenized
 from rljax.trajectory import TaskId
@@ -107,3 +108,16 @@ def test_a_response_is_all_that_was_sampled_but_the_stop_token(
     tiny = load_tokenizer(tmp_path)
     token_ids = np.array(tiny.convert_tokens_to_ids(tokens), np.int32)
     assert response_text(tiny, token_ids, [tiny.eos_token_id]) == expected
+
+
+def test_an_id_that_the_tokenizer_does_not_have_is_seen(tmp_path: Path) -> None:
+    """A model may have more embedding rows than its tokenizer has ids, and sample one of them."""
+    save_tiny_tokenizer(tmp_path, "0123456789")
+    tiny = load_tokenizer(tmp_path)
+    four, two = tokenized(tiny, "42")
+    beyond = len(tiny) + 3
+    response = np.array([four, beyond, beyond, two, tiny.eos_token_id], np.int32)
+    said = response_text(tiny, response, [tiny.eos_token_id])
+    assert said == "4<|no_token|><|no_token|>2"
+    question = Task(TaskId("mine", 0, 0), (), "42")
+    assert [exact(question, said), digits(question, said)] == [0.0, 0.25]

@@ -23,6 +23,7 @@ from rljax.weights.nccl import NcclPublisher, TcpCommunicator
 from rljax.weights.publisher import PublishError
 from sidecar.channels.nccl import Link, Phase, TransferError, WeightReceiver, agreement, chunks
 from sidecar.channels.versions import Manifest, TensorInfo, VersionError, VersionGoneError, is_address, receive
+from tests.waiting import HANGS
 
 TENSORS = {
     "a": jnp.arange(6, dtype=jnp.float32).reshape(2, 3),
@@ -97,7 +98,7 @@ def test_many_engines_are_served_at_once_and_one_connection_serves_many_versions
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(HANGS)
     assert sorted(found) == [0.0, 1.0, 2.0, 3.0]
     link = initialised(addresses[0])
     for version in (2, 3):
@@ -231,7 +232,7 @@ def test_a_learner_that_is_killed_while_it_sends(tmp_path) -> None:
         address = process.stdout.readline().strip()
         with pytest.raises(VersionGoneError, match=r"ended the connection \(transferring\)|cannot be received"):
             receive(address)
-        assert process.wait(30) == -signal.SIGKILL
+        assert process.wait(HANGS) == -signal.SIGKILL
     with pytest.raises(VersionGoneError, match="does not answer"):
         receive(address)
 

@@ -20,6 +20,7 @@ from rljax.weights.nccl import NcclPublisher
 from rljax.weights.nccl_library import NcclCommunicator, pack
 from sidecar.channels.nccl import TransferError, WeightReceiver, chunks, update_info
 from sidecar.protocol import EngineError
+from tests.waiting import HANGS
 
 pytestmark = pytest.mark.vllm
 torch = pytest.importorskip("torch")
@@ -94,7 +95,7 @@ class VllmEngine:
 
     def _broadcast(self, tensor: Any, src: int) -> None:
         assert src == 0
-        sent = self.group.chunks.get(timeout=20)
+        sent = self.group.chunks.get(timeout=HANGS)
         assert len(sent) == tensor.numel(), "both ends cut the stream at the same places"
         tensor.copy_(torch.from_numpy(sent.copy()))
 
@@ -133,7 +134,7 @@ def test_vllm_unpacks_what_the_learner_sends(learner, group) -> None:
     once = ["start", "update", "finish v1-1"]
     assert engine.calls == ["init", *once, "start", "update", "finish v2-1"], "one communicator serves every version"
     receiver.close()
-    assert group.closed.wait(20), "the learner ends the communicator of an engine that left"
+    assert group.closed.wait(HANGS), "the learner ends the communicator of an engine that left"
 
 
 @pytest.mark.filterwarnings("ignore:Tensor .* exceeds buffer_size_bytes")
@@ -155,7 +156,7 @@ def test_the_learner_packs_as_vllm_does(learner, buffer_bytes) -> None:
 def test_an_engine_that_hangs_or_fails_must_be_restarted(learner, group, monkeypatch, where) -> None:
     address, let_go = publish(learner), threading.Event()
     engine = VllmEngine(group)
-    monkeypatch.setattr(engine, where, lambda *_: let_go.wait(60))
+    monkeypatch.setattr(engine, where, lambda *_: let_go.wait(HANGS))
     with pytest.raises(EngineError, match=f"engine hangs: waited 5 s for .*{'comm' if 'init' in where else where}"):
         WeightReceiver(engine, deadline=5.0).load(address)
     let_go.set()
@@ -166,20 +167,20 @@ def test_an_engine_that_hangs_or_fails_must_be_restarted(learner, group, monkeyp
     monkeypatch.setattr(engine, where, fail)
     with pytest.raises(EngineError, match=r"the engine failed in .*: CUDA out of memory; restart it"):
         WeightReceiver(engine, deadline=20.0).load(address)
-    assert group.closed.wait(20)
+    assert group.closed.wait(HANGS)
 
 
 def test_an_engine_that_takes_weights_while_the_learner_dies_must_be_restarted(learner, group, monkeypatch) -> None:
     address, begun, let_go = publish(learner), threading.Event(), threading.Event()
     engine = VllmEngine(group)
-    monkeypatch.setattr(group, "broadcast", lambda _: (begun.set(), let_go.wait(60)))
+    monkeypatch.setattr(group, "broadcast", lambda _: (begun.set(), let_go.wait(HANGS)))
     monkeypatch.setattr(nccl, "CLOSE_SECONDS", 0.1)
-    end = threading.Thread(target=lambda: (begun.wait(20), learner.close()))
+    end = threading.Thread(target=lambda: (begun.wait(HANGS), learner.close()))
     end.start()
     with pytest.raises(EngineError, match=r"left in update_weights: the learner .* ended the connection"):
         WeightReceiver(engine, deadline=20.0).load(address)
     let_go.set()
-    end.join(20)
+    end.join(HANGS)
     assert not any(call.startswith("finish") for call in engine.calls)
 
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from rljax.algorithms.registry import filters
-from rljax.config.schema import AlgorithmConfig
 from rljax.trajectory import Group
 
 
-@filters.register("group_variance")
-def group_variance(group: Group, config: AlgorithmConfig) -> str | None:
+@filters.register("group_variance", among_members=True)
+def group_variance(group: Group) -> str | None:
     """Drops a group whose members all have the same reward: its relative advantages are 0.
 
     Reference: dynamic sampling of Yu et al. 2025 (DAPO), https://arxiv.org/abs/2503.14476.

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from rljax.algorithms.registry import filters
-from rljax.config.schema import AlgorithmConfig
 from rljax.trajectory import Group
 
 
 @filters.register("overlong")
-def overlong(group: Group, config: AlgorithmConfig) -> str | None:
+def overlong(group: Group) -> str | None:
     """Drops a group all of whose members were cut off by a budget of tokens (`Trajectory.cut_off`).
 
     Single ones are the business of the key ``overlong``. Reference: overlong filtering of Yu et al. 2025 (DAPO),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 from rljax.models.common.architecture import Architecture
@@ -40,7 +41,7 @@ class KVCache(NamedTuple):
         return self.key[0].shape[3]
 
 
-def init_cache(architecture: Architecture, slots: int, length: int, dtype: jnp.dtype) -> KVCache:
+def init_cache(architecture: Architecture, slots: int, length: int, dtype: DTypeLike) -> KVCache:
     """Returns an empty cache for `slots` sequences of at most `length` tokens."""
     a = architecture
     keys = tuple(jnp.zeros((slots, a.num_kv_heads, a.head_dim, length), dtype) for _ in range(a.num_layers))
@@ -54,7 +55,7 @@ def prefill(
     token_ids: Int[Array, "rows time"],
     lengths: Int[Array, " rows"],
     *,
-    dtype: jnp.dtype = jnp.float32,
+    dtype: DTypeLike = jnp.float32,
 ) -> tuple[Float[Array, "rows time hidden"], KVCache]:
     """Reads whole sequences at once and fills a cache.
 
@@ -91,7 +92,7 @@ def decode_step(
     token_ids: Int[Array, " slots"],
     positions: Int[Array, " slots"],
     *,
-    dtype: jnp.dtype = jnp.float32,
+    dtype: DTypeLike = jnp.float32,
 ) -> tuple[Float[Array, "slots vocabulary"], KVCache]:
     """Reads one token into every slot.
 

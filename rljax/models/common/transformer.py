@@ -22,6 +22,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 from rljax.models.common.architecture import Architecture
@@ -156,7 +157,7 @@ def _block_graph(architecture: Architecture) -> tuple[Any, Any]:
     return graph, jax.tree.structure(state)
 
 
-def bind_block(architecture: Architecture, weights: Params, dtype: jnp.dtype) -> Block:
+def bind_block(architecture: Architecture, weights: Params, dtype: DTypeLike) -> Block:
     """Binds one slice of ``params["layers"]``, cast to `dtype`, to a layer and returns it."""
     graph, structure = _block_graph(architecture)
     # A new state each time: threads trace side by side.
@@ -170,7 +171,7 @@ def hidden_states(
     positions: Int[Array, "batch time"],
     segment_ids: Int[Array, "batch time"],
     *,
-    dtype: jnp.dtype = jnp.float32,
+    dtype: DTypeLike = jnp.float32,
     remat: str = "none",
     constrain: Constrain = unconstrained,
 ) -> Float[Array, "batch time hidden"]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 from dataclasses import dataclass
 
 from rljax.config.schema import Config, RowsConfig, TasksetConfig
-from rljax.learner.checkpoints import Checkpoints
+from rljax.learner.checkpoints import CheckpointError, Checkpoints, DamagedCheckpointError
 from rljax.learner.learner import Learner
 from rljax.ledger.compatibility import check_demonstrations
 from rljax.ledger.database import Database
@@ -17,16 +18,12 @@ from rljax.pipeline.run_dir import RunDir
 from rljax.tasks.demonstrations import Demonstrations
 from rljax.tasks.tasksets import load_tasksets
 
+log = logging.getLogger(__name__)
+
 
 def open_checkpoints(config: Config, run: RunDir) -> Checkpoints:
     """The checkpoints of a run."""
     return Checkpoints(run.checkpoints, config.learner.checkpoints_to_keep)
-
-
-def newest_checkpoint(db: Database, checkpoints: Checkpoints) -> int:
-    """Batches seen by the newest committed checkpoint that the living history grew out of; 0 without one."""
-    committed = reversed(checkpoints.committed())
-    return next((s for s in committed if survives(db, int(checkpoints.metadata(s).get("lineage", 0)), s)), 0)
 
 
 def build_learner(config: Config, model: Model, checkpoints: Checkpoints, steps: int) -> Learner:
@@ -40,6 +37,40 @@ def build_learner(config: Config, model: Model, checkpoints: Checkpoints, steps:
     learner = Learner(config, architecture, params)
     if steps:
         learner.restore(checkpoints, steps)
+    return learner
+
+
+def resume_learner(config: Config, model: Model, db: Database, checkpoints: Checkpoints) -> Learner:
+    """Returns the learner as the newest whole checkpoint that the living history grew out of left it; without any
+    checkpoint the model as it came.
+
+    A damaged checkpoint is passed over in favour of the next older one, with a warning, and set aside.
+
+    Raises:
+        ConfigError: as `build_learner`.
+        CheckpointError: a checkpoint does not fit, or all of them are damaged.
+    """
+    learner = build_learner(config, model, checkpoints, 0)
+    damaged: dict[int, DamagedCheckpointError] = {}
+    for step in reversed(checkpoints.committed()):
+        try:
+            if not survives(db, int(checkpoints.metadata(step).get("lineage", 0)), step):
+                continue
+            learner.restore(checkpoints, step)
+        except DamagedCheckpointError as error:
+            damaged[step] = error
+            continue
+        for bad, why in damaged.items():
+            aside = checkpoints.set_aside(bad)
+            log.warning(
+                "%s: resumed from step %d; the damaged one is %s until the next checkpoint is saved", why, step, aside
+            )
+        return learner
+    if damaged:
+        newest = damaged[max(damaged)]
+        raise CheckpointError(
+            f"{newest}; no whole checkpoint is left: put a copy in its place, or choose another run_dir"
+        ) from newest
     return learner
 
 

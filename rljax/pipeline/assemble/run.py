@@ -16,7 +16,7 @@ from rljax.config.schema import Config
 from rljax.config.validate import ConfigError, context_error
 from rljax.ledger import versions
 from rljax.ledger.backend import backend_of
-from rljax.ledger.database import Database, LedgerError, StaleWriterError
+from rljax.ledger.database import Database, LedgerError, StaleWriterError, run_row
 from rljax.ledger.run_spec import RunSpec
 from rljax.models.common.architecture import Architecture
 from rljax.models.common.hf_names import to_hf
@@ -62,7 +62,7 @@ def open_ledger(config: Config, run: RunDir) -> Database:
     """
     db = Database(backend_of(config, run.root), RunSpec.of(config))
     elsewhere = config.ledger is not None and not run.config.exists()
-    if elsewhere and config.mode in ("both", "train") and versions.lineage(db):
+    if elsewhere and config.mode in ("both", "train") and db.read(lambda tx: run_row(tx).trained):
         db.close()
         raise LedgerError(
             f"{db.label}: a learner has lived there, but not in run_dir={run.root}; set run_dir to that run's, or "
@@ -133,9 +133,12 @@ def publish_initial_weights(config: Config, run: RunDir, db: Database, model: Mo
     architecture, params = load_directory(model.directory)
     dtype = config.resolved_sync_dtype
     tensors = {name: np.asarray(t).astype(DTYPES[dtype]) for name, t in to_hf(params, architecture).items()}
+    publisher = OrbaxPublisher(run.weights)
     try:
-        path = OrbaxPublisher(run.weights).publish(0, 0, tensors, model=config.model.path, dtype=dtype)
+        path = publisher.publish(0, 0, tensors, model=config.model.path, dtype=dtype)
         versions.announce(db, 0, 0, run.announced_path(path))
     except (StaleWriterError, PublishError):
         if versions.newest(db) is None and versions.lineage(db) == 0:
             raise
+        if (0, 0) not in versions.standing(db):  # what the learner has looked through may have come after that
+            publisher.delete(0, 0)

@@ -37,7 +37,7 @@ class Workflows:
         """
         self._config = config
         self._model = model
-        self._rewards = make_rewards(config)
+        self._rewards = make_rewards(config, logs / f"{config.explorer.name}-rewards.log")
         rollout, log = config.rollout, logs / f"{config.explorer.name}-environments.log"
         train, val = rollout.train_env_manager, rollout.val_env_manager
         if train.tags or val.tags:
@@ -53,7 +53,7 @@ class Workflows:
         ]
         self.training = self._workflow(config.sidecar.generating_args, self._hosts[0])
         likeliest = replace(config.sidecar.generating_args, temperature=0.0, top_p=1.0, top_k=0)
-        compares = "greedy" in advantages.needs(config.algorithm.adv_estimator, config.algorithm)
+        compares = "greedy" in advantages.needs(config.algorithm.adv_estimator, config.algorithm.advantage)
         self.greedy = self._workflow(likeliest, self._hosts[0]) if compares else None
         self.validation = self._workflow(config.sidecar.val_generating_args, self._hosts[1])
 
@@ -99,15 +99,15 @@ class Workflows:
         return ByTask(questions, environments)
 
 
-def make_rewards(config: Config) -> RewardRunner:
-    """What scores responses, in training and in validation."""
+def make_rewards(config: Config, log: Path) -> RewardRunner:
+    """What scores responses, in training and in validation; ``log`` takes what rewards print in worker processes."""
     names = set()
     for section, tasksets in (config.explored, ("tasks.validation", config.tasks.validation)):
         for taskset, asked in tasksets.items():
             for name in asked.rewards:
                 resolve_reward(name, f"{section}.{taskset}.rewards")
                 names.add(name)
-    return RewardRunner(names, timeout=config.rollout.reward_timeout, workers=config.rollout.reward_workers)
+    return RewardRunner(names, timeout=config.rollout.reward_timeout, workers=config.rollout.reward_workers, log=log)
 
 
 def training_tasksets(config: Config) -> dict[str, Taskset]:

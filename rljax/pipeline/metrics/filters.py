@@ -32,6 +32,6 @@ def hopeless(streak: FilteredStreak) -> str:
     """A line for whoever watches a run that filters all it generates."""
     return (
         f"{streak.groups} groups in a row were filtered and none was kept, most by {streak.reason}; widen the bound of "
-        "this filter (algorithm.filters, algorithm.filter_*) or choose tasks of another difficulty. The run goes on "
+        "this filter (algorithm.filters, algorithm.filter) or choose tasks of another difficulty. The run goes on "
         "trying, and no wait_timeout ends it as long as groups are made"
     )

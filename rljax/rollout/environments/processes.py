@@ -5,11 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-import os
-import pickle
-import socket
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,8 +19,7 @@ from rljax.rollout.environments.session import (
     Observation,
 )
 from rljax.timeouts import timeout
-from sidecar.hosting.spec import import_path
-from sidecar.workers.rpc import receive, send
+from sidecar.workers.child_process import ChildEnded, ChildProcess
 
 OPEN_SECONDS = 120.0
 """Seconds that making an environment may take beyond the limit of its answers."""
@@ -95,24 +90,16 @@ class Worker:
         self.timeout = timeout
         self.retired = False
         self._on_retire = on_retire
-        self._ended = False
-        self._ours, theirs = socket.socketpair()
-        with theirs, contextlib.ExitStack() as stack:
-            output: Any = subprocess.DEVNULL if log is None else stack.enter_context(open(log, "ab"))
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "rljax.rollout.environments.worker", str(theirs.fileno())],
-                env={**os.environ, **import_path(), "OMP_NUM_THREADS": "1"},
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                pass_fds=[theirs.fileno()],
-            )
+        self._child = ChildProcess(
+            "rljax.rollout.environments.worker", log=log, environment={"OMP_NUM_THREADS": "1"}, on_end=self.retire
+        )
         self._numbers = itertools.count()
         self._sessions: set[int] = set()
-        self._waiting: dict[int, asyncio.Future[Any]] = {}
-        self._reading: asyncio.Future[None] | None = None
-        self._writer: asyncio.StreamWriter | None = None
-        self._connecting = asyncio.Lock()
+
+    @property
+    def process(self) -> subprocess.Popen[bytes]:
+        """The worker process."""
+        return self._child.process
 
     @property
     def occupied(self) -> int:
@@ -141,15 +128,14 @@ class Worker:
         """Returns whether the process answers a ping: nothing in it holds the interpreter's lock."""
         try:
             async with timeout(PING_SECONDS):
-                await self.call(next(self._numbers), "ping", None)
+                await self.call(-1, "ping", None)
         except (TimeoutError, EnvironmentFailure):
             return False
         return True
 
     def end(self) -> bool:
         """Kills the process, and with it all of its environments; returns False where it was killed or dead before."""
-        first, self._ended = not self._ended, True
-        self.process.kill()
+        first = self._child.kill("it was killed")
         self.retire()
         return first
 
@@ -159,53 +145,18 @@ class Worker:
         Raises:
             EnvironmentFailure: what it failed with, or that the process is gone.
         """
-        async with self._connecting:
-            if self._writer is None:
-                reader, self._writer = await asyncio.open_unix_connection(sock=self._ours)
-                self._reading = asyncio.ensure_future(self._read(reader))
-        if self._reading is None or self._reading.done():
-            raise EnvironmentLost(self._ending())
-        answer = self._waiting[number] = asyncio.get_running_loop().create_future()
-        send(self._writer, (number, method, argument))
         try:
-            return await answer
-        finally:
-            if self._waiting.get(number) is answer:
-                del self._waiting[number]
+            return await self._child.call(method, number, argument)
+        except ChildEnded as ended:
+            code = await asyncio.to_thread(self.process.wait)
+            # An environment that computed alone is to blame; among several the culprit is unknown.
+            kind = EnvironmentDied if ended.alone else EnvironmentLost
+            raise kind(f"environment worker {self.process.pid} ended with code {code}") from None
 
     async def close(self) -> None:
         """Ends the process, whatever its environments do."""
-        self.process.kill()
-        await asyncio.to_thread(self.process.wait)
-        if self._reading is not None:
-            self._reading.cancel()
-        if self._writer is not None:
-            self._writer.close()
-        else:
-            self._ours.close()
+        await self._child.close()
 
     def _end_if_unused(self) -> None:
         if self.retired and not self._sessions:
-            self.process.kill()
-
-    async def _read(self, reader: asyncio.StreamReader) -> None:
-        with contextlib.suppress(EOFError, pickle.UnpicklingError, AttributeError, ImportError):
-            while True:
-                number, good, value = await receive(reader)
-                answer = self._waiting.get(number)
-                if answer is None or answer.done():
-                    continue
-                if good:
-                    answer.set_result(value)
-                else:
-                    answer.set_exception(value)
-        # An environment that computed alone is to blame; among several the culprit is unknown.
-        computing = [answer for answer in self._waiting.values() if not answer.done()]
-        blamed = computing if self.end() and len(computing) == 1 else []
-        await asyncio.to_thread(self.process.wait)
-        for answer in self._waiting.values():
-            if not answer.done():
-                answer.set_exception((EnvironmentDied if answer in blamed else EnvironmentLost)(self._ending()))
-
-    def _ending(self) -> str:
-        return f"environment worker {self.process.pid} ended with code {self.process.poll()}"
+            self._child.kill("nobody is left in it")

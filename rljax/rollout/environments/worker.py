@@ -1,50 +1,46 @@
-"""Worker process of several environments: ``python -m rljax.rollout.environments.worker FD``, started by `processes`.
+"""Worker process of several environments, started by `processes`.
 
-Each environment computes on a thread of its own, so that one that hangs keeps none of the others from answering. The
-process ends with its parent.
+Each environment computes on a thread of its own, so that one that hangs keeps none of the others from answering.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
 import queue
-import signal
-import socket
-import sys
 import threading
-from collections.abc import Callable
 from typing import Any
 
 from rljax.rollout.environments.session import EnvironmentFailure, LocalEnvironment
-from sidecar.workers.rpc import receive, send
-
-Answer = Callable[[bool, Any], None]
+from sidecar.workers.child_process import serve
 
 
 class _Player:
     """Runs one environment on a thread of its own."""
 
     def __init__(self) -> None:
-        self._calls: queue.SimpleQueue[tuple[str, Any, Answer]] = queue.SimpleQueue()
+        self._calls: queue.SimpleQueue[tuple[str, Any, asyncio.Future[Any]]] = queue.SimpleQueue()
         self._environment: LocalEnvironment | None = None
+        self._loop = asyncio.get_running_loop()
         threading.Thread(target=self._play, name="environment", daemon=True).start()
 
-    def call(self, method: str, argument: Any, answer: Answer) -> None:
-        """Queues a call for the thread; ``answer`` is called with its result."""
+    def call(self, method: str, argument: Any) -> asyncio.Future[Any]:
+        """Queues a call for the thread and returns the future of its result."""
+        answer = self._loop.create_future()
         self._calls.put((method, argument, answer))
+        return answer
 
     def _play(self) -> None:
         method = ""
         while method != "close":
             method, argument, answer = self._calls.get()
+            value, failure = None, None
             try:
-                answer(True, self._do(method, argument))
-            except EnvironmentFailure as failure:
-                answer(False, failure)
+                value = self._do(method, argument)
+            except EnvironmentFailure as error:
+                failure = error
             except BaseException as error:  # SystemExit of an environment, say: its caller must not wait for ever
-                answer(False, EnvironmentFailure(f"{method}: {type(error).__name__}: {error}"))
+                failure = EnvironmentFailure(f"{method}: {type(error).__name__}: {error}")
+            self._loop.call_soon_threadsafe(_fulfil, answer, value, failure)
 
     def _do(self, method: str, argument: Any) -> Any:
         if method == "open":
@@ -56,38 +52,34 @@ class _Player:
         return getattr(self._environment, method)(argument)
 
 
-async def serve(sock: socket.socket) -> None:
-    """Answers calls until the other end is gone."""
-    reader, writer = await asyncio.open_unix_connection(sock=sock)
-    loop = asyncio.get_running_loop()
-    players: dict[int, _Player] = {}
-
-    def answering(number: int) -> Answer:
-        def answer(good: bool, value: Any) -> None:
-            loop.call_soon_threadsafe(send, writer, (number, good, value))
-
-        return answer
-
-    with contextlib.suppress(EOFError):
-        while True:
-            number, method, argument = await receive(reader)
-            if method == "ping":
-                send(writer, (number, True, None))
-                continue
-            if method == "open":
-                players[number] = _Player()
-            players[number].call(method, argument, answering(number))
-            if method == "close":
-                players.pop(number)
-    # A thread that hangs would keep the interpreter from ending.
-    os._exit(0)
+def _fulfil(answer: asyncio.Future[Any], value: Any, failure: EnvironmentFailure | None) -> None:
+    if answer.done():  # nobody waits any more
+        return
+    if failure is None:
+        answer.set_result(value)
+    else:
+        answer.set_exception(failure)
 
 
-def main() -> None:
-    """Serves the socket whose file descriptor is the only argument."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
-    asyncio.run(serve(socket.socket(fileno=int(sys.argv[1]))))
+class Environments:
+    """The environments of this process, by number."""
+
+    def __init__(self) -> None:
+        self._players: dict[int, _Player] = {}
+
+    async def handle(self, method: str, number: int, argument: Any) -> Any:
+        """Calls a method of an environment and returns its result.
+
+        Raises:
+            EnvironmentFailure: what it failed with.
+        """
+        if method == "ping":
+            return None
+        if method == "open":
+            self._players[number] = _Player()
+        player = self._players.pop(number) if method == "close" else self._players[number]
+        return await player.call(method, argument)
 
 
 if __name__ == "__main__":
-    main()
+    serve(Environments().handle)

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import logging
 import re
+from functools import lru_cache
 from typing import Any
 
 from rljax.tasks.task import Task
 
 # Where a final answer may be announced, the last one counting. `#### 18` is GSM8K's; `#### Step 2` is a heading.
 _MARKERS = re.compile(r"\\boxed\s*\{|<answer>|####(?=\s*[-+$€£¥(\\.*0-9])")
+# What need not be parsed to be known as readable, and what may take for ever to be, which the worker has a limit for.
+_PLAIN = re.compile(r"\s*[-+]?\$?[0-9][0-9,]*(?:\.[0-9]+)?\s*")
+_LONG = re.compile(r"\^.*\^|\^\W*[0-9]{4}|\*\*|[0-9)}]\s*!|\\(?:sum|prod|int|lim|binom)", re.DOTALL)
 _CURRENCY = str.maketrans("", "", "$€£¥")
 
 
@@ -23,14 +27,23 @@ def numeric(task: Task, response: str) -> float:
     Raises:
         ValueError: the reference is neither number nor formula.
     """
-    reference = _reference(task.answer)
-    gold = _parse(_boxed(reference)) or _parse(reference)
-    if not gold:
-        raise ValueError(f"the reference answer {reference!r} is neither number nor formula; use the reward 'exact'")
+    gold = _gold(_reference(task.answer))
     marked = marked_answer(response)
     if marked is None:
         return float(_equal(gold, _parse(response.replace(r"\$", "$"))))
     return float(_equal(gold, _parse(_boxed(marked))) or _equal(gold, _parse(marked)))
+
+
+@lru_cache(maxsize=65536)
+def check_reference(answer: str) -> None:
+    """Checks that a reference answer is a number or a formula, as far as that is known without computing at length.
+
+    Raises:
+        ValueError: it is neither: every response would be wrong.
+    """
+    reference = _reference(answer)
+    if not (_PLAIN.fullmatch(reference) or _LONG.search(reference)):
+        _gold(reference)
 
 
 def marked_answer(text: str) -> str | None:
@@ -49,6 +62,13 @@ def marked_answer(text: str) -> str | None:
     if marker == "<answer>":
         return rest.partition("</answer>")[0].strip()
     return _to_closing_brace(rest).strip()
+
+
+def _gold(reference: str) -> list[Any]:
+    gold = _parse(_boxed(reference)) or _parse(reference)
+    if not gold:
+        raise ValueError(f"the reference answer {reference!r} is neither number nor formula; use the reward 'exact'")
+    return gold
 
 
 def _reference(answer: str) -> str:

@@ -10,12 +10,14 @@ from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import spawn
 from multiprocessing.context import SpawnContext, SpawnProcess
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rljax.tasks.rewards import worker
 from rljax.tasks.rewards.reward import Reward, RewardError, RewardTimeout
-from rljax.tasks.task import Task
+from rljax.tasks.task import RewardTerm, Task
 from rljax.timeouts import done_within
+from sidecar.workers.lifeline import in_lasting_thread
 
 if TYPE_CHECKING:
     from pebble import ProcessPool
@@ -27,15 +29,18 @@ _SPAWN_LOCK = threading.Lock()
 
 
 class _Process(SpawnProcess):
-    """A spawned process that does not import the parent's ``__main__``.
+    """A spawned process that does not import the parent's ``__main__``, and is started so that it can `hold` on to it.
 
     A script without ``if __name__ == "__main__"`` would otherwise start its own training again in every worker.
     """
 
     @staticmethod
     def _Popen(process: Any) -> Any:
-        with _main_hidden():
-            return SpawnProcess._Popen(process)
+        def start() -> Any:
+            with _main_hidden():
+                return SpawnProcess._Popen(process)
+
+        return in_lasting_thread(start)
 
 
 class _Context(SpawnContext):
@@ -64,12 +69,14 @@ class WorkerProcesses:
         names: rewards that workers import before their first call.
         limit: seconds for one call, counted from when a worker takes it up.
         workers: processes.
+        log: file that takes what the rewards print; None to print where this process does.
     """
 
-    def __init__(self, names: Sequence[str], *, limit: float, workers: int) -> None:
+    def __init__(self, names: Sequence[str], *, limit: float, workers: int, log: Path | None = None) -> None:
         self._names = tuple(names)
         self._limit = limit
         self._workers = workers
+        self._log = "" if log is None else str(log.absolute())
         self._lock = threading.Lock()
         self._pool: ProcessPool | None = None
         self._waiting: dict[Future[Any], ProcessPool] = {}
@@ -90,7 +97,7 @@ class WorkerProcesses:
 
         threading.Thread(target=start, name="reward-warm-up", daemon=True).start()
 
-    async def judge(self, name: str, task: Task, response: str) -> Reward:
+    async def judge(self, term: RewardTerm, task: Task, response: str) -> Reward:
         """Calls a reward in a worker. Cancelling this kills the worker.
 
         Raises:
@@ -101,7 +108,7 @@ class WorkerProcesses:
             pool = self._pool
             if pool is None:
                 pool = await asyncio.to_thread(self._started)
-            future = self._scheduled(pool, name, task, response)
+            future = self._scheduled(pool, term, task, response)
             if future is None:
                 continue
             try:
@@ -133,14 +140,14 @@ class WorkerProcesses:
                 import pebble
 
                 self._pool = pebble.ProcessPool(
-                    self._workers, initializer=worker.preload, initargs=(self._names,), context=_Context()
+                    self._workers, initializer=worker.begin, initargs=(self._names, self._log), context=_Context()
                 )
                 self._pool.schedule(worker.ready)
             return self._pool
 
-    def _scheduled(self, pool: ProcessPool, name: str, task: Task, response: str) -> Future[Any] | None:
+    def _scheduled(self, pool: ProcessPool, term: RewardTerm, task: Task, response: str) -> Future[Any] | None:
         try:
-            future: Future[Any] = pool.schedule(worker.judge, (name, task, response, self._limit), timeout=self._limit)
+            future: Future[Any] = pool.schedule(worker.judge, (term, task, response), timeout=self._limit)
         except RuntimeError:
             self._retire(pool)
             return None

@@ -6,14 +6,16 @@ import importlib
 import inspect
 import pkgutil
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from types import ModuleType
+from typing import Any
 
-from rljax.config.validate import ConfigError
+from rljax.config.fields import ConfigError
+from rljax.config.names import by_name
 from rljax.tasks.rewards.gym_score import reasoning_gym_score
-from rljax.tasks.rewards.numeric import numeric
+from rljax.tasks.rewards.numeric import check_reference, numeric
 from rljax.tasks.rewards.reward import RewardFunction
 from rljax.tasks.rewards.text import PatternFormat, digits, exact, think_answer_format
 from rljax.tasks.rows import nearest
@@ -41,6 +43,7 @@ class Scorer:
         place: where it runs.
         score_on_timeout: the score of a response that it cannot judge in time; None: that is an error. Where the
             response alone decides how long judging takes, dropping the trajectory would favour what is easily judged.
+        check_answer: raises ValueError for a reference answer by which no response could be right.
     """
 
     name: str
@@ -48,6 +51,7 @@ class Scorer:
     function: RewardFunction
     place: Place
     score_on_timeout: float | None = None
+    check_answer: Callable[[str], None] | None = None
 
 
 _BUILT_IN = {
@@ -56,7 +60,7 @@ _BUILT_IN = {
         Scorer("exact", "exact", exact, Place.INLINE),
         Scorer("digits", "digits", digits, Place.INLINE),
         Scorer("format", "format", think_answer_format, Place.INLINE),
-        Scorer("numeric", "numeric", numeric, Place.PROCESS, score_on_timeout=0.0),
+        Scorer("numeric", "numeric", numeric, Place.PROCESS, score_on_timeout=0.0, check_answer=check_reference),
         Scorer("reasoning_gym", "reasoning_gym", reasoning_gym_score, Place.PROCESS, score_on_timeout=0.0),
     )
 }
@@ -65,6 +69,8 @@ _registered: dict[str, Scorer] = {}
 
 def register_reward(name: str) -> Callable[[RewardFunction], RewardFunction]:
     """Decorator that makes a function ``(task, response) -> float | Reward`` usable by name in ``rewards``.
+
+    Its keyword-only parameters are what ``reward_args`` may give it.
 
     Meant for a notebook: the function stays in this process and runs on a thread. A thread cannot be killed, so a
     reward that may hang is better placed in a file and named ``module:function``. A later one of the same name
@@ -113,11 +119,22 @@ def resolve_reward(name: str, key: str) -> Scorer:
     raise ConfigError(f"{key}={name!r}: no such reward; {hint}, or write module:function")
 
 
-def reward_terms(names: Sequence[str], weights: Sequence[float] | None, key: str) -> tuple[RewardTerm, ...]:
+def reward_terms(
+    names: Sequence[str],
+    weights: Sequence[float] | None,
+    key: str,
+    args: Mapping[str, Mapping[str, Any]] | None = None,
+) -> tuple[RewardTerm, ...]:
     """Looks up the rewards of a taskset; two of the same short name are logged under their full names.
 
+    Args:
+        names: as the config has them.
+        weights: of each; None: all 1.
+        key: config path of the names; that of the arguments is ``reward_args`` beside it.
+        args: keyword arguments by the short name of the reward.
+
     Raises:
-        ConfigError: see `resolve_reward`; or a name occurs twice.
+        ConfigError: see `resolve_reward`; or a name occurs twice; or arguments are not those of the function.
     """
     scorers = [resolve_reward(name, key) for name in names]
     if len(set(names)) != len(names):
@@ -125,7 +142,21 @@ def reward_terms(names: Sequence[str], weights: Sequence[float] | None, key: str
     short = [scorer.part for scorer in scorers]
     parts = [s.part if short.count(s.part) == 1 else s.name.replace(":", ".") for s in scorers]
     factors = [1.0] * len(names) if weights is None else weights
-    return tuple(RewardTerm(*term) for term in zip(names, parts, factors, strict=True))
+    given, path = args or {}, f"{key.rpartition('.')[0]}.reward_args"
+    for unread in set(given) - set(short):
+        raise ConfigError(f"{path}.{unread}: nothing reads it; add {unread} to {key}")
+    built = [by_name(s.name, s.function).build(given.get(s.part, {}), f"{path}.{s.part}") for s in scorers]
+    return tuple(RewardTerm(*term) for term in zip(names, parts, factors, built, strict=True))
+
+
+def answer_checks(names: Sequence[str], key: str) -> tuple[Callable[[str], None], ...]:
+    """Returns what rewards ask of a reference answer, each a function that raises ValueError with the reason.
+
+    Raises:
+        ConfigError: see `resolve_reward`.
+    """
+    checks = (resolve_reward(name, key).check_answer for name in names)
+    return tuple(check for check in checks if check is not None)
 
 
 def _imported(name: str, key: str) -> RewardFunction:
@@ -160,7 +191,9 @@ def _import_module(name: str, what: str) -> ModuleType:
 
 def _check_signature(function: Callable[..., object], what: str) -> None:
     try:
-        inspect.signature(function).bind("task", "response")
+        signature = inspect.signature(function)
+        own = {p.name: None for p in signature.parameters.values() if p.kind is p.KEYWORD_ONLY}
+        signature.bind("task", "response", **own)
     except TypeError as error:
         raise ConfigError(f"{what}: must take (task, response): {error}") from error
     except ValueError:

@@ -6,8 +6,6 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from rljax.tasks.task import Task
-
 
 @dataclass(frozen=True, slots=True)
 class Reward:
@@ -25,8 +23,8 @@ class RewardTimeout(RewardError):
     """A reward that did not return within its time limit."""
 
 
-RewardFunction = Callable[[Task, str], "float | Reward"]
-"""Judges the text of a response to a task."""
+RewardFunction = Callable[..., "float | Reward"]
+"""Judges the text of a response to a task: ``(task, response)``, and keyword-only arguments from the config."""
 
 
 def as_reward(value: object) -> Reward:

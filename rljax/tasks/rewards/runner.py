@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from functools import partial
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -28,15 +30,16 @@ class RewardRunner:
         rewards: names of the rewards that will be used (`tasks.*.*.rewards`).
         timeout: seconds for one reward of one response.
         workers: worker processes.
+        log: file that takes what rewards print in worker processes; None to print where this process does.
 
     Raises:
         ConfigError: one of the rewards does not exist.
     """
 
-    def __init__(self, rewards: Iterable[str], *, timeout: float, workers: int) -> None:
+    def __init__(self, rewards: Iterable[str], *, timeout: float, workers: int, log: Path | None = None) -> None:
         scorers = {name: resolve_reward(name, "rewards") for name in rewards}
         self._imported = {name: scorer for name, scorer in scorers.items() if scorer.place is Place.PROCESS}
-        self._processes = WorkerProcesses(sorted(self._imported), limit=timeout, workers=workers)
+        self._processes = WorkerProcesses(sorted(self._imported), limit=timeout, workers=workers, log=log)
         self._threads = DeadlineThreads(limit=timeout)
         if self._imported:
             self._processes.warm()
@@ -92,11 +95,11 @@ class RewardRunner:
         # A registered function is looked up each time: a notebook may have replaced it.
         scorer = self._imported.get(term.name) or resolve_reward(term.name, "rewards")
         if scorer.place is Place.INLINE:
-            return _inline(scorer, task, response)
+            return _inline(scorer, term, task, response)
         if scorer.place is Place.THREAD:
-            return await self._threads.judge(scorer.function, task, response)
+            return await self._threads.judge(partial(scorer.function, **term.args), task, response)
         try:
-            return await self._processes.judge(term.name, task, response)
+            return await self._processes.judge(term, task, response)
         except RewardTimeout:
             if scorer.score_on_timeout is None:
                 raise
@@ -104,8 +107,8 @@ class RewardRunner:
             return Reward(scorer.score_on_timeout)
 
 
-def _inline(scorer: Scorer, task: Task, response: str) -> Reward:
+def _inline(scorer: Scorer, term: RewardTerm, task: Task, response: str) -> Reward:
     try:
-        return as_reward(scorer.function(task, response))
+        return as_reward(scorer.function(task, response, **term.args))
     except Exception as error:
         raise RewardError(describe(error)) from error

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import signal
+import multiprocessing
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 from rljax.tasks.rewards.registry import Scorer, resolve_reward
 from rljax.tasks.rewards.reward import Reward, as_reward
-from rljax.tasks.task import Task
-
-_GRACE = 5.0
+from rljax.tasks.task import RewardTerm, Task
+from sidecar.workers.child_process import redirect_output
+from sidecar.workers.lifeline import hold
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +23,17 @@ class Failure:
     reason: str
 
 
-def preload(names: Sequence[str]) -> None:
-    """Imports what the rewards need, so that the first response does not pay for it."""
+def begin(names: Sequence[str], log: str) -> None:
+    """Ties this process to its parent, and imports what the rewards need: the first response must not pay for it.
+
+    ``log`` is the file that takes what is printed here; empty to print where the parent does.
+    """
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    assert parent.pid is not None
+    hold(parent.pid)
+    if log:
+        redirect_output(log)
     for name in names:
         # Whatever is wrong will be wrong again when the reward is called, and is reported then.
         with contextlib.suppress(Exception):
@@ -40,19 +49,14 @@ def ready() -> bool:
     return True
 
 
-def judge(name: str, task: Task, response: str, limit: float) -> Reward | Failure:
-    """Calls a reward.
-
-    Args:
-        name: as the config has it.
-        task, response: what is judged.
-        limit: seconds after which the parent kills this process.
+def judge(term: RewardTerm, task: Task, response: str) -> Reward | Failure:
+    """Calls a reward with the arguments that the config gives it. The parent kills this process when that takes too
+    long.
     """
-    with _suicide(limit + _GRACE):
-        try:
-            return as_reward(_scorer(name).function(task, response))
-        except BaseException as error:
-            return Failure(describe(error))
+    try:
+        return as_reward(_scorer(term.name).function(task, response, **term.args))
+    except BaseException as error:
+        return Failure(describe(error))
 
 
 def describe(error: BaseException) -> str:
@@ -66,20 +70,3 @@ def describe(error: BaseException) -> str:
 @lru_cache(maxsize=64)
 def _scorer(name: str) -> Scorer:
     return resolve_reward(name, "rewards")
-
-
-@contextlib.contextmanager
-def _suicide(seconds: float) -> Iterator[None]:
-    """Lets the kernel end this process when the parent, which should have done so, is dead.
-
-    The default action of SIGALRM needs neither the interpreter nor its lock, so it also ends a loop inside C code.
-    """
-    if not hasattr(signal, "setitimer"):
-        yield
-        return
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 import envs
 from envs.webshop.env import WebShop
 from tests.envs.webshop.published import ATTRIBUTES, GOALS, ITEMS, REVIEWS, written
+from tests.waiting import HANGS
 
 
 def shop_of_files(folder: Path, **arguments: Any) -> WebShop:
@@ -276,7 +277,7 @@ def test_a_seed_is_the_same_episode_in_another_process() -> None:
         subprocess.run(
             [sys.executable, "-c", EPISODE],
             env={**os.environ, "PYTHONHASHSEED": hash_seed},
-            check=True, timeout=120, capture_output=True, text=True,
+            check=True, timeout=HANGS, capture_output=True, text=True,
         ).stdout
         for hash_seed in ("1", "2")
     ]  # fmt: skip

@@ -11,6 +11,7 @@ from envs.webshop.products import Product
 from envs.webshop.search import SearchEngine, document, tokens
 from envs.webshop.shop import Source, open_shop
 from envs.webshop.stem import stem
+from tests.waiting import HANGS
 
 STEMS = """
     caresses caress ponies poni ties ti caress caress cats cat feed feed agreed agre plastered plaster bled bled
@@ -104,7 +105,7 @@ def test_searching_touches_no_jax() -> None:
         "import sys, envs.webshop.shop as shop; shop.open_shop(shop.Source()); assert 'jax' not in sys.modules; "
         "import jax.lax"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=HANGS)
 
 
 def test_a_missing_library_is_one_line() -> None:
@@ -114,5 +115,5 @@ def test_a_missing_library_is_one_line() -> None:
         "try: shop.open_shop(shop.Source())\n"
         "except ImportError as error: print(error)"
     )
-    done = subprocess.run([sys.executable, "-c", code], check=True, timeout=120, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", code], check=True, timeout=HANGS, capture_output=True, text=True)
     assert done.stdout == 'WebShop searches with bm25s, which is missing: pip install -e ".[webshop]"\n'

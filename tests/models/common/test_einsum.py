@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rljax.models.common.einsum import einsum_fp32
+from tests.waiting import HANGS
 
 
 def test_sums_are_float32() -> None:
@@ -24,5 +25,7 @@ def test_a_cpu_without_bfloat16_instructions_computes_it() -> None:
         "x = jnp.ones((64, 64), jnp.bfloat16); print(einsum_fp32('ij,jk->ik', x, x).sum())"
     )
     environment = os.environ | {"XLA_FLAGS": "--xla_cpu_max_isa=AVX2", "JAX_PLATFORMS": "cpu"}
-    ran = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=120)
+    ran = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=HANGS
+    )
     assert ran.stdout.strip() == "262144.0", ran.stderr

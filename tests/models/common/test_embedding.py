@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rljax.models.architecture import Architecture
+from rljax.models.common.architecture import Architecture
 from rljax.models.common.embedding import embed
-from rljax.models.transformer import hidden_states, init_params, unconstrained
+from rljax.models.common.transformer import hidden_states, init_params, unconstrained
 
 
 @pytest.mark.parametrize("times", [256, 1000, 8192])

@@ -15,6 +15,7 @@ import pytest
 from rljax.config.schema import Config, SidecarConfig, TasksConfig, TasksetConfig
 from rljax.config.validate import ConfigError
 from rljax.pipeline.assemble.devices import engine_devices, engine_gpus
+from tests.waiting import HANGS
 
 ROOT = Path(__file__).parents[3]
 ON_FOUR = """
@@ -44,7 +45,7 @@ def test_engines_take_what_is_named_or_what_the_learner_leaves() -> None:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=HANGS,
         check=False,
     )
     assert ran.returncode == 0, ran.stderr

@@ -27,6 +27,7 @@ from rljax.rollout.environments.session import (
 )
 from rljax.rollout.environments.smoke_check import smoke_check
 from rljax.tasks.environments import environment_tasksets
+from tests.orphans import survivors
 
 BAD = EnvironmentSpec("tests.rollout.environments.bad:Bad-v0")
 LAKE = EnvironmentSpec("rljax/FrozenLake-v0", {"size": 4})
@@ -186,6 +187,28 @@ def test_one_that_hangs_costs_nobody_else_anything(how: str) -> None:
         assert worker.process.poll() is not None
 
     asyncio.run(main())
+
+
+PARENT = """
+import asyncio
+from rljax.rollout.environments import processes
+from rljax.rollout.environments.hosts import ProcessHost
+from rljax.rollout.environments.session import EnvironmentSpec
+processes.PING_SECONDS = 1.0
+async def main():
+    async with ProcessHost(2, 3600.0).session(EnvironmentSpec("tests.rollout.environments.bad:Bad-v0")) as session:
+        await session.reset(0)
+        seizing = asyncio.ensure_future(session.step("seize"))
+        while await session.worker.responds():
+            pass
+        print("ready", flush=True)
+        await asyncio.sleep(3600)
+asyncio.run(main())
+"""
+
+
+def test_a_worker_whose_environment_holds_the_interpreters_lock_dies_with_its_parent() -> None:
+    assert survivors(PARENT) == []
 
 
 def test_workers_hold_as_many_as_they_may() -> None:

@@ -16,6 +16,7 @@ from rljax.weights.memory import MemoryPublisher, RayPublisher
 from rljax.weights.publisher import OrbaxPublisher, PublishError
 from sidecar.channels.memory import packed, unpacked
 from sidecar.channels.versions import VersionError, VersionGoneError, is_address, receive
+from tests.waiting import HANGS
 
 TENSORS = {
     "a": np.arange(6, dtype=np.float32).reshape(2, 3),
@@ -133,12 +134,12 @@ def test_ray_carries_a_version_to_another_process(ray, tmp_path: Path) -> None:
     expected = float(sum(array.astype(np.float32).sum() for array in tensors.values()))
     first, second = (publish(channel, v, tensors=tensors, dtype="bf16") for v in (1, 2))
     # what lies in the store is read-only; a copy of it would be writeable
-    assert ray.get(engine.read.remote(first), timeout=60) == (expected, False)
+    assert ray.get(engine.read.remote(first), timeout=HANGS) == (expected, False)
     channel.delete(1, 1)
-    assert ray.get(engine.gone.remote(first), timeout=60)
-    assert ray.get(engine.read.remote(second), timeout=60)[0] == expected
+    assert ray.get(engine.gone.remote(first), timeout=HANGS)
+    assert ray.get(engine.read.remote(second), timeout=HANGS)[0] == expected
     channel.close()
-    assert ray.get(engine.gone.remote(second), timeout=60)
+    assert ray.get(engine.gone.remote(second), timeout=HANGS)
 
 
 LEARNER = """
@@ -160,6 +161,6 @@ def test_a_learner_of_another_job_takes_its_versions_with_it(ray, tmp_path: Path
     command = [sys.executable, "-c", LEARNER, str(tmp_path), ray.get_runtime_context().gcs_address]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as learner:
         address = learner.stdout.readline().strip()
-        assert ray.get(engine.read.remote(address), timeout=60)[0] == 10**6
+        assert ray.get(engine.read.remote(address), timeout=HANGS)[0] == 10**6
         learner.send_signal(signal.SIGKILL)
-    assert ray.get(engine.gone.remote(address), timeout=60)
+    assert ray.get(engine.gone.remote(address), timeout=HANGS)

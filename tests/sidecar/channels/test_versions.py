@@ -18,6 +18,7 @@ from orbax.checkpoint import v1 as ocp
 from rljax.weights.publisher import OrbaxPublisher
 from sidecar.channels import versions
 from sidecar.channels.versions import MANIFEST_NAME, VersionError, checksum, read_manifest, read_version
+from tests.waiting import HANGS
 
 DTYPES = {"fp32": np.float32, "bf16": ml_dtypes.bfloat16}
 
@@ -69,7 +70,7 @@ def test_needs_no_jax(published):
         f"assert len(read_version({str(published)!r}).tensors) == 3; "
         "assert not {'jax', 'torch', 'rljax'} & set(sys.modules)"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=HANGS)
 
 
 def test_checksum_is_crc32_of_the_bytes():

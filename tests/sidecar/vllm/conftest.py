@@ -34,7 +34,7 @@ class Loop:
         self.loop = asyncio.new_event_loop()
         threading.Thread(target=self.loop.run_forever, daemon=True).start()
 
-    def run(self, work: Coroutine[Any, Any, T], seconds: float = 240.0) -> T:
+    def run(self, work: Coroutine[Any, Any, T], seconds: float = 500.0) -> T:
         return asyncio.run_coroutine_threadsafe(work, self.loop).result(seconds)
 
 

@@ -17,6 +17,7 @@ def three(task, response, trajectory): return 0
 class Judge:
     def __call__(self, task, response): return 1.0
 judge = Judge()
+def short(task, response, *, most: int, factor: float = 1.0, words: tuple[str, ...] = ()): return 1.0
 """
 
 
@@ -96,3 +97,40 @@ def test_names_that_cannot_be_registered(name: str) -> None:
 def test_a_registered_function_must_take_both_arguments() -> None:
     with pytest.raises(ConfigError, match=r"must take \(task, response\)"):
         register_reward("short")(lambda response: 0.0)  # type: ignore[arg-type, misc]
+
+
+def test_keyword_only_parameters_come_from_the_config() -> None:
+    names = ("exact", "rewards_of_mine.lengths:short")
+    exact, short = reward_terms(names, None, KEY, {"short": {"most": 3, "factor": 2}})
+    assert (exact.args, short.args) == ({}, {"most": 3, "factor": 2.0, "words": ()})
+    assert isinstance(short.args["factor"], float)
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (
+            {},
+            "tasks.train.mine.reward_args.short.most: rewards_of_mine.lengths:short needs it; write tasks.train.mine.r",
+        ),
+        ({"short": {"least": 3}}, "tasks.train.mine.reward_args.short.most: "),
+        (
+            {"short": {"most": 3, "least": 3}},
+            "reward_args.short.least: rewards_of_mine.lengths:short has no such key; it has: fa",
+        ),
+        ({"short": {"most": "3"}}, "tasks.train.mine.reward_args.short.most='3': expected an integer, not str"),
+        (
+            {"short": {"most": 3}, "shrot": {}},
+            "reward_args.shrot: nothing reads it; add shrot to tasks.train.mine.rewar",
+        ),
+        (
+            {"short": {"most": 3}, "exact": {"case": 1}},
+            "reward_args.exact.case: exact has no such key; it has none",
+        ),
+    ],
+)
+def test_arguments_that_a_reward_does_not_have_are_refused(args: dict[str, dict[str, object]], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        reward_terms(("exact", "rewards_of_mine.lengths:short"), None, KEY, args)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)

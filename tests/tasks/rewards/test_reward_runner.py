@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ class Awkward(Exception):
     def __init__(self, one, two): super().__init__("cannot be unpickled")
 
 def length(task, response): return len(response)
+def apart(task, response, *, by=1.0): return by * len(response)
 def parts(task, response): return Reward(0.5, {"style": 0.25, "truth": 1})
 def raises(task, response): raise KeyError("left\\nright")
 def awkward(task, response): raise Awkward(1, 2)
@@ -47,6 +49,14 @@ def swallows(task, response):
         except BaseException: pass
 def regex(task, response): return float(bool(re.match(r"(a+)+$", "a" * 64 + "b")))
 def power(task, response): return float(len(str(9 ** 9 ** 9)))
+def seizes(task, response):
+    with open(response, "w") as fifo: fifo.write("now")
+    import ctypes
+    ctypes.PyDLL(None).sleep(3600)
+def prints(task, response):
+    print(response)
+    print("err", file=sys.stderr)
+    time.sleep(3600)
 def process_id(task, response): return float(os.getpid())
 """
 
@@ -111,6 +121,18 @@ async def test_sum_inline() -> None:
     assert reward == Reward(0.25, {"exact": 0.0, "digits": 0.5})
     assert children() == before, "cheap rewards need no worker"
     runner.close()
+
+
+@on_a_loop
+async def test_arguments_reach_a_reward_wherever_it_runs(runner: RewardRunner) -> None:
+    @register_reward("apart")
+    def apart(task: Task, response: str, *, by: float = 1.0) -> float:
+        return by * len(response)
+
+    for name in ("apart", "judges:apart"):
+        terms = (RewardTerm(name, "apart", args={"by": 0.5}),)
+        asked = replace(task("exact"), rewards=terms)
+        assert (await runner.score(asked, "four")).score == 2.0
 
 
 @on_a_loop
@@ -307,17 +329,18 @@ from rljax.tasks.rewards import RewardRunner
 from rljax.tasks.task import RewardTerm, Task
 from rljax.trajectory import TaskId
 
-runner = RewardRunner(["judges:length"], timeout=1, workers=2)
+runner = RewardRunner(["judges:length"], timeout=3600, workers=2)
 def task(name):
     return Task(TaskId("mine", 0, 0), (), "", rewards=(RewardTerm("judges:" + name, name),))
 async def main():
     print("score", (await runner.score(task("length"), "four")).score, flush=True)
     print("worker", int((await runner.score(task("process_id"), "")).score), flush=True)
     if {then!r} == "hang":
-        asyncio.ensure_future(runner.score(task("loops"), ""))
-        await asyncio.sleep(0.3)
+        os.mkfifo({directory!r} + "/fifo")
+        judging = asyncio.ensure_future(runner.score(task("seizes"), {directory!r} + "/fifo"))
+        await asyncio.to_thread(lambda: open({directory!r} + "/fifo").read())
         print("ready", flush=True)
-        time.sleep(60)
+        time.sleep(3600)
 asyncio.run(main())
 """
 
@@ -334,6 +357,7 @@ def test_a_script_without_main_guard_that_never_closes_ends(directory: Path, tmp
 
 
 def test_workers_end_when_their_parent_is_killed(directory: Path, tmp_path: Path) -> None:
+    """One of them in a reward that holds the interpreter's lock and has an hour to judge."""
     script = tmp_path / "script.py"
     script.write_text(UNGUARDED.format(directory=str(directory), then="hang"))
     with subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True) as parent:
@@ -346,6 +370,19 @@ def test_workers_end_when_their_parent_is_killed(directory: Path, tmp_path: Path
     while not all(gone(worker) for worker in workers):
         assert time.monotonic() < deadline
         time.sleep(0.1)
+
+
+@on_a_loop
+async def test_what_a_reward_prints_is_in_its_log_and_nowhere_else(
+    directory: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "logs" / "rewards.log"
+    task = Task(TaskId("mine", 0, 0), (), "", rewards=(RewardTerm("judges:prints", "prints"),))
+    with RewardRunner(["judges:prints"], timeout=LIMIT, workers=1, log=log) as runner:
+        with pytest.raises(RewardTimeout):  # it prints, and then is killed
+            await runner.score(task, "out\x1b[2J")
+        assert log.read_text() == "out\x1b[2J\nerr\n"
+    assert capfd.readouterr() == ("", "")
 
 
 def test_a_notebook_can_use_it(directory: Path) -> None:

@@ -1,0 +1,14 @@
+"""The rules that every config is held to: from a file, by hand, or by ``dataclasses.replace`` (promise P9).
+
+The package imports this module before any other, so that no config is made without them.
+"""
+
+from __future__ import annotations
+
+from rljax.config.schema import hold_to
+from rljax.config.validate import check_config
+from rljax.config.validate_environments import check_tags
+from rljax.config.validate_objective import check_objective
+from rljax.config.validate_placement import check_placement
+
+hold_to(check_config, check_placement, check_tags, check_objective)

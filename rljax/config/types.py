@@ -1,0 +1,101 @@
+"""The typed way from plain values, of files and command lines, to the dataclasses of the schema."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import types
+import typing
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from rljax.config.fields import ConfigError, shown
+
+Unknown = Callable[[str, str, Mapping[str, Any], str], str]
+"""Says what is wrong with an unknown key, from its path, its name, the keys that there are, and what stands before."""
+
+
+def imported(path: str, target: str) -> Callable[..., Any]:
+    """Returns what ``module:function`` points to; ``path`` is the key that names it.
+
+    Raises:
+        ConfigError: it cannot be imported, or called.
+    """
+    module, _, attribute = target.partition(":")
+    try:
+        function = getattr(importlib.import_module(module), attribute)
+    except Exception as error:  # whatever the module does when it is imported
+        said = " ".join(f"{type(error).__name__}: {error}".split())
+        raise ConfigError(f"{path}={target!r}: cannot be imported ({said}); write module:function") from error
+    if not callable(function):
+        raise ConfigError(f"{path}={target!r}: not a function but a {type(function).__name__}")
+    return function
+
+
+def build(kind: Any, values: Mapping[str, Any], path: str, unknown: Unknown) -> Any:
+    """Makes a dataclass of plain values, whose types are checked.
+
+    Args:
+        kind: the dataclass.
+        values: of its fields; groups are mappings.
+        path: what stands before its keys, with a dot behind; empty at the top.
+        unknown: the message for a key that there is not.
+
+    Raises:
+        ConfigError: an unknown key, a wrong type, or whatever the dataclass itself refuses.
+    """
+    hints = typing.get_type_hints(kind)
+    made_by_itself = {spec.name for spec in dataclasses.fields(kind) if "choice" in spec.metadata}
+    fields = {}
+    for name, value in values.items():
+        if name not in hints:
+            raise ConfigError(unknown(f"{path}{name}", name, hints, path))
+        fields[name] = value if name in made_by_itself else _convert(hints[name], value, f"{path}{name}", unknown)
+    return kind(**fields)
+
+
+def _convert(hint: Any, value: Any, path: str, unknown: Unknown) -> Any:
+    if dataclasses.is_dataclass(hint):
+        if not isinstance(value, Mapping):
+            raise ConfigError(f"{path}={value!r}: this is a group of keys; write {path}.KEY=VALUE")
+        return build(hint, value, f"{path}.", unknown)
+    options = options_of(hint)
+    if Any in options or (value is None and type(None) in options):
+        return value
+    hint = next(option for option in options if option is not type(None))
+    origin = typing.get_origin(hint) or hint
+    if origin is Mapping:
+        if not isinstance(value, Mapping):
+            raise ConfigError(f"{path}={value!r}: expected keys and values")
+        element = element_of(hint)
+        nested = dataclasses.is_dataclass(element) or typing.get_origin(element) is Mapping
+        return {n: _convert(element, v, f"{path}.{n}", unknown) if nested else v for n, v in value.items()}
+    if origin is tuple and isinstance(value, (tuple, list)):
+        element = typing.get_args(hint)[0]
+        return tuple(_convert(element, item, f"{path}[{i}]", unknown) for i, item in enumerate(value))
+    if origin is float and isinstance(value, int) and not isinstance(value, bool):
+        try:
+            return float(value)
+        except OverflowError:
+            raise ConfigError(f"{path}={shown(value)}: beyond any number that is computed with") from None
+    if not isinstance(value, origin) or (isinstance(value, bool) and origin is not bool):
+        raise ConfigError(f"{path}={value!r}: expected {type_name(hint)}, not {type(value).__name__}")
+    return value
+
+
+def options_of(hint: Any) -> tuple[Any, ...]:
+    """The types of a union; of any other hint itself."""
+    union = isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union
+    return typing.get_args(hint) if union else (hint,)
+
+
+def element_of(hint: Any) -> Any:
+    """The type of a mapping's values; None of what is no mapping."""
+    return typing.get_args(hint)[1] if typing.get_origin(hint) is Mapping else None
+
+
+def type_name(hint: Any) -> str:
+    """A type as a message calls it."""
+    if len(options_of(hint)) > 1:
+        return " or ".join("none" if option is type(None) else type_name(option) for option in options_of(hint))
+    return {int: "an integer", float: "a number", bool: "true or false", str: "text"}.get(hint, "a tuple: a,b,c")

@@ -1,0 +1,34 @@
+"""Ctrl-C, for the last time."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+
+SECONDS = 3.0
+"""Seconds that are left after the second Ctrl-C to whoever still ends by himself."""
+
+
+def end_on_second_interrupt() -> None:
+    """Has a second Ctrl-C end this process in `SECONDS`, and its children with it. Call it in the main thread.
+
+    Python handles signals in the main thread, when that returns from what it is doing: not while XLA compiles there. So
+    their numbers go into a pipe, at which a thread waits.
+    """
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    threading.Thread(target=_wait_for_two, args=(reading,), name="interrupts", daemon=True).start()
+
+
+def _wait_for_two(reading: int) -> None:
+    interrupts = 0
+    while interrupts < 2:
+        interrupts += os.read(reading, 64).count(signal.SIGINT)
+    time.sleep(SECONDS)
+    shown = "\x1b[?25h" if sys.stderr.isatty() else ""  # the live view has hidden the cursor
+    print(f"{shown}\nrljax: interrupted twice and ended at once; the same command resumes", file=sys.stderr, flush=True)
+    os._exit(128 + signal.SIGINT)

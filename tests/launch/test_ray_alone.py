@@ -1,0 +1,68 @@
+"""A cluster that a run starts for itself is nobody else's."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from ipaddress import ip_address
+from pathlib import Path
+
+import psutil
+import pytest
+import ray
+
+from rljax.config.load import load_config
+from rljax.launch.ray_cluster import RayCluster, runtime_env
+
+SMALLEST = Path(__file__).parents[1] / "e2e" / "smallest.py"
+ALONE = {"launcher": "ray", "ray.address": "local", "sidecar.devices": "cpu"}
+SET = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER")
+ASKS = "import sys; from ray._raylet import GcsClient; print(GcsClient(address=sys.argv[1]).internal_kv_keys(b''))"
+
+
+def listening() -> set[str]:
+    """Addresses at which this process and its children take connections."""
+    found = set()
+    me = psutil.Process()
+    for process in (me, *me.children(recursive=True)):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            connections = process.net_connections(kind="tcp")
+            found |= {c.laddr.ip.removeprefix("::ffff:") for c in connections if c.status == psutil.CONN_LISTEN}
+    return found
+
+
+def test_it_listens_on_loopback_and_asks_for_its_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in SET:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    before = dict(os.environ)
+    with contextlib.closing(RayCluster(load_config(str(SMALLEST), ALONE))) as cluster:
+        assert cluster.started
+        assert cluster.place("cpu").engine_placements
+        assert [address for address in listening() if not ip_address(address).is_loopback] == []
+        where = ray.get_runtime_context().gcs_address
+        token = os.environ["RAY_AUTH_TOKEN"]
+
+        def ask(**environment: str) -> subprocess.CompletedProcess[str]:
+            command = [sys.executable, "-c", ASKS, where]
+            return subprocess.run(
+                command, env={**before, **environment}, capture_output=True, text=True, timeout=120, check=False
+            )
+
+        assert "AuthenticationError" in ask().stderr
+        assert "AuthenticationError" in ask(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=token[::-1]).stderr
+        known = ask(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=token)
+        assert known.returncode == 0, known.stderr
+    assert {name: os.environ.get(name) for name in SET} == {name: before.get(name) for name in SET}
+    assert not (tmp_path / ".ray").exists(), "Ray would write its token there for everybody to read"
+
+
+def test_keys_are_not_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray writes the environments of its processes into logs and command lines."""
+    monkeypatch.setenv("HF_TOKEN", "s3cret")
+    monkeypatch.setenv("HF_HOME", "/models")
+    passed = runtime_env(load_config(str(SMALLEST), ALONE))
+    assert "s3cret" not in str(passed)
+    assert passed["env_vars"]["HF_HOME"] == "/models"

@@ -1,0 +1,61 @@
+"""A second Ctrl-C ends a program that does not end by itself."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+STUBBORN = {
+    "a step that goes on": """
+while True:
+    try:
+        time.sleep(3600)
+    except KeyboardInterrupt:
+        pass
+""",
+    "C that no signal disturbs": """
+import ctypes
+lock, mutex = ctypes.CDLL(None).pthread_mutex_lock, ctypes.create_string_buffer(64)
+lock(mutex)
+lock(mutex)
+""",
+}
+BEGINS = """
+import sys, time
+from rljax.interrupts import end_on_second_interrupt
+end_on_second_interrupt()
+print("ready", flush=True)
+"""
+ROOT = Path(__file__).parents[1]
+
+
+def deliver(program: subprocess.Popen[str]) -> None:
+    """Sends Ctrl-C and waits until the kernel has handed it over: two at once would be one."""
+    program.send_signal(signal.SIGINT)
+    status = Path(f"/proc/{program.pid}/status")
+    while any(
+        int(line.split()[1], 16) for line in status.read_text().splitlines() if line.startswith(("SigP", "ShdP"))
+    ):
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("does", STUBBORN)
+def test_the_second_ends_it_within_five_seconds_and_the_first_does_not(does: str) -> None:
+    command = [sys.executable, "-c", BEGINS + STUBBORN[does]]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT) as program:
+        assert program.stdout is not None
+        assert program.stdout.readline() == "ready\n"
+        deliver(program)
+        with pytest.raises(subprocess.TimeoutExpired):
+            program.wait(4)
+        deliver(program)
+        began = time.monotonic()
+        _, said = program.communicate(timeout=60)
+    assert time.monotonic() - began < 5
+    assert program.returncode == 130
+    assert said == "\nrljax: interrupted twice and ended at once; the same command resumes\n"

@@ -1,0 +1,62 @@
+"""Text of others on a terminal: shown, never obeyed."""
+
+from __future__ import annotations
+
+import io
+import logging
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from rljax.main import _Printable, main
+from rljax.observe.progress import Progress
+from sidecar.errors import printable
+
+EVIL = "a\x1b]0;owned\x07\x1b[2J\x9b31m\rb\u202e"
+HARMLESS = r"a\x1b]0;owned\x07\x1b[2J\x9b31m\rb\u202e"
+
+
+def test_control_characters_are_written_as_escapes_and_the_rest_stays() -> None:
+    assert printable(EVIL) == HARMLESS
+    assert printable("a\tb\nü 漢 🙂 \\x1b") == "a\tb\nü 漢 🙂 \\x1b"
+    assert printable("\ud800") == r"\ud800", "it cannot be printed at all"
+
+
+def test_the_line_that_says_why_a_program_ends(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([f"--config=nowhere{EVIL}.py"]) == 2
+    printed = capsys.readouterr().err
+    assert r"nowherea\x1b]0;owned\x07" in printed
+    assert printed.removesuffix("\n").isprintable()
+
+
+def test_a_traceback(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RLJAX_TRACEBACK", "1")
+    monkeypatch.setitem(__import__("rljax.commands").commands.COMMANDS, "audit", fails)
+    smallest = Path(__file__).parent / "e2e" / "smallest.py"
+    assert main([f"--config={smallest}", "--config.mode=audit", f"--config.run_dir={tmp_path}"]) == 1
+    printed = capsys.readouterr().err
+    assert "Traceback" in printed
+    assert HARMLESS in printed
+    assert "\x1b" not in printed
+
+
+def fails(config: object) -> int:
+    raise RuntimeError(EVIL)
+
+
+def test_what_is_logged() -> None:
+    record = logging.LogRecord("rljax", logging.WARNING, "f.py", 1, "episode: %s", (EVIL,), None)
+    assert _Printable("%(message)s").format(record) == f"episode: {HARMLESS}"
+
+
+@pytest.mark.parametrize("mode", ["live", "lines"])
+def test_the_live_view(mode: str) -> None:
+    file = io.StringIO()
+    console = Console(file=file, force_terminal=mode == "live", width=200, color_system=None)
+    with Progress(mode, f"run {EVIL}", 3, console=console) as progress:
+        progress.message(f"episode: {EVIL}")
+        progress.waiting(EVIL)
+    assert HARMLESS in file.getvalue()
+    assert "\x1b]" not in file.getvalue()
+    assert "\x07" not in file.getvalue()

@@ -16,8 +16,8 @@ def critic_params(params: Params) -> Params:
     """Returns a critic's parameters made of a policy's, float32: the same layers, and a head of
     zeros, so that all values are 0.
     """
-    body = {name: part for name, part in params.items() if name != "head"}
-    return {**body, HEAD: np.zeros(params["final_norm"].shape, np.float32)}
+    backbone = {name: part for name, part in params.items() if name != "head"}
+    return {**backbone, HEAD: np.zeros(params["final_norm"].shape, np.float32)}
 
 
 def values(params: Params, hidden: Float[Array, "*batch hidden"]) -> Float[Array, "*batch"]:

@@ -1,1 +1,1 @@
-"""What the speed and the size of rljax are measured with. Each script is run as ``python -m bench.NAME``."""
+"""Benchmarks of rljax's speed and size. Each script is run as ``python -m bench.NAME``."""

@@ -52,7 +52,7 @@ SETTLING = 3
 
 @dataclass(frozen=True)
 class Case:
-    """One row of the table."""
+    """A row of the table: the settings of one simulated run."""
 
     alpha: float
     slack: int = 0  # S beyond the least
@@ -66,14 +66,14 @@ CASES = (
 
 
 def latency(*where: int | str) -> float:
-    """Seconds that an environment takes for a turn; the same whenever it is asked for the same turn."""
+    """Returns the seconds that an environment takes for a turn; the same for the same arguments."""
     rng = np.random.default_rng(stable_hash(*where))
     seconds = max(0.1, float(rng.normal(10.0, 5.0)))
     return seconds * 20.0 if rng.random() < 1 / 500 else seconds
 
 
 class Episodes:
-    """Ten turns of engine and environment, and a random reward."""
+    """Workflow of ten turns of engine and environment, and a random reward."""
 
     async def run(self, task: Task, attempt: Attempt, pool: EnginePool) -> Trajectory:
         transcript = Transcript()
@@ -153,7 +153,7 @@ async def _learn(db: Database, loop: Any) -> list[float]:
 
 
 def barrier(environments: int, batches: int) -> float:
-    """Seconds that so many environments in lockstep take for ten turns, on average."""
+    """Returns the seconds that so many environments in lockstep take for ten turns, on average."""
     whole = [
         sum(
             ENGINE_SECONDS + max(latency("barrier", batch, turn, env) for env in range(environments))

@@ -1,4 +1,4 @@
-"""What `bench.async_speedup` runs."""
+"""Config of `bench.async_speedup`."""
 
 from ml_collections import ConfigDict
 
@@ -17,7 +17,9 @@ from rljax.config.schema import (
 
 
 def get_config() -> ConfigDict:
-    """Generation and training of a batch take about as long, on one core each of the machine of RESULTS.md."""
+    """Returns a config whose generation and training of a batch take about as long, on one core each
+    of the machine of RESULTS.md.
+    """
     config = Config(
         rollout_batch_size=64,
         group_size=8,

@@ -1,4 +1,4 @@
-"""What generating ahead brings in wall time: α = 1 against α = 0, learner and sidecar on a core each.
+"""Wall time gained by generating ahead: α = 1 against α = 0, learner and sidecar on a core each.
 
     python -m bench.async_speedup [--quick] [--rounds N] [--config.KEY=VALUE ...]
 
@@ -45,7 +45,7 @@ CONFIG = Path(__file__).with_name("async_config.py")
 
 @dataclass(frozen=True)
 class Means:
-    """Of the steps of one run: seconds of a step, of training, and of generation."""
+    """Means over the steps of one run: seconds of a step, of training, and of generation."""
 
     step: float
     train: float
@@ -54,7 +54,7 @@ class Means:
 
     @classmethod
     def of(cls, rows: Sequence[dict[str, Any]]) -> Means:
-        """Of the rows of its metrics."""
+        """Computes the means of the rows of a run's metrics."""
         counted = [row for row in rows if row["step"] > COMPILING]
 
         def mean(name: str) -> float:
@@ -64,14 +64,14 @@ class Means:
 
 
 def run(directory: Path, overrides: Sequence[str]) -> Means:
-    """One run of the program.
+    """Runs the program once and returns its means.
 
     Raises:
         RuntimeError: it failed.
     """
-    told = [f"--config.{override}" for override in (f"run_dir={directory}", *overrides)]
+    arguments = [f"--config.{override}" for override in (f"run_dir={directory}", *overrides)]
     done = subprocess.run(
-        [sys.executable, "-m", "rljax.main", f"--config={CONFIG}", *told],
+        [sys.executable, "-m", "rljax.main", f"--config={CONFIG}", *arguments],
         capture_output=True,
         text=True,
         timeout=RUN_SECONDS,
@@ -80,7 +80,7 @@ def run(directory: Path, overrides: Sequence[str]) -> Means:
         preexec_fn=lambda: os.sched_setaffinity(0, {0}),
     )
     if done.returncode:
-        raise RuntimeError(f"{' '.join(told)}: {done.stderr.strip().splitlines()[-1:]}")
+        raise RuntimeError(f"{' '.join(arguments)}: {done.stderr.strip().splitlines()[-1:]}")
     return Means.of(read_metrics(directory))
 
 
@@ -105,7 +105,7 @@ def main() -> None:
 
 
 def show(found: dict[str, list[Means]]) -> None:
-    """Medians over the rounds; ratios are taken within a round."""
+    """Prints the medians over the rounds; ratios are taken within a round."""
     rows: list[list[object]] = []
     for name, all_ in found.items():
         bounds, speeds, ideal = [], [], []

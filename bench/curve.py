@@ -79,7 +79,7 @@ def keep(source: Path, target: Path, facts: dict[str, Any]) -> None:
 
 
 def write_csv(rows: list[Row], columns: list[str], path: Path) -> None:
-    """The columns that some row has, six digits each."""
+    """Writes the columns that some row has, six digits each."""
     present = [name for name in columns if any(row.get(name) is not None for row in rows)]
     with open(path, "w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
@@ -89,7 +89,7 @@ def write_csv(rows: list[Row], columns: list[str], path: Path) -> None:
 
 
 def draw(rows: list[Row], scores: list[str], title: str, path: Path) -> None:
-    """Held-out score and training reward over the steps; the time above, since the start of training."""
+    """Plots held-out score and training reward over the steps; the time above, since the start of training."""
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
@@ -137,8 +137,8 @@ def main() -> int:
         print(f"bench.curve: {error}", file=sys.stderr)
         return 2
     name = options.name or ("quick" if options.quick else Path(options.config.partition(":")[0]).stem)
-    told = [a for a in arguments if not a.startswith("--config.run_dir=")]
-    facts: dict[str, Any] = {"commit": commit(), "command": "python -m rljax.main " + " ".join(told)}
+    flags = [a for a in arguments if not a.startswith("--config.run_dir=")]
+    facts: dict[str, Any] = {"commit": commit(), "command": "python -m rljax.main " + " ".join(flags)}
     facts["machine"] = f"{processor()}, {os.cpu_count()} cores"
     begin = time.time()
     if not options.keep:

@@ -47,7 +47,7 @@ BATCH_GROUPS = 16
 
 
 class SleepingEngine(InstantEngine):
-    """Takes the time of a decoding engine, and nothing else."""
+    """Sleeps for the time of a decoding engine, and computes nothing."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ class SleepingEngine(InstantEngine):
 
 
 def run_spec(batches: int) -> RunSpec:
-    """A run of so many batches."""
+    """Returns the spec of a run of so many batches."""
     return RunSpec(
         seed=0,
         group_size=GROUP_SIZE,
@@ -76,14 +76,14 @@ def run_spec(batches: int) -> RunSpec:
 
 
 def explore(directory: Path, name: str, spec: RunSpec) -> None:
-    """One explorer's process."""
+    """Runs one explorer: the main function of its process."""
     db = Database(SqliteFile(directory / "ledger.db"), spec)
     capacity = math.ceil(QUEUED * SLOTS)
     asyncio.run(make_explorer(AsyncDatabase(db), SleepingEngine(), directory, name=name, capacity=capacity).run())
 
 
 def measure(explorers: int, batches: int) -> tuple[int, float]:
-    """(groups, seconds) of a run."""
+    """Runs so many explorers; returns the groups and the seconds of the run."""
     context = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory(prefix="bench-elastic-") as directory:
         spec = run_spec(batches)
@@ -109,7 +109,7 @@ def measure(explorers: int, batches: int) -> tuple[int, float]:
 
 
 def measure_midway(batches: int) -> list[list[object]]:
-    """A row of explorers, groups, seconds and groups a second, before the second one came and after."""
+    """Returns a row of explorers, groups, seconds and groups a second, before the second one came and one after."""
     context = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory(prefix="bench-elastic-") as name:
         directory, spec = Path(name), run_spec(batches)
@@ -134,7 +134,7 @@ def measure_midway(batches: int) -> list[list[object]]:
 
 
 async def learn_alone(db: Database) -> None:
-    """Learns to the end, beside explorers in processes of their own."""
+    """Runs the learner to the end, beside explorers in processes of their own."""
     ledger = AsyncDatabase(db)
     try:
         await learn(ledger)
@@ -143,7 +143,7 @@ async def learn_alone(db: Database) -> None:
 
 
 async def learn_and_start(db: Database, directory: Path, newcomer: BaseProcess, batches: int) -> None:
-    """Learns to the end; once so many batches are trained, the newcomer is started."""
+    """Runs the learner to the end; once so many batches are trained, starts the newcomer."""
 
     async def start() -> None:
         seen = db.notifier.changes
@@ -156,7 +156,7 @@ async def learn_and_start(db: Database, directory: Path, newcomer: BaseProcess, 
 
 
 def query(directory: Path, sql: str) -> list[tuple]:
-    """Rows of the ledger."""
+    """Returns rows of the ledger."""
     with contextlib.closing(sqlite3.connect(f"file:{directory / 'ledger.db'}?mode=ro", uri=True, timeout=30)) as file:
         return file.execute(sql).fetchall()
 

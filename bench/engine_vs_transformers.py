@@ -31,13 +31,13 @@ GENERATE_SECONDS = 900.0
 
 
 def prompts(sequences: int, vocab_size: int) -> np.ndarray:
-    """int32 ``[sequences, prompt]``: random tokens."""
+    """Returns random tokens, int32 ``[sequences, prompt]``."""
     shape = (sequences, PROMPT_TOKENS)
     return np.random.default_rng(sequences).integers(0, vocab_size, shape).astype(np.int32)
 
 
 def start_rljax() -> Answer:
-    """Runs in rljax's process: an engine of as many slots as there are sequences at most."""
+    """Starts rljax's side in its process: an engine of as many slots as there are sequences at most."""
     from rljax.config.schema import SidecarConfig
     from rljax.models.common.hf_names import to_hf
     from rljax.models.files import load_directory
@@ -87,7 +87,7 @@ def start_rljax() -> Answer:
 
 
 def start_torch() -> Answer:
-    """Runs in torch's process."""
+    """Starts torch's side in its process."""
     import torch
     from transformers import AutoModelForCausalLM
 

@@ -1,4 +1,4 @@
-"""Environments alone: how many a core carries, and what each costs, when engine and learner take no time.
+"""Environments alone: number of them on a core, and the cost of each, when engine and learner take no time.
 
     python -m bench.environments [--quick]
 
@@ -57,7 +57,7 @@ QUICK = (("loop", 64), ("loop", 512), ("process", 64))
 
 
 class Mover(InstantEngine):
-    """Answers a random move, and looks at the memory meanwhile."""
+    """Answers a random move, and measures the memory meanwhile."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast) -> None:
         super().__init__()
@@ -76,14 +76,14 @@ class Mover(InstantEngine):
 
 
 def cpu_seconds() -> float:
-    """Of this process and its children, those that have ended included."""
+    """Returns the CPU seconds of this process and its children, those that have ended included."""
     me = psutil.Process()
     times = [me.cpu_times(), *(child.cpu_times() for child in alive(me))]
     return times[0].children_user + times[0].children_system + sum(t.user + t.system for t in times)
 
 
 def alive(me: psutil.Process) -> Iterator[psutil.Process]:
-    """Children that have not ended."""
+    """Yields the child processes that have not ended."""
     for child in me.children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess):
             if child.status() != psutil.STATUS_ZOMBIE:
@@ -91,19 +91,19 @@ def alive(me: psutil.Process) -> Iterator[psutil.Process]:
 
 
 def resident() -> int:
-    """Bytes of this process and its children."""
+    """Returns the resident bytes of this process and its children."""
     me = psutil.Process()
     return me.memory_info().rss + sum(child.memory_info().rss for child in alive(me))
 
 
 def run_case(place: str, in_flight: int, episodes: int) -> list[object]:
-    """`play` in a room of its own; for a process of its own, whose memory no other case has grown."""
+    """Runs `play` in a directory of its own; for a process of its own, whose memory no other case has grown."""
     with tempfile.TemporaryDirectory(prefix="bench-environments-") as directory:
         return asyncio.run(play(place, in_flight, episodes, Path(directory)))
 
 
 async def play(place: str, in_flight: int, episodes: int, directory: Path) -> list[object]:
-    """One case; returns its row of the table."""
+    """Runs one case; returns its row of the table."""
     save_tiny_tokenizer(directory / "tokenizer", CHARACTERS)
     tokenizer = load_tokenizer(directory / "tokenizer")
     environments = {TAG: replace(built_in()[TAG], place=place, max_actions=TURNS)}
@@ -156,10 +156,10 @@ def main() -> None:
     options = parser.parse_args()
     print_machine()
     rows = []
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), max_tasks_per_child=1) as apart:
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), max_tasks_per_child=1) as executor:
         for place, in_flight in QUICK if options.quick else CASES:
             episodes = max(2048 if options.quick else 8192, 2 * in_flight)
-            rows.append(apart.submit(run_case, place, in_flight, episodes).result())
+            rows.append(executor.submit(run_case, place, in_flight, episodes).result())
             print(rows[-1], flush=True)
     columns = ("place", "in flight", "asked at once", "turns/s", "episodes/s", "CPU ms a turn", "KiB each", "share")
     print_table("FrozenLake in dialogue, engine and learner take no time", columns, rows)

@@ -34,7 +34,7 @@ AGREEMENT = 1e-3
 
 
 def learner_config(case: Case) -> Config:
-    """The run that trains this batch in one update."""
+    """Returns the config that trains this batch in one update."""
     return Config(
         mode="evaluate",
         rollout_batch_size=case.trajectories,
@@ -50,7 +50,7 @@ def learner_config(case: Case) -> Config:
 
 
 def start_rljax() -> Answer:
-    """Runs in rljax's process."""
+    """Starts rljax's side in its process."""
     import jax
 
     from rljax.learner.learner import Learner
@@ -94,7 +94,7 @@ def start_rljax() -> Answer:
 
 
 def start_torch() -> Answer:
-    """Runs in torch's process."""
+    """Starts torch's side in its process."""
     from bench.torch_grpo import TorchLearner
 
     learner: TorchLearner | None = None
@@ -123,7 +123,7 @@ def start_torch() -> Answer:
 
 
 def compare_gradients(ours: Path, theirs: Path) -> tuple[float, str]:
-    """Over all tensors: the largest error over the tensor's largest magnitude, and the tensor's name."""
+    """Returns, over all tensors, the largest error over the tensor's largest magnitude, and the tensor's name."""
     a, b = load_file(ours), load_file(theirs)
     if set(a) != set(b):
         raise RuntimeError(f"the two models differ in their tensors: {sorted(set(a) ^ set(b))[:4]}")

@@ -37,7 +37,7 @@ CHUNKS = (1024, 512, 256, 128)
 
 
 def abstract_batch(*slots: int) -> Batch:
-    """The shapes of a batch; ``slots`` is the number of microbatches, or nothing for a single one."""
+    """Returns the shapes of a batch; ``slots`` is the number of microbatches, or nothing for a single one."""
 
     def every(dtype: type) -> Any:
         return jax.ShapeDtypeStruct((*slots, ROWS, TIME), dtype)
@@ -62,7 +62,7 @@ def abstract_batch(*slots: int) -> Batch:
 
 
 def objective(architecture: Architecture, remat: str, chunk: int) -> PolicyObjective:
-    """The learner's loss, on one device."""
+    """Returns the learner's loss, on one device."""
     model = ModelConfig(
         path="smollm2-135m", remat=remat, logprob_chunk=chunk, max_prompt_tokens=1, max_response_tokens=TIME - 1
     )
@@ -73,7 +73,7 @@ def objective(architecture: Architecture, remat: str, chunk: int) -> PolicyObjec
 
 
 def naive(architecture: Architecture) -> Callable[[Params, Batch], Any]:
-    """Loss with the logits of all tokens at once, and nothing recomputed."""
+    """Returns the loss with the logits of all tokens at once, and nothing recomputed."""
 
     def loss(params: Params, batch: Batch) -> jax.Array:
         hidden = hidden_states(params, architecture, batch.token_ids, batch.positions, batch.segment_ids)
@@ -85,13 +85,13 @@ def naive(architecture: Architecture) -> Callable[[Params, Batch], Any]:
 
 
 def one_microbatch(architecture: Architecture, remat: str, chunk: int) -> Callable[[Params, Batch], Any]:
-    """The learner's loss and gradient of a microbatch."""
+    """Returns the learner's loss and gradient of a microbatch."""
     whole = objective(architecture, remat, chunk)
     return jax.value_and_grad(lambda params, batch: whole.microbatch_loss(params, batch, Progress()), has_aux=True)
 
 
 def temporary_mib(function: Callable[..., Any], *arguments: Any) -> float:
-    """What XLA allocates beside arguments and results, in MiB."""
+    """Returns the memory that XLA allocates beside arguments and results, in MiB."""
     analysis = jax.jit(function).lower(*arguments).compile().memory_analysis()
     if analysis is None:
         raise RuntimeError("this backend does not say how much memory a program takes")

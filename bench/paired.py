@@ -1,4 +1,4 @@
-"""Two programs measured against each other: each in a process of its own, by turns, compared pair by pair.
+"""Paired measurement of two programs: each in a process of its own, by turns, compared pair by pair.
 
 A program that runs does not share its process, its threads or its allocator with the other one, which stands still
 meanwhile. Turns alternate (A B A B), so that whatever else the machine does falls on both; the figure that counts is
@@ -35,10 +35,12 @@ Answer = Callable[[dict[str, Any]], Any]
 
 
 class Side:
-    """One program in its own process. It is started by a module-level function that returns what answers requests."""
+    """Runs one of the two programs in its own process, started by a module-level function that
+    returns its request handler.
+    """
 
     def __init__(self, name: str, start: Callable[[], Answer]) -> None:
-        """``start`` is called in the new process, on `CORES` cores, before anything heavy is imported there."""
+        """Starts the process; ``start`` is called in it, on `CORES` cores, before anything heavy is imported there."""
         self.name = name
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
@@ -90,7 +92,7 @@ class Pairs:
 
 
 def alternate(ours: Side, theirs: Side, pairs: int, uncounted: int = 0, **request: Any) -> Pairs:
-    """Asks both for the same thing by turns; each answer is the seconds it took. The first turn of each is warm-up.
+    """Sends both the same request by turns; each answer is the seconds it took. The first turn of each is warm-up.
 
     A turn begins with so many ``uncounted`` answers. A virtual machine gives the free memory of whoever stands still
     back to its host, within seconds; the first to need it again waits for it, which a program that works does not.
@@ -116,7 +118,7 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[obje
 
 
 def pair_row(case: str, unit: str, amount: float, pairs: Pairs, target: str) -> list[object]:
-    """A row of `PAIR_COLUMNS`: medians as ``amount`` per second, and the ratio."""
+    """Returns a row of `PAIR_COLUMNS`: medians as ``amount`` per second, and the ratio."""
     low, high = pairs.spread
     ours, theirs = (amount / statistics.median(times) for times in (pairs.ours, pairs.theirs))
     return [case, unit, ours, theirs, f"{pairs.speed:.2f} ({low:.2f}–{high:.2f})", len(pairs.ours), target]
@@ -126,7 +128,9 @@ PAIR_COLUMNS = ("case", "unit", "rljax", "torch", "ratio (smallest–largest)", 
 
 
 def print_machine() -> None:
-    """Says what is measured on and which code it is; numbers taken while the machine is busy say so themselves."""
+    """Prints the machine and the commit that are measured, with a note where the machine is too
+    busy for its numbers to count.
+    """
     # Not the load average: it still counts the bench before this one.
     busy = psutil.cpu_percent(interval=3.0)
     state = "quiet" if busy < 15 else f"BUSY ({busy:.0f}% used): these numbers are not to be reported as they are"
@@ -136,7 +140,7 @@ def print_machine() -> None:
 
 
 def processor() -> str:
-    """The processor's own name, where the system tells."""
+    """Returns the processor's own name, where the system has it."""
     try:
         with open("/proc/cpuinfo") as lines:
             return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
@@ -145,7 +149,9 @@ def processor() -> str:
 
 
 def commit() -> str:
-    """The commit that runs, and whether the working tree, but for results, differs from it; ``unknown`` outside one."""
+    """Returns the commit that runs, and whether the working tree, but for results, differs from
+    it; ``unknown`` outside one.
+    """
     head = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False, timeout=10)
     status = ["git", "status", "--porcelain", "--", ".", ":!bench/runs"]
     changed = subprocess.run(status, capture_output=True, text=True, check=False, timeout=10)

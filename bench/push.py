@@ -2,7 +2,7 @@
 
     python -m bench.push [--quick] [--pushes N] [--models NAME ...]
 
-What: a learner in this process and a vLLM engine (the stepped body, one OpenMP thread) in an actor of a Ray cluster, as
+What: a learner in this process and a stepped vLLM engine (one OpenMP thread) in an actor of a Ray cluster, as
 ``launcher=ray`` starts it, bfloat16, with 8 requests of 32 + 400 tokens in flight and the policy ``in_flight``. Models
 of random weights: the default tiny one, SmolLM2-135M's shape, and one of 494M (Qwen2.5-0.5B's shape). Medians; the
 channels take turns, the first push of each is not counted.
@@ -73,7 +73,7 @@ QWEN_500M = Architecture(
 
 @dataclass(frozen=True)
 class Pusher:
-    """Everything between a learner and an engine."""
+    """Pushes versions from a learner to an engine, and times the parts."""
 
     learner: Learner
     engine: Engine
@@ -81,7 +81,7 @@ class Pusher:
     vocab_size: int
 
     async def push(self, version: int, channel: str) -> dict[str, float]:
-        """One push with requests in flight; returns the seconds of its `PARTS`."""
+        """Pushes one version with requests in flight; returns the seconds of its `PARTS`."""
         running = [asyncio.ensure_future(self.engine.generate(self._request(version, i))) for i in range(REQUESTS)]
         if version:
             await self._gaps(GAPS_AFTER)
@@ -99,7 +99,7 @@ class Pusher:
         return {**seen, "map": mapped - begin, "write": written - mapped, "together": end - begin}
 
     async def _gaps(self, count: int) -> dict[str, float]:
-        """What the engine's watch shows, once so many more gaps between tokens have ended."""
+        """Returns the times recorded by the engine's `Watch`, once so many more gaps between tokens have ended."""
         total: dict[str, float] = {}
         while total.get("gaps", 0.0) < count:
             await asyncio.sleep(LOOK_SECONDS)
@@ -115,7 +115,7 @@ class Pusher:
 
 
 def config_of(run_dir: Path) -> Config:
-    """What learner and engine are made with; the model comes beside it."""
+    """Returns the config of learner and engine; the model comes beside it."""
     return Config(
         run_dir=str(run_dir),
         launcher="ray",
@@ -127,7 +127,7 @@ def config_of(run_dir: Path) -> Config:
 
 
 def random_learner(config: Config, architecture: Architecture) -> Learner:
-    """A learner that will not train: without Adam's moments, which a push does not touch."""
+    """Makes a learner that will not train: without Adam's moments, which a push does not touch."""
     params = jax.jit(init_params, static_argnums=0)(architecture, 0)
     learner = Learner(config, architecture, params)
     learner.state = replace(learner.state, opt_state=None)
@@ -137,7 +137,7 @@ def random_learner(config: Config, architecture: Architecture) -> Learner:
 async def measure(
     config: Config, engine_launcher: Any, architecture: Architecture, pushes: int
 ) -> dict[str, dict[str, float]]:
-    """Medians of the parts of a push, by channel."""
+    """Returns the medians of the parts of a push, by channel."""
     run = RunDir.create(config)
     directory = run.root / "model"
     directory.mkdir()
@@ -161,7 +161,9 @@ async def measure(
 
 
 def show(found: Mapping[str, Mapping[str, Mapping[str, float]]], megabytes: Mapping[str, float]) -> None:
-    """A row for each model and channel; the last column is what each gigabyte more than the model before costs."""
+    """Prints a row for each model and channel; the last column is what each gigabyte more
+    than the model before costs.
+    """
     rows: list[list[object]] = []
     smaller = ""
     for name, channels in found.items():
@@ -205,7 +207,7 @@ def main() -> None:
 
 
 def parameters(architecture: Architecture) -> int:
-    """How many a model has."""
+    """Counts the parameters of a model."""
     shapes = jax.eval_shape(lambda: init_params(architecture, 0))
     return sum(leaf.size for leaf in jax.tree.leaves(shapes))
 

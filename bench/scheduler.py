@@ -73,7 +73,7 @@ class InstantEngine:
         return Completion(np.zeros(n, np.int32), np.zeros(n, np.float32), np.full(n, self._version, np.int32), "length")
 
     async def abort(self, request_ids: Sequence[str]) -> None:
-        """There is never anything to abort."""
+        """Does nothing: no request is ever left to abort."""
 
     async def score(self, token_ids: np.ndarray) -> np.ndarray:
         return np.zeros(len(token_ids) - 1, np.float32)
@@ -84,20 +84,20 @@ class InstantEngine:
             self._loaded.notify_all()
 
     async def pause(self, mode: PauseMode) -> None:
-        """There is never anything to pause."""
+        """Does nothing: no request is ever left to pause."""
 
     async def resume(self) -> None:
-        """There is never anything to resume."""
+        """Does nothing: no request is ever left to resume."""
 
     async def status(self) -> EngineStatus:
         return EngineStatus(self._version, self._lineage, self._running, 0, 1, False, 0.0, 0)
 
     async def close(self) -> None:
-        """Holds nothing."""
+        """Does nothing: the engine holds nothing."""
 
 
 class Numbers:
-    """A taskset without content."""
+    """Taskset without content."""
 
     name, weight, bad_rows, fingerprint = "numbers", 1.0, 0, "numbers"
 
@@ -109,7 +109,7 @@ class Numbers:
 
 
 class NoReward:
-    """A workflow of one request and a constant reward."""
+    """Workflow of one request and a constant reward."""
 
     def __init__(self) -> None:
         self._prompt = np.arange(16, dtype=np.int32)
@@ -123,7 +123,7 @@ class NoReward:
 
 
 def run_spec(in_flight: int, trajectories: int) -> RunSpec:
-    """The run whose credit is so many trajectories: with α = 1, twice the batch."""
+    """Returns the spec of a run whose credit is so many trajectories: with α = 1, twice the batch."""
     batch_groups = in_flight // GROUP_SIZE // 2
     return RunSpec(
         seed=0,
@@ -146,7 +146,7 @@ def make_explorer(
     name: str = "explorer",
     capacity: int = IN_FLIGHT[-1],
 ) -> Explorer:
-    """An explorer around an engine of ours."""
+    """Makes an explorer with this engine alone."""
 
     async def start(_: int) -> InstantEngine:
         return engine
@@ -165,7 +165,7 @@ def explorer_of(
     redundancy: int = 0,
     tasksets: Mapping[str, Taskset] | None = None,
 ) -> Explorer:
-    """The explorer as `rljax.pipeline.explore` puts it together; without ``tasksets``, for tasks without content."""
+    """Makes the explorer as `rljax.pipeline.explore` does; without ``tasksets``, for tasks without content."""
     deadlines, tasksets = PausableDeadlines(), tasksets or {"numbers": Numbers()}
     runner = GroupRunner(
         ledger,
@@ -220,7 +220,7 @@ async def learn(ledger: AsyncDatabase) -> None:
 
 
 def measure(in_flight: int, trajectories: int, profile: cProfile.Profile | None) -> list[object]:
-    """One run; returns its row of the table."""
+    """Runs one case; returns its row of the table."""
     with tempfile.TemporaryDirectory(prefix="bench-scheduler-") as name:
         db = Database(SqliteFile(Path(name) / "ledger.db"), run_spec(in_flight, trajectories))
         engine = InstantEngine()

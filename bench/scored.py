@@ -1,4 +1,4 @@
-"""What a reference policy, or a proximal policy that is recomputed, adds to a step of the learner.
+"""Cost of a reference policy, or of a recomputed proximal policy, in a step of the learner.
 
     python -m bench.scored [--quick]
 
@@ -40,7 +40,7 @@ LEARNERS: dict[str, dict[str, Any]] = {
 
 
 def make_learner(keys: dict[str, Any]) -> Learner:
-    """A learner of SmolLM2 with these keys of the algorithm."""
+    """Makes a learner of SmolLM2 with these keys of the algorithm."""
     config = Config(
         mode="evaluate",
         rollout_batch_size=CASE.trajectories,

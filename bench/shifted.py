@@ -1,4 +1,4 @@
-"""What a shift of the behaviour log-probabilities by one token does, and whether the diagnostics see it.
+"""Effect of behaviour log-probabilities shifted by one token, and its detection by the diagnostics.
 
     python -m bench.shifted [--control] [--config.KEY=VALUE ...]
 

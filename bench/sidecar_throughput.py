@@ -41,13 +41,13 @@ TARGET = "0.95"
 
 
 def prompt(group: int, vocab_size: int) -> np.ndarray:
-    """int32 ``[prompt]``: the random tokens of a group; every batch has the same groups."""
+    """Returns the random tokens of a group, int32 ``[prompt]``; every batch has the same groups."""
     rng = np.random.default_rng(group % (SEQUENCES // GROUP_SIZE))
     return rng.integers(0, vocab_size, PROMPT_TOKENS).astype(np.int32)
 
 
 def config_of(run_dir: str) -> Config:
-    """What the engine is started with."""
+    """Returns the config that the engine is started with."""
     return Config(
         run_dir=run_dir,
         launcher="ray",
@@ -66,7 +66,7 @@ def config_of(run_dir: str) -> Config:
 
 
 def start_rljax() -> Answer:
-    """Runs in rljax's process, which starts a Ray cluster and ends it when it ends."""
+    """Starts rljax's side in its process, with a Ray cluster that ends when the process ends."""
     os.environ["OMP_NUM_THREADS"] = "1"
     parts = contextlib.ExitStack()
     run_dir = parts.enter_context(tempfile.TemporaryDirectory(prefix="bench-throughput-"))
@@ -83,7 +83,9 @@ def start_rljax() -> Answer:
 
 @contextlib.contextmanager
 def exploring(config: Config) -> Iterator[Any]:
-    """An explorer at work in a thread; yields what has it make a batch, and returns the seconds that it took."""
+    """Runs an explorer in a thread; yields the function that has it make a batch, and
+    returns the seconds that it took.
+    """
     from bench.scheduler import explorer_of
     from rljax.launch.engine_launchers import ENGINE_LAUNCHERS
     from rljax.ledger import leases
@@ -151,7 +153,7 @@ def announce(db: Any, run: Any, model: Any) -> int:
 
 
 class RandomPrompts:
-    """A workflow of one request of a fixed length, and a constant reward."""
+    """Workflow of one request of a fixed length, and a constant reward."""
 
     def __init__(self, vocab_size: int) -> None:
         self._vocab_size = vocab_size
@@ -169,7 +171,7 @@ class RandomPrompts:
 
 
 def start_vllm() -> Answer:
-    """Runs in vLLM's process."""
+    """Starts vLLM's side in its process."""
     from sidecar.vllm.settings import VllmSettings, environment
 
     os.environ.update(environment(cpu_threads=1, multiprocessing=False))

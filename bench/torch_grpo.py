@@ -1,4 +1,4 @@
-"""The GRPO step of PyTorch and transformers, as TRL's GRPOTrainer makes it (read in trl 1.16.0).
+"""GRPO step of PyTorch and transformers, as TRL's GRPOTrainer makes it (read in trl 1.16.0).
 
 What is like TRL: one batch padded to its longest prompt (left) and longest completion (right), cut into microbatches of
 that width; logits of the completion positions only; `selective_log_softmax` row by row with `logsumexp`; the entropy of
@@ -26,7 +26,7 @@ CLIP, MAX_NORM = 0.2, 1.0
 
 
 class TorchLearner:
-    """A causal language model with its optimizer."""
+    """Trains a causal language model with its optimizer."""
 
     def __init__(self, directory: Path, learning_rate: float, entropy: bool, threads: int) -> None:
         """Loads the model in float32."""
@@ -37,7 +37,7 @@ class TorchLearner:
         self._optimizer = torch.optim.AdamW(self.model.parameters(), learning_rate, weight_decay=0.0, fused=True)
 
     def step(self, trajectories: Sequence[Trajectory], advantages: np.ndarray, rows: int) -> float:
-        """One optimizer update; returns the loss. ``rows`` is the microbatch."""
+        """Makes one optimizer update; returns the loss. ``rows`` is the microbatch."""
         loss = self.accumulate(trajectories, advantages, rows)
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), MAX_NORM)
         self._optimizer.step()
@@ -45,7 +45,7 @@ class TorchLearner:
         return loss
 
     def accumulate(self, trajectories: Sequence[Trajectory], advantages: np.ndarray, rows: int) -> float:
-        """Leaves the gradient of the whole batch in the parameters; returns the loss."""
+        """Accumulates the gradient of the whole batch in the parameters; returns the loss."""
         batch = _pad(trajectories, advantages)
         trained = float(batch["mask"].sum())
         total = 0.0
@@ -56,7 +56,7 @@ class TorchLearner:
         return total
 
     def gradient(self) -> dict[str, np.ndarray]:
-        """What `accumulate` left, by Hugging Face name; taken out of the parameters."""
+        """Returns the accumulated gradient by Hugging Face name, and clears it."""
         found = {n: p.grad.numpy().copy() for n, p in self.model.named_parameters() if p.grad is not None}
         self._optimizer.zero_grad()
         return found

@@ -73,12 +73,12 @@ Row = dict[str, Any]
 
 
 def read(path: Path = RESULTS) -> list[Row]:
-    """The runs that have ended."""
+    """Returns the runs that have ended."""
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
 def missing(rows: Sequence[Row], variants: Sequence[str], alphas: Sequence[int], seeds: Sequence[int]) -> Iterator[Row]:
-    """The runs that have not been made: all variants with one seed first."""
+    """Yields the runs that have not been made: all variants with one seed first."""
     there = {(row["variant"], row["alpha"], row["seed"]) for row in rows}
     for seed, alpha, variant in product(seeds, alphas, variants):
         if (variant, alpha, seed) not in there:

@@ -1,4 +1,4 @@
-"""The stepped vLLM body with a stop watch: when tokens appeared, and how long each part of an update took."""
+"""Stepped vLLM engine with timers: when tokens appeared, and how long each part of an update took."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sidecar.vllm.stepped import SteppedVllm, open_engine
 
 
 class Watch:
-    """Seconds since the last look: of the parts of updates by name, and between two steps of running requests."""
+    """Seconds since the last reading: of the parts of updates by name, and between two steps of running requests."""
 
     def __init__(self) -> None:
         self._seconds: dict[str, float] = {}
@@ -18,7 +18,7 @@ class Watch:
         self._last: float | None = None
 
     def timed(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """`function`, its time booked under ``name``."""
+        """Wraps `function` so that its time is added under ``name``."""
 
         def call(*arguments: Any) -> Any:
             begin = time.perf_counter()
@@ -30,7 +30,7 @@ class Watch:
         return call
 
     def stepped(self, batch: Any) -> Callable[[], Any]:
-        """The batch's step; each ends a gap between two tokens of a running request."""
+        """Wraps the batch's step; each call ends a gap between two tokens of a running request."""
         step = batch.step
 
         def call() -> Any:
@@ -46,7 +46,7 @@ class Watch:
         return call
 
     def look(self) -> Mapping[str, float]:
-        """What `EngineStatus.details` shows; begins anew."""
+        """Returns the times, for `EngineStatus.details`, and resets them."""
         seconds, gaps = self._seconds, sorted(self._gaps)
         self._seconds, self._gaps = {}, []
         if not gaps:
@@ -55,7 +55,7 @@ class Watch:
 
 
 def open_watched(*, name: str, settings: Mapping[str, Any]) -> SteppedVllm:
-    """An engine as `sidecar.vllm.stepped.open_engine` makes it."""
+    """Opens an engine as `sidecar.vllm.stepped.open_engine` does, and times it."""
     engine, watch = open_engine(name=name, settings=settings), Watch()
     batch: Any = engine._worker.batch
     batch.load, batch.step = watch.timed("load", batch.load), watch.stepped(batch)

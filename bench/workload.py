@@ -1,4 +1,4 @@
-"""What both learners train: two batches of made-up trajectories, the same on every machine.
+"""Workload of both learners: two batches of made-up trajectories, the same on every machine.
 
 ``dense``: 2 trajectories of 256 tokens, all but the first trained: nothing to gain from packing or by skipping prompts.
 
@@ -23,7 +23,7 @@ LEARNING_RATE = 1e-6
 
 @dataclass(frozen=True)
 class Case:
-    """One batch and how it is cut.
+    """A batch and how it is split into microbatches.
 
     Attributes:
         name: of the batch.
@@ -52,7 +52,7 @@ CASES = {
 
 
 def lengths(case: Case) -> np.ndarray:
-    """int64 ``[trajectories]``: whole lengths in tokens."""
+    """Returns the whole lengths in tokens, int64 ``[trajectories]``."""
     if case.name == "dense":
         return np.full(case.trajectories, LONGEST)
     rng = np.random.default_rng(0)
@@ -66,7 +66,7 @@ def lengths(case: Case) -> np.ndarray:
 
 
 def make_groups(case: Case, vocab_size: int) -> list[Group]:
-    """The batch, with random tokens and rewards of 0 and 1; behaviour log-probabilities are left to the model."""
+    """Makes the batch, with random tokens and rewards of 0 and 1; behaviour log-probabilities are left to the model."""
     rng = np.random.default_rng(1)
     members = []
     for index, length in enumerate(lengths(case).tolist()):
@@ -90,7 +90,9 @@ def make_groups(case: Case, vocab_size: int) -> list[Group]:
 
 
 def with_behaviour(groups: list[Group], scores: list[np.ndarray]) -> list[Group]:
-    """The batch as if sampled from a policy near the one that is trained: its scores and a little noise, in nats."""
+    """Returns the batch as if sampled from a policy near the one that is trained: its scores
+    and a little noise, in nats.
+    """
     rng = np.random.default_rng(2)
     left = iter(scores)
 

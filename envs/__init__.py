@@ -34,7 +34,7 @@ _ENVIRONMENTS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def register() -> None:
-    """Makes the environments known to gymnasium; what is known already is left as it is."""
+    """Registers the environments with gymnasium; those already registered are left as they are."""
     import gymnasium
 
     for name, (entry_point, kwargs) in _ENVIRONMENTS.items():

@@ -1,4 +1,4 @@
-"""Baselines: who plays an environment without a model."""
+"""Baseline agents: play an environment without a model."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ class Agent(Protocol):
     """Plays one episode at a time."""
 
     def begin(self, env: gymnasium.Env[str, str], seed: int) -> None:
-        """Called after the environment's reset; a scripted agent may look into ``env.unwrapped``."""
+        """Prepares for an episode, after the environment's reset; a scripted agent may read ``env.unwrapped``."""
         ...
 
     def act(self, observation: str, info: dict[str, Any]) -> str:
-        """The next action."""
+        """Returns the next action."""
         ...
 
 
@@ -33,7 +33,7 @@ SCRIPTED = {
 
 
 def scripted_agent(env_id: str) -> Agent:
-    """A new scripted agent for an environment.
+    """Makes a new scripted agent for an environment.
 
     Raises:
         LookupError: where it has none.
@@ -46,25 +46,25 @@ def scripted_agent(env_id: str) -> Agent:
 
 
 class RandomAgent:
-    """Takes one of the actions that are valid now, each as likely."""
+    """Chooses uniformly among the actions that are valid now."""
 
     def __init__(self, words: Sequence[str] = ("a",)) -> None:
-        """``words`` stand where an action holds free text."""
+        """Creates the agent; ``words`` are chosen from where an action holds free text."""
         self._words = tuple(words)
         self._random = np.random.default_rng(0)
 
     def begin(self, env: gymnasium.Env[str, str], seed: int) -> None:
-        """Forgets what was before; ``seed`` alone decides what it does."""
+        """Seeds the random generator anew: ``seed`` alone decides the actions of the episode."""
         self._random = np.random.default_rng(seed)
 
     def act(self, observation: str, info: dict[str, Any]) -> str:
-        """Any valid action."""
+        """Returns a random valid action."""
         action = str(self._random.choice(info["actions"]))
         return action.replace("<text>", str(self._random.choice(self._words)))
 
 
 def play(env: gymnasium.Env[str, str], agent: Agent, seed: int, max_actions: int = 100) -> tuple[float, bool, int]:
-    """Plays one episode: the sum of its rewards, whether it was solved, and the actions taken."""
+    """Plays one episode; returns the sum of its rewards, whether it was solved, and the number of actions taken."""
     observation, info = env.reset(seed=seed)
     agent.begin(env, seed)
     total, taken, over = 0.0, 0, False

@@ -1,4 +1,4 @@
-"""States of other libraries' games as text: the same in every process, whatever order sets come in."""
+"""Canonical text of other libraries' game states: the same in every process, whatever order sets come in."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 
 def canonical(value: Any) -> str:
-    """Equal values give equal texts. Of an object without a representation of its own, the type is all that counts."""
+    """Returns equal texts for equal values. Of an object without a representation of its own, only the type counts."""
     if isinstance(value, np.ndarray | np.generic):
         return canonical(value.tolist())
     if isinstance(value, Mapping):

@@ -6,7 +6,7 @@ from typing import Any
 
 
 def whole(name: str, value: Any, at_least: int) -> int:
-    """``value``, if it is a whole number that is large enough."""
+    """Returns ``value``, if it is a whole number that is large enough."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{name} must be a whole number, not {value!r}")
     if value < at_least:
@@ -15,21 +15,21 @@ def whole(name: str, value: Any, at_least: int) -> int:
 
 
 def number(name: str, value: Any) -> float:
-    """``value`` as a float, if it is a number."""
+    """Returns ``value`` as a float, if it is a number."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"{name} must be a number, not {value!r}")
     return float(value)
 
 
 def flag(name: str, value: Any) -> bool:
-    """``value``, if it is True or False."""
+    """Returns ``value``, if it is True or False."""
     if not isinstance(value, bool):
         raise TypeError(f"{name} must be True or False, not {value!r}")
     return value
 
 
 def text(name: str, value: Any) -> str:
-    """``value``, if it is a text with something in it."""
+    """Returns ``value``, if it is a text that is not blank."""
     if not isinstance(value, str):
         raise TypeError(f"{name} must be a text, not {value!r}")
     if not value.strip():
@@ -38,7 +38,7 @@ def text(name: str, value: Any) -> str:
 
 
 def texts(name: str, value: Any) -> tuple[str, ...]:
-    """``value`` as a tuple, if it is a list or tuple of texts that differ in more than case."""
+    """Returns ``value`` as a tuple, if it is a list or tuple of texts that differ in more than case."""
     if not isinstance(value, list | tuple) or not all(isinstance(one, str) for one in value):
         raise TypeError(f"{name} must be a list of texts, not {value!r}")
     if not value or len({one.strip().lower() for one in value} | {""}) != len(value) + 1:
@@ -47,7 +47,7 @@ def texts(name: str, value: Any) -> tuple[str, ...]:
 
 
 def options(name: str, value: Any) -> dict[str, Any]:
-    """``value`` as a dictionary with texts as keys; empty for None."""
+    """Returns ``value`` as a dictionary with texts as keys; empty for None."""
     if value is None:
         return {}
     if not hasattr(value, "items") or not all(isinstance(key, str) for key, _ in value.items()):

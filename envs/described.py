@@ -1,4 +1,4 @@
-"""Any gymnasium environment with a few numbered actions, made a text environment by a description of it."""
+"""Adapter that makes a text environment of any gymnasium environment with a few numbered actions, by a description."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class DescribedEnv(WordEnv):
         env_kwargs: Mapping[str, Any] | None = None,
         render_mode: str | None = None,
     ) -> None:
-        """What the environment is, in words.
+        """Makes the environment and checks that the description fits it.
 
         Args:
             env_id: a registered gymnasium environment with a Discrete action space.
@@ -60,14 +60,14 @@ class DescribedEnv(WordEnv):
         self._inner = gymnasium.make(checks.text("env_id", env_id), **options)
         try:
             self._first_action = _checked_actions(self._inner, env_id, words)
-            self._show: Callable[[Any], str] = _shower(self._inner, env_id, observation)
+            self._show: Callable[[Any], str] = _observation_renderer(self._inner, env_id, observation)
         except BaseException:
             self._inner.close()
             raise
         super().__init__(rules(checks.text("instruction", instruction), words), words, render_mode)
 
     def close(self) -> None:
-        """Closes the environment played."""
+        """Closes the wrapped environment."""
         self._inner.close()
 
     def _begin(self, seed: int | None, options: dict[str, Any] | None) -> None:
@@ -90,7 +90,7 @@ class DescribedEnv(WordEnv):
         return self._show(self._observation)
 
     def _state(self) -> str:
-        """What is observed; how it came about, which drawings of gymnasium tell too, is no part of it."""
+        """Returns the observation as text, without the last action, which drawings of gymnasium show too."""
         return canonical(self._observation)
 
     def _solved(self) -> bool:
@@ -116,8 +116,8 @@ def _checked_actions(env: gymnasium.Env[Any, Any], env_id: str, words: tuple[str
     return int(space.start)
 
 
-def _shower(env: gymnasium.Env[Any, Any], env_id: str, how: Any) -> Callable[[Any], str]:
-    """What makes a text of an observation."""
+def _observation_renderer(env: gymnasium.Env[Any, Any], env_id: str, how: Any) -> Callable[[Any], str]:
+    """Returns the function that renders an observation as text."""
     if how == "ansi":
         if "ansi" not in env.metadata.get("render_modes", ()):
             raise ValueError(f"{env_id} draws no text; give observation as a format string or as names")
@@ -147,7 +147,7 @@ def _short(value: Any) -> str:
 
 
 def _without_colours(drawing: str) -> str:
-    """Text that only its colour sets apart, such as the player's cell, is marked in words instead."""
+    """Marks in words the text that only its colour distinguishes, such as the player's cell."""
 
     def marked(match: re.Match[str]) -> str:
         codes = [int(code) for code in match[1].split(";") if code]

@@ -26,7 +26,7 @@ _MAX_TRIES = 100
 
 
 class FrozenLakeEnv(WordEnv):
-    """Reach the goal (reward 1) and enter no hole (0); both end the episode.
+    """Frozen lake: reach the goal (reward 1) and enter no hole (0); both end the episode.
 
     Source: ROLL's FrozenLake (4x4, p 0.8), on gymnasium's ``FrozenLakeEnv``.
     """
@@ -43,10 +43,11 @@ class FrozenLakeEnv(WordEnv):
         remarks: bool = True,
         render_mode: str | None = None,
     ) -> None:
-        """``size`` is the side of the square map, ``p`` how likely a cell is no hole, ``words`` the actions left, down,
-        right and up. Without ``remarks`` the map stands alone, whatever the last action was.
+        """Creates the environment.
 
-        Where ``is_slippery``, a move goes as meant with probability 1/3 and to either side with 1/3 each.
+        ``size`` is the side of the square map, ``p`` how likely a cell is no hole, ``words`` the actions left, down,
+        right and up. Without ``remarks`` the observation is the map alone, whatever the last action was. Where
+        ``is_slippery``, a move goes as meant with probability 1/3 and to either side with 1/3 each.
         """
         self._size = checks.whole("size", size, 2)
         self._p = checks.number("p", p)
@@ -81,7 +82,7 @@ class FrozenLakeEnv(WordEnv):
 
 
 def random_map(rng: np.random.Generator, size: int, p: float) -> list[str]:
-    """A map in gymnasium's letters, its start and goal anywhere, the goal within reach of the start.
+    """Draws a map in gymnasium's letters, its start and goal anywhere, the goal reachable from the start.
 
     Holes, start and goal are drawn anew until there is a way. gymnasium's own generator fixes start and goal in the
     corners. Where the ice is so thin that no try had a way, one along a row and a column is frozen over.

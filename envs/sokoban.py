@@ -28,7 +28,8 @@ _GAME = (
 
 
 class SokobanEnv(WordEnv):
-    """-0.1 a step, invalid ones too; 1 for a box pushed onto a target, -1 off it; 10 when all are on, which ends.
+    """Sokoban with rewards -0.1 a step, invalid ones too; 1 for a box pushed onto a target, -1 off it; 10 when all
+    are on, which ends the episode.
 
     So one box solved in k steps gives 11 - 0.1 k. Source: ROLL's Sokoban, on gym-sokoban.
     """
@@ -46,7 +47,7 @@ class SokobanEnv(WordEnv):
         grid_vocab: Mapping[str, str] | None = None,
         render_mode: str | None = None,
     ) -> None:
-        """A room is solvable in at most ``search_depth`` moves; see `envs.sokoban_rooms`.
+        """Creates the environment. A room is solvable in at most ``search_depth`` moves; see `envs.sokoban_rooms`.
 
         Args:
             dim_room: height and width, walls included, 4 at least.

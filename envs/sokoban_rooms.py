@@ -1,4 +1,4 @@
-"""Rooms of Sokoban, made as gym-sokoban makes them: a random walk digs the floor, then the game is played backwards.
+"""Sokoban room generator, like gym-sokoban's: a random walk digs the floor, then the game is played backwards.
 
 Played backwards, boxes start on their targets and are pulled away; whatever position is reached so can be solved by
 walking the same way forwards. So every room is solvable, in at most ``search_depth`` moves.
@@ -28,12 +28,12 @@ _MAX_POSITIONS = 10_000  # a try looks at; only rooms larger than the registered
 
 
 class NoRoomError(RuntimeError):
-    """No room was found; the walls leave too little space for so many boxes."""
+    """Raised when no room was found; the walls leave too little space for so many boxes."""
 
 
 @dataclass(frozen=True)
 class Room:
-    """A room; cells are numbered ``row * width + column``, and the outermost are walls.
+    """A Sokoban room; cells are numbered ``row * width + column``, and the outermost are walls.
 
     ``boxes[i]`` was pulled away from ``targets[i]``.
     """
@@ -47,7 +47,7 @@ class Room:
 
 
 def generate_room(rng: np.random.Generator, height: int, width: int, num_boxes: int, search_depth: int) -> Room:
-    """A room in which no box stands on a target, and the player stands on none; decided by ``rng`` alone.
+    """Generates a room in which no box stands on a target, and the player stands on none; decided by ``rng`` alone.
 
     Raises:
         NoRoomError: where none was found in a set number of tries.
@@ -59,7 +59,7 @@ def generate_room(rng: np.random.Generator, height: int, width: int, num_boxes: 
             continue
         player, *targets = (free.pop(int(rng.integers(len(free)))) for _ in range(1 + num_boxes))
         start = Room(height, width, floor, tuple(targets), tuple(targets), player)
-        room = _pull_apart(rng, start, search_depth)
+        room = _play_backwards(rng, start, search_depth)
         if room is not None:
             return room
     raise NoRoomError(
@@ -69,7 +69,7 @@ def generate_room(rng: np.random.Generator, height: int, width: int, num_boxes: 
 
 
 def _dig(rng: np.random.Generator, height: int, width: int) -> frozenset[int]:
-    """The cells that a random walk with a random brush leaves free."""
+    """Returns the cells that a random walk with a random brush leaves free."""
     row, column = 1 + int(rng.integers(height - 2)), 1 + int(rng.integers(width - 2))
     down, right = _DIRECTIONS[int(rng.integers(4))]
     floor = set()
@@ -86,7 +86,7 @@ def _dig(rng: np.random.Generator, height: int, width: int) -> frozenset[int]:
 
 @dataclass(frozen=True)
 class _Position:
-    """A position of the backward game, and on the way there the box pulled last, and how often that changed."""
+    """A position of the backward game, the box that was pulled last, and how often that box changed on the way."""
 
     player: int
     boxes: tuple[int, ...]
@@ -94,8 +94,9 @@ class _Position:
     swaps: int
 
 
-def _pull_apart(rng: np.random.Generator, start: Room, search_depth: int) -> Room | None:
-    """A position within ``search_depth`` backward moves in which neither a box nor the player is on a target, if any.
+def _play_backwards(rng: np.random.Generator, start: Room, search_depth: int) -> Room | None:
+    """Returns a position within ``search_depth`` backward moves in which neither a box nor the
+    player is on a target, if any.
 
     Of these it is one that scores best as gym-sokoban scores: changes of the box being pulled, times how far the boxes
     are from their targets. ``rng`` chooses among equals: the first one found would have the player stand behind a box
@@ -128,7 +129,9 @@ def _pull_apart(rng: np.random.Generator, start: Room, search_depth: int) -> Roo
 
 
 def _backwards(position: _Position, room: Room) -> Iterator[_Position]:
-    """What one backward move leads to: a step, or a step that pulls the box behind the player along."""
+    """Yields the positions that one backward move leads to: a step, or a step that pulls the
+    box behind the player along.
+    """
     player, boxes = position.player, position.boxes
     for down, right in _DIRECTIONS:
         step = down * room.width + right

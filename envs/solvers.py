@@ -1,4 +1,4 @@
-"""Scripted agents that look into the game and solve it by search: what can be reached at best."""
+"""Scripted agents that read the game's state and solve it by search: the best score that can be reached."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from envs.sokoban_rooms import Room
 
 
 class FrozenLakeSolver:
-    """Walks a shortest way to the goal, found in breadth from the goal.
+    """Walks a shortest way to the goal, found by breadth-first search from the goal.
 
     On slippery ice it goes on from wherever it slid to, but takes no detour to keep away from holes.
     """
@@ -23,7 +23,7 @@ class FrozenLakeSolver:
     _towards_goal: dict[int, int]
 
     def begin(self, env: gymnasium.Env[str, str], seed: int) -> None:
-        """Finds the way from every cell."""
+        """Finds the way to the goal from every cell."""
         game = env.unwrapped
         if not isinstance(game, frozen_lake.FrozenLakeEnv):
             raise TypeError(f"FrozenLakeSolver plays rljax/FrozenLake-v0, not {game}")
@@ -43,7 +43,7 @@ class FrozenLakeSolver:
                     waiting.append(cell)
 
     def act(self, observation: str, info: dict[str, Any]) -> str:
-        """The next move of the way."""
+        """Returns the next move of the way."""
         return self._game.words[self._towards_goal[self._game.lake.s]]
 
 
@@ -53,7 +53,7 @@ class SokobanSolver:
     _plan: deque[int]
 
     def begin(self, env: gymnasium.Env[str, str], seed: int) -> None:
-        """Finds the solution."""
+        """Finds the solution of the room."""
         game = env.unwrapped
         if not isinstance(game, sokoban.SokobanEnv):
             raise TypeError(f"SokobanSolver plays Sokoban, not {game}")
@@ -63,12 +63,13 @@ class SokobanSolver:
         self._plan = deque(plan)
 
     def act(self, observation: str, info: dict[str, Any]) -> str:
-        """The next move of the solution."""
+        """Returns the next move of the solution."""
         return sokoban.WORDS[self._plan.popleft()]
 
 
 def solve_sokoban(room: Room, player: int, boxes: frozenset[int]) -> list[int] | None:
-    """The fewest moves that put every box on a target, as indices of ``sokoban.WORDS``; None where there are none.
+    """Finds the fewest moves that put every box on a target, as indices of
+    ``sokoban.WORDS``; None where there are none.
 
     A node is a position just after a push, an edge the walk to the next push and that push, its length their moves. No
     box needs fewer pushes than it would alone in the room to the nearest target: the sum of these is the bound.
@@ -101,7 +102,9 @@ def solve_sokoban(room: Room, player: int, boxes: frozenset[int]) -> list[int] |
 
 
 def _pushes_to_target(room: Room) -> dict[int, int]:
-    """For every cell from which a box, alone in the room, can be pushed to a target: in how many pushes at least."""
+    """Returns the fewest pushes to a target from every cell from which a box, alone in
+    the room, can be pushed to one.
+    """
     away, waiting = dict.fromkeys(room.targets, 0), deque(room.targets)
     while waiting:
         cell = waiting.popleft()
@@ -113,7 +116,7 @@ def _pushes_to_target(room: Room) -> dict[int, int]:
 
 
 def _pushes(room: Room, player: int, boxes: frozenset[int]) -> Iterator[tuple[list[int], tuple[int, frozenset[int]]]]:
-    """Every push within the player's reach: the moves up to and with it, and the position after it."""
+    """Yields every push within the player's reach: the moves up to and with it, and the position after it."""
     walks: dict[int, list[int]] = {player: []}
     waiting = deque([player])
     while waiting:
@@ -129,5 +132,5 @@ def _pushes(room: Room, player: int, boxes: frozenset[int]) -> Iterator[tuple[li
 
 
 def _steps(room: Room) -> tuple[int, int, int, int]:
-    """What each of ``sokoban.WORDS`` adds to the number of a cell."""
+    """Returns what each of ``sokoban.WORDS`` adds to the number of a cell."""
     return (-room.width, room.width, -1, 1)

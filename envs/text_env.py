@@ -1,4 +1,4 @@
-"""What every environment of this package is: a `gymnasium.Env` whose observations and actions are text.
+"""Contract and base class of text environments: `gymnasium.Env` with text observations and actions.
 
 The caller (a rollout, a person in the terminal, a test) relies on this and on nothing else:
 
@@ -32,18 +32,18 @@ Info = dict[str, Any]
 
 
 class AnyText(spaces.Text):
-    """Texts of up to ``max_length`` characters, whatever these are; samples are printable ASCII."""
+    """Space of texts of up to ``max_length`` characters, whatever these are; samples are printable ASCII."""
 
     def __init__(self, max_length: int = 100_000) -> None:
         super().__init__(max_length, min_length=0, charset=string.printable)
 
     def contains(self, x: Any) -> bool:
-        """Whether it is a string that is short enough."""
+        """Returns whether ``x`` is a string that is short enough."""
         return isinstance(x, str) and len(x) <= self.max_length
 
 
 class TextEnv(gymnasium.Env[str, str]):
-    """Base of the text environments."""
+    """Base class of the text environments."""
 
     metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012  (gymnasium's own type)
 

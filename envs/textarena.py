@@ -1,4 +1,4 @@
-"""Games of TextArena as text environments: alone, or against others played by a script.
+"""Adapter of TextArena's games to text environments: alone, or against others played by a script.
 
 Source: L. Guertler et al., TextArena, 2025; ``pip install -e ".[textarena]"``.
 """
@@ -27,7 +27,7 @@ _MAX_OPPONENT_TURNS = 1_000  # in a row; a game in which nobody else gets a turn
 
 
 class TextArenaEnv(TextEnv):
-    """Plays the seat ``player`` of a game; its reward is TextArena's, given at the end.
+    """Plays as ``player`` in a TextArena game; its reward is TextArena's, given at the end.
 
     The game's prompt is the instruction, what it says since the player's last turn the observation. Actions are free
     text as the prompt asks for; the wrappers that TextArena registers a game with read them (most add brackets where
@@ -53,7 +53,7 @@ class TextArenaEnv(TextEnv):
         Args:
             game: the id that TextArena registers it by, such as "GuessTheNumber-v0".
             num_players: of the game; the others are played by ``opponent``.
-            player: the seat played here, from 0.
+            player: index of the player played here, from 0.
             opponent: a function of the messages since its last turn and of a random generator, or the actions that it
                 takes at random: of these the ones named in the latest message, or any where none is.
             success_reward: the task is solved where the final reward is at least this.
@@ -68,7 +68,7 @@ class TextArenaEnv(TextEnv):
         self._num_players = checks.whole("num_players", num_players, 1)
         self._player = checks.whole("player", player, 0)
         if player >= num_players:
-            raise ValueError(f"player={player} is no seat of a game of {num_players}; seats count from 0")
+            raise ValueError(f"player={player} is not in a game of {num_players}; players count from 0")
         if (opponent is None) != (num_players == 1):
             raise ValueError("opponent must be given where num_players is above 1, and only there")
         self._opponent: Opponent | None = None
@@ -81,7 +81,7 @@ class TextArenaEnv(TextEnv):
         self._solved = False
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, Info]:
-        """Begins an episode; where another seat moves first, up to the player's first turn."""
+        """Begins an episode; where another player moves first, up to the player's first turn."""
         super().reset(seed=seed)
         for _ in range(_MAX_OPENINGS):
             self._open(int(self.np_random.integers(2**31)))
@@ -89,7 +89,7 @@ class TextArenaEnv(TextEnv):
                 break
         else:
             raise RuntimeError(f"{self._bare.env_id} was over before player {self._player} had a turn")
-        prompts, messages = self._heard()
+        prompts, messages = self._new_messages()
         self._solved = False
         self._shown = _joined(messages)
         return self._shown, {"instruction": _joined(prompts), **self._info()}
@@ -104,7 +104,7 @@ class TextArenaEnv(TextEnv):
             raise gymnasium.error.ResetNeeded("no episode is going on; call reset first")
         game = self._bare.state
         before, errors = canonical(game.game_state), getattr(game, "error_count", 0)
-        with self._lent_generators():
+        with self._own_generators():
             game.error_allowance = _NO_LIMIT
             self._over, _ = self._game.step(action)
             valid = getattr(game, "error_count", 0) <= errors and not game.game_info[self._player].get("invalid_move")
@@ -116,19 +116,19 @@ class TextArenaEnv(TextEnv):
             reward = float((rewards or {}).get(self._player, 0.0))
             self._solved = reward >= self._success_reward
             why = str(endings[self._player].get("reason") or "The game is over.")
-        self._shown = _joined(self._heard()[1] + ([why] if self._over else []))
+        self._shown = _joined(self._new_messages()[1] + ([why] if self._over else []))
         info = {**self._info(), "valid": valid, "effective": effective, "success": self._solved}
         return self._shown, reward, self._over, False, info
 
     def render(self) -> str:
-        """What the player was shown last, in every render mode."""
+        """Returns what the player was shown last, in every render mode."""
         return self._shown
 
     def _open(self, seed: int) -> None:
         """Begins a game and plays it up to the player's first turn, or to its end where others end it before."""
         self._generators = random.Random(seed).getstate(), np.random.RandomState(seed).get_state()
         self._over = False
-        with self._lent_generators():
+        with self._own_generators():
             self._game.reset(num_players=self._num_players, seed=seed)
             self._allowance = getattr(self._bare.state, "error_allowance", 0)
             self._others_play()
@@ -137,7 +137,7 @@ class TextArenaEnv(TextEnv):
         return {"actions": ("<text>",), "suffix": "", "state": canonical(self._bare.state.game_state)}
 
     def _others_play(self) -> None:
-        """Plays the other seats until it is the player's turn or the game is over."""
+        """Plays the other players until it is the player's turn or the game is over."""
         game = self._bare.state
         turns = 0
         while not self._over and game.current_player_id != self._player:
@@ -148,8 +148,8 @@ class TextArenaEnv(TextEnv):
             self._over, _ = self._game.step(self._opponent([said for _, said, _ in messages], self.np_random))
             turns += 1
 
-    def _heard(self) -> tuple[list[str], list[str]]:
-        """The prompts and the other messages to the player since the last call; its own actions are left out."""
+    def _new_messages(self) -> tuple[list[str], list[str]]:
+        """Returns the prompts and the other messages to the player since the last call, its own actions left out."""
         observations = self._bare.state.observations
         messages, observations[self._player] = observations[self._player], []
         prompts = [text for _, text, kind in messages if kind.name == "PROMPT"]
@@ -157,7 +157,7 @@ class TextArenaEnv(TextEnv):
         return prompts, others
 
     @contextmanager
-    def _lent_generators(self) -> Iterator[None]:
+    def _own_generators(self) -> Iterator[None]:
         with _ONE_AT_A_TIME:
             outside = random.getstate(), np.random.get_state()
             random.setstate(self._generators[0])
@@ -171,7 +171,7 @@ class TextArenaEnv(TextEnv):
 
 
 def _make(game: str, options: dict[str, Any]) -> tuple[Any, Any]:
-    """The game as TextArena wraps it, and bare."""
+    """Makes the game; returns it as TextArena wraps it, and bare."""
     try:
         import textarena
     except ImportError as error:

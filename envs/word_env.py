@@ -1,4 +1,4 @@
-"""A text environment whose actions are a few words, the same in every state."""
+"""Base class of text environments whose actions are a few words, the same in every state."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from envs.text_env import Info, TextEnv
 
 
 class WordEnv(TextEnv):
-    """Does for such games what the contract of `envs.text_env` asks; a subclass says what the game is.
+    """Implements the contract of `envs.text_env` for such games; a subclass implements the game.
 
     Words are read without regard to case and surrounding space. An action that is none of them, or that changes
     nothing, is named in one sentence before the picture of the state.
@@ -24,7 +24,9 @@ class WordEnv(TextEnv):
     def __init__(
         self, instruction: str, words: tuple[str, ...], render_mode: str | None = None, *, remarks: bool = True
     ) -> None:
-        """Without ``remarks`` the picture stands alone, whatever the last action was."""
+        """Creates the environment. Without ``remarks`` the observation is the picture alone,
+        whatever the last action was.
+        """
         super().__init__(render_mode)
         self.instruction = instruction
         self.remarks = checks.flag("remarks", remarks)
@@ -62,7 +64,7 @@ class WordEnv(TextEnv):
         return remark * self.remarks + self._picture(), reward, terminated, truncated, info
 
     def render(self) -> str:
-        """The state as text, in every render mode."""
+        """Returns the state as text, in every render mode."""
         return self._picture()
 
     def _info(self) -> Info:
@@ -74,23 +76,23 @@ class WordEnv(TextEnv):
 
     @abstractmethod
     def _act(self, index: int) -> tuple[float, bool, bool]:
-        """Takes the action ``words[index]``: its reward, and whether the episode terminated or was truncated."""
+        """Takes the action ``words[index]``; returns the reward and whether the episode terminated or was truncated."""
 
     @abstractmethod
     def _picture(self) -> str:
-        """What the player sees."""
+        """Returns the picture of the state that the player sees."""
 
     def _state(self) -> str:
-        """The state as far as the task depends on it; the picture, unless that shows more or less."""
+        """Returns the state as far as the task depends on it; the picture, unless that shows more or less."""
         return self._picture()
 
     @abstractmethod
     def _solved(self) -> bool:
-        """Whether the task is solved by now."""
+        """Returns whether the task is solved by now."""
 
 
 def rules(game: str, words: tuple[str, ...], symbols: Mapping[str, str] | None = None) -> str:
-    """The instruction of a game: what it is about, what the symbols of its grid mean, what can be done."""
+    """Returns the instruction of a game: its rules, the meaning of its grid's symbols, and its actions."""
     lines = [f"{game} The answer must be one action in a turn."]
     if symbols:
         legend = ", ".join(f"{symbol}: {meaning}" for symbol, meaning in symbols.items())

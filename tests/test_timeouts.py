@@ -148,7 +148,7 @@ def test_a_stall_is_not_charged_to_an_environment() -> None:
             await answer_after(seconds)
             return Observation("here")
 
-        async def hears(self) -> bool:
+        async def responds(self) -> bool:
             return False
 
         def end(self) -> bool:

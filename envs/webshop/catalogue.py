@@ -1,4 +1,4 @@
-"""A small catalogue made of a seed, for tests and first runs: records as the published files hold them."""
+"""Synthetic catalogue made of a seed, for tests and first runs: records as the published files hold them."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any, TypeVar
 
 from envs.webshop.products import Review, fraction
 
-PRODUCTS = 300  # unless told otherwise
+PRODUCTS = 300  # by default
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class _Kind:
-    """One kind of product: its place in the shop, its words, its options and its prices in dollars."""
+    """A kind of product: its place in the shop, its words, its options and its prices in dollars."""
 
     query: str
     category: str
@@ -111,7 +111,7 @@ _OPINIONS = (
 
 @dataclass(frozen=True)
 class Catalogue:
-    """The three published files: products, attributes and instructions by product, reviews by product."""
+    """Contents of the three published files: products, attributes and instructions by product, reviews by product."""
 
     records: list[dict[str, Any]]
     attributes: dict[str, dict[str, Any]]
@@ -119,7 +119,7 @@ class Catalogue:
 
 
 def generate(seed: int, count: int = PRODUCTS) -> Catalogue:
-    """``count`` products, the kinds in turn; the same in every process."""
+    """Generates ``count`` products, the kinds in turn; the same in every process."""
     made = Catalogue([], {}, {})
     for index in range(count):
         record, attributes = _product(seed, index)
@@ -134,7 +134,7 @@ def generate(seed: int, count: int = PRODUCTS) -> Catalogue:
 
 
 def _product(seed: int, index: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """One record of the file of products, and that of the file of attributes which belongs to it."""
+    """Generates one record of the file of products, and its record of the file of attributes."""
     kind = _KINDS[index % len(_KINDS)]
     noun = _one(kind.nouns, seed, index, "noun")
     has = _some(kind.attributes, 4, seed, index, "attribute")
@@ -171,7 +171,7 @@ def _pricing(prices: tuple[float, float], seed: int, index: int) -> str:
 
 
 def _asin(seed: int, index: int) -> str:
-    """Ten characters, as the shop's own; the last four count, so that no two products share one."""
+    """Returns an id of ten characters, like the shop's own; the last four count, so that no two products share one."""
     digits = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
     return "B" + "".join(_one(digits, seed, index, "asin", place) for place in range(5)) + f"{index:04d}"
 
@@ -181,5 +181,5 @@ def _one(values: Sequence[T], *key: object) -> T:
 
 
 def _some(values: Sequence[T], count: int, *key: object) -> tuple[T, ...]:
-    """``count`` of the values, in an order of their own."""
+    """Returns ``count`` of the values, chosen and ordered by the key."""
     return tuple(sorted(values, key=lambda value: fraction(*key, value))[:count])

@@ -1,4 +1,4 @@
-"""The environment: pages, clicks and the purchase."""
+"""WebShop environment: pages, clicks and the purchase."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _ACTION = re.compile(r"\s*(search|click)\s*\[(.*)\]\s*", re.IGNORECASE | re.DOTA
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where the customer is: ``page`` is search, results, item, done or the name of a sub-page."""
+    """Position of the customer: ``page`` is search, results, item, done or the name of a sub-page."""
 
     page: str = "search"
     words: str = ""
@@ -134,11 +134,11 @@ class WebShop(TextEnv):
         return observation, reward, done, False, info
 
     def render(self) -> str | None:
-        """The page as text."""
+        """Renders the page as text."""
         return self._page_text() if self.render_mode == "ansi" else None
 
     def _act(self, action: str) -> bool:
-        """Goes where the action leads; False if it is none of this page."""
+        """Goes where the action leads; returns False if it is none of this page."""
         match = _ACTION.fullmatch(action)
         if match is None:
             return False
@@ -155,7 +155,7 @@ class WebShop(TextEnv):
         return piece is not None
 
     def _clickable(self) -> dict[str, Piece]:
-        """What can be clicked now, by name. Of options with one name the last counts, as published."""
+        """Returns what can be clicked now, by name. Of options with one name the last counts, as published."""
         options = {piece.text.strip().lower(): piece for piece in self._pieces if piece.kind in ("option", "product")}
         buttons = {piece.text.lower(): piece for piece in self._pieces if piece.kind == "button"}
         buttons.pop(pages.SEARCH.lower(), None)  # it only sends what was written into the search bar

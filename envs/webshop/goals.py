@@ -1,4 +1,4 @@
-"""What is to be bought: goals of the published files, and which of them a split holds."""
+"""Goals of WebShop: read from the published files, and split into train, validation and test."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NO_BOUND = 1_000_000.0  # the published bound of a product too dear for one
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """One task: the product that was described, and what of it was asked for.
+    """A shopping task: the product that was described, and its attributes and options that were asked for.
 
     ``price_upper`` is in dollars; ``weight`` is how likely the goal is drawn, relative to the others.
     """
@@ -34,7 +34,7 @@ class Goal:
 
 
 def human_goals(products: Sequence[Product], content: Mapping[str, Any], source: str) -> list[Goal]:
-    """The crowd-sourced goals of ``items_human_ins.json``, of the products that there are, in their order.
+    """Reads the crowd-sourced goals of ``items_human_ins.json``, of the products that there are, in their order.
 
     As published, instructions without attributes are left out.
 
@@ -60,7 +60,7 @@ def human_goals(products: Sequence[Product], content: Mapping[str, Any], source:
 
 
 def synthetic_goals(products: Sequence[Product], content: Mapping[str, Any], source: str) -> list[Goal]:
-    """A goal for every combination of options of each product that ``items_ins_v2*.json`` has an instruction for.
+    """Makes a goal for every combination of options of each product that ``items_ins_v2*.json`` has an instruction for.
 
     A goal weighs the more, the rarer its attributes are: the mean of 1/(goals that ask for the attribute).
 
@@ -101,7 +101,7 @@ def _goal(
 
 
 def _price_bound(product: Product, index: int) -> tuple[float, str]:
-    """The upper of two of the next four multiples of ten dollars, and the words that say so.
+    """Returns the upper of two of the next four multiples of ten dollars, and the words that say so.
 
     The published code draws the two without a seed, so that its goals differ from start to start; here product and
     index decide.
@@ -115,14 +115,14 @@ def _price_bound(product: Product, index: int) -> tuple[float, str]:
 
 
 def shuffled(goals: list[Goal]) -> list[Goal]:
-    """The goals in the published order, so that index ranges mean the published splits."""
+    """Returns the goals in the published order, so that index ranges mean the published splits."""
     goals = list(goals)
     random.Random(233).shuffle(goals)
     return goals
 
 
 def split_range(split: str, count: int) -> range:
-    """Which of ``count`` goals, in their published order, a split holds.
+    """Returns which of ``count`` goals, in their published order, a split holds.
 
     The published ranges are 0-499 (test), 500-1499 (validation) and the rest (train). A catalogue with no more than
     1500 goals is cut at the tenth and at three tenths instead.

@@ -1,4 +1,4 @@
-"""When two phrases mean the same to WebShop, with nothing but the standard library."""
+"""Phrase matching as WebShop does it, with nothing but the standard library."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ _WORD = re.compile(r"(?<![\w'’])[^\W\d_](?:\w|\.(?=\w))*")
 
 
 def normalize_color(option: str) -> str:
-    """The first colour of the published list that occurs anywhere in the option, else the option itself."""
+    """Returns the first colour of the published list that occurs anywhere in the option, else the option itself."""
     return next((color for color in _COLOR_ORDER if color in option), option)
 
 
 def title_nouns(title: str) -> list[str]:
-    """The nouns of a product's title, lower-case, with repetitions: the words that count for its type.
+    """Returns the nouns of a product's title, lower-case, with repetitions: the words that count for its type.
 
     Stands in for spaCy's tagger (tags NOUN and PROPN): words that begin with a letter, less function words, frequent
     adjectives and participles. On the published examples it gives the published scores.
@@ -55,7 +55,7 @@ def _is_participle(word: str) -> bool:
 
 @lru_cache(maxsize=65536)
 def token_set_ratio(first: str, second: str) -> int:
-    """thefuzz's ``token_set_ratio``: 0 (nothing in common) to 100.
+    """Computes thefuzz's ``token_set_ratio``: 0 (nothing in common) to 100.
 
     Tokens are runs of ASCII letters, digits and underscores, lower-case, as sets. With the common tokens C, sorted and
     joined, and each side's own A and B, it is the largest of the similarities of C, CA and CB, where that of two
@@ -78,7 +78,7 @@ def _tokens(text: str) -> set[str]:
 
 
 def _similarity(x: str, y: str) -> float:
-    """2·LCS/(len x + len y), with the longest common subsequence (not substring) found row by row."""
+    """Computes 2·LCS/(len x + len y), with the longest common subsequence (not substring) found row by row."""
     row = [0] * (len(y) + 1)
     for letter in x:
         diagonal = 0

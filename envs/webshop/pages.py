@@ -1,4 +1,4 @@
-"""The pages as text, in the published observation modes."""
+"""Pages of WebShop as text, in the published observation modes."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class Piece:
 
 
 def search_page(instruction: str) -> list[Piece]:
-    """Where an episode begins."""
+    """Returns the search page, on which an episode begins."""
     return [Piece("WebShop"), *_head(instruction), Piece(SEARCH, "button")]
 
 
 def results_page(
     instruction: str, results: Sequence[Product], page: int, visited: frozenset[str] = frozenset()
 ) -> list[Piece]:
-    """Page ``page`` (from 1) of the results, ten a page."""
+    """Returns page ``page`` (from 1) of the results, ten a page."""
     pieces = [*_head(instruction), Piece(BACK, "button"), Piece(f"Page {page} (Total results: {len(results)})")]
     if page > 1:
         pieces.append(Piece(PREVIOUS, "button"))
@@ -46,7 +46,7 @@ def results_page(
 
 
 def item_page(instruction: str, product: Product, chosen: Mapping[str, str], show_attrs: bool) -> list[Piece]:
-    """One product, its options (``chosen``: value by name), and the way to its sub-pages."""
+    """Returns the page of one product, its options (``chosen``: value by name), and the way to its sub-pages."""
     pieces = [*_head(instruction), Piece(BACK, "button"), Piece(PREVIOUS, "button")]
     for name, values in product.options:
         pieces.append(Piece(name))
@@ -57,7 +57,7 @@ def item_page(instruction: str, product: Product, chosen: Mapping[str, str], sho
 
 
 def sub_page(instruction: str, product: Product, name: str) -> list[Piece]:
-    """One of `SUB_PAGES`."""
+    """Returns one of the product's sub-pages, ``name`` of `SUB_PAGES`."""
     head = [*_head(instruction), Piece(BACK, "button"), Piece(PREVIOUS, "button")]
     return head + [Piece(text) for text in _sub_page_texts(product, name)]
 
@@ -74,7 +74,7 @@ def _sub_page_texts(product: Product, name: str) -> Iterable[str]:
 
 
 def done_page(reward: float) -> list[Piece]:
-    """After the purchase."""
+    """Returns the page after the purchase."""
     return [
         Piece("Thank you for shopping with us!"),
         Piece("Your score (min 0.0, max 1.0)"),
@@ -87,7 +87,7 @@ def _head(instruction: str) -> list[Piece]:
 
 
 def as_text(pieces: Sequence[Piece], mode: ObservationMode) -> str:
-    """The page as the published environment writes it.
+    """Renders the page as the published environment writes it.
 
     ``text`` joins the pieces with [SEP]. ``text_rich`` writes a line each and marks what can be clicked and what was:
     unlike ``text`` it shows which options are chosen.

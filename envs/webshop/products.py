@@ -1,4 +1,4 @@
-"""Products as the published files hold them, and the reading of these files."""
+"""Products of WebShop, and the reading of the published files."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import Any
 
 
 class BadData(ValueError):
-    """A file that is not what the published one of its kind is; the message names file and record."""
+    """Raised for a file that is not what the published one of its kind is; the message names file and record."""
 
 
 @dataclass(frozen=True, slots=True)
 class Review:
-    """One customer's review."""
+    """A customer's review."""
 
     title: str
     score: float
@@ -26,10 +26,10 @@ class Review:
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """One product. ``options`` are names and values in the order of the file, lower-case.
+    """A product. ``options`` are names and values in the order of the file, lower-case.
 
-    ``price`` (dollars) is what it costs at purchase, ``price_tag`` what pages say: of a product with two prices the
-    tag gives the range.
+    ``price`` (dollars) is what it costs at purchase, ``price_tag`` what pages say: of a product with two prices the tag
+    gives the range.
     """
 
     asin: str
@@ -48,13 +48,15 @@ class Product:
 
 
 def fraction(*key: object) -> float:
-    """A number in [0, 1) that depends on the key alone, in every process: what the published code draws unseeded."""
+    """Returns a number in [0, 1) that depends on the key alone, in every process: what the
+    published code draws unseeded.
+    """
     digest = hashlib.sha256("\x1f".join(map(str, key)).encode()).digest()
     return int.from_bytes(digest[:6], "big") / 2**48
 
 
 def read_json(path: str, kind: type) -> Any:
-    """The file's content, which must be a `list` or a `dict`.
+    """Reads the file's content, which must be a `list` or a `dict`.
 
     Raises:
         BadData: the file cannot be read, is no JSON, or holds something else.
@@ -71,7 +73,7 @@ def read_json(path: str, kind: type) -> Any:
 
 
 def field(record: Any, name: str, kind: type | tuple[type, ...], where: str) -> Any:
-    """``record[name]``, if it is of that kind.
+    """Returns ``record[name]``, if it is of that kind.
 
     Raises:
         BadData: it is missing or of another kind; ``where`` begins the message.
@@ -88,7 +90,7 @@ def field(record: Any, name: str, kind: type | tuple[type, ...], where: str) -> 
 
 
 def texts(record: Any, name: str, where: str) -> tuple[str, ...]:
-    """``record[name]``, a list of strings; raises `BadData` as `field` does."""
+    """Returns ``record[name]``, a list of strings; raises `BadData` as `field` does."""
     values = field(record, name, list, where)
     if not all(isinstance(value, str) for value in values):
         raise BadData(f"{where}: '{name}' holds something that is not text")
@@ -101,7 +103,7 @@ def read_products(
     attributes: Mapping[str, Any],
     reviews: Mapping[str, tuple[tuple[Review, ...], str]],
 ) -> list[Product]:
-    """The products of the records of ``items_shuffle*.json``, in their order.
+    """Reads the products of the records of ``items_shuffle*.json``, in their order.
 
     As published, records without a proper number (``nan``, longer than 10 characters) and repetitions are left out.
     ``source`` names the file in messages; ``attributes`` is the content of ``items_ins_v2*.json``.
@@ -151,7 +153,7 @@ def _product(
 
 
 def _price(pricing: Any, asin: str, where: str) -> tuple[float, str]:
-    """What it costs and the tag, of "$9.99", "$9.99 - $12.50" or nothing at all (as published, 100 dollars)."""
+    """Parses "$9.99", "$9.99 - $12.50" or nothing at all (as published, 100 dollars) into the price and its tag."""
     if not pricing:
         return 100.0, "$100.0"
     if not isinstance(pricing, str):
@@ -186,7 +188,9 @@ def _options(groups: Any, where: str) -> tuple[tuple[str, tuple[str, ...]], ...]
 
 
 def read_reviews(path: str) -> dict[str, tuple[tuple[Review, ...], str]]:
-    """Reviews and average rating by product of the published ``reviews.json``; raises `BadData` as `field` does."""
+    """Reads reviews and average rating by product of the published ``reviews.json``;
+    raises `BadData` as `field` does.
+    """
     found = {}
     for index, record in enumerate(read_json(path, list)):
         where = f"{path}: record {index}"

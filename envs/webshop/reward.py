@@ -1,4 +1,4 @@
-"""The published reward of a purchase."""
+"""The published reward of a WebShop purchase."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class Reward:
     price: float
 
     def metrics(self) -> dict[str, float]:
-        """The parts under their published names."""
+        """Returns the parts under their published names."""
         parts = {"r_type": self.type, "r_att": self.attribute, "r_price": self.price}
         return parts if self.option is None else {**parts, "r_option": self.option}
 
 
 def type_reward(product: Product, goal: Goal) -> float:
-    """0, 0.1, 0.5 or 1: how far the product is of the kind that was asked for.
+    """Returns 0, 0.1, 0.5 or 1: how far the product is of the kind that was asked for.
 
     With s the share of the goal title's nouns that the product's title has: 0 if s is 0, 0.1 if s < 0.1; else 1 if
     query, or two levels of the category, or more than 0.2 of the title agree, and 0.5 if none of these does.
@@ -50,7 +50,7 @@ def _levels(category: str) -> set[str]:
 
 
 def matched_attributes(product: Product, goal: Goal) -> int:
-    """How many of the goal's attributes the product has, by its attributes or by its texts."""
+    """Counts the goal's attributes that the product has, by its attributes or by its texts."""
     pages = (product.title.lower(), " ".join(product.bullets).lower(), product.description.lower())
     return sum(
         any(token_set_ratio(own, wanted) > _SAME for own in product.attributes) or any(wanted in page for page in pages)
@@ -59,7 +59,7 @@ def matched_attributes(product: Product, goal: Goal) -> int:
 
 
 def matched_options(chosen: Iterable[str], goal: Goal) -> int:
-    """How many of the goal's options are among the chosen, colours by their plain name."""
+    """Counts the goal's options that are among the chosen, colours by their plain name."""
     plain = [normalize_color(option) for option in chosen]
     return sum(
         any(token_set_ratio(option, normalize_color(wanted)) > _SAME for option in plain) for wanted in goal.options
@@ -67,7 +67,7 @@ def matched_options(chosen: Iterable[str], goal: Goal) -> int:
 
 
 def purchase_reward(product: Product, goal: Goal, chosen: Iterable[str]) -> Reward:
-    """r = r_type · (attributes + options matched + [price ≤ bound]) / (attributes + options asked for + 1).
+    """Computes r = r_type · (attributes + options matched + [price ≤ bound]) / (attributes + options asked for + 1).
 
     Args:
         product: what is bought.

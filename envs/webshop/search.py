@@ -1,4 +1,4 @@
-"""BM25 over the texts of the products."""
+"""BM25 search over the texts of the products."""
 
 from __future__ import annotations
 
@@ -31,13 +31,15 @@ _TOKEN = re.compile(r"\w+(?:(?:(?<=[^\W\d])['’.](?=[^\W\d])|(?<=\d)[.,](?=\d))
 
 
 def tokens(text: str) -> list[str]:
-    """Lower-case stems without possessive ending and stop words: what Lucene's English analyzer makes of a text."""
+    """Returns lower-case stems without possessive ending and stop words: what Lucene's
+    English analyzer makes of a text.
+    """
     words = (re.sub(r"['’]s$", "", word) for word in _TOKEN.findall(text.lower()))
     return [stem(word) for word in words if word not in _STOP]
 
 
 def document(product: Product) -> str:
-    """What the published index holds of a product: title, description, first bullet point and options."""
+    """Returns the published index's text of a product: title, description, first bullet point and options."""
     options = ", and ".join(f"{name}: {', '.join(values)}" for name, values in product.options)
     return " ".join([product.title, product.description, *product.bullets[:1], options])
 
@@ -55,7 +57,7 @@ class SearchEngine:
             self._index.index(corpus, show_progress=False)
 
     def search(self, words: str) -> tuple[int, ...]:
-        """Positions of the best matches, at most 50; equal scores in the products' order.
+        """Returns the positions of the best matches, at most 50; equal scores in the products' order.
 
         Products that share no word with the query do not match. A repeated word counts repeatedly, as in Lucene.
         """
@@ -72,11 +74,11 @@ class SearchEngine:
 
 
 def _bm25s() -> ModuleType:
-    """The library, imported as if there were no JAX.
+    """Imports the library bm25s as if there were no JAX.
 
     It would otherwise run a JAX operation when it is imported, for a way of sorting that is not used here, and so take
-    an accelerator (and most of its memory) that this process has no business with. While it lasts no other thread
-    can import ``jax.lax`` by that name; what was imported before goes on working.
+    an accelerator (and most of its memory) that this process has no business with. While it lasts no other thread can
+    import ``jax.lax`` by that name; what was imported before goes on working.
     """
     loaded = sys.modules.get("bm25s")
     if loaded is not None:
@@ -93,5 +95,5 @@ def _bm25s() -> ModuleType:
             del sys.modules["jax.lax"]
         else:
             sys.modules["jax.lax"] = hidden
-    logging.getLogger("bm25s").setLevel(logging.WARNING)  # it tells the terminal of every index that it builds
+    logging.getLogger("bm25s").setLevel(logging.WARNING)  # it logs every index that it builds
     return bm25s

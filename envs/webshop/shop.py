@@ -1,4 +1,4 @@
-"""Catalogue, goals and search engine: loaded once, shared by every environment of the process."""
+"""The shop: catalogue, goals and search engine, loaded once and shared by every environment of the process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from envs.webshop.search import SearchEngine
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where a shop comes from: published files by path or, with ``products`` None, a catalogue made of a seed."""
+    """Source of a shop's data: published files by path or, with ``products`` None, a catalogue made of a seed."""
 
     products: str | None = None
     attributes: str | None = None
@@ -40,10 +40,10 @@ class Source:
 
 
 class Shop:
-    """What environments share; nothing of it changes."""
+    """The read-only data that environments share."""
 
     def __init__(self, products: Sequence[Product], goals: Sequence[Goal]) -> None:
-        """``goals`` in their published order."""
+        """Indexes the products; ``goals`` are in their published order."""
         self.products = tuple(products)
         self.goals = tuple(goals)
         self.engine = SearchEngine(self.products)
@@ -51,17 +51,17 @@ class Shop:
         self._weight_before = [0.0, *accumulate(goal.weight for goal in self.goals)]
 
     def search(self, words: str) -> tuple[Product, ...]:
-        """The best matches, at most 50."""
+        """Returns the best matches, at most 50."""
         return tuple(self.products[position] for position in self.engine.search(words))
 
     def draw(self, among: range, chance: float) -> int:
-        """The goal, of those, that a uniform number in [0, 1) stands for: the heavier, the likelier."""
+        """Returns the goal among those that a uniform number ``chance`` in [0, 1) selects, by the goals' weights."""
         low, high = self._weight_before[among.start], self._weight_before[among.stop]
         index = bisect(self._weight_before, low + chance * (high - low), among.start, among.stop + 1) - 1
         return min(index, among.stop - 1)  # rounding may put the number on the very end
 
     def queries(self) -> tuple[str, ...]:
-        """What products are searched for by, each once: words for a random player."""
+        """Returns the search queries of the products, each once: words for a random player."""
         return tuple(dict.fromkeys(product.query for product in self.products))
 
 
@@ -69,7 +69,7 @@ _lock = threading.Lock()
 
 
 def open_shop(source: Source) -> Shop:
-    """The shop of that source; the same object for the same source.
+    """Opens the shop of that source; the same object for the same source.
 
     Raises:
         BadData: a file is missing or malformed.

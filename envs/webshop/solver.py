@@ -1,4 +1,4 @@
-"""A player that knows the goal."""
+"""Scripted agent of WebShop that knows the goal."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class WebShopSolver:
         self._options = deque(goal.options)
 
     def act(self, observation: str, info: dict[str, Any]) -> str:
-        """The next step towards the purchase."""
+        """Returns the next action towards the purchase."""
         actions = info["actions"]
         if "search[<text>]" in actions:
             return f"search[{self._searches.popleft()}]"

@@ -20,7 +20,7 @@ _STEP_4 = {**dict.fromkeys(_CUT, ""), "sion": "s", "tion": "t"}
 
 @lru_cache(maxsize=65536)
 def stem(word: str) -> str:
-    """The stem of a lower-case English word; words of one or two letters are their own."""
+    """Returns the stem of a lower-case English word; words of one or two letters are their own."""
     if len(word) < 3:
         return word
     word = _participles(_plural(word))
@@ -33,7 +33,7 @@ def stem(word: str) -> str:
 
 
 def _shape(word: str) -> str:
-    """The word with c for each consonant and v for each vowel; y is a vowel after a consonant."""
+    """Returns the word with c for each consonant and v for each vowel; y is a vowel after a consonant."""
     shape = ""
     for letter in word:
         vowel = letter in "aeiou" or (letter == "y" and shape.endswith("c"))
@@ -42,7 +42,7 @@ def _shape(word: str) -> str:
 
 
 def _measure(word: str) -> int:
-    """How many times a vowel is followed by a consonant."""
+    """Counts how often a vowel is followed by a consonant."""
     return len(re.findall("vc", _shape(word)))
 
 
@@ -51,7 +51,7 @@ def _doubled(word: str) -> bool:
 
 
 def _short(word: str) -> bool:
-    """Whether it ends consonant, vowel, consonant, the last of which is not w, x or y."""
+    """Returns whether the word ends consonant, vowel, consonant, the last of which is not w, x or y."""
     return _shape(word)[-3:] == "cvc" and word[-1] not in "wxy"
 
 
@@ -76,7 +76,7 @@ def _participles(word: str) -> str:
 
 
 def _replace(word: str, endings: dict[str, str], above: int) -> str:
-    """The longest of the endings replaced, where what is before it measures more than ``above``."""
+    """Replaces the longest matching ending, where the part before it measures more than ``above``."""
     found = max((ending for ending in endings if word.endswith(ending)), key=len, default=None)
     if found is None:
         return word

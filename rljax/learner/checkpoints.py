@@ -39,11 +39,11 @@ log = logging.getLogger(__name__)
 
 
 class CheckpointError(RuntimeError):
-    """A checkpoint that could not be written or read: one line with what, where and what to do."""
+    """Raised for a checkpoint that could not be written or read: one line with what, where and what to do."""
 
 
 class DamagedCheckpointError(CheckpointError):
-    """A checkpoint that is not what was saved, or of which something is missing."""
+    """Raised for a checkpoint that is not what was saved, or of which something is missing."""
 
 
 class Checkpoints:
@@ -68,7 +68,7 @@ class Checkpoints:
         self._committer = ThreadPoolExecutor(1, "checkpoint")
 
     def committed(self) -> list[int]:
-        """Steps of the committed checkpoints, oldest first. An empty or half-deleted directory is none."""
+        """Returns the steps of the committed checkpoints, oldest first. An empty or half-deleted directory is none."""
         if not self.directory.is_dir():
             return []
         return sorted(int(path.name) for path in self.directory.iterdir() if _is_checkpoint(path))
@@ -134,7 +134,7 @@ class Checkpoints:
         staged.rename(final)
 
     def _superseded(self, step: int) -> list[int]:
-        """Of the committed, what goes with `step`: all but the newest `keep`, and those of a lost history."""
+        """Returns the committed steps to delete with `step`: all but the newest `keep`, and those of a lost history."""
         committed = self.committed()
         until = [other for other in committed if other <= step]
         return until[: -self.keep] + committed[len(until) :]
@@ -209,7 +209,7 @@ class Checkpoints:
         verify_arrays(path, {name: wanted for name, wanted in saved.items() if name.startswith(only)})
 
     def metadata(self, step: int) -> dict[str, Any]:
-        """What `save` was given as `metadata`.
+        """Returns what `save` was given as `metadata`.
 
         Raises:
             DamagedCheckpointError: it cannot be read.
@@ -221,7 +221,7 @@ class Checkpoints:
         return {name: value for name, value in found.items() if name != _CHECKSUMS}
 
     def set_aside(self, step: int) -> Path:
-        """Renames a damaged checkpoint, so that it counts no longer; returns where it lies until the next `save`."""
+        """Renames a damaged checkpoint, so that it no longer counts; returns its path until the next `save`."""
         aside = self.directory / f"{step}{_DAMAGED}"
         if aside.exists():
             shutil.rmtree(aside)

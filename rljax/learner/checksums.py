@@ -15,7 +15,7 @@ from sidecar.channels.versions import checksum
 from sidecar.errors import first_line
 
 _READ_SECONDS = 1200.0
-"""Seconds in which one array must be read: a disk that hangs is told from one that is slow."""
+"""Seconds in which one array must be read: beyond it the disk counts as hanging, not as slow."""
 # Where Orbax keeps the arrays within its checkpoint; tests/learner/test_checkpoints.py pins it.
 _ARRAYS = "state"
 

@@ -1,4 +1,4 @@
-"""What the critic minimises."""
+"""Value objective: the loss of the critic."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ class ValueObjective(Model):
     """Squared error of the values, clipped where ``algorithm.critic.value_clip`` is set."""
 
     def values(self, params: Params, batch: Batch) -> Float[Array, "row place"]:
-        """V of the state before each trained target of one microbatch, float32."""
+        """Computes the value of the state before each trained target of one microbatch, float32."""
         return values(params, self.hidden(params, batch))
 
     def microbatch_loss(
         self, params: Params, batch: Batch, progress: Progress
     ) -> tuple[Float[Array, ""], tuple[Sums, Sums]]:
-        """Σ weight · ½·max((V − R)², (V_clipped − R)²), V_clipped within ``value_clip`` of the value before the batch.
-        Demonstrations earn nothing and teach the critic nothing.
+        """Computes Σ weight · ½·max((V − R)², (V_clipped − R)²), V_clipped within ``value_clip`` of the value before
+        the batch. Demonstrations earn nothing and teach the critic nothing.
 
         Reference: Schulman et al. 2017, https://arxiv.org/abs/1707.06347, equation 9; clipping as in OpenAI's
         baselines, see Engstrom et al. 2020, https://arxiv.org/abs/2005.12729.
@@ -54,7 +54,9 @@ class ValueObjective(Model):
         return loss, (sums | {_TOKENS: jnp.sum(mask, dtype=jnp.float32)}, {})
 
     def metrics(self, sums: Sums, tokens: Int[Array, ""]) -> Sums:
-        """Means over the sampled tokens, and ``critic/explained_variance``, 1 − error / variance of the returns."""
+        """Returns means over the sampled tokens, and ``critic/explained_variance``, 1 −
+        error / variance of the returns.
+        """
         del tokens
         means = {name: value / jnp.maximum(sums[_TOKENS], 1) for name, value in sums.items() if name != _TOKENS}
         variance = means.pop("critic/return_squared") - means["critic/return"] ** 2

@@ -22,7 +22,7 @@ from rljax.algorithms.shaping import RunningMoments
 from rljax.config.schema import Config, KlConfig
 from rljax.learner.checkpoints import Checkpoints
 from rljax.learner.critic import ValueObjective
-from rljax.learner.metrics import NONFINITE, describe, summarise
+from rljax.learner.metrics import NONFINITE, describe, step_metrics
 from rljax.learner.objective import DTYPES, PolicyObjective, Progress
 from rljax.learner.packing import Batch, PackedBatch
 from rljax.learner.prepare import Minibatch, Preparation
@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 Metrics = dict[str, Any]
 _SHORTEST_SCORE = 16
 _NO_UPDATE = {"loss": 0.0, "grad_norm": 0.0, NONFINITE: 0.0}
-_OF_CRITIC = {
+_CRITIC_NAMES = {
     "loss": "critic/loss",
     "grad_norm": "critic/grad_norm",
     "learning_rate": "critic/learning_rate",
@@ -51,7 +51,7 @@ _OF_CRITIC = {
 
 
 class NonFiniteError(RuntimeError):
-    """Too many updates in a row had a loss or gradient that is not finite."""
+    """Raised when too many updates in a row had a loss or gradient that is not finite."""
 
 
 class Learner:
@@ -97,7 +97,7 @@ class Learner:
         placed, opt_state = self._policy.begin(params)
         self.state = TrainState(placed, opt_state, 0, self._aux_state(params, placed))
         self._nonfinite_in_a_row = 0
-        self._doubted = self._warned_of_nothing = False
+        self._warned_of_drift = self._warned_of_untrained_step = False
 
     def _aux_state(self, params: Params, placed: Params) -> dict[str, Any]:
         algorithm = self.config.algorithm
@@ -120,7 +120,7 @@ class Learner:
 
     @property
     def steps(self) -> int:
-        """Batches trained."""
+        """Number of batches trained."""
         return self.state.step
 
     @property
@@ -132,9 +132,9 @@ class Learner:
         )
 
     def restore(self, checkpoints: Checkpoints, step: int) -> None:
-        """Goes on from a committed checkpoint, which any mesh may have written.
+        """Restores the state of a committed checkpoint, which any mesh may have written.
 
-        The present state is given up first: two never have to fit. If this raises, the learner can only
+        The present state is freed first: two never have to fit. If this raises, the learner can only
         restore another checkpoint.
 
         Raises:
@@ -149,7 +149,7 @@ class Learner:
     def train(
         self, groups: Sequence[Group], *, reused: Sequence[Group] = (), demonstrations: Sequence[Trajectory] = ()
     ) -> dict[str, float]:
-        """One step: trains a batch, in `ppo_epochs` passes over minibatches cut in the batch's order.
+        """Trains one batch, in `ppo_epochs` passes over minibatches cut in the batch's order.
 
         The same data from the same state give the same bits (promise P13). A minibatch in which no token is trained
         makes no update; the batch counts all the same.
@@ -179,14 +179,14 @@ class Learner:
                 updates += self._update_policy(batch, minibatch.microbatches, progress)
         fetched, fetched_critic = jax.device_get((updates, of_critic))  # the step's one wait for the device
         self._count_nonfinite(fetched + fetched_critic)
-        metrics = _NO_UPDATE | summarise(fetched)
-        metrics |= {_OF_CRITIC.get(name, name): value for name, value in summarise(fetched_critic).items()}
-        self._follow(metrics, given, sum(len(group.trajectories) for group in (*groups, *reused)))
+        metrics = _NO_UPDATE | step_metrics(fetched)
+        metrics |= {_CRITIC_NAMES.get(name, name): value for name, value in step_metrics(fetched_critic).items()}
+        self._finish_step(metrics, given, sum(len(group.trajectories) for group in (*groups, *reused)))
         held = describe(minibatches)
-        # To what later passes see, and to reused groups, the policy has been fitted: there the mean is no longer 1.
-        first_pass = {} if reused else summarise(fetched[: len(placed)])
+        # The policy has been fitted to the data of later passes and to reused groups: their mean is no longer 1.
+        first_pass = {} if reused else step_metrics(fetched[: len(placed)])
         metrics["policy/ratio_drift"] = float(self._ratio_drift(first_pass, held["tokens/trained"]))
-        self._warn_of_nothing(held["tokens/trained"])
+        self._warn_of_untrained_step(held["tokens/trained"])
         return {**metrics, **held}
 
     def _minibatches(
@@ -204,7 +204,7 @@ class Learner:
     @property
     def _expects_mean_one(self) -> bool:
         """Whether the ratios of a policy's own samples have mean 1: not if their distribution was truncated, and not if
-        what came of them decides whether they are trained.
+        the outcome of the samples decides whether they are trained.
         """
         sampling, algorithm = self.config.sidecar.generating_args, self.config.algorithm
         truncated = sampling.top_p < 1 or sampling.top_k
@@ -218,8 +218,8 @@ class Learner:
     def _ratio_drift(self, metrics: Mapping[str, float], tokens: float) -> bool:
         if not self._expects_mean_one or not ratio_drift(metrics, tokens):
             return False
-        if not self._doubted:
-            self._doubted = True
+        if not self._warned_of_drift:
+            self._warned_of_drift = True
             log.warning(
                 "step %d: the importance ratios have mean %.3g, where 1 is expected: the log-probabilities recorded "
                 "with the samples are not those that they were drawn by; see the metric policy/ratio_drift",
@@ -228,10 +228,10 @@ class Learner:
             )
         return True
 
-    def _warn_of_nothing(self, tokens: float) -> None:
-        if tokens or self._warned_of_nothing:
+    def _warn_of_untrained_step(self, tokens: float) -> None:
+        if tokens or self._warned_of_untrained_step:
             return
-        self._warned_of_nothing = True
+        self._warned_of_untrained_step = True
         log.warning(
             "step %d trained no sampled token: every response was empty, or left out by a mask (algorithm.overlong, "
             "algorithm.drop_staler_than); see the metric batch/masked_fraction",
@@ -256,8 +256,8 @@ class Learner:
         self.state = replace(self.state, aux_state=own | {"critic": params, "critic_opt_state": opt_state})
         return [metrics]
 
-    def _follow(self, metrics: dict[str, float], given: Credit, trajectories: int) -> None:
-        """Ends the step: what is adapted from step to step moves on."""
+    def _finish_step(self, metrics: dict[str, float], given: Credit, trajectories: int) -> None:
+        """Ends the step: counts it and updates the KL coefficient, the running moments and the reference policy."""
         kl, own = self.config.algorithm.kl, dict(self.state.aux_state)
         step = self.state.step + 1
         if "moments" in own:
@@ -273,7 +273,9 @@ class Learner:
         self.state = replace(self.state, step=step, aux_state=own)
 
     def score(self, token_ids: Int[np.ndarray, " time"]) -> Float[np.ndarray, " time-1"]:
-        """Log-probability of every token but the first, given those before: temperature 1, untruncated (promise P7)."""
+        """Computes the log-probability of every token but the first, given those before: temperature
+        1, untruncated (promise P7).
+        """
         length = max(_SHORTEST_SCORE, 1 << (len(token_ids) - 1).bit_length())
         padded = np.zeros((2, 1, length), np.int32)
         padded[0, 0, : len(token_ids)] = token_ids
@@ -281,7 +283,9 @@ class Learner:
         return np.asarray(self._score(self.state.params, padded[0], padded[1]))[0, : len(token_ids) - 1]
 
     def export(self, dtype: str) -> dict[str, jax.Array]:
-        """The weights under Hugging Face names, as ``fp32`` or ``bf16`` arrays that training never touches again."""
+        """Returns the weights under Hugging Face names, as ``fp32`` or ``bf16`` arrays that
+        training never touches again.
+        """
         top, one_layer = self._exports[dtype]
         tensors: dict[str, jax.Array] = top(self.state.params)
         for layer in range(self.architecture.num_layers):
@@ -322,16 +326,18 @@ class Learner:
     def pack(
         self, groups: Sequence[Group], *, reused: Sequence[Group] = (), demonstrations: Sequence[Trajectory] = ()
     ) -> list[PackedBatch]:
-        """The minibatches of a batch, as numpy arrays: advantages by group, weights by the counts of each minibatch."""
+        """Packs the minibatches of a batch, as numpy arrays: advantages by group, weights by
+        the counts of each minibatch.
+        """
         minibatches, _ = self._minibatches(groups, reused, demonstrations)
         return [minibatch.packed for minibatch in minibatches]
 
     def place(self, batch: Batch) -> Batch:
-        """A packed batch on the mesh."""
+        """Puts a packed batch on the mesh."""
         return self._preparation.place(batch)
 
     def logprobs(self, batch: Batch, microbatches: np.int32) -> Float[Array, "slot row place"]:
-        """Log-probabilities of a placed batch's trained targets, in nats; 0 where nothing is trained."""
+        """Computes the log-probabilities of a placed batch's trained targets, in nats; 0 where nothing is trained."""
         return self._preparation.logprobs(self.state.params, batch, microbatches)
 
     def _count_nonfinite(self, updates: Sequence[Mapping[str, np.ndarray]]) -> None:

@@ -1,4 +1,4 @@
-"""What is told of a step."""
+"""Metrics of a learner step."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ _REDUCE: dict[str, Callable[..., Any]] = {
     NONFINITE: sum,
 }
 _MAY_BE_MISSING = ("policy/", "entropy", "critic/explained_variance")
-"""What metrics that are NaN in an update without such tokens begin with; a loss that is not finite is counted apart."""
+"""Prefixes of metrics that are NaN in an update without such tokens; a non-finite loss is counted separately."""
 
 
-def summarise(updates: Sequence[Mapping[str, np.ndarray]]) -> dict[str, float]:
-    """Metrics of a step from those of its updates: means, but for the learning rate, maxima and counts."""
+def step_metrics(updates: Sequence[Mapping[str, np.ndarray]]) -> dict[str, float]:
+    """Reduces the metrics of a step's updates to those of the step: means, but for the
+    learning rate, maxima and counts.
+    """
     if not updates:
         return {}
     found = {}
@@ -35,7 +37,7 @@ def summarise(updates: Sequence[Mapping[str, np.ndarray]]) -> dict[str, float]:
 
 
 def describe(minibatches: Sequence[Minibatch]) -> dict[str, float]:
-    """What a batch held, after the masks: ``tokens/trained`` are those of the samples."""
+    """Returns the sizes of a batch after the masks, as metrics: ``tokens/trained`` are those of the samples."""
     packed = [minibatch.packed for minibatch in minibatches]
     return {
         "tokens/trained": float(sum(t.loss_mask.sum() for m in minibatches for t in m.sampled)),

@@ -1,4 +1,4 @@
-"""What is minimised over one microbatch of the policy's tokens, and how the model is run for it."""
+"""Policy objective: the loss over one microbatch of the policy's tokens, and the forward pass that it needs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _RATIOS, _SAMPLED = "ratios/", "sampled/"
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Progress:
-    """What a loss may depend on besides parameters and batch; scalars.
+    """Progress of training: what a loss may depend on besides parameters and batch; scalars.
 
     Attributes:
         step: batches trained before this one.
@@ -44,37 +44,37 @@ class Objective(Protocol):
     """A loss that is a sum over microbatches."""
 
     def cast(self, params: Params) -> Params:
-        """Parameters in the dtype that is computed in."""
+        """Casts parameters to the dtype of the computation."""
         ...
 
     def microbatch_loss(
         self, params: Params, batch: Batch, progress: Progress
     ) -> tuple[Float[Array, ""], tuple[Sums, Sums]]:
-        """The part of the loss that one microbatch adds, and what is logged of it: sums, and values for a maximum.
+        """Computes the loss that one microbatch adds, and what is logged of it: sums, and values for a maximum.
 
         The weights of the tokens carry the global normalisation already.
         """
         ...
 
     def metrics(self, sums: Sums, tokens: Int[Array, ""]) -> Sums:
-        """What is logged of an update that trained so many tokens, from the sums over all its microbatches."""
+        """Returns the metrics of an update that trained so many tokens, from the sums over all its microbatches."""
         ...
 
 
 @dataclass(frozen=True)
 class Model:
-    """How the transformer is run over packed rows; see `Config` for the fields' meaning."""
+    """The transformer run over packed rows; see `Config` for the fields' meaning."""
 
     config: Config
     architecture: Architecture
     constrain: Constrain
 
     def cast(self, params: Params) -> Params:
-        """Parameters in the dtype that is computed in."""
+        """Casts parameters to the dtype of the computation."""
         return jax.tree.map(lambda p: p.astype(DTYPES[self.config.model.dtype]), params)
 
     def hidden(self, params: Params, batch: Batch) -> Float[Array, "row place hidden"]:
-        """Hidden states at one microbatch's trained places: of the token before each trained target."""
+        """Computes the hidden states at one microbatch's trained places: of the token before each trained target."""
         model = self.config.model
         hidden = hidden_states(
             params,
@@ -99,7 +99,8 @@ class PolicyObjective(Model):
         return policy_losses.bound(self.config.algorithm.pg_variant, self.config.algorithm.loss)
 
     def logprobs(self, params: Params, batch: Batch) -> tuple[Float[Array, "row place"], Float[Array, "row place"]]:
-        """Log-probabilities of one microbatch's trained targets at their temperatures, and entropies, float32, in nats.
+        """Computes log-probabilities of one microbatch's trained targets at their temperatures, and
+        entropies, float32, in nats.
 
         The head, a large part of a small model, reads the trained places alone; see `Batch.places`.
         """
@@ -116,7 +117,7 @@ class PolicyObjective(Model):
     def microbatch_loss(
         self, params: Params, batch: Batch, progress: Progress
     ) -> tuple[Float[Array, ""], tuple[Sums, Sums]]:
-        """Σ weight · (correction · policy loss − entropy bonus + divergence from the reference).
+        """Computes Σ weight · (correction · policy loss − entropy bonus + divergence from the reference).
 
         The last two are of the policy's own tokens: demonstrations, which are not drawn from it, have the first alone.
         """
@@ -147,8 +148,8 @@ class PolicyObjective(Model):
         return loss, (sums, {"policy/ratio_max": largest})
 
     def metrics(self, sums: Sums, tokens: Int[Array, ""]) -> Sums:
-        """Means of what the loss logs over the trained tokens, and of the rest over those of them that were sampled;
-        see `ratio_metrics`. NaN where there are none.
+        """Returns means of what the loss logs over the trained tokens, and of the rest over those of them that were
+        sampled; see `ratio_metrics`. NaN where there are none.
         """
         ratios, of_sampled = _within(sums, _RATIOS), _within(sums, _SAMPLED)
         sampled = jnp.sum(ratios["tokens"])
@@ -159,17 +160,17 @@ class PolicyObjective(Model):
 
 
 def masked_sum(values: Float[Array, "row place"], mask: Bool[Array, "row place"]) -> Float[Array, ""]:
-    """Sum over the trained tokens."""
+    """Sums over the trained tokens."""
     return jnp.sum(jnp.where(mask, values, 0.0))
 
 
 def trained_mask(batch: Batch) -> Bool[Array, "row place"]:
-    """Which of the places of one microbatch are trained; the others fill rows up."""
+    """Returns which of the places of one microbatch are trained; the others pad rows."""
     return batch.places < batch.mask.shape[-1]
 
 
 def sampled_mask(batch: Batch) -> Bool[Array, "row place"]:
-    """`trained_mask` without the demonstrations."""
+    """Returns `trained_mask` without the demonstrations."""
     mask = trained_mask(batch)
     return mask if batch.expert is None else mask & ~batch.trained(batch.expert)
 
@@ -179,7 +180,7 @@ def _within(sums: Sums, prefix: str) -> Sums:
 
 
 def loss_inputs(batch: Batch, logprobs: Float[Array, "row place"], progress: Progress) -> LossInputs:
-    """What the loss sees of one microbatch."""
+    """Returns the inputs of the loss for one microbatch."""
     mask = trained_mask(batch)
     return LossInputs(
         logprobs=jnp.where(mask, logprobs, 0.0),

@@ -1,7 +1,7 @@
-"""Trajectories laid into rows of fixed length, by numpy on the host.
+"""Packing of trajectories into rows of fixed length, by numpy on the host.
 
-A row holds several *sequences* one after another, told apart by segment ids. A trajectory is one sequence, or as many
-as it has rows of its own (`Trajectory.rows`). A sequence of n tokens takes at most n − 1 places: each place reads one
+A row holds several *sequences* one after another, separated by segment ids. A trajectory is one sequence, or as many as
+it has rows of its own (`Trajectory.rows`). A sequence of n tokens takes at most n − 1 places: each place reads one
 token and predicts the next, and what comes after the last trained token changes nothing (attention is causal), so it is
 left out, as are sequences without any trained token.
 """
@@ -43,7 +43,7 @@ class RowShape:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Scores:
-    """What the learner computed for the trained places of a batch before its updates, float32; None where not asked.
+    """Forward-pass results for the trained places of a batch before its updates, float32; None where not needed.
 
     Attributes:
         proximal_logprobs: of the policy as it was before the first update of the batch.
@@ -104,14 +104,16 @@ class Batch:
     scores: Scores = field(default_factory=Scores)
 
     def trained(self, values: Shaped[Array, "row time *rest"]) -> Shaped[Array, "row place *rest"]:
-        """What an array says of the trained places of one microbatch; beyond a row's last one it means nothing."""
+        """Selects an array's values at the trained places of one microbatch; beyond a
+        row's last one they mean nothing.
+        """
         places = self.places.reshape(*self.places.shape, *[1] * (values.ndim - 2))
         return jnp.take_along_axis(values, places, axis=1, mode="clip")
 
 
 @dataclass(frozen=True)
 class PackedBatch:
-    """A batch, how many of its microbatches are filled, and what they hold.
+    """A packed batch, the number of its filled microbatches, and the origin of each trained target.
 
     Attributes:
         batch: numpy arrays.
@@ -119,7 +121,7 @@ class PackedBatch:
         trained_tokens: targets under the mask.
         fill: share of the filled microbatches' places that hold a token; 1 where there is none.
         sources: which token each trained target is, counted through all tokens of all trajectories.
-        spots: where each lies, counted through all ``[slot, row, time]``.
+        spots: index of each trained target, counted through all ``[slot, row, time]``.
     """
 
     batch: Batch
@@ -129,28 +131,31 @@ class PackedBatch:
     sources: Int[np.ndarray, " trained"]
     spots: Int[np.ndarray, " trained"]
 
-    def lay(self, values: Sequence[Float[np.ndarray, " time"]]) -> Any:
-        """Values of every token of every trajectory as a float32 ``[slot, row, time]`` array, 0 where not trained."""
-        laid = np.zeros(self.batch.mask.shape, np.float32)
-        laid.reshape(-1)[self.spots] = np.concatenate(values)[self.sources]
-        return laid
+    def scatter(self, values: Sequence[Float[np.ndarray, " time"]]) -> Any:
+        """Scatters values of every token of every trajectory into a float32 ``[slot, row,
+        time]`` array, 0 where not trained.
+        """
+        scattered = np.zeros(self.batch.mask.shape, np.float32)
+        scattered.reshape(-1)[self.spots] = np.concatenate(values)[self.sources]
+        return scattered
 
     def by_token(self, scores: Float[np.ndarray, "slot row place"], counts: Sequence[int]) -> list[np.ndarray]:
-        """Scores at the trained places as float32 values of every token of every trajectory, 0 where not trained.
+        """Gathers scores at the trained places as float32 values of every token of every
+        trajectory, 0 where not trained.
 
         Args:
             scores: at `Batch.places`.
             counts: tokens of each trajectory.
         """
-        laid = np.zeros((*self.batch.mask.shape[:2], self.batch.mask.shape[2] + 1), np.float32)
-        np.put_along_axis(laid, np.asarray(self.batch.places), scores, axis=-1)  # what fills up goes to the last place
+        scattered = np.zeros((*self.batch.mask.shape[:2], self.batch.mask.shape[2] + 1), np.float32)
+        np.put_along_axis(scattered, np.asarray(self.batch.places), scores, axis=-1)  # padding goes last
         tokens = np.zeros(sum(counts), np.float32)
-        tokens[self.sources] = laid[..., :-1].reshape(-1)[self.spots]
+        tokens[self.sources] = scattered[..., :-1].reshape(-1)[self.spots]
         return np.split(tokens, np.cumsum(counts)[:-1])
 
 
 def row_shapes(row_tokens: int, rows: int, trajectories: int, sequence_shards: int = 1) -> tuple[RowShape, ...]:
-    """The few shapes that a run packs into, longest row first; each costs one compilation, when first used.
+    """Returns the few shapes that a run packs into, longest row first; each costs one compilation, when first used.
 
     The longest row has room for `row_tokens`; the others are a half and a quarter of it, and their microbatches have
     two and four times the rows, so that a microbatch is the same number of tokens in each. Every shape has slots for
@@ -160,7 +165,7 @@ def row_shapes(row_tokens: int, rows: int, trajectories: int, sequence_shards: i
         row_tokens: tokens of the longest trajectory that a row must hold.
         rows: rows of a microbatch of the longest rows.
         trajectories: most trajectories that are packed at once.
-        sequence_shards: devices that a row is cut over.
+        sequence_shards: devices that a row is sharded over.
     """
     multiple = ROW_LENGTH_MULTIPLE * sequence_shards
     shapes: dict[int, RowShape] = {}
@@ -210,7 +215,7 @@ def best_fit_decreasing(
 
 
 def trained_counts(trajectories: Sequence[Trajectory]) -> Int[np.ndarray, " sequences"]:
-    """Trained tokens of each sequence."""
+    """Returns the number of trained tokens of each sequence."""
     return np.array([np.count_nonzero(t.loss_mask[a:b]) for t in trajectories for a, b in t.row_spans], np.int64)
 
 
@@ -255,10 +260,10 @@ def pack(
     source = np.repeat(starts, spans) + inside
     target = np.repeat(row * shape.length + offset, spans) + inside
 
-    def lay(values: np.ndarray, dtype: type, fill: float = 0) -> Any:  # numpy here, JAX on the device
-        laid: np.ndarray = np.full(slots * shape.rows * shape.length, fill, dtype)
-        laid[target] = values
-        return laid.reshape(slots, shape.rows, shape.length)
+    def scatter(values: np.ndarray, dtype: type, fill: float = 0) -> Any:  # numpy here, JAX on the device
+        scattered: np.ndarray = np.full(slots * shape.rows * shape.length, fill, dtype)
+        scattered[target] = values
+        return scattered.reshape(slots, shape.rows, shape.length)
 
     def of_trajectory(name: str) -> np.ndarray:
         return np.repeat(np.array([getattr(t, name) for t in trajectories], np.float32)[whose], spans)
@@ -268,19 +273,19 @@ def pack(
     versions = np.concatenate([t.versions for t in trajectories] or [np.zeros(0, np.int32)])
     predicted = mask[source + 1]
     batch = Batch(
-        token_ids=lay(token_ids[source], np.int32),
-        positions=lay(inside, np.int32),
-        segment_ids=lay(np.repeat(rank, spans), np.int32),
-        targets=lay(token_ids[source + 1], np.int32),
-        mask=lay(predicted, np.bool_),
-        turns=lay(np.concatenate([*map(_turn_numbers, trajectories), np.zeros(0, np.int32)])[source + 1], np.int32),
-        owners=lay(np.repeat(whose, spans), np.int32),
-        behaviour_logprobs=lay(np.where(predicted, logprobs[source + 1], 0), np.float32),
-        versions=lay(np.where(predicted, versions[source + 1], 0), np.int32),
-        advantages=lay(np.concatenate([*advantages, np.zeros(0, np.float32)])[source + 1], np.float32),
-        rewards=lay(of_trajectory("reward"), np.float32),
-        temperature=lay(of_trajectory("temperature"), np.float32, 1),
-        weights=lay(np.where(predicted, np.repeat(weights, spans), 0), np.float32),
+        token_ids=scatter(token_ids[source], np.int32),
+        positions=scatter(inside, np.int32),
+        segment_ids=scatter(np.repeat(rank, spans), np.int32),
+        targets=scatter(token_ids[source + 1], np.int32),
+        mask=scatter(predicted, np.bool_),
+        turns=scatter(np.concatenate([*map(_turn_numbers, trajectories), np.zeros(0, np.int32)])[source + 1], np.int32),
+        owners=scatter(np.repeat(whose, spans), np.int32),
+        behaviour_logprobs=scatter(np.where(predicted, logprobs[source + 1], 0), np.float32),
+        versions=scatter(np.where(predicted, versions[source + 1], 0), np.int32),
+        advantages=scatter(np.concatenate([*advantages, np.zeros(0, np.float32)])[source + 1], np.float32),
+        rewards=scatter(of_trajectory("reward"), np.float32),
+        temperature=scatter(of_trajectory("temperature"), np.float32, 1),
+        weights=scatter(np.where(predicted, np.repeat(weights, spans), 0), np.float32),
         places=_places(target[predicted], slots * shape.rows, shape.length).reshape(slots, shape.rows, -1),
     )
     room = microbatches * shape.rows * shape.length

@@ -1,4 +1,4 @@
-"""From groups to the minibatches of a step: masks, packing, what is scored beforehand, advantages."""
+"""Preparation of a step's minibatches from groups: masks, packing, scores before the updates, advantages."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ AuxState = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Minibatch:
-    """The trajectories of one update.
+    """Packed trajectories of one optimizer update.
 
     Attributes:
         trajectories: with what is not trained masked: sampled ones, then demonstrations.
@@ -48,7 +48,7 @@ class Minibatch:
 
     @property
     def microbatches(self) -> np.int32:
-        """Filled ones."""
+        """Number of filled microbatches."""
         return np.int32(self.packed.microbatches)
 
     @property
@@ -57,21 +57,23 @@ class Minibatch:
         return self.trajectories[: len(self.places)]
 
     def by_token(self, scores: Any) -> list[Float[np.ndarray, " time"]]:
-        """Scores as values of every token of every sampled trajectory, on the host."""
+        """Returns scores as values of every token of every sampled trajectory, on the host."""
         found = self.packed.by_token(np.asarray(scores), [len(t.token_ids) for t in self.trajectories])
         return found[: len(self.places)]
 
     def with_credit(self, given: Credit) -> Minibatch:
-        """With what the batch's trajectories were given; demonstrations have no advantage."""
+        """Returns the minibatch with the advantages and returns of its trajectories;
+        demonstrations have no advantage.
+        """
         imitated = [np.zeros(len(t.token_ids), np.float32) for t in self.trajectories[len(self.places) :]]
 
-        def lay(by_place: Sequence[np.ndarray]) -> Any:
-            return self.packed.lay([*(by_place[place] for place in self.places), *imitated])
+        def scatter(by_place: Sequence[np.ndarray]) -> Any:
+            return self.packed.scatter([*(by_place[place] for place in self.places), *imitated])
 
-        laid = {"advantages": lay(given.advantages)}
+        scattered = {"advantages": scatter(given.advantages)}
         if given.returns is not None:
-            laid["returns"] = lay(given.returns)
-        return replace(self, packed=replace(self.packed, batch=replace(self.packed.batch, **laid)))
+            scattered["returns"] = scatter(given.returns)
+        return replace(self, packed=replace(self.packed, batch=replace(self.packed.batch, **scattered)))
 
 
 class Preparation:
@@ -99,7 +101,7 @@ class Preparation:
         self.values = make_score(critic, critic.values) if critic else None
 
     def place(self, batch: Batch) -> Batch:
-        """A packed batch on the mesh."""
+        """Puts a packed batch on the mesh."""
         sharding = batch_sharding(batch.mask.shape, self._mesh)
         return jax.device_put(batch, jax.tree.map(lambda _: sharding, batch))
 
@@ -113,13 +115,13 @@ class Preparation:
         reused: Sequence[Group] = (),
         demonstrations: Sequence[Trajectory] = (),
     ) -> tuple[list[Minibatch], Credit]:
-        """The minibatches of a batch in its order, scored and with their advantages.
+        """Returns the minibatches of a batch in its order, scored and with their advantages.
 
         Args:
             groups: the batch.
             step: batches trained before it.
             params: of the policy before its first update.
-            companions: see `TrainState`.
+            aux_state: see `TrainState`.
             reused: whole groups beside it; each minibatch has its even share of them, in their order.
             demonstrations: imitated beside it; shared out likewise.
         """
@@ -139,11 +141,13 @@ class Preparation:
         return [minibatch.with_credit(given) for minibatch in cut], given
 
     def placed(self, minibatch: Minibatch) -> Batch:
-        """A minibatch on the mesh, with its scores."""
+        """Puts a minibatch on the mesh, with its scores."""
         return replace(self.place(minibatch.packed.batch), scores=minibatch.scores)
 
     def summed(self, batch: Batch, minibatch: Minibatch, params: Params) -> Batch:
-        """Where the loss asks for it, with what is summed over trajectories at the parameters an update begins with."""
+        """Adds sums of log-ratios over trajectories, at the parameters that an update begins
+        with, where the loss needs them.
+        """
         if "sequences" not in self._needs:
             return batch
         logprobs = self.logprobs(params, batch, minibatch.microbatches)
@@ -190,7 +194,7 @@ class Preparation:
         packed = pack(few, unknown, weights, self._shapes)
         if not self._config.demonstrations_per_batch:
             return packed
-        expert = packed.lay([np.full(len(t.token_ids), t.expert, np.float32) for t in few]) > 0
+        expert = packed.scatter([np.full(len(t.token_ids), t.expert, np.float32) for t in few]) > 0
         return replace(packed, batch=replace(packed.batch, expert=expert))
 
     def _scored(self, minibatch: Minibatch, params: Params, aux_state: AuxState) -> Minibatch:
@@ -207,7 +211,7 @@ class Preparation:
         return replace(minibatch, scores=scores)
 
     def _divergences(self, minibatches: Sequence[Minibatch]) -> list[Float[np.ndarray, " time"]] | None:
-        # Of the policy that sampled: its reward is what the penalty is part of (Ziegler et al. 2019).
+        # Of the sampling policy, whose reward the penalty is part of (Ziegler et al. 2019).
         kl = self._config.algorithm.kl
         if kl.where != "reward":
             return None
@@ -219,12 +223,12 @@ class Preparation:
 
 
 def _share(of: range, cut: int, cuts: int) -> range:
-    """The part of a range that falls to one of so many cuts; their sizes differ by at most one."""
+    """Returns the part of a range that falls to one of so many cuts; their sizes differ by at most one."""
     return of[cut * len(of) // cuts : (cut + 1) * len(of) // cuts]
 
 
 def _in_order(minibatches: Sequence[Minibatch], found: Sequence[Sequence[np.ndarray]]) -> list[np.ndarray]:
-    """What was found of each minibatch's sampled trajectories, in the order of the batch."""
+    """Returns values of the minibatches' sampled trajectories, in the order of the batch."""
     places = [place for minibatch in minibatches for place in minibatch.places]
     by_place = dict(zip(places, (one for of_cut in found for one in of_cut), strict=True))
     return [by_place[place] for place in sorted(by_place)]

@@ -1,4 +1,4 @@
-"""What the importance ratios of an update tell: how far off its data are, and whether they can be true."""
+"""Metrics of an update's importance ratios: how off-policy its data are, and whether the ratios are plausible."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rljax.algorithms.inputs import LossInputs
 from rljax.algorithms.ratios import BOUND
 
 MOST_BUCKETS = 17
-"""Staleness is told apart up to 16 steps; what is staler is counted with them."""
+"""Buckets of staleness, up to 16 steps; what is staler is counted in the last one."""
 
 Sums = dict[str, Float[Array, "*staleness"]]
 
@@ -21,7 +21,7 @@ Sums = dict[str, Float[Array, "*staleness"]]
 def ratio_sums(
     inputs: LossInputs, staleness: Int[Array, "row place"], bound: int, clipped: Float[Array, "row place"] | None
 ) -> Sums:
-    """Sums over one microbatch, for `ratio_metrics`: each an array by staleness.
+    """Sums ratios over one microbatch, for `ratio_metrics`: each result is an array by staleness.
 
     Args:
         inputs: of the loss. Demonstrations have no ratio and are left out.
@@ -45,23 +45,23 @@ def ratio_sums(
 
 
 def divergence(log_ratio: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-    """ρ − 1 − log ρ in nats, k3 of http://joschu.net/blog/kl-approx.html: an estimate of KL(behaviour ‖ policy) that
-    is never negative.
+    """Computes ρ − 1 − log ρ in nats, k3 of http://joschu.net/blog/kl-approx.html: an estimate of KL(behaviour ‖
+    policy) that is never negative.
     """
     # Near 1, where most ratios are, ρ − 1 − log ρ as it stands is float32's rounding of ρ, of either sign.
     return jnp.expm1(jnp.clip(log_ratio, -BOUND, BOUND)) - log_ratio
 
 
 def mean_of(total: Float[Array, "*shape"], count: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-    """``total / count``; NaN for none, since there a 0 would be taken for a measurement."""
+    """Returns ``total / count``; NaN where the count is 0, since a mean of 0 would be taken for a measurement."""
     return jnp.where(count > 0, total / jnp.maximum(count, 1), jnp.nan)
 
 
 def ratio_metrics(sums: Sums) -> Sums:
-    """Metrics of an update, with ρ = π/π_behaviour per trained token that was sampled.
+    """Computes the metrics of an update, with ρ = π/π_behaviour per trained token that was sampled.
 
-    Of tokens that were not chosen by what came of them, the mean is 1 in expectation whatever the policy, since
-    Σ_x π_b(x)·π(x)/π_b(x) = 1: a mean that is not says that the recorded log-probabilities are not those of the
+    The mean over tokens that were not selected by their outcome is 1 in expectation whatever the policy, since Σ_x
+    π_b(x)·π(x)/π_b(x) = 1: a mean that is not says that the recorded log-probabilities are not those of the
     distribution that was sampled from.
 
     Returns:
@@ -91,14 +91,14 @@ def _means(sums: Sums) -> Sums:
 
 
 def ratio_drift(metrics: Mapping[str, float], tokens: float) -> bool:
-    """Whether the ratios of a step cannot be those of a policy and the distribution that its tokens came from.
+    """Returns whether the ratios of a step cannot be those of a policy and the distribution that its tokens came from.
 
-    Their mean is 1 in expectation, where what came of the tokens did not decide which of them are trained. Above it, a
-    mean is doubted that is off by more than 0.05 and six standard errors. Below, the deviation is no measure, since
-    what is rare and large may not have been drawn: a mean under 1/2 is doubted. Log-probabilities of another token,
-    temperature or policy come out this way, even where the reward rises.
+    Their mean is 1 in expectation, where the tokens' outcome did not decide which of them are trained. Above 1, a mean
+    drifts that is off by more than 0.05 and six standard errors. Below, the deviation is no measure, since what is rare
+    and large may not have been drawn: a mean under 1/2 drifts. Log-probabilities of another token, temperature or
+    policy come out this way, even where the reward rises.
 
-    >>> doubtful({"policy/ratio_mean": 1.4, "policy/ratio_variance": 1.0}, 1000)
+    >>> ratio_drift({"policy/ratio_mean": 1.4, "policy/ratio_variance": 1.0}, 1000)
     True
     """
     if not tokens or "policy/ratio_mean" not in metrics:

@@ -1,4 +1,4 @@
-"""What is computed of a batch's trained tokens before its updates: by forward passes alone."""
+"""Scores of a batch's trained tokens before its updates, computed by forward passes alone."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Run = Callable[[Params, Batch], Float[Array, "row place"]]
 
 
 def make_score(model: Model, run: Run) -> Score:
-    """Compiles ``score(params, batch, microbatches)``: what ``run`` gives for each microbatch, 0 where not trained.
+    """Compiles ``score(params, batch, microbatches)``: the results of ``run`` for each microbatch, 0 where not trained.
 
     One forward pass, microbatch by microbatch: neither logits nor activations of the whole batch exist at once.
     """
@@ -45,7 +45,7 @@ def make_score(model: Model, run: Run) -> Score:
 def behaviour_divergence(
     batch: Batch, reference: Float[Array, "slot row place"], estimator: str
 ) -> Float[Array, "slot row place"]:
-    """What `kl_penalty` estimates of the policy that sampled, in nats; 0 where not trained.
+    """Computes `kl_penalty` of the policy that sampled from the reference policy, in nats; 0 where not trained.
 
     Args:
         batch: with the behaviour log-probabilities.
@@ -63,7 +63,7 @@ def sequence_gaps(
     batch: Batch,
     group_of: Int[Array, " trajectories"],
 ) -> tuple[Float[Array, "slot row place"], Float[Array, "slot row place"]]:
-    """Σ logπ − logπ_ref over each trajectory's trained tokens, and its mean over the members of the group.
+    """Computes Σ logπ − logπ_ref over each trajectory's trained tokens, and its mean over the members of the group.
 
     Args:
         logprobs: of the policy, as `make_score` gives them.

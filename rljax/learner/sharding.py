@@ -1,4 +1,4 @@
-"""Every sharding rule: which mesh axis cuts which dimension of parameters, optimizer state, batch and activations.
+"""Sharding rules: which mesh axis shards which dimension of parameters, optimizer state, batch and activations.
 
 A rule names one entry per dimension: a mesh axis, several, or None. An entry whose axes do not divide its dimension
 evenly is dropped, so that the dimension is replicated: a model with two key-value heads still runs on eight devices.
@@ -48,7 +48,7 @@ PARAMETERS: Mapping[str, Rule] = {
 }
 
 # Activations by the names that the model gives them; `logits` are those of some tokens or of some of the vocabulary.
-# `embedding_gradient` is cut as its table is, so that each device adds up its columns of the table and no other.
+# `embedding_gradient` is sharded like its table, so that each device adds up its columns of the table and no other.
 ACTIVATIONS: Mapping[str, Rule] = {
     "hidden": (BATCH, "sequence", None),
     "embedding_gradient": ("data", "sequence", "fsdp"),
@@ -61,7 +61,7 @@ BATCH_ROWS: Rule = (None, BATCH, "sequence")
 
 
 def named_devices(key: str, devices: str) -> list[jax.Device]:
-    """The devices that ``auto``, ``cpu``, ``cpu:0-3`` or ``gpu:0-3,6`` names.
+    """Returns the devices that ``auto``, ``cpu``, ``cpu:0-3`` or ``gpu:0-3,6`` names.
 
     Raises:
         ConfigError: the platform or an index is not there; begins with `key`.
@@ -77,7 +77,7 @@ def named_devices(key: str, devices: str) -> list[jax.Device]:
 
 
 def select_devices(devices: str, count: int) -> list[jax.Device]:
-    """The first `count` of the devices that ``learner.devices`` names.
+    """Returns the first `count` of the devices that ``learner.devices`` names.
 
     Raises:
         ConfigError: there are fewer, or `named_devices` raises.
@@ -92,7 +92,7 @@ def select_devices(devices: str, count: int) -> list[jax.Device]:
 
 
 def make_mesh(mesh: MeshConfig, devices: Sequence[jax.Device]) -> Mesh:
-    """The learner's mesh over `devices`, row-major, so that neighbours share the tensor axis.
+    """Makes the learner's mesh over `devices`, row-major, so that neighbours share the tensor axis.
 
     Raises:
         ValueError: the number of devices is not the product of the axes.
@@ -106,7 +106,8 @@ def make_mesh(mesh: MeshConfig, devices: Sequence[jax.Device]) -> Mesh:
 
 
 def spec(rule: Rule, shape: Sequence[int], mesh: Mesh) -> P:
-    """The partition of an array of that shape under a rule; entries that do not divide their dimension are dropped.
+    """Returns the partition of an array of that shape under a rule; entries that do not divide
+    their dimension are dropped.
 
     Raises:
         ValueError: the rule has another number of dimensions, or names a mesh axis twice.
@@ -124,7 +125,7 @@ def spec(rule: Rule, shape: Sequence[int], mesh: Mesh) -> P:
 
 
 def parameter_shardings(tree: Any, mesh: Mesh) -> Any:
-    """Shardings of a tree of parameters, or of optimizer state made of such trees; scalars are replicated.
+    """Returns the shardings of a tree of parameters, or of optimizer state made of such trees; scalars are replicated.
 
     Args:
         tree: leaves with a ``shape``; the last name on the way to each is that of its parameter.
@@ -146,12 +147,12 @@ def parameter_shardings(tree: Any, mesh: Mesh) -> Any:
 
 
 def batch_sharding(shape: Sequence[int], mesh: Mesh) -> NamedSharding:
-    """Sharding of ``[slot, row, time]`` arrays: rows over data and fsdp, time over sequence."""
+    """Returns the sharding of ``[slot, row, time]`` arrays: rows over data and fsdp, time over sequence."""
     return NamedSharding(mesh, spec(BATCH_ROWS, shape, mesh))
 
 
 def constrain_activations(mesh: Mesh) -> Callable[[jax.Array, str], jax.Array]:
-    """The function that the model calls on its activations, by name, to have them laid over the mesh."""
+    """Returns the function that the model calls on its activations, by name, to shard them over the mesh."""
 
     def constrain(x: jax.Array, name: str) -> jax.Array:
         return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, spec(ACTIVATIONS[name], x.shape, mesh)))

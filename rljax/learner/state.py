@@ -1,4 +1,4 @@
-"""What the learner learns: parameters and optimizer state, and the optimizer that moves them."""
+"""Training state: parameters, optimizer state and auxiliary state, and the optimizer that updates them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rljax.models.common.transformer import Params
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class TrainState:
-    """All that a checkpoint holds.
+    """The training state, all of which a checkpoint holds.
 
     Attributes:
         params: float32 master weights.
@@ -35,13 +35,13 @@ class TrainState:
 
 
 def updates_per_step(config: Config) -> int:
-    """Optimizer updates that one batch is cut into."""
+    """Returns the number of optimizer updates that one batch is split into."""
     minibatch = config.algorithm.minibatch_size or config.rollout_batch_size
     return config.algorithm.ppo_epochs * (config.rollout_batch_size // minibatch)
 
 
 def learning_rate(config: OptimizerConfig, total_updates: int) -> optax.Schedule:
-    """Learning rate of update n, counted from 0.
+    """Returns the schedule of the learning rate by update, counted from 0.
 
     Rises linearly to the peak over the first `warmup_steps` updates (peak/warmup at n = 0, so that none is wasted),
     then stays, or falls in a straight line or half a cosine to `min_lr_ratio` of the peak at `total_updates`.
@@ -63,7 +63,7 @@ def learning_rate(config: OptimizerConfig, total_updates: int) -> optax.Schedule
 
 
 def make_optimizer(config: OptimizerConfig, total_updates: int) -> optax.GradientTransformation:
-    """AdamW (Loshchilov & Hutter 2019) behind clipping by the global gradient norm."""
+    """Makes AdamW (Loshchilov & Hutter 2019) behind clipping by the global gradient norm."""
     adamw = optax.adamw(
         learning_rate(config, total_updates),
         b1=config.beta1,
@@ -77,5 +77,5 @@ def make_optimizer(config: OptimizerConfig, total_updates: int) -> optax.Gradien
 
 
 def updates_made(opt_state: Any) -> Int[Array, ""]:
-    """Updates that an optimizer state of `make_optimizer` has seen."""
+    """Returns the number of updates that an optimizer state of `make_optimizer` has seen."""
     return optax.tree_utils.tree_get_all_with_path(opt_state, "count")[0][1]

@@ -1,4 +1,4 @@
-"""One optimizer update, as one compiled program."""
+"""Train step: one optimizer update, as one compiled program."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from rljax.models.common.transformer import Params
 
 
 def microbatch(batch: Batch, index: Int[Array, ""] | int) -> Batch:
-    """One microbatch of a batch."""
+    """Selects one microbatch of a batch."""
     return jax.tree.map(lambda x: jax.lax.dynamic_index_in_dim(x, index, keepdims=False), batch)
 
 
@@ -31,10 +31,10 @@ def loss_and_gradient(
     microbatches: Int[Array, ""],
     progress: Progress | None = None,
 ) -> tuple[Float[Array, ""], Params, Sums]:
-    """Loss, its gradient and metrics of a packed batch, however it is cut.
+    """Computes loss, gradient and metrics of a packed batch, however it is split into microbatches.
 
-    Masters are cast once, before the loop over microbatches. The loop runs as often as there are filled microbatches,
-    a number that is data and not shape: one program serves every batch of the same row length, and padding beyond the
+    Masters are cast once, before the loop over microbatches. The loop runs as often as there are filled microbatches, a
+    number that is data and not shape: one program serves every batch of the same row length, and padding beyond the
     last filled microbatch is never computed. Gradients are summed in float32. The weights of the tokens carry the
     global normalisation already, so that microbatches simply add up.
 

@@ -1,4 +1,4 @@
-"""Parameters that an optimizer moves: the policy's, or a critic's."""
+"""Trainable model: parameters that an optimizer updates, the policy's or a critic's."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rljax.models.common.transformer import Params
 
 
 class TrainableModel:
-    """How one set of parameters is laid over the mesh and updated; it holds none itself.
+    """Shards one set of parameters over the mesh and updates it; holds none itself.
 
     Args:
         objective: what is minimised.
@@ -38,7 +38,9 @@ class TrainableModel:
         self.update = make_update(objective, config, updates, self._shardings)
 
     def begin(self, params: Params) -> tuple[Params, Any]:
-        """A float32 copy on the mesh, and optimizer state: training donates these, they must not be the caller's."""
+        """Returns a float32 copy of the parameters on the mesh, and optimizer state: training donates both, so
+        neither may be the caller's.
+        """
         placed = jax.tree.map(
             lambda x, s: jax.device_put(
                 np.asarray(x, np.float32) if isinstance(x, np.ndarray) else x, s, may_alias=False

@@ -41,7 +41,7 @@ _SPECIAL_IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
 
 
 def read_config(directory: Path) -> dict[str, Any]:
-    """The fields of a directory's `config.json`.
+    """Returns the fields of a directory's `config.json`.
 
     Raises:
         ValueError: when it is missing or is no JSON object.
@@ -59,7 +59,7 @@ def read_config(directory: Path) -> dict[str, Any]:
 
 
 def load_architecture(directory: Path) -> Architecture:
-    """What `config.json` describes.
+    """Reads the architecture that a directory's `config.json` describes.
 
     Raises:
         ValueError: when it is missing, or describes a model that is not supported; names the directory.
@@ -72,7 +72,7 @@ def load_architecture(directory: Path) -> Architecture:
 
 
 def load_directory(path: Path) -> tuple[Architecture, Params]:
-    """A model's architecture and its parameters, float32 numpy arrays, whatever dtype and files it is stored in.
+    """Loads a model's architecture and its parameters, float32 numpy arrays, whatever dtype and files it is stored in.
 
     Raises:
         ValueError: one line that names the directory and what is missing, unreadable, damaged or unsupported.
@@ -102,7 +102,7 @@ def load_directory(path: Path) -> tuple[Architecture, Params]:
 
 
 def _checksums(file: Path) -> dict[str, str]:
-    """What `save_directory` left in the file's header; empty for a file of others."""
+    """Returns the checksums that `save_directory` left in the file's header; empty for a file of others."""
     with safe_open(file, framework="numpy") as opened:
         written = (opened.metadata() or {}).get(_CHECKSUMS, "{}")
     try:
@@ -202,7 +202,7 @@ def _write_weights(directory: Path, tensors: Mapping[str, np.ndarray], dtype: np
     places: dict[str, str] = {}
     for number, names in enumerate(shards, 1):
         file = _WEIGHTS if len(shards) == 1 else f"model-{number:05d}-of-{len(shards):05d}.safetensors"
-        # safetensors writes memory as it lies: a transposed view must become contiguous first
+        # safetensors writes memory in its layout: a transposed view must become contiguous first
         arrays = {name: np.ascontiguousarray(tensors[name], dtype=dtype) for name in names}
         checksums = json.dumps({name: checksum(array) for name, array in arrays.items()})
         save_file(arrays, directory / file, metadata={"format": "pt", _CHECKSUMS: checksums})

@@ -1,4 +1,4 @@
-"""From what `model.path` says to a Hugging Face directory on this machine."""
+"""Resolution of `model.path` to a Hugging Face directory on this machine."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ _HUB_FILES = ("*.json", "*.safetensors", "*.txt", "*.jinja", "tokenizer.model")
 
 
 class ModelNotFound(FileNotFoundError):
-    """A model that is not on this machine and cannot be fetched."""
+    """Raised for a model that is not on this machine and cannot be fetched."""
 
 
 def resolve_model(
     model: ModelConfig, seed: int, directory: Path, progress: Callable[[str, float], None] | None = None
 ) -> Path:
-    """The directory of the model that `model.path` names, made or fetched where need be.
+    """Returns the directory of the model that `model.path` names, made or downloaded where need be.
 
     Args:
         model: the config; its `path` is ``tiny``, ``smollm2-135m``, a directory or a hub id.
         seed: from which ``tiny`` is made.
         directory: the run's; ``tiny`` goes to its ``model``.
-        progress: told what is being done, and which fraction of it is done.
+        progress: called with what is being done, and which fraction of it is done.
 
     Returns:
         A directory with `config.json`, safetensors and tokenizer files.
@@ -64,17 +64,17 @@ def _download(name: str, progress: Callable[[str, float], None] | None) -> Path:
 
     if progress is not None:
         progress(f"downloading {name}", 0.0)
-    problem = f"model.path={name}: there is no such directory, and"
+    prefix = f"model.path={name}: there is no such directory, and"
     try:
         found = Path(snapshot_download(name, allow_patterns=list(_HUB_FILES)))
     except GatedRepoError:
-        raise ModelNotFound(f"{problem} the hub model is gated; accept its terms, then `hf auth login`") from None
+        raise ModelNotFound(f"{prefix} the hub model is gated; accept its terms, then `hf auth login`") from None
     except RepositoryNotFoundError:
-        raise ModelNotFound(f"{problem} the hub has no such public model; check the name") from None
+        raise ModelNotFound(f"{prefix} the hub has no such public model; check the name") from None
     except Exception as error:  # the hub client lets the errors of whichever HTTP library it uses through
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise ModelNotFound(
-            f"{problem} it cannot be downloaded from the hub ({reason}); copy the model here and give its directory"
+            f"{prefix} it cannot be downloaded from the hub ({reason}); copy the model here and give its directory"
         ) from None
     if progress is not None:
         progress(f"{name} is ready", 1.0)

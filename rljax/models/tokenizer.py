@@ -23,7 +23,7 @@ _CHAT_TEMPLATE = (
 
 @functools.lru_cache(maxsize=8)
 def load_tokenizer(directory: Path | str) -> PreTrainedTokenizerFast:
-    """The tokenizer of a model directory; the same object for the same directory.
+    """Loads the tokenizer of a model directory; the same object for the same directory.
 
     Raises:
         ValueError: when the directory has no `tokenizer.json`.
@@ -57,7 +57,7 @@ def save_tokenizer(
 
 
 def tiny_vocabulary(characters: str | None = None) -> dict[str, int]:
-    """The tokens of the `tiny` model and their ids: special tokens, then ``characters``.
+    """Returns the tokens of the `tiny` model and their ids: special tokens, then ``characters``.
 
     None stands for tab, newline and printable ASCII. Anything else becomes the unknown token.
     """

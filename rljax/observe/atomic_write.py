@@ -1,4 +1,4 @@
-"""Files that readers see whole: what they saw before, or all of what is new."""
+"""Atomic file writes: readers see the old content, or all of the new one."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from pathlib import Path
 
 
 @contextmanager
-def staged(path: Path) -> Iterator[Path]:
-    """A hidden path beside ``path``, for the block to write, which takes its place when the block has ended well.
+def atomic_path(path: Path) -> Iterator[Path]:
+    """Yields a hidden temporary path beside ``path``, which replaces ``path`` when the ``with``
+    block has ended without error.
 
     Raises:
         OSError: it cannot; ``path`` is left as it is.
@@ -24,10 +25,10 @@ def staged(path: Path) -> Iterator[Path]:
 
 
 def write_atomic(path: Path, text: str) -> None:
-    """Puts a file of ``text``, in UTF-8, in the place of ``path``.
+    """Writes ``text``, in UTF-8, to ``path``, replacing the file atomically.
 
     Raises:
-        OSError: see `staged`.
+        OSError: see `atomic_path`.
     """
-    with staged(path) as draft:
+    with atomic_path(path) as draft:
         draft.write_text(text, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Numbers and names as people read them."""
+"""Formatting of numbers and names for people."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def short(value: float) -> str:
-    """1234 as 1.2k, 1234567 as 1.2M."""
+    """Formats a count with a unit: 1234 as 1.2k, 1234567 as 1.2M."""
     for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
         if abs(value) >= size:
             return f"{value / size:.1f}".removesuffix(".0") + unit
@@ -15,7 +15,7 @@ def short(value: float) -> str:
 
 
 def number(value: object) -> str:
-    """Three digits that matter; a dash for what is not known."""
+    """Formats a value with three significant digits; a dash for None."""
     if value is None:
         return "–"
     if isinstance(value, float):
@@ -24,14 +24,14 @@ def number(value: object) -> str:
 
 
 def clock(seconds: float) -> str:
-    """75 as 1:15, 3700 as 1:01:40."""
+    """Formats seconds as a clock time: 75 as 1:15, 3700 as 1:01:40."""
     minutes, rest = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
 def seconds(value: float) -> str:
-    """A span of time with a unit that fits: 3 ms, 1.25 s, 2:05 min, 1:01:40 h."""
+    """Formats a duration with a unit that fits: 3 ms, 1.25 s, 2:05 min, 1:01:40 h."""
     if value < 0.0995:
         return f"{value * 1000:.3g} ms"
     if value < 100:
@@ -40,6 +40,6 @@ def seconds(value: float) -> str:
 
 
 def validation_scores(metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """Score by taskset out of ``val/<taskset>/score``."""
+    """Returns the scores by taskset out of the metrics ``val/<taskset>/score``."""
     found = [name for name in metrics if name.startswith("val/") and name.endswith("/score")]
     return {name.removeprefix("val/").removesuffix("/score"): metrics[name] for name in found}

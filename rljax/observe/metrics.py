@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from rljax.observe.atomic_write import staged
+from rljax.observe.atomic_write import atomic_path
 from rljax.observe.tensorboard import TensorBoard
 from rljax.observe.warn_once import WarnOnce
 
@@ -37,14 +37,14 @@ Row = dict[str, Any]
 
 
 class MetricsLog:
-    """Writes metrics; any thread. A write that fails is said once and tried again with the next one.
+    """Writes metrics; any thread. A write that fails is logged once and tried again with the next one.
 
     Values written for a step that has a row are merged into it: the validation of a version may end when later steps
     have been written.
     """
 
     def __init__(self, run_dir: Path, tensorboard: bool = False) -> None:
-        """Nothing is written before the first row or `truncate`."""
+        """Opens the log of ``run_dir``; nothing is written before the first row or `truncate`."""
         self._path = Path(run_dir) / FILE
         self._lock = threading.Lock()
         self._warn = WarnOnce(log, f"{self._path} misses rows until it can be written again")
@@ -158,7 +158,7 @@ class MetricsLog:
             self._ends.append((self._ends[-1] if self._ends else 0) + len(line))
 
     def _replace(self, data: bytes) -> None:
-        with staged(self._path) as draft:
+        with atomic_path(self._path) as draft:
             file = open(draft, "w+b", buffering=0)  # noqa: SIM115  (it stays open, under its later name)
             try:
                 _append(file, data, 0)
@@ -172,7 +172,7 @@ class MetricsLog:
 
 
 def read_metrics(run_dir: Path) -> list[Row]:
-    """The rows of a run, by step; an empty list where there are none. A line that is torn is left out."""
+    """Returns the rows of a run, by step; an empty list where there are none. A torn line is left out."""
     try:
         return _read(Path(run_dir) / FILE)
     except FileNotFoundError:
@@ -180,7 +180,7 @@ def read_metrics(run_dir: Path) -> list[Row]:
 
 
 def read_json_lines(path: Path) -> Iterator[Any]:
-    """The lines of a file that are JSON: a crash may have torn the last one."""
+    """Yields the lines of a file that are JSON, decoded: a crash may have torn the last one."""
     with open(path, "rb") as file:
         for line in file:
             try:
@@ -211,7 +211,7 @@ def _append(file: BinaryIO, data: bytes, size: int) -> None:
 
 
 def _is_at(path: Path, file: os.stat_result) -> bool:
-    """Whether the name still leads to that very file."""
+    """Returns whether the path still leads to that very file."""
     try:
         return os.path.samestat(path.stat(), file)
     except FileNotFoundError:

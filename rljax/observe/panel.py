@@ -1,4 +1,4 @@
-"""How the state of a run looks: a rich panel for live views, a line for pipes and logs."""
+"""Rendering of a run's state: a rich panel for live views, a line for pipes and logs."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _batch_bar() -> Bar:
 
 @dataclass
 class State:
-    """What is known of a run at one moment; owned and locked by `Progress`.
+    """State of a run at one moment; owned and locked by `Progress`.
 
     Attributes:
         title: name of the run.
@@ -79,7 +79,7 @@ class State:
 
 
 def draw(state: State, unicode: bool = True) -> RenderableType:
-    """The panel."""
+    """Renders the state as a panel."""
     rows: list[RenderableType] = []
     ready, needed = (state.fields.get(name) for name in ("ready", "needed"))
     for bar, done, total in ((state.run, state.step, state.total_steps), (state.batch, ready, needed)):
@@ -104,7 +104,7 @@ def draw(state: State, unicode: bool = True) -> RenderableType:
 
 
 def line(state: State) -> str:
-    """The newest step in one line."""
+    """Renders the newest step as one line."""
     m = state.metrics
     of = f"/{state.total_steps}" if state.total_steps else ""
     parts = [f"step {state.step}{of}", f"reward {number(m.get('reward/mean'))}"]
@@ -122,7 +122,7 @@ def line(state: State) -> str:
 
 
 def sparkline(values: list[float], points: int = SPARK_POINTS) -> str:
-    """Means of ``points`` equal stretches of the values, as bars between the least and the greatest of them."""
+    """Draws means of ``points`` equal stretches of the values, as bars between the least and the greatest of them."""
     count = min(points, len(values))
     edges = [round(i * len(values) / count) for i in range(count + 1)]
     means = [sum(values[a:b]) / (b - a) for a, b in itertools.pairwise(edges)]

@@ -1,4 +1,4 @@
-"""The live view of a run: a panel on a terminal or in a notebook, lines in a pipe, or nothing.
+"""Live view of a run: a panel on a terminal or in a notebook, lines in a pipe, or nothing.
 
 Callers only change a state in memory; a thread of its own draws it. A terminal that hangs or a pipe that closes costs
 the view, never a step.
@@ -35,19 +35,19 @@ FIRST_WAIT_LINE, LONGEST_WAIT_LINE = 5.0, 60.0
 
 
 class Surface(Protocol):
-    """Where a state is drawn; called from one thread only."""
+    """Output that a state is drawn to; called from one thread only."""
 
     period: float
 
     def draw(self, state: State, messages: list[str]) -> None:
-        """Shows the state, and the messages that came since the last time."""
+        """Draws the state, and prints the messages that came since the last time."""
 
     def close(self) -> None:
-        """Leaves the last state to be read."""
+        """Ends the view and leaves the last state visible."""
 
 
 class Progress:
-    """Shows how a run goes. Use as a context manager; every method may be called from any thread."""
+    """Shows the progress of a run. Use as a context manager; every method may be called from any thread."""
 
     def __init__(
         self,
@@ -57,7 +57,8 @@ class Progress:
         logging_steps: int = 1,
         console: Console | None = None,
     ) -> None:
-        """``mode`` as of `config.observe.progress`; ``logging_steps``: steps between lines where there is no live view.
+        """Creates the view: ``mode`` as of `config.observe.progress`; ``logging_steps``: steps between lines
+        where there is no live view.
 
         Raises:
             ValueError: an unknown mode.
@@ -69,7 +70,7 @@ class Progress:
         self._lock = threading.Lock()
         self._messages: deque[str] = deque(maxlen=1000)
         self._next_wait_line = FIRST_WAIT_LINE
-        self._told_news = False
+        self._reported_news = False
         self._surface = _surface(mode, console)
         self._lines = isinstance(self._surface, _Lines)
         self._warn = WarnOnce(log, "the live view ends, the run goes on")
@@ -97,7 +98,7 @@ class Progress:
                     self._state.fields[name] = printable(value) if isinstance(value, str) else value
 
     def step(self, step: int, metrics: Mapping[str, Any]) -> None:
-        """A step is done: ``step`` batches completed, with these metrics (names as in metrics.jsonl)."""
+        """Records a completed step: ``step`` batches completed, with these metrics (names as in metrics.jsonl)."""
         with self._lock:
             state = self._state
             state.step = step
@@ -108,7 +109,7 @@ class Progress:
                 self._messages.append(line(state))
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
-        """Metrics of an earlier step that came late, such as a validation's."""
+        """Adds metrics of an earlier step that came late, such as a validation's."""
         with self._lock:
             self._state.metrics.update({k: v for k, v in values.items() if math.isfinite(v)})
             if self._lines:
@@ -116,23 +117,23 @@ class Progress:
                 self._messages.extend([f"version {step}: " + ", ".join(scores)] if scores else [])
 
     def waiting(self, reason: str | None, news: bool = False) -> None:
-        """What is waited for; None when the wait is over. The seconds count from the first reason after None.
+        """Sets what is waited for; None when the wait is over. The seconds count from the first reason after None.
 
-        ``news``: the reason says more than how far the wait is. Once in a wait it has a line as soon as that is known,
-        where the next would come up to `LONGEST_WAIT_LINE` later.
+        ``news``: the reason says more than how far the wait is. Once in a wait it is printed as a line as soon as it is
+        known, where the next would come up to `LONGEST_WAIT_LINE` later.
         """
         with self._lock:
             if self._state.waiting is None:
                 self._state.waiting_since = time.monotonic()
-                self._next_wait_line, self._told_news = FIRST_WAIT_LINE, False
-            if news and not self._told_news:
+                self._next_wait_line, self._reported_news = FIRST_WAIT_LINE, False
+            if news and not self._reported_news:
                 elapsed = time.monotonic() - self._state.waiting_since
                 self._next_wait_line = min(self._next_wait_line, max(FIRST_WAIT_LINE, elapsed))
-                self._told_news = True
+                self._reported_news = True
             self._state.waiting = None if reason is None else printable(reason)
 
     def message(self, text: str) -> None:
-        """A line for the reader, above the live view."""
+        """Prints a line for the reader, above the live view."""
         self._messages.append(printable(text))
         if self._surface is None:
             log.info("%s", text)
@@ -150,7 +151,7 @@ class Progress:
         try:
             while not closing:
                 closing = self._closing.wait(surface.period)
-                self._say_waiting()
+                self._print_waiting()
                 messages = [self._messages.popleft() for _ in range(len(self._messages))]
                 surface.draw(self._snapshot(), messages)
         except Exception as error:
@@ -164,7 +165,7 @@ class Progress:
             copies = {"metrics": dict(s.metrics), "fields": dict(s.fields)}
             return State(**(vars(s) | copies | {"rewards": deque(s.rewards)}))
 
-    def _say_waiting(self) -> None:
+    def _print_waiting(self) -> None:
         with self._lock:
             state = self._state
             seconds = time.monotonic() - state.waiting_since
@@ -176,7 +177,7 @@ class Progress:
 def _close_quietly(surface: Surface) -> None:
     try:
         surface.close()
-    except Exception as error:  # drawing has failed before, and was said
+    except Exception as error:  # drawing has failed before, and was logged
         log.debug("closing the live view: %s", error)
 
 
@@ -193,7 +194,7 @@ def _surface(mode: str, console: Console | None) -> Surface | None:
 
 
 def _in_notebook() -> bool:
-    """A Jupyter kernel, also Colab's; IPython is asked only if it runs."""
+    """Returns whether this is a Jupyter kernel, also Colab's; IPython is asked only if it runs."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     return shell is not None and type(shell).__name__ in ("ZMQInteractiveShell", "Shell")
@@ -270,4 +271,4 @@ class _Notebook:
         self._shown = html
 
     def close(self) -> None:
-        """The last output stays."""
+        """Leaves the last output as it is."""

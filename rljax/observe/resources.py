@@ -1,4 +1,4 @@
-"""What the machine is doing: host CPU and memory, and any gauges handed in as callables."""
+"""Resource gauges of the machine: host CPU and memory, and further sources given as callables."""
 
 from __future__ import annotations
 
@@ -28,13 +28,15 @@ class Resources:
 
     Built in: ``host/cpu_percent`` (of all cores), ``host/process_cpu_percent`` (of one core), ``host/memory_percent``,
     ``host/rss_mib``, and ``host/disk_free_gib`` where a ``run_dir`` is given. A source that raises is left out of that
-    sample; one that hangs stops the sampling; either is said once.
+    sample; one that hangs stops the sampling; either is logged once.
     """
 
     def __init__(
         self, sources: Mapping[str, Source] | None = None, run_dir: Path | None = None, seconds: float = 1.0
     ) -> None:
-        """``sources`` by prefix: where ``f`` gives ``{"memory_mib": 3}``, ``{"device": f}`` makes device/memory_mib."""
+        """Starts the thread. ``sources`` by prefix: where ``f`` gives ``{"memory_mib": 3}``, ``{"device":
+        f}`` makes device/memory_mib.
+        """
         self._sources: dict[str, Source] = {"host": HostGauges(run_dir), **(sources or {})}
         self._warnings = {name: WarnOnce(log, f"gauges {name}/* are missing") for name in self._sources}
         self._seconds = seconds
@@ -47,15 +49,15 @@ class Resources:
         self._thread.start()
 
     def latest(self) -> dict[str, float]:
-        """The newest sample. Any thread; never waits for a source."""
+        """Returns the newest sample. Any thread; never waits for a source."""
         with self._lock:
-            self._look_for_stuck()
+            self._warn_of_stuck_source()
             return dict(self._latest)
 
     def take(self) -> dict[str, float]:
-        """Means over the samples since the last call; the newest sample where there has been none."""
+        """Returns means over the samples since the last call; the newest sample where there has been none."""
         with self._lock:
-            self._look_for_stuck()
+            self._warn_of_stuck_source()
             means = {name: total / count for name, (total, count) in self._sums.items()}
             self._sums = {}
             return self._latest | means
@@ -66,7 +68,7 @@ class Resources:
         self._thread.join(1.0)
 
     def sample(self) -> None:
-        """Asks every source now."""
+        """Samples every source now."""
         for name, source in self._sources.items():
             self._asking = (name, time.monotonic())
             try:
@@ -88,14 +90,14 @@ class Resources:
             self.sample()
             self._closing.wait(self._seconds)
 
-    def _look_for_stuck(self) -> None:
+    def _warn_of_stuck_source(self) -> None:
         asking = self._asking
         if asking is not None and time.monotonic() - asking[1] > STUCK_SECONDS:
             self._warnings[asking[0]](f"gauges {asking[0]}/* have not answered for {STUCK_SECONDS:g} s")
 
 
 class HostGauges:
-    """CPU since the last call, and memory as of now."""
+    """Gauges of the host: CPU since the last call, and memory as of now."""
 
     def __init__(self, run_dir: Path | None = None) -> None:
         self._run_dir = run_dir
@@ -104,7 +106,7 @@ class HostGauges:
         self._process.cpu_percent()
 
     def __call__(self) -> dict[str, float]:
-        """By name, without the prefix."""
+        """Returns the gauges by name, without the prefix."""
         gauges = {
             "cpu_percent": psutil.cpu_percent(),
             "process_cpu_percent": self._process.cpu_percent(),

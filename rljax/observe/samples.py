@@ -1,6 +1,6 @@
-"""Some trajectories of every step as readable text, for the report and for people with ``less``.
+"""Samples of trajectories of every step as readable text, for the report and for people with ``less``.
 
-Parts are named by role and pid, as those of the trace are: JSON lines, which `read_samples` joins, and beside them the
+Parts are named by role and pid, as those of the trace are: JSON lines, which `read_samples` joins, and next to them the
 same as text.
 """
 
@@ -33,10 +33,12 @@ Sample = dict[str, Any]
 
 
 class SampleLog:
-    """Writes samples; any thread. A failure is said once and costs samples only."""
+    """Writes samples; any thread. A failure is logged once and costs samples only."""
 
     def __init__(self, run_dir: Path, role: str, decode: Decode, per_step: int) -> None:
-        """``decode`` turns token ids into text, special tokens included; ``per_step`` as in `config.observe`."""
+        """Opens nothing yet. ``decode`` turns token ids into text, special tokens included;
+        ``per_step`` as in `config.observe`.
+        """
         self._path = Path(run_dir) / PARTS / part_path(run_dir, role).name
         self._decode = decode
         self._per_step = per_step
@@ -45,9 +47,9 @@ class SampleLog:
         self._warn = WarnOnce(log, "sampled trajectories are missing from the report")
 
     def write(self, step: int, groups: Sequence[Group], trained_from: int) -> None:
-        """Keeps some trajectories of the batch that completed ``step``, trained from weights ``trained_from``.
+        """Writes some trajectories of the batch that completed ``step``, trained from weights ``trained_from``.
 
-        Which ones depends on the step alone. Staleness is ``trained_from`` minus the version of a token.
+        The choice depends on the step alone. Staleness is ``trained_from`` minus the version of a token.
         """
         try:
             self._append(
@@ -81,7 +83,8 @@ class SampleLog:
 
 
 def describe(step: int, task: TaskId, trajectory: Trajectory, decode: Decode, trained_from: int) -> Sample:
-    """A trajectory as plain JSON: prompt, reward and parts, and ``spans``, the response cut where the version changes.
+    """Returns a trajectory as plain JSON: prompt, reward and parts, and ``spans``, the response
+    cut where the version changes.
 
     A span has ``text``, ``tokens`` and ``version``, which is None where no engine sampled it (environment text).
     Several turns are ``turns`` as well: what was ``shown`` before each, its own ``spans``, and the ``reward`` it
@@ -109,7 +112,7 @@ def describe(step: int, task: TaskId, trajectory: Trajectory, decode: Decode, tr
 
 
 def as_text(row: Sample) -> str:
-    """What `describe` made, or a note that steps are trained again, for people."""
+    """Formats what `describe` returned, or a note that steps are trained again, as text."""
     if "truncate" in row:
         return f"===== from step {row['truncate']} on\n\n"
     head = f"===== step {row['step']} · {row['task']} · member {row['member']} · reward {row['reward']:g}"
@@ -127,7 +130,7 @@ def _mark(version: int | None) -> str:
 
 
 def read_samples(run_dir: Path) -> list[Sample]:
-    """The samples of a run, by step; those of steps that a resumed run trained again are left out."""
+    """Returns the samples of a run, by step; those of steps that a resumed run trained again are left out."""
     rows = [row for path in sorted((Path(run_dir) / PARTS).glob("*.jsonl")) for row in read_json_lines(path)]
     standing: list[Sample] = []
     for row in sorted(rows, key=lambda row: (row.get("lineage", 0), row["at"])):

@@ -23,7 +23,7 @@ CLOSE_SECONDS = 30.0
 
 
 class TensorBoard:
-    """Writes scalars under ``directory``."""
+    """Writes scalars as TensorBoard events under ``directory``."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory

@@ -1,4 +1,4 @@
-"""Where the time went, as spans on tracks, in parts that `merge_traces` joins into ``trace.json`` for Perfetto.
+"""Traces of a run's time, as spans on tracks, in parts that `merge_traces` joins into ``trace.json`` for Perfetto.
 
 Times are Unix seconds (``time.time()``), the one clock that the processes of a run share. A track named ``A · B``
 becomes thread ``B`` of process ``A`` in Perfetto (``group 12 · member 3``); any other is a thread of the process named
@@ -31,38 +31,42 @@ Event = tuple[str, str, str, float, float, dict[str, Any]]
 
 
 def part_path(run_dir: Path, role: str) -> Path:
-    """A new part of this process. A resumed run adds parts to those of before; a reused pid collides with none."""
+    """Returns the path of a new part of this process. A resumed run adds parts to those of before; a
+    reused pid collides with none.
+    """
     return Path(run_dir) / PARTS / f"{re.sub(r'[^A-Za-z0-9_.-]', '_', role)}-{os.getpid()}-{time.time_ns():x}.jsonl"
 
 
 class NullTrace:
-    """Takes the same calls and does nothing."""
+    """Ignores all events: the `Trace` of a run without one."""
 
     def span(self, track: str, name: str, start: float, end: float, **args: Any) -> None:
-        """Nothing."""
+        """Does nothing."""
 
     def instant(self, track: str, name: str, at: float, **args: Any) -> None:
-        """Nothing."""
+        """Does nothing."""
 
     def counter(self, track: str, at: float, **values: float) -> None:
-        """Nothing."""
+        """Does nothing."""
 
     def flush(self) -> None:
-        """Nothing."""
+        """Does nothing."""
 
     def close(self) -> None:
-        """Nothing."""
+        """Does nothing."""
 
 
 class Trace:
-    """Records events from any thread, at the cost of an append; a thread of its own writes them down.
+    """Records events from any thread, at the cost of an append; a thread of its own writes them to disk.
 
     The newest events are kept, between half of ``limit`` and ``limit`` of them: the part is written in two segments,
-    and the older one goes when the newer is full. The merged trace says how many were dropped.
+    and the older one is deleted when the newer is full. The merged trace says how many were dropped.
     """
 
     def __init__(self, path: Path, limit: int, role: str = "", flush_seconds: float = 5.0) -> None:
-        """``path`` as of `part_path`; ``role`` names the process in Perfetto (default: how the file's name starts)."""
+        """Starts the writing thread; ``path`` as of `part_path`; ``role`` names the process in Perfetto (default:
+        how the file's name starts).
+        """
         self._path = Path(path)
         self._role = role or self._path.stem.split("-")[0]
         self._segment_events = max(limit // 2, 1)
@@ -82,19 +86,19 @@ class Trace:
         self._thread.start()
 
     def span(self, track: str, name: str, start: float, end: float, **args: Any) -> None:
-        """Something that took from ``start`` to ``end``."""
+        """Records a span from ``start`` to ``end``."""
         self._append(("X", track, name, start, end, args))
 
     def instant(self, track: str, name: str, at: float, **args: Any) -> None:
-        """Something that happened."""
+        """Records an event without duration."""
         self._append(("i", track, name, at, at, args))
 
     def counter(self, track: str, at: float, **values: float) -> None:
-        """Values of gauges; each is drawn as a curve."""
+        """Records values of gauges; each is drawn as a curve."""
         self._append(("C", track, track, at, at, values))
 
     def flush(self) -> None:
-        """Writes down what has been recorded. A failure is said once and the events are lost."""
+        """Writes the recorded events to disk. A failure is logged once and the events are dropped."""
         with self._writing:
             with self._lock:
                 events, self._events = self._events, []

@@ -1,4 +1,4 @@
-"""Joins the parts of a trace into one file that Perfetto (https://ui.perfetto.dev) and chrome://tracing load.
+"""Merging of a trace's parts into one file that Perfetto (https://ui.perfetto.dev) and chrome://tracing load.
 
 The format is Chrome's Trace Event Format (JSON object form): times in microseconds, tracks named by metadata events.
 """
@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from rljax.observe.atomic_write import staged
+from rljax.observe.atomic_write import atomic_path
 from rljax.observe.metrics import read_json_lines
 from rljax.observe.trace import PARTS
 from rljax.observe.warn_once import WarnOnce
@@ -58,7 +58,7 @@ def _merge(run_dir: Path, limit: int | None) -> Path | None:
     origin = events[0][0][3]
     path = run_dir / FILE
     other = {"dropped_events": dropped, "first_event_unix_seconds": origin / 1e6}
-    with staged(path) as draft, open(draft, "w", encoding="utf-8") as file:
+    with atomic_path(path) as draft, open(draft, "w", encoding="utf-8") as file:
         file.write('{"displayTimeUnit":"ms","otherData":' + json.dumps(other) + ',"traceEvents":[')
         for position, row in enumerate(_chrome_events(kept, origin)):
             file.write((",\n" if position else "\n") + json.dumps(row, ensure_ascii=False, separators=(",", ":")))
@@ -108,7 +108,7 @@ def _order(track: Track) -> tuple[bool, list[Any]]:
 
 
 def _lanes(events: list[Part]) -> list[list[Part]]:
-    """Spreads spans that overlap without one holding the other: a track of Perfetto can only nest them."""
+    """Splits spans that overlap without one containing the other onto lanes: a track of Perfetto can only nest them."""
     lanes: list[list[Part]] = []
     open_ends: list[list[int]] = []
     for event in sorted(events, key=lambda e: (e[3], -e[4])):

@@ -1,4 +1,4 @@
-"""How an observer fails: never stopping the run, never in silence."""
+"""Warnings of observers, which neither stop the run nor fail in silence."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ class WarnOnce:
     """Logs the first failure of an observer and counts the ones after it."""
 
     def __init__(self, log: logging.Logger, consequence: str) -> None:
-        """``consequence`` tells people what they lose, such as ``trace.json will have a hole``."""
+        """Creates the warning; ``consequence`` says what is lost, such as ``trace.json will have a hole``."""
         self._log = log
         self._consequence = consequence
         self._lock = threading.Lock()
         self.count = 0
 
     def __call__(self, error: object) -> None:
-        """Any thread."""
+        """Logs ``error`` if it is the first. May be called from any thread."""
         with self._lock:
             self.count += 1
             first = self.count == 1

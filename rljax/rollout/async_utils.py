@@ -1,4 +1,4 @@
-"""Running things side by side that are of use only together."""
+"""Helpers that run coroutines concurrently and cancel the rest when one fails."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ T = TypeVar("T")
 
 
 async def all_or_none(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """The results, in order. Raises what the first one to fail raises, once the others are cancelled and gone."""
+    """Returns the results of all coroutines, in order. Raises the first exception, once the others
+    are cancelled and have ended.
+    """
     tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
     try:
         return await asyncio.gather(*tasks)
@@ -21,7 +23,8 @@ async def all_or_none(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
 
 
 async def first_of(coroutines: Sequence[Coroutine[Any, Any, T]], count: int, tolerated: type[Exception]) -> list[T]:
-    """The first ``count`` results to come, in the order of the coroutines; the others are cancelled, and gone.
+    """Returns the first ``count`` results to come, in the order of the coroutines; the others
+    are cancelled and have ended.
 
     Raises:
         Exception: what a coroutine raised, if it is not ``tolerated``, or too many have failed to reach ``count``.

@@ -1,4 +1,4 @@
-"""Time limits that stand still while generation is held, so that a validation costs no trajectory its time."""
+"""Time limits that are paused while generation is held, so that a validation costs no trajectory its time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rljax.timeouts import Limit, timeout
 
 
 class PausableDeadlines:
-    """All the time limits of one explorer."""
+    """Holds all the time limits of one explorer, and pauses and resumes them together."""
 
     def __init__(self) -> None:
         self._running: dict[Limit, None] = {}
@@ -17,7 +17,7 @@ class PausableDeadlines:
 
     @contextlib.asynccontextmanager
     async def limit(self, seconds: float) -> AsyncIterator[None]:
-        """Raises TimeoutError in the body once it has run for ``seconds``, held time not counted."""
+        """Raises TimeoutError in the ``async with`` block once it has run for ``seconds``, held time not counted."""
         async with timeout(seconds) as limit:
             if self._held:
                 limit.pause()
@@ -28,13 +28,13 @@ class PausableDeadlines:
                 del self._running[limit]
 
     def hold(self) -> None:
-        """Stops all clocks."""
+        """Pauses all time limits."""
         self._held = True
         for limit in self._running:
             limit.pause()
 
     def release(self) -> None:
-        """Starts them again with what each had left."""
+        """Resumes all time limits with what each had left."""
         self._held = False
         for limit in self._running:
             limit.resume()

@@ -1,4 +1,4 @@
-"""What happens to engines, and who hears of it: slots tell their pool, the pool tells whoever has it."""
+"""Events of engines: the interface by which an engine pool reports faults and successors to its owner."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ log = logging.getLogger(__name__)
 
 
 class EngineEvents(Protocol):
-    """Hears of the engines of one pool."""
+    """Receives the events of the engines of one pool."""
 
     def fault(self, kind: str, message: str) -> None:
-        """Something went wrong that the pool survives; ``kind`` is the word for it. Holds nobody up."""
+        """Reports a fault that the pool survives; ``kind`` is the word for it. Does not block."""
         ...
 
     async def loaded(self, successor: Engine, serving: Announced) -> None:
-        """An engine that takes another's place has loaded what the pool serves, and waits for this before it gets a
-        request. Raises where it is no good.
+        """Checks a successor that has loaded the version that the pool serves, before it gets a request. Raises where
+        the successor must not serve.
         """
         ...
 
 
 class FaultLog:
-    """Logs what goes wrong, and takes every engine as it is. Implements `EngineEvents`."""
+    """Logs faults and accepts every engine. Implements `EngineEvents`."""
 
     def fault(self, kind: str, message: str) -> None:
-        """See `EngineEvents.fault`."""
+        """Implements `EngineEvents.fault`."""
         log.warning("%s: %s", kind, message)
 
     async def loaded(self, successor: Engine, serving: Announced) -> None:
-        """See `EngineEvents.loaded`: there is nothing to compare it with."""
+        """Implements `EngineEvents.loaded`: there is nothing to compare the successor with."""

@@ -1,9 +1,9 @@
-"""The engines of one explorer behind one door: balanced, versioned, held for validations, replaced when they die.
+"""The engine pool of one explorer: balances requests, loads versions, holds for validations, replaces dead engines.
 
-Nobody here counts on an engine's life. An engine that does not answer in time is replaced like one that died; until
-its successor is ready, and where none gets ready, the others do the work: the pool fails when no engine is left. A
-request that comes back short, because it was aborted or its engine was lost, is sent again with the tokens that it has,
-the rest of its budget, and a seed derived from both.
+No caller depends on one engine's life. An engine that does not answer in time is replaced like one that died; until its
+successor is ready, and where none gets ready, the others do the work: the pool fails when no engine is left. A request
+that comes back short, because it was aborted or its engine was lost, is sent again with the tokens that it has, the
+rest of its budget, and a seed derived from both.
 """
 
 from __future__ import annotations
@@ -34,29 +34,29 @@ from sidecar.protocol import (
 )
 
 CALL_TIMEOUT = 600.0
-"""Seconds that an engine has for what it is asked besides generating, unless the pool is told otherwise."""
+"""Default limit in seconds of a call to an engine other than ``generate``."""
 UNNOTICED = 8
-"""One request more in so many is a load that nobody notices: by that much a group may stay together."""
+"""A group stays on one engine while that has at most 1/`UNNOTICED` more requests than the least loaded one."""
 
 
 class Scored(NamedTuple):
-    """An engine's log-probabilities, float32 ``[n - 1]``, and the version that it says it has."""
+    """Log-probabilities of an engine, float32 ``[n - 1]``, and the version that it reports."""
 
     logprobs: np.ndarray
     version: int
 
 
 async def scored(engine: Engine, token_ids: np.ndarray) -> Scored:
-    """What an engine makes of these tokens, by its own account of itself."""
+    """Returns the log-probabilities of these tokens by one engine, with the version that its status reports."""
     logprobs = await engine.score(token_ids)
     return Scored(logprobs, (await engine.status()).version)
 
 
 class EnginePool:
-    """Engines that serve one version each, and the requests in flight on them. Implements `SeatEvents`.
+    """Engines that serve one version each, and the requests in flight on them. Implements `SlotEvents`.
 
     Attributes:
-        serving: the version that all who serve have loaded; None before the first.
+        serving: the version that all engines that serve have loaded; None before the first.
     """
 
     def __init__(
@@ -69,9 +69,11 @@ class EnginePool:
         call_timeout: float = CALL_TIMEOUT,
         policy: UpdatePolicy = UpdatePolicy.IN_FLIGHT,
     ) -> None:
-        """``events`` hears of what happens to the engines. One that takes longer than ``call_timeout`` seconds to
-        start, load, score, abort or end hangs, and is replaced. How long it may generate is the caller's to say.
-        ``policy`` is what an update does to the requests in flight.
+        """Creates the pool; `start` starts its engines.
+
+        ``events`` receives the events of the engines. An engine that takes longer than ``call_timeout`` seconds to
+        start, load, score, abort or end hangs, and is replaced. How long it may generate is up to the caller.
+        ``policy`` says what an update does to the requests in flight.
         """
         self._factory = factory
         self._count = count
@@ -83,7 +85,7 @@ class EnginePool:
         self._open = asyncio.Event()
         self._open.set()
         self._wanted: Announced | None = None  # what `load` was asked for last: a successor loads this
-        self._refusal: asyncio.Future[WeightUpdateError] | None = None  # with which a successor was refused it
+        self._refusal: asyncio.Future[WeightUpdateError] | None = None  # the error with which a successor refused it
         self._loaded = asyncio.Condition()
         self._withdrawals: set[asyncio.Task[None]] = set()
         self._serial = 0
@@ -109,8 +111,8 @@ class EnginePool:
         await asyncio.gather(*(slot.close() for slot in self._slots))
 
     async def load(self, announced: Announced) -> None:
-        """Has the engines serve this version. One that is being replaced loads it before it serves; one that refuses it
-        while another serves it is replaced.
+        """Loads this version into the engines. An engine that is being replaced loads it before it serves; one that
+        refuses it while another serves it is replaced.
 
         Raises:
             WeightUpdateError: no engine could load it. All still serve what they had.
@@ -119,21 +121,21 @@ class EnginePool:
         failpoint("load")
         refusals: dict[EngineSlot, tuple[Engine, WeightUpdateError]] = {}
         self._wanted, self._refusal = announced, asyncio.get_running_loop().create_future()
-        await self._tell()  # successors that were refused the version before this one wait to hear of it
-        while not any(slot.serves is announced for slot in self._there()):
-            if stale := [slot for slot in self._there() if slot not in refusals]:
+        await self._notify_loaded()  # successors that were refused the version before this one wait for it
+        while not any(slot.serves is announced for slot in self._live_slots()):
+            if stale := [slot for slot in self._live_slots() if slot not in refusals]:
                 await self._load_on(stale, announced, refusals)
             elif refusals:
                 raise next(iter(refusals.values()))[1]
             elif self._refusal.done():
                 raise self._refusal.result()
             else:
-                await self._one_back(self._refusal)
+                await self._wait_for_slot(self._refusal)
         for slot, (engine, error) in refusals.items():
             self.fault("load_failed", f"engine {slot.index}: version {announced.version}: {error}")
             slot.replace(engine, EngineError(f"it cannot load version {announced.version}, which others serve"))
         self.serving = announced
-        await self._tell()
+        await self._notify_loaded()
 
     async def generate(self, request: GenerateRequest, lineage: int, *, validation: bool = False) -> Completion:
         """Continues a prompt to its end, whatever happens to engines meanwhile.
@@ -154,7 +156,7 @@ class EnginePool:
             slot = await self._free_slot(request.affinity)
             if not validation and not self._open.is_set():
                 continue
-            part = await self._once(slot, self._rest(request, parts))
+            part = await self._generate_once(slot, self._remaining(request, parts))
             if part is None:
                 continue
             parts.append(part)
@@ -163,19 +165,19 @@ class EnginePool:
                 return _join(parts)
 
     async def score(self, token_ids: np.ndarray) -> list[Scored]:
-        """What every engine that is there makes of these tokens, at least one; see `Engine.score`.
+        """Returns the log-probabilities of these tokens by every live engine, at least one; see `Engine.score`.
 
         Raises:
             EngineError: no engine is left.
         """
         what = f"the log-probabilities of {len(token_ids)} tokens"
         while True:
-            asked = [slot.ask(what, lambda engine: scored(engine, token_ids)) for slot in self._there()]
+            asked = [slot.ask(what, lambda engine: scored(engine, token_ids)) for slot in self._live_slots()]
             outcomes = await asyncio.gather(*asked, return_exceptions=True)
-            if scores := [outcome for outcome in _but_for(EngineError, outcomes) if outcome is not None]:
+            if scores := [outcome for outcome in _raise_unless(EngineError, outcomes) if outcome is not None]:
                 return scores
-            if not self._there():
-                await self._one_back()
+            if not self._live_slots():
+                await self._wait_for_slot()
 
     async def hold(self) -> None:
         """Holds new training requests and ends the running ones; each keeps its tokens and goes on at `release`.
@@ -186,18 +188,18 @@ class EnginePool:
         if not self._open.is_set():
             return
         self._open.clear()
-        # What an engine has that dies over this comes back when it is replaced, and is held then.
-        aborts = [self._abort(slot, list(slot.requests)) for slot in self._there()]
-        _but_for(EngineError, await asyncio.gather(*aborts, return_exceptions=True))
-        if not self._there():
-            await self._one_back()
+        # Requests of an engine that dies here come back when it is replaced, and are held then.
+        aborts = [self._abort(slot, list(slot.requests)) for slot in self._live_slots()]
+        _raise_unless(EngineError, await asyncio.gather(*aborts, return_exceptions=True))
+        if not self._live_slots():
+            await self._wait_for_slot()
 
     def release(self) -> None:
-        """Ends `hold`."""
+        """Ends `hold`: held requests go on."""
         self._open.set()
 
     async def gauges(self) -> dict[str, float]:
-        """Engine metrics, added up over the engines: busy seconds and tokens count restarts in."""
+        """Returns engine metrics, added up over the engines: busy seconds and tokens include those before restarts."""
         total = {"busy_seconds": 0.0, "tokens": 0.0, "running": 0.0, "waiting": 0.0, "slots": 0.0}
         for slot in self._slots:
             status = await slot.status()
@@ -211,41 +213,41 @@ class EnginePool:
         return {**total, "engines": float(len(self._slots))}
 
     async def _free_slot(self, affinity: str) -> EngineSlot:
-        """The seat with the fewest requests, or one where this affinity is at work, if that has hardly more; waits
-        while all are vacant.
+        """Returns the slot with the fewest requests, or one that already runs this affinity if it has hardly more;
+        waits while no slot has an engine.
 
-        Where the least loaded seat has n requests, one with up to n + n // `UNNOTICED` counts as hardly more: at low
+        Where the least loaded slot has n requests, one with up to n + n // `UNNOTICED` counts as hardly more: at low
         load a group is spread, because an idle engine is worth more than a shared prefix; at high load it stays whole.
         """
-        while not (free := self._there()):
-            await self._one_back()
+        while not (free := self._live_slots()):
+            await self._wait_for_slot()
         least = min(free, key=_load)
         at_work = [slot for slot in free if affinity and affinity in slot.affinities]
         near = min(at_work, key=_load, default=least)
         most = len(least.requests) + len(least.requests) // UNNOTICED
         return near if len(near.requests) <= most else least
 
-    def _there(self) -> list[EngineSlot]:
-        """The seats that have an engine."""
-        return [slot for slot in self._slots if slot.there]
+    def _live_slots(self) -> list[EngineSlot]:
+        """Returns the slots that have an engine."""
+        return [slot for slot in self._slots if slot.alive]
 
-    async def _one_back(self, *others: asyncio.Future[Any]) -> None:
-        """Waits until a vacant seat is taken or given up, or one of ``others`` is done.
+    async def _wait_for_slot(self, *others: asyncio.Future[Any]) -> None:
+        """Waits until an empty slot has an engine again or is given up, or one of ``others`` is done.
 
         Raises:
-            EngineError: all seats are given up.
+            EngineError: all slots are given up.
         """
         coming = [slot.replacement for slot in self._slots if slot.replacement is not None and slot.failure is None]
         if not coming:
             raise EngineError("; ".join(str(slot.failure) for slot in self._slots))
         await asyncio.wait([*coming, *others], return_when=asyncio.FIRST_COMPLETED)
 
-    async def _tell(self) -> None:
+    async def _notify_loaded(self) -> None:
         async with self._loaded:
             self._loaded.notify_all()
 
-    async def _once(self, slot: EngineSlot, request: GenerateRequest) -> Completion | None:
-        """One engine's answer; None if the engine was lost."""
+    async def _generate_once(self, slot: EngineSlot, request: GenerateRequest) -> Completion | None:
+        """Returns the completion of one engine; None if the engine was lost or the request was recalled."""
         engine = slot.engine
         try:
             async with asyncio.timeout(None) as recall:
@@ -259,7 +261,7 @@ class EnginePool:
                 return None
             raise
         except asyncio.CancelledError:
-            # Whoever gave up is not kept waiting by the engine that may be the reason; whether it is shows soon.
+            # A cancelled caller does not wait for an engine that may hang; the abort finds out whether it does.
             withdrawal = asyncio.ensure_future(self._withdraw(slot, request.id))
             self._withdrawals.add(withdrawal)
             withdrawal.add_done_callback(self._withdrawals.discard)
@@ -280,8 +282,10 @@ class EnginePool:
     async def _abort(self, slot: EngineSlot, request_ids: list[str]) -> None:
         await slot.ask("requests to be aborted", lambda engine: engine.abort(request_ids))
 
-    def _rest(self, request: GenerateRequest, parts: list[Completion]) -> GenerateRequest:
-        """What is left to ask for. The id is new each time: an engine may still be ending the old one."""
+    def _remaining(self, request: GenerateRequest, parts: list[Completion]) -> GenerateRequest:
+        """Returns the request for the tokens still to be generated. Its id is new each time: an engine may still be
+        ending the old one.
+        """
         self._serial += 1
         fresh = dataclasses.replace(request, id=f"{request.id}#{self._serial}")
         tokens = np.concatenate([request.prompt_ids[:0], *(p.token_ids for p in parts)])
@@ -304,26 +308,28 @@ class EnginePool:
         announced: Announced,
         refusals: dict[EngineSlot, tuple[Engine, WeightUpdateError]],
     ) -> None:
-        """Has these load it, and notes who refuses; who dies or hangs is being replaced by then."""
+        """Loads the version into these slots, and records who refuses it; engines that die or
+        hang are being replaced by then.
+        """
         engines = [slot.engine for slot in slots]
         loads = [slot.loaded(announced, lambda engine: self._load(engine, announced)) for slot in slots]
-        # An engine that is disturbed while it loads cannot be used any more: none waits for another's refusal.
-        outcomes = _but_for((EngineError, WeightUpdateError), await asyncio.gather(*loads, return_exceptions=True))
+        # An engine that is cancelled while it loads cannot be used any more: all loads run to their end.
+        outcomes = _raise_unless((EngineError, WeightUpdateError), await asyncio.gather(*loads, return_exceptions=True))
         for slot, engine, outcome in zip(slots, engines, outcomes, strict=True):
             if isinstance(outcome, WeightUpdateError):
                 refusals[slot] = engine, outcome
 
-    async def vacant(self, slot: EngineSlot) -> Engine:
-        """See `SeatEvents.vacant`."""
+    async def start_engine(self, slot: EngineSlot) -> Engine:
+        """Implements `SlotEvents.start_engine`."""
         return await self._factory(slot.index)
 
     def fault(self, kind: str, message: str) -> None:
-        """See `SeatEvents.fault`."""
+        """Implements `SlotEvents.fault`."""
         self._events.fault(kind, message)
 
-    async def started(self, slot: EngineSlot, successor: Engine) -> None:
-        """See `SeatEvents.started`: has it load what `load` was asked for last, until there is nothing newer; waits for
-        that where one is refused.
+    async def prepare(self, slot: EngineSlot, successor: Engine) -> None:
+        """Implements `SlotEvents.prepare`: loads the version that `load` was last asked for, until there is nothing
+        newer; where it is refused, waits for another version.
         """
         while (wanted := self._wanted) is not None and slot.serves is not wanted:
             try:
@@ -332,18 +338,18 @@ class EnginePool:
                 slot.serves = wanted
             except WeightUpdateError as error:
                 # It may be no fault of the engine's: the version may have been superseded, and deleted. Then the next
-                # one is being loaded or soon will be. Where no engine is there, `load` hears of it.
+                # one is being loaded or soon will be. Where no engine is alive, `load` raises it.
                 if self._refusal is not None and not self._refusal.done():
                     self._refusal.set_result(error)
-                await slot.in_time(f"a version in place of {wanted.version}: {error}", self._other_than(wanted))
+                await slot.in_time(f"a version in place of {wanted.version}: {error}", self._wait_for_another(wanted))
 
-    async def _other_than(self, refused: Announced) -> None:
+    async def _wait_for_another(self, refused: Announced) -> None:
         async with self._loaded:
             await self._loaded.wait_for(lambda: self._wanted is not refused)
 
 
-def _but_for(tolerated: type[Exception] | tuple[type[Exception], ...], outcomes: Sequence[Any]) -> list[Any]:
-    """Raises the first exception among the outcomes that is not tolerated. The outcomes, None for an EngineError."""
+def _raise_unless(tolerated: type[Exception] | tuple[type[Exception], ...], outcomes: Sequence[Any]) -> list[Any]:
+    """Returns the outcomes, None for an EngineError. Raises the first exception among them that is not tolerated."""
     for outcome in outcomes:
         if isinstance(outcome, BaseException) and not isinstance(outcome, tolerated):
             raise outcome
@@ -355,7 +361,7 @@ def _load(slot: EngineSlot) -> tuple[int, int]:
 
 
 def _join(parts: list[Completion]) -> Completion:
-    """One completion out of the pieces of an interrupted one."""
+    """Concatenates the pieces of an interrupted completion."""
     if len(parts) == 1:
         return parts[0]
     return Completion(

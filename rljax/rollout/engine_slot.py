@@ -1,7 +1,7 @@
-"""One place in the pool: the engine that has it, what it is asked, and its successor when it dies.
+"""Engine slots: an engine of the pool, the requests that it runs, and its replacement when it dies.
 
-An engine is replaced in a task of its own, because those who meet its death may be cancelled at any moment: they wait
-for the task and share it. A successor gets the seat once it is ready; until then the seat is vacant.
+An engine is replaced in a task of its own, because the callers that find it dead may be cancelled at any moment: they
+wait for the task and share it. A successor takes the slot once it is ready; until then the slot is empty.
 """
 
 from __future__ import annotations
@@ -23,35 +23,35 @@ EngineFactory = Callable[[int], Awaitable[Engine]]
 
 STARTING = "it to start; where it needs longer, raise wait_timeout"
 MAX_RESTARTS = 3
-"""Restarts of one engine, successful or not, without a version loaded in between, before its seat is given up."""
+"""Restarts of one engine, successful or not, without a version loaded in between, before its slot is given up."""
 
 
-class SeatEvents(Protocol):
-    """What happens in a seat, told to its pool; the seat waits for what is a coroutine."""
+class SlotEvents(Protocol):
+    """Receives the events of an engine slot, in its pool. The slot waits for those that are coroutines."""
 
-    async def vacant(self, slot: EngineSlot) -> Engine:
-        """There is no engine. Returns one that has been started."""
+    async def start_engine(self, slot: EngineSlot) -> Engine:
+        """Starts an engine for an empty slot and returns it."""
         ...
 
-    async def started(self, slot: EngineSlot, successor: Engine) -> None:
-        """A successor has been started: makes it ready to serve. What this raises ends the successor."""
+    async def prepare(self, slot: EngineSlot, successor: Engine) -> None:
+        """Makes a started successor ready to serve. What this raises ends the successor."""
         ...
 
     def fault(self, kind: str, message: str) -> None:
-        """Something went wrong that the pool survives."""
+        """Reports a fault that the pool survives."""
         ...
 
 
 class EngineSlot:
-    """An engine that is replaced when it dies or hangs.
+    """A place in the engine pool, whose engine is replaced when it dies or hangs.
 
     Attributes:
-        engine: who has the seat; dead while ``replacement`` is there.
-        requests: what it generates, with what calls each request back.
+        engine: the engine in the slot; dead while ``replacement`` is there.
+        requests: the requests that it runs, with the time-out that recalls each.
         affinities: how many of these have which affinity key.
         serves: the version that the engine has loaded, or its successor that is being made ready; None before.
-        replacement: finds the successor; None unless the seat is vacant.
-        failure: why it stays vacant for good.
+        replacement: the task that starts a successor; None unless the slot is empty.
+        failure: why the slot stays empty for good.
         busy_seconds, tokens: of this engine, when last seen, and of all before it.
     """
 
@@ -60,10 +60,10 @@ class EngineSlot:
     def __init__(
         self,
         index: int,
-        events: SeatEvents,
+        events: SlotEvents,
         call_timeout: float,
     ) -> None:
-        """``events`` is the pool; for ``call_timeout`` see there."""
+        """Creates an empty slot; ``events`` is the pool, and ``call_timeout`` that of `EnginePool`, in seconds."""
         self.index = index
         self.requests: dict[str, asyncio.Timeout] = {}
         self.affinities: Counter[str] = Counter()
@@ -83,7 +83,7 @@ class EngineSlot:
         Raises:
             EngineError: it did not start in time.
         """
-        self.engine = await self.in_time(STARTING, self._events.vacant(self))
+        self.engine = await self.in_time(STARTING, self._events.start_engine(self))
 
     @property
     def started(self) -> bool:
@@ -91,19 +91,19 @@ class EngineSlot:
         return hasattr(self, "engine")
 
     def enter(self, request: GenerateRequest, recall: asyncio.Timeout) -> None:
-        """Counts a request in that the engine is given; ``recall`` calls it back."""
+        """Records a request that the engine is given; expiry of ``recall`` takes the request back."""
         self.requests[request.id] = recall
         self.affinities[request.affinity] += 1
 
     def leave(self, request: GenerateRequest) -> None:
-        """Counts it out; an affinity is forgotten with its last request."""
+        """Removes a request; an affinity is forgotten with its last request."""
         del self.requests[request.id]
         self.affinities[request.affinity] -= 1
         if not self.affinities[request.affinity]:
             del self.affinities[request.affinity]
 
     async def close(self) -> None:
-        """Ends the engine, and the search for its successor. Whoever still asks gets an EngineError."""
+        """Ends the engine, and the search for its successor. Callers that still wait get an EngineError."""
         self.failure = self.failure or EngineError(f"engine {self.index} was closed")
         if self.replacement is not None:
             self.replacement.cancel()
@@ -111,12 +111,12 @@ class EngineSlot:
         await self._end()
 
     @property
-    def there(self) -> bool:
+    def alive(self) -> bool:
         """Whether there is an engine to be asked."""
         return self.replacement is None and self.failure is None
 
     async def ask(self, what: str, call: Callable[[Engine], Awaitable[T]]) -> T:
-        """Asks the engine.
+        """Calls the engine and returns its answer.
 
         Raises:
             EngineError: it died or hangs, and is being replaced.
@@ -132,18 +132,20 @@ class EngineSlot:
         return answer
 
     async def loaded(self, announced: Announced, call: Callable[[Engine], Awaitable[None]]) -> None:
-        """Asks the engine to load a version, like `ask`."""
+        """Loads a version by ``call``, like `ask`, and records that the slot serves it."""
         await self.ask(f"version {announced.version} to load", call)
         self.serves, self._restarts = announced, 0
 
     def replace(self, dead: Engine, error: Exception) -> None:
-        """Looks for a successor in a task of its own, unless that was done, or the pool ends. Nobody needs to wait."""
+        """Starts to replace a dead engine in a task of its own, unless that has begun or the
+        pool is closing. Does not block.
+        """
         if self._has_slot(dead) and self.failure is None:
             self.serves = None
             self.replacement = asyncio.ensure_future(self._replace(error))
 
     async def status(self) -> EngineStatus | None:
-        """What the engine is doing; None while the seat is vacant. An engine that does not say is replaced."""
+        """Returns the engine's status; None while the slot is empty. An engine that does not answer is replaced."""
         engine = self.engine
         if self.replacement is not None:
             return None
@@ -154,11 +156,11 @@ class EngineSlot:
             return None
         if not self._has_slot(engine):
             return None
-        self._saw(status)
+        self._add_totals(status)
         return status
 
     async def in_time(self, what: str, answer: Awaitable[T]) -> T:
-        """The answer.
+        """Returns the answer, awaited for at most ``call_timeout`` seconds.
 
         Raises:
             EngineError: it took too long: the engine hangs.
@@ -175,18 +177,18 @@ class EngineSlot:
     def _has_slot(self, engine: Engine) -> bool:
         return self.engine is engine and self.replacement is None
 
-    def _saw(self, status: EngineStatus) -> None:
+    def _add_totals(self, status: EngineStatus) -> None:
         self.busy_seconds = self._before[0] + status.busy_seconds
         self.tokens = self._before[1] + status.tokens
 
     async def _replace(self, error: Exception) -> None:
         try:
             self.engine = await self._successor(error)
-        except BaseException as failure:  # whatever it was, those who wait and those who come later hear of it
-            heard = failure if isinstance(failure, EngineError) else EngineError(_named(failure))
+        except BaseException as failure:  # whatever it was, present and later callers get it
+            lasting = failure if isinstance(failure, EngineError) else EngineError(_describe(failure))
             if self.failure is None:
-                self.failure = heard
-                self._events.fault("engine_lost", str(heard))
+                self.failure = lasting
+                self._events.fault("engine_lost", str(lasting))
             self._recall()
             if not isinstance(failure, Exception):
                 raise
@@ -198,25 +200,25 @@ class EngineSlot:
     async def _successor(self, error: Exception) -> Engine:
         while True:
             self._restarts += 1
-            self._events.fault("engine_died", f"engine {self.index}: {_named(error)}")
+            self._events.fault("engine_died", f"engine {self.index}: {_describe(error)}")
             if self._restarts > MAX_RESTARTS:
-                message = f"engine {self.index} died {self._restarts} times in a row; the last time: {_named(error)}"
+                message = f"engine {self.index} died {self._restarts} times in a row; the last time: {_describe(error)}"
                 raise EngineError(message) from error
             if not self._ended:
-                with contextlib.suppress(EngineError):  # the dead say no more than they did when they were last seen
-                    self._saw(await self.in_time("its status", self.engine.status()))
+                with contextlib.suppress(EngineError):  # a dead engine has no newer totals than those last seen
+                    self._add_totals(await self.in_time("its status", self.engine.status()))
                 await self._end()
                 self._recall()
             try:
                 return await self._ready()
-            except Exception as failed:  # a factory may raise anything; who does not get ready counts as one that died
+            except Exception as failed:  # a factory may raise anything; one not ready counts as dead
                 error = failed
 
     async def _ready(self) -> Engine:
-        """A new engine, made ready."""
-        engine = await self.in_time(STARTING, self._events.vacant(self))
+        """Starts a new engine, makes it ready to serve and returns it."""
+        engine = await self.in_time(STARTING, self._events.start_engine(self))
         try:
-            await self._events.started(self, engine)
+            await self._events.prepare(self, engine)
         except BaseException:
             await self._close(engine)
             raise
@@ -230,16 +232,16 @@ class EngineSlot:
     def _recall(self) -> None:
         now = asyncio.get_running_loop().time()
         for recall in self.requests.values():
-            with contextlib.suppress(RuntimeError):  # it has left an engine that died; one that hangs holds it fast
+            with contextlib.suppress(RuntimeError):  # a dead engine holds its requests no more
                 recall.reschedule(now)
 
     async def _close(self, engine: Engine) -> None:
-        """An engine that is given up: that it does not end is noted, and done without."""
+        """Closes an engine that is given up; one that does not end is reported and left behind."""
         try:
             await self.in_time("it to end", engine.close())
         except EngineError as error:
             self._events.fault("engine_left_behind", f"engine {self.index}: {error}")
 
 
-def _named(error: BaseException) -> str:
+def _describe(error: BaseException) -> str:
     return str(error) if isinstance(error, EngineError) else f"{type(error).__name__}: {error}"

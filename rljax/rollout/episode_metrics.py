@@ -1,4 +1,4 @@
-"""What is said of episodes in metrics."""
+"""Metrics of episodes."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from rljax.trajectory import Trajectory
 
 
 def episode_sums(episodes: Sequence[Trajectory]) -> dict[str, float]:
-    """What episodes say of themselves, added up by name; ``stop/<reason>`` counts those that ended so."""
+    """Sums the metrics of episodes by name; ``stop/<reason>`` counts those that ended for that reason."""
     sums: dict[str, float] = {}
     for episode in episodes:
-        told = {n: v for n, v in episode.metrics.items() if n != "response_tokens"}
-        for name, value in {**told, f"stop/{episode.finish_reason}": 1.0}.items():
+        counted = {n: v for n, v in episode.metrics.items() if n != "response_tokens"}
+        for name, value in {**counted, f"stop/{episode.finish_reason}": 1.0}.items():
             sums[name] = sums.get(name, 0.0) + value
     return sums

@@ -1,7 +1,7 @@
-"""The explorer: validates what is due, serves the newest version, claims tasks, and settles them. For ever, or until
-the run ends.
+"""The explorer: runs validations that are due, loads the newest version, claims tasks, and settles them. Runs until
+it is stopped or the run ends.
 
-One conductor does these in turn; the groups run beside it, each in tasks of its own, so that nothing waits for the
+One task does these in turn; the groups run concurrently, each in tasks of its own, so that nothing waits for the
 slowest of anything. Time comes from the event loop alone.
 """
 
@@ -34,18 +34,18 @@ log = logging.getLogger(__name__)
 HEARTBEAT = 1.0
 """Seconds between heartbeats."""
 GAUGES_SECONDS = 5.0
-"""Seconds that the engines have to say how they are before a heartbeat goes out with what they said last."""
+"""Seconds that the engines have to report gauges before a heartbeat goes out with the last ones."""
 LOOK_AGAIN = 1.0
-"""Seconds between looks for weights that are gone."""
+"""Seconds between checks for weights that are gone."""
 LOAD_TRIES = 5
-"""Times that a version is loaded, a second apart, before an explorer that every time is refused it gives up."""
+"""Tries to load a version, with a second between them, after which the explorer fails."""
 CLAIM_LIMIT = 256
 """Groups claimed in one transaction."""
 
 
 @dataclass(frozen=True)
 class ValidationPlan:
-    """What validation measures, and how; ``fingerprint`` tells it from another, None where nobody compares."""
+    """The tasksets and settings of validation; ``fingerprint`` identifies the plan, None where it is not compared."""
 
     workflow: Workflow
     tasksets: Mapping[str, Taskset]
@@ -74,8 +74,9 @@ class Explorer:
         trace: Trace | NullTrace,
         prepare: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """``ledger`` is closed when `run` ends; ``weights`` are the shares of the tasksets; ``wait_timeout`` in seconds
-        bounds every wait for the learner; ``prepare`` comes before the engines, and what it raises ends the explorer.
+        """Creates the explorer: ``ledger`` is closed when `run` ends; ``weights`` are the shares of the tasksets;
+        ``wait_timeout`` in seconds bounds every wait for the learner; ``prepare`` runs before the engines start, and
+        what it raises ends the explorer.
         """
         self._ledger = ledger
         self._name = name
@@ -96,7 +97,7 @@ class Explorer:
         self.waiting_for = "engines to start"
 
     def stop(self) -> None:
-        """Asks the explorer to hand its claims back and leave. From its own event loop."""
+        """Asks the explorer to release its claims and to leave. To be called on its event loop."""
         self._stopping.set()
 
     async def run(self) -> None:
@@ -122,13 +123,13 @@ class Explorer:
             await self._leave()
             raise
         beat = asyncio.ensure_future(self._heartbeats())
-        conduct, stop = asyncio.ensure_future(self._conduct(beat)), asyncio.ensure_future(self._stopping.wait())
+        loop_task, stop = asyncio.ensure_future(self._main_loop(beat)), asyncio.ensure_future(self._stopping.wait())
         try:
-            await asyncio.wait({conduct, stop}, return_when=asyncio.FIRST_COMPLETED)
-            if conduct.done():
-                conduct.result()
+            await asyncio.wait({loop_task, stop}, return_when=asyncio.FIRST_COMPLETED)
+            if loop_task.done():
+                loop_task.result()
         finally:
-            ours = [beat, conduct, stop, *self._groups]
+            ours = [beat, loop_task, stop, *self._groups]
             for task in ours:
                 task.cancel()
             await asyncio.gather(*ours, return_exceptions=True)
@@ -138,18 +139,18 @@ class Explorer:
                 await self._pool.close()
 
     def _register(self, db: Database) -> None:
-        self._token = processes.register(db, self._name, "explorer")  # also where nobody waits for it any more
+        self._token = processes.register(db, self._name, "explorer")  # even where the caller was cancelled meanwhile
 
     async def _leave(self) -> None:
         await self._ledger.call(processes.leave, self._name, self._token)
 
     async def gauges(self) -> dict[str, Any]:
-        """Engine metrics and groups in flight."""
+        """Returns engine metrics and the number of groups in flight."""
         return {**await self._pool.gauges(), "groups_in_flight": float(len(self._groups))}
 
-    async def _conduct(self, beat: asyncio.Future[None]) -> None:
+    async def _main_loop(self, beat: asyncio.Future[None]) -> None:
         if self._prepare is not None:
-            self.waiting_for = "environments to be tried out"
+            self.waiting_for = "the smoke check of environments"
             await self._prepare()
         self.waiting_for = "engines to start"
         await self._pool.start()
@@ -157,15 +158,15 @@ class Explorer:
         last_progress, last_state = loop.time(), ("", self._pool.serving, 0.0)
         while True:
             seen = self._ledger.notifier.changes
-            self._raise_what_failed(beat)
+            self._raise_failures(beat)
             missing = await self._validate_if_due()
-            other, newest = await self._ledger.call(_look)
+            other, newest = await self._ledger.call(_validation_and_newest)
             if other is None:
                 self._release()
                 missing = await self._serve(newest) or missing
             else:
                 await self._hold()
-            # What is claimed while its version is missing would spend its time waiting for it.
+            # Groups claimed while their version is missing would spend their time limit waiting for it.
             limit = 0 if missing else min(CLAIM_LIMIT, self._runner.room)
             granted = await self._ledger.call(claims.claim, self._name, list(self._tasksets), limit)
             if granted.over:
@@ -181,12 +182,12 @@ class Explorer:
             if loop.time() - last_progress > self._wait_timeout:
                 raise TimeoutError(f"explorer {self._name}: waited {self._wait_timeout:g} s for: {reason}")
             if missing:
-                await asyncio.sleep(LOOK_AGAIN)  # the look itself is a change in the ledger, and would wake us at once
+                await asyncio.sleep(LOOK_AGAIN)  # the check itself changes the ledger, and would end the wait
             elif not granted.claims:
                 await self._ledger.notifier.wait_async(seen)
 
     async def _hold(self) -> None:
-        """Holds training generation, and its clocks, while anybody validates (promise P8)."""
+        """Holds training generation, and pauses its time limits, while any explorer validates (promise P8)."""
         self._deadlines.hold()
         await self._pool.hold()
 
@@ -210,7 +211,7 @@ class Explorer:
             self._groups.pop(task, None)
         self._ledger.notifier.notify()
 
-    def _raise_what_failed(self, beat: asyncio.Future[None]) -> None:
+    def _raise_failures(self, beat: asyncio.Future[None]) -> None:
         for task in [beat, *self._groups]:
             if task.done() and not task.cancelled() and (error := task.exception()) is not None:
                 raise error
@@ -223,14 +224,14 @@ class Explorer:
         if newest is None or (serving and (serving.version, serving.lineage) == (newest.version, newest.lineage)):
             return ""
         if serving and serving.lineage != newest.lineage:
-            await self._give_up_lost_claims()
+            await self._cancel_reopened_groups()
         self.waiting_for = f"version {newest.version} to load"
         begin = self._ledger.clock()
         try:
             await self._load_kept(newest)
         except WeightsGoneError as error:
             # It may have been superseded and deleted while it was read; then the next round loads its successor.
-            return "" if await self._superseded(newest) else _lost(newest, error)
+            return "" if await self._superseded(newest) else _awaited_version(newest, error)
         except WeightUpdateError:
             return ""
         end = self._ledger.clock()
@@ -239,7 +240,7 @@ class Explorer:
         return ""
 
     async def _load_kept(self, version: versions.Announced) -> None:
-        """`_load`, as long as it is the newest, while nobody deletes its files."""
+        """Loads a version by `_load` as long as it is the newest, and keeps its files from being deleted meanwhile."""
         await self._ledger.call(processes.begin_loading, self._name, version.version)
         loaded = None
         try:
@@ -249,7 +250,7 @@ class Explorer:
             await self._ledger.call(processes.end_loading, self._name, loaded)
 
     async def _load(self, version: versions.Announced, *, while_newest: bool = False) -> None:
-        """Has the engines load a version, several times if need be: a disk or a network may fail for a moment.
+        """Loads a version into the engines, several times if need be: a disk or a network may fail for a moment.
 
         Raises:
             WeightsGoneError: it is not there.
@@ -277,8 +278,8 @@ class Explorer:
         newest = await self._ledger.call(versions.newest)
         return newest is not None and (newest.version, newest.lineage) != (version.version, version.lineage)
 
-    async def _give_up_lost_claims(self) -> None:
-        """A learner that starts from a checkpoint reopens the claims whose weights it lost: nobody waits for these."""
+    async def _cancel_reopened_groups(self) -> None:
+        """Cancels the groups whose claims a restarted learner has reopened because it lost their weights."""
         held = await self._ledger.call(claims.held_by, self._name)
         for running, claim in self._groups.items():
             if claim.number not in held:
@@ -289,7 +290,7 @@ class Explorer:
         waited for if weights to validate are gone, otherwise nothing.
         """
         if not self._plan.tasksets:
-            return ""  # one that has nothing held out would measure nothing, and nobody would measure it again
+            return ""  # without held-out tasks it would record nothing, and no other explorer would validate again
         while (pinned := await self._claim_validation()) is not None:
             self.waiting_for = f"the validation of version {pinned.version}"
             begin = self._ledger.clock()
@@ -302,7 +303,7 @@ class Explorer:
                 except WeightsGoneError as error:
                     outcome = await self._ledger.call(validations.weights_gone, self._name, pinned)
                     if not outcome:
-                        return _lost(pinned, error)
+                        return _awaited_version(pinned, error)
                     log.warning("%s", outcome)
                     continue
                 await self._checks.check(self._pool, pinned)
@@ -339,7 +340,7 @@ class Explorer:
     async def _heartbeats(self) -> None:
         gauges: dict[str, Any] = {}
         while True:
-            with contextlib.suppress(TimeoutError):  # an engine that does not say is no reason to be thought dead
+            with contextlib.suppress(TimeoutError):  # a silent engine must not make the explorer look dead
                 async with asyncio.timeout(GAUGES_SECONDS):
                     gauges = await self.gauges()
             version = -1 if self._pool.serving is None else self._pool.serving.version
@@ -353,10 +354,10 @@ class Explorer:
             await asyncio.sleep(HEARTBEAT)
 
 
-def _look(db: Database) -> tuple[tuple[int, str] | None, versions.Announced | None]:
-    """Who validates, and the newest version: in one call, as every round begins with it."""
+def _validation_and_newest(db: Database) -> tuple[tuple[int, str] | None, versions.Announced | None]:
+    """Returns the running validation and the newest version, in one call, as every round begins with it."""
     return validations.running(db), versions.newest(db)
 
 
-def _lost(version: versions.Announced, error: WeightUpdateError) -> str:
+def _awaited_version(version: versions.Announced, error: WeightUpdateError) -> str:
     return f"the learner to publish version {version.version} of lineage {version.lineage} again, or another: {error}"

@@ -1,4 +1,5 @@
-"""One claim, from task to settled group: its members run side by side, each with its own limits and retries.
+"""The group runner: one claim, from task to settled group, its members run concurrently with
+limits and retries of their own.
 
 There is no barrier between members, nor between groups. A member that fails is tried again from the start with a seed
 of its own; when its retries are used up the group is dropped with the reason, and its credit lets another task in. A
@@ -39,11 +40,11 @@ BAD_ROWS_IN_A_ROW = 10_000
 """Bad rows, with no good one between them, after which skipping ends, where a pass over the tasksets is not shorter."""
 
 LOST_LIMIT = 16
-"""Times that a member may lose an attempt by the fault of others, before that counts as its failure."""
+"""Attempts that a member may lose by the fault of others, before the next counts as its own failure."""
 
 
 class MemberFailed(Exception):
-    """A member used up its retries; the message is the reason that the group is dropped for."""
+    """Raised when a member has used up its retries; the message is the reason that the group is dropped for."""
 
     def __init__(self, reason: str, error: Exception) -> None:
         super().__init__(reason)
@@ -51,11 +52,11 @@ class MemberFailed(Exception):
 
 
 class NothingButDrops(RuntimeError):
-    """Nothing but drops, `DROPS_IN_A_ROW` of them, or nothing but bad rows: one line, with the last failure."""
+    """Raised after `DROPS_IN_A_ROW` dropped groups, or too many bad rows, in a row: one line, with the last failure."""
 
 
 class GroupRunner:
-    """Settles claims."""
+    """Runs the groups of claimed tasks and settles their claims."""
 
     def __init__(
         self,
@@ -75,11 +76,11 @@ class GroupRunner:
         trace: Trace | NullTrace,
         baseline: Workflow | None = None,
     ) -> None:
-        """``name`` is the explorer's, ``redundancy`` the members of a group beyond ``group_size``, ``capacity`` the
-        most members to have under way, ``trajectory_timeout`` in seconds, ``filters`` by name: each gives the reason
-        not to train a group, or None. ``bad_rows_in_a_row`` are one too many; 0: the first fails the run.
-        ``baseline`` attempts each task once more, for the `GREEDY_REWARD` of its group;
-        what it samples is not trained.
+        """Creates the runner: ``name`` is the explorer's, ``redundancy`` the members of a group beyond
+        ``group_size``, ``capacity`` the most members to have under way, ``trajectory_timeout`` in seconds,
+        ``filters`` by name: each gives the reason not to train a group, or None. ``bad_rows_in_a_row`` are one too
+        many; 0: the first fails the run. ``baseline`` attempts each task once more, for the `GREEDY_REWARD` of its
+        group; what it samples is not trained.
         """
         self._ledger = ledger
         self._name = name
@@ -101,11 +102,11 @@ class GroupRunner:
 
     @property
     def room(self) -> int:
-        """Groups to begin until no other would fit into ``capacity``."""
+        """Number of groups that still fit into ``capacity``."""
         return max(0, (self._capacity - len(self._under_way)) // self._members)
 
     async def settle(self, claim: Claim, task: Task) -> None:
-        """Runs the group and stores, filters or drops it. A claim that has expired meanwhile is let go of.
+        """Runs the group and stores, filters or drops it. A claim that has expired meanwhile is abandoned.
 
         Raises:
             EngineError: no engine can be kept alive.
@@ -125,7 +126,7 @@ class GroupRunner:
             self._count_drop(claim, failure.error)
         except BadRow as error:
             await self.bad_row(claim, error)
-            if task.environment:  # of rows, which are read one by one, the config says what a bad one is to cost
+            if task.environment:  # for rows, which are read one by one, the config says what a bad one costs
                 self._count_drop(claim, error)
         except StaleWriterError as error:
             log.warning("%s; its tokens are lost and the task is open again", error)
@@ -148,7 +149,7 @@ class GroupRunner:
             ) from error
 
     async def note_failure(self, error: Exception, where: str) -> str:
-        """Records what made an attempt fail, in training or in validation; returns the word for it.
+        """Records the failure of an attempt, in training or in validation; returns the word for it.
 
         Raises:
             RunFailedError: it is a bad row, and these are to fail the run.
@@ -175,7 +176,7 @@ class GroupRunner:
             ) from error
 
     def _overtakes(self, claim: Claim) -> bool:
-        """Whether something older is under way: quick failures overtake what is slow and good."""
+        """Returns whether an older claim is under way: quick failures overtake groups that are slow and good."""
         return any(number < claim.number for number, _ in self._under_way)
 
     async def _settle_quietly(self, claim: Claim, reason: str) -> None:
@@ -188,17 +189,17 @@ class GroupRunner:
         mine = {(claim.number, member) for member in range(self._members)}
         self._under_way |= mine
         try:
-            members = [self._ending(claim, task, member) for _, member in sorted(mine)]
+            members = [self._finish_member(claim, task, member) for _, member in sorted(mine)]
             whole = first_of(members, self._group_size, MemberFailed)
             if self._baseline is None:
                 return Group(claim.task, tuple(await whole))
             baseline = self._member(claim, task, self._members, self._baseline)
-            trajectories, (compared,) = await all_or_none([whole, _alone(baseline)])
+            trajectories, (compared,) = await all_or_none([whole, _as_list(baseline)])
             return Group(claim.task, tuple(with_baseline(t, compared.reward) for t in trajectories))
         finally:
             self._leave(mine)
 
-    async def _ending(self, claim: Claim, task: Task, member: int) -> Trajectory:
+    async def _finish_member(self, claim: Claim, task: Task, member: int) -> Trajectory:
         trajectory = await self._member(claim, task, member, self._workflow)
         self._leave({(claim.number, member)})
         return trajectory
@@ -239,10 +240,10 @@ class GroupRunner:
         self._ledger.post(processes.note, self._name, kind, str(message))
 
 
-async def _alone(trajectory: Coroutine[Any, Any, Trajectory]) -> list[Trajectory]:
+async def _as_list(trajectory: Coroutine[Any, Any, Trajectory]) -> list[Trajectory]:
     return [await trajectory]
 
 
 def with_baseline(trajectory: Trajectory, reward: float) -> Trajectory:
-    """The trajectory with the reward of its group's baseline among its metrics."""
+    """Returns the trajectory with the reward of its group's baseline added to its metrics."""
     return replace(trajectory, metrics={**trajectory.metrics, GREEDY_REWARD: reward})

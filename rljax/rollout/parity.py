@@ -1,4 +1,6 @@
-"""Holding an explorer's engines to what the learner makes of a fixed probe (promise P7), and noting their faults."""
+"""Parity checks: compares an explorer's engines with the learner on a fixed probe (promise
+P7), and records their faults.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Probe:
-    """What parity is measured on: int32 ``[probe]`` token ids, and the largest gap allowed, in nats."""
+    """The probe that parity is measured on: int32 ``[probe]`` token ids, and the largest gap allowed, in nats."""
 
     token_ids: np.ndarray
     bound: float
@@ -29,18 +31,19 @@ class EngineChecks:
     """Compares engines with the learner and records the gap. Implements `rljax.rollout.engine_events.EngineEvents`."""
 
     def __init__(self, ledger: AsyncDatabase, name: str, probe: Probe | None) -> None:
-        """``name`` is the explorer's; without a ``probe`` nothing is compared."""
+        """Creates the checks of the explorer ``name``; without a ``probe`` nothing is compared."""
         self._ledger = ledger
         self._name = name
         self._probe = probe
 
     def fault(self, kind: str, message: str) -> None:
-        """See `EngineEvents.fault`: it is logged, and noted in the ledger."""
+        """Implements `EngineEvents.fault`: logs the fault and records it in the ledger."""
         log.warning("%s: %s", kind, message)
         self._ledger.post(processes.note, self._name, kind, message)
 
     async def loaded(self, successor: Engine, serving: versions.Announced) -> None:
-        """See `EngineEvents.loaded`: it is held to the probe like those that were told to load.
+        """Implements `EngineEvents.loaded`: compares the successor on the probe, like the
+        engines that `check` compares.
 
         Raises:
             RunFailedError: see `check`.

@@ -1,4 +1,4 @@
-"""Measuring one pinned version on the held-out tasks (promise P8)."""
+"""Validation: measures one pinned version on the held-out tasks (promise P8)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MAX_IN_FLIGHT = 512
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    """What one attempt came to; the task's own fault is an error that scores 0."""
+    """The result of one attempt; an error that is the task's own fault scores 0."""
 
     trajectory: Trajectory | None = None
     error: Exception | None = None
@@ -46,12 +46,12 @@ async def validate(
     Args:
         pool: engines, held for training, that serve the pinned version.
         workflow: makes the trajectories, with validation's own sampling.
-        tasksets: what is held out, by name.
+        tasksets: the held-out tasksets, by name.
         seed: the run's seed.
         batch_size: tasks of each taskset; None for all.
         group_size: attempts at each environment task, with seeds of their own; at others one.
         attempt_seconds: limit of one attempt; one that fails or exceeds it scores 0 and is counted.
-        on_failure: hears of the first failure of each kind, and where it was; what it raises ends the validation.
+        on_failure: called with the first failure of each kind, and where it was; what it raises ends the validation.
 
     Returns:
         ``val/<taskset>/score`` (mean reward), ``/tokens`` (mean response length), ``/failed`` (attempts that failed),
@@ -68,11 +68,11 @@ async def validate(
     if pinned is None:
         raise RuntimeError("validation needs a version to be served")
 
-    heard: set[type[Exception]] = set()
+    reported: set[type[Exception]] = set()
 
     async def failed(error: Exception, where: str) -> _Outcome:
-        if type(error) not in heard:
-            heard.add(type(error))
+        if type(error) not in reported:
+            reported.add(type(error))
             await on_failure(error, where)
         return _Outcome(error=error)
 
@@ -92,21 +92,21 @@ async def validate(
         count = min(len(taskset), batch_size or len(taskset))
         members = group_size if isinstance(taskset, EnvironmentTaskset) else 1
         places[name] = [(index, member) for index in range(count) for member in range(members)]
-    # All at once: the slow ones of one set hold no engine back from the next.
+    # All at once, so that slow attempts of one taskset keep no engine idle.
     outcomes = iter(await all_or_none(one(tasksets[name], *place) for name in places for place in places[name]))
     metrics: dict[str, float] = {}
     for name in places:
-        summary = _summary([next(outcomes) for _ in places[name]])
-        metrics |= {f"val/{name}/{key}": value for key, value in summary.items()}
+        measured = _metrics_of([next(outcomes) for _ in places[name]])
+        metrics |= {f"val/{name}/{key}": value for key, value in measured.items()}
     return metrics
 
 
-def _summary(outcomes: Sequence[_Outcome]) -> dict[str, float]:
+def _metrics_of(outcomes: Sequence[_Outcome]) -> dict[str, float]:
     measured = [outcome for outcome in outcomes if not isinstance(outcome.error, BadRow)]
     made = [outcome.trajectory for outcome in measured if outcome.trajectory is not None]
 
     def mean(values: Sequence[float]) -> float:
-        # an attempt that failed adds nothing, and counts
+        # a failed attempt adds 0, and counts
         return float(np.sum(values)) / len(measured) if measured else float("nan")
 
     parts = sorted({part for trajectory in made for part in trajectory.reward_parts})

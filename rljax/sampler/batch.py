@@ -1,7 +1,7 @@
-"""The requests that are being decoded: which slot each holds, its row, and the cache behind it.
+"""The running batch: the requests that are being decoded, the slot and row of each, and their key-value cache.
 
-The cache is as small as the requests of the moment allow: it grows and shrinks by the sizes of `buckets`, because on a
-CPU every idle slot and every unused position costs time. Where a request sits has no influence on its tokens.
+The cache is as small as the running requests allow: it grows and shrinks by the sizes of `buckets`, because on a CPU
+every idle slot and every unused position costs time. The slot of a request has no influence on its tokens.
 """
 
 from __future__ import annotations
@@ -42,7 +42,9 @@ class RunningBatch:
         tokenizer: Tokenizer | None,
         trace: Trace | None,
     ) -> None:
-        """See `EmbeddedEngine`. Nothing is allocated before the first request."""
+        """Creates an empty batch; for the arguments see `EmbeddedEngine`. Nothing is
+        allocated before the first request.
+        """
         self.slots = slots
         self.max_length = max_length
         self.tokens_sampled = 0
@@ -65,7 +67,7 @@ class RunningBatch:
 
     @property
     def running(self) -> int:
-        """Requests that hold a slot."""
+        """Number of requests that hold a slot."""
         return sum(job is not None for job in self._jobs)
 
     @property
@@ -74,33 +76,33 @@ class RunningBatch:
         return (self._cache.slots, self._cache.length) if self._cache is not None else (0, 0)
 
     def jobs(self) -> list[Job]:
-        """The requests that hold a slot."""
+        """Returns the requests that hold a slot."""
         return [job for job in self._jobs if job is not None]
 
     def load(self, params: Params, version: int) -> list[Job]:
-        """Takes other weights. Returns the running requests: they lose their slots, for no older KV may be kept."""
+        """Replaces the weights. Returns the running requests: they lose their slots, for no older KV may be kept."""
         self.params, self.version = params, version
         return self.evict()
 
     def evict(self) -> list[Job]:
-        """Takes every slot away, and returns who held them."""
+        """Frees every slot, and returns the requests that held them."""
         evicted = self.jobs()
         for job in evicted:
             self.remove(job)
         return evicted
 
     def remove(self, job: Job) -> None:
-        """Takes the slot of a running request away; ignores others."""
+        """Frees the slot of a running request; ignores others."""
         for slot, holder in enumerate(self._jobs):
             if holder is job:
                 self._free(slot)
 
     def admit(self, jobs: Sequence[Job]) -> None:
-        """Gives each a slot (there must be enough) and reads its prompt and the tokens that it has."""
+        """Gives each request a slot (there must be enough) and prefills its prompt and the tokens that it has."""
         if not jobs:
             return
         sequences = [job.sequence() for job in jobs]
-        self._fit(len(jobs), max(len(sequence) for sequence in sequences))
+        self._resize_cache(len(jobs), max(len(sequence) for sequence in sequences))
         free = [slot for slot in range(self.cache_shape[0]) if self._jobs[slot] is None]
         placed = list(zip(free, jobs, sequences, strict=False))
         for slot, job, sequence in placed:
@@ -111,7 +113,7 @@ class RunningBatch:
     def step(self) -> list[tuple[Job, str]]:
         """Samples up to `decode_steps` tokens for every running request. Returns those that ended, with the reason."""
         start = time.time()
-        self._fit(0, 0)
+        self._resize_cache(0, 0)
         size = self.cache_shape[0]
         rows = Rows(*(column[:size] for column in self._rows))
         truncate = bool(np.any((rows.budget > 0) & ((rows.top_k > 0) | (rows.top_p < 1))))
@@ -131,11 +133,11 @@ class RunningBatch:
         return ended
 
     def close(self) -> None:
-        """Lets go of weights and cache."""
+        """Frees weights and cache."""
         self.params = self._cache = None
 
     def score(self, token_ids: np.ndarray) -> np.ndarray:
-        """Float32 ``[n - 1]``: log-probabilities at temperature 1 of all tokens but the first."""
+        """Returns log-probabilities at temperature 1 of all tokens but the first, float32 ``[n - 1]``."""
         padded = np.zeros((1, buckets.round_up(len(token_ids), self._prompt_lengths)), np.int32)
         padded[0, : len(token_ids)] = token_ids
         scores = programs.score(self.params, padded, architecture=self._architecture, dtype=self._dtype)
@@ -178,7 +180,7 @@ class RunningBatch:
         end = end_of_text(response + new, old, job.request.sampling.stop_strings, self._tokenizer)
         return None if end is None else end - old
 
-    def _fit(self, joining: int, longest: int) -> None:
+    def _resize_cache(self, joining: int, longest: int) -> None:
         # the cache gets the smallest size for the requests running, those joining, and the tokens of one step
         held = [slot for slot, job in enumerate(self._jobs) if job is not None]
         wanted = buckets.round_up(len(held) + joining, self._batch_buckets)

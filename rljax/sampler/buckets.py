@@ -1,4 +1,4 @@
-"""The few sizes that batches and lengths are rounded up to, so that a bounded number of programs is compiled."""
+"""Bucket sizes that batches and lengths are rounded up to, so that a bounded number of programs is compiled."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ _SHORTEST = 64
 
 
 def batch_buckets(slots: int) -> tuple[int, ...]:
-    """Sizes of the decoded batch: 1, 8, 32, 128 and so on, and `slots` itself."""
+    """Returns the sizes of the decoded batch: 1, 8, 32, 128 and so on, and `slots` itself."""
     return _powers(1, slots, 4)[:1] + tuple(size for size in _powers(8, slots, 4) if size > 1)
 
 
 def prefill_buckets(slots: int) -> tuple[int, ...]:
-    """Numbers of rows prefilled at once: 1, 4, 16, 64 and so on."""
+    """Returns the numbers of rows prefilled at once: 1, 4, 16, 64 and so on."""
     return _powers(1, slots, 4)
 
 
 def cache_lengths(max_length: int) -> tuple[int, ...]:
-    """Lengths of the cache: doubling from 64, and `max_length` itself."""
+    """Returns the lengths of the cache: doubling from 64, and `max_length` itself."""
     return _powers(_SHORTEST, max_length, 2)
 
 
 def prompt_lengths(max_length: int) -> tuple[int, ...]:
-    """Lengths that prompts are padded to: 16, 24, 32, 48, 64, 96 and so on, and `max_length` itself."""
+    """Returns the lengths that prompts are padded to: 16, 24, 32, 48, 64, 96 and so on, and `max_length` itself."""
     powers = _powers(16, max_length, 2)
     return tuple(sorted({*powers, *(size * 3 // 2 for size in powers if size * 3 // 2 < max_length)}))
 
 
 def round_up(size: int, buckets: Sequence[int]) -> int:
-    """The smallest bucket that holds `size`; the largest where none does."""
+    """Returns the smallest bucket that holds `size`; the largest where none does."""
     return next((bucket for bucket in buckets if bucket >= size), buckets[-1])
 
 

@@ -1,4 +1,4 @@
-"""The embedded engine: `sidecar.protocol.Engine` in this process, in JAX, on whatever device there is."""
+"""The embedded engine: `sidecar.protocol.Engine` in this process, in JAX, on any device."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ class EmbeddedEngine(SteppedEngine):
         receive: Receiver = receive,
         trace: Trace | None = None,
     ) -> None:
-        """Starts the thread.
+        """Creates the engine and starts its thread.
 
         Args:
             architecture: of the model whose versions will be loaded.
             slots: requests that run at once.
             max_length: longest prompt and response together, in tokens.
-            decode_steps: tokens sampled between two looks at the queue.
+            decode_steps: tokens sampled between two checks of the request queue.
             dtype: of the computation and the cache, float32 or bfloat16.
             tokenizer: decodes for stop strings; without one they are refused.
             device: where to compute; None for JAX's default.
-            name: stands in errors.
+            name: used in error messages.
             receive: reads the versions that `update_weights` names.
-            trace: hears of every ``prefill``, ``decode`` and ``load``; called from several threads.
+            trace: called for every ``prefill``, ``decode`` and ``load``, from several threads.
         """
         if slots < 1 or max_length < 2 or decode_steps < 1:
             raise ValueError(f"{name}: slots {slots}, max_length {max_length}, decode_steps {decode_steps}: too small")

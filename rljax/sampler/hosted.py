@@ -1,4 +1,4 @@
-"""The embedded engine in a process of its own."""
+"""Factory of the embedded engine in a process of its own."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def open_engine(
     decode_steps: int,
     dtype: str,
 ) -> EmbeddedEngine:
-    """Opens it on this process's first device; ``model`` is the directory of the policy. For the rest see
-    `EmbeddedEngine`.
+    """Opens the embedded engine on this process's first device; ``model`` is the directory of the policy. For
+    the rest see `EmbeddedEngine`.
     """
     return EmbeddedEngine(
         load_architecture(Path(model)),

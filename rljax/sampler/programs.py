@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float, Int, UInt
 
 from rljax.models.common.architecture import Architecture
 from rljax.models.common.cache import KVCache, decode_step, prefill
-from rljax.models.common.hf_names import from_hf_apart
+from rljax.models.common.hf_names import from_hf_by_layer
 from rljax.models.common.logprobs import token_logprobs
 from rljax.models.common.transformer import Params
 from rljax.sampler.sampling import request_uniforms, sample
@@ -20,11 +20,11 @@ from rljax.sampler.sampling import request_uniforms, sample
 _SCORE_CHUNK = 256  # tokens whose logits exist at once
 
 Either = Any
-"""An array of numpy on the host's side of a program, of JAX within."""
+"""A NumPy array on the host's side of a program, a JAX array within."""
 
 
 class Rows(NamedTuple):
-    """What the engine knows of each slot; a pytree of arrays with one entry a slot.
+    """State of each slot; a pytree of arrays with one entry a slot.
 
     Attributes:
         token: the last token, whose keys and values are not in the cache yet.
@@ -48,7 +48,7 @@ class Rows(NamedTuple):
 
 
 class Decoded(NamedTuple):
-    """What one call of `decode` sampled.
+    """Tokens sampled by one call of `decode`.
 
     Attributes:
         tokens: int32; row i holds the i-th token of every slot, beyond the slot's count anything.
@@ -81,7 +81,7 @@ def read_prompts(
     architecture: Architecture,
     dtype: str,
 ) -> KVCache:
-    """Keys and values of whole sequences, as a cache of one slot a row. `lengths` are at least 1."""
+    """Computes keys and values of whole sequences, as a cache of one slot a row. `lengths` are at least 1."""
     return prefill(params, architecture, token_ids, lengths, dtype=jnp.dtype(dtype))[1]
 
 
@@ -102,7 +102,7 @@ def insert(cache: KVCache, prompts: KVCache, rows: Int[Array, " n"], slots: Int[
 
 @functools.partial(jax.jit, static_argnames="length")
 def resize(cache: KVCache, sources: Int[Array, " slots"], *, length: int) -> KVCache:
-    """A cache whose slot i is the old one's slot ``sources[i]``, cut or filled up to `length` positions."""
+    """Returns a cache whose slot i is the old one's slot ``sources[i]``, cut or padded to `length` positions."""
     kept = min(length, cache.length)
 
     def one(old: jax.Array, axis: int) -> jax.Array:
@@ -172,7 +172,7 @@ def decode(
 def score(
     params: Params, token_ids: Int[Array, "1 time"], *, architecture: Architecture, dtype: str
 ) -> Float[Array, " time"]:
-    """Log-probability at temperature 1 of the token after each position; the last entry means nothing."""
+    """Computes the log-probability at temperature 1 of the token after each position; the last entry means nothing."""
     length = jnp.full(1, token_ids.shape[1])
     hidden, _ = prefill(params, architecture, token_ids, length, dtype=jnp.dtype(dtype))
     targets = jnp.roll(token_ids, -1, axis=1)
@@ -182,5 +182,7 @@ def score(
 
 @functools.partial(jax.jit, static_argnames=("architecture", "dtype"))
 def place(tensors: Mapping[str, Array], *, architecture: Architecture, dtype: str) -> Params:
-    """Tensors by Hugging Face name as the parameters that the programs above take, in the engine's compute dtype."""
-    return jax.tree.map(lambda array: array.astype(jnp.dtype(dtype)), from_hf_apart(tensors, architecture))
+    """Converts tensors by Hugging Face name to the parameters that the programs above take,
+    in the engine's compute dtype.
+    """
+    return jax.tree.map(lambda array: array.astype(jnp.dtype(dtype)), from_hf_by_layer(tensors, architecture))

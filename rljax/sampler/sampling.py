@@ -1,4 +1,4 @@
-"""Drawing tokens: temperature, top-k, top-p, and a random stream of its own for every request.
+"""Token sampling: temperature, top-k, top-p, and a random stream of its own for every request.
 
 Everything here works row by row, so that a request's tokens depend on its own logits, parameters and seed alone.
 """
@@ -49,7 +49,8 @@ def sample(
 
 
 def request_uniforms(seeds: UInt[Array, "rows 2"], indices: Int[Array, " rows"]) -> Float[Array, "rows 2"]:
-    """The two uniform numbers in [0, 1) that token ``indices[r]`` of the request with seed ``seeds[r]`` is drawn with.
+    """Returns the two uniform numbers in [0, 1) that token ``indices[r]`` of the request with
+    seed ``seeds[r]`` is drawn with.
 
     Counter-based (Threefry, Salmon et al. 2011): they depend on seed and index only, not on slot, neighbours or time.
     `seeds` holds the high and the low 32 bits.
@@ -66,7 +67,8 @@ def request_uniforms(seeds: UInt[Array, "rows 2"], indices: Int[Array, " rows"])
 def truncated(
     scaled: Float[Array, "rows vocabulary"], top_k: Int[Array, " rows"], top_p: Float[Array, " rows"]
 ) -> Bool[Array, "rows vocabulary"]:
-    """Which tokens remain candidates: the `top_k` most likely, then the fewest of these whose mass reaches `top_p`.
+    """Returns which tokens remain candidates: the `top_k` most likely, then the fewest of
+    these whose mass reaches `top_p`.
 
     Tokens as likely as the last one kept are kept too. top-p is taken of the distribution that top-k left, as in
     transformers and vLLM.

@@ -126,7 +126,7 @@ def test_an_opponent_may_be_a_function_and_loses_by_its_own_mistakes():
         ({"num_players": 2}, ValueError, "opponent must be given where num_players is above 1, and only there"),
         ({"opponent": NUMBERS}, ValueError, "opponent must be given where num_players is above 1, and only there"),
         ({"num_players": 2, "opponent": "[1]"}, TypeError, "opponent must be a list of texts, not '[1]'"),
-        ({"player": 1}, ValueError, "player=1 is no seat of a game of 1; seats count from 0"),
+        ({"player": 1}, ValueError, "player=1 is not in a game of 1; players count from 0"),
         ({"success_reward": "1"}, TypeError, "success_reward must be a number, not '1'"),
         ({"game": "Nothing-v0"}, ValueError, "Environment Nothing-v0 not found in registry."),
     ],

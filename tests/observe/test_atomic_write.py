@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from rljax.observe.atomic_write import staged, write_atomic
+from rljax.observe.atomic_write import atomic_path, write_atomic
 
 
 def test_readers_see_the_old_text_until_the_new_is_whole(tmp_path: Path) -> None:
     path = tmp_path / "audit.json"
     path.write_text("old")
-    with staged(path) as draft:
+    with atomic_path(path) as draft:
         draft.write_text("ne")
         assert path.read_text() == "old"
         assert draft.parent == tmp_path, "on one file system, or it could not be renamed"
@@ -26,7 +26,7 @@ def test_what_ends_early_leaves_the_old_text_and_no_draft(tmp_path: Path, ended:
     path.write_text("old")
 
     def write() -> None:
-        with staged(path) as draft:
+        with atomic_path(path) as draft:
             draft.write_text("ne")
             raise ended
 

@@ -97,7 +97,7 @@ def checked(path: Path | None) -> str:
     assert path is not None
     page = path.read_text(encoding="utf-8")
     checker = Checker()
-    checker.step_runner(page)
+    checker.feed(page)
     assert checker.open == []
     assert len(set(checker.ids)) == len(checker.ids)
     assert all(address.startswith("#") for address in checker.addresses)

@@ -1,4 +1,4 @@
-"""The shape of a model, whatever its family."""
+"""Architecture of a model, whatever its family."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Llama3Rope:
 
 @dataclass(frozen=True)
 class Architecture:
-    """The shape of a dense decoder. Hashable, so it can be a static argument.
+    """Architecture of a dense decoder. Hashable, so it can be a static argument.
 
     Attributes:
         family: a name of `rljax.models.families.registry.FAMILIES`.
@@ -38,7 +38,7 @@ class Architecture:
         qk_norm: whether queries and keys are RMS-normalised per head, as in Qwen3.
         max_position_embeddings: longest sequence the model was made for.
         output_bias: whether the attention's output projection has a bias. It follows from the family and
-            `attention_bias`, and so is no part of the printed form that tells one model from another.
+            `attention_bias`, and so is no part of the printed form that distinguishes models.
     """
 
     family: str

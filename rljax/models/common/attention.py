@@ -1,4 +1,4 @@
-"""Attention within segments: one function, and a body for each kind of device.
+"""Attention within segments: one function, and an implementation for each kind of device.
 
 A query sees the keys of its own segment that do not come after it. Packed rows therefore behave like separate ones.
 """
@@ -27,10 +27,10 @@ def attention(
     value: Float[Array, "batch time kv_heads head_dim"],
     segment_ids: Int[Array, "batch time"],
 ) -> Float[Array, "batch time heads head_dim"]:
-    """Causal attention within each segment of each row, scaled by 1/sqrt(head_dim).
+    """Computes causal attention within each segment of each row, scaled by 1/sqrt(head_dim).
 
-    The body is that of the platform the program is compiled for, where its limits on shapes and dtypes are met, and
-    the reference elsewhere.
+    The implementation is that of the platform the program is compiled for, where its limits on shapes and dtypes are
+    met, and the reference elsewhere.
 
     Args:
         query: queries, already rotated. Head h reads key-value head ``h // (heads / kv_heads)``.
@@ -51,7 +51,7 @@ def attention(
 
 
 def visible(segment_ids: Int[Array, "batch time"]) -> Bool[Array, "batch time time"]:
-    """Which keys (last axis) each query (middle axis) sees."""
+    """Returns the causal segment mask: which keys (last axis) each query (middle axis) sees."""
     time = segment_ids.shape[1]
     causal = jnp.arange(time)[:, None] >= jnp.arange(time)[None, :]
     return causal & (segment_ids[:, :, None] == segment_ids[:, None, :])
@@ -63,10 +63,10 @@ def reference_attention(
     value: Float[Array, "batch time kv_heads head_dim"],
     segment_ids: Int[Array, "batch time"],
 ) -> Float[Array, "batch time heads head_dim"]:
-    """`attention` in plain XLA, with float32 scores; the backward pass recomputes its weights.
+    """Computes `attention` in plain XLA, with float32 scores; the backward pass recomputes its weights.
 
-    Heads come before time, so that no product needs its operands turned, which XLA on CPU does by copying. Each block
-    of queries reads the keys up to its own end only: with four blocks, 5/8 of them.
+    Heads come before time, so that no product needs its operands transposed, which XLA on CPU does by copying. Each
+    block of queries reads the keys up to its own end only: with four blocks, 5/8 of them.
     """
     batch, time, _, width = query.shape
     # The query heads that share a key-value head form one matrix product with it.
@@ -81,7 +81,7 @@ def reference_attention(
 
 
 def cudnn_takes(query: Float[Array, "batch time heads head_dim"]) -> bool:
-    """Whether `cudnn_attention` supports the shape and dtype."""
+    """Returns whether `cudnn_attention` supports the shape and dtype."""
     width = query.shape[-1]
     return query.dtype in (jnp.bfloat16, jnp.float16) and width % 8 == 0 and width <= _CUDNN_HEAD_DIM
 
@@ -92,13 +92,13 @@ def cudnn_attention(
     value: Float[Array, "batch time kv_heads head_dim"],
     segment_ids: Int[Array, "batch time"],
 ) -> Float[Array, "batch time heads head_dim"]:
-    """`attention` by cuDNN's fused kernel; the segments go in as a mask that all heads share."""
+    """Computes `attention` by cuDNN's fused kernel; the segments go in as a mask that all heads share."""
     mask = visible(segment_ids)[:, None]
     return jax.nn.dot_product_attention(query, key, value, mask=mask, implementation="cudnn")
 
 
 def splash_takes(query: Float[Array, "batch time heads head_dim"]) -> bool:
-    """Whether `splash_attention` supports the shape."""
+    """Returns whether `splash_attention` supports the shape."""
     return query.shape[1] % _SPLASH_BLOCK == 0 and query.shape[-1] % _SPLASH_BLOCK == 0
 
 
@@ -110,7 +110,7 @@ def splash_attention(
     *,
     interpret: bool = False,
 ) -> Float[Array, "batch time heads head_dim"]:
-    """`attention` by the TPU's splash kernel; `interpret` runs it step by step on any device, for tests."""
+    """Computes `attention` by the TPU's splash kernel; `interpret` runs it step by step on any device, for tests."""
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as kernels
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
 
@@ -131,9 +131,9 @@ def cached_attention(
     value: Float[Array, "slots kv_heads keys head_dim"],
     mask: Bool[Array, "slots keys"],
 ) -> Float[Array, "slots heads head_dim"]:
-    """Attention of one new token a slot to the keys and values of a cache, of which it sees those in `mask`.
+    """Computes attention of one new token a slot to the cached keys and values, of which it sees those in `mask`.
 
-    Both products read the cache as it lies in memory; scores are float32.
+    Both products read the cache in its memory layout; scores are float32.
     """
     slots, kv_heads, width, _ = key.shape
     grouped = (query * width**-0.5).reshape(slots, kv_heads, -1, width)
@@ -173,7 +173,7 @@ def _masked_forward(
 
 
 def _masked_backward(residuals: tuple[jax.Array, ...], cotangent: _Grouped) -> tuple[_Grouped, _Keys, _Keys, None]:
-    """The backward pass of FlashAttention (Dao et al. 2022, algorithm 4), untiled."""
+    """Computes the backward pass of FlashAttention (Dao et al. 2022, algorithm 4), untiled."""
     query, key, value, mask, attended, log_total = residuals
     weights = jnp.exp(_scores(query, key, mask) - log_total)
     d_value = jnp.einsum("bgrts,bgrtk->bgsk", weights.astype(value.dtype), cotangent)

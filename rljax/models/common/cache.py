@@ -1,4 +1,4 @@
-"""The key-value cache of the sampler: prompts are read whole, then every slot reads one token at a time."""
+"""The key-value cache of the sampler: prefill reads whole prompts, then each decoding step reads one token a slot."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from rljax.models.common.transformer import Params, bind_block, output_head
 class KVCache(NamedTuple):
     """Rotated keys and values of every slot and position, an array a layer. A pytree; donate it to what returns it.
 
-    Layers lie apart and positions where attention wants them, so that a decoding step copies nothing: on a CPU that is
-    a third of its time.
+    Layers are separate arrays, in the axis order that attention reads, so that a decoding step copies nothing: on a CPU
+    that is a third of its time.
 
     Attributes:
         key: of each layer.
@@ -32,7 +32,7 @@ class KVCache(NamedTuple):
 
     @property
     def slots(self) -> int:
-        """Sequences that the cache holds."""
+        """Number of sequences that the cache holds."""
         return self.key[0].shape[0]
 
     @property
@@ -42,7 +42,7 @@ class KVCache(NamedTuple):
 
 
 def init_cache(architecture: Architecture, slots: int, length: int, dtype: DTypeLike) -> KVCache:
-    """An empty cache for `slots` sequences of at most `length` tokens."""
+    """Returns an empty cache for `slots` sequences of at most `length` tokens."""
     a = architecture
     keys = tuple(jnp.zeros((slots, a.num_kv_heads, a.head_dim, length), dtype) for _ in range(a.num_layers))
     values = tuple(jnp.zeros((slots, a.num_kv_heads, length, a.head_dim), dtype) for _ in range(a.num_layers))
@@ -57,10 +57,10 @@ def prefill(
     *,
     dtype: DTypeLike = jnp.float32,
 ) -> tuple[Float[Array, "rows time hidden"], KVCache]:
-    """Reads whole sequences at once.
+    """Reads whole sequences at once and fills a cache.
 
     Args:
-        params: of the model with its layers apart, as `hf_names.from_hf_apart` makes them, in any dtype; cast to
+        params: of the model with a tree a layer, as `hf_names.from_hf_by_layer` makes them, in any dtype; cast to
             `dtype` where used.
         architecture: of the model.
         token_ids: the rows, padded on the right with anything.

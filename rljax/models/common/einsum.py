@@ -1,11 +1,11 @@
-"""Products whose sums and results are float32, whatever their operands are."""
+"""Einsum with float32 sums and results, whatever the dtype of its operands."""
 
 import jax
 import jax.numpy as jnp
 
 
 def einsum_fp32(subscripts: str, a: jax.Array, b: jax.Array) -> jax.Array:
-    """``einsum`` of two arrays, float or bfloat16, accumulated and returned in float32."""
+    """Computes the ``einsum`` of two arrays, float or bfloat16, accumulated and returned in float32."""
     if jax.default_backend() == "cpu":
         # XLA has no bfloat16 x bfloat16 = float32 for a CPU without bfloat16 instructions.
         a, b = a.astype(jnp.float32), b.astype(jnp.float32)

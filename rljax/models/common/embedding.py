@@ -1,4 +1,4 @@
-"""Lookup of token embeddings, with a gradient that is summed in float32."""
+"""Embedding lookup, with a gradient that is summed in float32."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _forward(constrain: _Constrain, table: jax.Array, token_ids: jax.Array) -> t
 
 def _backward(constrain: _Constrain, residuals: tuple[Any, ...], d_rows: jax.Array) -> tuple[jax.Array, None]:
     table, token_ids = residuals
-    d_rows = constrain(d_rows, "embedding_gradient")  # before the cast: it is the narrow numbers that move
+    d_rows = constrain(d_rows, "embedding_gradient")  # before the cast, so that devices exchange the narrower dtype
     total = jnp.zeros(table.shape, jnp.float32).at[token_ids].add(d_rows.astype(jnp.float32))
     return total.astype(table.dtype), None
 

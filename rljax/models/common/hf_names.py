@@ -1,4 +1,4 @@
-"""Between the stacked parameter tree and the flat names and shapes of Hugging Face."""
+"""Conversion between the stacked parameter tree and the flat names and shapes of Hugging Face."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _IGNORED = ("rotary_emb.inv_freq",)  # a constant that old checkpoints carry
 
 @dataclass(frozen=True)
 class _Place:
-    """Where a tensor lives in the tree: its key, its layer (None at the top), whether it is stored transposed."""
+    """Position of a tensor in the tree: its key, its layer (None at the top), whether it is stored transposed."""
 
     key: str
     layer: int | None
@@ -61,12 +61,12 @@ def _places(architecture: Architecture) -> dict[str, _Place]:
 
 
 def tensor_shapes(architecture: Architecture) -> dict[str, tuple[int, ...]]:
-    """The Hugging Face name and shape of every tensor of the model; a tied head has none."""
+    """Returns the Hugging Face name and shape of every tensor of the model; a tied head has none."""
     return {name: tuple(place.shape) for name, place in _places(architecture).items()}
 
 
 def to_hf(params: Params, architecture: Architecture) -> dict[str, jax.Array]:
-    """The parameters under Hugging Face names: unstacked, [out, in], dtype unchanged. Can be jitted."""
+    """Converts the parameters to Hugging Face names: unstacked, [out, in], dtype unchanged. Can be jitted."""
     tensors = top_to_hf(params)
     for layer in range(architecture.num_layers):
         tensors |= under_layer(layer, layer_to_hf({key: array[layer] for key, array in params["layers"].items()}))
@@ -74,7 +74,7 @@ def to_hf(params: Params, architecture: Architecture) -> dict[str, jax.Array]:
 
 
 def top_to_hf(params: Params) -> dict[str, jax.Array]:
-    """What `to_hf` makes of the parameters outside the layers. Can be jitted."""
+    """Converts the parameters outside the layers like `to_hf`. Can be jitted."""
     return {
         name: jnp.swapaxes(params[key], 0, 1) if key == "head" else params[key]
         for key, name in _TOP.items()
@@ -83,18 +83,18 @@ def top_to_hf(params: Params) -> dict[str, jax.Array]:
 
 
 def layer_to_hf(layer: Params) -> dict[str, jax.Array]:
-    """What `to_hf` makes of one layer, under names that `under_layer` completes. Can be jitted."""
+    """Converts one layer like `to_hf`, under names that `under_layer` completes. Can be jitted."""
     # torch's Linear keeps [out, in]; ours are [in, out]
     return {_LAYER[key]: jnp.swapaxes(array, 0, 1) if array.ndim == 2 else array for key, array in layer.items()}
 
 
 def under_layer(layer: int, tensors: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
-    """The tensors of a layer under their whole Hugging Face names."""
+    """Returns the tensors of a layer under their whole Hugging Face names."""
     return {f"model.layers.{layer}.{name}": tensor for name, tensor in tensors.items()}
 
 
 def from_hf(tensors: Mapping[str, np.ndarray], architecture: Architecture) -> Params:
-    """The stacked float32 parameter tree, as numpy arrays, of a model's Hugging Face tensors.
+    """Converts a model's Hugging Face tensors to the stacked float32 parameter tree of numpy arrays.
 
     Args:
         tensors: name to array in any float dtype; `lm_head.weight` may be there in a tied model, where it is ignored.
@@ -118,15 +118,16 @@ def from_hf(tensors: Mapping[str, np.ndarray], architecture: Architecture) -> Pa
     return params
 
 
-def from_hf_apart(tensors: Mapping[str, jax.Array], architecture: Architecture) -> Params:
-    """Like `from_hf`, with ``layers`` as a tuple of one tree a layer: how the sampler reads them without copying.
+def from_hf_by_layer(tensors: Mapping[str, jax.Array], architecture: Architecture) -> Params:
+    """Converts like `from_hf`, with ``layers`` as a tuple of one tree a layer: how the
+    sampler reads them without copying.
 
     The dtype is unchanged. Can be jitted; shapes are checked by `check_tensors`.
     """
     params: Params = {"layers": tuple({} for _ in range(architecture.num_layers))}
     for name, place in _places(architecture).items():
-        home = params if place.layer is None else params["layers"][place.layer]
-        home[place.key] = jnp.swapaxes(tensors[name], 0, 1) if place.transposed else tensors[name]
+        target = params if place.layer is None else params["layers"][place.layer]
+        target[place.key] = jnp.swapaxes(tensors[name], 0, 1) if place.transposed else tensors[name]
     return params
 
 

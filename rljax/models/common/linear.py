@@ -23,8 +23,8 @@ def _forward(x: jax.Array, weight: jax.Array) -> tuple[jax.Array, tuple[jax.Arra
 def _backward(residuals: tuple[jax.Array, jax.Array], cotangent: jax.Array) -> tuple[jax.Array, jax.Array]:
     x, weight = residuals
     d_x = lax.dot_general(cotangent, weight, (((x.ndim - 1,), (1,)), ((), ())))
-    # JAX's own rule makes the transposed gradient and turns it. XLA on CPU copies activations for that, as it does for
-    # several contracted axes; elsewhere the axes stay apart, since each may be laid over devices of its own.
+    # JAX's own rule makes the gradient transposed and turns it. XLA on CPU copies activations for that, as it does for
+    # several contracted axes; elsewhere the axes stay separate, since each may be sharded over devices of its own.
     if jax.default_backend() == "cpu":
         x, cotangent = x.reshape(-1, x.shape[-1]), cotangent.reshape(-1, cotangent.shape[-1])
     leading = tuple(range(x.ndim - 1))
@@ -36,5 +36,5 @@ _matmul.defvjp(_forward, _backward)
 
 
 def linear(x: Float[Array, "... rows"], weight: Float[Array, "rows columns"]) -> Float[Array, "... columns"]:
-    """``x @ weight`` for a weight stored [in, out]; result in the dtype of `x`, named `PRODUCT`."""
+    """Computes ``x @ weight`` for a weight stored [in, out]; result in the dtype of `x`, named `PRODUCT`."""
     return checkpoint_name(_matmul(x, weight), PRODUCT)

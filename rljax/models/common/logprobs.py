@@ -1,4 +1,6 @@
-"""Log-probabilities of given tokens, in pieces: the logits of a whole batch never exist at once."""
+"""Log-probabilities of given tokens, computed in chunks of the vocabulary: the logits of a
+whole batch never exist at once.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ from rljax.models.common.einsum import einsum_fp32
 from rljax.models.common.transformer import Constrain, Params, unconstrained
 
 _CACHED_LOGITS = 2**19  # logits of one step that stay in the cache of a CPU core
-_LOWEST = -1e30  # finite, so that nothing times it is nothing
+_LOWEST = -1e30  # finite, so that 0 times it is 0
 _Gradients = tuple[jax.Array, jax.Array]
 
 
@@ -29,7 +31,7 @@ def token_logprobs(
     chunk: int,
     constrain: Constrain = unconstrained,
 ) -> tuple[Float[Array, "batch time"], Float[Array, "batch time"]]:
-    """Log-probability of each target and entropy of its distribution, in nats, float32.
+    """Computes the log-probability of each target and the entropy of its distribution, in nats, float32.
 
     Both passes go through the vocabulary in steps, with all tokens at once (an online softmax, as in Milakov &
     Gimelshein 2018): so every row of the head's gradient is made once, where steps over tokens would add up whole
@@ -48,22 +50,22 @@ def token_logprobs(
         Log-probabilities and entropies.
     """
     table = params["embedding"] if architecture.tie_embeddings else params["head"].T
-    heat = jnp.broadcast_to(jnp.asarray(temperature, jnp.float32), targets.shape)
-    return _logprobs(chunk, constrain, hidden, table.astype(hidden.dtype), targets, lax.stop_gradient(heat))
+    temperatures = jnp.broadcast_to(jnp.asarray(temperature, jnp.float32), targets.shape)
+    return _logprobs(chunk, constrain, hidden, table.astype(hidden.dtype), targets, lax.stop_gradient(temperatures))
 
 
 class _Pieces(NamedTuple):
-    """The rows of the head, cut for the steps.
+    """The rows of the head, split over the steps.
 
-    Step j has rows j, j + steps, ...: a vocabulary that is laid over devices stays so within every step. What is left
-    over by the division, fewer rows than there are steps, comes last.
+    Step j has rows j, j + steps, ...: a vocabulary that is sharded over devices stays so within every step. The
+    remainder of the division, fewer rows than there are steps, comes last.
     """
 
     strided: Float[Array, "size steps hidden"]
     rest: Float[Array, "rest hidden"]
 
 
-def _cut(table: jax.Array, steps: int) -> _Pieces:
+def _split_rows(table: jax.Array, steps: int) -> _Pieces:
     whole = table.shape[0] // steps * steps
     return _Pieces(table[:whole].reshape(-1, steps, table.shape[1]), table[whole:])
 
@@ -75,25 +77,25 @@ def _steps(tokens: int, vocabulary: int, chunk: int) -> int:
     return min(steps, vocabulary)
 
 
-def _laid(logits: Float[Array, "some batch time"], constrain: Constrain) -> Float[Array, "some batch time"]:
+def _constrained(logits: Float[Array, "some batch time"], constrain: Constrain) -> Float[Array, "some batch time"]:
     return jnp.moveaxis(constrain(jnp.moveaxis(logits, 0, -1), "logits"), -1, 0)
 
 
 def _logits(x: jax.Array, rows: jax.Array, constrain: Constrain) -> Float[Array, "some batch time"]:
-    # Vocabulary first: so no product of either pass needs its operands turned, which XLA on CPU does by copying.
+    # Vocabulary first: so no product of either pass needs its operands transposed, which XLA on CPU does by copying.
     logits = einsum_fp32("vh,bth->vbt", rows, x)
-    return _laid(logits, constrain)
+    return _constrained(logits, constrain)
 
 
 class _Softmax(NamedTuple):
-    """What is known of each token's distribution after some of the vocabulary, with x the scaled logits."""
+    """Running sums of an online softmax after some of the vocabulary, with x the scaled logits of each token."""
 
     highest: Float[Array, "batch time"]  # max x
     total: Float[Array, "batch time"]  # sum of exp(x - highest)
     weighted: Float[Array, "batch time"]  # sum of exp(x - highest) (x - highest)
 
     def fold(self, logits: Float[Array, "some batch time"]) -> _Softmax:
-        """With more of the vocabulary."""
+        """Returns the sums with more of the vocabulary added."""
         highest = jnp.maximum(self.highest, jnp.max(logits, axis=0))
         lower = logits - highest
         weights = jnp.exp(lower)
@@ -108,46 +110,48 @@ class _Softmax(NamedTuple):
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def _logprobs(
-    chunk: int, constrain: Constrain, hidden: jax.Array, table: jax.Array, targets: jax.Array, heat: jax.Array
+    chunk: int, constrain: Constrain, hidden: jax.Array, table: jax.Array, targets: jax.Array, temperatures: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    return _forward(chunk, constrain, hidden, table, targets, heat)[0]
+    return _forward(chunk, constrain, hidden, table, targets, temperatures)[0]
 
 
 def _forward(
-    chunk: int, constrain: Constrain, hidden: jax.Array, table: jax.Array, targets: jax.Array, heat: jax.Array
+    chunk: int, constrain: Constrain, hidden: jax.Array, table: jax.Array, targets: jax.Array, temperatures: jax.Array
 ) -> tuple[tuple[jax.Array, jax.Array], tuple[Any, ...]]:
     steps = _steps(targets.size, table.shape[0], chunk)
-    pieces = _cut(table, steps)
+    pieces = _split_rows(table, steps)
     keep = targets.size <= chunk
 
     def step(softmax: _Softmax, number: jax.Array) -> tuple[_Softmax, jax.Array | None]:
         logits = _logits(hidden, lax.dynamic_index_in_dim(pieces.strided, number, 1, keepdims=False), constrain)
-        return softmax.fold(logits / heat), logits if keep else None
+        return softmax.fold(logits / temperatures), logits if keep else None
 
     nothing = jnp.zeros(targets.shape, jnp.float32)
     softmax, kept = lax.scan(step, _Softmax(nothing + _LOWEST, nothing, nothing), jnp.arange(steps))
     if pieces.rest.size:
-        softmax = softmax.fold(_logits(hidden, pieces.rest, constrain) / heat)
-    chosen = jnp.sum(hidden.astype(jnp.float32) * table[targets].astype(jnp.float32), axis=-1) / heat
+        softmax = softmax.fold(_logits(hidden, pieces.rest, constrain) / temperatures)
+    chosen = jnp.sum(hidden.astype(jnp.float32) * table[targets].astype(jnp.float32), axis=-1) / temperatures
     log_total = softmax.highest + jnp.log(softmax.total)
     entropy = jnp.log(softmax.total) - softmax.weighted / softmax.total
-    return (chosen - log_total, entropy), (hidden, table, targets, heat, entropy, log_total, kept)
+    return (chosen - log_total, entropy), (hidden, table, targets, temperatures, entropy, log_total, kept)
 
 
 def _backward(
     chunk: int, constrain: Constrain, residuals: tuple[Any, ...], cotangents: tuple[jax.Array, jax.Array]
 ) -> tuple[jax.Array, jax.Array, None, None]:
-    hidden, table, targets, heat, entropy, log_total, kept = residuals
-    d_logprobs, d_entropy = (cotangent / heat for cotangent in cotangents)
+    hidden, table, targets, temperatures, entropy, log_total, kept = residuals
+    d_logprobs, d_entropy = (cotangent / temperatures for cotangent in cotangents)
     steps = _steps(targets.size, table.shape[0], chunk)
-    pieces = _cut(table, steps)
+    pieces = _split_rows(table, steps)
 
     def gradients(logits: jax.Array, rows: jax.Array, ids: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Gradient of the hidden states ``[hidden, batch, time]`` through some rows, and gradient of these rows."""
-        log_p = logits / heat - log_total
+        """Returns the gradient of the hidden states ``[hidden, batch, time]`` through some
+        rows, and that of these rows.
+        """
+        log_p = logits / temperatures - log_total
         chosen = jnp.where(ids[:, None, None] == targets, d_logprobs, 0.0)
         d_logits = chosen - jnp.exp(log_p) * (d_logprobs + d_entropy * (log_p + entropy))
-        d_logits = _laid(d_logits, constrain).astype(hidden.dtype)
+        d_logits = _constrained(d_logits, constrain).astype(hidden.dtype)
         d_hidden = einsum_fp32("vh,vbt->hbt", rows, d_logits)
         return d_hidden, lax.dot_general(d_logits, hidden, (((1, 2), (0, 1)), ((), ())))
 

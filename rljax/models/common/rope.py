@@ -10,7 +10,7 @@ from rljax.models.common.architecture import Architecture
 
 
 def inverse_frequencies(architecture: Architecture) -> np.ndarray:
-    """Radians per position of each rotating pair, float64 ``[head_dim / 2]``.
+    """Returns the radians per position of each rotating pair, float64 ``[head_dim / 2]``.
 
     The scaling is that of Llama 3.1 ("The Llama 3 Herd of Models", 2024, and its reference code): wavelengths longer
     than ``original / low_freq_factor`` are stretched by `factor`, shorter than ``original / high_freq_factor`` kept.
@@ -29,7 +29,7 @@ def inverse_frequencies(architecture: Architecture) -> np.ndarray:
 def rotation(
     positions: Int[Array, "batch time"], architecture: Architecture
 ) -> tuple[Float[Array, "batch time 1 pairs"], Float[Array, "batch time 1 pairs"]]:
-    """Cosine and sine of every pair's angle, float32, broadcastable over heads."""
+    """Returns cosine and sine of every pair's angle, float32, broadcastable over heads."""
     angles = positions[..., None].astype(jnp.float32) * inverse_frequencies(architecture).astype(np.float32)
     return jnp.cos(angles)[:, :, None], jnp.sin(angles)[:, :, None]
 

@@ -36,15 +36,15 @@ Params = dict[str, Any]
 """Nested dict of arrays, as in the table above."""
 
 Constrain = Callable[[jax.Array, str], jax.Array]
-"""Applied to activations by name (hidden, embedding_gradient, heads, mlp, logits), so that a caller can lay them over a
-mesh.
+"""Applied to activations by name (hidden, embedding_gradient, heads, mlp, logits), so that a caller can shard
+them over a mesh.
 """
 
 _SAVED = {"none": (PRODUCT, ATTENDED), "dots": (PRODUCT,), "full": ()}  # what each remat policy keeps
 
 
 def unconstrained(x: jax.Array, name: str) -> jax.Array:
-    """The `Constrain` that leaves activations where they are."""
+    """Returns activations as they are: the `Constrain` that shards nothing."""
     del name
     return x
 
@@ -89,7 +89,7 @@ class Block(nnx.Module):
         sin: Float[Array, "batch time 1 pairs"],
         constrain: Constrain = unconstrained,
     ) -> tuple[Float[Array, "batch time heads head_dim"], ...]:
-        """Queries, keys and values of the layer's input; the first two rotated."""
+        """Projects the layer's input to queries, keys and values; rotates the first two."""
         a = self.architecture
         normed = rms_norm(x, self.attention_norm[...], a.rms_eps)
         query, key, value = (linear(normed, w[...]) for w in (self.query, self.key, self.value))
@@ -107,7 +107,7 @@ class Block(nnx.Module):
         attended: Float[Array, "batch time heads head_dim"],
         constrain: Constrain = unconstrained,
     ) -> Float[Array, "batch time hidden"]:
-        """The layer's output, given its input and what its heads attended to."""
+        """Returns the layer's output, given its input and what its heads attended to."""
         a = self.architecture
         mixed = linear(attended.reshape(*x.shape[:2], -1), self.output[...])
         if a.output_bias:
@@ -136,7 +136,8 @@ class Transformer(nnx.Module):
 
 
 def init_params(architecture: Architecture, seed: int | Int[Array, ""]) -> Params:
-    """Random float32 parameters: normal with variance 1/width of what they read (LeCun et al. 1998), norms 1, biases 0.
+    """Returns random float32 parameters: normal with variance 1/width of what they read (LeCun et
+    al. 1998), norms 1, biases 0.
 
     Not the families' own deviation of 0.02, which suits widths in the thousands: a narrow model stalls on it.
     """
@@ -146,7 +147,7 @@ def init_params(architecture: Architecture, seed: int | Int[Array, ""]) -> Param
 
 @functools.cache
 def abstract_params(architecture: Architecture) -> Params:
-    """The shapes and dtypes of `init_params`, as `jax.ShapeDtypeStruct`."""
+    """Returns the shapes and dtypes of `init_params`, as `jax.ShapeDtypeStruct`."""
     return jax.eval_shape(functools.partial(init_params, architecture), 0)
 
 
@@ -157,7 +158,7 @@ def _block_graph(architecture: Architecture) -> tuple[Any, Any]:
 
 
 def bind_block(architecture: Architecture, weights: Params, dtype: DTypeLike) -> Block:
-    """The layer that computes with one slice of ``params["layers"]``, cast to `dtype`."""
+    """Binds one slice of ``params["layers"]``, cast to `dtype`, to a layer and returns it."""
     graph, structure = _block_graph(architecture)
     # A new state each time: threads trace side by side.
     return nnx.merge(graph, jax.tree.unflatten(structure, [w.astype(dtype) for w in jax.tree.leaves(weights)]))
@@ -174,7 +175,7 @@ def hidden_states(
     remat: str = "none",
     constrain: Constrain = unconstrained,
 ) -> Float[Array, "batch time hidden"]:
-    """The normalised output of the last layer: what the output head reads.
+    """Returns the normalised output of the last layer: what the output head reads.
 
     Args:
         params: as `init_params` makes them; cast to `dtype` where they are used.
@@ -210,11 +211,13 @@ def rematerialised(layer: Callable[..., Any], remat: str) -> Callable[..., Any]:
     """
     if remat not in _SAVED:
         raise ValueError(f"remat {remat!r} is unknown; choose {', '.join(_SAVED)}")
-    # Even `none` recomputes norms, rotations and gates: on CPU that is cheaper than writing them down.
+    # Even `none` recomputes norms, rotations and gates: on CPU that is cheaper than storing them.
     policy = jax.checkpoint_policies.save_only_these_names(*_SAVED[remat])
     return jax.checkpoint(layer, prevent_cse=False, policy=policy)
 
 
 def output_head(params: Params, architecture: Architecture) -> Float[Array, "hidden vocabulary"]:
-    """The matrix that turns hidden states into logits: the head, or the transposed embedding where they are tied."""
+    """Returns the matrix that turns hidden states into logits: the head, or the transposed
+    embedding where they are tied.
+    """
     return params["embedding"].T if architecture.tie_embeddings else params["head"]

@@ -1,4 +1,4 @@
-"""A critic: the transformer without its output head, and a linear head that says what is still to be earned."""
+"""Critic: the transformer without its output head, and a linear value head that predicts the return still to come."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ HEAD = "value_head"
 
 
 def critic_params(params: Params) -> Params:
-    """A critic's parameters from a policy's, float32: the same body, and a head of zeros, so that all values are 0."""
-    body = {name: part for name, part in params.items() if name != "head"}
-    return {**body, HEAD: np.zeros(params["final_norm"].shape, np.float32)}
+    """Returns a critic's parameters made of a policy's, float32: the same layers, and a head of
+    zeros, so that all values are 0.
+    """
+    backbone = {name: part for name, part in params.items() if name != "head"}
+    return {**backbone, HEAD: np.zeros(params["final_norm"].shape, np.float32)}
 
 
 def values(params: Params, hidden: Float[Array, "*batch hidden"]) -> Float[Array, "*batch"]:
-    """Value of each hidden state, float32."""
+    """Computes the value of each hidden state, float32."""
     return jnp.sum(hidden.astype(jnp.float32) * jax.numpy.asarray(params[HEAD], jnp.float32), axis=-1)

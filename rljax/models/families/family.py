@@ -1,4 +1,4 @@
-"""What a family of models is: how its `config.json` says what a model's architecture is."""
+"""Model families: conversion between their `config.json` and an architecture."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from rljax.models.common.architecture import DEFAULT_ROPE_THETA, Architecture, Llama3Rope
 
 _DEFAULT_WINDOW = 4096
-"""Of transformers, for a config.json that uses a sliding window and does not say which; null is none."""
+"""Default of transformers, for a config.json that uses a sliding window without its size; null is none."""
 
 
 @dataclass(frozen=True)
@@ -19,8 +19,8 @@ class Family:
     Attributes:
         name: the ``model_type`` of its `config.json`.
         hf_class: transformers' class of its causal language models.
-        fixed: fields of `Architecture` that all of its models share; its `config.json` does not say them.
-        written: what its `config.json` says of every model besides.
+        fixed: fields of `Architecture` that all of its models share; its `config.json` does not have them.
+        written: further fields that its `config.json` has for every model.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Llama 2 and 3, and what has their architecture (SmolLM2, for one)."""
+"""Llama 2 and 3, and models of the same architecture (SmolLM2, for one)."""
 
 from rljax.models.families.family import Family
 

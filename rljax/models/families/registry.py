@@ -1,4 +1,4 @@
-"""The families of models that are supported."""
+"""Registry of the supported model families."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The report of a run: ``report.html``, one page that shows it, self-contained and offline."""
+"""Report of a run: ``report.html``, one self-contained page that works offline."""
 
 from rljax.observe.report.write import write_report
 

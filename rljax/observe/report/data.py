@@ -1,4 +1,4 @@
-"""What the report says, as numbers: derived from metrics, audit, config and samples, without a word of HTML."""
+"""Numbers of the report: derived from metrics, audit, config and samples, without any HTML."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SPLIT_ORDER = ("train", "wait", "publish", "checkpoint")
 
 @dataclass(frozen=True)
 class RunData:
-    """Everything that a report is made of.
+    """The data of a run that a report is made of.
 
     Attributes:
         name: of the run.
@@ -36,21 +36,21 @@ class RunData:
     facts: Mapping[str, str] = field(default_factory=dict)
 
     def series(self, name: str) -> tuple[list[int], list[float]]:
-        """Steps and values of a metric where it is known; row 0 is no step and knows validation scores only."""
+        """Returns steps and values of a metric where it is known; row 0 is no step and has validation scores only."""
         rows = self.rows if name.startswith("val/") else trained(self.rows)
         known = [(row["step"], float(row[name])) for row in rows if isinstance(row.get(name), int | float)]
         return [step for step, _ in known], [value for _, value in known]
 
     def values(self, name: str) -> list[float]:
-        """Values of a metric where it is known."""
+        """Returns the values of a metric where it is known."""
         return self.series(name)[1]
 
     def metric_names(self, prefix: str) -> list[str]:
-        """Names of the metrics that begin so, in order of appearance."""
+        """Returns the names of the metrics with this prefix, in order of appearance."""
         return list(dict.fromkeys(name for row in self.rows for name in row if name.startswith(prefix)))
 
     def tasksets(self) -> list[str]:
-        """Tasksets that were validated."""
+        """Returns the tasksets that were validated."""
         return list(dict.fromkeys(name for row in self.rows for name in validation_scores(row)))
 
     @property
@@ -60,34 +60,34 @@ class RunData:
 
     @property
     def bound(self) -> int | None:
-        """S, where the audit says it."""
+        """The staleness bound S, where the audit has it."""
         return None if self.audit is None else self.audit.get("staleness_bound")
 
     @property
     def engines(self) -> int:
-        """Engines of one explorer."""
+        """Number of engines of one explorer."""
         return int(self.config.get("sidecar", {}).get("num_engines", 1))
 
 
 def trained(rows: Sequence[Row]) -> list[Row]:
-    """Rows of steps: row 0 describes the initial weights."""
+    """Returns the rows of steps: row 0 describes the initial weights."""
     return [row for row in rows if row["step"] > 0]
 
 
 def steady(rows: Sequence[Row]) -> Sequence[Row]:
-    """Rows of training steps without the first tenth, which compiles and warms up."""
+    """Returns the rows of training steps without the first tenth, which compiles and warms up."""
     timed = [row for row in trained(rows) if isinstance(row.get("time/step"), int | float)]
     return timed[-(-len(timed) // 10) :] if len(timed) > 1 else timed
 
 
 def typical(rows: Sequence[Row], name: str) -> float | None:
-    """Median of a metric in the steady part of a run; None where it is not known."""
+    """Returns the median of a metric in the steady part of a run; None where it is not known."""
     known = [float(row[name]) for row in steady(rows) if isinstance(row.get(name), int | float)]
     return median(known) if known else None
 
 
 def waits(data: RunData) -> dict[str, float]:
-    """Seconds that the learner waited, by reason, the longest first; what has no reason is ``other``."""
+    """Returns the seconds that the learner waited, by reason, the longest first; what has no reason is ``other``."""
     total = sum(data.values("time/wait"))
     by_reason = {name.removeprefix("wait/"): sum(data.values(name)) for name in data.metric_names("wait/")}
     rest = total - sum(by_reason.values())
@@ -97,13 +97,13 @@ def waits(data: RunData) -> dict[str, float]:
 
 
 def split_names(data: RunData) -> list[str]:
-    """Parts of a step's time that the metrics know, trained first."""
+    """Returns the parts of a step's time that the metrics have, training first."""
     known = [name.removeprefix("time/") for name in data.metric_names("time/") if name not in NOT_A_SPLIT]
     return [n for n in SPLIT_ORDER if n in known] + [n for n in known if n not in SPLIT_ORDER]
 
 
 def time_split(data: RunData) -> tuple[list[int], dict[str, list[float]]]:
-    """Steps, and the seconds of each by part; ``other`` is what no part accounts for."""
+    """Returns the steps, and the seconds of each by part; ``other`` is what no part accounts for."""
     rows = [row for row in trained(data.rows) if isinstance(row.get("time/step"), int | float)]
     names = split_names(data)
     parts = {name: [float(row.get(f"time/{name}") or 0.0) for row in rows] for name in names}
@@ -115,7 +115,7 @@ def time_split(data: RunData) -> tuple[list[int], dict[str, list[float]]]:
 
 @dataclass(frozen=True)
 class Outlook:
-    """A run with so many engines, all else equal; seconds per step.
+    """Predicted speed of a run with so many engines, all else equal; seconds per step.
 
     Attributes:
         engines: number of them.
@@ -135,7 +135,7 @@ class Outlook:
 
 
 def outlooks(data: RunData, more: int = 2) -> list[Outlook]:
-    """The bound of throughput with the engines of now and up to ``more`` further ones; empty where not known.
+    """Returns the bound of throughput with the engines of now and up to ``more`` further ones; empty where not known.
 
     ``time/engine_busy`` is the busy time of a step on average over the engines, so that n engines did n times it.
     """
@@ -153,14 +153,14 @@ def outlooks(data: RunData, more: int = 2) -> list[Outlook]:
 
 
 def chosen_samples(samples: Sequence[Sample], most: int = 200) -> list[Sample]:
-    """At most so many samples, spread evenly over the run, the first and the last included."""
+    """Returns at most ``most`` samples, spread evenly over the run, the first and the last included."""
     if len(samples) <= most:
         return list(samples)
     return [samples[round(i * (len(samples) - 1) / (most - 1))] for i in range(most)]
 
 
 def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested keys as dotted paths."""
+    """Flattens nested keys to dotted paths."""
     found: dict[str, Any] = {}
     for key, value in config.items():
         if isinstance(value, Mapping) and value:

@@ -1,4 +1,4 @@
-"""The report's curves of the objective: what an algorithm says of itself, which depends on the algorithm."""
+"""Curves of the objective in the report: the metrics of an algorithm, which depend on the algorithm."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The report's figures: plotly's, to be zoomed, with colours that are the page's CSS variables and follow its theme."""
+"""Figures of the report: plotly's, which can be zoomed, with colours that are the page's CSS
+variables and follow its theme.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,9 @@ Drawn = tuple[str, list[tuple[str, str]]] | None
 
 @dataclass(frozen=True)
 class PlotSpec:
-    """How to draw a figure, and the sentence that stands in for it where its data is missing; without one, nothing."""
+    """Specification of a figure, and the sentence that replaces it where its data is
+    missing; without one, nothing does.
+    """
 
     title: str
     draw: Callable[[RunData, go.Figure], Drawn]
@@ -60,7 +64,7 @@ class PlotSpec:
 
 @dataclass(frozen=True)
 class Card:
-    """A figure's title, its caption or what is said in its stead, the id of its element, and its legend."""
+    """A figure's title, its caption or the sentence that replaces it, the id of its element, and its legend."""
 
     title: str
     said: str
@@ -120,7 +124,7 @@ def smooth(values: np.ndarray, window: int) -> np.ndarray:
 
 
 def _integers(axis: Any, title: str, values: Sequence[float], most: int) -> None:
-    """Makes a horizontal axis of whole numbers; few have a tick each."""
+    """Sets up a horizontal axis of whole numbers; few have a tick each."""
     axis.update(title={"text": title, "standoff": 4}, dtick=1 if max(values) - min(values) < most else None)
 
 
@@ -279,7 +283,7 @@ def _parity(data: RunData, figure: go.Figure) -> Drawn:
 
 
 def simple(metric: str, caption: str, colour: str) -> Callable[[RunData, go.Figure], Drawn]:
-    """Returns what draws one metric as it is."""
+    """Returns the function that draws one metric as it is."""
 
     def draw(data: RunData, figure: go.Figure) -> Drawn:
         steps, values = data.series(metric)

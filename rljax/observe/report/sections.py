@@ -1,4 +1,4 @@
-"""The report's sections as the values that their templates show."""
+"""Sections of the report, as the values that their templates show."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Context = dict[str, Any]
 
 @dataclass(frozen=True)
 class Tile:
-    """A number to look at first, with a label, a note, a tone (good, warn, bad), and the value that it began with."""
+    """A key figure, with a label, a note, a tone (good, warn, bad), and the value that it began with."""
 
     label: str
     value: str
@@ -47,7 +47,7 @@ class Count:
 
 
 def status(data: RunData) -> tuple[str, str]:
-    """Returns what became of the run, and the tone (good, warn, bad) to say it in."""
+    """Returns the status of the run as a phrase, and its tone (good, warn, bad)."""
     audit = data.audit
     if audit is None:
         return ("running or not audited", "warn") if data.rows else ("not started", "warn")
@@ -57,14 +57,14 @@ def status(data: RunData) -> tuple[str, str]:
 
 
 def header(data: RunData) -> Context:
-    """Returns name, status and facts, and what failed."""
+    """Returns name, status, facts and failure of the run."""
     word, tone = status(data)
     failure = (data.audit or {}).get("failure")
     return {"name": data.name, "status": word, "tone": tone, "facts": data.facts, "failure": failure}
 
 
 def summary(data: RunData) -> Context:
-    """Returns the numbers to look at first."""
+    """Returns the key figures."""
     most = data.config.get("max_steps")
     wall = sum(data.values("time/step"))
     rate, fraction = typical(data.rows, "tokens_per_second"), typical(data.rows, "bound/fraction")
@@ -106,12 +106,12 @@ def _audit_tiles(data: RunData) -> list[Tile]:
 
 
 def _most_uses(audit: Mapping[str, Any]) -> int:
-    """Returns in how many steps a group may be trained."""
+    """Returns the number of steps that may train a group."""
     return audit.get("max_uses") or 1
 
 
 def _too_often(audit: Mapping[str, Any]) -> Count:
-    """Returns the row of groups that were trained more often than that."""
+    """Returns the row of groups that were trained in more steps than that."""
     most, count = _most_uses(audit), number(audit.get("trained_twice"))
     if most == 1:
         return Count("trained twice", count)
@@ -128,7 +128,7 @@ def many(count: int, word: str) -> str:
 
 
 def speed(data: RunData) -> Context:
-    """Returns what the learner waited for, and what engines would buy."""
+    """Returns the learner's waits by reason, and the speed to be expected of more engines."""
     found, wall, ahead = waits(data), sum(data.values("time/step")), outlooks(data)
     longest = max(found.values(), default=0.0)
     rows = [
@@ -161,7 +161,7 @@ def _verdict(found: Sequence[Outlook], step: float | None) -> str:
 
 
 def audit(data: RunData) -> Context:
-    """Returns what each claimed group became, where groups came from, and the faults on the way."""
+    """Returns the final states of the claimed groups, their origins, and the faults of the run."""
     found = data.audit or {}
     faults = sorted((found.get("faults") or {}).items(), key=lambda item: -item[1])
     return {
@@ -208,7 +208,7 @@ def _listed(values: Mapping[str, Any], skip: str = "") -> str:
 
 
 def _origins(audit: Mapping[str, Any]) -> dict[str, list[Count]]:
-    """Returns which tasksets and explorers the groups come from, by title, where there are several."""
+    """Returns the tasksets and explorers that the groups come from, by title, where there are several."""
     return {
         title: [
             Count(name, f"{number(counts.get('trained', 0))} trained", _listed(counts, skip="trained"))

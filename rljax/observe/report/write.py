@@ -1,4 +1,6 @@
-"""Writes ``report.html``: reads what a run left, renders each section by its template, and puts them into one page."""
+"""Writing of ``report.html``: reads a run directory, renders each section by its template,
+and joins them into one page.
+"""
 
 from __future__ import annotations
 
@@ -30,12 +32,12 @@ def write_report(
     audit: Mapping[str, Any] | None = None,
     facts: Mapping[str, str] | None = None,
 ) -> Path | None:
-    """Writes the report of a run, whatever of it there is, and returns its path.
+    """Writes the report of a run from the data that there is, and returns its path.
 
     Data that is missing or spoilt gives a sentence in the page. A page that cannot be written gives a warning and None.
 
     Args:
-        run_dir: where ``metrics.jsonl`` and ``samples/`` lie.
+        run_dir: where ``metrics.jsonl`` and ``samples/`` are.
         config: the resolved config, nested; None: ``config.json`` of the run.
         audit: the ledger's audit; None: ``audit.json`` of the run, if there is one.
         facts: lines of the header by name, such as ``{"commit": ..., "device": ...}``.
@@ -56,7 +58,7 @@ def write_report(
 
 
 def page(data: RunData) -> str:
-    """Returns the whole page."""
+    """Renders the whole page as HTML."""
     # Imported here: only those who write a report need the libraries that draw it.
     from rljax.observe.report import plots, sections
     from rljax.observe.report.objective import OBJECTIVE

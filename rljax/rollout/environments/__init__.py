@@ -1,1 +1,1 @@
-"""Environments of the explorer: where they compute, and what becomes of those that fail."""
+"""Environments of the explorer: where they run, and how their failures are handled."""

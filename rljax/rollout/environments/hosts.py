@@ -1,4 +1,4 @@
-"""Environments for episodes: taken from those that lie idle, or made anew."""
+"""Environment hosts: lend environments to episodes, from the idle ones or made anew."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from rljax.rollout.environments.session import EnvironmentSpec, LocalEnvironment
 
 
 class EnvironmentHost(Protocol):
-    """Lends environments."""
+    """Lends environments to episodes."""
 
     def session(self, spec: EnvironmentSpec) -> contextlib.AbstractAsyncContextManager[Session]:
-        """An environment for one episode. If the body ends without an error it is kept for the next one.
+        """Lends an environment for one episode. If the ``async with`` block ends without an error
+        it is kept for the next one.
 
         Raises:
             EnvironmentFailure: it cannot be made.
@@ -24,7 +25,7 @@ class EnvironmentHost(Protocol):
         ...
 
     async def close(self) -> None:
-        """Ends all of them."""
+        """Ends all environments."""
         ...
 
 
@@ -44,16 +45,16 @@ class _LoopSession:
 
 
 class LoopHost:
-    """Environments on the event loop itself: for those that answer within milliseconds and never hang."""
+    """Runs environments on the event loop itself: for those that answer within milliseconds and never hang."""
 
     def __init__(self, *, max_episodes: int | None = None) -> None:
-        """A fresh environment after ``max_episodes``."""
+        """Creates the host; an environment is replaced by a fresh one after ``max_episodes``."""
         self._max_episodes = max_episodes
         self._idle: dict[EnvironmentSpec, list[_LoopSession]] = {}
 
     @contextlib.asynccontextmanager
     async def session(self, spec: EnvironmentSpec) -> AsyncIterator[Session]:
-        """See `EnvironmentHost.session`."""
+        """Implements `EnvironmentHost.session`."""
         idle = self._idle.setdefault(spec, [])
         session = idle.pop() if idle else _LoopSession(spec)
         try:
@@ -68,20 +69,20 @@ class LoopHost:
             idle.append(session)
 
     async def close(self) -> None:
-        """See `EnvironmentHost.close`."""
+        """Implements `EnvironmentHost.close`."""
         for session in (session for idle in self._idle.values() for session in idle):
             session.close()
         self._idle.clear()
 
 
 class ProcessHost:
-    """Environments in worker processes."""
+    """Runs environments in worker processes."""
 
     def __init__(
         self, per_worker: int, timeout: float, *, max_episodes: int | None = None, log: Path | None = None
     ) -> None:
-        """At most ``per_worker`` environments to a process; ``timeout`` seconds for an answer; a fresh environment
-        after ``max_episodes``; ``log`` takes what the workers print.
+        """Creates the host: at most ``per_worker`` environments to a process; ``timeout`` seconds for an answer; a
+        fresh environment after ``max_episodes``; ``log`` takes what the workers print.
         """
         self._max_episodes = max_episodes
         self._per_worker = per_worker
@@ -93,13 +94,13 @@ class ProcessHost:
 
     @property
     def workers(self) -> int:
-        """Processes that are alive."""
+        """Number of worker processes that are alive."""
         return sum(worker.process.poll() is None for worker in self._workers)
 
     @contextlib.asynccontextmanager
     async def session(self, spec: EnvironmentSpec) -> AsyncIterator[Session]:
-        """See `EnvironmentHost.session`."""
-        session = self._taken(spec)
+        """Implements `EnvironmentHost.session`."""
+        session = self._take_idle(spec)
         try:
             if session is None:
                 session = self._place(spec)
@@ -116,7 +117,7 @@ class ProcessHost:
             self._idle.setdefault(spec, []).append(session)
 
     async def close(self) -> None:
-        """See `EnvironmentHost.close`."""
+        """Implements `EnvironmentHost.close`."""
         for ending in self._endings:
             ending.cancel()
         await asyncio.gather(*self._endings, return_exceptions=True)
@@ -124,7 +125,7 @@ class ProcessHost:
         await asyncio.gather(*(worker.close() for worker in self._workers))
         self._workers.clear()
 
-    def _taken(self, spec: EnvironmentSpec) -> WorkerSession | None:
+    def _take_idle(self, spec: EnvironmentSpec) -> WorkerSession | None:
         idle = self._idle.get(spec)
         return idle.pop() if idle else None
 
@@ -135,7 +136,7 @@ class ProcessHost:
             self._make_room()
             free = self._free()
         if not free:
-            free = [Worker(self._timeout, self._log, self._let_go)]
+            free = [Worker(self._timeout, self._log, self._end_idle_in)]
             self._workers += free
         return min(free, key=lambda worker: worker.occupied).session(spec.id)
 
@@ -149,8 +150,8 @@ class ProcessHost:
                 self._end(idle.pop())
                 return
 
-    def _let_go(self, worker: Worker) -> None:
-        """Ends what lies idle in a worker that retires: it can be killed once nobody plays in it."""
+    def _end_idle_in(self, worker: Worker) -> None:
+        """Ends the idle environments of a worker that retires: it can be killed once no episode runs in it."""
         for spec, idle in self._idle.items():
             self._idle[spec] = [session for session in idle if session.worker is not worker]
             for session in idle:

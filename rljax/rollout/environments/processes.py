@@ -1,4 +1,4 @@
-"""Environments in child processes, some to each; one that hangs or dies takes nobody's time but its own."""
+"""Environments in worker processes, several to each; one that hangs or dies costs no other environment its time."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from sidecar.workers.child_process import ChildEnded, ChildProcess
 OPEN_SECONDS = 120.0
 """Seconds that making an environment may take beyond the limit of its answers."""
 PING_SECONDS = 5.0
-"""Seconds that a worker has to say that it hears. It computes nothing for that: one that is silent is held up."""
+"""Seconds that a worker has to answer a ping. It computes nothing for that: one that is silent is blocked."""
 
 
 class WorkerSession:
-    """An environment in a worker. Implements `session.Session`.
+    """An environment in a worker process. Implements `session.Session`.
 
     Attributes:
-        worker: where it computes.
-        episodes: that it has played to their end.
+        worker: the process that it runs in.
+        episodes: number of episodes that it has finished.
     """
 
     def __init__(self, worker: Worker, number: int, name: str) -> None:
@@ -42,11 +42,11 @@ class WorkerSession:
         self._name = name
 
     async def reset(self, seed: int) -> Observation:
-        """See `Session.reset`."""
+        """Implements `Session.reset`."""
         return await self._ask("reset", seed)
 
     async def step(self, action: str) -> Observation:
-        """See `Session.step`."""
+        """Implements `Session.step`."""
         return await self._ask("step", action)
 
     async def open(self, spec: EnvironmentSpec) -> None:
@@ -65,7 +65,7 @@ class WorkerSession:
             async with timeout(seconds):
                 return await self.worker.call(self._number, method, argument)
         except TimeoutError:
-            if await self.worker.hears():
+            if await self.worker.responds():
                 self.worker.retire()
             elif not self.worker.end():
                 raise EnvironmentLost(f"{self._name}: another environment held its process up") from None
@@ -76,7 +76,7 @@ class WorkerSession:
 
 
 class Worker:
-    """A process with room for some environments.
+    """A worker process that runs several environments.
 
     Attributes:
         timeout: seconds for one answer.
@@ -84,7 +84,9 @@ class Worker:
     """
 
     def __init__(self, timeout: float, log: Path | None, on_retire: Callable[[Worker], None]) -> None:
-        """``on_retire`` is told when it gets no further environment, to let go of those that lie idle in it."""
+        """Starts the process. ``on_retire`` is called when it gets no further
+        environment, to end the idle ones in it.
+        """
         self.timeout = timeout
         self.retired = False
         self._on_retire = on_retire
@@ -92,38 +94,38 @@ class Worker:
             "rljax.rollout.environments.worker", log=log, environment={"OMP_NUM_THREADS": "1"}, on_end=self.retire
         )
         self._numbers = itertools.count()
-        self._seated: set[int] = set()
+        self._sessions: set[int] = set()
 
     @property
     def process(self) -> subprocess.Popen[bytes]:
-        """Where its environments compute."""
+        """The worker process."""
         return self._child.process
 
     @property
     def occupied(self) -> int:
-        """Environments in it."""
-        return len(self._seated)
+        """Number of environments in the process."""
+        return len(self._sessions)
 
     def session(self, name: str) -> WorkerSession:
-        """A place for an environment, to be opened."""
+        """Reserves a place for an environment, to be opened, and returns its session."""
         number = next(self._numbers)
-        self._seated.add(number)
+        self._sessions.add(number)
         return WorkerSession(self, number, name)
 
     def leave(self, number: int) -> None:
-        """An environment has ended."""
-        self._seated.discard(number)
+        """Frees the place of an environment that has ended."""
+        self._sessions.discard(number)
         self._end_if_unused()
 
     def retire(self) -> None:
-        """It gets no further environments."""
+        """Takes no further environments, and ends the process once it has none."""
         if not self.retired:
             self.retired = True
             self._on_retire(self)
         self._end_if_unused()
 
-    async def hears(self) -> bool:
-        """Whether the process answers when nothing is to be computed: nothing in it holds the interpreter's lock."""
+    async def responds(self) -> bool:
+        """Returns whether the process answers a ping: nothing in it holds the interpreter's lock."""
         try:
             async with timeout(PING_SECONDS):
                 await self.call(-1, "ping", None)
@@ -132,13 +134,13 @@ class Worker:
         return True
 
     def end(self) -> bool:
-        """Kills the process, and with it all of its environments; false where it was killed or dead before."""
+        """Kills the process, and with it all of its environments; returns False where it was killed or dead before."""
         first = self._child.kill("it was killed")
         self.retire()
         return first
 
     async def call(self, number: int, method: str, argument: Any) -> Any:
-        """An environment's answer.
+        """Calls a method of an environment and returns its answer.
 
         Raises:
             EnvironmentFailure: what it failed with, or that the process is gone.
@@ -147,7 +149,7 @@ class Worker:
             return await self._child.call(method, number, argument)
         except ChildEnded as ended:
             code = await asyncio.to_thread(self.process.wait)
-            # Who computed alone did it; of several nobody knows which one.
+            # An environment that computed alone is to blame; among several the culprit is unknown.
             kind = EnvironmentDied if ended.alone else EnvironmentLost
             raise kind(f"environment worker {self.process.pid} ended with code {code}") from None
 
@@ -156,5 +158,5 @@ class Worker:
         await self._child.close()
 
     def _end_if_unused(self) -> None:
-        if self.retired and not self._seated:
+        if self.retired and not self._sessions:
             self._child.kill("nobody is left in it")

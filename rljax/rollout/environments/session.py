@@ -1,4 +1,4 @@
-"""What the explorer asks of an environment and what it hears, in plain data that crosses processes."""
+"""Interface between explorer and environments, in plain data that crosses processes."""
 
 from __future__ import annotations
 
@@ -12,36 +12,38 @@ from numbers import Real
 from typing import Any, Protocol
 
 SEEDS = 2**31
-"""Seeds handed to environments are below this: many draw theirs from 32 bits."""
+"""Environment seeds are below this: many environments take seeds of 32 bits."""
 
 
 class EnvironmentFailure(Exception):
-    """An environment that cannot go on with its episode; a fresh one may try again."""
+    """Raised when an environment cannot go on with its episode; a fresh one may try again."""
 
 
 class EnvironmentRaised(EnvironmentFailure):
-    """It raised."""
+    """Raised when an environment raised."""
 
 
 class EnvironmentBroken(EnvironmentFailure):
-    """It returned what no text environment returns."""
+    """Raised when an environment returned what no text environment returns."""
 
 
 class EnvironmentHung(EnvironmentFailure):
-    """It did not answer in time."""
+    """Raised when an environment did not answer in time."""
 
 
 class EnvironmentDied(EnvironmentFailure):
-    """Its process ended while it alone was computing."""
+    """Raised when an environment's process ended while it alone was computing."""
 
 
 class EnvironmentLost(EnvironmentFailure):
-    """Its process ended, by the fault of another or of nobody knows whom. The attempt is made again, as it was."""
+    """Raised when an environment's process ended by the fault of another environment, or of an unknown one. The
+    attempt is made again, as it was.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentSpec:
-    """Which environment.
+    """Specification of an environment: its gymnasium id and arguments.
 
     Attributes:
         id: of gymnasium; ``PACKAGE:ID`` imports the package first.
@@ -57,7 +59,7 @@ class EnvironmentSpec:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What an environment said at a reset or a step; see `envs.text_env` for the entries of ``info``.
+    """The result of an environment's reset or step; see `envs.text_env` for the entries of ``info``.
 
     Attributes:
         text: the observation.
@@ -66,7 +68,7 @@ class Observation:
         valid: whether the step's text was an action.
         success: whether the task is solved by now.
         instruction, suffix, state: from ``info``; empty where it has none.
-        actions: what is valid now, where ``info`` says it.
+        actions: the actions that are valid now, where ``info`` has them.
         metrics: further numbers, by name.
     """
 
@@ -89,30 +91,30 @@ class Observation:
 
 
 class Session(Protocol):
-    """One environment, in use by one episode. Raises `EnvironmentFailure`; after that it is not asked again."""
+    """One environment, in use by one episode. Raises `EnvironmentFailure`; after that it is not called again."""
 
     async def reset(self, seed: int) -> Observation:
-        """Begins an episode."""
+        """Begins an episode and returns its first observation."""
         ...
 
     async def step(self, action: str) -> Observation:
-        """Goes on with it."""
+        """Plays one action and returns what the environment answers."""
         ...
 
 
 class LocalEnvironment:
-    """A gymnasium environment in this process, whose answers are checked."""
+    """A gymnasium environment in this process, whose return values are checked."""
 
     def __init__(self, spec: EnvironmentSpec) -> None:
-        """Raises EnvironmentRaised: it cannot be made."""
+        """Makes the environment. Raises EnvironmentRaised: it cannot be made."""
         self.name = spec.id
         self._seen = Observation("")
-        with self._naming("cannot be made:"):
+        with self._wrapping_errors("cannot be made:"):
             self.env = _make(spec)
 
     @staticmethod
     def seed_of(seed: int) -> int:
-        """What the environment is seeded with for a task's seed."""
+        """Returns the seed of the environment for a task's seed, below `SEEDS`."""
         return seed % SEEDS
 
     def reset(self, seed: int) -> Observation:
@@ -121,7 +123,7 @@ class LocalEnvironment:
         Raises:
             EnvironmentRaised, EnvironmentBroken: it cannot.
         """
-        with self._naming("reset raised"):
+        with self._wrapping_errors("reset raised"):
             answer = self.env.reset(seed=self.seed_of(seed))
         if not isinstance(answer, tuple) or len(answer) != 2:
             raise EnvironmentBroken(f"{self.name}: reset returned {_kind(answer)}, not (observation, info)")
@@ -130,13 +132,13 @@ class LocalEnvironment:
         return self._seen
 
     def step(self, action: str) -> Observation:
-        """Goes on with it. Text that lies outside the action space is not handed on: it is an invalid action, and all
-        is as it was.
+        """Plays one action. Text that lies outside the action space is not passed to the environment: it is an invalid
+        action, and leaves all as it was.
 
         Raises:
             EnvironmentRaised, EnvironmentBroken: it cannot.
         """
-        with self._naming("step raised"):
+        with self._wrapping_errors("step raised"):
             if not self.env.action_space.contains(action):
                 return replace(self._seen, reward=0.0, valid=False)
             answer = self.env.step(action)
@@ -152,15 +154,15 @@ class LocalEnvironment:
         return self._seen
 
     def close(self) -> None:
-        """Ends it; that it may fail to is nobody's concern."""
+        """Closes the environment; an error of its own while closing is ignored."""
         try:
             self.env.close()
         except Exception:
             return
 
     @contextlib.contextmanager
-    def _naming(self, what: str) -> Iterator[None]:
-        """An environment may raise anything, SystemExit too, and ends nothing but itself by it."""
+    def _wrapping_errors(self, what: str) -> Iterator[None]:
+        """Turns whatever the environment raises, SystemExit included, into an EnvironmentRaised that names it."""
         try:
             yield
         except (asyncio.CancelledError, KeyboardInterrupt):
@@ -199,7 +201,7 @@ def _make(spec: EnvironmentSpec) -> Any:
     package, _, name = spec.id.rpartition(":")
     if package:
         importlib.import_module(package)
-    # Their checks of spaces are not ours, and an episode's limits are the caller's.
+    # gymnasium's checks of spaces are left out, and an episode's limits are the caller's.
     return gymnasium.make(name, disable_env_checker=True, max_episode_steps=-1, **spec.kwargs)
 
 

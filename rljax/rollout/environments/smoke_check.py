@@ -1,4 +1,4 @@
-"""Whether environments can be made at all, found out before anything is claimed for them."""
+"""Environment smoke check: fails before any task is claimed for an environment that cannot be made."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from rljax.rollout.environments.hosts import EnvironmentHost
 from rljax.rollout.environments.session import EnvironmentFailure, EnvironmentSpec
 
 SEEDS_TRIED = 3
-"""One that fails for all of these seeds is taken to fail for all; a rare failure is the business of retries."""
+"""An environment that fails for all of these seeds is taken to fail for all; a rare failure is left to retries."""
 
 
 async def smoke_check(
     tags: Iterable[str], environments: Mapping[str, EnvironmentConfig], hosts: Mapping[str, EnvironmentHost]
 ) -> None:
-    """Makes and resets an environment of each tag, where its episodes will be played. It is kept for the first one.
+    """Makes and resets an environment of each tag, on the host where its episodes will run. It
+    is kept for the first episode.
 
     Raises:
         ConfigError: one cannot be made, or cannot be reset.

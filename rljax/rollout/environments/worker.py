@@ -1,4 +1,4 @@
-"""The process of some environments, started by `processes`.
+"""Worker process of several environments, started by `processes`.
 
 Each environment computes on a thread of its own, so that one that hangs keeps none of the others from answering.
 """
@@ -15,7 +15,7 @@ from sidecar.workers.child_process import serve
 
 
 class _Player:
-    """One environment and its thread."""
+    """Runs one environment on a thread of its own."""
 
     def __init__(self) -> None:
         self._calls: queue.SimpleQueue[tuple[str, Any, asyncio.Future[Any]]] = queue.SimpleQueue()
@@ -24,7 +24,7 @@ class _Player:
         threading.Thread(target=self._play, name="environment", daemon=True).start()
 
     def call(self, method: str, argument: Any) -> asyncio.Future[Any]:
-        """Has the thread do it, after what it was told before."""
+        """Queues a call for the thread and returns the future of its result."""
         answer = self._loop.create_future()
         self._calls.put((method, argument, answer))
         return answer
@@ -68,7 +68,7 @@ class Environments:
         self._players: dict[int, _Player] = {}
 
     async def handle(self, method: str, number: int, argument: Any) -> Any:
-        """Returns what an environment does.
+        """Calls a method of an environment and returns its result.
 
         Raises:
             EnvironmentFailure: what it failed with.

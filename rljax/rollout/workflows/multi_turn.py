@@ -1,4 +1,6 @@
-"""Episodes of many turns: the model and an environment answer each other until the environment, or a limit, ends it."""
+"""Multi-turn workflow: the model and an environment answer each other until the environment,
+or a limit, ends the episode.
+"""
 
 from __future__ import annotations
 
@@ -27,18 +29,18 @@ _THINKS, _THOUGHT = "<think>", "</think>"
 
 
 class End(enum.StrEnum):
-    """Why an episode ended: the `finish_reason` of its trajectory."""
+    """The reason that an episode ended: the `finish_reason` of its trajectory."""
 
     DONE = "done"  # by the environment's rules
     TRUNCATED = "truncated"  # by a limit of the environment's own
     ACTIONS = "max_actions"
     TURNS = "max_turns"
-    TURN_TOKENS = "max_tokens_per_turn"  # by the same, after a reply without an action that its budget cut
+    TURN_TOKENS = "max_tokens_per_turn"  # max_turns, after a reply without an action that its budget cut
     LENGTH = "sequence_length"
 
 
 class MultiTurn:
-    """Plays one environment, as a task names it."""
+    """Plays one episode of the environment that a task names."""
 
     def __init__(
         self,
@@ -51,8 +53,9 @@ class MultiTurn:
         max_response_tokens: int,
         stop_token_ids: Sequence[int],
     ) -> None:
-        """``hosts`` by `EnvironmentConfig.place`, ``environments`` by the name of the taskset; ``sequence_length`` is
-        the longest row, ``max_response_tokens`` the longest turn where nothing else is said, in tokens.
+        """Creates the workflow: ``hosts`` by `EnvironmentConfig.place`, ``environments`` by the name of the
+        taskset; ``sequence_length`` is the longest row, ``max_response_tokens`` the longest turn where
+        nothing else is said, in tokens.
         """
         self.tokenizer = tokenizer
         self.hosts = hosts
@@ -64,7 +67,7 @@ class MultiTurn:
         self.chat = ChatTurns(tokenizer, stop_token_ids)
 
     async def run(self, task: Task, attempt: Attempt, pool: EnginePool) -> Trajectory:
-        """Raises EnvironmentFailure, and whatever engines raise."""
+        """Implements `Workflow.run`. Raises EnvironmentFailure, and whatever engines raise."""
         config = self.environments[task.id.taskset]
         spec = EnvironmentSpec(config.id, config.kwargs)
         async with self.hosts[config.place].session(spec) as session:
@@ -72,7 +75,7 @@ class MultiTurn:
 
 
 class _Episode:
-    """One attempt, from reset to trajectory."""
+    """Plays one attempt, from reset to trajectory."""
 
     def __init__(
         self, workflow: MultiTurn, config: EnvironmentConfig, task: Task, attempt: Attempt, pool: EnginePool
@@ -93,7 +96,7 @@ class _Episode:
     async def play(self, session: Session) -> Trajectory:
         seen = await session.reset(self._task.seed)
         self._instruction = seen.instruction
-        reply, muted = np.zeros(0, np.int32), False
+        reply, cut_without_action = np.zeros(0, np.int32), False
         while (end := self._ended(seen)) is None and self._show(seen, reply):
             completion = await self._reply()
             self._transcript.add_reply(completion)
@@ -107,10 +110,10 @@ class _Episode:
             self._history.append((before, text))
             self._invalid += not seen.valid
             self._earned.append(seen.reward - (0.0 if seen.valid else self._config.format_penalty))
-            cut = self._was_cut(completion)
+            cut = self._cut_by_budget(completion)
             self._cut_turns += cut
-            muted = cut and not seen.valid
-        if end is End.TURNS and muted:
+            cut_without_action = cut and not seen.valid
+        if end is End.TURNS and cut_without_action:
             end = End.TURN_TOKENS
         return self._trajectory(seen, end or End.LENGTH)
 
@@ -126,20 +129,20 @@ class _Episode:
     def _max_turns(self) -> int:
         return self._config.max_turns or self._config.max_actions
 
-    def _was_cut(self, completion: Completion) -> bool:
-        """By the budget of a turn; the room that a row has left is another matter."""
+    def _cut_by_budget(self, completion: Completion) -> bool:
+        """Returns whether the token budget of a turn cut the reply, rather than the room that its row has left."""
         return completion.finish_reason == "length" and len(completion.token_ids) >= self._turn_budget
 
     def _show(self, seen: Observation, reply: np.ndarray) -> bool:
-        """Puts an observation before the model; False where that leaves no room for a reply.
+        """Appends an observation to the transcript; returns False where that leaves no room for a reply.
 
         Raises:
             BadRow: not even the first fits.
         """
         text = self._message(seen)
         first = not self._earned
-        apart = self._config.history_length is not None
-        if first or apart:
+        one_row_a_turn = self._config.history_length is not None
+        if first or one_row_a_turn:
             tokens = self._flow.chat.opening(self._opening(text))
             length = len(tokens)
         else:
@@ -152,14 +155,14 @@ class _Episode:
                     f"model.sequence_length is {self._flow.sequence_length}"
                 )
             return False
-        if apart:
+        if one_row_a_turn:
             self._transcript.begin_row()
         self._transcript.add_text(tokens)
         return True
 
     def _opening(self, text: str) -> list[Message]:
         system = self._config.system_prompt
-        messages = [] if system is None else [{"role": "system", "content": self._filled(system, {})}]
+        messages = [] if system is None else [{"role": "system", "content": self._fill_template(system, {})}]
         return [*messages, {"role": "user", "content": text}]
 
     def _message(self, seen: Observation) -> str:
@@ -168,21 +171,21 @@ class _Episode:
         template = (config.first_template if first else "") + config.template
         kept = self._history[max(turn - (config.history_length or 0), 0) :]
         number = turn - len(kept)
-        lines = (f"[Observation {i}: '{o}', Action {i}: '{a}']" for i, (o, a) in enumerate(kept, number + 1))
-        return self._filled(
+        turns = (f"[Observation {i}: '{o}', Action {i}: '{a}']" for i, (o, a) in enumerate(kept, number + 1))
+        return self._fill_template(
             template,
             {
                 "turn_idx": turn + 1,
                 "observation": seen.text,
                 "suffix": seen.suffix,
                 "actions_left": min(config.max_actions - (turn - self._invalid), self._max_turns - turn),
-                "history": "\n".join(lines),
+                "history": "\n".join(turns),
                 "history_length": len(kept),
             },
         )
 
-    def _filled(self, template: str, values: Mapping[str, Any]) -> str:
-        """The template with its names replaced, all at once: what an observation has in braces stays."""
+    def _fill_template(self, template: str, values: Mapping[str, Any]) -> str:
+        """Fills in the template's names, all at once: braces within an observation stay."""
         values = {
             **values,
             "env_instruction": self._instruction,
@@ -247,7 +250,8 @@ class _Episode:
 
 
 def parse_action(text: str, pattern: str) -> str:
-    """The action in a reply: the first group of the pattern, outside of any thinking; empty where there is none.
+    """Extracts the action of a reply: the first group of the pattern, outside of any
+    thinking; empty where there is none.
 
     >>> parse_action("<think>not <answer>Up</answer></think><answer> Left </answer>", "<answer>(.*?)</answer>")
     'Left'

@@ -1,4 +1,4 @@
-"""How one attempt at a task becomes a trajectory: prompt, engine, reward.
+"""Workflows: make one trajectory of one attempt at a task, from prompt, engine and reward.
 
 A workflow is what a user writes to explore differently; `SingleTurn` is the one for questions with one answer,
 `multi_turn.MultiTurn` the one for environments.
@@ -24,7 +24,7 @@ from sidecar.protocol import Completion, GenerateRequest, SamplingParams
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """Which attempt this is, and what its tokens must satisfy.
+    """Identity of one attempt at a task, and the weights that its tokens must come from.
 
     Attributes:
         run_seed: the run's seed.
@@ -46,7 +46,7 @@ class Attempt:
     group: int = 0
 
     def seed(self, task: Task, turn: int) -> int:
-        """Sampling seed of one turn (promise P11): the same whenever and wherever the attempt is made."""
+        """Returns the sampling seed of one turn (promise P11): the same whenever and wherever the attempt is made."""
         role = "validation" if self.validation else "training"
         place = (task.id.taskset, task.id.epoch, task.id.index)
         return stable_hash(self.run_seed, role, *place, self.member, self.retry, turn)
@@ -61,19 +61,19 @@ class Workflow(Protocol):
 
 
 class ByTask:
-    """Questions go one way, environments another."""
+    """Chooses the workflow by the kind of task: one for questions, another for environments."""
 
     def __init__(self, questions: Workflow, environments: Workflow) -> None:
         self._questions = questions
         self._environments = environments
 
     async def run(self, task: Task, attempt: Attempt, pool: EnginePool) -> Trajectory:
-        """See `Workflow.run`."""
+        """Implements `Workflow.run`."""
         return await (self._environments if task.environment else self._questions).run(task, attempt, pool)
 
 
 class SingleTurn:
-    """One question, one answer, one reward."""
+    """Answers one question with one response, scored by one reward."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class SingleTurn:
         self._stop_token_ids = tuple(stop_token_ids)
 
     async def run(self, task: Task, attempt: Attempt, pool: EnginePool) -> Trajectory:
-        """Raises whatever prompt, engine or reward raise."""
+        """Implements `Workflow.run`. Raises whatever prompt, engine or reward raise."""
         prompt = render_prompt(self._tokenizer, task, self._max_prompt_tokens)
         seed = attempt.seed(task, turn=0)
         sampling = SamplingParams(
@@ -127,7 +127,7 @@ def assemble(
     score: float,
     parts: dict[str, float],
 ) -> Trajectory:
-    """Puts prompt and completion together, by token id."""
+    """Concatenates prompt and completion, by token id, into a trajectory."""
     start, end = len(prompt), len(prompt) + len(completion.token_ids)
     mask = np.zeros(end, np.bool_)
     mask[start:] = True

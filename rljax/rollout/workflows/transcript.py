@@ -1,4 +1,4 @@
-"""The tokens of an episode as they come: what others wrote, what the model sampled, in one row or several."""
+"""Transcript of an episode: observation tokens and sampled tokens as they come, in one row or several."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sidecar.protocol import Completion
 
 
 class Transcript:
-    """Grows by texts and replies. Tokens are kept as they came and never made anew from text."""
+    """Collects the texts and replies of an episode. Tokens are kept as they came and never made anew from text."""
 
     def __init__(self) -> None:
         self._ids: list[np.ndarray] = []
@@ -25,32 +25,32 @@ class Transcript:
 
     @property
     def row(self) -> Int[np.ndarray, " time"]:
-        """int32, the tokens of the present row: what the next reply goes on from."""
+        """Tokens of the present row, int32: what the next reply goes on from."""
         return np.concatenate([np.zeros(0, np.int32), *self._ids])[self._row :].astype(np.int32)
 
     @property
     def row_length(self) -> int:
-        """Tokens of the present row."""
+        """Number of tokens in the present row."""
         return self._length - self._row
 
     def begin_row(self) -> None:
-        """What comes now is read apart from what came before."""
+        """Begins a new row, which does not attend to the rows before it."""
         self._row = self._length
         self._rows.append(self._length)
 
     def add_text(self, token_ids: Int[np.ndarray, " time"]) -> None:
-        """Adds tokens that nobody sampled."""
+        """Adds tokens that the model did not sample."""
         count = len(token_ids)
         self._add(token_ids, np.zeros(count, np.float32), np.full(count, NOT_SAMPLED, np.int32))
 
     def add_reply(self, completion: Completion) -> None:
-        """Adds a turn of the model."""
+        """Adds a turn that the model sampled."""
         start = self._length
         self._add(completion.token_ids, completion.logprobs, completion.versions)
         self.turns.append((start, self._length))
 
     def columns(self) -> dict[str, Any]:
-        """The arrays of a `Trajectory`: tokens, mask, log-probabilities, versions, turns, rows."""
+        """Returns the arrays of a `Trajectory`: tokens, mask, log-probabilities, versions, turns, rows."""
         versions = np.concatenate([np.zeros(0, np.int32), *self._versions]).astype(np.int32)
         ends = [*self._rows[1:], self._length]
         return {

@@ -13,7 +13,7 @@ import pytest
 
 from rljax.models.common.architecture import Architecture
 from rljax.models.common.cache import KVCache, decode_step, init_cache, prefill
-from rljax.models.common.hf_names import from_hf_apart, to_hf
+from rljax.models.common.hf_names import from_hf_by_layer, to_hf
 from rljax.models.common.transformer import Params, output_head
 from rljax.models.files import load_directory
 from tests.models.hf_models import FAMILIES, assert_same_logits, reference_logits, save, shared_model, tokens
@@ -31,7 +31,7 @@ def _decode(architecture: Architecture) -> Callable[..., tuple[jax.Array, KVCach
 
 def _load(name: str, directory: Path) -> tuple[Architecture, Params]:
     architecture, params = load_directory(save(shared_model(name), directory))
-    return architecture, from_hf_apart(to_hf(params, architecture), architecture)
+    return architecture, from_hf_by_layer(to_hf(params, architecture), architecture)
 
 
 def _longer(cache: KVCache, length: int) -> KVCache:

@@ -199,7 +199,7 @@ async def main():
     async with ProcessHost(2, 3600.0).session(EnvironmentSpec("tests.rollout.environments.bad:Bad-v0")) as session:
         await session.reset(0)
         seizing = asyncio.ensure_future(session.step("seize"))
-        while await session.worker.hears():
+        while await session.worker.responds():
             pass
         print("ready", flush=True)
         await asyncio.sleep(3600)

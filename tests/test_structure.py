@@ -96,7 +96,7 @@ def test_promises_that_code_cites_exist_and_each_is_cited() -> None:
     assert cited == PROMISES
 
 
-if __name__ == "__main__":  # python -m tests.test_structure: the house in figures
+if __name__ == "__main__":  # python -m tests.test_structure: the structure in figures
     house = rooms()
     floors = networkx.dag_longest_path_length(networkx.condensation(house)) + 1
     print(f"{len(house)} rooms, {floors} floors, {house.number_of_edges()} arrows, circles: {circles(house) or 'none'}")

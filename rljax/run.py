@@ -172,7 +172,7 @@ class Run:
             parts.callback(checkpoints.wait)
             demonstrations = open_demonstrations(config, self.model, db)
             placed = parts.enter_context(learner_placement(config))
-            learner = resume_learner(placed, self.model, db, checkpoints)
+            learner, damaged = resume_learner(placed, self.model, db, checkpoints)
             step_runner = StepRunner(learner, demonstrations)
             explorer = self._beside(observers)
             if explorer is not None:
@@ -182,7 +182,8 @@ class Run:
             publisher = parts.enter_context(contextlib.closing(opened))
             check = (lambda: None) if explorer is None else explorer.check
             channels = (checkpoints, publisher, observers, self._gauges)
-            trainer = Trainer(config, self.run_dir, db, step_runner, *channels, self._stop, check, life=heartbeat.token)
+            life = heartbeat.token
+            trainer = Trainer(config, self.run_dir, db, step_runner, *channels, self._stop, check, life, damaged)
             if explorer is not None:
                 explorer.start()
             self._trainer = trainer

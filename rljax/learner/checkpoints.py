@@ -220,8 +220,14 @@ class Checkpoints:
             raise self._damaged(step, error) from error
         return {name: value for name, value in found.items() if name != _CHECKSUMS}
 
-    def set_aside(self, step: int) -> Path:
-        """Renames a damaged checkpoint, so that it no longer counts; returns its path until the next `save`."""
+    def set_aside(self, step: int, fence: Fence | None = None) -> Path:
+        """Renames a damaged checkpoint, so that it no longer counts; returns its path until the next `save`.
+
+        Raises:
+            StaleWriterError: another learner has taken over, and may have written a whole one in its place.
+        """
+        if fence is not None:
+            fence.check()
         aside = self.directory / f"{step}{_DAMAGED}"
         if aside.exists():
             shutil.rmtree(aside)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import functools
 import json
 import logging
 import threading
@@ -164,8 +165,9 @@ class Run:
             parts.callback(self._forget)
             heartbeat = parts.enter_context(contextlib.closing(Heartbeat(db, "trainer", "trainer")))
             record_validation_plan(db, validation_fingerprint(config))
+            is_replaced = functools.partial(processes.is_replaced, db, heartbeat.token)
             observers = parts.enter_context(
-                LearnerObservers(config, self.run_dir.root, self.model, lambda: self._gauges())
+                LearnerObservers(config, self.run_dir.root, self.model, lambda: self._gauges(), is_replaced)
             )
             parts.callback(self._report, observers)
             checkpoints = open_checkpoints(config, self.run_dir)
@@ -199,12 +201,8 @@ class Run:
 
     def _report(self, observers: LearnerObservers) -> None:
         """Leaves audit and report behind, unless the run goes on with another trainer, which will."""
-        try:
-            if self._trainer is not None:
-                self._trainer.check_living()
-        except StaleWriterError:
-            return
-        observers.finish(self.audit(), publishable(self.config))
+        if not observers.is_replaced():
+            observers.finish(self.audit(), publishable(self.config))
 
     def _forget(self) -> None:
         self._steps = self._trainer = None

@@ -111,6 +111,7 @@ class Trainer:
             TimeoutError: a wait outlasted ``wait_timeout``; names what was waited for.
             LedgerError: the ledger cannot be used, or could not be told that the last explorer has ended.
         """
+        failpoint("begin")
         self._lineage = leases.begin_lineage(self._db, self._learner.steps, self._life)
         self._set_damaged_aside()
         # Only now: neither a config that is refused nor a learner that was replaced may change the run's own.
@@ -157,15 +158,6 @@ class Trainer:
     @property
     def _fence(self) -> Fence:
         return Fence(self._db, self._lineage)
-
-    def check_living(self) -> None:
-        """Returns while no other trainer has taken over.
-
-        Raises:
-            StaleWriterError: one has.
-        """
-        if self._lineage:
-            self._fence.check()
 
     def fail_run(self, error: Exception) -> None:
         """Records why the run cannot go on; where the ledger cannot be told, ``error`` is still what the run ends by.

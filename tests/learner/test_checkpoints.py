@@ -171,6 +171,8 @@ def test_a_learner_that_was_replaced_while_it_saved_harms_no_checkpoint(
         stopped.wait()
     with pytest.raises(StaleWriterError):
         stopped.save(6, make_state(1), {"lineage": 1}, before)
+    with pytest.raises(StaleWriterError):
+        stopped.set_aside(4, before)
     assert os.listdir(tmp_path / "checkpoints") == ["4"]
     assert living.metadata(4) == {"lineage": 2}
     assert_same(living.restore(4, abstract(make_state(4))), make_state(4))

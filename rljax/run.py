@@ -75,6 +75,7 @@ class Run:
         self._steps: Generator[dict[str, float], None, None] | None = None
         self._trainer: Trainer | None = None
         self._stop = threading.Event()
+        self._interrupted = self._closed = False
         self._gauges: Gauges = lambda: processes.summed_gauges(self._db, "explorer")
 
     def __enter__(self) -> Run:
@@ -86,13 +87,19 @@ class Run:
     def __iter__(self) -> Iterator[dict[str, float]]:
         """Trains, and yields the metrics of each step; a loop that was left goes on where it stood.
 
-        After a failure it tries again, from the last checkpoint; when the run is finished there is nothing to
-        yield, and a warning says so.
+        After a failure, or `interrupt`, it goes on from the last checkpoint; when the run is finished there is nothing
+        to yield, and a warning says so.
+
+        Raises:
+            RuntimeError: the run is closed.
         """
+        if self._closed:
+            raise RuntimeError(f"{self.run_dir.root}: this run is closed; open it with rljax.Run(config) to go on")
         if self._steps is None:
             if self.finished:
                 log.warning("%s: %s", self.run_dir.root, FINISHED)
                 return iter(())
+            self._interrupted = False
             self._steps = self._train()
         return self._steps
 
@@ -104,10 +111,10 @@ class Run:
     @property
     def interrupted(self) -> bool:
         """Whether `interrupt` ended the training before its end."""
-        return self._stop.is_set() and not self.finished
+        return (self._interrupted or self._stop.is_set()) and not self.finished
 
     def interrupt(self) -> None:
-        """Asks the training to save a checkpoint and end. Any thread, any signal handler."""
+        """Asks the training to save a checkpoint and end; another loop goes on. Any thread, any signal handler."""
         self._stop.set()
 
     def explore(self, on_start: Callable[[Callable[[], None]], None] | None = None) -> None:
@@ -138,6 +145,7 @@ class Run:
 
     def close(self) -> None:
         """Ends what was started, with a checkpoint, and closes the ledger."""
+        self._closed = True
         try:
             if self._steps is not None:
                 self._steps.close()
@@ -206,6 +214,8 @@ class Run:
 
     def _forget(self) -> None:
         self._steps = self._trainer = None
+        self._interrupted = self._stop.is_set()
+        self._stop.clear()  # heeded: it is not meant for the next loop
 
     def _beside(self, observers: Observers) -> Launched | None:
         if self.config.mode != "both":

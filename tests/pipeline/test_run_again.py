@@ -35,7 +35,7 @@ def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     def open_run(run: Run, config: Config) -> None:
         run.config, run.run_dir, run._steps, run._trainer = config, RunDir(tmp_path), None, None
-        run._stop = threading.Event()
+        run._stop, run._interrupted, run._closed = threading.Event(), False, False
         run._db = Database(SqliteFile(tmp_path / "ledger.db"), RunSpec.of(config))
 
     monkeypatch.setattr(Run, "__init__", open_run)
@@ -53,6 +53,34 @@ def test_that_there_is_nothing_left_to_train_is_said(tmp_path: Path, opened: Non
         == [f"{tmp_path}: this run is finished; raise max_steps (or total_epochs) to go on, or choose another run_dir"]
         * 2
     )
+
+
+def test_a_loop_after_an_interrupt_goes_on(opened: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    done = 0
+
+    def train(run: Run) -> Generator[dict[str, float], None, None]:
+        nonlocal done
+        with contextlib.ExitStack() as parts:
+            parts.callback(run._forget)
+            while done < 5 and not run._stop.is_set():
+                done += 1
+                yield {"step": done}
+
+    monkeypatch.setattr(Run, "_train", train)
+    with Run(CONFIG) as run:
+        for metrics in run:
+            if metrics["step"] == 2:
+                run.interrupt()
+        assert run.interrupted
+        assert [metrics["step"] for metrics in run] == [3, 4, 5]
+        assert not run.interrupted
+
+
+def test_a_run_that_is_closed_says_so(tmp_path: Path, opened: None) -> None:
+    with Run(CONFIG) as run:
+        pass
+    with pytest.raises(RuntimeError, match="this run is closed; open it"):
+        iter(run)
 
 
 @pytest.mark.parametrize("replaced", [False, True])

@@ -35,11 +35,17 @@ class Heartbeat:
     def _beat(self) -> None:
         while not self._done.wait(SECONDS):
             try:
-                processes.heartbeat(self._db, self._name, self.token)
-            except StaleWriterError as error:
-                # After a suspension: it may go on unless somebody took its place. Its writes carry a lineage anyway.
-                if not processes.revive(self._db, self._name, self.token):
-                    log.warning("%s: %s, and replaced", self._name, error)
+                if not self._lives_on():
                     return
             except LedgerError as error:
                 log.warning("%s: heartbeat missed: %s", self._name, error)
+
+    def _lives_on(self) -> bool:
+        try:
+            processes.heartbeat(self._db, self._name, self.token)
+        except StaleWriterError as error:
+            # After a suspension: it may go on unless somebody took its place. Its writes carry a lineage anyway.
+            if not processes.revive(self._db, self._name, self.token):
+                log.warning("%s: %s, and replaced", self._name, error)
+                return False
+        return True

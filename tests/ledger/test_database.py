@@ -245,6 +245,16 @@ def test_a_file_is_its_owners_alone(tmp_path: Path) -> None:
     assert set(modes.values()) == {0o600}, "the journals beside it hold the same"
 
 
+def test_a_file_of_an_earlier_rljax_is_made_its_owners_alone(tmp_path: Path) -> None:
+    first = Evaluator(SqliteFile(tmp_path / "ledger.db"), make_spec())
+    first.claim()
+    for path in tmp_path.iterdir():
+        path.chmod(0o644)
+    Database(SqliteFile(tmp_path / "ledger.db"), make_spec())
+    modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
+    assert modes == dict.fromkeys(("ledger.db", "ledger.db-shm", "ledger.db-wal"), 0o600)
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="no permission stops root")
 def test_a_directory_without_permission_is_refused(tmp_path: Path) -> None:
     closed = tmp_path / "closed"

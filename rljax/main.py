@@ -55,6 +55,8 @@ def run(load: Callable[[], Config]) -> int:
         config = load()
     except ConfigError as error:
         return _say(error, REFUSED)
+    except Exception as error:  # what the config names, a loss for one, cannot be imported
+        return _say(error, FAILED)
     from rljax import commands
     from rljax.tasks.task import BadRow
 
@@ -65,9 +67,6 @@ def run(load: Callable[[], Config]) -> int:
     except KeyboardInterrupt:
         return _say("interrupted; the same command resumes", 128 + signal.SIGINT)
     except Exception as error:
-        if os.environ.get("RLJAX_TRACEBACK"):
-            print(printable(traceback.format_exc()), end="", file=sys.stderr)
-            return FAILED
         return _say(error, FAILED)
 
 
@@ -93,7 +92,11 @@ def _hide_password(ledger: str) -> None:
         setproctitle(shlex.join(argument.replace(ledger, hidden) for argument in sys.orig_argv))
 
 
-def _say(error: BaseException | str, code: int) -> int:
+def _say(error: Exception | str, code: int) -> int:
+    """Prints the one line, or with ``RLJAX_TRACEBACK`` where the error came from; returns ``code``."""
+    if isinstance(error, Exception) and os.environ.get("RLJAX_TRACEBACK"):
+        print(printable("".join(traceback.format_exception(error))), end="", file=sys.stderr)
+        return code
     line = " ".join(str(error).split()) or type(error).__name__
     kind = "" if isinstance(error, str | ConfigError) or not _is_foreign(error) else f"{type(error).__name__}: "
     hint = "" if not kind else " (RLJAX_TRACEBACK=1 shows where)"
@@ -101,7 +104,7 @@ def _say(error: BaseException | str, code: int) -> int:
     return code
 
 
-def _is_foreign(error: BaseException) -> bool:
+def _is_foreign(error: Exception) -> bool:
     return not type(error).__module__.startswith(("rljax", "sidecar")) and not isinstance(error, TimeoutError)
 
 

@@ -12,6 +12,7 @@ import difflib
 import importlib.util
 import json
 import re
+import traceback
 import typing
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -29,7 +30,8 @@ from rljax.config.types import Unknown, build, element_of, options_of, type_name
 _NONE = ("none", "null")
 _NEW_NAMES: dict[str, Any] = {"explorer.tasksets.": TasksetConfig, "custom_envs.": EnvironmentConfig}
 """Where a name that is not there yet is no slip, and what it begins with."""
-_MADE_UP = re.compile(r"""(?:unexpected keyword argument|[Kk]ey) ["'](\w+)["']""")
+_NO_SUCH_KEY = re.compile(r"""[Kk]ey ["'](\w+)["']""")
+_NO_SUCH_FIELD = re.compile(r"([\w.]+)\.__init__\(\) got an unexpected keyword argument '(\w+)'")
 
 
 def to_config_dict(config: Config) -> ConfigDict:
@@ -203,9 +205,33 @@ def _call_get_config(file: Path, arg: str | None) -> dict[str, Any]:
 def _refused(error: Exception) -> str:
     """Why a config file failed; a key that it made up is answered like one of the command line."""
     line = str(error).splitlines()[0] if str(error) else ""
-    if isinstance(error, TypeError | AttributeError | KeyError) and (made_up := _MADE_UP.search(line)):
-        return _unknown(made_up[1], made_up[1], typing.get_type_hints(Config), "")
-    return f"{type(error).__name__}: {line}"
+    if made_up := _made_up(error, line):
+        return _unknown(made_up, made_up, typing.get_type_hints(Config), "")
+    return f"{type(error).__name__}: {line}{_where(error)}"
+
+
+def _made_up(error: Exception, line: str) -> str:
+    """The key that a dataclass of the schema, or a ConfigDict, does not have; empty where the error is another."""
+    if isinstance(error, AttributeError | KeyError):
+        found = _NO_SUCH_KEY.search(line)
+        return found[1] if found else ""
+    found = _NO_SUCH_FIELD.match(line) if isinstance(error, TypeError) else None
+    return found[2] if found and found[1] in _groups(Config) else ""
+
+
+def _groups(kind: Any) -> set[str]:
+    """Names of a dataclass of the schema and of those below it."""
+    below = [element_of(hint) or hint for hint in typing.get_type_hints(kind).values()]
+    return {kind.__qualname__}.union(*(_groups(group) for group in below if dataclasses.is_dataclass(group)))
+
+
+def _where(error: Exception) -> str:
+    """The innermost line that led to an error and is neither an installed package's nor this package's."""
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        file = Path(frame.filename)
+        if file.is_file() and file.parent != Path(__file__).parent and "site-packages" not in file.parts:
+            return f" ({file}:{frame.lineno})"
+    return ""
 
 
 def _override(values: dict[str, Any], dotted: str, value: Any) -> None:

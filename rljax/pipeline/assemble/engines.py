@@ -197,4 +197,4 @@ ENGINES = {
     "vllm": ("sidecar.vllm.stepped:open_engine", _vllm),
     "vllm_async": ("sidecar.vllm.concurrent:open_engine", _vllm),
 }
-"""By choice of `sidecar.engine`: what opens one in a process of its own, and what makes its arguments and environment."""
+"""By choice of `sidecar.engine`: what opens one in a process of its own, and what makes its arguments and variables."""

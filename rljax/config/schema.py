@@ -195,7 +195,7 @@ class RolloutConfig:
     val_env_manager: ValEnvManagerConfig = field(default_factory=ValEnvManagerConfig)
     reward_timeout: float = _seconds(30.0, "seconds for one reward")
     reward_workers: int = key(1, "processes for rewards that may hang", low=1)
-    claim_timeout: float = _seconds(60.0, "seconds without a heartbeat after which a claim expires")
+    claim_timeout: float = _seconds(60.0, "seconds without a heartbeat until an explorer is dead and its claims reopen")
 
 
 @dataclass(frozen=True, kw_only=True)

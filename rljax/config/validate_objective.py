@@ -284,6 +284,10 @@ def _check_vain(config: Config) -> None:
         )
 
 
+def _steps(number: int) -> str:
+    return f"{number} step" + "s" * (number != 1)
+
+
 def _check_stable(algorithm: AlgorithmConfig, bound: int) -> None:
     loss = loss_of(algorithm)
     if algorithm.allow_uncorrected or algorithm.correction.level != "none" or loss.bounds_step:
@@ -296,7 +300,7 @@ def _check_stable(algorithm: AlgorithmConfig, bound: int) -> None:
     # why the weights of a loss that has some are no correction
     faint = "" if least is None else f" (its least weight, {least:g}, is above {LARGEST_LEAST_WEIGHT})"
     raise ConfigError(
-        f"{loss.key}={loss.name!r}: trains data up to {bound} steps stale with neither trust region nor "
+        f"{loss.key}={loss.name!r}: trains data up to {_steps(bound)} stale with neither trust region nor "
         f"correction{faint}; write {remedy}one of {others}, or correction.level=token{masked}, or "
         "allow_uncorrected=true"
     )
@@ -307,6 +311,6 @@ def _check_divergence(algorithm: AlgorithmConfig, bound: int) -> None:
     if kl.where == "loss" and kl.resolved_estimator == "k1" and not algorithm.allow_uncorrected:
         raise ConfigError(
             f"algorithm.kl.estimator='k1': in the loss its expected gradient is 0 on fresh data, and on data up to "
-            f"{bound} steps stale it drives the policy away from them without bound; write estimator=k2 or k3, or "
+            f"{_steps(bound)} stale it drives the policy away from them without bound; write estimator=k2 or k3, or "
             "kl.where=reward, or allow_uncorrected=true"
         )

@@ -1,7 +1,7 @@
 """The explorer's transactions: claim tasks, and say what became of them.
 
-Every claim has a number. Whoever stores, filters, drops or hands back a group shows that number; once the claim has
-expired, or the group was claimed again, the number is stale and the write is refused.
+Every claim has a number. Whoever stores, filters, drops or hands back a group shows that number; once the claim was
+reopened, or the group claimed again, the number is stale and the write is refused.
 """
 
 from __future__ import annotations

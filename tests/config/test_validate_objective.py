@@ -72,7 +72,7 @@ def test_a_loss_that_is_not_there_is_told_so_and_not_that_it_is_unstable(name: s
 
 def test_the_loss_that_is_mixed_in_is_refused_by_its_own_key() -> None:
     mixed = AlgorithmConfig(pg_variant="mix", loss={"variant": "vanilla"})
-    with pytest.raises(ConfigError, match=r"^algorithm.loss.variant='vanilla': trains data up to 1 steps stale"):
+    with pytest.raises(ConfigError, match=r"^algorithm.loss.variant='vanilla': trains data up to 1 step stale"):
         make(algorithm=mixed)
     mixed = AlgorithmConfig(pg_variant="mix", correction=CorrectionConfig(level="token"))
     with pytest.raises(ConfigError, match=r"^algorithm.correction.mode='truncate': loss.variant='ppo' is not known"):
@@ -183,7 +183,7 @@ def test_weights_that_stay_near_1_are_no_trust_region() -> None:
     with pytest.raises(ConfigError) as caught:
         make(algorithm=FAINT[0])
     assert str(caught.value).startswith(
-        "algorithm.pg_variant='cispo': trains data up to 1 steps stale with neither trust region nor correction (its "
+        "algorithm.pg_variant='cispo': trains data up to 1 step stale with neither trust region nor correction (its "
         "least weight, 0.9, is above 0.5); write loss.clip_low=1 as in the paper, or loss.use_unified_mask=true, or "
     )
     assert str(caught.value).endswith("or correction.level=token with correction.mode=mask, or allow_uncorrected=true")
@@ -199,9 +199,7 @@ def test_a_divergence_that_drives_the_policy_from_stale_data_is_refused() -> Non
         algorithm,
         dataclasses.replace(algorithm, correction=CorrectionConfig(level="token", mode="mask")),
     ):
-        with pytest.raises(
-            ConfigError, match=r"kl.estimator='k1': in the loss .* 1 steps stale .*; write estimator=k2"
-        ):
+        with pytest.raises(ConfigError, match=r"kl.estimator='k1': in the loss .* 1 step stale .*; write estimator=k2"):
             make(algorithm=corrected)
     make(algorithm=algorithm, async_generation_ratio=0.0)
     make(algorithm=dataclasses.replace(algorithm, allow_uncorrected=True))

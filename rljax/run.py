@@ -25,7 +25,7 @@ from rljax.config.load import publishable
 from rljax.config.schema import Config
 from rljax.launch.engine_launchers import ENGINE_LAUNCHERS
 from rljax.launch.explorer_process import check_names_reach
-from rljax.launch.heartbeat import Heartbeat
+from rljax.launch.heartbeat import TrainerHeartbeat
 from rljax.launch.launchers import LAUNCHERS, learner_placement
 from rljax.launch.protocol import Launched
 from rljax.launch.run_explorer import run_explorer
@@ -162,7 +162,7 @@ class Run:
         config, db = self.config, self._db
         with contextlib.ExitStack() as parts:
             parts.callback(self._forget)
-            heartbeat = parts.enter_context(contextlib.closing(Heartbeat(db, "trainer", "trainer")))
+            heartbeat = parts.enter_context(contextlib.closing(TrainerHeartbeat(db)))
             record_validation_plan(db, validation_fingerprint(config))
             observers = parts.enter_context(
                 LearnerObservers(config, self.run_dir.root, self.model, lambda: self._gauges())

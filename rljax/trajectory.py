@@ -54,7 +54,7 @@ class Trajectory:
         rows: int32 ``[rows, 2]``, start and end of each row that the learner reads on its own; empty: all is one row.
         reward_parts: named parts of the reward, for the log.
         temperature, top_p, top_k: the sampling parameters; the learner divides its logits by the same temperature.
-        finish_reason: why it ended. One turn: ``stop``, ``length``. Many: see `rollout.episode.End`.
+        finish_reason: why it ended. One turn: ``stop``, ``length``. Many: see `rljax.rollout.workflows.multi_turn.End`.
         member: place in the group, counted from 0.
         seed: sampling seed of the trajectory (before turns are mixed in).
         retries: attempts that failed before this one.

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from jaxtyping import Float, Int
 
-from rljax.config import names
-from rljax.config.names import Registry
+from rljax.config import registries
+from rljax.config.registries import Registry
 from rljax.config.schema import AlgorithmConfig
 from rljax.trajectory import Group
 
@@ -78,12 +78,12 @@ class Filter(Protocol):
     def __call__(self, group: Group, /) -> str | None: ...  # noqa: D102
 
 
-advantages: Registry[Advantage] = names.advantages
-turn_advantages: Registry[TurnAdvantage] = names.turn_advantages
-token_advantages: Registry[TokenAdvantage] = names.token_advantages
-policy_losses: Registry[PolicyLoss] = names.policy_losses
-aggregations: Registry[Aggregation] = names.aggregations
-filters: Registry[Filter] = names.filters
+advantages: Registry[Advantage] = registries.advantages
+turn_advantages: Registry[TurnAdvantage] = registries.turn_advantages
+token_advantages: Registry[TokenAdvantage] = registries.token_advantages
+policy_losses: Registry[PolicyLoss] = registries.policy_losses
+aggregations: Registry[Aggregation] = registries.aggregations
+filters: Registry[Filter] = registries.filters
 
 
 def check_names(config: AlgorithmConfig) -> None:
@@ -94,7 +94,7 @@ def check_names(config: AlgorithmConfig) -> None:
     """
     for one in config.functions():
         slot = next((slot for slot in one.slots if one.name in slot.names()), one.slots[0])
-        slot.entry(one.name, one.key, others=names.all_names(one.slots))
+        slot.entry(one.name, one.key, others=registries.all_names(one.slots))
         slot.bound(one.name, one.keys, one.key)
 
 

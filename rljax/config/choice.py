@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, get_type_hints
 
 from rljax.config.fields import ConfigError
-from rljax.config.names import Entry, Registry, no_such_name
+from rljax.config.registries import Entry, Registry, no_such_name
 
 
 @dataclass(frozen=True)

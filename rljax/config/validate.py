@@ -13,7 +13,7 @@ from rljax.config.algorithm import AlgorithmConfig
 from rljax.config.fields import ConfigError as ConfigError
 from rljax.config.fields import check_bounds, check_name, check_path
 from rljax.config.fields import walk as walk
-from rljax.config.names import advantages, all_names, no_such_name, token_advantages
+from rljax.config.registries import advantages, all_names, no_such_name, token_advantages
 from rljax.config.schema import Config, RowsConfig, TasksetConfig, TinyConfig
 
 _PLACES = {"postgresql": "database", "sqlite": "file"}

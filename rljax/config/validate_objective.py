@@ -8,7 +8,7 @@ from typing import Any
 from rljax.config.algorithm import AlgorithmConfig
 from rljax.config.choice import named_in
 from rljax.config.fields import ConfigError, walk
-from rljax.config.names import ESTIMATORS, EstimatorTraits, LossTraits, Registry, filters, policy_losses
+from rljax.config.registries import ESTIMATORS, EstimatorTraits, LossTraits, Registry, filters, policy_losses
 from rljax.config.schema import Config
 from rljax.config.types import imported
 

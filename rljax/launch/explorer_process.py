@@ -8,7 +8,7 @@ import threading
 from collections.abc import Mapping
 from typing import Protocol
 
-from rljax.config.names import own_names
+from rljax.config.registries import user_defined_names
 from rljax.config.schema import Config
 from rljax.config.validate import ConfigError
 from rljax.launch.shutdown import SHUTDOWN, EndRecord
@@ -125,7 +125,7 @@ def check_names_reach(config: Config) -> None:
     """
     if config.mode != "both" or not config.explorer.own_process:
         return
-    named = [(one.key, one.name, own_names(one.slots)) for one in config.algorithm.functions()]
+    named = [(one.key, one.name, user_defined_names(one.slots)) for one in config.algorithm.functions()]
     for kind in ("train", "validation"):
         for taskset, fields in getattr(config.tasks, kind).items():
             named += [(f"tasks.{kind}.{taskset}.rewards", name, own_rewards()) for name in fields.rewards]

@@ -55,7 +55,7 @@ class EndRecord:
             self._untold = None
 
     def _tell(self, message: str, fatal: bool) -> None:
-        processes.mark_dead(self._db)
+        processes.mark_dead_processes(self._db)
         if self._is_fatal(fatal):
             processes.fail_run(self._db, self._name, message)
         else:

@@ -52,7 +52,7 @@ class Claim:
 
 
 @dataclass(frozen=True)
-class Claimed:
+class ClaimResult:
     """What `claim` granted; if nothing, ``reason`` says what is waited for, ``over`` that the run has ended."""
 
     claims: tuple[Claim, ...]
@@ -96,7 +96,7 @@ def _differs(taskset: TasksetSize, known: Row) -> str | None:
     return None
 
 
-def claim(db: Database, explorer: str, tasksets: Sequence[str], limit: int) -> Claimed:
+def claim(db: Database, explorer: str, tasksets: Sequence[str], limit: int) -> ClaimResult:
     """Claims up to ``limit`` tasks, reopened ones first, as far as the staleness credit allows. With a limit of 0 the
     answer says what else there is to know.
 
@@ -106,34 +106,34 @@ def claim(db: Database, explorer: str, tasksets: Sequence[str], limit: int) -> C
         RunFailedError: the run has failed.
     """
     room = db.read(lambda tx: _allowed(tx, explorer))
-    if isinstance(room, Claimed):
+    if isinstance(room, ClaimResult):
         return room
     if limit <= 0:
-        return Claimed((), "its engines, which have as much to do as they can run at once")
+        return ClaimResult((), "its engines, which have as much to do as they can run at once")
     return db.write(lambda tx: _claim(tx, explorer, tasksets, limit))
 
 
-def _allowed(tx: Transaction, explorer: str) -> int | Claimed:
+def _allowed(tx: Transaction, explorer: str) -> int | ClaimResult:
     """How many groups may be claimed, or why none."""
     row = run_row(tx)
     if row.failure:
         raise RunFailedError(row.failure)
     if not is_alive(tx, explorer):
         # Nobody would reopen its claims if it died.
-        return Claimed((), f"{explorer} is not registered, or was declared dead; it must register again")
-    room, reason = _room(tx, tx.spec, row)
+        return ClaimResult((), f"{explorer} is not registered, or was declared dead; it must register again")
+    room, reason = _claimable_groups(tx, tx.spec, row)
     if room <= 0:
-        return Claimed((), reason, over=is_over(row, tx.spec.max_steps, tx.spec.total_epochs))
+        return ClaimResult((), reason, over=is_over(row, tx.spec.max_steps, tx.spec.total_epochs))
     return room
 
 
-def _claim(tx: Transaction, explorer: str, tasksets: Sequence[str], limit: int) -> Claimed:
+def _claim(tx: Transaction, explorer: str, tasksets: Sequence[str], limit: int) -> ClaimResult:
     room = _allowed(tx, explorer)
-    if isinstance(room, Claimed):
+    if isinstance(room, ClaimResult):
         return room
     tasks = _next_tasks(tx, tx.spec, tasksets, min(room, limit))
     claims = _grant(tx, run_row(tx), explorer, tasks)
-    return Claimed(claims, "" if claims else unserved(tx, tx.spec.total_epochs) or "the tasksets are exhausted")
+    return ClaimResult(claims, "" if claims else unserved(tx, tx.spec.total_epochs) or "the tasksets are exhausted")
 
 
 def unserved(tx: Transaction, total_epochs: int | None) -> str:
@@ -197,7 +197,7 @@ def unannounced_steps(tx: Transaction, row: Row) -> list[int]:
     return [r.step for r in rows]
 
 
-def _room(tx: Transaction, spec: RunSpec, row: Row) -> tuple[int, str]:
+def _claimable_groups(tx: Transaction, spec: RunSpec, row: Row) -> tuple[int, str]:
     b = spec.batch_groups
     if row.announced < 0:
         return 0, "no weights are announced yet"
@@ -281,7 +281,7 @@ def held_by(tx: Transaction, explorer: str) -> set[int]:
     return {row.claim for row in tx.execute(select(g.claim).where(g.state == "claimed", g.explorer == explorer))}
 
 
-def store(db: Database, claimed: Claim, group: Group) -> None:
+def store(db: Database, claim: Claim, group: Group) -> None:
     """Keeps a whole group and closes its claim.
 
     Raises:
@@ -291,28 +291,28 @@ def store(db: Database, claimed: Claim, group: Group) -> None:
     """
     counts = group.version_counts()
     payload = encode(group)
-    if not db.write(lambda tx: _keep(tx, claimed, counts, payload)):
-        raise StaleWriterError(f"group {claimed.group_id}: tokens of version {max(counts)}, which was withdrawn")
+    if not db.write(lambda tx: _keep(tx, claim, counts, payload)):
+        raise StaleWriterError(f"group {claim.group_id}: tokens of version {max(counts)}, which was withdrawn")
 
 
-def _keep(tx: Transaction, claimed: Claim, counts: Mapping[int, int], payload: bytes) -> bool:
-    row = _held(tx, claimed)
-    if counts and min(counts) < claimed.version:
-        raise ValueError(f"group {claimed.group_id}: a token of version {min(counts)}, claimed at {claimed.version}")
+def _keep(tx: Transaction, claim: Claim, counts: Mapping[int, int], payload: bytes) -> bool:
+    row = _held(tx, claim)
+    if counts and min(counts) < claim.version:
+        raise ValueError(f"group {claim.group_id}: a token of version {min(counts)}, claimed at {claim.version}")
     # Between a restart and its first announcement, the versions up to the checkpoint's are those that stand.
     standing = row.announced if row.announced >= 0 else row.trained
     newest = max(counts, default=None)
     values: dict[str, Any] = {"state": "open"}
     stands = newest is None or newest <= standing
     if stands:
-        tx.execute(insert(schema.payloads).values(group_id=claimed.group_id, data=payload))
+        tx.execute(insert(schema.payloads).values(group_id=claim.group_id, data=payload))
         values = {"state": "ready", "stored_at": tx.now(), "max_version": newest, "version_counts": json.dumps(counts)}
-    tx.execute(update(schema.groups).where(g.id == claimed.group_id).values(values))
+    tx.execute(update(schema.groups).where(g.id == claim.group_id).values(values))
     return stands
 
 
 @writes
-def settle(tx: Transaction, claimed: Claim, state: str, reason: str) -> None:
+def settle(tx: Transaction, claim: Claim, state: str, reason: str) -> None:
     """Closes a claim as ``filtered`` or ``dropped``, with its reason. Its credit returns and another task replaces it.
 
     Raises:
@@ -320,8 +320,8 @@ def settle(tx: Transaction, claimed: Claim, state: str, reason: str) -> None:
     """
     if state not in ("filtered", "dropped"):
         raise ValueError(f"a claim is settled as filtered or dropped, not {state!r}")
-    values = {"state": state, "reason": storable(reason), "step": _held(tx, claimed).trained}
-    tx.execute(update(schema.groups).where(g.id == claimed.group_id).values(values))
+    values = {"state": state, "reason": storable(reason), "step": _held(tx, claim).trained}
+    tx.execute(update(schema.groups).where(g.id == claim.group_id).values(values))
 
 
 @writes
@@ -357,10 +357,10 @@ def states_of(tx: Transaction) -> dict[str, int]:
 states = reads(states_of)
 
 
-def _held(tx: Transaction, claimed: Claim) -> Row:
+def _held(tx: Transaction, claim: Claim) -> Row:
     r = schema.run.c
     both = select(g.state, g.claim, r.announced, r.trained).join_from(schema.groups, schema.run, true())
-    found = tx.execute(both.where(g.id == claimed.group_id)).one_or_none()
-    if found is None or found.state != "claimed" or found.claim != claimed.number:
-        raise StaleWriterError(f"group {claimed.group_id} ({claimed.task}): claim {claimed.number} has expired")
+    found = tx.execute(both.where(g.id == claim.group_id)).one_or_none()
+    if found is None or found.state != "claimed" or found.claim != claim.number:
+        raise StaleWriterError(f"group {claim.group_id} ({claim.task}): claim {claim.number} has expired")
     return found

@@ -24,7 +24,7 @@ g, b = schema.groups.c, schema.batches.c
 
 
 @dataclass(frozen=True)
-class Leased:
+class LeasedBatch:
     """A batch, in its order.
 
     Attributes:
@@ -43,7 +43,7 @@ class Leased:
 
 
 @dataclass(frozen=True)
-class NotYet:
+class NoBatchYet:
     """Why there is no batch.
 
     Attributes:
@@ -136,7 +136,7 @@ def survives(tx: Transaction, lineage: int, version: int) -> bool:
 
 
 @writes
-def lease(tx: Transaction, lineage: int) -> Leased | NotYet:
+def lease(tx: Transaction, lineage: int) -> LeasedBatch | NoBatchYet:
     """Leases the next batch, most urgent groups first, once the others can still be trained in time.
 
     Groups that `reusable` names are trained again beside it: they take no place of a group that has a deadline to meet,
@@ -149,7 +149,7 @@ def lease(tx: Transaction, lineage: int) -> Leased | NotYet:
         StaleWriterError: a newer lineage lives.
         RunFailedError: the run has failed.
     """
-    row = living(tx, lineage)
+    row = require_living(tx, lineage)
     size, step = tx.spec.batch_groups, row.trained
     if row.leasing:
         chosen = tx.execute(select(g.id, g.deadline).where(g.state == "leased").order_by(g.position)).all()
@@ -157,7 +157,7 @@ def lease(tx: Transaction, lineage: int) -> Leased | NotYet:
     ready = select(g.id, g.deadline).where(g.state == "ready").order_by(g.deadline, g.id)
     chosen = tx.execute(ready.limit(size)).all()
     if len(chosen) < size:
-        return _meanwhile(tx, row, _too_few(tx, row, len(chosen)))
+        return _meanwhile(tx, row, _end_or_wait(tx, row, len(chosen)))
     rest, _ = in_flight(tx)
     for c in chosen:
         rest[c.deadline] -= 1
@@ -176,7 +176,7 @@ def mark_trained(tx: Transaction, lineage: int, step: int, publishes: bool, demo
     Raises:
         StaleWriterError: a newer lineage lives, or this step is not the leased one.
     """
-    row = living(tx, lineage)
+    row = require_living(tx, lineage)
     if not row.leasing or row.trained != step:
         raise StaleWriterError(f"step {step} is not leased; the ledger is at step {row.trained}")
     leased = tx.execute(select(g.id).where(g.state == "leased").order_by(g.position))
@@ -196,7 +196,7 @@ def prune_payloads(tx: Transaction, lineage: int, before_step: int) -> None:
     """Deletes the payloads of batches that no kept checkpoint needs: those of steps before ``before_step``, unless a
     later one may still reuse them.
     """
-    living(tx, lineage)
+    require_living(tx, lineage)
     last = g.step if tx.spec.max_uses == 1 else g.deadline
     old = select(g.id).where(g.state == "trained", last < before_step)
     kept = select(schema.payloads.c.group_id)
@@ -207,7 +207,7 @@ def prune_payloads(tx: Transaction, lineage: int, before_step: int) -> None:
 @writes
 def finish(tx: Transaction, lineage: int) -> None:
     """Says that the run is over: explorers stop."""
-    row = living(tx, lineage)
+    row = require_living(tx, lineage)
     ended_epochs = tx.spec.total_epochs if row.trained < tx.spec.max_steps else None
     tx.execute(update(schema.run).values(finished=True, ended_epochs=ended_epochs))
 
@@ -225,7 +225,7 @@ def fail_run(tx: Transaction, lineage: int, message: str) -> None:
 
 
 @reads
-def recorded_batches(tx: Transaction, from_step: int, to_step: int) -> list[Leased]:
+def recorded_batches(tx: Transaction, from_step: int, to_step: int) -> list[LeasedBatch]:
     """The surviving batches of steps ``from_step`` to ``to_step`` (exclusive), to train them again (promise P13).
 
     Raises:
@@ -264,11 +264,11 @@ def _stands() -> ColumnElement[bool]:
 
 @reads
 def check_living(tx: Transaction, lineage: int) -> None:
-    """`living` in a transaction of its own."""
-    living(tx, lineage)
+    """`require_living` in a transaction of its own."""
+    require_living(tx, lineage)
 
 
-def living(tx: Transaction, lineage: int) -> Row:
+def require_living(tx: Transaction, lineage: int) -> Row:
     """The run's row, if ``lineage`` is still the living one.
 
     Raises:
@@ -282,14 +282,14 @@ def living(tx: Transaction, lineage: int) -> Row:
     return row
 
 
-def _load(tx: Transaction, step: int, ids: Sequence[int]) -> Leased:
+def _load(tx: Transaction, step: int, ids: Sequence[int]) -> LeasedBatch:
     p = schema.payloads.c
     data = {r.group_id: r.data for r in tx.execute(select(schema.payloads).where(p.group_id.in_(ids)))}
     missing = [i for i in ids if i not in data]
     if missing:
         raise LedgerError(f"step {step}: the trajectories of groups {missing[:5]} are missing from the ledger")
     groups, new = tuple(_decoded(tx, i, data[i]) for i in ids), tx.spec.batch_groups
-    return Leased(step, tuple(ids), groups[:new], groups[new:], tx.spec.demonstrated_at(step))
+    return LeasedBatch(step, tuple(ids), groups[:new], groups[new:], tx.spec.demonstrated_at(step))
 
 
 def _decoded(tx: Transaction, group_id: int, payload: bytes) -> Group:
@@ -300,7 +300,7 @@ def _decoded(tx: Transaction, group_id: int, payload: bytes) -> Group:
         raise LedgerError(f"{told}; put a copy of the ledger back, or choose another run_dir") from error
 
 
-def _meanwhile(tx: Transaction, row: Row, found: NotYet) -> NotYet:
+def _meanwhile(tx: Transaction, row: Row, found: NoBatchYet) -> NoBatchYet:
     """``found``, with who validates and what shows that somebody works."""
     if found.over:
         return found
@@ -309,7 +309,7 @@ def _meanwhile(tx: Transaction, row: Row, found: NotYet) -> NotYet:
     return replace(found, reason=reason, progress=(found.ready, row.claims, tokens_sampled(tx)))
 
 
-def _too_few(tx: Transaction, row: Row, ready: int) -> NotYet:
+def _end_or_wait(tx: Transaction, row: Row, ready: int) -> NoBatchYet:
     size = tx.spec.batch_groups
     count = func.count().label("n")
     unsettled = tx.execute(select(g.state, count).where(g.state.in_(("claimed", "open"))).group_by(g.state))
@@ -319,13 +319,14 @@ def _too_few(tx: Transaction, row: Row, ready: int) -> NotYet:
     if not busy and _exhausted(tx, tx.spec.total_epochs):
         left = update(schema.groups).where(g.state == "ready")
         tx.execute(left.values(state="dropped", reason="end_of_data"))
-        return NotYet("data", "the tasksets are exhausted", ready, over=True)
+        return NoBatchYet("data", "the tasksets are exhausted", ready, over=True)
     if not alive:
-        return NotYet("explorer", f"an explorer: {ready} of {size} groups ready and nobody generates; start one", ready)
+        reason = f"an explorer: {ready} of {size} groups ready and nobody generates; start one"
+        return NoBatchYet("explorer", reason, ready)
     if "claimed" not in busy and (nobody := unserved(tx, tx.spec.total_epochs)):
-        return NotYet("explorer", f"groups: {ready} of {size} ready; {nobody}", ready)
+        return NoBatchYet("explorer", f"groups: {ready} of {size} ready; {nobody}", ready)
     reason = f"groups: {ready} of {size} ready{lost_in_time(tx, row.trained)}"
-    return NotYet("generation", reason, ready, filtered=filtered_in_a_row(tx, row.trained))
+    return NoBatchYet("generation", reason, ready, filtered=filtered_in_a_row(tx, row.trained))
 
 
 def _exhausted(tx: Transaction, total_epochs: int | None) -> bool:
@@ -335,7 +336,7 @@ def _exhausted(tx: Transaction, total_epochs: int | None) -> bool:
     return bool(sets) and all(s.issued >= s.size * total_epochs for s in sets)
 
 
-def _stragglers(tx: Transaction, step: int, ready: int) -> NotYet:
+def _stragglers(tx: Transaction, step: int, ready: int) -> NoBatchYet:
     late = select(g.id, g.deadline).where(g.state == "claimed").order_by(g.deadline, g.id).limit(3)
     names = ", ".join(f"group {r.id} (due at step {r.deadline})" for r in tx.execute(late))
-    return NotYet("stragglers", f"stragglers that would come too late after step {step}: {names}", ready)
+    return NoBatchYet("stragglers", f"stragglers that would come too late after step {step}: {names}", ready)

@@ -145,7 +145,7 @@ tokens = reads(tokens_sampled)
 
 
 @writes
-def mark_dead(tx: Transaction) -> list[str]:
+def mark_dead_processes(tx: Transaction) -> list[str]:
     """Buries processes of this host that are gone and all that have been silent too long; returns their names."""
     _, dead = split_by_life(tx, tx.spec.claim_timeout)
     for row in dead:

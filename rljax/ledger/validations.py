@@ -65,7 +65,7 @@ def finish_validation(tx: Transaction, explorer: str, pinned: Announced, result:
 
 
 @writes
-def weights_gone(tx: Transaction, explorer: str, pinned: Announced) -> str:
+def settle_lost_validation(tx: Transaction, explorer: str, pinned: Announced) -> str:
     """What becomes of a validation whose version was lost with the learner that held it in memory.
 
     The learner that lives now may have published the same weights again: then those are validated. Otherwise, once it

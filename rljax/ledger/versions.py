@@ -9,7 +9,7 @@ from sqlalchemy import insert, select, update
 
 from rljax.ledger import schema
 from rljax.ledger.database import run_row
-from rljax.ledger.leases import living
+from rljax.ledger.leases import require_living
 from rljax.ledger.transaction import Transaction, reads, writes
 
 v = schema.versions.c
@@ -43,7 +43,7 @@ def announce(
     Raises:
         StaleWriterError: a newer lineage lives.
     """
-    living(tx, lineage)
+    require_living(tx, lineage)
     if tx.execute(select(v.version).where(v.version == version, v.lineage == lineage)).first() is not None:
         return
     values = {"path": path, "announced_at": tx.now(), "withdrawn": False, "deleted": False, "gap": None}
@@ -106,7 +106,7 @@ def take_deletable(tx: Transaction, lineage: int) -> list[Announced]:
     """Marks as deleted, and returns, the versions that nobody needs: not the two newest, not one that a live process
     uses or loads, not one whose validation is not done.
     """
-    row = living(tx, lineage)
+    row = require_living(tx, lineage)
     p, a = schema.processes.c, schema.validations.c
     needed = {version for r in tx.execute(select(p.version, p.loading).where(p.alive)) for version in r}
     needed |= {r.version for r in tx.execute(select(a.version).where(a.state != "done"))}

@@ -26,7 +26,7 @@ from rljax.pipeline.run_dir import RunDir
 from rljax.rollout.engine_events import FaultLog
 from rljax.rollout.engine_pool import EnginePool
 from rljax.rollout.validation import validate
-from rljax.rollout.workflows.single_turn import Attempt
+from rljax.rollout.workflows.workflow import Attempt
 from rljax.tasks.seeds import stable_hash
 from rljax.tasks.task import BadRow, Task
 from rljax.tasks.templates import render_messages, response_text

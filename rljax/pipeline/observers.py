@@ -17,7 +17,7 @@ import jax
 
 from rljax.config.schema import Config
 from rljax.ledger.fence import Fence
-from rljax.ledger.leases import Leased
+from rljax.ledger.leases import LeasedBatch
 from rljax.observe.metrics import MetricsLog
 from rljax.observe.progress import Progress
 from rljax.observe.report import write_report
@@ -121,7 +121,7 @@ class LearnerObservers(Observers):
         now = time.time()
         self.trace.span(LEARNER, name, now - seconds, now, **details)
 
-    def step(self, step: int, values: Mapping[str, float], batch: Leased) -> None:
+    def step(self, step: int, values: Mapping[str, float], batch: LeasedBatch) -> None:
         """A step is done; ``step`` counts batches completed."""
         gauges = self._resources.take()
         row = {**values, **gauges}

@@ -14,7 +14,7 @@ from rljax.ledger import leases, processes, validations, versions
 from rljax.ledger.database import Database, LedgerError, StaleWriterError
 from rljax.ledger.fence import Fence
 from rljax.ledger.filtered_streak import filtered_during
-from rljax.ledger.leases import Leased, NotYet
+from rljax.ledger.leases import LeasedBatch, NoBatchYet
 from rljax.pipeline.assemble.learner import StepRunner
 from rljax.pipeline.assemble.run import probe_tokens
 from rljax.pipeline.metrics.batch import batch_metrics
@@ -166,14 +166,14 @@ class Trainer:
         except LedgerError as untold:
             log.warning("the ledger could not be told of the trainer's end: %s", untold)
 
-    def _next_batch(self, clock: Clock) -> Leased | None:
+    def _next_batch(self, clock: Clock) -> LeasedBatch | None:
         begin = since = time.perf_counter()
         progress_timeout, looked, kind = ProgressTimeout(self._config.wait_timeout), begin, "generation"
         while not self._stop.is_set():
             seen = self._db.notifier.changes
             failpoint("lease")
             found = leases.lease(self._db, self._lineage)
-            if isinstance(found, Leased):
+            if isinstance(found, LeasedBatch):
                 clock.add(f"wait/{kind}", since)
                 since = clock.add("wait", since)
                 self._observers.span("wait for a batch", since - begin, step=found.step)
@@ -195,9 +195,9 @@ class Trainer:
 
     def _look_for_dead(self) -> None:
         self._check_explorer()
-        processes.mark_dead(self._db)
+        processes.mark_dead_processes(self._db)
 
-    def _wait(self, found: NotYet, seen: int) -> None:
+    def _wait(self, found: NoBatchYet, seen: int) -> None:
         told = found.reason
         if found.progress:  # a first group may take minutes: that tokens come tells slow from stuck
             tokens = found.progress[-1]
@@ -211,7 +211,7 @@ class Trainer:
             self._observers.message(hopeless(found.filtered))
         self._db.notifier.wait(seen)
 
-    def _train(self, batch: Leased, clock: Clock) -> dict[str, float]:
+    def _train(self, batch: LeasedBatch, clock: Clock) -> dict[str, float]:
         size = self._config.groups_per_batch
         self._observers.waiting(None, size, size)
         since = time.perf_counter()
@@ -258,10 +258,10 @@ class Trainer:
         except StaleWriterError:
             self._publisher.delete(version, self._lineage)
             raise
-        self._withdraw()
+        self._prune_versions()
         self._observers.span(f"publish version {version}", clock.add("publish", since) - since)
 
-    def _withdraw(self) -> None:
+    def _prune_versions(self) -> None:
         """Leaves exactly those versions published that the ledger names."""
         versions.take_deletable(self._db, self._lineage)
         self._publisher.prune(versions.standing(self._db), self._lineage)
@@ -279,7 +279,7 @@ class Trainer:
             self._pruned = oldest
         clock.add("checkpoint", since)
 
-    def _report(self, batch: Leased, metrics: dict[str, float], clock: Clock) -> dict[str, float]:
+    def _report(self, batch: LeasedBatch, metrics: dict[str, float], clock: Clock) -> dict[str, float]:
         wall = time.perf_counter() - clock.began
         rejected = filtered_during(self._db, batch.step)
         values = batch_metrics(batch) | filter_metrics(self._config.algorithm.filters, rejected) | metrics
@@ -310,7 +310,7 @@ class Trainer:
         self.save()
         self._await_validations()
         if not self._stop.is_set():
-            self._withdraw()  # what was still in use, or validated, when the last version was published
+            self._prune_versions()  # what was still in use, or validated, when the last version was published
             leases.finish(self._db, self._lineage)
 
     def save(self) -> None:

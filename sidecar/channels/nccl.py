@@ -5,8 +5,8 @@ to load them; the learner answers from a thread of its own. The connection is th
 life cycle: ``init_weight_transfer_engine``, ``start_weight_update``, ``update_weights``, ``finish_weight_update``. The
 tensors take one of two carriers:
 
-- ``nccl``: from GPU to GPU, received by vLLM's own NCCL transfer engine (`Puller`). The learner is rank 0 of a
-  communicator of its own for each engine, and joins by vLLM's torch-free rendezvous: a pre-shared ncclUniqueId, then
+- ``nccl``: from GPU to GPU, received by vLLM's own NCCL transfer engine (`sidecar.vllm.nccl`). The learner is rank 0 of
+  a communicator of its own for each engine, and joins by vLLM's torch-free rendezvous: a pre-shared ncclUniqueId, then
   ``ncclCommInitRank`` and a one-element all-reduce on every rank, then packed broadcasts. No GPU has run this yet.
 - ``tcp``: through the connection itself, into the memory of the engine's host (`read_transfer`): for every engine.
 

@@ -1,4 +1,4 @@
-"""vLLM's own concurrent engine, ``AsyncLLM``, whose core runs in processes of its own: the body for accelerators.
+"""vLLM's own concurrent engine, ``AsyncLLM``, whose core runs in processes of its own: the engine for accelerators.
 
 It lives on an event loop in a thread, so that every method may be called from any loop, as the protocol says.
 """

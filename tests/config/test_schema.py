@@ -15,7 +15,7 @@ import pytest
 
 from rljax.config.environments import EnvironmentConfig, TrainEnvManagerConfig
 from rljax.config.load import publishable
-from rljax.config.names import policy_losses
+from rljax.config.registries import policy_losses
 from rljax.config.schema import (
     AlgorithmConfig,
     Config,

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rljax.config import validate_objective
-from rljax.config.names import policy_losses
+from rljax.config.registries import policy_losses
 from rljax.config.schema import AlgorithmConfig, CorrectionConfig, CriticConfig, KlConfig, RowsConfig, TasksConfig
 from rljax.config.validate import ConfigError
 from tests.config.test_schema import DEMONSTRATIONS, TASKSET, make

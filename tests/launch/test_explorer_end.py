@@ -90,7 +90,7 @@ def trainer_beside(
         Disk.full = Disk.full and seconds < disk_is_full_for
 
     # A learner reads while it waits, and does not write before a batch is there.
-    monkeypatch.setattr(train.leases, "lease", lambda *_: leases.NotYet("generation", "groups: 0 of 2 ready", 0))
+    monkeypatch.setattr(train.leases, "lease", lambda *_: leases.NoBatchYet("generation", "groups: 0 of 2 ready", 0))
     monkeypatch.setattr(db.notifier, "wait", wait)
     monkeypatch.setattr(train.time, "perf_counter", lambda: seconds)
     return trainer

@@ -11,7 +11,7 @@ from rljax.learner.checkpoints import CheckpointError, Checkpoints, DamagedCheck
 from rljax.learner.learner import Learner
 from rljax.ledger.compatibility import check_demonstrations
 from rljax.ledger.database import Database
-from rljax.ledger.leases import Leased, survives
+from rljax.ledger.leases import LeasedBatch, survives
 from rljax.models.files import load_directory
 from rljax.pipeline.assemble.run import Model
 from rljax.pipeline.run_dir import RunDir
@@ -81,7 +81,7 @@ class StepRunner:
     learner: Learner
     demonstrations: Demonstrations | None
 
-    def train(self, batch: Leased) -> dict[str, float]:
+    def train(self, batch: LeasedBatch) -> dict[str, float]:
         """One step; see `Learner.train`."""
         shown = self.demonstrations.at(batch.demonstrations) if self.demonstrations else []
         return self.learner.train(batch.groups, reused=batch.reused, demonstrations=shown)

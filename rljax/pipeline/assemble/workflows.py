@@ -12,7 +12,8 @@ from rljax.pipeline.assemble.run import Model
 from rljax.rollout.environments.hosts import EnvironmentHost, LoopHost, ProcessHost
 from rljax.rollout.environments.smoke_check import smoke_check
 from rljax.rollout.workflows.multi_turn import MultiTurn
-from rljax.rollout.workflows.single_turn import ByTask, SingleTurn, Workflow
+from rljax.rollout.workflows.single_turn import SingleTurn
+from rljax.rollout.workflows.workflow import DispatchByTask, Workflow
 from rljax.tasks.environments import environment_tasksets
 from rljax.tasks.rewards.registry import resolve_reward
 from rljax.tasks.rewards.runner import RewardRunner
@@ -96,7 +97,7 @@ class Workflows:
             max_response_tokens=config.model.max_response_tokens,
             stop_token_ids=model.stop_token_ids,
         )
-        return ByTask(questions, environments)
+        return DispatchByTask(questions, environments)
 
 
 def make_rewards(config: Config, log: Path) -> RewardRunner:

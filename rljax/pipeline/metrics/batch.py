@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from rljax.ledger.leases import Leased
+from rljax.ledger.leases import LeasedBatch
 from rljax.rollout.episode_metrics import episode_sums
 
 
-def batch_metrics(batch: Leased) -> dict[str, float]:
+def batch_metrics(batch: LeasedBatch) -> dict[str, float]:
     """Rewards, lengths and staleness of a batch; staleness in steps, over sampled tokens, those too that a mask leaves
     out. ``train/<taskset>/…`` names what its groups come from: an explorer may have brought sets that this process
     knows nothing of. Reused groups count where training is told of (tokens, staleness), and not where generation is:

@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from rljax.config.fields import ConfigError
-from rljax.config.names import by_name
+from rljax.config.registries import by_name
 from rljax.tasks.rewards.gym_score import reasoning_gym_score
 from rljax.tasks.rewards.numeric import check_reference, numeric
 from rljax.tasks.rewards.reward import RewardFunction

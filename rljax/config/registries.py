@@ -97,7 +97,7 @@ class Entry:
             parameters are its keys, and it takes them by name.
         by_name: whether it takes its keys by name.
         told: what it says of itself: of fields of its slot's `Traits` the values, or functions of its keys.
-        own: whether it is none of ours.
+        user_defined: whether it is none of ours.
     """
 
     name: str
@@ -105,7 +105,7 @@ class Entry:
     keys: type
     by_name: bool
     told: Mapping[str, Any]
-    own: bool
+    user_defined: bool
 
     def build(self, values: Mapping[str, Any], path: str) -> Any:
         """Returns its keys, typed and complete: its dataclass, or a mapping where it takes them by name.
@@ -179,7 +179,7 @@ class Registry(Generic[Bound]):
         self._traits = traits
         self._takes = takes
         self._built_in: dict[str, Entry] = {}
-        self._own: dict[str, Entry] = {}
+        self._user_defined: dict[str, Entry] = {}
         self._discovered = False
 
     def register(self, name: str, *, Config: type | None = None, **traits: Any) -> Callable[[Function], Function]:
@@ -187,16 +187,17 @@ class Registry(Generic[Bound]):
 
         Args:
             name: in the config.
-            Config: frozen dataclass of its keys, each made by `config_fields.key`; the function takes an instance
+            Config: frozen dataclass of its keys, each made by `rljax.config.fields.key`; the function takes an instance
                 behind what the slot hands it. None: its keyword-only parameters are its keys.
             traits: what it says of itself: fields of the slot's `Traits`.
         """
         self._traits(**traits)  # refuses what a function of the slot cannot say
 
         def add(function: Function) -> Function:
-            own = not getattr(function, "__module__", "").startswith(f"{self._package}.")
+            user_defined = not getattr(function, "__module__", "").startswith(f"{self._package}.")
             keys = Config or _keys_by_name(function)
-            (self._own if own else self._built_in)[name] = Entry(name, function, keys, Config is None, traits, own)
+            entries = self._user_defined if user_defined else self._built_in
+            entries[name] = Entry(name, function, keys, Config is None, traits, user_defined)
             return function
 
         return add
@@ -208,15 +209,15 @@ class Registry(Generic[Bound]):
     def entries(self) -> Iterator[Entry]:
         """All that there are, by name; a function of one's own stands in the place of the built-in of its name."""
         self._discover()
-        yield from sorted(({**self._built_in, **self._own}).values(), key=lambda entry: entry.name)
+        yield from sorted(({**self._built_in, **self._user_defined}).values(), key=lambda entry: entry.name)
 
     def built_in(self) -> list[Entry]:
         """Those of this repository that nothing stands in the place of, by name."""
-        return [entry for entry in self.entries() if not entry.own]
+        return [entry for entry in self.entries() if not entry.user_defined]
 
-    def own_names(self) -> set[str]:
+    def user_defined_names(self) -> set[str]:
         """Names that mean what this process alone has said they do."""
-        return set(self._own)
+        return set(self._user_defined)
 
     def find(self, name: str, key: str = "") -> Entry | None:
         """The function of that name, or the one that ``module:function`` points to; None: there is no such name.
@@ -226,7 +227,7 @@ class Registry(Generic[Bound]):
         """
         if ":" not in name:
             self._discover()
-            return self._own.get(name) or self._built_in.get(name)
+            return self._user_defined.get(name) or self._built_in.get(name)
         function = imported(key or self.key, name)
         known = [entry for entry in self.entries() if entry.function is function]
         return known[0] if known else by_name(name, function)
@@ -360,9 +361,9 @@ filters: Registry[Any] = Registry("filter", "algorithm.filters", "rljax.algorith
 ESTIMATORS = (advantages, turn_advantages, token_advantages)
 
 
-def own_names(slots: Iterable[Registry[Any]]) -> set[str]:
+def user_defined_names(slots: Iterable[Registry[Any]]) -> set[str]:
     """Names in these slots that mean what this process alone has said they do."""
-    return {name for slot in slots for name in slot.own_names()}
+    return {name for slot in slots for name in slot.user_defined_names()}
 
 
 def all_names(slots: Iterable[Registry[Any]]) -> set[str]:

@@ -1,4 +1,4 @@
-"""Text of others, as part of a line of ours."""
+"""Formats texts of exceptions, models and environments for our own one-line errors."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ LONGEST = 300
 
 
 def first_line(error: BaseException) -> str:
-    """What an error says in its first line, up to 300 characters; its type where it says nothing."""
+    """Returns the first line of an error, up to 300 characters; its type where it has no text."""
     return (str(error).strip() or type(error).__name__).splitlines()[0][:LONGEST]
 
 

@@ -1,4 +1,4 @@
-"""Named places where a test may strike the process, to prove that nothing is lost there.
+"""Failpoints: named places where a test may kill the process, to prove that nothing is lost there.
 
 ``RLJAX_FAILPOINTS`` names a directory. Its file ``train:3`` is for the first process that reaches ``train`` for its
 third time: the process removes the file and kills itself, or sends itself the signal whose name the file holds. So a
@@ -26,7 +26,7 @@ _hits: collections.Counter[str] = collections.Counter()
 
 
 def failpoint(name: str) -> None:
-    """Dies here if the environment says so."""
+    """Kills or signals this process if the environment says so."""
     directory = os.environ.get("RLJAX_FAILPOINTS")
     if directory is None:
         return

@@ -1,4 +1,4 @@
-"""A request inside the engine, and when its text ends it."""
+"""Requests inside the engine, and the search for their stop strings."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from sidecar.protocol import Completion, GenerateRequest
 
 
 class Tokenizer(Protocol):
-    """What stop strings need of a tokenizer."""
+    """The methods of a tokenizer that stop strings need."""
 
     def decode(self, token_ids: list[int], **options: Any) -> Any:
-        """The text of these tokens, a string."""
+        """Returns the text of these tokens."""
         ...
 
 
 @dataclass(eq=False, slots=True)
 class Job:
-    """A request and the tokens that it has so far.
+    """A request and the tokens that are sampled for it so far.
 
     Attributes:
         request: what was asked for.
@@ -49,12 +49,12 @@ class Job:
         return self.request.sampling.max_new_tokens - len(self.tokens)
 
     def sequence(self) -> np.ndarray:
-        """int32: the prompt and the tokens so far."""
+        """Returns int32 ``[n]``: the prompt and the tokens so far."""
         prompt = np.asarray(self.request.prompt_ids, np.int32)
         return np.concatenate([prompt, np.asarray(self.tokens, np.int32)]) if self.tokens else prompt
 
     def resumed(self) -> list[int]:
-        """The tokens of this response that an earlier request made; the prompt ends with them."""
+        """Returns the tokens of this response that an earlier request sampled; the prompt ends with them."""
         prompt = self.request.prompt_ids
         return np.asarray(prompt[len(prompt) - self.request.resumed_tokens :], np.int32).tolist()
 
@@ -65,13 +65,13 @@ class Job:
         self.spans.append((version, len(tokens)))
 
     def completion(self, reason: str) -> Completion:
-        """The answer, as it stands."""
+        """Returns the completion with the tokens so far."""
         versions = np.repeat(*np.asarray(self.spans, np.int32).reshape(-1, 2).T)
         return Completion(np.asarray(self.tokens, np.int32), np.asarray(self.logprobs, np.float32), versions, reason)
 
 
 def end_of_text(tokens: list[int], old: int, stop_strings: tuple[str, ...], tokenizer: Tokenizer) -> int | None:
-    """How many tokens it takes until the text contains a stop string; None if it contains none.
+    """Returns after how many tokens the text contains a stop string; None if it contains none.
 
     The answer does not depend on how many tokens arrive at once.
 

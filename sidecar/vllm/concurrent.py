@@ -1,4 +1,4 @@
-"""vLLM's own concurrent engine, ``AsyncLLM``, whose core runs in processes of its own: the body for accelerators.
+"""vLLM's own concurrent engine, ``AsyncLLM``, whose core runs in processes of its own: the engine for accelerators.
 
 It lives on an event loop in a thread, so that every method may be called from any loop, as the protocol says.
 """
@@ -53,7 +53,7 @@ T = TypeVar("T")
 
 @dataclass(eq=False)
 class _Running:
-    """A request; vLLM knows it by ``name``, which is empty until it was handed over."""
+    """A request in flight; vLLM knows it by ``name``, which is empty until it was submitted."""
 
     job: Job
     name: str = ""
@@ -61,7 +61,7 @@ class _Running:
 
 
 class ConcurrentVllm:
-    """``AsyncLLM`` behind the protocol. Implements `sidecar.protocol.Engine`."""
+    """Serves requests with ``AsyncLLM``. Implements `sidecar.protocol.Engine`."""
 
     def __init__(self, settings: VllmSettings, name: str) -> None:
         """Starts vLLM and waits for it.
@@ -168,7 +168,7 @@ class ConcurrentVllm:
     # What follows runs on the loop of vLLM.
 
     async def _tracked(self, work: Coroutine[Any, Any, T]) -> T:
-        """The answer, or an `EngineError` once the engine ends: vLLM tells nobody that it was shut down."""
+        """Returns the result, or raises EngineError once the engine ends: vLLM tells nobody that it was shut down."""
         task = asyncio.ensure_future(work)
         ended = asyncio.ensure_future(self._ended.wait())
         try:
@@ -312,7 +312,7 @@ class ConcurrentVllm:
                 raise
 
     async def _pull(self, update: WeightUpdate) -> None:
-        """Takes the weights from the learner, GPU to GPU."""
+        """Receives the weights from the learner, GPU to GPU."""
         if self._receiver is None:
             from sidecar.vllm.nccl import AsyncTransferEngine
 
@@ -344,7 +344,7 @@ class ConcurrentVllm:
 
     @contextlib.asynccontextmanager
     async def _standing_still(self, policy: UpdatePolicy) -> AsyncIterator[None]:
-        """While the body runs nothing is sampled; afterwards there is no KV of before."""
+        """Pauses sampling while the context is open; afterwards there is no KV of older weights."""
         was_paused = self._paused
         if policy is UpdatePolicy.ABORT:
             await self._abort(lambda running: bool(running.name))

@@ -1,4 +1,4 @@
-"""What a vLLM engine is started with, in plain data that any process may hold."""
+"""Settings of a vLLM engine, in plain data that any process may hold."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LOADER = "sidecar.vllm.weights.WeightLoader"
 
 @dataclass(frozen=True, slots=True)
 class VllmSettings:
-    """How an engine is built. Weights are dummies until the first version: the run decides them, not the directory.
+    """Settings of a vLLM engine. Weights are dummies until the first version: the run decides them, not the directory.
 
     Attributes:
         model: directory with ``config.json`` and tokenizer, as Hugging Face writes it.
@@ -57,7 +57,7 @@ class VllmSettings:
     engine_args: Mapping[str, Any] = field(default_factory=dict)
 
     def arguments(self, *, on_cpu: bool) -> dict[str, Any]:
-        """Arguments of ``EngineArgs``; ``on_cpu`` says what the vLLM that is installed here computes on.
+        """Returns the arguments of ``EngineArgs``; ``on_cpu`` says whether the installed vLLM computes on CPUs.
 
         Raises:
             EngineError: that is not what the engine is to compute on, or `engine_args` names what is ours to say.
@@ -105,7 +105,7 @@ class VllmSettings:
 
 
 def environment(*, cpu_threads: int | None = None, multiprocessing: bool) -> dict[str, str]:
-    """Variables of an engine's process, to be set before vLLM is imported.
+    """Returns the environment variables of an engine's process, to be set before vLLM is imported.
 
     Args:
         cpu_threads: OpenMP threads of an engine on the CPU; None for an accelerator.

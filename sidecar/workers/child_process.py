@@ -1,4 +1,4 @@
-"""A Python module in a child process that answers calls over a socket: both ends of it."""
+"""Runs a Python module in a child process that answers calls over a socket: both ends of it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class ChildEnded(RuntimeError):
 
 
 class ChildProcess:
-    """A child that runs ``python -m module``, which calls `serve`. Its calls are made on one event loop.
+    """Runs ``python -m module`` in a child, which calls `serve`. Its calls are made on one event loop.
 
     It leads a group of its own: Ctrl-C is its parent's to handle, and what it has started is killed with it.
     """
@@ -51,7 +51,7 @@ class ChildProcess:
         environment: Mapping[str, str] | None = None,
         on_end: Callable[[], None] | None = None,
     ) -> None:
-        """Starts it.
+        """Starts the child.
 
         Args:
             module: name.
@@ -80,7 +80,7 @@ class ChildProcess:
         self._reading: asyncio.Future[None] | None = None
 
     async def call(self, method: str, *arguments: Any) -> Any:
-        """Returns what the method does there. Cancelling this cancels the method.
+        """Returns the result of the method in the child. Cancelling this cancels the method.
 
         Raises:
             ChildEnded: the process is gone.
@@ -102,7 +102,7 @@ class ChildProcess:
             self._waiting.pop(number, None)
 
     def kill(self, why: str) -> bool:
-        """Ends the process and its group at once, and with ``why`` all calls; false where it had ended before."""
+        """Kills the process and its group at once, and fails all calls with ``why``; false where it had ended."""
         first = self._failure is None
         self._fail(why)
         with contextlib.suppress(ProcessLookupError):
@@ -170,7 +170,7 @@ def serve(handle: Callable[..., Awaitable[Any]]) -> None:
 
 
 def redirect_output(log: str) -> None:
-    """Sends what this process prints to a file from now on; empty for nowhere."""
+    """Redirects what this process prints to a file from now on; empty for nowhere."""
     file = Path(log or os.devnull)
     file.parent.mkdir(parents=True, exist_ok=True)
     sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""No child outlives its parent, however the parent dies and whatever the child is doing.
+"""Parent-death guard: no child outlives its parent, however the parent dies and whatever the child is doing.
 
 Linux kills a child whose parent is dead (``PR_SET_PDEATHSIG``): that takes neither the child's interpreter nor its
 lock. The kernel means the *thread* that started the child, so children are started from one that never ends. Elsewhere
@@ -38,7 +38,7 @@ def hold(parent: int) -> None:
 
 
 def start(command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
-    """Starts a child that `hold`s on to this process; ``options`` are those of `subprocess.Popen`."""
+    """Starts a child that can `hold` on to this process; ``options`` are those of `subprocess.Popen`."""
     return in_lasting_thread(lambda: subprocess.Popen(command, **options))
 
 
@@ -48,7 +48,7 @@ def import_path() -> dict[str, str]:
 
 
 def in_lasting_thread(function: Callable[[], T]) -> T:
-    """Returns what ``function`` does, called in a thread that lives as long as this process."""
+    """Returns the result of ``function``, called in a thread that lives as long as this process."""
     global _starter
     with _lock:
         if not _starter.is_alive():  # there was none, or it stayed behind where this process was forked

@@ -1,4 +1,4 @@
-"""Where engines are started, by the name that ``config.launcher`` gives."""
+"""Registry of engine launchers, by the name that ``config.launcher`` gives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An explorer in a thread of this process, beside the learner."""
+"""Runs an explorer in a thread of this process, beside the learner."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def explorer_thread(
     *,
     needed: bool,
 ) -> ExplorerThread:
-    """Makes an explorer in a thread of this process. ``engine_launcher`` starts its engines and is closed with it."""
+    """Builds an explorer in a thread of this process. ``engine_launcher`` starts its engines and is closed with it."""
     try:
         workflows = Workflows(config, model, run.root / "logs")
         explorer = make_explorer(config, run, db, model, workflows, trace, engine_launcher)
@@ -42,7 +42,7 @@ def explorer_thread(
 
 
 class ExplorerThread:
-    """An explorer with an event loop and a thread of its own.
+    """Runs an explorer on an event loop in a thread of its own.
 
     When it fails, others may still explore, or be started: the run fails with it only where it is ``needed`` and the
     last one, or where a bad row is to fail the run.
@@ -73,7 +73,7 @@ class ExplorerThread:
         self._thread.start()
 
     def gauges(self) -> Mapping[str, float]:
-        """Sums over the engines, as of now; the last known ones while the explorer starts or ends."""
+        """Returns the sums over the engines, as of now; the last known ones while the explorer starts or ends."""
         loop = self._loop
         if loop is not None and self._thread.is_alive():
             question = self._explorer.gauges()
@@ -95,7 +95,7 @@ class ExplorerThread:
 
     @property
     def waiting_for(self) -> str:
-        """What it waits for, for people."""
+        """What the explorer waits for, as text."""
         return self._explorer.waiting_for
 
     def stop(self) -> None:
@@ -106,7 +106,7 @@ class ExplorerThread:
                 self._loop.call_soon_threadsafe(self._explorer.stop)
 
     def join(self, seconds: float) -> None:
-        """Waits for its end, so long at most."""
+        """Waits for the end of the explorer, so long at most."""
         self._thread.join(seconds)
 
     def check(self) -> None:
@@ -114,7 +114,7 @@ class ExplorerThread:
         self._end.tell_late()
 
     def close(self) -> None:
-        """Ends it.
+        """Closes the explorer.
 
         Raises:
             TimeoutError: it did not end in time.

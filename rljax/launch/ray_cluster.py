@@ -1,4 +1,4 @@
-"""A Ray cluster for one run: joined or started, asked for room, and left as it was found."""
+"""Joins or starts the Ray cluster of a run, reserves resources on it, and leaves it as it was found."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class ClusterError(RuntimeError):
 
 
 class RayCluster:
-    """A connection of this process to a cluster, and what this run holds there.
+    """Connects this process to a cluster, and holds what this run reserves there.
 
     ``started`` says whether the cluster was started for it, ``first`` whether the connection was.
 
@@ -82,7 +82,7 @@ class RayCluster:
             raise
 
     def place(self, learner_platform: str) -> Placement:
-        """Asks for room for the learner and the engines of this process, and waits for it.
+        """Reserves resources for the learner and the engines of this process, and waits for them.
 
         Raises:
             ClusterError: there is not enough; the line says what is asked and what there is.
@@ -108,7 +108,7 @@ class RayCluster:
         return Placement(group, tuple(engine_placements), runtime_env(self._config))
 
     def place_learner(self, platform: str) -> str:
-        """Sets accelerators of this node aside for a learner without engines; returns the ``learner.devices`` they are.
+        """Reserves accelerators of this node for a learner without engines; returns them as ``learner.devices``.
 
         Raises:
             ClusterError: there are not enough.
@@ -133,7 +133,7 @@ class RayCluster:
         return reserved
 
     def close(self) -> None:
-        """Gives back what this run holds, and ends the cluster if it was started here. Closing twice is no error."""
+        """Releases what this run holds, and ends the cluster if it was started here. Closing twice is no error."""
         if self._group is not None and ray.is_initialized():
             with contextlib.suppress(RayError):
                 remove_placement_group(self._group)
@@ -170,7 +170,7 @@ class RayCluster:
         return swap_taken(taken, self._set_aside(plan, group))
 
     def _set_aside(self, plan: Plan, group: PlacementGroup) -> list[str]:
-        """Names of the accelerators in the learner's bundle."""
+        """Returns the names of the accelerators in the learner's bundle."""
         ((kind, count),) = plan.learner.items()
         amounts: dict[str, Any] = {"num_gpus": count} if kind == "GPU" else {"resources": {kind: count}}
         options = Placement(group, ()).options(0, {}, num_cpus=0, **amounts)
@@ -181,7 +181,7 @@ class RayCluster:
 
 
 def check_sync_address(config: Config, elsewhere: Collection[str]) -> None:
-    """Refuses weights that are sent to ``elsewhere``, the other nodes with engines, from an address of this one alone.
+    """Refuses to send weights to ``elsewhere``, other nodes with engines, from an address that only this node reaches.
 
     Raises:
         ConfigError: they could not reach it, and would wait for it until they are given up.
@@ -202,7 +202,7 @@ def _is_loopback(address: str) -> bool:
 
 
 def cluster_address(address: str) -> str | None:
-    """The ``host:port`` that ``ray.address`` stands for; None to start a cluster.
+    """Returns the ``host:port`` that ``ray.address`` stands for; None to start a cluster.
 
     Raises:
         ConfigError: it is no address.
@@ -228,7 +228,7 @@ def cluster_address(address: str) -> str | None:
 
 
 def _speaks_grpc(host: str, port: int) -> bool:
-    """Whether a gRPC server answers, as the head of a cluster is. Raises OSError where nobody does.
+    """Returns whether a gRPC server answers there, as the head of a cluster does. Raises OSError where nothing listens.
 
     Ray would try for minutes to get a word out of another program that has taken its port.
     """
@@ -241,7 +241,7 @@ def _speaks_grpc(host: str, port: int) -> bool:
 
 
 def runtime_env(config: Config) -> dict[str, Any]:
-    """Ray's runtime environment of engines and explorers: what they need of ours, and above it what the user gives."""
+    """Returns Ray's runtime environment of engines and explorers: what they need, and the user's above it."""
     given = dict(config.ray.runtime_env)
     passed = {
         name: value for name, value in os.environ.items() if name.startswith(PASSED_ON) and not name.endswith(KEYS)
@@ -250,7 +250,7 @@ def runtime_env(config: Config) -> dict[str, Any]:
 
 
 def learner_platform() -> str:
-    """What JAX computes on in this process, as `rljax.config.schema` names it."""
+    """Returns the platform that JAX computes on in this process, as `rljax.config.schema` names it."""
     platform = jax.default_backend()
     return "gpu" if platform in ("cuda", "rocm") else platform
 
@@ -278,13 +278,13 @@ def _connect(address: str | None, cpus: int, environment: dict[str, Any]) -> Non
 
 
 def _take_back_sigterm() -> None:
-    """Ray puts a handler below Python's that aborts the process three seconds after SIGTERM."""
+    """Removes Ray's SIGTERM handler below Python's, which aborts the process three seconds after the signal."""
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))
 
 
 def _mismatch(text: str) -> str:
-    """One line out of what Ray says, above all of versions that differ."""
+    """Returns one line from Ray's message, above all where versions differ."""
     versions = re.findall(r"Ray: *(\S+)\s+Python: *(\S+)", text)
     if len(versions) == 2:
         (theirs, their_python), (ours, our_python) = versions
@@ -297,7 +297,7 @@ def _mismatch(text: str) -> str:
 
 @contextlib.contextmanager
 def _private() -> Iterator[None]:
-    """Has Ray start clusters that listen on loopback alone, and take orders from those alone that know their token.
+    """Has Ray start clusters that listen on loopback alone, and accept only clients that know their token.
 
     Ray's processes inherit the token. By itself Ray would leave one in the user's home, for everybody to read.
     """
@@ -331,7 +331,7 @@ def _private() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Has Ray print nothing of its own; what matters comes to us as exceptions."""
+    """Has Ray print nothing of its own; its errors arrive here as exceptions."""
     worker: Any = ray._private.worker
     prints = worker.print_to_stdstream
     worker.print_to_stdstream = lambda *_, **__: None
@@ -342,14 +342,14 @@ def _quiet() -> Iterator[None]:
 
 
 def _nodes() -> list[Node]:
-    """The living nodes, in an order that every process sees."""
+    """Returns the living nodes, in an order that is the same in every process."""
     alive = [node for node in ray.nodes() if node["Alive"]]
     nodes = [Node(node["NodeID"], node["NodeManagerAddress"], node["Resources"]) for node in alive]
     return sorted(nodes, key=lambda node: (node.address, node.id))
 
 
 def _visible(kind: str) -> list[str] | None:
-    """Names of the accelerators that this process may use; None for all, named by number."""
+    """Returns the names of the accelerators that this process may use; None for all, named by number."""
     visible = os.environ.get(VISIBLE_DEVICES[kind])
     return visible.split(",") if visible else None
 

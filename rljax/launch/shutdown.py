@@ -1,4 +1,4 @@
-"""How an explorer ends: the time that it has for it, and what the ledger is told."""
+"""Ends an explorer: its time limit, and the record of its failure in the ledger."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ SHUTDOWN = 180.0
 
 
 class EndRecord:
-    """Tells the ledger of an explorer's end by a fault: at once, or as soon as the ledger can be told."""
+    """Records an explorer's failure in the ledger: at once, or as soon as the ledger can be written."""
 
     def __init__(self, db: Database, name: str, needed: bool) -> None:
-        """``needed`` says that the run fails with this explorer where no other lives."""
+        """Takes the explorer's name; ``needed`` says that the run fails with this explorer where no other lives."""
         self._db = db
         self._name = name
         self._needed = needed
@@ -26,7 +26,7 @@ class EndRecord:
         self._untold: tuple[str, bool] | None = None
 
     def ended(self, message: str, *, fatal: bool = False) -> None:
-        """The explorer has ended: the run fails where that is ``fatal``, or where it was needed and the last one.
+        """Records the explorer's end: the run fails where that is ``fatal``, or where it was needed and the last one.
 
         Raises nothing: what the ledger could not be told, `tell_late` tells.
         """
@@ -38,7 +38,7 @@ class EndRecord:
                 self._untold = message, fatal
 
     def tell_late(self) -> None:
-        """Tells what could not be told, if there is such; for those of the same process that would wait in vain.
+        """Records a failure that could not be written before, if any: others of the process would wait in vain.
 
         Raises:
             LedgerError: it still cannot be told, and nobody is left who explores.

@@ -1,4 +1,4 @@
-"""The learner sends its weights: holds versions on its devices, and serves the engines that ask for them.
+"""Publishes weights over NCCL or TCP: holds versions on the learner's devices, and sends them to engines on request.
 
 A thread for each engine serves it beside the training; what a version holds are copies that training never touches. A
 version stands until the ledger says that nobody needs it. `sidecar.channels.nccl` describes the protocol.
@@ -41,10 +41,10 @@ CLOSE_SECONDS = 10.0
 
 
 class Communicator(Protocol):
-    """A carrier, as the learner sees it: rank 0 among the ranks of one engine."""
+    """Sends tensors to the ranks of one engine; the learner is rank 0."""
 
     def init_info(self) -> dict[str, Any]:
-        """What vLLM's ``NCCLWeightTransferInitInfo`` takes, but for the packing."""
+        """Returns the arguments of vLLM's ``NCCLWeightTransferInitInfo``, but for the packing."""
         ...
 
     def join(self) -> None:
@@ -64,7 +64,7 @@ class Communicator(Protocol):
         ...
 
     def close(self) -> None:
-        """Ends the communicator, whatever it is doing."""
+        """Closes the communicator, whatever it is doing."""
         ...
 
 
@@ -170,7 +170,7 @@ class NcclPublisher:
 
 
 class _Session:
-    """One engine's connection, from the learner's side."""
+    """Serves one engine's connection, from the learner's side."""
 
     def __init__(self, link: Link, held: Mapping[tuple[int, int], Held]) -> None:
         self._link = link
@@ -178,10 +178,10 @@ class _Session:
         self._communicator: Communicator | None = None
 
     def run(self) -> None:
-        """Serves until the engine hangs up.
+        """Serves until the engine closes the connection.
 
         Raises:
-            TransferError: it died in the middle of something, hung, or broke the protocol; it was told, if it lives.
+            TransferError: it died in the middle of something, hung, or broke the protocol; an engine that lives was sent the error.
         """
         try:
             self._join()
@@ -196,7 +196,7 @@ class _Session:
             raise error if isinstance(error, TransferError) else TransferError(f"{self._link.peer}: {line}") from error
 
     def close(self) -> None:
-        """Ends the communicator."""
+        """Closes the communicator."""
         if self._communicator is not None:
             self._communicator.close()
 
@@ -259,7 +259,7 @@ class _Session:
 
 
 class TcpCommunicator:
-    """Carries chunks through the control connection, for one engine that takes them into its host's memory."""
+    """Sends chunks through the control connection, to one engine that receives them in its host's memory."""
 
     def __init__(self, link: Link) -> None:
         self._link = link
@@ -281,9 +281,7 @@ class TcpCommunicator:
 
 
 def _on_host(held: Held) -> Held:
-    """The version in this host's memory, with checksums. Other threads' copies are not shared: engines seldom ask at
-    the same time.
-    """
+    """Returns the version in host memory, with checksums; not shared between threads: engines seldom ask together."""
     manifest = held.manifest
     published = describe(manifest.version, manifest.lineage, held.tensors, model=manifest.model, dtype=manifest.dtype)
     return replace(held, manifest=published.manifest, tensors=published.tensors)

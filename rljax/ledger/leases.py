@@ -1,4 +1,4 @@
-"""The learner's transactions: begin a lineage, lease a batch, mark it trained.
+"""Transactions of the learner: begin a lineage, lease a batch, mark it trained.
 
 Each carries the lineage; once another learner has begun a newer one, every write of the older is refused.
 """
@@ -25,7 +25,7 @@ g, b = schema.groups.c, schema.batches.c
 
 @dataclass(frozen=True)
 class Leased:
-    """A batch, in its order.
+    """A leased batch, in its order.
 
     Attributes:
         step: that trains it.
@@ -44,7 +44,7 @@ class Leased:
 
 @dataclass(frozen=True)
 class NotYet:
-    """Why there is no batch.
+    """Reason why there is no batch yet.
 
     Attributes:
         kind: ``explorer`` (nobody generates what is left), ``generation`` (too few groups), ``stragglers`` or ``data``
@@ -126,7 +126,7 @@ def _retire_lost(tx: Transaction, from_version: int) -> int:
 
 @reads
 def survives(tx: Transaction, lineage: int, version: int) -> bool:
-    """Whether the weights that ``lineage`` had after ``version`` batches are part of the history that lives.
+    """Returns whether the weights that ``lineage`` had after ``version`` batches are part of the living history.
 
     A replaced learner that has not noticed may still write a checkpoint; no later lineage grew out of it.
     """
@@ -206,7 +206,7 @@ def prune_payloads(tx: Transaction, lineage: int, before_step: int) -> None:
 
 @writes
 def finish(tx: Transaction, lineage: int) -> None:
-    """Says that the run is over: explorers stop."""
+    """Marks the run as finished: explorers stop."""
     row = living(tx, lineage)
     ended_epochs = tx.spec.total_epochs if row.trained < tx.spec.max_steps else None
     tx.execute(update(schema.run).values(finished=True, ended_epochs=ended_epochs))
@@ -226,7 +226,7 @@ def fail_run(tx: Transaction, lineage: int, message: str) -> None:
 
 @reads
 def recorded_batches(tx: Transaction, from_step: int, to_step: int) -> list[Leased]:
-    """The surviving batches of steps ``from_step`` to ``to_step`` (exclusive), to train them again (promise P13).
+    """Returns the surviving batches of steps ``from_step`` to ``to_step`` (exclusive), to train again (promise P13).
 
     Raises:
         LedgerError: their payloads are no longer kept.
@@ -241,9 +241,10 @@ def recorded_batches(tx: Transaction, from_step: int, to_step: int) -> list[Leas
 
 
 def reusable(tx: Transaction, step: int) -> list[int]:
-    """The groups that a step trains again: of those trained fewer than ``max_uses`` times, whose deadline has not
-    passed, at most ``reused_groups``. The least used come first, of these the newest claims, then in claim order: what
-    is far off the policy is left for when there is nothing nearer, as in Trinity-RFT's priority (version − decay·uses).
+    """Returns the groups that a step trains again: of those trained fewer than ``max_uses`` times, whose deadline has
+    not passed, at most ``reused_groups``. The least used come first, of these the newest claims, then in claim order:
+    what is far off the policy is left for when there is nothing nearer, as in Trinity-RFT's priority (version −
+    decay·uses).
 
     It depends on nothing that happens between the lease of a step and its end, so that nobody has to write it down.
     """
@@ -257,19 +258,19 @@ def reusable(tx: Transaction, step: int) -> list[int]:
 
 
 def _stands() -> ColumnElement[bool]:
-    """That a row of `batches` is of a step that no later lineage has undone."""
+    """Returns the condition that a row of `batches` is of a step that no later lineage has undone."""
     later = schema.lineages.c
     return ~exists(select(later.id).where(later.id > b.lineage, later.from_version <= b.step))
 
 
 @reads
 def check_living(tx: Transaction, lineage: int) -> None:
-    """`living` in a transaction of its own."""
+    """Calls `living` in a transaction of its own."""
     living(tx, lineage)
 
 
 def living(tx: Transaction, lineage: int) -> Row:
-    """The run's row, if ``lineage`` is still the living one.
+    """Returns the run's row, if ``lineage`` is still the living one.
 
     Raises:
         StaleWriterError: it is not.
@@ -301,7 +302,7 @@ def _decoded(tx: Transaction, group_id: int, payload: bytes) -> Group:
 
 
 def _meanwhile(tx: Transaction, row: Row, found: NotYet) -> NotYet:
-    """``found``, with who validates and what shows that somebody works."""
+    """Adds to ``found`` who validates, and counters that change while any process makes progress."""
     if found.over:
         return found
     who = validating(tx)

@@ -1,4 +1,4 @@
-"""Mode play: somebody plays an environment in the terminal."""
+"""Mode play: a person, a scripted player or a model plays an environment in the terminal."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Say = Callable[[str], None]
 
 
 def tasks_to_play(config: Config) -> tuple[str, list[Task]]:
-    """The tag that is played, and as many of its validation seeds as there are episodes.
+    """Returns the tasks of the tag that is played: as many of its validation seeds as there are episodes.
 
     Raises:
         ConfigError: there is no such tag.
@@ -36,7 +36,7 @@ def tasks_to_play(config: Config) -> tuple[str, list[Task]]:
 
 
 def play_without_model(config: Config, say: Say, ask: Callable[[], str]) -> None:
-    """A person, whose actions ``ask`` brings until it raises EOFError, or a scripted or random player.
+    """Plays by a person, whose actions ``ask`` brings until it raises EOFError, or by a scripted or random player.
 
     Raises:
         ConfigError: no such tag, or nobody wrote a player for it.
@@ -92,7 +92,7 @@ def _chooser(
 
 
 def play_with_model(config: Config, run: RunDir, model: Model, engine_launcher: EngineLauncher, say: Say) -> None:
-    """A checkpoint plays, as in validation.
+    """Plays by a checkpoint, as in validation.
 
     Raises:
         ConfigError: no such tag or checkpoint.

@@ -1,4 +1,4 @@
-"""The learner's loop: wait for a batch, train it, publish, checkpoint, account for all of it."""
+"""Runs the learner's loop: wait for a batch, train it, publish, checkpoint, record all of it."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ LOOK_FOR_DEAD = 2.0
 
 @dataclass
 class Clock:
-    """Where the seconds of one step went."""
+    """Measures the seconds of each part of one step."""
 
     began: float = field(default_factory=time.perf_counter)
     spent: dict[str, float] = field(default_factory=dict)
 
     def add(self, name: str, since: float) -> float:
-        """Books the time since ``since`` (perf_counter) under ``name``; returns now."""
+        """Adds the time since ``since`` (perf_counter) to ``name``; returns now."""
         now = time.perf_counter()
         self.spent[name] = self.spent.get(name, 0.0) + now - since
         return now
@@ -47,14 +47,14 @@ class Clock:
 
 @dataclass
 class ProgressTimeout:
-    """Ends once nothing has moved for so many seconds."""
+    """Expires once nothing has made progress for so many seconds."""
 
     seconds: float
     seen: tuple[float, ...] | None = None
     until: float = 0.0
 
     def is_over(self, progress: tuple[float, ...], now: float) -> bool:
-        """Whether it has ended at ``now`` (perf_counter); any change of ``progress`` begins it anew."""
+        """Returns whether it has expired at ``now`` (perf_counter); any change of ``progress`` restarts it."""
         if progress != self.seen:
             self.seen, self.until = progress, now + self.seconds
         return now > self.until
@@ -77,8 +77,9 @@ class Trainer:
         check_explorer: Callable[[], None] = lambda: None,
         life: str | None = None,
     ) -> None:
-        """``stop`` asks the loop to save a checkpoint and end after the step at hand; ``check_explorer`` raises where
-        the explorer of this process has ended and the ledger cannot say so; ``life``: see `begin_lineage`.
+        """Takes the parts of the run. ``stop`` asks the loop to save a checkpoint and end after the step at hand;
+        ``check_explorer`` raises where the explorer of this process has ended and the ledger cannot be told; ``life``:
+        see `begin_lineage`.
         """
         self._config = config
         self._run = run
@@ -147,7 +148,7 @@ class Trainer:
         return Fence(self._db, self._lineage)
 
     def check_living(self) -> None:
-        """Returns while no other trainer has taken over.
+        """Checks that no other trainer has taken over.
 
         Raises:
             StaleWriterError: one has.
@@ -156,7 +157,7 @@ class Trainer:
             self._fence.check()
 
     def fail_run(self, error: Exception) -> None:
-        """Records why the run cannot go on; where the ledger cannot be told, ``error`` is still what the run ends by.
+        """Records why the run cannot go on; where the ledger cannot be written, the run still ends by ``error``.
 
         Raises:
             StaleWriterError: another trainer has taken over: the run goes on, and this failure is this one's alone.
@@ -262,7 +263,7 @@ class Trainer:
         self._observers.span(f"publish version {version}", clock.add("publish", since) - since)
 
     def _withdraw(self) -> None:
-        """Leaves exactly those versions published that the ledger names."""
+        """Withdraws all versions but those that the ledger names."""
         versions.take_deletable(self._db, self._lineage)
         self._publisher.prune(versions.standing(self._db), self._lineage)
 
@@ -314,7 +315,7 @@ class Trainer:
             leases.finish(self._db, self._lineage)
 
     def save(self) -> None:
-        """Has a committed checkpoint of the weights of now; for the thread that trains, between two steps.
+        """Saves a checkpoint of the current weights and waits for it; called by the training thread between two steps.
 
         Raises:
             StaleWriterError: another trainer has taken over.
@@ -326,7 +327,7 @@ class Trainer:
         self._checkpoints.wait()
 
     def _publish_for_validation(self) -> None:
-        """The data ended before ``max_steps``: the last weights are published and measured all the same."""
+        """Publishes and validates the last weights where the data ended before ``max_steps``."""
         newest = versions.newest(self._db)
         if newest is None or newest.version != self._learner.steps:
             self._publish(Clock(), validate=True)

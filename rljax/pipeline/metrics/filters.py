@@ -1,4 +1,4 @@
-"""What the learner tells of groups that a filter rejected."""
+"""Metrics and messages about the groups that filters rejected."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ HOPELESS = 100
 
 
 def filter_metrics(names: Sequence[str], reasons: Mapping[str, int]) -> dict[str, float]:
-    """``rollout/filtered``, and the same by filter: of ``names``, the run's own, and of whatever else rejected a group.
+    """Returns ``rollout/filtered``, and the same by filter: of ``names``, the run's own, and of any in ``reasons``.
 
     Nothing where there is no filter. ``reasons`` are the ledger's, "<filter>: <why>", with their number.
 
@@ -29,7 +29,7 @@ def filter_metrics(names: Sequence[str], reasons: Mapping[str, int]) -> dict[str
 
 
 def hopeless(streak: FilteredStreak) -> str:
-    """A line for whoever watches a run that filters all it generates."""
+    """Returns a warning for a run that filters all it generates."""
     return (
         f"{streak.groups} groups in a row were filtered and none was kept, most by {streak.reason}; widen the bound of "
         "this filter (algorithm.filters, algorithm.filter) or choose tasks of another difficulty. The run goes on "

@@ -1,4 +1,4 @@
-"""Tasksets as the config names them: a source, an order, a template, rewards."""
+"""Builds tasksets from the config: a source, an order, a template, rewards."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def load_tasksets(
 
 
 class RowTaskset:
-    """A taskset over the rows of a source.
+    """Taskset over the rows of a source.
 
     Args:
         name: its key in the config.

@@ -1,4 +1,4 @@
-"""Threads for rewards that live in this process alone, such as a function of a notebook cell."""
+"""Runs rewards that exist in this process alone, such as a function of a notebook cell, on threads."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class _Job:
     abandoned: bool = False
 
     def post(self, future: asyncio.Future[Any], value: object) -> None:
-        """Fulfils a future from another thread, if anyone still waits for it."""
+        """Sets the result of a future from another thread, if anyone still waits for it."""
 
         def fulfil() -> None:
             if not future.done():
@@ -40,7 +40,7 @@ class _Job:
 
 
 class DeadlineThreads:
-    """Up to `_THREADS` daemon threads. One that outlives the limit is left behind and replaced.
+    """Pool of up to `_THREADS` daemon threads. One that outlives the limit is left behind and replaced.
 
     Args:
         limit: seconds for one call, counted from when a thread takes it up.
@@ -92,7 +92,7 @@ class DeadlineThreads:
             self._jobs.put(None)
 
     def _staff(self) -> None:
-        """Starts a thread if work waits and the threads that can be counted on are fewer than allowed."""
+        """Starts a thread if work waits and the threads that are not hung are fewer than allowed."""
         with self._lock:
             if self._alive < _THREADS and not self._jobs.empty():
                 self._alive += 1

@@ -1,4 +1,4 @@
-"""What keys of ROLL and Trinity-RFT, and the clips of others, are called here, for whoever writes one out of habit."""
+"""Foreign keys: maps keys of ROLL and Trinity-RFT, and the clips of others, to the keys here, for error messages."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class ForeignKey:
     remark: str = ""
 
     def advice(self, prefix: str, keys: Collection[str]) -> str:
-        """What to write instead.
+        """Returns what to write instead.
 
         Args:
             prefix: where the key was written, with a dot behind; empty at the top.
@@ -33,7 +33,7 @@ class ForeignKey:
 
 
 def _within(prefix: str, key: str, keys: Collection[str]) -> str:
-    """A key of the optimizer in the group that was written to, where that has one: a critic has its own."""
+    """Returns the key of the optimizer in the group that was written to, where that has one: a critic has its own."""
     optimizer, _, name = key.rpartition(".")
     if optimizer != "learner.optimizer":
         return key

@@ -1,4 +1,4 @@
-"""What an objective must satisfy to learn from stale data, and combinations of its keys that have no meaning."""
+"""Validates the objective: that it can learn from stale data, and that no combination of its keys is meaningless."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LARGEST_LEAST_WEIGHT = 0.5
 
 @dataclass(frozen=True)
 class Loss:
-    """The loss of what the policy sampled: the one that is named, or the one that that mixes in.
+    """Loss of the sampled tokens: the one that is named, or the one that it mixes in.
 
     Attributes:
         key: path of the key that names it.
@@ -36,7 +36,7 @@ class Loss:
 
     @property
     def bounds_step(self) -> bool:
-        """Whether it keeps the step within reach of its data, or corrects for their policy."""
+        """Whether it bounds the step from the behaviour policy, or corrects for that policy."""
         least = self.traits.least_weight
         return bool(self.traits.bounds_step) or (least is not None and least <= LARGEST_LEAST_WEIGHT)
 
@@ -47,7 +47,7 @@ class Loss:
 
 
 def loss_of(algorithm: AlgorithmConfig) -> Loss:
-    """The loss of what the policy sampled."""
+    """Returns the loss of the sampled tokens."""
     found = _loss("algorithm.pg_variant", algorithm.pg_variant, algorithm.loss)
     while found.traits.mixes:
         named = {one.key: one for one in named_in(found.keys, "algorithm.loss")}
@@ -61,13 +61,13 @@ def _loss(key: str, name: str, keys: Any) -> Loss:
 
 
 def bounding() -> list[str]:
-    """Built-in losses that bound the step from the behaviour policy as they are by default, by name."""
+    """Returns the built-in losses that bound the step from the behaviour policy by their defaults, by name."""
     losses = [_loss("", entry.name, None) for entry in policy_losses.built_in()]
     return [loss.name for loss in losses if loss.bounds_step and not loss.traits.imitates]
 
 
 def unweighted() -> list[str]:
-    """Built-in losses that do not weigh tokens by π/π_behaviour themselves as they are by default, by name."""
+    """Returns the built-in losses that do not weigh tokens by π/π_behaviour themselves by their defaults, by name."""
     return [entry.name for entry in policy_losses.built_in() if not policy_losses.traits(entry.name).weighs_tokens]
 
 
@@ -76,7 +76,7 @@ def _is_built_in(slot: Registry[Any], name: str) -> bool:
 
 
 def check_objective(config: Config) -> None:
-    """Refuses stale data that nothing corrects, and what contradicts itself.
+    """Refuses stale data without a correction, and keys that contradict each other.
 
     Raises:
         ConfigError: on the first such.
@@ -98,7 +98,7 @@ def check_objective(config: Config) -> None:
 
 
 def _check_there(loss: Loss) -> None:
-    """Comes before a refusal of what a function of one's own is not known to do: one that is not there is told so."""
+    """Checks that the function exists before it is refused for a trait that it does not declare."""
     if ":" in loss.name:  # plain names `check_config` has looked up
         imported(loss.key, loss.name)
 
@@ -122,7 +122,7 @@ def _check_order(low: str, least: float, high: str, most: float) -> None:
 
 
 def _check_read(algorithm: AlgorithmConfig) -> None:
-    """Keys of a part that is off would be typos of whoever set them, or look like a guard that is not there."""
+    """Refuses keys of a part that is off: they would be typos, or look like a guard that is not there."""
     defaults = {path: value for path, value, _ in walk(AlgorithmConfig())}
     readers = _readers(algorithm)
     for path, value, _ in walk(algorithm):
@@ -132,7 +132,7 @@ def _check_read(algorithm: AlgorithmConfig) -> None:
 
 
 def _readers(algorithm: AlgorithmConfig) -> dict[str, tuple[bool, str]]:
-    """By key, or group of keys, of a part that may be off: whether anything reads it, and what turns the part on.
+    """Maps each key, or group of keys, of a part that may be off to whether anything reads it, and what turns it on.
 
     Keys of losses, estimators and filters are not among them: there are none but those of the chosen ones.
     """
@@ -160,7 +160,7 @@ def _readers(algorithm: AlgorithmConfig) -> dict[str, tuple[bool, str]]:
 
 
 def _check_partial(algorithm: AlgorithmConfig) -> None:
-    """What is computed over whole responses takes none of which a part is left out."""
+    """Refuses ``drop_staler_than`` with parts of the objective that are computed over whole responses."""
     limit, loss = algorithm.drop_staler_than, loss_of(algorithm)
     if limit is None:
         return
@@ -177,7 +177,7 @@ def _check_partial(algorithm: AlgorithmConfig) -> None:
 
 
 def _check_formula(algorithm: AlgorithmConfig) -> None:
-    """An estimator of one's own is trusted to be what the formula takes."""
+    """Checks that the estimator is one that the loss's formula holds for; one that is not built in is not checked."""
     loss, estimator = loss_of(algorithm), algorithm.adv_estimator
     taken = loss.traits.estimators
     if not taken or not any(_is_built_in(slot, estimator) for slot in ESTIMATORS):
@@ -196,7 +196,7 @@ def _check_formula(algorithm: AlgorithmConfig) -> None:
 
 
 def _check_whole(config: Config) -> None:
-    """A loss that compares whole groups needs them in one update."""
+    """Checks that a loss that compares whole groups has them in one update."""
     minibatch, group, loss = config.algorithm.minibatch_size, config.group_size, loss_of(config.algorithm)
     if loss.traits.whole_groups and minibatch is not None and minibatch % group:
         raise ConfigError(
@@ -222,7 +222,7 @@ def _check_reuse(config: Config) -> None:
 
 
 def _check_expert(config: Config) -> None:
-    """Demonstrations, a share of them, and a loss that imitates: all or none."""
+    """Checks demonstrations, their share, and a loss that imitates: all or none."""
     source, ratio, loss = config.tasks.expert.source, config.algorithm.expert_data_ratio, config.algorithm.pg_variant
     imitates = policy_losses.traits(loss).imitates
     if not source and config.tasks.expert != type(config.tasks.expert)():
@@ -246,7 +246,7 @@ def _check_expert(config: Config) -> None:
 
 
 def _check_group_of_one(config: Config) -> None:
-    """One member has nothing to be compared with."""
+    """Refuses groups of one where members are compared with each other."""
     algorithm = config.algorithm
     if config.group_size > 1 or config.mode not in ("both", "train", "explore"):
         return
@@ -264,12 +264,12 @@ def _check_group_of_one(config: Config) -> None:
 
 
 def _learns_besides(algorithm: AlgorithmConfig) -> bool:
-    """Whether anything but rewards teaches: demonstrations, or who knows what; a pull to data or reference does not."""
+    """Returns whether anything but rewards teaches, as demonstrations do; penalties towards data or reference don't."""
     return policy_losses.traits(algorithm.pg_variant).imitates or not loss_of(algorithm).known
 
 
 def _check_vain(config: Config) -> None:
-    """Keys of which the formula says that they leave nothing to learn, or do nothing."""
+    """Refuses keys that, by the formula, leave nothing to learn or do nothing."""
     algorithm, bound = config.algorithm, config.staleness_bound
     kl, limit = algorithm.kl, algorithm.drop_staler_than
     if kl.target is not None and kl.coef == 0:

@@ -1,4 +1,4 @@
-"""Where the parts of a run compute, and what cannot work there: devices, engines, the channel of the weights."""
+"""Validates placement: devices, engines, and the channel of the weights."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def _check_engine(config: Config) -> None:
 
 
 def _check_channel(config: Config) -> None:
-    """Memory is shared by the threads of a process, or through Ray by the processes that Ray starts."""
+    """Checks that the ``memory`` channel is shared: by threads of a process, or through Ray by its processes."""
     if config.sync_method != "memory":
         return
     apart = ""

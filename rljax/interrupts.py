@@ -1,4 +1,4 @@
-"""Ctrl-C, for the last time."""
+"""Handles a second Ctrl-C, which ends the process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run from Python: what the command line does, one step at a time.
+"""Runs training from Python: what the command line does, one step at a time.
 
 import rljax
 config = rljax.load_config("configs/quickstart.py", max_steps=50)
@@ -51,7 +51,7 @@ FINISHED = "this run is finished; raise max_steps (or total_epochs) to go on, or
 
 
 class Run:
-    """A run directory and, while it is iterated, what trains in it.
+    """Trains a run directory, step by step.
 
     ``config.mode`` decides what an iteration starts: a learner, and with ``both`` an explorer in a thread beside it.
     Leaving the ``with`` block, or `close`, saves a checkpoint and ends what was started; the same config resumes it.
@@ -59,7 +59,7 @@ class Run:
     """
 
     def __init__(self, config: Config, progress: ProgressCallback | None = None) -> None:
-        """Opens the run directory and the model; ``progress`` hears of downloads and conversions.
+        """Opens the run directory and the model; ``progress`` is called with messages on downloads and conversions.
 
         Raises:
             ConfigError, LedgerError, ModelNotFound: one line that says what is wrong and what to do.
@@ -126,17 +126,17 @@ class Run:
         return self._on_bench(checkpoint, lambda bench: bench.evaluate())
 
     def generate(self, prompts: Sequence[str], *, temperature: float = 0.0, checkpoint: str = "latest") -> list[str]:
-        """Answers of a checkpoint, as in `evaluate`, to user messages."""
+        """Generates answers of a checkpoint, as in `evaluate`, to user messages."""
         return self._on_bench(checkpoint, lambda bench: bench.generate(prompts, temperature))
 
     def audit(self) -> dict[str, Any]:
-        """The ledger's balance; also written to ``audit.json``."""
+        """Returns the audit of the ledger; also written to ``audit.json``."""
         report = auditing.audit(self._db)
         write_atomic(self.run_dir.root / "audit.json", json.dumps(report, indent=1) + "\n")
         return report
 
     def close(self) -> None:
-        """Ends what was started, with a checkpoint, and closes the ledger."""
+        """Closes the run: ends what was started, with a checkpoint, and closes the ledger."""
         try:
             if self._steps is not None:
                 self._steps.close()
@@ -197,7 +197,7 @@ class Run:
                 raise
 
     def _report(self, observers: LearnerObservers) -> None:
-        """Leaves audit and report behind, unless the run goes on with another trainer, which will."""
+        """Writes audit and report, unless the run goes on with another trainer, which will."""
         try:
             if self._trainer is not None:
                 self._trainer.check_living()

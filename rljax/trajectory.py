@@ -1,4 +1,4 @@
-"""The data that flows from the explorer to the learner, and its codec.
+"""Trajectories and groups, which the explorer sends to the learner, and their codec.
 
 A *trajectory* is one attempt at a task; a *group* is the attempts at one task that are compared with each other.
 The codec is safetensors: plain arrays behind a JSON header, safe to read from anywhere.
@@ -27,7 +27,7 @@ _ARRAYS = {"token_ids": np.int32, "loss_mask": np.bool_, "logprobs": np.float32,
 
 @dataclass(frozen=True, slots=True)
 class TaskId:
-    """Names one task for ever: a position in one epoch of a taskset."""
+    """Identifies a task for ever: a position in one epoch of a taskset."""
 
     taskset: str
     epoch: int
@@ -145,7 +145,7 @@ class Group:
         return np.array([t.reward for t in self.trajectories], np.float32)
 
     def version_counts(self) -> dict[int, int]:
-        """Number of trained tokens by weight version."""
+        """Counts the trained tokens by weight version."""
         trained = [t.versions[t.loss_mask] for t in self.trajectories]
         versions, counts = np.unique(np.concatenate([np.zeros(0, np.int32), *trained]), return_counts=True)
         return {int(v): int(c) for v, c in zip(versions, counts, strict=True)}
@@ -186,7 +186,7 @@ def encode(group: Group) -> bytes:
 
 
 def decode(payload: bytes) -> Group:
-    """Undoes `encode`.
+    """Decodes what `encode` has packed.
 
     Raises:
         ValueError: the bytes are not a group, are damaged, or were written by another version of the codec.

@@ -206,7 +206,7 @@ def nbytes(manifest: Manifest, name: str) -> int:
     return math.prod(info.shape) * np.dtype(info.dtype).itemsize
 
 
-def agreement(manifest: Manifest, buffer_bytes: int) -> dict[str, int]:
+def expected_sizes(manifest: Manifest, buffer_bytes: int) -> dict[str, int]:
     """Returns the sizes that both ends must agree on before a byte is sent."""
     sizes = [nbytes(manifest, name) for name in manifest.tensors]
     return {"tensors": len(sizes), "bytes": sum(sizes), "chunks": len(list(chunks(manifest, buffer_bytes)))}
@@ -310,7 +310,7 @@ class WeightReceiver:
         self.manifest = manifest
         link.advance(Phase.STARTED)
         self._call(link, "start_weight_update", self._engine.start_weight_update)
-        link.send("go", **agreement(manifest, self._buffer_bytes))
+        link.send("go", **expected_sizes(manifest, self._buffer_bytes))
         link.advance(Phase.TRANSFERRING)
         self._call(link, "update_weights", self._engine.update_weights, update_info(manifest))
         link.receive("sent")

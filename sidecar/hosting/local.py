@@ -74,6 +74,6 @@ class LocalEngineLauncher:
     def close(self) -> None:
         """See `EngineLauncher.close`."""
         for engine in self._engines:
-            engine.kill("its house was closed")
+            engine.kill("its engine launcher was closed")
             engine.process.wait()
         self._engines.clear()

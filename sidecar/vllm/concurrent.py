@@ -281,9 +281,9 @@ class ConcurrentVllm:
 
     async def _resume(self) -> None:
         async with self._updating:
-            await self._go_on()
+            await self._resume_generation()
 
-    async def _go_on(self) -> None:
+    async def _resume_generation(self) -> None:
         self._paused = False
         await self._engine.resume_generation()
         async with self._may_start:
@@ -298,7 +298,7 @@ class ConcurrentVllm:
             try:
                 # Rolled back: what asked for newer weights is of a lost lineage, and cannot go on with these.
                 await self._abort(lambda running: running.job.request.min_version > update.version)
-                async with self._standing_still(update.policy):
+                async with self._paused_generation(update.policy):
                     await (self._pull(update) if pulls else self._engine.collective_rpc("load_prepared", args=identity))
                     await self._engine.update_weight_version(str(update.version))
                     self._version, self._lineage = update.version, update.lineage
@@ -343,7 +343,7 @@ class ConcurrentVllm:
         )
 
     @contextlib.asynccontextmanager
-    async def _standing_still(self, policy: UpdatePolicy) -> AsyncIterator[None]:
+    async def _paused_generation(self, policy: UpdatePolicy) -> AsyncIterator[None]:
         """Pauses sampling while the context is open; afterwards there is no KV of older weights."""
         was_paused = self._paused
         if policy is UpdatePolicy.ABORT:
@@ -358,7 +358,7 @@ class ConcurrentVllm:
             refused = error
         self._paused = was_paused
         if not was_paused:
-            await self._go_on()
+            await self._resume_generation()
         if refused is not None:
             raise refused
 

@@ -148,7 +148,7 @@ def open_engine(*, name: str, settings: Mapping[str, Any]) -> SteppedVllm:
     how = VllmSettings(**settings)
     if os.environ.get("VLLM_ENABLE_V1_MULTIPROCESSING") != "0" or how.tensor_parallel_size > 1:
         raise EngineError(
-            f"{name}: the stepped body runs in one process on one device; for more set sidecar.engine=vllm_async"
+            f"{name}: the stepped engine runs in one process on one device; for more set sidecar.engine=vllm_async"
         )
     arguments = how.arguments(on_cpu=current_platform.is_cpu()) | {
         "async_scheduling": False

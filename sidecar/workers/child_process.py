@@ -145,7 +145,7 @@ class ChildProcess:
             self._on_end()
         code = await asyncio.to_thread(self.process.wait)
         how = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
-        why = f"its process {self.process.pid} ended {how}{_last_words(self._log)}"
+        why = f"its process {self.process.pid} ended {how}{_last_log_line(self._log)}"
         self._fail(why, under_way if len(under_way) == 1 else ())
 
     def _fail(self, why: str, blamed: Collection[asyncio.Future[Any]] = ()) -> None:
@@ -217,7 +217,7 @@ def _output(log: str | Path | None) -> contextlib.AbstractContextManager[Any]:
     return open(log, "ab")
 
 
-def _last_words(log: str) -> str:
+def _last_log_line(log: str) -> str:
     if not log:
         return ""
     with contextlib.suppress(OSError), open(log, "rb") as file:

@@ -31,8 +31,8 @@ def hold(parent: int) -> None:
 
     A child calls it before anything else. A parent that has died before that is noticed, too.
     """
-    if not _told_by_the_kernel():
-        threading.Thread(target=_look_after, args=(parent,), name="lifeline", daemon=True).start()
+    if not _set_parent_death_signal():
+        threading.Thread(target=_watch_parent, args=(parent,), name="lifeline", daemon=True).start()
     if os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGKILL)
 
@@ -100,14 +100,14 @@ _lock = threading.Lock()
 _starter = _Starter()
 
 
-def _told_by_the_kernel() -> bool:
+def _set_parent_death_signal() -> bool:
     if sys.platform != "linux":
         return False
     failed: int = ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
     return not failed
 
 
-def _look_after(parent: int) -> None:
+def _watch_parent(parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(LOOK_SECONDS)
     os.kill(os.getpid(), signal.SIGKILL)

@@ -92,10 +92,10 @@ class Trajectory:
         for name in ("turn_rewards", "turn_states"):
             if len(getattr(self, name)) not in (0, len(self.turns)):
                 raise ValueError(f"{len(getattr(self, name))} {name} for {len(self.turns)} turns")
-        if len(self.rows) and self.rows.reshape(-1).tolist() != self._cuts():
+        if len(self.rows) and self.rows.reshape(-1).tolist() != self._row_boundaries():
             raise ValueError(f"rows {self.rows.tolist()} do not follow one another from 0 to {len(self.token_ids)}")
 
-    def _cuts(self) -> list[int]:
+    def _row_boundaries(self) -> list[int]:
         inner = np.repeat(self.rows[1:, 0], 2).tolist()
         return [0, *inner, len(self.token_ids)]
 

@@ -59,8 +59,8 @@ class RunningMoments:
         mean = float(rewards[0] if equal else rewards.mean())
         m2 = 0.0 if equal else float(np.square(rewards - mean).sum())
         count = self.count + len(rewards)
-        apart, share = mean - self.mean, len(rewards) / count
-        return RunningMoments(count, self.mean + apart * share, self.m2 + m2 + apart**2 * self.count * share)
+        delta, share = mean - self.mean, len(rewards) / count
+        return RunningMoments(count, self.mean + delta * share, self.m2 + m2 + delta**2 * self.count * share)
 
     @property
     def deviation(self) -> float:
@@ -179,7 +179,7 @@ def charge_turns(groups: Sequence[Group], charges: Sequence[Float[np.ndarray, " 
         charges: of every token of every trajectory, in batch order; read where a token was sampled.
     """
     left = iter(charges)
-    return [Group(group.task, tuple(_charged(t, next(left)) for t in group.trajectories)) for group in groups]
+    return [Group(group.task, tuple(_subtract_charges(t, next(left)) for t in group.trajectories)) for group in groups]
 
 
 def charge_to_go(trajectory: Trajectory, charges: Float[np.ndarray, " time"]) -> Float[np.ndarray, " time"]:
@@ -233,7 +233,7 @@ def _rewarded(trajectory: Trajectory, reward: float, scale: float) -> Trajectory
     return replace(trajectory, reward=float(reward), turn_rewards=turn_rewards)
 
 
-def _charged(trajectory: Trajectory, charges: Float[np.ndarray, " time"]) -> Trajectory:
+def _subtract_charges(trajectory: Trajectory, charges: Float[np.ndarray, " time"]) -> Trajectory:
     sampled = np.where(trajectory.loss_mask, charges, 0.0)
     of_turns = [sampled[start:end].sum() for start, end in trajectory.turns.tolist()]
     turn_rewards = trajectory.rewards_by_turn - np.array(of_turns, np.float64)

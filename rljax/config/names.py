@@ -96,7 +96,7 @@ class Entry:
         keys: dataclass of its keys. Where it was registered with one it takes an instance; else its keyword-only
             parameters are its keys, and it takes them by name.
         by_name: whether it takes its keys by name.
-        told: what it says of itself: of fields of its slot's `Traits` the values, or functions of its keys.
+        declared: what it says of itself: of fields of its slot's `Traits` the values, or functions of its keys.
         own: whether it is none of ours.
     """
 
@@ -104,7 +104,7 @@ class Entry:
     function: Callable[..., Any]
     keys: type
     by_name: bool
-    told: Mapping[str, Any]
+    declared: Mapping[str, Any]
     own: bool
 
     def build(self, values: Mapping[str, Any], path: str) -> Any:
@@ -292,7 +292,7 @@ class Registry(Generic[Bound]):
             return self._traits()
         if keys is None or isinstance(keys, Mapping):
             keys = entry.build(keys or {}, self.key)
-        return self._traits(**{what: said(keys) if callable(said) else said for what, said in entry.told.items()})
+        return self._traits(**{what: said(keys) if callable(said) else said for what, said in entry.declared.items()})
 
     def needs(self, name: str, keys: Any = None) -> frozenset[str]:
         """Returns what the function of that name needs; nothing for ``module:function`` and names not in this slot."""

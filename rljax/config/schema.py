@@ -312,13 +312,13 @@ class Config:
     @property
     def demonstrations_per_batch(self) -> int:
         """Demonstrations that one step trains beside what was sampled."""
-        return _beside(self.rollout_batch_size, self.algorithm.expert_data_ratio)
+        return _count_of_share(self.rollout_batch_size, self.algorithm.expert_data_ratio)
 
     @property
     def reused_per_batch(self) -> int:
         """Most groups trained before that one step trains beside the new ones."""
         algorithm = self.algorithm
-        return _beside(self.groups_per_batch, algorithm.reuse_ratio) if algorithm.max_uses > 1 else 0
+        return _count_of_share(self.groups_per_batch, algorithm.reuse_ratio) if algorithm.max_uses > 1 else 0
 
     @property
     def staleness_bound(self) -> int:
@@ -404,6 +404,6 @@ def hold_to(*rules: Callable[[Config], None]) -> None:
     _rules = rules
 
 
-def _beside(count: int, share: float) -> int:
+def _count_of_share(count: int, share: float) -> int:
     """Returns how many make up ``share`` of a whole whose other part is ``count``; at least one of a share above 0."""
     return max(round(count * share / (1 - share)), 1) if share else 0

@@ -83,21 +83,21 @@ def check_objective(config: Config) -> None:
     """
     algorithm = config.algorithm
     _check_keys(algorithm)
-    _check_read(algorithm)
-    _check_partial(algorithm)
-    _check_formula(algorithm)
-    _check_whole(config)
+    _check_unread_keys(algorithm)
+    _check_staleness_limit(algorithm)
+    _check_estimator_of_loss(algorithm)
+    _check_whole_groups(config)
     _check_expert(config)
     _check_reuse(config)
     _check_group_of_one(config)
     if config.mode in ("both", "train"):
-        _check_vain(config)
+        _check_meaningless_keys(config)
         if config.staleness_bound > 0:
             _check_stable(algorithm, config.staleness_bound)
             _check_divergence(algorithm, config.staleness_bound)
 
 
-def _check_there(loss: Loss) -> None:
+def _check_exists(loss: Loss) -> None:
     """Checks that the function exists before it is refused for a trait that it does not declare."""
     if ":" in loss.name:  # plain names `check_config` has looked up
         imported(loss.key, loss.name)
@@ -108,7 +108,7 @@ def _check_keys(algorithm: AlgorithmConfig) -> None:
     if corrected.mode == "mask":
         _check_order("correction.low", corrected.low, "correction.high", corrected.high)
     if corrected.level != "none" and corrected.mode == "truncate" and loss.traits.weighs_tokens:
-        _check_there(loss)
+        _check_exists(loss)
         raise ConfigError(
             f"algorithm.correction.mode='truncate': {loss.short}={loss.name!r} is not known to leave weighing by "
             f"π/π_behaviour to the correction, and it would count twice; write mode=mask, or one of "
@@ -121,7 +121,7 @@ def _check_order(low: str, least: float, high: str, most: float) -> None:
         raise ConfigError(f"algorithm.{low}={least}: above {high}={most}")
 
 
-def _check_read(algorithm: AlgorithmConfig) -> None:
+def _check_unread_keys(algorithm: AlgorithmConfig) -> None:
     """Refuses keys of a part that is off: they would be typos, or look like a guard that is not there."""
     defaults = {path: value for path, value, _ in walk(AlgorithmConfig())}
     readers = _readers(algorithm)
@@ -159,7 +159,7 @@ def _readers(algorithm: AlgorithmConfig) -> dict[str, tuple[bool, str]]:
     }
 
 
-def _check_partial(algorithm: AlgorithmConfig) -> None:
+def _check_staleness_limit(algorithm: AlgorithmConfig) -> None:
     """Refuses ``drop_staler_than`` with parts of the objective that are computed over whole responses."""
     limit, loss = algorithm.drop_staler_than, loss_of(algorithm)
     if limit is None:
@@ -176,7 +176,7 @@ def _check_partial(algorithm: AlgorithmConfig) -> None:
         )
 
 
-def _check_formula(algorithm: AlgorithmConfig) -> None:
+def _check_estimator_of_loss(algorithm: AlgorithmConfig) -> None:
     """Checks that the estimator is one that the loss's formula holds for; one that is not built in is not checked."""
     loss, estimator = loss_of(algorithm), algorithm.adv_estimator
     taken = loss.traits.estimators
@@ -195,7 +195,7 @@ def _check_formula(algorithm: AlgorithmConfig) -> None:
             )
 
 
-def _check_whole(config: Config) -> None:
+def _check_whole_groups(config: Config) -> None:
     """Checks that a loss that compares whole groups has them in one update."""
     minibatch, group, loss = config.algorithm.minibatch_size, config.group_size, loss_of(config.algorithm)
     if loss.traits.whole_groups and minibatch is not None and minibatch % group:
@@ -256,19 +256,19 @@ def _check_group_of_one(config: Config) -> None:
                 f"algorithm.filters: {name} drops every group of one, whose reward does not vary; leave it out, or "
                 "write group_size=8"
             )
-    if config.mode != "explore" and _estimator(algorithm).among_members and not _learns_besides(algorithm):
+    if config.mode != "explore" and _estimator(algorithm).among_members and not _learns_without_rewards(algorithm):
         raise ConfigError(
             f"group_size=1: adv_estimator={algorithm.adv_estimator} compares the members of a group, and the advantage "
             "of one alone is 0, so that no reward is learned from; write group_size=8, or adv_estimator=reinforce"
         )
 
 
-def _learns_besides(algorithm: AlgorithmConfig) -> bool:
+def _learns_without_rewards(algorithm: AlgorithmConfig) -> bool:
     """Returns whether anything but rewards teaches, as demonstrations do; penalties towards data or reference don't."""
     return policy_losses.traits(algorithm.pg_variant).imitates or not loss_of(algorithm).known
 
 
-def _check_vain(config: Config) -> None:
+def _check_meaningless_keys(config: Config) -> None:
     """Refuses keys that, by the formula, leave nothing to learn or do nothing."""
     algorithm, bound = config.algorithm, config.staleness_bound
     kl, limit = algorithm.kl, algorithm.drop_staler_than
@@ -288,7 +288,7 @@ def _check_stable(algorithm: AlgorithmConfig, bound: int) -> None:
     loss = loss_of(algorithm)
     if algorithm.allow_uncorrected or algorithm.correction.level != "none" or loss.bounds_step:
         return
-    _check_there(loss)
+    _check_exists(loss)
     masked = " with correction.mode=mask" if loss.traits.weighs_tokens else ""
     remedy = f"{loss.traits.remedy}, or " if loss.traits.remedy else ""
     others = ", ".join(name for name in bounding() if name != loss.name)

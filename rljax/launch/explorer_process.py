@@ -87,7 +87,7 @@ class ExplorerProcess:
 
     def check(self) -> None:
         """See `rljax.launch.protocol.Launched`."""
-        self._end.tell_late()
+        self._end.record_late()
 
     def close(self) -> None:
         """Closes the explorer.

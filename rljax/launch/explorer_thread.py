@@ -111,7 +111,7 @@ class ExplorerThread:
 
     def check(self) -> None:
         """See `rljax.launch.protocol.Launched`."""
-        self._end.tell_late()
+        self._end.record_late()
 
     def close(self) -> None:
         """Closes the explorer.

@@ -48,7 +48,7 @@ class Child:
         directory = run.root.absolute() / "logs"
         directory.mkdir(exist_ok=True)
         self._log = directory / f"{config.explorer.name}.log"
-        self._config = json.dumps(as_plain(_not_the_learners(explorer_config(config))))
+        self._config = json.dumps(as_plain(_without_learner_devices(explorer_config(config))))
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -103,7 +103,7 @@ def last_error_line(log: Path) -> str:
     return next((line.removeprefix("rljax: ") for line in reversed(lines) if line.startswith("rljax: ")), "")
 
 
-def _not_the_learners(config: Config) -> Config:
+def _without_learner_devices(config: Config) -> Config:
     """Returns the config with ``sidecar.devices=auto`` resolved to the accelerators that the learner leaves."""
     if config.sidecar.devices != "auto":
         return config

@@ -70,9 +70,9 @@ class RayCluster:
         address = cluster_address(config.ray.address)
         self.started = address is None
         keeper = self._parts.enter_context(ThreadPoolExecutor(1, "ray"))
-        self._parts.enter_context(_quiet())
+        self._parts.enter_context(_silenced())
         if self.started:
-            self._parts.enter_context(_private())
+            self._parts.enter_context(_on_loopback_with_token())
         self._parts.callback(lambda: keeper.submit(ray.shutdown).result())
         try:
             keeper.submit(_connect, address, cpus_needed(config), runtime_env(config)).result()
@@ -149,16 +149,16 @@ class RayCluster:
     def _reserve(self, plan: Plan) -> PlacementGroup:
         bundles, labels = plan.bundles()
         seconds = min(self._config.ray.placement_timeout, self._config.wait_timeout)
-        short = self.started and _short(plan.asked(), add_up([node.resources for node in _nodes()]))
+        short = self.started and _exceeds(plan.asked(), add_up([node.resources for node in _nodes()]))
         self._group = placement_group(bundles, strategy="PACK", bundle_label_selector=labels)
         if short or not self._group.wait(seconds):
             total, free = ray.cluster_resources(), ray.available_resources()
             waited = "" if short else f" within {seconds:g} s"
             raise ClusterError(
-                f"launcher=ray: no room on the cluster{waited}: asked for {_amounts(plan.asked())} in {len(bundles)} "
-                f"bundles; the cluster has {_amounts(total)}, free now {_amounts(free)}; ask for less "
-                "(sidecar.num_engines, ray.cpus_per_engine, sidecar.devices=cpu), add nodes, or raise "
-                "ray.placement_timeout"
+                f"launcher=ray: no room on the cluster{waited}: asked for {_format_resources(plan.asked())} in "
+                f"{len(bundles)} bundles; the cluster has {_format_resources(total)}, free now "
+                f"{_format_resources(free)}; ask for less (sidecar.num_engines, ray.cpus_per_engine, "
+                "sidecar.devices=cpu), add nodes, or raise ray.placement_timeout"
             )
         return self._group
 
@@ -269,7 +269,7 @@ def _connect(address: str | None, cpus: int, environment: dict[str, Any]) -> Non
             ray.init(where, runtime_env=environment, log_to_driver=False, configure_logging=False, **own)
     except Exception as error:  # of a node that is slow to start Ray says so in a bare Exception
         where = f"the cluster at {address}" if address else "a cluster of one's own"
-        raise ClusterError(f"launcher=ray: {where} cannot be used: {_mismatch(str(error))}") from None
+        raise ClusterError(f"launcher=ray: {where} cannot be used: {_connection_error(str(error))}") from None
     except SystemExit:  # Ray's own way to say that a node could not be started or reached
         raise ClusterError(
             f"launcher=ray: the cluster at {address or 'local'} did not answer; is this machine one of its nodes "
@@ -283,7 +283,7 @@ def _take_back_sigterm() -> None:
         signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))
 
 
-def _mismatch(text: str) -> str:
+def _connection_error(text: str) -> str:
     """Returns one line from Ray's message, above all where versions differ."""
     versions = re.findall(r"Ray: *(\S+)\s+Python: *(\S+)", text)
     if len(versions) == 2:
@@ -296,7 +296,7 @@ def _mismatch(text: str) -> str:
 
 
 @contextlib.contextmanager
-def _private() -> Iterator[None]:
+def _on_loopback_with_token() -> Iterator[None]:
     """Has Ray start clusters that listen on loopback alone, and accept only clients that know their token.
 
     Ray's processes inherit the token. By itself Ray would leave one in the user's home, for everybody to read.
@@ -330,7 +330,7 @@ def _private() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def _silenced() -> Iterator[None]:
     """Has Ray print nothing of its own; its errors arrive here as exceptions."""
     worker: Any = ray._private.worker
     prints = worker.print_to_stdstream
@@ -358,11 +358,11 @@ def _accelerators(kind: str) -> list[str]:
     return list(ray.get_runtime_context().get_accelerator_ids()[kind])
 
 
-def _short(asked: dict[str, float], total: dict[str, float]) -> bool:
+def _exceeds(asked: dict[str, float], total: dict[str, float]) -> bool:
     return any(amount > total.get(name, 0.0) for name, amount in asked.items())
 
 
-def _amounts(resources: dict[str, float]) -> str:
+def _format_resources(resources: dict[str, float]) -> str:
     hidden = ("node:", "object_store", "memory")
     shown = {n: a for n, a in resources.items() if not n.startswith(hidden) and "_group_" not in n}
     return ", ".join(f"{amount:g} {name}" for name, amount in sorted(shown.items())) or "nothing"

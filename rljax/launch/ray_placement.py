@@ -102,7 +102,7 @@ def make_plan(config: Config, home: Node, others: Sequence[Node], learner_platfo
     explorer = {"CPU": 1.0} if config.mode == "both" and config.explorer.own_process else None
     platform, named = device_indices(config.sidecar.devices)
     if platform == "auto":
-        platform = _what_is_left([home, *others], learner)
+        platform = _auto_platform([home, *others], learner)
     kind = ACCELERATORS.get(platform, "")
     count = config.sidecar.tensor_parallel_size if kind else 0
     resources = {
@@ -145,7 +145,7 @@ def _learner(config: Config, platform: str) -> tuple[dict[str, float], tuple[int
     return {ACCELERATORS[platform]: float(count)}, tuple(sorted(named)) if named else tuple(range(count))
 
 
-def _what_is_left(nodes: Sequence[Node], learner: Mapping[str, float]) -> str:
+def _auto_platform(nodes: Sequence[Node], learner: Mapping[str, float]) -> str:
     """Returns the platform of ``sidecar.devices=auto``: GPUs where the learner leaves some, else the CPU. Engines in
     processes of their own do not compute on TPUs.
     """

@@ -23,38 +23,38 @@ class EndRecord:
         self._name = name
         self._needed = needed
         self._lock = threading.Lock()
-        self._untold: tuple[str, bool] | None = None
+        self._unrecorded: tuple[str, bool] | None = None
 
     def ended(self, message: str, *, fatal: bool = False) -> None:
         """Records the explorer's end: the run fails where that is ``fatal``, or where it was needed and the last one.
 
-        Raises nothing: what the ledger could not be told, `tell_late` tells.
+        Raises nothing: what the ledger could not record, `record_late` writes.
         """
         try:
-            self._tell(message, fatal)
+            self._record(message, fatal)
         except LedgerError as error:
             log.warning("%s; the ledger could not be told: %s", message, error)
             with self._lock:
-                self._untold = message, fatal
+                self._unrecorded = message, fatal
 
-    def tell_late(self) -> None:
+    def record_late(self) -> None:
         """Records a failure that could not be written before, if any: others of the process would wait in vain.
 
         Raises:
             LedgerError: it still cannot be told, and nobody is left who explores.
         """
         with self._lock:
-            if self._untold is None:
+            if self._unrecorded is None:
                 return
             try:
-                self._tell(*self._untold)
+                self._record(*self._unrecorded)
             except LedgerError as error:
-                if self._is_fatal(self._untold[1]):
-                    raise LedgerError(f"{self._untold[0]}; the ledger could not be told: {error}") from error
+                if self._is_fatal(self._unrecorded[1]):
+                    raise LedgerError(f"{self._unrecorded[0]}; the ledger could not be told: {error}") from error
                 return
-            self._untold = None
+            self._unrecorded = None
 
-    def _tell(self, message: str, fatal: bool) -> None:
+    def _record(self, message: str, fatal: bool) -> None:
         processes.mark_dead(self._db)
         if self._is_fatal(fatal):
             processes.fail_run(self._db, self._name, message)

@@ -33,15 +33,15 @@ def filtered_during(tx: Transaction, step: int) -> dict[str, int]:
     return {row.reason: row.n for row in rows}
 
 
-def lost_in_time(tx: Transaction, step: int) -> str:
+def describe_untrained(tx: Transaction, step: int) -> str:
     """Counts, in a line by state and reason, the dropped and filtered groups that this step could have trained."""
-    lost = select(g.state, g.reason, n).where(g.state.in_(("dropped", "filtered")), g.deadline >= step)
-    rows = tx.execute(lost.group_by(g.state, g.reason).order_by(n.desc(), g.reason).limit(3)).all()
+    untrained = select(g.state, g.reason, n).where(g.state.in_(("dropped", "filtered")), g.deadline >= step)
+    rows = tx.execute(untrained.group_by(g.state, g.reason).order_by(n.desc(), g.reason).limit(3)).all()
     reasons = ", ".join(f"{row.n} {row.state}: {row.reason}" for row in rows)
     return f"; of those in time for step {step}, {reasons}" if rows else ""
 
 
-def filtered_in_a_row(tx: Transaction, step: int) -> FilteredStreak | None:
+def filtered_streak(tx: Transaction, step: int) -> FilteredStreak | None:
     """Counts the filtered groups that this step could have trained and that were claimed after the last one kept."""
     kept = select(func.coalesce(func.max(g.claim), -1)).where(
         g.state.in_(("ready", "leased", "trained")), g.deadline >= step

@@ -14,7 +14,7 @@ from rljax.ledger import schema
 from rljax.ledger.claims import discard_payloads, in_flight, unserved, validating
 from rljax.ledger.database import LedgerError, RunFailedError, StaleWriterError, record_event, run_row
 from rljax.ledger.fence import check_lineage
-from rljax.ledger.filtered_streak import FilteredStreak, filtered_in_a_row, lost_in_time
+from rljax.ledger.filtered_streak import FilteredStreak, describe_untrained, filtered_streak
 from rljax.ledger.processes import check_life, record_failure, tokens_sampled
 from rljax.ledger.staleness import feasible
 from rljax.ledger.transaction import Transaction, reads, writes
@@ -157,12 +157,12 @@ def lease(tx: Transaction, lineage: int) -> Leased | NotYet:
     ready = select(g.id, g.deadline).where(g.state == "ready").order_by(g.deadline, g.id)
     chosen = tx.execute(ready.limit(size)).all()
     if len(chosen) < size:
-        return _meanwhile(tx, row, _too_few(tx, row, len(chosen)))
+        return _with_progress(tx, row, _too_few(tx, row, len(chosen)))
     rest, _ = in_flight(tx)
     for c in chosen:
         rest[c.deadline] -= 1
     if not feasible(rest, step + 1, size):
-        return _meanwhile(tx, row, _stragglers(tx, step, size))
+        return _with_progress(tx, row, _stragglers(tx, step, size))
     batch = [{"chosen": c.id, "state": "leased", "step": step, "position": i} for i, c in enumerate(chosen)]
     tx.execute(update(schema.groups).where(g.id == bindparam("chosen")), batch)
     tx.execute(update(schema.run).values(leasing=True))
@@ -235,7 +235,7 @@ def recorded_batches(tx: Transaction, from_step: int, to_step: int) -> list[Leas
         raise LedgerError(f"the batches before step {run_row(tx).pruned} are no longer kept; replay from there on")
     found = []
     for step in range(from_step, to_step):
-        rows = tx.execute(select(b.group_id).where(b.step == step, _stands()).order_by(b.position))
+        rows = tx.execute(select(b.group_id).where(b.step == step, _survives()).order_by(b.position))
         found.append(_load(tx, step, [r.group_id for r in rows]))
     return found
 
@@ -252,12 +252,12 @@ def reusable(tx: Transaction, step: int) -> list[int]:
         return []
     uses = func.count().label("uses")
     trained = select(g.id, uses).join_from(schema.groups, schema.batches, b.group_id == g.id)
-    mine = trained.where(g.state == "trained", g.deadline >= step, b.step < step, _stands()).group_by(g.id, g.deadline)
-    order = mine.having(uses < tx.spec.max_uses).order_by(uses, g.deadline.desc(), g.id)
+    used = trained.where(g.state == "trained", g.deadline >= step, b.step < step, _survives())
+    order = used.group_by(g.id, g.deadline).having(uses < tx.spec.max_uses).order_by(uses, g.deadline.desc(), g.id)
     return [r.id for r in tx.execute(order.limit(tx.spec.reused_groups))]
 
 
-def _stands() -> ColumnElement[bool]:
+def _survives() -> ColumnElement[bool]:
     """Returns the condition that a row of `batches` is of a step that no later lineage has undone."""
     later = schema.lineages.c
     return ~exists(select(later.id).where(later.id > b.lineage, later.from_version <= b.step))
@@ -297,11 +297,11 @@ def _decoded(tx: Transaction, group_id: int, payload: bytes) -> Group:
     try:
         return decode(payload)
     except ValueError as error:
-        told = f"{tx.db.label}: the trajectories of group {group_id} are damaged ({error})"
-        raise LedgerError(f"{told}; put a copy of the ledger back, or choose another run_dir") from error
+        message = f"{tx.db.label}: the trajectories of group {group_id} are damaged ({error})"
+        raise LedgerError(f"{message}; put a copy of the ledger back, or choose another run_dir") from error
 
 
-def _meanwhile(tx: Transaction, row: Row, found: NotYet) -> NotYet:
+def _with_progress(tx: Transaction, row: Row, found: NotYet) -> NotYet:
     """Adds to ``found`` who validates, and counters that change while any process makes progress."""
     if found.over:
         return found
@@ -325,8 +325,8 @@ def _too_few(tx: Transaction, row: Row, ready: int) -> NotYet:
         return NotYet("explorer", f"an explorer: {ready} of {size} groups ready and nobody generates; start one", ready)
     if "claimed" not in busy and (nobody := unserved(tx, tx.spec.total_epochs)):
         return NotYet("explorer", f"groups: {ready} of {size} ready; {nobody}", ready)
-    reason = f"groups: {ready} of {size} ready{lost_in_time(tx, row.trained)}"
-    return NotYet("generation", reason, ready, filtered=filtered_in_a_row(tx, row.trained))
+    reason = f"groups: {ready} of {size} ready{describe_untrained(tx, row.trained)}"
+    return NotYet("generation", reason, ready, filtered=filtered_streak(tx, row.trained))
 
 
 def _exhausted(tx: Transaction, total_epochs: int | None) -> bool:

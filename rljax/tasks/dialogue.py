@@ -64,7 +64,7 @@ class ChatTurns:
 
     def opening(self, messages: Sequence[Message]) -> Int[np.ndarray, " time"]:
         """Returns token ids, int32, of the first messages, up to where the model's first reply begins."""
-        return render_messages(self._tokenizer, [self._harmless(message) for message in messages])
+        return render_messages(self._tokenizer, [self._break_special_tokens(message) for message in messages])
 
     def between(self, reply: Int[np.ndarray, " reply"], text: str) -> Int[np.ndarray, " time"]:
         """Returns token ids, int32, from the end of a reply to the beginning of the next, around a user's message.
@@ -76,7 +76,7 @@ class ChatTurns:
             reply: the tokens that the model sampled.
             text: the message. Special tokens in it are broken up: no environment can open or end a turn.
         """
-        ids = self._ids(self._after_reply(self._harmless({"role": "user", "content": text})))
+        ids = self._ids(self._after_reply(self._break_special_tokens({"role": "user", "content": text})))
         opened = len(ids) > 0 and int(ids[0]) in self._stop
         ended = opened and len(reply) > 0 and reply[-1] == ids[0]
         return ids[1:] if ended else ids
@@ -95,7 +95,7 @@ class ChatTurns:
     def _ids(self, text: str) -> Int[np.ndarray, " time"]:
         return tokenized(self._tokenizer, text)
 
-    def _harmless(self, message: Message) -> dict[str, Any]:
+    def _break_special_tokens(self, message: Message) -> dict[str, Any]:
         content = message["content"]
         for token, broken in self._special.items():
             content = content.replace(token, broken)

@@ -28,8 +28,8 @@ from sidecar.channels.nccl import (
     Phase,
     TransferError,
     address,
-    agreement,
     chunks,
+    expected_sizes,
 )
 from sidecar.channels.versions import Manifest, TensorInfo
 from sidecar.errors import first_line
@@ -131,11 +131,11 @@ class NcclPublisher:
         connections.
         """
         with self._lock:
-            _hang_up(self._listener)
+            _shut_down(self._listener)
             self._listener.close()
             sessions = dict(self._sessions)
         for joined in sessions.values():
-            _hang_up(joined)
+            _shut_down(joined)
         for thread in (self._accepting, *sessions):
             thread.join(CLOSE_SECONDS)
         self._held.clear()
@@ -181,11 +181,11 @@ class _Session:
         """Serves until the engine closes the connection.
 
         Raises:
-            TransferError: it died in the middle of something, hung, or broke the protocol; an engine that lives was sent the error.
+            TransferError: it died in an update, hung, or broke the protocol; one that lives was sent the error.
         """
         try:
             self._join()
-            while self._link.end.poll(None) and not self._has_hung_up():
+            while self._link.end.poll(None) and not self._is_closed_by_peer():
                 self._update()
         except (TransferError, KeyError, ValueError, RuntimeError) as error:
             line = f"a message has no field {error}" if isinstance(error, KeyError) else first_line(error)
@@ -200,7 +200,7 @@ class _Session:
         if self._communicator is not None:
             self._communicator.close()
 
-    def _has_hung_up(self) -> bool:
+    def _is_closed_by_peer(self) -> bool:
         with socket.socket(fileno=self._link.end.fileno()) as same:
             try:
                 return not same.recv(1, socket.MSG_PEEK)
@@ -247,7 +247,7 @@ class _Session:
             held = _on_host(held)
         self._link.advance(Phase.STARTED)
         self._link.send("manifest", manifest=held.manifest.to_json())
-        go, ours = self._link.receive("go"), agreement(held.manifest, self._buffer_bytes)
+        go, ours = self._link.receive("go"), expected_sizes(held.manifest, self._buffer_bytes)
         if theirs := {name: go.get(name) for name in ours if go.get(name) != ours[name]}:
             raise TransferError(f"the engine expects {theirs}, the learner {ours}: nothing is sent")
         self._link.advance(Phase.TRANSFERRING)
@@ -287,7 +287,7 @@ def _on_host(held: Held) -> Held:
     return replace(held, manifest=published.manifest, tensors=published.tensors)
 
 
-def _hang_up(joined: socket.socket) -> None:
+def _shut_down(joined: socket.socket) -> None:
     try:
         joined.shutdown(socket.SHUT_RDWR)
     except OSError:

@@ -109,7 +109,7 @@ class OrbaxPublisher:
             _save(hidden, published.tensors)
             failpoint("write")
             (hidden / MANIFEST_NAME).write_text(published.manifest.to_json())
-            self._reveal(hidden, final, published.manifest)
+            self._rename_into_place(hidden, final, published.manifest)
         except (OSError, ValueError, RuntimeError) as error:
             shutil.rmtree(hidden, ignore_errors=True)
             raise PublishError(
@@ -146,7 +146,7 @@ class OrbaxPublisher:
         found = (_VISIBLE.fullmatch(entry.name) for entry in self.directory.iterdir())
         return sorted((int(match[1]), int(match[2])) for match in found if match)
 
-    def _reveal(self, hidden: Path, final: Path, manifest: Manifest) -> None:
+    def _rename_into_place(self, hidden: Path, final: Path, manifest: Manifest) -> None:
         if final.exists():
             # two processes may publish the initial weights at once; whoever reads the first must not lose them
             with contextlib.suppress(VersionError):

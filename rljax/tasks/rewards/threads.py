@@ -71,7 +71,7 @@ class DeadlineThreads:
         job = _Job(function, task, response, loop.create_future(), loop.create_future())
         deadline = (self._limit + 1) * (2 + self._jobs.qsize() // _THREADS)
         self._jobs.put(job)
-        self._staff()
+        self._start_thread_if_needed()
         try:
             if not await done_within(job.started, deadline):
                 raise RewardTimeout(f"no thread took it up within {deadline:.1f} s")
@@ -91,7 +91,7 @@ class DeadlineThreads:
         for _ in range(self._alive):
             self._jobs.put(None)
 
-    def _staff(self) -> None:
+    def _start_thread_if_needed(self) -> None:
         """Starts a thread if work waits and the threads that are not hung are fewer than allowed."""
         with self._lock:
             if self._alive < _THREADS and not self._jobs.empty():
@@ -105,7 +105,7 @@ class DeadlineThreads:
                 return
             self._alive -= 1
             self._hung += 1
-        self._staff()
+        self._start_thread_if_needed()
 
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:

@@ -178,8 +178,8 @@ def _closing_lines(root: Path) -> int:
             if name.startswith("val/") and name.endswith("/score"):
                 scores.setdefault(name, []).append(value)
     for name, values in scores.items():
-        told = f"{values[0]:.3f} -> {values[-1]:.3f} (best {max(values):.3f})" if values[1:] else f"{values[0]:.3f}"
-        print(f"{name}: {told}")
+        trend = f"{values[0]:.3f} -> {values[-1]:.3f} (best {max(values):.3f})" if values[1:] else f"{values[0]:.3f}"
+        print(f"{name}: {trend}")
     print(_audit_line(report))
     print(f"report: {root / 'report.html'}")
     return 0 if report["balanced"] else 1

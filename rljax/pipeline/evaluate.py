@@ -100,7 +100,7 @@ class Evaluator:
     @property
     def _engines(self) -> EnginePool:
         if self._pool is None:
-            raise RuntimeError("enter the bench first: async with Bench(...)")
+            raise RuntimeError("enter the evaluator first: async with Evaluator(...)")
         return self._pool
 
     async def serve(self, steps: int) -> None:
@@ -169,9 +169,9 @@ def evaluate(
     found: dict[int, dict[str, float]] = {}
 
     async def one(steps: int) -> dict[str, float]:
-        async with Evaluator(config, run, model, engine_launcher) as bench:
-            await bench.serve(steps)
-            return await bench.evaluate()
+        async with Evaluator(config, run, model, engine_launcher) as evaluator:
+            await evaluator.serve(steps)
+            return await evaluator.evaluate()
 
     for steps in chosen:
         found[steps] = asyncio.run(one(steps))

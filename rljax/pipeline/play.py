@@ -101,21 +101,21 @@ def play_with_model(config: Config, run: RunDir, model: Model, engine_launcher: 
     (steps,) = chosen_checkpoints(config, run)[-1:]
 
     async def main() -> None:
-        async with Evaluator(config, run, model, engine_launcher) as bench:
-            await bench.serve(steps)
+        async with Evaluator(config, run, model, engine_launcher) as evaluator:
+            await evaluator.serve(steps)
             for task in tasks:
-                trajectory = await bench.play(task)
-                told = describe(steps, task.id, trajectory, lambda ids: decoded(model.tokenizer, ids), steps)
+                trajectory = await evaluator.play(task)
+                sample = describe(steps, task.id, trajectory, lambda ids: decoded(model.tokenizer, ids), steps)
                 say(f"== {task.id}, weights after {steps} batches\n")
-                for line in _turns(told):
+                for line in _turns(sample):
                     say(line)
-                say(f"== {told['finish_reason']}: return {trajectory.reward:g}\n")
+                say(f"== {sample['finish_reason']}: return {trajectory.reward:g}\n")
 
     asyncio.run(main())
 
 
-def _turns(told: dict[str, Any]) -> Sequence[str]:
-    turns = told.get("turns") or [{"shown": told["prompt"], "spans": told["spans"], "reward": told["reward"]}]
+def _turns(sample: dict[str, Any]) -> Sequence[str]:
+    turns = sample.get("turns") or [{"shown": sample["prompt"], "spans": sample["spans"], "reward": sample["reward"]}]
     return [
         f"{turn['shown']}\n> {''.join(span['text'] for span in turn['spans'])}   (reward {turn['reward']:g})\n"
         for turn in turns

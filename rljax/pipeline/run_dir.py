@@ -109,11 +109,11 @@ def _changes(former: str, text: str) -> list[str]:
         before, after = flat(json.loads(former)), flat(json.loads(text))
     except (ValueError, AttributeError):  # there is none, or a crash of the machine has torn it
         return []
-    both = [(key, _told(before, key), _told(after, key)) for key in dict.fromkeys([*before, *after])]
+    both = [(key, _format_value(before, key), _format_value(after, key)) for key in dict.fromkeys([*before, *after])]
     return [f"{key} {old} -> {new}" for key, old, new in both if old != new]
 
 
-def _told(values: Mapping[str, Any], key: str) -> str:
+def _format_value(values: Mapping[str, Any], key: str) -> str:
     return json.dumps(values[key]) if key in values else "unset"
 
 

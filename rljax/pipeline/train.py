@@ -19,7 +19,7 @@ from rljax.pipeline.assemble.learner import StepRunner
 from rljax.pipeline.assemble.run import probe_tokens
 from rljax.pipeline.metrics.batch import batch_metrics
 from rljax.pipeline.metrics.engines import EngineMeter, Gauges
-from rljax.pipeline.metrics.filters import HOPELESS, filter_metrics, hopeless
+from rljax.pipeline.metrics.filters import LONG_STREAK, filter_metrics, streak_warning
 from rljax.pipeline.observers import LearnerObservers
 from rljax.pipeline.run_dir import RunDir
 from rljax.weights.publisher import Publisher
@@ -115,8 +115,8 @@ class Trainer:
             self._observers.message(f"changed since the run last started: {change}")
         self._observers.resume(self._learner.steps, self._fence)
         if (done := self._learner.steps) >= self._config.max_steps:
-            told = f"nothing is left to train: {done} steps are done and max_steps={self._config.max_steps}"
-            self._observers.message(f"{told}; raise max_steps to go on")
+            message = f"nothing is left to train: {done} steps are done and max_steps={self._config.max_steps}"
+            self._observers.message(f"{message}; raise max_steps to go on")
         self._publish(Clock())
         try:
             clock = Clock()
@@ -199,17 +199,18 @@ class Trainer:
         processes.mark_dead(self._db)
 
     def _wait(self, found: NotYet, seen: int) -> None:
-        told = found.reason
+        message = found.reason
         if found.progress:  # a first group may take minutes: that tokens come tells slow from stuck
             tokens = found.progress[-1]
             # Tokens are known as of the last heartbeat: where there are groups already, there have been some.
             starting = found.kind == "generation" and not (tokens or found.ready or found.filtered)
             made = "no token yet: an engine starts and compiles first" if starting else f"{tokens:,.0f} tokens so far"
-            told += f" · {made}"
-        self._observers.waiting(told, found.ready, self._config.groups_per_batch, found.filtered is not None)
-        if found.filtered is not None and found.filtered.groups >= HOPELESS and self._warned_at != self._learner.steps:
-            self._warned_at = self._learner.steps
-            self._observers.message(hopeless(found.filtered))
+            message += f" · {made}"
+        self._observers.waiting(message, found.ready, self._config.groups_per_batch, found.filtered is not None)
+        streak, steps = found.filtered, self._learner.steps
+        if streak is not None and streak.groups >= LONG_STREAK and self._warned_at != steps:
+            self._warned_at = steps
+            self._observers.message(streak_warning(streak))
         self._db.notifier.wait(seen)
 
     def _train(self, batch: Leased, clock: Clock) -> dict[str, float]:

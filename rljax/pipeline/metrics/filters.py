@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from rljax.ledger.filtered_streak import FilteredStreak
 
-HOPELESS = 100
+LONG_STREAK = 100
 """Groups filtered in a row, none kept, after which somebody should look at the filter."""
 
 
@@ -28,7 +28,7 @@ def filter_metrics(names: Sequence[str], reasons: Mapping[str, int]) -> dict[str
     return {"rollout/filtered": float(sum(by_filter.values())), **every}
 
 
-def hopeless(streak: FilteredStreak) -> str:
+def streak_warning(streak: FilteredStreak) -> str:
     """Returns a warning for a run that filters all it generates."""
     return (
         f"{streak.groups} groups in a row were filtered and none was kept, most by {streak.reason}; widen the bound of "

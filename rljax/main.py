@@ -1,4 +1,4 @@
-"""The command line: parses, checks, dispatches on the mode, and ends honestly (promise P10).
+"""The command line: parses, checks, dispatches on the mode, and exits with an honest status (promise P10).
 
     python -m rljax.main --config=configs/quickstart.py --config.max_steps=50
 

@@ -97,12 +97,12 @@ class Run:
 
     @property
     def finished(self) -> bool:
-        """Whether the run has ended as configured, so that there is nothing left to train."""
+        """True once the run has ended as configured, so that there is nothing left to train."""
         return is_finished(self._db, self.config.max_steps)
 
     @property
     def interrupted(self) -> bool:
-        """Whether `interrupt` ended the training before its end."""
+        """True if `interrupt` ended the training before its end."""
         return self._stop.is_set() and not self.finished
 
     def interrupt(self) -> None:

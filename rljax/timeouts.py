@@ -1,7 +1,7 @@
 """Limits the time of waits for others: seconds in which our own event loop was stalled are not counted.
 
 Where a callback holds the loop up, or the machine stops us, answers lie unread until it goes on. A plain
-``asyncio.timeout`` that has run out by then would blame whoever answered in time.
+``asyncio.timeout`` that has run out by then would blame a peer that answered in time.
 """
 
 from __future__ import annotations

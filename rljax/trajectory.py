@@ -118,7 +118,7 @@ class Trajectory:
 
     @property
     def cut_off(self) -> bool:
-        """Whether a budget of tokens ended it."""
+        """True if a token budget ended the trajectory."""
         return self.finish_reason in _CUT_OFF
 
     @property

@@ -14,10 +14,10 @@ import signal
 from pathlib import Path
 
 PHASES = ("claim", "generate", "store", "lease", "train", "publish", "announce", "load", "checkpoint", "validate")
-"""Of learner and explorer: each where it begins."""
+"""Failpoints of learner and explorer: each at the start of its phase."""
 NAMES = (
     *PHASES,
-    *("write", "commit"),  # a version lies there without its manifest; a checkpoint is being written
+    *("write", "commit"),  # a version is written without its manifest; a checkpoint is being written
     *("engine_generate", "engine_update_weights", "engine_score"),  # in the engine's own process
     "engine_load",  # between two tensors, of which the model has taken the first
 )
@@ -34,5 +34,5 @@ def failpoint(name: str) -> None:
     strike = Path(directory) / f"{name}:{_hits[name]}"
     with contextlib.suppress(FileNotFoundError):
         number = signal.Signals[strike.read_text() or "SIGKILL"]
-        strike.unlink()  # of two processes that have come so far, the one that this refuses goes on
+        strike.unlink()  # of two processes at this point only one can remove it; the other goes on
         os.kill(os.getpid(), number)

@@ -17,7 +17,7 @@ import numpy as np
 class PauseMode(enum.StrEnum):
     """Policy for the requests in flight when an engine is paused. Those that arrive later are held."""
 
-    KEEP = "keep"  # they stand still, tokens and place kept, and go on at resume
+    KEEP = "keep"  # they are suspended with their tokens and slots, and go on at resume
     WAIT = "wait"  # the running ones run to their end first; those that wait go on waiting
     ABORT = "abort"  # all return at once with the tokens that they have, those that wait with none
 
@@ -25,9 +25,9 @@ class PauseMode(enum.StrEnum):
 class UpdatePolicy(enum.StrEnum):
     """Policy for the requests in flight when weights are updated. In every case no KV of older weights is kept."""
 
-    IN_FLIGHT = "in_flight"  # they stand still while it loads and go on with it from their next token
+    IN_FLIGHT = "in_flight"  # they are suspended while it loads and go on with it from their next token
     DRAIN = "drain"  # the running ones run to their end first, with the weights that they began with
-    ABORT = "abort"  # all return at once with the tokens that they have; whoever asked sends the rest again
+    ABORT = "abort"  # all return at once with the tokens that they have; the caller sends the rest again
 
 
 @dataclass(frozen=True, slots=True)

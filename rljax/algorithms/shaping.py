@@ -69,7 +69,7 @@ class RunningMoments:
 
 
 NO_REWARDS = RunningMoments()
-"""Before the first batch."""
+"""Moments before the first batch."""
 
 
 def kept_tokens(trajectory: Trajectory, config: AlgorithmConfig, step: int | None) -> Bool[np.ndarray, " time"]:

@@ -73,7 +73,7 @@ class Choice:
 
     def _of_one(self, name: str, given: Any, path: str) -> Any:
         if ":" in name and isinstance(given, Mapping) and not given:
-            return given  # whoever uses the function imports it: this may be another process
+            return given  # the process that uses the function imports it, which may be another
         entry = self.find(name)
         if entry is None or (type(given) is entry.keys and not entry.by_name):
             return given

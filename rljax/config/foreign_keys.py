@@ -131,7 +131,7 @@ MOVED = {
     "filter_mean_high": _filter("mean_band", "high"),
     "filter_min_std": _filter("min_std", "bound"),
 }
-"""Keys of ``algorithm`` that stood there before each function had its own."""
+"""Former keys of ``algorithm``, from before each function had keys of its own."""
 
 FOREIGN_KEYS = MOVED | {
     # Trinity-RFT: run and algorithm
@@ -333,4 +333,4 @@ FOREIGN_KEYS = MOVED | {
     "epsilon_high": _clip("TRL", "high"),
     "clip_epsilon": _clip("TorchRL"),
 }
-"""By the last part of the key's path."""
+"""Foreign keys by the last part of their path."""

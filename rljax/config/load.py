@@ -28,7 +28,7 @@ from rljax.config.types import Unknown, build, element_of, options_of, type_name
 
 _NONE = ("none", "null")
 _NEW_NAMES: dict[str, Any] = {"explorer.tasksets.": TasksetConfig, "custom_envs.": EnvironmentConfig}
-"""Where a name that is not there yet is no slip, and what it begins with."""
+"""Groups in which a new name is allowed, with the defaults of its entry."""
 _MADE_UP = re.compile(r"""(?:unexpected keyword argument|[Kk]ey) ["'](\w+)["']""")
 
 

@@ -92,12 +92,12 @@ class Entry:
 
     Attributes:
         name: as the config has it.
-        function: takes what its slot hands it and, behind that, its keys.
+        function: takes the arguments of its slot and, after them, its keys.
         keys: dataclass of its keys. Where it was registered with one it takes an instance; else its keyword-only
             parameters are its keys, and it takes them by name.
         by_name: whether it takes its keys by name.
-        declared: what it says of itself: of fields of its slot's `Traits` the values, or functions of its keys.
-        own: whether it is none of ours.
+        declared: its traits: values of fields of its slot's `Traits`, or functions of its keys.
+        own: whether it is the user's, and not built in.
     """
 
     name: str
@@ -168,8 +168,8 @@ class Registry(Generic[Bound]):
         slot: what the functions are, for messages.
         key: path of the config key that names one.
         package: package whose modules hold the built-in ones; imported at the first look-up.
-        traits: dataclass of what a function of the slot says of itself.
-        takes: how many arguments the slot hands a function.
+        traits: dataclass of the traits of a function of the slot.
+        takes: number of arguments that the slot passes to a function.
     """
 
     def __init__(self, slot: str, key: str, package: str, traits: type[Traits] = Traits, takes: int = 1) -> None:
@@ -189,7 +189,7 @@ class Registry(Generic[Bound]):
             name: in the config.
             Config: frozen dataclass of its keys, each made by `config_fields.key`; the function takes an instance
                 behind what the slot hands it. None: its keyword-only parameters are its keys.
-            traits: what it says of itself: fields of the slot's `Traits`.
+            traits: fields of the slot's `Traits`.
         """
         self._traits(**traits)  # refuses what a function of the slot cannot say
 

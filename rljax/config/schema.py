@@ -355,7 +355,7 @@ class Config:
 
     @property
     def validates(self) -> bool:
-        """Whether anything is held out."""
+        """True where the config has validation tasksets or environments."""
         return bool(self.tasks.validation or self.rollout.val_env_manager.tags)
 
     @property
@@ -375,7 +375,7 @@ class Config:
 
     @property
     def engine_dtype(self) -> str:
-        """What engines compute in: fp32 or bf16."""
+        """Dtype that engines compute in: fp32 or bf16."""
         return self.model.dtype if self.sidecar.dtype == "auto" else self.sidecar.dtype
 
     @property
@@ -398,7 +398,7 @@ _rules: tuple[Callable[[Config], None], ...] = ()
 def hold_to(*rules: Callable[[Config], None]) -> None:
     """Registers the rules that check every `Config` from now on, however it is made or replaced, in their order.
 
-    They stand above the schema that they read; each raises a ConfigError for what it refuses.
+    They are imported after the schema that they read; each raises a ConfigError for what it refuses.
     """
     global _rules
     _rules = rules

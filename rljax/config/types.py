@@ -12,7 +12,7 @@ from typing import Any
 from rljax.config.fields import ConfigError, shown
 
 Unknown = Callable[[str, str, Mapping[str, Any], str], str]
-"""Says what is wrong with an unknown key, from its path, its name, the keys that there are, and what stands before."""
+"""Makes the message for an unknown key, from its path, its name, the keys that there are, and what stands before."""
 
 
 def imported(path: str, target: str) -> Callable[..., Any]:

@@ -262,7 +262,7 @@ def _check_context(config: Config) -> None:
         try:
             context = json.loads(file.read_text()).get("max_position_embeddings")
         except (OSError, ValueError, AttributeError):
-            return  # whoever loads the model says what is wrong with it
+            return  # loading the model reports what is wrong with it
     longest = config.longest
     if isinstance(context, int) and longest > context:
         raise ConfigError(context_error(longest, context))

@@ -24,8 +24,8 @@ class Loss:
         key: path of the key that names it.
         name: what it says.
         keys: its own.
-        traits: what it says of itself with them.
-        known: whether it is one of this repository, of which what it does not say does not hold.
+        traits: its traits with these keys.
+        known: whether it is built in, so that a trait that it does not declare does not hold.
     """
 
     key: str
@@ -36,7 +36,7 @@ class Loss:
 
     @property
     def bounds_step(self) -> bool:
-        """Whether it bounds the step from the behaviour policy, or corrects for that policy."""
+        """True if the loss bounds the step from the behaviour policy, or corrects for that policy."""
         least = self.traits.least_weight
         return bool(self.traits.bounds_step) or (least is not None and least <= LARGEST_LEAST_WEIGHT)
 

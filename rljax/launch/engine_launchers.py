@@ -30,4 +30,4 @@ def _ray(config: Config) -> EngineLauncher:
 
 
 ENGINE_LAUNCHERS: Mapping[str, Callable[[Config], EngineLauncher]] = {"local": _local, "ray": _ray}
-"""Opens what starts engines; closing it is the caller's."""
+"""Opens the engine launcher of a config; closing it is the caller's."""

@@ -67,7 +67,7 @@ class ExplorerProcess:
 
     @property
     def alive(self) -> bool:
-        """Whether it explores."""
+        """True while the explorer runs."""
         return self._thread.is_alive()
 
     @property

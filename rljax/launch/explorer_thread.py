@@ -90,12 +90,12 @@ class ExplorerThread:
 
     @property
     def alive(self) -> bool:
-        """Whether it explores."""
+        """True while the explorer runs."""
         return self._thread.is_alive()
 
     @property
     def waiting_for(self) -> str:
-        """What the explorer waits for, as text."""
+        """Reason for which the explorer waits, as text."""
         return self._explorer.waiting_for
 
     def stop(self) -> None:
@@ -138,7 +138,7 @@ class ExplorerThread:
             message = f"explorer {self._name} ended: {type(error).__name__}: {error}"
             self._end.ended(message, fatal=isinstance(error, BadRow))
         finally:
-            self._loop = None  # closing the engines may take a while, and nobody answers any more
+            self._loop = None  # closing the engines may take a while, and the loop answers no calls meanwhile
             self._engine_launcher.close()
 
     def _started(self, loop: asyncio.AbstractEventLoop) -> None:

@@ -37,7 +37,7 @@ class Heartbeat:
             try:
                 processes.heartbeat(self._db, self._name, self.token)
             except StaleWriterError as error:
-                # After a suspension: it may go on unless somebody took its place. Its writes carry a lineage anyway.
+                # After a suspension: it may go on unless its name is taken. Its writes carry a lineage anyway.
                 if not processes.revive(self._db, self._name, self.token):
                     log.warning("%s: %s, and replaced", self._name, error)
                     return

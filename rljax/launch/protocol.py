@@ -16,16 +16,16 @@ class Launched(Protocol):
     """An explorer that a launcher started, in a thread or a process."""
 
     error: BaseException | None
-    """What it ended with, once it has; None for a good end."""
+    """Error with which the explorer ended, once it has; None if it succeeded."""
 
     @property
     def alive(self) -> bool:
-        """Whether it explores."""
+        """True while the explorer runs."""
         ...
 
     @property
     def waiting_for(self) -> str:
-        """What the explorer waits for, as text; empty while it does not wait."""
+        """Reason for which the explorer waits, as text; empty while it does not wait."""
         ...
 
     def start(self) -> None:
@@ -48,7 +48,7 @@ class Launched(Protocol):
         """Records in the ledger that the explorer failed, where that could not be written when it ended.
 
         Raises:
-            LedgerError: it still cannot be told, and nobody is left who explores.
+            LedgerError: it still cannot be written, and no other explorer lives.
         """
         ...
 

@@ -32,12 +32,12 @@ CONNECT_SECONDS = 5.0
 """Seconds in which the head of a cluster must accept a connection; Ray itself would try for two minutes."""
 HTTP2_SETTINGS = b"\4"
 HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0" + HTTP2_SETTINGS + b"\0" * 5
-"""What a client begins with; three bytes of length and this type begin the first frame of both sides (RFC 9113, 3.4).
+"""Preface of an HTTP/2 client; three bytes of length and this type begin the first frame of both sides (RFC 9113, 3.4).
 """
 PASSED_ON = ("RLJAX_", "JAX_", "XLA_", "HF_", "TRANSFORMERS_", "VLLM_", "NCCL_")
-"""Environment variables of this process that engines and explorers need too, by how they begin."""
+"""Prefixes of environment variables of this process that engines and explorers need too."""
 KEYS = ("_TOKEN", "_KEY", "_SECRET", "_PASSWORD")
-"""How those end that are not passed on: Ray shows the environments of its processes in their command lines and logs."""
+"""Suffixes of those that are not passed on: Ray shows its processes' environments in command lines and logs."""
 
 
 class ClusterError(RuntimeError):
@@ -66,7 +66,7 @@ class RayCluster:
         self.started = False
         self.first = not ray.is_initialized()
         if not self.first:
-            return  # whoever connected this process also disconnects it
+            return  # the caller that connected this process also disconnects it
         address = cluster_address(config.ray.address)
         self.started = address is None
         keeper = self._parts.enter_context(ThreadPoolExecutor(1, "ray"))

@@ -1,7 +1,7 @@
 """Plans the placement group of a run: one bundle for the learner, one for each engine, one for an explorer of its own.
 
 The learner is the process that the user started, so its bundle is on that process's node and holds its accelerators
-only: they are its own whether Ray knows it or not. ``gpu:4-7`` names accelerators as the ancestors' device mappings do:
+only: they are its own whether Ray knows it or not. ``gpu:4-7`` names accelerators as ROLL's device mappings do:
 counted over the nodes, that of the learner first; engine i takes the i-th ``tensor_parallel_size`` of them.
 """
 

@@ -41,7 +41,7 @@ class EndRecord:
         """Records a failure that could not be written before, if any: others of the process would wait in vain.
 
         Raises:
-            LedgerError: it still cannot be told, and nobody is left who explores.
+            LedgerError: it still cannot be written, and no other explorer lives.
         """
         with self._lock:
             if self._unrecorded is None:

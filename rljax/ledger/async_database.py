@@ -41,7 +41,7 @@ class AsyncDatabase:
         """Calls a function of the ledger, and returns its result.
 
         A caller that is cancelled before its turn has made no call. Once the function runs it runs to its end, and only
-        then is the cancellation raised: nobody goes on while a transaction of his is still open, and what he calls
+        then is the cancellation raised: no caller goes on while its transaction is still open, and what it calls
         next finds it made whole or not at all.
 
         Raises:

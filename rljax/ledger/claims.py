@@ -100,7 +100,7 @@ def claim(db: Database, explorer: str, tasksets: Sequence[str], limit: int) -> C
     """Claims up to ``limit`` tasks, reopened ones first, as far as the staleness credit allows. With a limit of 0 the
     result says why the run may grant nothing.
 
-    Whoever waits for credit asks again and again; while there is none, that keeps nobody from writing.
+    An explorer that waits for credit polls; while there is none, a poll takes no write lock.
 
     Raises:
         RunFailedError: the run has failed.

@@ -173,7 +173,7 @@ def agree(tx: Transaction, spec: RunSpec) -> None:
     """Records ``spec`` as the run's, unless another process goes by a different one.
 
     Raises:
-        LedgerError: somebody does: a process that lives, or, where `RunSpec.MUTABLE` does not name the key, the
+        LedgerError: another does: a process that lives, or, where `RunSpec.MUTABLE` does not name the key, the
             groups of earlier ones.
     """
     row = run_row(tx)

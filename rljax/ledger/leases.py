@@ -51,7 +51,7 @@ class NotYet:
             (exhausted).
         reason: the same for people, with names and numbers.
         ready: groups that are ready.
-        progress: changes whenever somebody gets on with something: groups ready, claims made, tokens sampled.
+        progress: changes whenever a process makes progress: groups ready, claims made, tokens sampled.
         over: no batch will ever come.
         filtered: groups in a row that were filtered, up to now.
     """
@@ -246,7 +246,7 @@ def reusable(tx: Transaction, step: int) -> list[int]:
     what is far off the policy is left for when there is nothing nearer, as in Trinity-RFT's priority (version −
     decay·uses).
 
-    It depends on nothing that happens between the lease of a step and its end, so that nobody has to write it down.
+    It depends on nothing that happens between the lease of a step and its end, so that it need not be stored.
     """
     if not tx.spec.reused_groups:
         return []

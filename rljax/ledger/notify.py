@@ -34,7 +34,7 @@ class Notifier:
             self._condition.notify_all()
             loops = list(self._loops.items())
         for loop, changed in loops:
-            with contextlib.suppress(RuntimeError):  # a loop that has closed meanwhile has nobody left to wake
+            with contextlib.suppress(RuntimeError):  # a loop that has closed meanwhile has no waiter
                 loop.call_soon_threadsafe(changed.set)
 
     def wait(self, seen: int, timeout: float = POLL) -> None:

@@ -3,9 +3,9 @@
 Writers queue at an advisory lock of the schema, which ends with their transaction, whatever ends that; readers see a
 REPEATABLE READ snapshot. A back end that is killed takes all connections with it, and one that dies during COMMIT
 leaves open whether it was one. Each write transaction is therefore signed: it writes a number of its own into its
-thread's row of `writers`, and whoever lost the connection looks for it, once the lock is his, before he does the work
-again. ``pg_xact_status`` would not do: a transaction's number that no WAL record has carried to disk is given out again
-after a crash.
+thread's row of `writers`, and a writer that lost the connection looks for it, once it has the lock, before it does the
+work again. ``pg_xact_status`` would not do: a transaction's number that no WAL record has carried to disk is given out
+again after a crash.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ PASSING = {"40001", "40P01", "53300", "55P03", "57P01", "57P02", "57P03"}
 """Serialisation failure, deadlock, too many connections, lock timeout, shut-downs and starting up."""
 STARTING = ("starting up", "recovery mode", "not yet accepting", "shutting down", "too many clients")
 HUNG_UP = ("closed the connection", "has been closed", "reset by peer", "broken pipe", "eof detected")
-"""What libpq says where no SQLSTATE arrives. A server that restarts after a crash hangs up on those who just call."""
+"""libpq's messages where no SQLSTATE arrives. A server that restarts after a crash drops new connections."""
 
 signatures = MetaData()
 writers = Table(

@@ -48,7 +48,7 @@ def register(tx: Transaction, name: str, role: str) -> str:
         "gauges": "{}",
     }
     others = tx.execute(select(p.name).where(p.alive, p.name != name).limit(1)).first()
-    if others is None:  # nobody is left of the run that failed: this is a new try
+    if others is None:  # no process of the failed run lives: this is a new try
         tx.execute(update(schema.run).values(failure=None))
     if found is None:
         tx.execute(insert(schema.processes).values(name=name, **values))
@@ -88,7 +88,7 @@ def end_loading(tx: Transaction, name: str, loaded: int | None) -> None:
     """Records that a process has read them, and uses version ``loaded`` from now on; None where it failed."""
     ended = {"loading": -1}
     if loaded is not None:
-        ended["version"] = loaded  # not left to the next heartbeat: until then the files would be nobody's
+        ended["version"] = loaded  # not left to the next heartbeat: until then no process would hold the files
     tx.execute(update(schema.processes).where(p.name == name, p.alive).values(ended))
 
 

@@ -44,7 +44,7 @@ class Transaction:
 
     @property
     def spec(self) -> RunSpec:
-        """What the processes of the run have agreed on."""
+        """Settings that the processes of the run share."""
         return self.db.spec
 
     def now(self) -> float:

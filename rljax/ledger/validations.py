@@ -30,7 +30,7 @@ def claim_validation(db: Database, explorer: str, plan: str | None = None) -> An
     Raises:
         OtherPlanError: another plan's validation is requested. See `rljax.ledger.compatibility.record_validation_plan`.
     """
-    # Whoever has nothing to do asks again and again: that must keep nobody from writing.
+    # An idle explorer polls: that must take no write lock.
     requested = db.read(lambda tx: tx.execute(select(a.version).where(a.state == "requested").limit(1)).first())
     return None if requested is None else db.write(lambda tx: _claim_validation(tx, explorer, plan))
 
@@ -105,7 +105,7 @@ running = reads(validating)
 def take_unreported(db: Database) -> Generator[tuple[int, dict[str, float]]]:
     """Yields the (version, metrics) of validations done and not yet logged, oldest first.
 
-    One is marked logged when the caller comes back for the next: whoever dies over it gets it once more, for logging
+    One is marked logged when the caller comes back for the next: if it dies meanwhile it gets it once more, for logging
     twice does no harm and losing it would.
     """
     done = select(schema.validations).where(a.state == "done", ~a.reported).order_by(a.version)

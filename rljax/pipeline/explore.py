@@ -25,7 +25,7 @@ from sidecar.hosting.spec import EngineLauncher
 log = logging.getLogger(__name__)
 
 QUEUED = 1.25
-"""Attempts under way for each that the engines can run at once: some are being scored, and some wait at the engines so
+"""Attempts in flight for each that the engines can run at once: some are being scored, and some wait at the engines so
 that none of these waits for a claim. What an explorer does not claim is there for those that join.
 """
 

@@ -200,7 +200,7 @@ class Trainer:
 
     def _wait(self, found: NotYet, seen: int) -> None:
         message = found.reason
-        if found.progress:  # a first group may take minutes: that tokens come tells slow from stuck
+        if found.progress:  # a first group may take minutes: tokens that grow show that it is slow and not stuck
             tokens = found.progress[-1]
             # Tokens are known as of the last heartbeat: where there are groups already, there have been some.
             starting = found.kind == "generation" and not (tokens or found.ready or found.filtered)

@@ -11,7 +11,7 @@ from rljax.trajectory import TaskId
 SEED_BITS = 63
 
 SAMPLED = 16
-"""Places that a fingerprint looks at."""
+"""Number of items that a fingerprint covers."""
 
 
 def stable_hash(*parts: int | str | float | None) -> int:

@@ -89,7 +89,7 @@ class RowTaskset:
     def _content(self, index: int) -> tuple[str, str]:
         try:
             problem = self._problem(0, index)
-        except BadRow:  # whoever claims it is told; here it is a problem like others
+        except BadRow:  # its claim reports it; for the fingerprint it is a problem like others
             return "", ""
         return problem.prompt, problem.answer
 

@@ -32,7 +32,7 @@ from sidecar.errors import first_line
 from sidecar.failpoints import failpoint
 
 DTYPES = {"bf16": "bfloat16", "fp32": "float32"}
-"""Config name of a dtype to numpy's."""
+"""numpy's name of a dtype, by its config name."""
 
 _HIDDEN = re.compile(r"\.unfinished-(\d+)-")
 _VISIBLE = re.compile(r"v(\d+)-(\d+)")

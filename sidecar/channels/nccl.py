@@ -68,9 +68,9 @@ class Phase(enum.StrEnum):
     """State of a connection; both ends go through the same phases in the same order."""
 
     IDLE = "idle"  # connected; no communicator yet
-    INITIALISED = "initialised"  # the communicator stands
-    STARTED = "started"  # a version is agreed on, and the engine ready to take it
-    TRANSFERRING = "transferring"  # tensors are under way
+    INITIALISED = "initialised"  # the communicator is formed
+    STARTED = "started"  # a version is agreed on, and the engine is ready to load it
+    TRANSFERRING = "transferring"  # tensors are being sent
     FINISHED = "finished"  # the engine has all of it; the next update may start
 
 
@@ -140,7 +140,7 @@ class Link:
         except BlockingIOError:
             raise TransferError(f"{self.peer} was silent for {self.deadline:g} s; waited for {what}") from None
         except OSError as error:
-            # the library hangs up as well on what is longer than allowed
+            # the library closes the connection, too, on messages longer than allowed
             raise PeerGoneError(f"{self.peer}: {what} cannot be received ({self.phase}): {error}") from error
 
     def receive(self, *types: str) -> dict[str, Any]:
@@ -343,7 +343,7 @@ class WeightReceiver:
                 if not ready:
                     raise EngineError(f"the engine hangs: waited {self._deadline:g} s for {what}; restart it")
                 link.hear()
-                watched = [done]  # the learner is through; what the engine still does is its own
+                watched = [done]  # the learner has sent all; the engine only has to finish
         except TransferError as error:
             raise EngineError(f"the engine was left in {what}: {error}; restart it") from error
         finally:

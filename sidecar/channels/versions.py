@@ -25,7 +25,7 @@ from sidecar.errors import first_line
 MANIFEST_NAME = "manifest.json"
 MANIFEST_FORMAT = 1
 READ_SECONDS = 300.0
-"""Seconds in which a version must be read: a disk that hangs is told from one that is slow."""
+"""Seconds in which a version must be read: longer than a slow disk takes, so that only one that hangs fails."""
 # Where Orbax keeps the arrays within its checkpoint; tests/sidecar/channels/test_versions.py pins it.
 _ARRAYS = "state"
 
@@ -98,7 +98,7 @@ CHANNELS: Mapping[str, str] = {
     "ray": "sidecar.channels.memory:read_ray",
     "nccl": "sidecar.channels.nccl:read_transfer",
 }
-"""The `Receiver` of each kind of address, by what stands before its first colon."""
+"""`Receiver` of each kind of address, by its scheme (the part before the first colon)."""
 
 
 def is_address(path: str) -> bool:

@@ -45,5 +45,5 @@ class EngineHost:
 
 
 if __name__ == "__main__":
-    end_group_with_process()  # the core and the workers that vLLM may start are not ours to teach anything
+    end_group_with_process()  # vLLM's core and workers do not guard against its death
     serve(EngineHost().handle)

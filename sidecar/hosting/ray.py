@@ -1,7 +1,7 @@
 """Runs engines as actors of a Ray cluster. `RayEngineLauncher` starts them in a placement group that has room for them.
 
 Ray carries plain data only: what goes wrong in an actor comes back as `Failure`, never as a pickled exception. An actor
-is not restarted by Ray: whoever uses the engine knows which version its successor has to load.
+is not restarted by Ray: the engine pool knows which version the restarted engine has to load.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ CALLS_AT_ONCE = 100_000
 END_SECONDS = 30.0
 """Seconds that an engine has to end by itself before its process is killed."""
 VISIBLE_DEVICES = {"GPU": "CUDA_VISIBLE_DEVICES", "TPU": "TPU_VISIBLE_CHIPS"}
-"""The variable that shows a process its accelerators, by Ray's name of the resource."""
+"""Environment variable that lists the accelerators visible to a process, by Ray's name of the resource."""
 LEFT_ALONE = {
     "RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "1",
     "RAY_EXPERIMENTAL_NOSET_TPU_VISIBLE_CHIPS": "1",
 }
-"""Has Ray leave those variables to us."""
+"""Variables by which Ray leaves `VISIBLE_DEVICES` unset, since we set them."""
 
 _KINDS: tuple[type[Exception], ...] = (EngineError, RequestError, WeightUpdateError, WeightsGoneError)
 _ERRORS = {kind.__name__: kind for kind in _KINDS}

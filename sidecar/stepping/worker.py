@@ -41,7 +41,7 @@ class Call:
 
 
 LATER = object()
-"""Returned by a call whose answer is given later."""
+"""Returned by a call that is answered later."""
 
 _Outcome = tuple["asyncio.Future[Any]", Any, BaseException | None]
 
@@ -182,7 +182,7 @@ class Worker:
                     self._end_drains()
                 self._deliver()
             self._end(EngineError(f"{self.name} was closed"))
-        except BaseException as error:  # whatever it was, nobody may wait for ever
+        except BaseException as error:  # whatever it was, every waiting caller must be answered
             self._end(EngineError(f"{self.name} died: {type(error).__name__}: {error}".splitlines()[0]), error)
 
     def _has_work(self) -> bool:
@@ -265,7 +265,7 @@ class Worker:
             try:
                 loop.call_soon_threadsafe(_settle, outcomes)
             except RuntimeError:
-                continue  # that event loop is closed: nobody waits on it
+                continue  # that event loop is closed: no caller waits on it
         self._outcomes.clear()
 
     def _end(self, failure: EngineError, cause: BaseException | None = None) -> None:
@@ -282,7 +282,7 @@ class Worker:
             self._send(waiter.loop, waiter.future, None, error)
         self._jobs.clear()
         self._deliver()
-        with contextlib.suppress(Exception):  # it is of no more use; whoever asks is told why it ended
+        with contextlib.suppress(Exception):  # the batch is of no more use, and callers get the first error
             self.batch.close()
 
 

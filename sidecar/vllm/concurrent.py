@@ -45,9 +45,9 @@ PAUSES: dict[PauseMode, Literal["abort", "wait", "keep"]] = {
     PauseMode.WAIT: "wait",
     PauseMode.ABORT: "abort",
 }
-"""Our pause modes in vLLM's words."""
+"""vLLM's names of our pause modes."""
 LOOK_SECONDS = 0.02
-"""Seconds between looks whether vLLM's workers have read a version: they answer calls, and call nobody."""
+"""Seconds between polls whether vLLM's workers have read a version: they answer calls, but make none."""
 T = TypeVar("T")
 
 
@@ -348,7 +348,7 @@ class ConcurrentVllm:
         was_paused = self._paused
         if policy is UpdatePolicy.ABORT:
             await self._abort(lambda running: bool(running.name))
-        self._paused = True  # nobody may start meanwhile
+        self._paused = True  # no request may start meanwhile
         mode = PauseMode.WAIT if policy is UpdatePolicy.DRAIN and not was_paused else PauseMode.KEEP
         await self._engine.pause_generation(mode=PAUSES[mode], clear_cache=True)
         refused = None

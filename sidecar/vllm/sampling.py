@@ -27,7 +27,7 @@ def continuation(job: Job, *, stepwise: bool) -> tuple[TokensInput, SamplingPara
         seed=_seed(job),
         logprobs=0,
         flat_logprobs=True,
-        ignore_eos=True,  # what ends a request is what it says, nothing that the model's directory adds
+        ignore_eos=True,  # only the request's own stop tokens end it, none that the model's directory adds
         detokenize=False,
         output_kind=RequestOutputKind.DELTA if stepwise else RequestOutputKind.FINAL_ONLY,
     )

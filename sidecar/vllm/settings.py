@@ -9,11 +9,11 @@ from typing import Any
 from sidecar.protocol import EngineError
 
 DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
-"""Config name of a dtype to vLLM's."""
+"""vLLM's name of a dtype, by its config name."""
 LEAST_BATCHED_TOKENS = 4096
 """Tokens that an engine on the CPU reads in one step, at least."""
 LOADER = "sidecar.vllm.weights.WeightLoader"
-"""What vLLM mixes into its workers."""
+"""Worker extension: the class that vLLM mixes into its workers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class VllmSettings:
             "model": self.model,
             # Scoring a sequence of that length samples one token more, where the model has a position for it.
             "max_model_len": min(self.max_length + 1, self.positions or self.max_length + 1),
-            "max_num_seqs": self.slots + 1,  # the parity probe waits for nobody
+            "max_num_seqs": self.slots + 1,  # one slot more, so that the parity probe never queues
             "dtype": DTYPES[self.dtype],
             "tensor_parallel_size": self.tensor_parallel_size,
             "gpu_memory_utilization": self.gpu_memory_utilization,
@@ -82,7 +82,7 @@ class VllmSettings:
             "block_size": self.block_size,
             "seed": self.seed,
             "skip_tokenizer_init": True,
-            "generation_config": "vllm",  # what the model's directory says of sampling is not what the run says
+            "generation_config": "vllm",  # the run's sampling parameters hold, not those of the model's directory
             "logprobs_mode": "processed_logprobs",
             "worker_extension_cls": LOADER,
             "disable_log_stats": True,

@@ -22,7 +22,7 @@ from sidecar.workers import lifeline
 from sidecar.workers.rpc import receive, send
 
 CANCEL = "cancel"
-"""Instead of a method: whoever made the call of this number waits no more."""
+"""In place of a method: the caller of this number has cancelled the call."""
 
 
 class ChildEnded(RuntimeError):
@@ -140,7 +140,7 @@ class ChildProcess:
                     answer.set_exception(value)
         under_way = [answer for answer in self._waiting.values() if not answer.done()]
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)  # what it has started may have outlived it
+            os.killpg(self.process.pid, signal.SIGKILL)  # its own children may have outlived it
         if self._on_end is not None and self._failure is None:
             self._on_end()
         code = await asyncio.to_thread(self.process.wait)
@@ -183,7 +183,7 @@ def redirect_output(log: str) -> None:
         os.close(descriptor)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(line_buffering=True)  # whoever is killed has said what it said
+            stream.reconfigure(line_buffering=True)  # what a process printed before it was killed is in the log
 
 
 async def _serve(sock: socket.socket, handle: Callable[..., Awaitable[Any]]) -> None:

@@ -25,9 +25,9 @@ from sidecar.hosting.spec import EngineLauncher, EngineSpec
 from sidecar.protocol import Engine, UpdatePolicy
 
 COMPUTE_DTYPES = {"fp32": jnp.float32, "bf16": jnp.bfloat16}
-VLLM_BODIES = {"vllm": "sidecar.vllm.stepped:open_engine", "vllm_async": "sidecar.vllm.concurrent:open_engine"}
+VLLM_ENGINES = {"vllm": "sidecar.vllm.stepped:open_engine", "vllm_async": "sidecar.vllm.concurrent:open_engine"}
 CPU_HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256)
-"""What vLLM's attention on the CPU computes."""
+"""Head sizes that vLLM's attention on the CPU supports."""
 LEAST_KV_CACHE = 64 * 2**20
 """Bytes of the KV cache of an engine on the CPU, at least."""
 
@@ -48,7 +48,7 @@ def make_pool(
     Raises:
         ConfigError: a device is not there, or is the learner's.
     """
-    if config.sidecar.engine in VLLM_BODIES:
+    if config.sidecar.engine in VLLM_ENGINES:
         for index in range(config.sidecar.num_engines):
             engine_spec(
                 config, run, model, index, engine_launcher
@@ -79,7 +79,7 @@ def engine_spec(config: Config, run: RunDir, model: Model, index: int, engine_la
     cores = () if gpu else _cores(config)
     threads = None if gpu else sidecar.cpu_threads or max(1, _spare_cores(cores) // sidecar.num_engines)
     log = run.root.absolute() / "logs" / f"{config.explorer.name}-engine-{index}.log"
-    build = _vllm if sidecar.engine in VLLM_BODIES else _embedded
+    build = _vllm if sidecar.engine in VLLM_ENGINES else _embedded
     factory, arguments, environment = build(config, model, gpu, threads)
     if gpu and config.launcher == "local":  # on Ray, the placement decides
         environment |= {"CUDA_VISIBLE_DEVICES": ",".join(engine_gpus(config, index))}
@@ -195,4 +195,4 @@ def _vllm(config: Config, model: Model, gpu: bool, threads: int | None) -> tuple
         engine_args=dict(sidecar.engine_args),
     )
     variables = environment(cpu_threads=threads, multiprocessing=sidecar.engine == "vllm_async")
-    return VLLM_BODIES[sidecar.engine], {"settings": asdict(settings)}, variables
+    return VLLM_ENGINES[sidecar.engine], {"settings": asdict(settings)}, variables

@@ -61,7 +61,8 @@ _RAISED = re.compile(r"^(?:\(EngineCore[^)]*\) .*\] )?((?:\w+\.)*\w*(?:Error|Exc
 def one_line(name: str, error: BaseException, printed: str = "") -> str:
     """Returns one line: what failed, where, and what to do; ``printed`` is the engine's output, where it is known.
 
-    The core of vLLM may run in a process of its own: then the error says no more than that, and why stands in print.
+    The core of vLLM may run in a process of its own: then the error says no more than that, and the reason is in what
+    it printed.
     """
     if isinstance(error, EngineError):
         return str(error) if str(error).startswith(name) else f"{name} did not start: {error}"

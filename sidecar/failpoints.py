@@ -2,7 +2,8 @@
 
 ``RLJAX_FAILPOINTS`` names a directory. Its file ``train:3`` is for the first process that reaches ``train`` for its
 third time: the process removes the file and kills itself, or sends itself the signal whose name the file holds. So a
-strike happens once, also where a successor inherits the environment. Unset, a failpoint costs a dictionary look-up.
+strike happens once, also where a restarted process inherits the environment. Unset, a failpoint costs a dictionary
+look-up.
 """
 
 from __future__ import annotations

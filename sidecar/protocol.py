@@ -64,7 +64,7 @@ class GenerateRequest:
     Attributes:
         id: unique among the requests in flight.
         prompt_ids: int32 ``[prompt]``, at least one token.
-        sampling: how tokens are drawn.
+        sampling: the sampling parameters.
         min_version: no token is sampled from weights older than this; the request waits for them.
         affinity: requests with the same key profit from sharing an engine (a common prefix).
         priority: of those that wait, lower runs first; among equals the first to come.
@@ -107,7 +107,7 @@ class WeightUpdate:
         version: batches that the weights have seen.
         lineage: life of the learner that published them.
         path: a directory or an address; `sidecar.channels.versions.receive` reads both.
-        policy: what it does to the requests in flight.
+        policy: what happens to the requests in flight.
     """
 
     version: int

@@ -163,7 +163,7 @@ class TokenRewards:
 
         Args:
             trajectories: of the batch.
-            charges: what is taken off the reward of each token of each trajectory; read where a token was sampled.
+            charges: subtracted from the reward of each token of each trajectory; read where a token was sampled.
             values: of each token of each trajectory; read where a token was sampled.
         """
         counts = [int(t.loss_mask.sum()) for t in trajectories]

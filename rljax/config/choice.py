@@ -16,9 +16,9 @@ class Choice:
     """Describes a group that holds the keys of a function, or of several, that the key beside it names.
 
     Attributes:
-        by: that key. Where it names several, the group holds a group for each that has keys: by its name, of
+        by: the key beside it. Where it names several, the group holds a group for each that has keys: by its name, of
             ``module:function`` by the latter.
-        slots: where they are looked for.
+        slots: the registries in which the functions are looked up.
     """
 
     by: str
@@ -32,7 +32,7 @@ class Choice:
         """Returns what `find` finds.
 
         Raises:
-            ConfigError: nothing.
+            ConfigError: there is no function of that name.
         """
         if found := self.find(name, key):
             return found
@@ -56,7 +56,7 @@ class Choice:
         """Returns the keys, typed and complete; unchanged where the function does not exist, which is refused later.
 
         Raises:
-            ConfigError: they are not keys of what is named.
+            ConfigError: the function does not take these keys.
         """
         if isinstance(named, str) and dataclasses.is_dataclass(given):
             return self._of_one(named, given, path)
@@ -90,10 +90,10 @@ class Named:
 
     Attributes:
         key: path of the key that names it.
-        name: what it says.
-        slots: where it is looked for.
+        name: value of that key.
+        slots: the registries in which it is looked up.
         group: path of its own keys.
-        keys: these.
+        keys: values of its own keys.
     """
 
     key: str

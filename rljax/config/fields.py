@@ -73,7 +73,7 @@ def check_name(before: str, name: str, what: str) -> None:
     Args:
         before: what stands before the name in the message: its key.
         name: of an explorer, taskset or environment.
-        what: what it is, for the message.
+        what: the kind of thing that is named, for the message.
 
     Raises:
         ConfigError: it is empty, too long, or has other characters.

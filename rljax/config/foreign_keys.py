@@ -11,7 +11,7 @@ class ForeignKey:
     """A key of another program.
 
     Attributes:
-        whose: the program.
+        whose: name of the program.
         here: keys, or groups of keys, that say the same; none where nothing has to be said.
         remark: what differs.
     """

@@ -1,7 +1,7 @@
 """Looks up the functions that a config names, with their keys and traits.
 
 One registry for each slot. The functions lie in packages above this module, which are imported at the first look-up:
-what a function is, and which keys it takes, stands beside its formula and nowhere else.
+a function's keys and traits are declared beside its formula and nowhere else.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Traits:
     """Declared properties of a function. At registration, each may be given as a function of the function's keys.
 
     Attributes:
-        needs: what is computed for it and not for every function; see the inputs of its slot.
+        needs: optional inputs that are computed for it; see the inputs of its slot.
     """
 
     needs: tuple[str, ...] = ()
@@ -46,11 +46,11 @@ class LossTraits(Traits):
         least_weight: smallest weight that it gives a token by its ratio; None: it has no such bound.
         weighs_tokens: it weighs tokens by π/π_behaviour, so that a correction would do so twice.
         imitates: it reads which tokens are demonstrations.
-        mixes: its key that names the loss of what the policy sampled; the keys of that stand in the group behind.
+        mixes: its key that names the loss of the sampled tokens; the group beside it has the keys of that loss.
         whole_groups: it compares the members of a group, which must be in one update.
         estimators: the only ones that its formula holds for; empty: any.
         shares: keys that such an estimator must have at the same value.
-        remedy: what makes it bound its step, for messages.
+        remedy: change that makes it bound its step, for messages.
     """
 
     bounds_step: bool = False

@@ -22,8 +22,8 @@ class Loss:
 
     Attributes:
         key: path of the key that names it.
-        name: what it says.
-        keys: its own.
+        name: value of that key.
+        keys: values of its own keys.
         traits: its traits with these keys.
         known: whether it is built in, so that a trait that it does not declare does not hold.
     """

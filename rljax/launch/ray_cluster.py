@@ -57,7 +57,7 @@ class RayCluster:
         """Joins the cluster that ``ray.address`` names, or starts one.
 
         Raises:
-            ClusterError: nobody answers there, or the versions of Ray or Python differ.
+            ClusterError: no cluster answers there, or the versions of Ray or Python differ.
             ConfigError: ``ray.address`` is no address.
         """
         self._config = config
@@ -111,8 +111,8 @@ class RayCluster:
         """Reserves accelerators of this node for a learner without engines; returns them as ``learner.devices``.
 
         Raises:
-            ClusterError: there are not enough.
-            ConfigError: those that it names are not those that Ray has set aside, which others may be given.
+            ClusterError: the node has too few.
+            ConfigError: ``learner.devices`` names others than Ray has reserved, which Ray may give to another process.
         """
         plan = self._plan(platform)
         names = _visible(*plan.learner)
@@ -184,7 +184,7 @@ def check_sync_address(config: Config, elsewhere: Collection[str]) -> None:
     """Refuses to send weights to ``elsewhere``, other nodes with engines, from an address that only this node reaches.
 
     Raises:
-        ConfigError: they could not reach it, and would wait for it until they are given up.
+        ConfigError: the engines could not reach the address, and would wait for it until their time-out.
     """
     if config.sync_method != "nccl" or not elsewhere or not _is_loopback(config.sync_address):
         return
@@ -206,7 +206,7 @@ def cluster_address(address: str) -> str | None:
 
     Raises:
         ConfigError: it is no address.
-        ClusterError: nobody answers there.
+        ClusterError: no cluster answers there.
     """
     where = os.environ.get("RAY_ADDRESS", "local") if address == "auto" else address
     if where == "local":
@@ -230,7 +230,7 @@ def cluster_address(address: str) -> str | None:
 def _speaks_grpc(host: str, port: int) -> bool:
     """Returns whether a gRPC server answers there, as the head of a cluster does. Raises OSError where nothing listens.
 
-    Ray would try for minutes to get a word out of another program that has taken its port.
+    Ray would try for minutes to connect to another program that has taken its port.
     """
     with socket.create_connection((host, port), timeout=CONNECT_SECONDS) as connection:
         if os.environ.get("RAY_USE_TLS") == "1":

@@ -47,7 +47,7 @@ class Plan:
         home: node of the process that asks.
         learner: resources of the learner; empty in a process that does not learn.
         learner_devices: its accelerators, counted from 0 on its node.
-        engines: one for each engine.
+        engines: the bundle of each engine.
         explorer: resources of an explorer in an actor of its own, or None.
     """
 

@@ -1,6 +1,6 @@
 """Transactions of the explorer: claim tasks, and store, filter, drop or hand back their groups.
 
-Every claim has a number. Whoever stores, filters, drops or hands back a group shows that number; once the claim has
+Every claim has a number. Whoever stores, filters, drops or hands back a group presents that number; once the claim has
 expired, or the group was claimed again, the number is stale and the write is refused.
 """
 

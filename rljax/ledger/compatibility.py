@@ -14,7 +14,7 @@ def check_model(tx: Transaction, fingerprint: str, path: str) -> None:
     """Records the model of the run, unless it has another; ``path`` is its path in this process.
 
     Raises:
-        LedgerError: it has, and something was made of it.
+        LedgerError: the run has another model, and claims, a learner or a version of it.
     """
     row = run_row(tx)
     if row.model not in (None, fingerprint) and (row.claims or row.lineage or row.announced >= 0):
@@ -30,7 +30,7 @@ def check_demonstrations(tx: Transaction, fingerprint: str, source: str) -> None
     """Records the demonstrations of the run, unless it began with others; ``source`` is their path in this process.
 
     Raises:
-        LedgerError: it did, and trained some of it.
+        LedgerError: the run began with others, and has trained some of them.
     """
     row = run_row(tx)
     if row.demonstrations not in (None, fingerprint) and row.trained:

@@ -48,8 +48,8 @@ class Database:
 
         Args:
             backend: where it is kept.
-            spec: what this process goes by.
-            clock: seconds, where it is not to be the backend's own: a test's.
+            spec: the settings of this process.
+            clock: returns seconds; None for the backend's own. Tests pass another.
 
         Raises:
             LedgerError: not a ledger, of another schema version, or of a run with another spec; see `agree`.

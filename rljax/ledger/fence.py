@@ -43,7 +43,7 @@ def check_lineage(row: Row[Any], lineage: int) -> None:
     """Checks that ``lineage`` is the living one in the run's row.
 
     Raises:
-        StaleWriterError: it is not.
+        StaleWriterError: another lineage is.
     """
     if row.lineage != lineage:
         raise StaleWriterError(f"lineage {lineage} has been replaced by {row.lineage}: another trainer has taken over")

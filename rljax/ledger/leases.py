@@ -28,11 +28,11 @@ class Leased:
     """A leased batch, in its order.
 
     Attributes:
-        step: that trains it.
-        group_ids: of its groups.
+        step: the step that trains it.
+        group_ids: ids of its groups.
         groups: trained for the first time.
         reused: trained before, and now again.
-        demonstrations: positions of what is imitated beside it.
+        demonstrations: positions of the demonstrations that are trained with it.
     """
 
     step: int
@@ -273,7 +273,7 @@ def living(tx: Transaction, lineage: int) -> Row:
     """Returns the run's row, if ``lineage`` is still the living one.
 
     Raises:
-        StaleWriterError: it is not.
+        StaleWriterError: another lineage is.
         RunFailedError: the run has failed.
     """
     row = run_row(tx)

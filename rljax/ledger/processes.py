@@ -25,7 +25,7 @@ def register(tx: Transaction, name: str, role: str) -> str:
     """Registers a process; returns the token of this life. Claims of an earlier life of the same name are reopened.
 
     Raises:
-        LedgerError: a process of this name is alive, or one that goes by another spec than this one.
+        LedgerError: a process of this name is alive, or one whose spec differs from this one's.
     """
     token = uuid.uuid4().hex
     found = tx.execute(select(schema.processes).where(p.name == name)).one_or_none()
@@ -104,7 +104,7 @@ def check_life(tx: Transaction, token: str) -> None:
     """Checks that no other process has registered under the name that ``token`` was given for.
 
     Raises:
-        StaleWriterError: one has.
+        StaleWriterError: another process has.
     """
     if tx.execute(select(p.name).where(p.token == token)).first() is None:
         raise StaleWriterError("another process of the same name has taken over")

@@ -1,7 +1,7 @@
 """Keeps a ledger in a SQLite file: WAL mode, writers queue at ``BEGIN IMMEDIATE``.
 
-Who has it open would go on in a file that was removed, and see nothing of one that took its place: each transaction
-looks whether the file that it is about still is the one of that name.
+An open connection would go on in a file that was removed, and miss one that took its place: each transaction
+checks whether its file still is the one of that name.
 """
 
 from __future__ import annotations

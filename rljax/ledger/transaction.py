@@ -19,7 +19,7 @@ class Ledger(Protocol):
 
     Attributes:
         label: the name in messages; holds no password.
-        spec: what the processes of the run have agreed on.
+        spec: settings that the processes of the run share.
         now: seconds of the clock that the processes of all hosts share, on a connection.
     """
 

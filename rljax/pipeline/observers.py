@@ -99,7 +99,7 @@ class LearnerObservers(Observers):
         """Resumes from ``steps`` batches: what was written of later ones is redone.
 
         Raises:
-            StaleWriterError: another has taken over; so do `step` and `validation`.
+            StaleWriterError: another learner has taken over; so do `step` and `validation`.
         """
         self._metrics.truncate(steps + 1, fence.check)
         self._samples.truncate(steps + 1, fence.lineage)

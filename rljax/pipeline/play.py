@@ -39,7 +39,7 @@ def play_without_model(config: Config, say: Say, ask: Callable[[], str]) -> None
     """Plays by a person, whose actions ``ask`` brings until it raises EOFError, or by a scripted or random player.
 
     Raises:
-        ConfigError: no such tag, or nobody wrote a player for it.
+        ConfigError: no such tag, or it has no scripted player.
         EnvironmentFailure: the environment failed.
     """
     tag, tasks = tasks_to_play(config)

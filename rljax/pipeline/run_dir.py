@@ -49,7 +49,7 @@ class RunDir:
         """Creates the directory and checks that it can be written.
 
         Raises:
-            ConfigError: it cannot.
+            ConfigError: it cannot be written.
         """
         run = cls(Path(config.run_dir or "runs/unnamed"))
         try:
@@ -92,7 +92,7 @@ class RunDir:
     def write_config(self, config: Config, steps: int) -> list[str]:
         """Writes the resolved config of a learner that begins at ``steps``, without the ledger's password.
 
-        What differs from the config before it is returned, a line a key, and that one is kept as `former_config`: the
+        Returns the differences from the previous config, a line a key, and keeps that one as `former_config`: the
         first of several, which has made a checkpoint. Before the first step there is nothing that it could explain.
         """
         text = json.dumps(publishable(config), indent=2) + "\n"

@@ -151,7 +151,7 @@ class Trainer:
         """Checks that no other trainer has taken over.
 
         Raises:
-            StaleWriterError: one has.
+            StaleWriterError: another trainer has.
         """
         if self._lineage:
             self._fence.check()

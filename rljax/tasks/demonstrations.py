@@ -24,14 +24,14 @@ log = logging.getLogger(__name__)
 class Demonstrations:
     """Indexes the demonstrations of a taskset in one endless sequence: epoch after epoch, each in the taskset's order.
 
-    What is at a position depends on the position and the taskset alone: no cursor has to be kept, and a run that is
-    resumed or replayed imitates the same (promises P3, P13).
+    The demonstration at a position depends on the position and the taskset alone: no cursor has to be kept, and a run
+    that is resumed or replayed imitates the same (promises P3, P13).
 
     Args:
         taskset: prompts; their answers are the responses.
         tokenizer: of the model.
         stop_token_ids: that end a turn.
-        max_prompt_tokens, max_response_tokens: what a longer one makes a bad row.
+        max_prompt_tokens, max_response_tokens: limits; a longer prompt or response makes a bad row.
         temperature: of the policy that imitates.
         on_bad_row: ``fail`` raises; ``skip`` gives the place of a bad row to the next good one of the epoch.
     """

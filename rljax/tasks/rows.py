@@ -41,7 +41,7 @@ class Columns:
 
     Attributes:
         prompt, answer: their names.
-        checks: what the answer has to stand; each raises ValueError with the reason.
+        checks: validators of the answer; each raises ValueError with the reason.
     """
 
     prompt: str
@@ -52,7 +52,7 @@ class Columns:
         """Checks a row and returns its problem.
 
         Args:
-            row: what the source holds there.
+            row: the row as the source has it.
             where: file and line, for the message.
 
         Raises:

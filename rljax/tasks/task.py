@@ -43,7 +43,7 @@ class Task:
         answer: the reference answer as it stands in the data.
         seed: `environment_seed` of the task.
         metadata: the row's other columns; plain values.
-        rewards: what scores it, added up.
+        rewards: terms of its score, which are added up.
         environment: whether an environment of the taskset's name asks, answers and scores, begun from the seed.
     """
 

@@ -38,7 +38,7 @@ def load_tasksets(
         configs: tasksets by name.
         seed: the run's seed.
         on_bad_row: ``fail`` or ``skip``.
-        role: what they are for; validation is never shuffled, and its seeds are its own.
+        role: ``train`` or ``validation``; validation is never shuffled, and its seeds are its own.
         section: the key that holds them, for messages; None: ``tasks.train`` or ``tasks.validation``.
 
     Raises:
@@ -56,7 +56,7 @@ class RowTaskset:
         name: its key in the config.
         config: offset, limit, shuffle, template, weight.
         rows: the usable rows.
-        terms: what scores its tasks.
+        terms: reward terms of its tasks.
         seed: the run's seed.
         role: ``train`` or ``validation``.
     """

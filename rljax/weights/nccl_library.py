@@ -50,7 +50,7 @@ def load_nccl() -> ctypes.CDLL:
     """Loads NCCL from the ``nvidia-nccl`` wheel that jax[cuda] brings, or the system's.
 
     Raises:
-        TransferError: there is none.
+        TransferError: NCCL is not installed.
     """
     spec = importlib.util.find_spec("nvidia.nccl") if importlib.util.find_spec("nvidia") else None
     places = [] if spec is None else [Path(p) / "lib" / "libnccl.so.2" for p in spec.submodule_search_locations or ()]
@@ -81,7 +81,7 @@ class NcclCommunicator:
         """Creates the ncclUniqueId that all ranks share.
 
         Raises:
-            TransferError: NCCL is not here.
+            TransferError: NCCL is not installed.
         """
         self._device = device
         self._world_size = world_size

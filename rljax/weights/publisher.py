@@ -1,6 +1,6 @@
 """Publishes versions of the weights to engines, by one of several channels.
 
-That of `OrbaxPublisher` is the file system: it works on every machine and needs nothing of the receiver but
+`OrbaxPublisher` uses the file system, which works on every machine and needs nothing of the receiver but
 `sidecar.channels.versions`. `rljax.weights.channels` knows the others.
 """
 
@@ -54,7 +54,7 @@ class Publisher(Protocol):
             version: batches that these weights have seen.
             lineage: life of the learner.
             tensors: by Hugging Face name, unstacked, all of type `dtype`.
-            model: what the weights are of, for people.
+            model: name of the model, for people.
             dtype: ``bf16`` or ``fp32``.
 
         Raises:
@@ -179,7 +179,7 @@ def check_dtypes(arrays: Mapping[str, jax.Array | np.ndarray], dtype: str) -> No
     """Checks that every array is of the type that a version says it is of.
 
     Raises:
-        ValueError: one is not.
+        ValueError: an array is of another type.
     """
     if dtype not in DTYPES:
         raise ValueError(f"dtype {dtype!r} is unknown; choose one of {', '.join(DTYPES)}")

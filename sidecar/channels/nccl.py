@@ -103,7 +103,7 @@ class Link:
         """Enters a phase.
 
         Raises:
-            TransferError: it does not follow the present one.
+            TransferError: the phase does not follow the current one.
         """
         if self.phase not in _BEFORE[phase]:
             after = " or ".join(_BEFORE[phase])
@@ -161,7 +161,7 @@ class Link:
         """Reads a message before its turn; `receive` returns it then.
 
         Raises:
-            TransferError: it is an error, or the end of the connection.
+            TransferError: the message is an error, or the peer closed the connection.
         """
         message = self._message("its next message")
         if message["type"] == "error":
@@ -258,9 +258,9 @@ class WeightReceiver:
         """Has the engine load the version at an address of `address`.
 
         Raises:
-            VersionGoneError: nobody answers there, or the learner holds no such version.
-            TransferError: nothing of it was taken; the engine serves what it had.
-            EngineError: it broke off where the engine may hold a mixture, or hang: it must be restarted.
+            VersionGoneError: no learner listens there, or it holds no such version.
+            TransferError: nothing was loaded; the engine serves the version that it had.
+            EngineError: the transfer broke off where the engine may hold two versions, or hang: restart it.
         """
         place = _ADDRESS.fullmatch(path)
         if place is None:
@@ -385,8 +385,8 @@ def read_transfer(path: str) -> PublishedVersion:
     """Fetches a version from the learner, through TCP. The `sidecar.channels.versions.Receiver` of this channel.
 
     Raises:
-        VersionGoneError: nobody answers there, or the learner holds no such version.
-        VersionError: it broke off, or a tensor is not what the manifest says.
+        VersionGoneError: no learner listens there, or it holds no such version.
+        VersionError: the transfer broke off, or a tensor is not what the manifest says.
     """
     host = _Host()
     try:

@@ -56,7 +56,7 @@ class Manifest:
     Attributes:
         version: batches that these weights have seen.
         lineage: life of the learner that published them.
-        model: what the weights are of, for people.
+        model: name of the model, for people.
         dtype: ``bf16`` or ``fp32``.
         tensors: every tensor by its Hugging Face name.
     """
@@ -180,7 +180,7 @@ def checked(published: PublishedVersion, where: str) -> PublishedVersion:
     """Returns the version itself if every tensor is what the manifest says; ``where`` is named in errors.
 
     Raises:
-        VersionError: naming the first tensor that is not.
+        VersionError: a tensor is not; the line names the first.
     """
     for name, expected in published.manifest.tensors.items():
         _check(where, name, published.tensors[name], expected)
@@ -191,7 +191,7 @@ def check_identity(published: PublishedVersion, path: str, version: int, lineage
     """Checks that `path` held the version and lineage that were asked for.
 
     Raises:
-        VersionError: it holds another version.
+        VersionError: the path holds another version.
     """
     manifest = published.manifest
     if (manifest.version, manifest.lineage) != (version, lineage):

@@ -29,7 +29,7 @@ class ProcessEngine(RemoteEngine):
         """Opens the engine in the process.
 
         Raises:
-            EngineError: it cannot be made there.
+            EngineError: the engine cannot be opened there.
         """
         await self._call("open", self._spec)
 

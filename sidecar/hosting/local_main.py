@@ -24,7 +24,7 @@ class EngineHost:
         """Returns the result of the engine's method.
 
         Raises:
-            EngineError, RequestError, WeightUpdateError: what the protocol knows; anything else becomes the first.
+            EngineError, RequestError, WeightUpdateError: the protocol's errors; any other becomes an EngineError.
         """
         if method == "open":
             return await self._open(*arguments)

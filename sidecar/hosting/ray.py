@@ -157,7 +157,7 @@ class RayEngine(RemoteEngine):
         """Waits for the process and has it open its engine.
 
         Raises:
-            EngineError: it cannot be made there, or the process died over it.
+            EngineError: the engine cannot be opened there, or its process died.
         """
         await self._answer(self._actor.open.remote())
 
@@ -165,7 +165,7 @@ class RayEngine(RemoteEngine):
         """Returns the id of its process, on its node.
 
         Raises:
-            EngineError: it is dead.
+            EngineError: the process is dead.
         """
         pid: int = await self._answer(self._actor.pid.remote())
         return pid
@@ -254,8 +254,8 @@ def visible_devices(engine_placement: EnginePlacement, assigned: Sequence[str], 
 
     Args:
         engine_placement: of the engine.
-        assigned: names of what Ray set aside for it.
-        visible: names of what its node shows, with commas between them; None shows all, named by number.
+        assigned: names of the accelerators that Ray assigned to it.
+        visible: names of those that its node shows, with commas between them; None shows all, named by number.
     """
     if engine_placement.devices is None:
         return [engine_placement.swap.get(name, name) for name in assigned]

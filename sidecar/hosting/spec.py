@@ -16,9 +16,9 @@ class EngineSpec:
     """Specification of an engine that is not started yet, in plain data.
 
     Attributes:
-        name: stands in errors and logs; unique among the engines of an explorer.
+        name: used in errors and logs; unique among the engines of an explorer.
         index: its number among them, from 0.
-        factory: ``module:function`` that makes it, called in the engine's process with ``name`` and ``arguments``.
+        factory: ``module:function`` that opens it, called in the engine's process with ``name`` and ``arguments``.
         arguments: plain data.
         environment: variables of its process, set before anything is imported there.
         accelerators: GPUs or TPU chips that it takes; 0 for an engine on the CPU.
@@ -39,7 +39,7 @@ class EngineSpec:
         """Opens the engine, in this process. May take minutes.
 
         Raises:
-            EngineError: it cannot be made here; one line says why and what to do.
+            EngineError: it cannot be opened here; one line says why and what to do.
         """
         if self.cores:
             # Linux pins threads: this one, from which the engine's inherit, and the one that answers calls.

@@ -31,8 +31,8 @@ class Batch(Protocol):
     def load(self, weights: Any, version: int) -> Sequence[Job]:
         """Replaces the weights; no KV of older ones is kept.
 
-        Returns the requests that have lost their slots over it and are to be admitted again. What it raises ends the
-        engine: nobody can tell what its weights are.
+        Returns the requests that lost their slots and are to be admitted again. An exception of it ends the
+        engine: its weights are undefined then.
         """
         ...
 

@@ -53,8 +53,8 @@ class SteppedEngine(abc.ABC):
         """Starts the thread.
 
         Args:
-            batch: what steps.
-            name: stands in errors.
+            batch: the batch to run.
+            name: used in errors.
             max_length: longest prompt and response together, in tokens.
             vocab_size: token ids are below it.
             has_tokenizer: whether the batch can look for stop strings.
@@ -73,7 +73,7 @@ class SteppedEngine(abc.ABC):
         """Checks a version against the model and converts it for `Batch.load`, in parallel with generation.
 
         Raises:
-            ValueError, OSError, RuntimeError: it is none for this model, or there is no room for it.
+            ValueError, OSError, RuntimeError: the version is not of this model, or memory has no room for it.
         """
 
     def _details(self) -> Mapping[str, float]:

@@ -24,14 +24,14 @@ class Job:
     """A request and the tokens that are sampled for it so far.
 
     Attributes:
-        request: what was asked for.
+        request: the request.
         order: number of arrival.
         loop: the event loop that waits for it.
-        future: what is waited for.
+        future: receives the completion.
         tokens: sampled so far.
         logprobs: of `tokens`.
         spans: (version, number of tokens) in order: which weights sampled how many.
-        done: whether it has been answered.
+        done: whether the request has been answered.
     """
 
     request: GenerateRequest
@@ -77,7 +77,7 @@ def end_of_text(tokens: list[int], old: int, stop_strings: tuple[str, ...], toke
 
     Args:
         tokens: the response so far.
-        old: how many of them are known to contain none.
+        old: number of leading tokens that are known to contain no stop string.
         stop_strings: not empty strings.
         tokenizer: decodes them.
     """

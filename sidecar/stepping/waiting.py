@@ -11,7 +11,7 @@ from sidecar.stepping.jobs import Job
 class WaitingLine:
     """Queues jobs by priority, then arrival; those that need newer weights are kept aside until `version_changed`.
 
-    A job whose `done` is set is skipped, so that leaving the line costs nothing.
+    A job whose `done` is set is skipped, so that leaving the queue costs nothing.
     """
 
     def __init__(self) -> None:

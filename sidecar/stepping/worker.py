@@ -32,7 +32,7 @@ class Call:
     Attributes:
         function: called there; what it returns or raises is the answer, unless it returns `LATER`.
         loop: the event loop that waits.
-        future: what it waits for.
+        future: receives the result.
     """
 
     function: Callable[[Call], Any]

@@ -34,7 +34,7 @@ class VllmSettings:
         block_size: tokens in a block of the KV cache; None for vLLM's choice.
         seed: of requests that bring none; all of ours do.
         positions: of the model; None if it has enough.
-        accelerator: it is to compute on GPUs or TPU chips, and not on the CPU.
+        accelerator: whether the engine computes on GPUs or TPU chips, and not on the CPU.
         nccl: take the weights of ``nccl://`` addresses from GPU to GPU, by vLLM's own transfer engine.
         engine_args: further arguments of vLLM's ``EngineArgs``, by name.
     """
@@ -60,7 +60,7 @@ class VllmSettings:
         """Returns the arguments of ``EngineArgs``; ``on_cpu`` says whether the installed vLLM computes on CPUs.
 
         Raises:
-            EngineError: that is not what the engine is to compute on, or `engine_args` names what is ours to say.
+            EngineError: the engine needs an accelerator, or `engine_args` has an argument that rljax sets itself.
         """
         if on_cpu and self.accelerator:
             raise EngineError(

@@ -1,7 +1,7 @@
 """Loads weights inside vLLM's workers: reads a version as numpy, checks it against the model, and loads it.
 
 vLLM mixes `WeightLoader` into its worker class, and its methods are called by ``collective_rpc``. Reading and checking
-leave the model alone; only `load_prepared` touches it, and what that raises ends the engine.
+leave the model alone; only `load_prepared` touches it, and an exception of it ends the engine.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class WeightLoader:
         """Loads the version that `prepare_version` has read last. Not while a token is being sampled.
 
         Raises:
-            RuntimeError: that is another version.
+            RuntimeError: another version was read last.
         """
         reading = self.rljax_reading
         tensors, reading.tensors = reading.tensors, None

@@ -29,7 +29,7 @@ class ChildEnded(RuntimeError):
     """The process has ended, or was killed, before it answered.
 
     Attributes:
-        alone: whether it ended by itself while this was its only call, which then has ended it.
+        alone: whether it ended by itself during its only call, which is therefore the cause.
     """
 
     def __init__(self, why: str, alone: bool = False) -> None:

@@ -45,7 +45,7 @@ def engine_gpus(config: Config, index: int) -> list[str]:
     learner in this process leaves free. Engines take them in turn, ``tensor_parallel_size`` each.
 
     Raises:
-        ConfigError: they are not there, or the learner's.
+        ConfigError: the GPUs are not there, or are the learner's.
     """
     sidecar, there = config.sidecar, _visible_gpus()
     what, (_, named) = f"sidecar.devices={sidecar.devices!r}", device_indices(sidecar.devices)

@@ -61,7 +61,7 @@ class Workflows:
         """Runs a smoke check of every environment, where its episodes will be played.
 
         Raises:
-            ConfigError: one cannot be made, or cannot be reset.
+            ConfigError: an environment cannot be made, or cannot be reset.
         """
         config, (training, validation) = self._config, self._hosts
         await smoke_check(config.train_groups, config.custom_envs, training)

@@ -38,7 +38,7 @@ class Scorer:
 
     Attributes:
         name: as the config has it.
-        part: what it is logged under.
+        part: the name that it is logged under.
         function: judges a response.
         place: where it runs.
         score_on_timeout: the score of a response that it cannot judge in time; None: that is an error. Where the
@@ -70,7 +70,7 @@ _registered: dict[str, Scorer] = {}
 def register_reward(name: str) -> Callable[[RewardFunction], RewardFunction]:
     """Registers a function ``(task, response) -> float | Reward`` by a name for ``rewards``. A decorator.
 
-    Its keyword-only parameters are what ``reward_args`` may give it.
+    Its keyword-only parameters are the keys that ``reward_args`` may have.
 
     Meant for a notebook: the function stays in this process and runs on a thread. A thread cannot be killed, so a
     reward that may hang is better placed in a file and named ``module:function``. A later one of the same name

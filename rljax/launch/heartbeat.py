@@ -1,4 +1,4 @@
-"""Keeps the ledger told that this process is alive, from a thread that no compilation can hold up."""
+"""Sends the heartbeats of this process to the ledger, from a thread that no compilation can hold up."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Heartbeat:
     """Registers a process and beats until it is closed."""
 
     def __init__(self, db: Database, name: str, role: str) -> None:
-        """Begins a life of that name, which `token` stands for; raises LedgerError if another process lives it."""
+        """Registers a life of that name, which `token` stands for; raises LedgerError if another process lives it."""
         self._db = db
         self._name = name
         self.token = processes.register(db, name, role)
@@ -27,7 +27,7 @@ class Heartbeat:
         self._thread.start()
 
     def close(self) -> None:
-        """Says goodbye."""
+        """Stops the heartbeats and unregisters the process."""
         self._done.set()
         self._thread.join(timeout=10 * SECONDS)
         processes.leave(self._db, self._name, self.token)
@@ -37,7 +37,7 @@ class Heartbeat:
             try:
                 processes.heartbeat(self._db, self._name, self.token)
             except StaleWriterError as error:
-                # After a suspension: it may go on unless somebody took its place. Its writes carry a lineage anyway.
+                # After a suspension: it may go on unless its name is taken. Its writes carry a lineage anyway.
                 if not processes.revive(self._db, self._name, self.token):
                     log.warning("%s: %s, and replaced", self._name, error)
                     return

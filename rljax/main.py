@@ -1,4 +1,4 @@
-"""The command line: parses, checks, dispatches on the mode, and ends honestly (promise P10).
+"""The command line: parses, checks, dispatches on the mode, and exits with an honest status (promise P10).
 
     python -m rljax.main --config=configs/quickstart.py --config.max_steps=50
 
@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run(load: Callable[[], Config]) -> int:
-    """Does what a config's mode says; returns the exit code. One line on stderr says what failed and what to do."""
+    """Runs the mode that a config names; returns the exit code. One line on stderr says what failed and what to do."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Printable("%(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
@@ -71,20 +71,20 @@ def run(load: Callable[[], Config]) -> int:
 
 
 def _without_traceback(record: logging.LogRecord) -> bool:
-    """Keeps the line: Orbax raises again what its threads have met, and that is told where it costs something."""
+    """Removes the traceback: Orbax logs again what its threads have raised, and whoever waits for them reports that."""
     record.exc_info = record.exc_text = None
     return True
 
 
 class _Printable(logging.Formatter):
-    """Formats what a terminal shows and does not obey."""
+    """Formats records with the control characters escaped."""
 
     def format(self, record: logging.LogRecord) -> str:
         return printable(super().format(record))
 
 
 def _hide_password(ledger: str) -> None:
-    """Takes the password in a ledger's URL out of this process's line in the list of processes."""
+    """Hides the password of a ledger's URL from the command line of this process in the list of processes."""
     hidden = without_password(ledger)
     if hidden != ledger:
         from setproctitle import setproctitle

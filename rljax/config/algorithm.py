@@ -1,4 +1,4 @@
-"""Keys of the objective. ROLL's and Trinity-RFT's names where those are the field's own."""
+"""Config keys of the objective, by ROLL's and Trinity-RFT's names where those are the field's own."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class CriticConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class KlConfig:
-    """The divergence from the reference policy, which is the policy that the run began with."""
+    """Divergence from the reference policy, which is the policy that the run began with."""
 
     where: str = key("none", "what the divergence is taken from", choices=("none", "loss", "reward"))
     estimator: str | None = key(
@@ -61,7 +61,7 @@ class KlConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class CorrectionConfig:
-    """Correction of the gap between what sampled a token and what trains it, by w = π_train/π_behaviour."""
+    """Correction of the mismatch between the sampling engine and the learner, per token, by w = π_train/π_behaviour."""
 
     level: str = key(
         "none",
@@ -154,6 +154,6 @@ class AlgorithmConfig:
         settle(self, "algorithm")
 
     def functions(self) -> Iterator[Named]:
-        """The functions that the objective is made of."""
+        """Yields the functions that the objective names."""
         yield from named_in(self, "algorithm")
         yield Named("algorithm.aggregation", self.aggregation, (registries.aggregations,), "", {})

@@ -1,4 +1,4 @@
-"""The config at the edge: ConfigDict files, command-line overrides, and their way into the frozen schema (promise P9).
+"""Loads configs: ConfigDict files and command-line overrides become the frozen schema (promise P9).
 
 Whatever comes in is checked against the dataclasses of `rljax.config.schema`: an unknown key, a wrong type or an
 impossible combination is a `ConfigError` with the key's path, the reason and the closest valid key.
@@ -29,13 +29,13 @@ from rljax.config.types import Unknown, build, element_of, options_of, type_name
 
 _NONE = ("none", "null")
 _NEW_NAMES: dict[str, Any] = {"explorer.tasksets.": TasksetConfig, "custom_envs.": EnvironmentConfig}
-"""Where a name that is not there yet is no slip, and what it begins with."""
+"""Groups in which a new name is allowed, with the defaults of its entry."""
 _NO_SUCH_KEY = re.compile(r"""[Kk]ey ["'](\w+)["']""")
 _NO_SUCH_FIELD = re.compile(r"([\w.]+)\.__init__\(\) got an unexpected keyword argument '(\w+)'")
 
 
 def to_config_dict(config: Config) -> ConfigDict:
-    """The editable form of a config, for `get_config`; locked, so that a typo in a config file fails.
+    """Returns the editable form of a config, for `get_config`; locked, so that a typo in a config file fails.
 
     The groups that hold the keys of a function are open, since another function has others: they are checked when the
     config is loaded.
@@ -48,12 +48,12 @@ def to_config_dict(config: Config) -> ConfigDict:
 
 
 def as_plain(config: Any) -> dict[str, Any]:
-    """A config as nested dicts of scalars and tuples."""
+    """Returns a config as nested dicts of scalars and tuples."""
     return {spec.name: _plain(getattr(config, spec.name)) for spec in dataclasses.fields(config)}
 
 
 def publishable(config: Config) -> dict[str, Any]:
-    """`as_plain` for files that people share: without the ledger's password."""
+    """Returns `as_plain` for files that people share: without the ledger's password."""
     plain = as_plain(config)
     if config.ledger is not None:
         plain["ledger"] = without_password(config.ledger)
@@ -136,7 +136,7 @@ def parse_arguments(arguments: Sequence[str]) -> tuple[str, dict[str, str]]:
 
 
 def key_help() -> list[tuple[str, str, str]]:
-    """Every key of the schema as (dotted path, default, meaning); a key of a function once for each that has it."""
+    """Returns every key of the schema as (dotted path, default, meaning); a function's key once for each taking it."""
     rows: list[tuple[str, str, str]] = []
 
     def visit(kind: Any, prefix: str, defaults: Mapping[str, Any], whose: str = "") -> None:
@@ -163,7 +163,7 @@ def key_help() -> list[tuple[str, str, str]]:
 
 
 def _defaults(kind: Any) -> dict[str, Any]:
-    """Of each field of a dataclass, without making one: of its defaults alone it may be refused."""
+    """Returns the default of each field of a dataclass, without an instance, whose defaults alone it might refuse."""
     found = {}
     for spec in dataclasses.fields(kind):
         made = spec.default if spec.default_factory is dataclasses.MISSING else spec.default_factory()
@@ -203,7 +203,7 @@ def _call_get_config(file: Path, arg: str | None) -> dict[str, Any]:
 
 
 def _refused(error: Exception) -> str:
-    """Why a config file failed; a key that it made up is answered like one of the command line."""
+    """Returns why a config file failed; an unknown key gets the same message as on the command line."""
     line = str(error).splitlines()[0] if str(error) else ""
     if made_up := _made_up(error, line):
         return _unknown(made_up, made_up, typing.get_type_hints(Config), "")
@@ -318,7 +318,7 @@ def _from_text(hint: Any, text: str, path: str) -> Any:
 
 
 def _parts(text: str, path: str) -> list[str]:
-    """The elements of a tuple: a Python literal, or texts with commas between them."""
+    """Returns the elements of a tuple: of a Python literal, or texts with commas between them."""
     inner = text.strip()
     if inner[:1] in ("(", "[", "'", '"'):
         try:

@@ -1,4 +1,4 @@
-"""Where the parts of a run compute, and what cannot work there: devices, engines, the channel of the weights."""
+"""Validates placement: devices, engines, and the channel of the weights."""
 
 from __future__ import annotations
 
@@ -76,19 +76,19 @@ def _check_engine(config: Config) -> None:
 
 
 def _check_channel(config: Config) -> None:
-    """Memory is shared by the threads of a process, or through Ray by the processes that Ray starts."""
+    """Checks that the ``memory`` channel is shared: by threads of a process, or through Ray by its processes."""
     if config.sync_method != "memory":
         return
-    apart = ""
+    separation = ""
     if config.sidecar.engine == "vllm_async":
-        apart = "the workers of sidecar.engine=vllm_async are processes of vLLM's own"
+        separation = "the workers of sidecar.engine=vllm_async are processes of vLLM's own"
     elif config.mode in ("train", "explore"):
-        apart = f"with mode={config.mode} learner and explorer are processes that do not share a Ray job"
+        separation = f"with mode={config.mode} learner and explorer are processes that do not share a Ray job"
     elif config.launcher == "local" and config.explorer.own_process:
-        apart = "with explorer.own_process=true and launcher=local learner and explorer are two processes"
+        separation = "with explorer.own_process=true and launcher=local learner and explorer are two processes"
     elif config.launcher == "local" and config.sidecar.engine != "embedded":
-        apart = f"with launcher=local sidecar.engine={config.sidecar.engine} runs in a process of its own"
-    if apart:
+        separation = f"with launcher=local sidecar.engine={config.sidecar.engine} runs in a process of its own"
+    if separation:
         by_ray = config.mode == "both" and config.sidecar.engine != "vllm_async"
         ways = "write sync_method=checkpoint or nccl" + (", or launcher=ray" if by_ray else "")
-        raise ConfigError(f"sync_method=memory: {apart}, and no memory is shared; {ways}")
+        raise ConfigError(f"sync_method=memory: {separation}, and no memory is shared; {ways}")

@@ -1,4 +1,4 @@
-"""Keeps the ledger told that the trainer is alive, from a thread that no compilation can hold up."""
+"""Sends the heartbeats of the trainer to the ledger, from a thread that no compilation can hold up."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class TrainerHeartbeat:
     """Registers the trainer and beats until it is closed."""
 
     def __init__(self, db: Database) -> None:
-        """Begins a life of the trainer, which `token` stands for; raises LedgerError if another process lives it."""
+        """Registers a life of the trainer, which `token` stands for; raises LedgerError if another process lives it."""
         self._db = db
         self.token = processes.register(db, NAME, role="trainer")
         self._done = threading.Event()
@@ -26,7 +26,7 @@ class TrainerHeartbeat:
         self._thread.start()
 
     def close(self) -> None:
-        """Says goodbye."""
+        """Stops the heartbeats and unregisters the process."""
         self._done.set()
         self._thread.join(timeout=10 * SECONDS)
         processes.leave(self._db, NAME, self.token)
@@ -36,7 +36,7 @@ class TrainerHeartbeat:
             try:
                 processes.heartbeat(self._db, NAME, self.token)
             except StaleWriterError as error:
-                # After a suspension: it may go on unless somebody took its place. Its writes carry a lineage anyway.
+                # After a suspension: it may go on unless its name is taken. Its writes carry a lineage anyway.
                 if not processes.revive(self._db, NAME, self.token):
                     log.warning("%s: %s, and replaced", NAME, error)
                     return

@@ -1,6 +1,6 @@
-"""The explorer's transactions: claim tasks, and say what became of them.
+"""Transactions of the explorer: claim tasks, and store, filter, drop or hand back their groups.
 
-Every claim has a number. Whoever stores, filters, drops or hands back a group shows that number; once the claim was
+Every claim has a number. Whoever stores, filters, drops or hands back a group presents that number; once the claim was
 reopened, or the group claimed again, the number is stale and the write is refused.
 """
 
@@ -27,7 +27,7 @@ UNLEASED = ("claimed", "ready")
 
 @dataclass(frozen=True)
 class TasksetSize:
-    """A taskset as the ledger sees it: how many tasks an epoch has, its share, and what tells it from others."""
+    """Size and identity of a taskset: how many tasks an epoch has, its share, and its fingerprint."""
 
     name: str
     size: int
@@ -37,7 +37,7 @@ class TasksetSize:
 
 @dataclass(frozen=True)
 class Claim:
-    """The right, and the duty, to settle one group.
+    """Claim on one group, which its explorer must settle.
 
     Its tokens come from weights of ``version`` or newer, published by ``lineage`` or a later one: an engine that still
     holds weights of a lost lineage must not serve it.
@@ -53,7 +53,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class ClaimResult:
-    """What `claim` granted; if nothing, ``reason`` says what is waited for, ``over`` that the run has ended."""
+    """Result of `claim`: the claims granted; if none, ``reason`` says why, ``over`` that the run has ended."""
 
     claims: tuple[Claim, ...]
     reason: str = ""
@@ -62,7 +62,7 @@ class ClaimResult:
 
 @writes
 def register_tasksets(tx: Transaction, tasksets: Sequence[TasksetSize], explorer: str | None = None) -> None:
-    """Makes tasksets known, or checks that they still are what the run began with; ``explorer`` is who serves them.
+    """Registers tasksets, or checks that they still are those that the run began with; ``explorer`` is who serves them.
 
     Raises:
         StaleWriterError: a taskset of this name has other tasks, so that it cannot be shared without repeats.
@@ -98,9 +98,9 @@ def _differs(taskset: TasksetSize, known: Row) -> str | None:
 
 def claim(db: Database, explorer: str, tasksets: Sequence[str], limit: int) -> ClaimResult:
     """Claims up to ``limit`` tasks, reopened ones first, as far as the staleness credit allows. With a limit of 0 the
-    answer says what else there is to know.
+    result says why the run may grant nothing.
 
-    Whoever waits for credit asks again and again; while there is none, that keeps nobody from writing.
+    An explorer that waits for credit polls; while there is none, a poll takes no write lock.
 
     Raises:
         RunFailedError: the run has failed.
@@ -114,7 +114,7 @@ def claim(db: Database, explorer: str, tasksets: Sequence[str], limit: int) -> C
 
 
 def _allowed(tx: Transaction, explorer: str) -> int | ClaimResult:
-    """How many groups may be claimed, or why none."""
+    """Returns how many groups may be claimed, or why none."""
     row = run_row(tx)
     if row.failure:
         raise RunFailedError(row.failure)
@@ -137,8 +137,8 @@ def _claim(tx: Transaction, explorer: str, tasksets: Sequence[str], limit: int) 
 
 
 def unserved(tx: Transaction, total_epochs: int | None) -> str:
-    """That no living explorer serves any taskset with tasks left, and how many; empty where one does, has not said what
-    it serves, or the tasks never end.
+    """Returns a line that no living explorer serves any taskset with tasks left, and how many; empty where one does,
+    has not said what it serves, or the tasks never end.
     """
     if total_epochs is None:
         return ""
@@ -162,19 +162,19 @@ def unserved(tx: Transaction, total_epochs: int | None) -> str:
 
 
 def validating(tx: Transaction) -> tuple[int, str] | None:
-    """The oldest version that is being validated, and by which explorer; None if none is."""
+    """Returns the oldest version that is being validated, and by which explorer; None if none is."""
     row = tx.execute(select(a.version, a.explorer).where(a.state == "claimed").order_by(a.version)).first()
     return None if row is None else (row.version, row.explorer)
 
 
 def is_alive(tx: Transaction, explorer: str) -> bool:
-    """Whether an explorer of this name is registered and was not declared dead."""
+    """Returns whether an explorer of this name is registered and was not declared dead."""
     p = schema.processes.c
     return tx.execute(select(p.pid).where(p.name == explorer, p.alive)).first() is not None
 
 
 def in_flight(tx: Transaction) -> tuple[dict[int, int], int]:
-    """The claimed and ready groups by deadline, and the number of leased ones."""
+    """Returns the deadlines of the claimed and ready groups, and the number of leased ones."""
     query = select(g.state, g.deadline, func.count().label("n")).where(g.state.in_((*UNLEASED, "leased")))
     deadlines: dict[int, int] = {}
     leased = 0
@@ -187,7 +187,7 @@ def in_flight(tx: Transaction) -> tuple[dict[int, int], int]:
 
 
 def unannounced_steps(tx: Transaction, row: Row) -> list[int]:
-    """Publishing steps that are trained and whose version is not announced yet."""
+    """Returns the publishing steps that are trained and whose version is not announced yet."""
     if row.announced >= row.trained:
         return []
     s = schema.steps.c
@@ -277,12 +277,12 @@ def _grant(tx: Transaction, row: Row, explorer: str, tasks: Sequence[tuple[int |
 
 @reads
 def held_by(tx: Transaction, explorer: str) -> set[int]:
-    """Numbers of the claims that this explorer holds."""
+    """Returns the numbers of the claims that this explorer holds."""
     return {row.claim for row in tx.execute(select(g.claim).where(g.state == "claimed", g.explorer == explorer))}
 
 
 def store(db: Database, claim: Claim, group: Group) -> None:
-    """Keeps a whole group and closes its claim.
+    """Stores a whole group and closes its claim.
 
     Raises:
         StaleWriterError: the claim is no longer this one's, or a token is of a withdrawn version and the task is open
@@ -334,7 +334,7 @@ def hand_back(tx: Transaction, explorer: str, kind: str = "") -> int:
 
 
 def reopen_claims_of(tx: Transaction, explorer: str, kind: str) -> int:
-    """`hand_back` inside a transaction of the caller's."""
+    """Reopens claims as `hand_back` does, inside a transaction of the caller's."""
     where = (g.state == "claimed", g.explorer == explorer)
     count = tx.execute(update(schema.groups).where(*where).values(state="open")).rowcount
     if count and kind:
@@ -343,14 +343,14 @@ def reopen_claims_of(tx: Transaction, explorer: str, kind: str) -> int:
 
 
 def discard_payloads(tx: Transaction, group_ids: Sequence[int]) -> None:
-    """Deletes what these groups stored."""
+    """Deletes the payloads of these groups."""
     for start in range(0, len(group_ids), 500):
         some = group_ids[start : start + 500]
         tx.execute(delete(schema.payloads).where(schema.payloads.c.group_id.in_(some)))
 
 
 def states_of(tx: Transaction) -> dict[str, int]:
-    """Number of groups by state."""
+    """Counts the groups by state."""
     return {row.state: row.n for row in tx.execute(select(g.state, func.count().label("n")).group_by(g.state))}
 
 

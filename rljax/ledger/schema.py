@@ -1,4 +1,4 @@
-"""The tables of the ledger, and what every column means.
+"""Tables of the ledger, and the meaning of every column.
 
 One row of `groups` is one task and what became of it. Its life::
 

@@ -1,4 +1,4 @@
-"""Measures weights outside a run's own loop: the model as it came, a checkpoint, or every checkpoint of a run."""
+"""Evaluates weights outside a run's own loop: the model as it came, a checkpoint, or every checkpoint of a run."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ INITIAL = 0
 
 
 def chosen_checkpoints(config: Config, run: RunDir) -> list[int]:
-    """What ``config.checkpoint`` names, as batches completed.
+    """Returns the checkpoints that ``config.checkpoint`` names, as batches completed.
 
     Raises:
         ConfigError: it names a checkpoint that does not exist.
@@ -61,7 +61,7 @@ def chosen_checkpoints(config: Config, run: RunDir) -> list[int]:
 
 
 def weights_of(config: Config, run: RunDir, model: Model, steps: int) -> dict[str, np.ndarray]:
-    """Weights of a checkpoint by Hugging Face name, in float32."""
+    """Returns the weights of a checkpoint by Hugging Face name, in float32."""
     if steps == INITIAL:
         architecture, params = load_directory(model.directory)
     else:
@@ -74,10 +74,10 @@ def weights_of(config: Config, run: RunDir, model: Model, steps: int) -> dict[st
 
 
 class Evaluator:
-    """Engines of one's own beside a run, that serve one set of weights at a time."""
+    """Evaluates one set of weights at a time, on engines of its own beside a run."""
 
     def __init__(self, config: Config, run: RunDir, model: Model, engine_launcher: EngineLauncher) -> None:
-        """``engine_launcher`` starts the engines; closing it is the caller's."""
+        """Takes the run and ``engine_launcher``, which starts the engines; closing it is the caller's."""
         self._config = config
         self._engine_launcher = engine_launcher
         self._run = run
@@ -100,17 +100,17 @@ class Evaluator:
     @property
     def _engines(self) -> EnginePool:
         if self._pool is None:
-            raise RuntimeError("enter the bench first: async with Bench(...)")
+            raise RuntimeError("enter the evaluator first: async with Evaluator(...)")
         return self._pool
 
     async def serve(self, steps: int) -> None:
-        """Loads a checkpoint into the engines, by the same way that training weights take."""
+        """Loads a checkpoint into the engines, through the channel of training weights."""
         tensors = weights_of(self._config, self._run, self._model, steps)
         path = OrbaxPublisher(self._scratch).publish(steps, 0, tensors, model=self._config.model.path, dtype="fp32")
         await self._engines.load(Announced(steps, 0, self._run.announced_path(path)))
 
     async def evaluate(self) -> dict[str, float]:
-        """``val/<taskset>/…`` of the weights served."""
+        """Returns ``val/<taskset>/…`` of the weights served."""
         return await validate(
             self._engines,
             self._workflows.validation,
@@ -123,7 +123,7 @@ class Evaluator:
         )
 
     async def play(self, task: Task) -> Trajectory:
-        """One episode of an environment, as in validation."""
+        """Plays one episode of an environment, as in validation."""
         attempt = Attempt(self._config.seed, 0, validation=True)
         return await self._workflows.validation.run(task, attempt, self._engines)
 
@@ -133,7 +133,7 @@ class Evaluator:
         log.warning("%s: %s", where, error or type(error).__name__)
 
     async def generate(self, prompts: Sequence[str], temperature: float) -> list[str]:
-        """Answers to user messages, with the model's chat template."""
+        """Generates answers to user messages, with the model's chat template."""
         sampling = self._config.sidecar.val_generating_args
         budget = sampling.max_new_tokens or self._config.model.max_response_tokens
 
@@ -158,7 +158,7 @@ class Evaluator:
 def evaluate(
     config: Config, run: RunDir, model: Model, engine_launcher: EngineLauncher
 ) -> Iterator[tuple[int, dict[str, float]]]:
-    """Yields (batches completed, ``val/<taskset>/…``) of each chosen checkpoint; leaves ``evaluation.json`` behind.
+    """Yields (batches completed, ``val/<taskset>/…``) of each chosen checkpoint; writes ``evaluation.json``.
 
     Raises:
         ConfigError: no validation taskset, or no such checkpoint.
@@ -169,9 +169,9 @@ def evaluate(
     found: dict[int, dict[str, float]] = {}
 
     async def one(steps: int) -> dict[str, float]:
-        async with Evaluator(config, run, model, engine_launcher) as bench:
-            await bench.serve(steps)
-            return await bench.evaluate()
+        async with Evaluator(config, run, model, engine_launcher) as evaluator:
+            await evaluator.serve(steps)
+            return await evaluator.evaluate()
 
     for steps in chosen:
         found[steps] = asyncio.run(one(steps))
@@ -181,7 +181,7 @@ def evaluate(
 
 
 def export(config: Config, run: RunDir, model: Model) -> Iterator[str]:
-    """Writes each chosen checkpoint as a Hugging Face directory; yields where.
+    """Exports each chosen checkpoint as a Hugging Face directory; yields where.
 
     Raises:
         ConfigError: it was exported before, or there is no such checkpoint.

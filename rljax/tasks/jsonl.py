@@ -1,4 +1,4 @@
-"""Rows of a JSON Lines file, read where they lie: memory holds their places, not their text."""
+"""Rows of a JSON Lines file, read from disk on demand: memory holds their offsets, not their text."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class JsonlRows:
 
 
 def _check_surrogates(row: object, where: str) -> None:
-    """JSON can spell half of a pair, which is a character for Python and for nobody who has to write it down."""
+    """Refuses unpaired surrogates, which JSON can spell and Python can hold, but which cannot be encoded."""
     try:
         json.dumps(row, ensure_ascii=False).encode("utf-8")
     except UnicodeEncodeError as error:

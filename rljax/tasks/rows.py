@@ -1,4 +1,4 @@
-"""From the rows of a source to problems, and what makes a row bad."""
+"""Converts the rows of a source to problems, and refuses bad rows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rljax.tasks.task import BadRow
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A row before the template: what is asked and what is right."""
+    """A row before the template: its question and its reference answer."""
 
     prompt: str
     answer: str
@@ -20,7 +20,7 @@ class Problem:
 
 
 class Rows(Protocol):
-    """The usable rows of a source, in its own order.
+    """Usable rows of a source, in its own order.
 
     Attributes:
         bad_rows: rows that were left out.
@@ -31,17 +31,17 @@ class Rows(Protocol):
     def __len__(self) -> int: ...
 
     def problem(self, index: int) -> Problem:
-        """The row at a place among the usable ones."""
+        """Returns the problem at an index among the usable rows."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Which columns of a row hold the prompt and the answer.
+    """Columns of a row that hold the prompt and the answer.
 
     Attributes:
         prompt, answer: their names.
-        checks: what the answer has to stand; each raises ValueError with the reason.
+        checks: validators of the answer; each raises ValueError with the reason.
     """
 
     prompt: str
@@ -49,10 +49,10 @@ class Columns:
     checks: tuple[Callable[[str], None], ...] = ()
 
     def problem(self, row: object, where: str) -> Problem:
-        """Checks a row.
+        """Checks a row and returns its problem.
 
         Args:
-            row: what the source holds there.
+            row: the row as the source has it.
             where: file and line, for the message.
 
         Raises:
@@ -87,7 +87,7 @@ def _text(row: Mapping[str, Any], column: str, where: str) -> str:
 
 
 def nearest(name: str, known: Iterable[str], otherwise: str) -> str:
-    """``nearest: X`` for a mistyped name, or the list of what there is where nothing is close."""
+    """Returns ``nearest: X`` for a mistyped name, or the list of known names where none is close."""
     names = sorted(map(str, known))
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     return f"nearest: {close[0]}" if close else f"{otherwise}: {', '.join(names[:20]) or 'none'}"

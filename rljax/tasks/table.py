@@ -61,7 +61,7 @@ class TableRows:
         return len(self._places)
 
     def problem(self, index: int) -> Problem:
-        """Reads one row.
+        """Reads the row at an index.
 
         Raises:
             BadRow: another column, which was not read before, is no UTF-8 text.
@@ -103,7 +103,7 @@ def parquet_rows(path: Path, columns: Columns, on_bad_row: str, key: str, needed
 
 
 def _plain_rows(batch: Any) -> list[dict[str, Any]]:
-    """The rows of an Arrow batch; what is said to be text and is not stays bytes, so that its row alone is bad."""
+    """Returns the rows of an Arrow batch; text that is not valid stays bytes, so that its row alone is bad."""
 
     def plain(value: Any) -> Any:
         try:

@@ -120,7 +120,7 @@ class VllmBatch:
 
 
 class SteppedVllm(SteppedEngine):
-    """vLLM's engine core in this process. Implements `sidecar.protocol.Engine`."""
+    """Serves requests with vLLM's engine core in this process. Implements `sidecar.protocol.Engine`."""
 
     def __init__(self, engine: LLMEngine, settings: VllmSettings, name: str) -> None:
         """Takes over an engine that holds no requests."""

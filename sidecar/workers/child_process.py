@@ -1,4 +1,4 @@
-"""A Python module in a child process that answers calls over a socket: both ends of it."""
+"""Runs a Python module in a child process that answers calls over a socket: both ends of it."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from sidecar.workers import lifeline
 from sidecar.workers.rpc import receive, send
 
 CANCEL = "cancel"
-"""Instead of a method: whoever made the call of this number waits no more."""
+"""In place of a method: the caller of this number has cancelled the call."""
 
 
 class ChildEnded(RuntimeError):
     """The process has ended, or was killed, before it answered.
 
     Attributes:
-        alone: whether it ended by itself while this was its only call, which then has ended it.
+        alone: whether it ended by itself during its only call, which is therefore the cause.
     """
 
     def __init__(self, why: str, alone: bool = False) -> None:
@@ -38,7 +38,7 @@ class ChildEnded(RuntimeError):
 
 
 class ChildProcess:
-    """A child that runs ``python -m module``, which calls `serve`. Its calls are made on one event loop.
+    """Runs ``python -m module`` in a child, which calls `serve`. Its calls are made on one event loop.
 
     It leads a group of its own: Ctrl-C is its parent's to handle, and what it has started is killed with it.
     """
@@ -51,7 +51,7 @@ class ChildProcess:
         environment: Mapping[str, str] | None = None,
         on_end: Callable[[], None] | None = None,
     ) -> None:
-        """Starts it.
+        """Starts the child.
 
         Args:
             module: name.
@@ -80,7 +80,7 @@ class ChildProcess:
         self._reading: asyncio.Future[None] | None = None
 
     async def call(self, method: str, *arguments: Any) -> Any:
-        """Returns what the method does there. Cancelling this cancels the method.
+        """Returns the result of the method in the child. Cancelling this cancels the method.
 
         Raises:
             ChildEnded: the process is gone.
@@ -102,7 +102,7 @@ class ChildProcess:
             self._waiting.pop(number, None)
 
     def kill(self, why: str) -> bool:
-        """Ends the process and its group at once, and with ``why`` all calls; false where it had ended before."""
+        """Kills the process and its group at once, and fails all calls with ``why``; false where it had ended."""
         first = self._failure is None
         self._fail(why)
         with contextlib.suppress(ProcessLookupError):
@@ -140,12 +140,12 @@ class ChildProcess:
                     answer.set_exception(value)
         under_way = [answer for answer in self._waiting.values() if not answer.done()]
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)  # what it has started may have outlived it
+            os.killpg(self.process.pid, signal.SIGKILL)  # its own children may have outlived it
         if self._on_end is not None and self._failure is None:
             self._on_end()
         code = await asyncio.to_thread(self.process.wait)
         how = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
-        why = f"its process {self.process.pid} ended {how}{_last_words(self._log)}"
+        why = f"its process {self.process.pid} ended {how}{_last_log_line(self._log)}"
         self._fail(why, under_way if len(under_way) == 1 else ())
 
     def _fail(self, why: str, blamed: Collection[asyncio.Future[Any]] = ()) -> None:
@@ -170,7 +170,7 @@ def serve(handle: Callable[..., Awaitable[Any]]) -> None:
 
 
 def redirect_output(log: str) -> None:
-    """Sends what this process prints to a file from now on; empty for nowhere."""
+    """Redirects what this process prints to a file from now on; empty for nowhere."""
     file = Path(log or os.devnull)
     file.parent.mkdir(parents=True, exist_ok=True)
     sys.stdout.flush()
@@ -183,7 +183,7 @@ def redirect_output(log: str) -> None:
         os.close(descriptor)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(line_buffering=True)  # whoever is killed has said what it said
+            stream.reconfigure(line_buffering=True)  # what a process printed before it was killed is in the log
 
 
 async def _serve(sock: socket.socket, handle: Callable[..., Awaitable[Any]]) -> None:
@@ -217,7 +217,7 @@ def _output(log: str | Path | None) -> contextlib.AbstractContextManager[Any]:
     return open(log, "ab")
 
 
-def _last_words(log: str) -> str:
+def _last_log_line(log: str) -> str:
     if not log:
         return ""
     with contextlib.suppress(OSError), open(log, "rb") as file:

@@ -1,4 +1,4 @@
-"""Which engines a config asks for, where they compute, and how they are started."""
+"""Builds the engines that a config asks for: their specs, devices and pool."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from sidecar.protocol import Engine, UpdatePolicy
 
 COMPUTE_DTYPES = {"fp32": jnp.float32, "bf16": jnp.bfloat16}
 CPU_HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256)
-"""What vLLM's attention on the CPU computes."""
+"""Head sizes that vLLM's attention on the CPU supports."""
 LEAST_KV_CACHE = 64 * 2**20
 """Bytes of the KV cache of an engine on the CPU, at least."""
 
@@ -39,7 +39,7 @@ def make_pool(
     events: EngineEvents,
     engine_launcher: EngineLauncher,
 ) -> EnginePool:
-    """The engines that the config asks for, not started yet.
+    """Builds the pool of engines that the config asks for, not started yet.
 
     The embedded engine with ``launcher=local`` is a thread of this process; every other has a process of its own, and
     ``engine_launcher`` starts it.
@@ -65,7 +65,7 @@ def make_pool(
 
 
 def engine_spec(config: Config, run: RunDir, model: Model, index: int, engine_launcher: EngineLauncher) -> EngineSpec:
-    """Engine number ``index`` of this explorer, for a process of its own that ``engine_launcher`` will start.
+    """Builds the spec of this explorer's engine number ``index``, for a process that ``engine_launcher`` will start.
 
     Raises:
         ConfigError: its devices are not there or taken, or cannot compute the model.
@@ -92,7 +92,7 @@ def engine_spec(config: Config, run: RunDir, model: Model, index: int, engine_la
 
 
 def local_platform(config: Config) -> str:
-    """What engines in child processes of this one compute on."""
+    """Returns the platform of engines in child processes of this one."""
     platform, _ = device_indices(config.sidecar.devices)
     if platform == "auto":
         return "gpu" if Path("/dev/nvidiactl").exists() else "cpu"
@@ -100,7 +100,7 @@ def local_platform(config: Config) -> str:
 
 
 def kv_cache_bytes(config: Config, architecture: Architecture) -> int:
-    """What `max_concurrency` requests of full length take, and a little more for blocks that are not full."""
+    """Returns the bytes of KV cache of `max_concurrency` requests of full length, and some for partly filled blocks."""
     per_token = 2 * architecture.num_layers * architecture.num_kv_heads * architecture.head_dim
     width = 4 if config.engine_dtype == "fp32" else 2
     block = config.sidecar.block_size or 128

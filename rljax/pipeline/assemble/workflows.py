@@ -1,4 +1,4 @@
-"""Builds out of a config what turns tasks into trajectories, in training and in validation."""
+"""Builds the workflows of a config, which turn tasks into trajectories, in training and in validation."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Workflows:
     """
 
     def __init__(self, config: Config, model: Model, logs: Path) -> None:
-        """``logs`` is the directory that takes what worker processes print.
+        """Builds them; ``logs`` is the directory for what worker processes print.
 
         Raises:
             ConfigError: a reward that does not exist, or a chat template that carries no dialogue.
@@ -59,10 +59,10 @@ class Workflows:
         self.validation = self._workflow(config.sidecar.val_generating_args, self._hosts[1])
 
     async def open(self) -> None:
-        """Tries every environment out, where its episodes will be played.
+        """Runs a smoke check of every environment, where its episodes will be played.
 
         Raises:
-            ConfigError: one cannot be made, or cannot be reset.
+            ConfigError: an environment cannot be made, or cannot be reset.
         """
         config, (training, validation) = self._config, self._hosts
         await smoke_check(config.train_groups, config.custom_envs, training)
@@ -70,7 +70,7 @@ class Workflows:
         await smoke_check(held_out, config.custom_envs, validation)
 
     async def close(self) -> None:
-        """Ends worker processes of rewards and environments."""
+        """Closes worker processes of rewards and environments."""
         self._rewards.close()
         for hosts in self._hosts:
             for host in hosts.values():
@@ -101,7 +101,7 @@ class Workflows:
 
 
 def make_rewards(config: Config, log: Path) -> RewardRunner:
-    """What scores responses, in training and in validation; ``log`` takes what rewards print in worker processes."""
+    """Builds the rewards of training and validation; ``log`` takes what rewards print in worker processes."""
     names = set()
     for section, tasksets in (config.explored, ("tasks.validation", config.tasks.validation)):
         for taskset, asked in tasksets.items():
@@ -112,7 +112,7 @@ def make_rewards(config: Config, log: Path) -> RewardRunner:
 
 
 def training_tasksets(config: Config) -> dict[str, Taskset]:
-    """What an explorer with this config serves.
+    """Opens the tasksets that an explorer with this config serves.
 
     Raises:
         ConfigError, BadRow: a taskset that does not work.
@@ -123,7 +123,7 @@ def training_tasksets(config: Config) -> dict[str, Taskset]:
 
 
 def held_out_tasksets(config: Config) -> dict[str, Taskset]:
-    """What validation measures.
+    """Opens the tasksets that validation measures.
 
     Raises:
         ConfigError, BadRow: a taskset that does not work.

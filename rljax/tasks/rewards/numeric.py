@@ -1,4 +1,4 @@
-"""The numeric reward: is the response's final answer equal to the reference, as math-verify sees it?"""
+"""Numeric reward: whether the response's final answer equals the reference, by math-verify."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _CURRENCY = str.maketrans("", "", "$€£¥")
 
 
 def numeric(task: Task, response: str) -> float:
-    r"""1 if the response's final answer equals the reference answer, else 0.
+    r"""Returns 1 if the response's final answer equals the reference answer, else 0.
 
     The reference is what follows ``####`` (GSM8K), else what its last ``\boxed{}`` holds (MATH), else the whole answer.
     The response's answer is what its last ``\boxed{}``, ``####`` or ``<answer>`` holds; without any of these
@@ -47,7 +47,7 @@ def check_reference(answer: str) -> None:
 
 
 def marked_answer(text: str) -> str | None:
-    r"""What the last answer marker of a text holds; None where there is no marker.
+    r"""Returns what the last answer marker of a text holds; None where there is no marker.
 
     >>> marked_answer("9 eggs at $2 each make $18.\n#### 18")
     '18'

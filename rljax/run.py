@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import functools
 import json
 import logging
 import threading
@@ -74,6 +75,7 @@ class Run:
         self._steps: Generator[dict[str, float], None, None] | None = None
         self._trainer: Trainer | None = None
         self._stop = threading.Event()
+        self._interrupted = self._closed = False
         self._gauges: Gauges = lambda: processes.summed_gauges(self._db, "explorer")
 
     def __enter__(self) -> Run:
@@ -85,13 +87,19 @@ class Run:
     def __iter__(self) -> Iterator[dict[str, float]]:
         """Trains, and yields the metrics of each step; a loop that was left goes on where it stood.
 
-        After a failure it tries again, from the last checkpoint; when the run is finished there is nothing to
-        yield, and a warning says so.
+        After a failure, or `interrupt`, it goes on from the last checkpoint; when the run is finished there is nothing
+        to yield, and a warning says so.
+
+        Raises:
+            RuntimeError: the run is closed.
         """
+        if self._closed:
+            raise RuntimeError(f"{self.run_dir.root}: this run is closed; open it with rljax.Run(config) to go on")
         if self._steps is None:
             if self.finished:
                 log.warning("%s: %s", self.run_dir.root, FINISHED)
                 return iter(())
+            self._interrupted = False
             self._steps = self._train()
         return self._steps
 
@@ -103,10 +111,10 @@ class Run:
     @property
     def interrupted(self) -> bool:
         """True if `interrupt` ended the training before its end."""
-        return self._stop.is_set() and not self.finished
+        return (self._interrupted or self._stop.is_set()) and not self.finished
 
     def interrupt(self) -> None:
-        """Asks the training to save a checkpoint and end. Any thread, any signal handler."""
+        """Asks the training to save a checkpoint and end; another loop goes on. Any thread, any signal handler."""
         self._stop.set()
 
     def explore(self, on_start: Callable[[Callable[[], None]], None] | None = None) -> None:
@@ -137,6 +145,7 @@ class Run:
 
     def close(self) -> None:
         """Closes the run: ends what was started, with a checkpoint, and closes the ledger."""
+        self._closed = True
         try:
             if self._steps is not None:
                 self._steps.close()
@@ -164,15 +173,16 @@ class Run:
             parts.callback(self._forget)
             heartbeat = parts.enter_context(contextlib.closing(TrainerHeartbeat(db)))
             record_validation_plan(db, validation_fingerprint(config))
+            is_replaced = functools.partial(processes.is_replaced, db, heartbeat.token)
             observers = parts.enter_context(
-                LearnerObservers(config, self.run_dir.root, self.model, lambda: self._gauges())
+                LearnerObservers(config, self.run_dir.root, self.model, lambda: self._gauges(), is_replaced)
             )
             parts.callback(self._report, observers)
             checkpoints = open_checkpoints(config, self.run_dir)
             parts.callback(checkpoints.wait)
             demonstrations = open_demonstrations(config, self.model, db)
             placed = parts.enter_context(learner_placement(config))
-            learner = resume_learner(placed, self.model, db, checkpoints)
+            learner, damaged = resume_learner(placed, self.model, db, checkpoints)
             step_runner = StepRunner(learner, demonstrations)
             explorer = self._launch_explorer(observers)
             if explorer is not None:
@@ -182,7 +192,8 @@ class Run:
             publisher = parts.enter_context(contextlib.closing(opened))
             check = (lambda: None) if explorer is None else explorer.check
             channels = (checkpoints, publisher, observers, self._gauges)
-            trainer = Trainer(config, self.run_dir, db, step_runner, *channels, self._stop, check, life=heartbeat.token)
+            life = heartbeat.token
+            trainer = Trainer(config, self.run_dir, db, step_runner, *channels, self._stop, check, life, damaged)
             if explorer is not None:
                 explorer.start()
             self._trainer = trainer
@@ -198,15 +209,13 @@ class Run:
 
     def _report(self, observers: LearnerObservers) -> None:
         """Writes audit and report, unless the run goes on with another trainer, which will."""
-        try:
-            if self._trainer is not None:
-                self._trainer.check_living()
-        except StaleWriterError:
-            return
-        observers.finish(self.audit(), publishable(self.config))
+        if not observers.is_replaced():
+            observers.finish(self.audit(), publishable(self.config))
 
     def _forget(self) -> None:
         self._steps = self._trainer = None
+        self._interrupted = self._stop.is_set()
+        self._stop.clear()  # heeded: it is not meant for the next loop
 
     def _launch_explorer(self, observers: Observers) -> Launched | None:
         if self.config.mode != "both":

@@ -34,11 +34,17 @@ class TrainerHeartbeat:
     def _beat(self) -> None:
         while not self._done.wait(SECONDS):
             try:
-                processes.heartbeat(self._db, NAME, self.token)
-            except StaleWriterError as error:
-                # After a suspension: it may go on unless its name is taken. Its writes carry a lineage anyway.
-                if not processes.revive(self._db, NAME, self.token):
-                    log.warning("%s: %s, and replaced", NAME, error)
+                if not self._lives_on():
                     return
             except LedgerError as error:
                 log.warning("%s: heartbeat missed: %s", NAME, error)
+
+    def _lives_on(self) -> bool:
+        try:
+            processes.heartbeat(self._db, NAME, self.token)
+        except StaleWriterError as error:
+            # After a suspension: it may go on unless somebody took its place. Its writes carry a lineage anyway.
+            if not processes.revive(self._db, NAME, self.token):
+                log.warning("%s: %s, and replaced", NAME, error)
+                return False
+        return True

@@ -15,7 +15,7 @@ from typing import Any
 import jax
 from orbax.checkpoint import v1 as ocp
 
-from rljax.learner.checksums import DamagedArrayError, checksums_of, verify_arrays
+from rljax.learner.checksums import DamagedArrayError, checksum_of_metadata, checksums_of, verify_arrays
 from rljax.learner.state import TrainState
 from rljax.ledger.database import StaleWriterError
 from rljax.ledger.fence import Fence
@@ -29,6 +29,7 @@ SAVE_TIMEOUT = 1200.0
 _TRASH = ".deleting"
 _DAMAGED = ".damaged"
 _CHECKSUMS = "checksums"
+_CHECKSUM = "metadata_checksum"  # of all the other metadata
 _FORMER_AUX_STATE = "companions"  # as checkpoints of an earlier rljax call it
 _METADATA = "_CHECKPOINT_METADATA"
 # What Orbax reads first of a checkpoint, and has written before the directory gets its name.
@@ -95,6 +96,7 @@ class Checkpoints:
             self.directory.mkdir(parents=True, exist_ok=True)
             self._delete_leftovers(lineage)
             described = {**metadata, _CHECKSUMS: checksums_of(state)}
+            described[_CHECKSUM] = checksum_of_metadata(described)
             with _context():
                 response = ocp.save_async(staged, state, overwrite=True, custom_metadata=described)
         except (OSError, ValueError) as error:
@@ -220,8 +222,14 @@ class Checkpoints:
             raise self._damaged(step, error) from error
         return {name: value for name, value in found.items() if name != _CHECKSUMS}
 
-    def set_aside(self, step: int) -> Path:
-        """Renames a damaged checkpoint, so that it no longer counts; returns its path until the next `save`."""
+    def set_aside(self, step: int, fence: Fence | None = None) -> Path:
+        """Renames a damaged checkpoint, so that it no longer counts; returns its path until the next `save`.
+
+        Raises:
+            StaleWriterError: another learner has taken over, and may have written a whole one in its place.
+        """
+        if fence is not None:
+            fence.check()
         aside = self.directory / f"{step}{_DAMAGED}"
         if aside.exists():
             shutil.rmtree(aside)
@@ -269,9 +277,15 @@ def _is_checkpoint(path: Path) -> bool:
 def _custom_metadata(path: Path) -> dict[str, Any]:
     # Not by Orbax, which reads the arrays' descriptions for it and says much where one is damaged.
     try:
-        return dict(json.loads((path / _METADATA).read_text(encoding="utf-8")).get("custom_metadata") or {})
+        found = dict(json.loads((path / _METADATA).read_text(encoding="utf-8")).get("custom_metadata") or {})
     except (ValueError, TypeError, AttributeError, FileNotFoundError) as error:
         raise DamagedArrayError(f"its {_METADATA} cannot be read: {first_line(error)}") from error
+    wanted = found.pop(_CHECKSUM, None)  # None: from an earlier rljax
+    if wanted is not None and checksum_of_metadata(found) != wanted:
+        raise DamagedArrayError(f"its {_METADATA} is corrupted: it does not have the checksum that was saved")
+    if not found.keys() & {_CHECKSUMS, "lineage"}:
+        raise DamagedArrayError(f"its {_METADATA} is corrupted: it names neither lineage nor checksums")
+    return found
 
 
 def _tree(path: Path) -> Mapping[str, Any]:

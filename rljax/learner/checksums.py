@@ -1,7 +1,8 @@
-"""Checksums of a checkpoint's arrays: taken from what is saved, compared with what lies on the disk."""
+"""Checksums of a checkpoint's arrays and metadata: taken from what is saved, compared with what lies on the disk."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -36,6 +37,12 @@ def checksums_of(state: Any) -> dict[str, str]:
     with ThreadPoolExecutor() as pool:  # zlib lets go of the interpreter
         sums = pool.map(lambda leaf: checksum(np.asarray(leaf)), [leaf for _, leaf in leaves])
         return {name: found for (name, _), found in zip(leaves, sums, strict=True)}
+
+
+def checksum_of_metadata(metadata: Mapping[str, Any]) -> str:
+    """Returns the checksum of metadata: the same for the same JSON, however it is spelled."""
+    spelled = json.dumps(metadata, sort_keys=True).encode()
+    return checksum(np.frombuffer(spelled, np.uint8))
 
 
 def verify_arrays(checkpoint: Path, expected: Mapping[str, str]) -> None:

@@ -19,7 +19,7 @@ class Fence:
     so that a late write does no harm: `rljax.observe.metrics.MetricsLog` to the file that it put in place,
     `rljax.learner.checkpoints.Checkpoints` and `rljax.weights.publisher.OrbaxPublisher` to names with its lineage,
     samples and trace to parts of its process. What is left is the instant between the question and the rename by which
-    metrics or a checkpoint take their place; a living learner's next row puts its metrics back.
+    metrics or a checkpoint take or leave their place; a living learner's next row puts its metrics back.
     """
 
     db: Database

@@ -106,8 +106,18 @@ def check_life(tx: Transaction, token: str) -> None:
     Raises:
         StaleWriterError: another process has.
     """
-    if tx.execute(select(p.name).where(p.token == token)).first() is None:
+    if not _lives(tx, token):
         raise StaleWriterError("another process of the same name has taken over")
+
+
+@reads
+def is_replaced(tx: Transaction, token: str) -> bool:
+    """Returns whether another process has registered under the name that ``token`` was given for."""
+    return not _lives(tx, token)
+
+
+def _lives(tx: Transaction, token: str) -> bool:
+    return tx.execute(select(p.name).where(p.token == token)).first() is not None
 
 
 @writes

@@ -39,6 +39,8 @@ class SqliteFile:
         """
         with contextlib.suppress(OSError):  # SQLite says of the same file what is wrong
             os.close(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600))
+            for end in ("", "-wal", "-shm"):
+                _make_private(Path(f"{self.path}{end}"))
         uri = URL.create(
             "sqlite", database=f"file:{quote(str(self.path.absolute()))}", query={"mode": "rw", "uri": "true"}
         )
@@ -110,3 +112,11 @@ class SqliteFile:
         except FileNotFoundError:
             return None
         return found.st_dev, found.st_ino
+
+
+def _make_private(path: Path) -> None:
+    """Takes a file of ours, if it is there, from all others: an earlier rljax left it to the umask."""
+    with contextlib.suppress(FileNotFoundError):
+        found = path.stat()
+        if found.st_uid == os.geteuid() and found.st_mode & 0o077:
+            path.chmod(0o600)

@@ -53,6 +53,7 @@ class MetricsLog:
         self._file: BinaryIO | None = None  # what this object has put in place, unbuffered
         self._steps: list[int] = []
         self._ends: list[int] = []  # where each step's line ends, in bytes
+        self._cut: float = math.inf  # the first step of a lost history whose rows may still be in the file
         self._may_write: Callable[[], None] = lambda: None
         self._tensorboard = TensorBoard(Path(run_dir) / TENSORBOARD) if tensorboard else None
 
@@ -87,8 +88,10 @@ class MetricsLog:
             keep = [row for row in self._pending if row[0] < step]
             self._pending.clear()
             self._pending.extend(keep)
+            self._cut = step
+            self._close_file()
             try:
-                self._store([row for row in read_metrics(self._path.parent) if row["step"] < step])
+                self._take_over()
             except OSError as error:
                 self._warn(error)
         if self._tensorboard is not None:
@@ -97,9 +100,7 @@ class MetricsLog:
     def close(self) -> None:
         """Closes the file and ends TensorBoard's thread."""
         with self._lock:
-            if self._file is not None:
-                self._file.close()
-                self._file = None
+            self._close_file()
         if self._tensorboard is not None:
             self._tensorboard.close()
 
@@ -116,13 +117,23 @@ class MetricsLog:
     def _hold_place(self) -> None:
         """Puts this object's file back where it has been replaced; takes over a file that somebody else has cut."""
         if self._file is None:
-            self._store(read_metrics(self._path.parent))
+            self._take_over()
             return
         mine = os.fstat(self._file.fileno())
         if not _is_at(self._path, mine):
             self._replace(self._content())
         elif self._ends and mine.st_size < self._ends[-1]:
             self._store(_read(self._path))
+
+    def _take_over(self) -> None:
+        """Puts this object's file in place of the one that is there, with its rows before the cut."""
+        self._store([row for row in read_metrics(self._path.parent) if row["step"] < self._cut])
+        self._cut = math.inf
+
+    def _close_file(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
 
     def _add(self, step: int, values: Row) -> None:
         at = bisect_left(self._steps, step)
@@ -166,8 +177,7 @@ class MetricsLog:
             except BaseException:
                 file.close()
                 raise
-        if self._file is not None:
-            self._file.close()
+        self._close_file()
         self._file = file
 
 

@@ -8,7 +8,7 @@ import platform
 import statistics
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -71,17 +71,30 @@ class Observers:
     ) -> None:
         self.progress.close()
         self.trace.close()
-        if self._traced:
+        if self._traced and self._may_merge():
             merge_traces(self._root, self._limit)
+
+    def _may_merge(self) -> bool:
+        return True  # any process merges all parts, the newest wins
 
 
 class LearnerObservers(Observers):
     """Observers of the learner: they add metrics, samples, gauges, the report."""
 
-    def __init__(self, config: Config, root: Path, model: Model, engines: Source) -> None:
-        """Opens them; ``engines`` returns sums over the engines."""
+    def __init__(
+        self,
+        config: Config,
+        root: Path,
+        model: Model,
+        engines: Source,
+        is_replaced: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Opens them; ``engines`` returns sums over the engines; ``is_replaced`` tells whether the run goes on with another learner,
+        which will leave report and trace behind.
+        """
         super().__init__(config, root, LEARNER, config.max_steps)
         self._config = config
+        self.is_replaced = is_replaced
         self._metrics = MetricsLog(root, config.observe.tensorboard)
         decode = functools.partial(decoded, model.tokenizer)
         self._samples = SampleLog(root, LEARNER, decode, config.observe.samples_per_step)
@@ -94,6 +107,9 @@ class LearnerObservers(Observers):
         self._resources.close()
         self._metrics.close()
         super().__exit__(kind, error, traceback)
+
+    def _may_merge(self) -> bool:
+        return not self.is_replaced()
 
     def resume(self, steps: int, fence: Fence) -> None:
         """Resumes from ``steps`` batches: what was written of later ones is redone.

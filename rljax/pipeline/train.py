@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from rljax.config.schema import Config
-from rljax.learner.checkpoints import Checkpoints
+from rljax.learner.checkpoints import Checkpoints, DamagedCheckpointError
 from rljax.ledger import leases, processes, validations, versions
 from rljax.ledger.database import Database, LedgerError, StaleWriterError
 from rljax.ledger.fence import Fence
@@ -76,10 +76,11 @@ class Trainer:
         stop: threading.Event,
         check_explorer: Callable[[], None] = lambda: None,
         life: str | None = None,
+        damaged: Mapping[int, DamagedCheckpointError] | None = None,
     ) -> None:
         """Takes the parts of the run. ``stop`` asks the loop to save a checkpoint and end after the step at hand;
         ``check_explorer`` raises where the explorer of this process has ended and the ledger cannot be told; ``life``:
-        see `begin_lineage`.
+        see `begin_lineage`; ``damaged``: the checkpoints that the learner did not go on from, by step, to be set aside.
         """
         self._config = config
         self._run = run
@@ -92,6 +93,7 @@ class Trainer:
         self._engines = EngineMeter(gauges)
         self._probe = probe_tokens(config, learner.architecture)
         self._life = life
+        self._damaged = damaged or {}
         self._lineage = 0  # before it has begun
         self._pruned = 0
         self._stop = stop
@@ -109,7 +111,9 @@ class Trainer:
             TimeoutError: a wait outlasted ``wait_timeout``; names what was waited for.
             LedgerError: the ledger cannot be used, or could not be told that the last explorer has ended.
         """
+        failpoint("begin")
         self._lineage = leases.begin_lineage(self._db, self._learner.steps, self._life)
+        self._set_damaged_aside()
         # Only now: neither a config that is refused nor a learner that was replaced may change the run's own.
         for change in self._run.write_config(self._config, self._learner.steps):
             self._observers.message(f"changed since the run last started: {change}")
@@ -143,18 +147,17 @@ class Trainer:
         if not self._stop.is_set():
             self._finish()
 
+    def _set_damaged_aside(self) -> None:
+        done = self._learner.steps
+        for step, why in self._damaged.items():
+            aside = self._checkpoints.set_aside(step, self._fence)
+            log.warning(
+                "%s: resumed from step %d; the damaged one is %s until the next checkpoint is saved", why, done, aside
+            )
+
     @property
     def _fence(self) -> Fence:
         return Fence(self._db, self._lineage)
-
-    def check_living(self) -> None:
-        """Checks that no other trainer has taken over.
-
-        Raises:
-            StaleWriterError: another trainer has.
-        """
-        if self._lineage:
-            self._fence.check()
 
     def fail_run(self, error: Exception) -> None:
         """Records why the run cannot go on; where the ledger cannot be written, the run still ends by ``error``.

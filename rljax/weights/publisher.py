@@ -34,7 +34,8 @@ from sidecar.failpoints import failpoint
 DTYPES = {"bf16": "bfloat16", "fp32": "float32"}
 """numpy's name of a dtype, by its config name."""
 
-_HIDDEN = re.compile(r"\.unfinished-(\d+)-")
+_HIDDEN = ".unfinished-"
+_HIDDEN_BY = re.compile(r"\.unfinished-(\d+)-[0-9a-f]{32}(?![0-9a-f-])")  # Orbax may add words of its own
 _VISIBLE = re.compile(r"v(\d+)-(\d+)")
 
 
@@ -137,8 +138,10 @@ class OrbaxPublisher:
             if published_by <= lineage and (version, published_by) not in keep:
                 self.delete(version, published_by)
         for entry in self.directory.iterdir():
-            written_by = _HIDDEN.match(entry.name)
-            if written_by and int(written_by[1]) <= lineage:
+            if not entry.name.startswith(_HIDDEN):
+                continue
+            written_by = _HIDDEN_BY.match(entry.name)  # None: by an earlier rljax, which named host and process
+            if written_by is None or int(written_by[1]) <= lineage:
                 shutil.rmtree(entry, ignore_errors=True)
 
     def published(self) -> list[tuple[int, int]]:
@@ -157,7 +160,7 @@ class OrbaxPublisher:
         hidden.rename(final)
 
     def _hidden(self, lineage: int) -> Path:
-        return self.directory / f".unfinished-{lineage}-{uuid.uuid4().hex}"
+        return self.directory / f"{_HIDDEN}{lineage}-{uuid.uuid4().hex}"
 
 
 def describe(

@@ -171,6 +171,8 @@ def test_a_learner_that_was_replaced_while_it_saved_harms_no_checkpoint(
         stopped.wait()
     with pytest.raises(StaleWriterError):
         stopped.save(6, make_state(1), {"lineage": 1}, before)
+    with pytest.raises(StaleWriterError):
+        stopped.set_aside(4, before)
     assert os.listdir(tmp_path / "checkpoints") == ["4"]
     assert living.metadata(4) == {"lineage": 2}
     assert_same(living.restore(4, abstract(make_state(4))), make_state(4))
@@ -267,6 +269,31 @@ def test_weights_alone_are_read_though_the_optimizer_state_is_damaged(tmp_path: 
     np.testing.assert_array_equal(
         checkpoints.restore_params(1, abstract(state).params)["embedding"], state.params["embedding"]
     )
+
+
+def test_a_byte_that_flipped_in_the_metadata_gives_no_other_lineage_and_leaves_no_array_unchecked(
+    tmp_path: Path, caplog: Any
+) -> None:
+    checkpoints, state = saved(tmp_path, 1), make_state(1)
+    file = tmp_path / "1" / "_CHECKPOINT_METADATA"
+    whole = file.read_bytes()
+    noticed = set()
+    for place in range(whole.index(b"custom_metadata"), len(whole)):
+        flip(file, place)
+        try:
+            assert checkpoints.metadata(1)["lineage"] == 1, whole[place - 20 : place + 20]
+        except DamagedCheckpointError:
+            noticed.add(place)
+        file.write_bytes(whole)
+    for name in (b"custom_metadata", b"lineage", b'"checksums', b"params.embedding", b"crc32:"):
+        at = whole.index(name) + 3
+        assert at in noticed, name
+        flip(file, at)
+        with pytest.raises(DamagedCheckpointError, match=r"_CHECKPOINT_METADATA is corrupted: it "):
+            checkpoints.restore(1, abstract(state))
+        file.write_bytes(whole)
+    assert_same(checkpoints.restore(1, abstract(state)), state)
+    assert not caplog.records
 
 
 def test_a_file_that_is_missing_makes_it_no_checkpoint_or_a_damaged_one(tmp_path: Path) -> None:

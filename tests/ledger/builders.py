@@ -98,7 +98,7 @@ def place_of(spelled: str) -> Backend:
     raise ValueError(spelled)
 
 
-class Evaluator:
+class LedgerBench:
     """A ledger with one explorer ``e`` and one taskset ``a``, driven by hand. Every step that should publishes."""
 
     def __init__(self, place: Backend, spec: RunSpec, size: int = 1000, learner: bool = True) -> None:

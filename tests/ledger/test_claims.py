@@ -11,11 +11,11 @@ from rljax.ledger.backend import Backend
 from rljax.ledger.claims import TasksetSize
 from rljax.ledger.database import StaleWriterError
 from rljax.ledger.transaction import Transaction
-from tests.ledger.builders import Evaluator, make_spec
+from tests.ledger.builders import LedgerBench, make_spec
 
 
 def test_tasksets_are_mixed_by_weight_and_epochs_follow_each_other(place: Backend) -> None:
-    bench = Evaluator(place, make_spec(alpha=7, b=3), size=3)
+    bench = LedgerBench(place, make_spec(alpha=7, b=3), size=3)
     claims.register_tasksets(bench.db, [TasksetSize("b", 100, weight=3.0)])
     granted = claims.claim(bench.db, "e", ["a", "b"], 16).claims
     assert Counter(c.task.taskset for c in granted) == {"a": 4, "b": 12}
@@ -24,7 +24,7 @@ def test_tasksets_are_mixed_by_weight_and_epochs_follow_each_other(place: Backen
 
 
 def test_explorers_share_a_taskset_and_may_bring_their_own(place: Backend) -> None:
-    bench = Evaluator(place, make_spec(alpha=1, b=3))
+    bench = LedgerBench(place, make_spec(alpha=1, b=3))
     processes.register(bench.db, "f", "explorer")
     claims.register_tasksets(bench.db, [TasksetSize("own", 10)])
     one = claims.claim(bench.db, "e", ["a"], 2).claims
@@ -35,7 +35,7 @@ def test_explorers_share_a_taskset_and_may_bring_their_own(place: Backend) -> No
 
 
 def test_a_taskset_that_joins_later_gets_its_share_and_no_more(place: Backend) -> None:
-    bench = Evaluator(place, make_spec(alpha=99, b=2))
+    bench = LedgerBench(place, make_spec(alpha=99, b=2))
     assert len(bench.claim(100)) == 100
     claims.register_tasksets(bench.db, [TasksetSize("late", 1000, weight=3.0)])
     granted = claims.claim(bench.db, "e", ["a", "late"], 40).claims
@@ -43,7 +43,7 @@ def test_a_taskset_that_joins_later_gets_its_share_and_no_more(place: Backend) -
 
 
 def test_a_weight_may_change_between_starts(place: Backend) -> None:
-    bench = Evaluator(place, make_spec(alpha=99, b=2))
+    bench = LedgerBench(place, make_spec(alpha=99, b=2))
     claims.register_tasksets(bench.db, [TasksetSize("b", 1000)])
     claims.claim(bench.db, "e", ["a", "b"], 100)
     claims.register_tasksets(bench.db, [TasksetSize("b", 1000, weight=4.0)])
@@ -52,14 +52,14 @@ def test_a_weight_may_change_between_starts(place: Backend) -> None:
 
 
 def test_a_taskset_that_changed_its_size_is_refused(place: Backend) -> None:
-    bench = Evaluator(place, make_spec(), size=10)
+    bench = LedgerBench(place, make_spec(), size=10)
     claims.register_tasksets(bench.db, [TasksetSize("a", 10)])
     with pytest.raises(StaleWriterError, match="taskset a: 11 tasks, but this run began with 10"):
         claims.register_tasksets(bench.db, [TasksetSize("a", 11)])
 
 
 def test_explorers_share_a_name_only_where_they_mean_the_same_tasks(place: Backend) -> None:
-    bench = Evaluator(place, make_spec())
+    bench = LedgerBench(place, make_spec())
     claims.register_tasksets(bench.db, [TasksetSize("own", 10, 1.0, "mine")])
     claims.register_tasksets(bench.db, [TasksetSize("own", 10, 2.0, "mine")])
     with pytest.raises(StaleWriterError, match=r"taskset own: other problems, .* give the set another name"):
@@ -67,14 +67,14 @@ def test_explorers_share_a_name_only_where_they_mean_the_same_tasks(place: Backe
 
 
 def test_a_claim_of_nothing_still_says_what_there_is_to_know(place: Backend) -> None:
-    bench = Evaluator(place, make_spec(alpha=0, b=2))
+    bench = LedgerBench(place, make_spec(alpha=0, b=2))
     assert "as much to do as they can run" in claims.claim(bench.db, "e", ["a"], 0).reason
     assert len(bench.claim()) == 2
     assert "credit: 2 of 2" in claims.claim(bench.db, "e", ["a"], 0).reason
 
 
 def test_why_nothing_is_granted_is_said(place: Backend) -> None:
-    bench = Evaluator(place, make_spec(alpha=0, b=2, max_steps=1), learner=False)
+    bench = LedgerBench(place, make_spec(alpha=0, b=2, max_steps=1), learner=False)
     reason = lambda: claims.claim(bench.db, "e", ["a"], 10).reason  # noqa: E731
     assert reason() == "no weights are announced yet"
     bench.restart(0)
@@ -88,7 +88,7 @@ def test_why_nothing_is_granted_is_said(place: Backend) -> None:
 
 
 def test_credit_names_the_step_that_must_be_trained(place: Backend) -> None:
-    bench = Evaluator(place, make_spec(alpha=0.5, b=2))
+    bench = LedgerBench(place, make_spec(alpha=0.5, b=2))
     assert len(bench.claim()) == 3
     found = claims.claim(bench.db, "e", ["a"], 10)
     assert found.reason == "credit: 3 of 3 groups are outstanding; the learner must train step 0"
@@ -96,7 +96,7 @@ def test_credit_names_the_step_that_must_be_trained(place: Backend) -> None:
 
 def test_staleness_stops_claims_while_a_publication_is_late(place: Backend) -> None:
     """α=1, k=2, b=1, S=2: three steps are trained on version 0, nothing is announced: what is claimed would be late."""
-    bench = Evaluator(place, make_spec(alpha=1, k=2, b=1))
+    bench = LedgerBench(place, make_spec(alpha=1, k=2, b=1))
     for _ in range(3):
         for claim in bench.claim():
             bench.store(claim)
@@ -110,7 +110,7 @@ def test_staleness_stops_claims_while_a_publication_is_late(place: Backend) -> N
 
 
 def test_what_is_trained_and_not_announced_is_not_consumed(place: Backend) -> None:
-    bench = Evaluator(place, make_spec(alpha=1, b=2, extra=3))
+    bench = LedgerBench(place, make_spec(alpha=1, b=2, extra=3))
     for claim in bench.claim():
         bench.store(claim)
     bench.indices()
@@ -123,7 +123,7 @@ def test_what_is_trained_and_not_announced_is_not_consumed(place: Backend) -> No
 
 def test_a_claim_must_fit_behind_the_step_that_is_leased(place: Backend) -> None:
     """α=2, k=2, b=1, S=3: version 2 is late, step 3 is leased, and what is claimed at version 0 is due at step 3."""
-    bench = Evaluator(place, make_spec(alpha=2, k=2, b=1))
+    bench = LedgerBench(place, make_spec(alpha=2, k=2, b=1))
     for step in range(4):
         for claim in bench.claim():
             bench.store(claim)
@@ -136,7 +136,7 @@ def test_a_claim_must_fit_behind_the_step_that_is_leased(place: Backend) -> None
 
 def test_only_a_registered_living_explorer_claims(place: Backend) -> None:
     """Nobody would reopen the claims of one that was declared dead, if it then died."""
-    bench = Evaluator(place, make_spec())
+    bench = LedgerBench(place, make_spec())
     assert "not registered" in claims.claim(bench.db, "stranger", ["a"], 1).reason
     processes.leave(bench.db, "e", bench.token)
     bench.publish(1, validate=True)
@@ -147,7 +147,7 @@ def test_only_a_registered_living_explorer_claims(place: Backend) -> None:
 
 
 def test_a_handed_back_claim_is_no_longer_its_owners(place: Backend) -> None:
-    bench = Evaluator(place, make_spec(alpha=0, b=2))
+    bench = LedgerBench(place, make_spec(alpha=0, b=2))
     first, second = bench.claim()
     assert claims.hand_back(bench.db, "e") == 2
     with pytest.raises(StaleWriterError, match=r"group 1 \(a/0/0\): claim 0 has expired"):
@@ -164,7 +164,7 @@ def test_a_handed_back_claim_is_no_longer_its_owners(place: Backend) -> None:
 
 
 def test_whoever_waits_keeps_nobody_from_writing(place: Backend) -> None:
-    bench = Evaluator(place, make_spec(alpha=0, b=1))
+    bench = LedgerBench(place, make_spec(alpha=0, b=1))
     bench.claim()
 
     def write(_: Transaction) -> None:

@@ -25,7 +25,7 @@ from rljax.ledger.run_spec import RunSpec
 from rljax.ledger.schema import SCHEMA_VERSION
 from rljax.ledger.sqlite import SqliteFile
 from rljax.ledger.transaction import Transaction
-from tests.ledger.builders import Evaluator, make_spec, sql
+from tests.ledger.builders import LedgerBench, make_spec, sql
 from tests.postgres import Server
 
 
@@ -185,7 +185,7 @@ def use(place: Backend) -> str:
 def test_a_damaged_page_is_one_line_that_names_the_file(tmp_path: Path) -> None:
     """Each page of a ledger in turn has all its bits turned; whoever comes upon it says which file it is."""
     path = tmp_path / "ledger.db"
-    bench = Evaluator(SqliteFile(path), make_spec(alpha=1, b=2))
+    bench = LedgerBench(SqliteFile(path), make_spec(alpha=1, b=2))
     for claim in bench.claim():
         bench.store(claim)
     bench.db.close()
@@ -206,7 +206,7 @@ def test_a_damaged_page_is_one_line_that_names_the_file(tmp_path: Path) -> None:
 def test_a_ledger_that_vanishes_is_one_line_and_does_not_come_back(tmp_path: Path, other: bool) -> None:
     path = tmp_path / "run" / "ledger.db"
     path.parent.mkdir()
-    bench = Evaluator(SqliteFile(path), make_spec())
+    bench = LedgerBench(SqliteFile(path), make_spec())
     path.parent.rename(tmp_path / "elsewhere")
     if other:
         path.parent.mkdir()
@@ -237,12 +237,22 @@ def test_a_file_is_its_owners_alone(tmp_path: Path) -> None:
     """With sync_method=nccl the key of the learner's channel stands in it."""
     before = os.umask(0)
     try:
-        Evaluator(SqliteFile(tmp_path / "ledger.db"), make_spec()).claim()
+        LedgerBench(SqliteFile(tmp_path / "ledger.db"), make_spec()).claim()
     finally:
         os.umask(before)
     modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
     assert modes["ledger.db"] == 0o600
     assert set(modes.values()) == {0o600}, "the journals beside it hold the same"
+
+
+def test_a_file_of_an_earlier_rljax_is_made_its_owners_alone(tmp_path: Path) -> None:
+    first = LedgerBench(SqliteFile(tmp_path / "ledger.db"), make_spec())
+    first.claim()
+    for path in tmp_path.iterdir():
+        path.chmod(0o644)
+    Database(SqliteFile(tmp_path / "ledger.db"), make_spec())
+    modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
+    assert modes == dict.fromkeys(("ledger.db", "ledger.db-shm", "ledger.db-wal"), 0o600)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="no permission stops root")
@@ -255,7 +265,7 @@ def test_a_directory_without_permission_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_is_one_line_and_loses_nothing_that_was_written(tmp_path: Path) -> None:
-    bench = Evaluator(SqliteFile(tmp_path / "ledger.db"), make_spec())
+    bench = LedgerBench(SqliteFile(tmp_path / "ledger.db"), make_spec())
     claimed = bench.claim()
 
     def flood(tx: Transaction) -> None:
@@ -393,7 +403,7 @@ def test_a_lock_that_postgresql_never_releases_is_one_line(server: Server, monke
 
 def test_a_run_directory_can_be_moved(tmp_path: Path) -> None:
     (tmp_path / "old").mkdir()
-    bench = Evaluator(SqliteFile(tmp_path / "old" / "ledger.db"), make_spec())
+    bench = LedgerBench(SqliteFile(tmp_path / "old" / "ledger.db"), make_spec())
     bench.store(bench.claim()[0])
     bench.db.close()
     shutil.move(tmp_path / "old", tmp_path / "new")

@@ -6,12 +6,12 @@ from rljax.ledger import claims
 from rljax.ledger.backend import Backend
 from rljax.ledger.filtered_streak import FilteredStreak, filtered_during
 from rljax.ledger.leases import NoBatchYet
-from tests.ledger.builders import Evaluator, make_spec
+from tests.ledger.builders import LedgerBench, make_spec
 
 EASY, HARD = "mean_band: mean reward too high", "mean_band: mean reward too low"
 
 
-def step_with_filtered(bench: Evaluator, *reasons: str) -> None:
+def step_with_filtered(bench: LedgerBench, *reasons: str) -> None:
     """Trains a step of one group, before which these were filtered."""
     for reason in reasons:
         claims.settle(bench.db, bench.claim(1)[0], "filtered", reason)
@@ -21,7 +21,7 @@ def step_with_filtered(bench: Evaluator, *reasons: str) -> None:
 
 
 def test_each_filtered_group_is_counted_in_one_step(place: Backend) -> None:
-    bench = Evaluator(place, make_spec(alpha=0, b=1))
+    bench = LedgerBench(place, make_spec(alpha=0, b=1))
     step_with_filtered(bench, EASY, HARD, HARD)
     step_with_filtered(bench)
     step_with_filtered(bench, EASY)
@@ -31,7 +31,7 @@ def test_each_filtered_group_is_counted_in_one_step(place: Backend) -> None:
 
 
 def test_steps_between_two_versions_count_their_own(place: Backend) -> None:
-    bench = Evaluator(place, make_spec(alpha=0, b=1, k=2))
+    bench = LedgerBench(place, make_spec(alpha=0, b=1, k=2))
     for reasons in ((EASY,), (HARD, HARD), (EASY, HARD)):
         step_with_filtered(bench, *reasons)
     found = [filtered_during(bench.db, step) for step in range(3)]
@@ -39,7 +39,7 @@ def test_steps_between_two_versions_count_their_own(place: Backend) -> None:
 
 
 def test_a_step_that_is_trained_again_counts_its_own_and_the_sum_is_that_of_the_ledger(place: Backend) -> None:
-    bench = Evaluator(place, make_spec(alpha=0, b=1))
+    bench = LedgerBench(place, make_spec(alpha=0, b=1))
     step_with_filtered(bench, EASY)
     step_with_filtered(bench, EASY, EASY)
     step_with_filtered(bench, HARD)
@@ -52,13 +52,13 @@ def test_a_step_that_is_trained_again_counts_its_own_and_the_sum_is_that_of_the_
 
 
 def test_dropped_groups_are_not_filtered(place: Backend) -> None:
-    bench = Evaluator(place, make_spec(alpha=0, b=1))
+    bench = LedgerBench(place, make_spec(alpha=0, b=1))
     claims.settle(bench.db, bench.claim(1)[0], "dropped", "timeout")
     assert filtered_during(bench.db, 0) == {}
 
 
 def test_a_learner_that_waits_hears_how_many_were_filtered_since_one_was_kept(place: Backend) -> None:
-    bench = Evaluator(place, make_spec(alpha=0, b=2))
+    bench = LedgerBench(place, make_spec(alpha=0, b=2))
 
     def streak(*reasons: str) -> FilteredStreak | None:
         for reason in reasons:

@@ -12,16 +12,16 @@ from rljax.ledger.backend import Backend
 from rljax.ledger.database import Database, LedgerError, RunFailedError, StaleWriterError, is_finished
 from rljax.ledger.fence import Fence
 from rljax.ledger.leases import LeasedBatch, NoBatchYet
-from tests.ledger.builders import Evaluator, make_group, make_spec, sql
+from tests.ledger.builders import LedgerBench, make_group, make_spec, sql
 
 
-def fill(bench: Evaluator) -> None:
+def fill(bench: LedgerBench) -> None:
     """Claims all that may be claimed and stores it, with tokens of the announced version."""
     for claim in bench.claim():
         bench.store(claim)
 
 
-def advance(bench: Evaluator, steps: int) -> list[list[int]]:
+def advance(bench: LedgerBench, steps: int) -> list[list[int]]:
     batches = []
     for _ in range(steps):
         fill(bench)
@@ -31,7 +31,7 @@ def advance(bench: Evaluator, steps: int) -> list[list[int]]:
 
 
 def test_rows_trained_after_the_checkpoint_are_trained_again_in_the_same_order(place: Backend) -> None:
-    bench = Evaluator(place, make_spec(alpha=0, k=2, b=2))
+    bench = LedgerBench(place, make_spec(alpha=0, k=2, b=2))
     before = advance(bench, 2)
     # Step 0 and step 1 trained tokens of version 0; version 2 is announced. Nothing of version 2 exists yet.
     bench.restart(0)
@@ -48,7 +48,7 @@ def test_rows_trained_after_the_checkpoint_are_trained_again_in_the_same_order(p
 
 
 def test_rows_with_any_token_of_a_lost_version_are_retired(place: Backend) -> None:
-    bench = Evaluator(place, make_spec(alpha=2, b=2))
+    bench = LedgerBench(place, make_spec(alpha=2, b=2))
     first = bench.claim()
     assert len(first) == 6
     bench.store(first[0], 0, 0)
@@ -73,7 +73,7 @@ def test_rows_with_any_token_of_a_lost_version_are_retired(place: Backend) -> No
 
 
 def test_a_trained_row_of_a_lost_lineage_is_retired_too(place: Backend) -> None:
-    bench = Evaluator(place, make_spec(alpha=0, b=1))
+    bench = LedgerBench(place, make_spec(alpha=0, b=1))
     advance(bench, 3)  # step t trained tokens of version t
     bench.restart(1)
     # Task 1 was trained by step 1 on tokens of version 1, which survives; task 2's version 2 does not.
@@ -92,7 +92,7 @@ def test_a_trained_row_of_a_lost_lineage_is_retired_too(place: Backend) -> None:
 
 def test_open_claims_survive_where_no_version_is_lost(place: Backend) -> None:
     """An explorer that came first: the learner's start takes nothing away, also before its first announcement."""
-    bench = Evaluator(place, make_spec(alpha=1, b=2), learner=False)
+    bench = LedgerBench(place, make_spec(alpha=1, b=2), learner=False)
     bench.publish(0)  # by the explorer, lineage 0
     claimed = bench.claim()
     bench.store(claimed[0])
@@ -112,7 +112,7 @@ def test_open_claims_survive_where_no_version_is_lost(place: Backend) -> None:
 
 
 def test_a_group_with_tokens_of_a_withdrawn_version_is_refused_and_its_task_reopened(place: Backend) -> None:
-    bench = Evaluator(place, make_spec(alpha=0, b=1))
+    bench = LedgerBench(place, make_spec(alpha=0, b=1))
     advance(bench, 2)
     bench.restart(1)
     assert bench.indices() == [1]
@@ -127,7 +127,7 @@ def test_a_group_with_tokens_of_a_withdrawn_version_is_refused_and_its_task_reop
 
 
 def test_a_batch_leased_by_a_dead_learner_is_leased_again_the_same(place: Backend) -> None:
-    bench = Evaluator(place, make_spec(alpha=1, b=3))
+    bench = LedgerBench(place, make_spec(alpha=1, b=3))
     fill(bench)
     first = bench.indices()
     bench.restart(0)
@@ -137,7 +137,7 @@ def test_a_batch_leased_by_a_dead_learner_is_leased_again_the_same(place: Backen
 
 def test_synchronous_batches_do_not_depend_on_deaths(place: Backend) -> None:
     """Promise P11: an explorer dies with part of a batch stored; the batch is that of an undisturbed run, in order."""
-    bench = Evaluator(place, make_spec(alpha=0, b=4))
+    bench = LedgerBench(place, make_spec(alpha=0, b=4))
     claimed = bench.claim()
     bench.store(claimed[3])
     bench.store(claimed[1])
@@ -151,14 +151,14 @@ def test_synchronous_batches_do_not_depend_on_deaths(place: Backend) -> None:
 
 
 def test_a_checkpoint_ahead_of_the_ledger_is_refused(place: Backend) -> None:
-    bench = Evaluator(place, make_spec(alpha=0, b=1))
+    bench = LedgerBench(place, make_spec(alpha=0, b=1))
     advance(bench, 1)
     with pytest.raises(LedgerError, match="checkpoint 2 is ahead of the ledger, which saw 1 batches"):
         leases.begin_lineage(bench.db, 2)
 
 
 def test_stale_learners_are_refused_everywhere(place: Backend) -> None:
-    bench = Evaluator(place, make_spec(alpha=0, b=1))
+    bench = LedgerBench(place, make_spec(alpha=0, b=1))
     zombie = bench.lineage
     fill(bench)
     bench.indices()
@@ -185,7 +185,7 @@ def test_stale_learners_are_refused_everywhere(place: Backend) -> None:
 
 def test_a_learner_that_was_replaced_while_it_started_does_not_begin(place: Backend) -> None:
     """It was stopped with its checkpoint read; its successor has trained since."""
-    bench = Evaluator(place, make_spec(alpha=0, b=1))
+    bench = LedgerBench(place, make_spec(alpha=0, b=1))
     stopped = processes.register(bench.db, "trainer", "trainer")
     bench.clock.now += 100
     processes.heartbeat(bench.db, "e", bench.token)  # which finds the other silent
@@ -197,7 +197,7 @@ def test_a_learner_that_was_replaced_while_it_started_does_not_begin(place: Back
 
 
 def test_recorded_batches_are_replayed_in_order_and_whole(place: Backend) -> None:
-    bench = Evaluator(place, make_spec(alpha=1, b=2))
+    bench = LedgerBench(place, make_spec(alpha=1, b=2))
     trained = []
     for _ in range(3):
         fill(bench)
@@ -214,7 +214,7 @@ def test_recorded_batches_are_replayed_in_order_and_whole(place: Backend) -> Non
 
 
 def test_replay_gives_the_surviving_batches_only(place: Backend) -> None:
-    bench = Evaluator(place, make_spec(alpha=0, b=1))
+    bench = LedgerBench(place, make_spec(alpha=0, b=1))
     advance(bench, 2)
     bench.restart(1)
     leased = bench.lease()
@@ -225,7 +225,7 @@ def test_replay_gives_the_surviving_batches_only(place: Backend) -> None:
 
 
 def test_pruned_batches_can_neither_be_replayed_nor_restarted_from(place: Backend) -> None:
-    bench = Evaluator(place, make_spec(alpha=0, b=1))
+    bench = LedgerBench(place, make_spec(alpha=0, b=1))
     advance(bench, 3)
     leases.prune_payloads(bench.db, bench.lineage, 2)
     leases.prune_payloads(bench.db, bench.lineage, 1)  # an older bound changes nothing
@@ -240,7 +240,7 @@ def test_pruned_batches_can_neither_be_replayed_nor_restarted_from(place: Backen
 
 
 def test_a_failed_run_stops_everybody_until_a_learner_starts_again(place: Backend) -> None:
-    bench = Evaluator(place, make_spec(alpha=1, b=2))
+    bench = LedgerBench(place, make_spec(alpha=1, b=2))
     processes.fail_run(bench.db, "trainer", "the disk is on fire")
     processes.fail_run(bench.db, "e", "and so it stopped")
     for act in (lambda: bench.lease(), lambda: bench.claim()):
@@ -253,7 +253,7 @@ def test_a_failed_run_stops_everybody_until_a_learner_starts_again(place: Backen
 
 
 def test_a_finished_run_goes_on_when_more_is_asked_for(place: Backend) -> None:
-    bench = Evaluator(place, make_spec(alpha=0, b=1, max_steps=1))
+    bench = LedgerBench(place, make_spec(alpha=0, b=1, max_steps=1))
     bench.store(bench.claim()[0])
     bench.indices()
     bench.trained()
@@ -273,7 +273,7 @@ def test_a_finished_run_goes_on_when_more_is_asked_for(place: Backend) -> None:
 
 def test_a_run_whose_data_ended_goes_on_with_more_epochs_alone(place: Backend) -> None:
     spec = make_spec(alpha=0, b=1, max_steps=9, total_epochs=1)
-    bench = Evaluator(place, spec, size=1)
+    bench = LedgerBench(place, spec, size=1)
     bench.store(bench.claim()[0])
     bench.indices()
     bench.trained()
@@ -291,7 +291,7 @@ def test_a_run_whose_data_ended_goes_on_with_more_epochs_alone(place: Backend) -
 
 
 def test_a_finished_run_sends_explorers_home(place: Backend) -> None:
-    bench = Evaluator(place, make_spec(alpha=1, b=2, max_steps=1))
+    bench = LedgerBench(place, make_spec(alpha=1, b=2, max_steps=1))
     for claim in bench.claim():
         bench.store(claim)
     bench.indices()
@@ -305,7 +305,7 @@ def test_a_finished_run_sends_explorers_home(place: Backend) -> None:
 
 
 def test_what_the_learner_waits_for_is_named(place: Backend) -> None:
-    bench = Evaluator(place, make_spec(alpha=0, b=2))
+    bench = LedgerBench(place, make_spec(alpha=0, b=2))
     first = bench.lease()
     assert isinstance(first, NoBatchYet)
     assert first.reason == "groups: 0 of 2 ready"
@@ -316,7 +316,7 @@ def test_what_the_learner_waits_for_is_named(place: Backend) -> None:
 
 
 def test_a_learner_that_waits_hears_what_became_of_the_groups(place: Backend) -> None:
-    bench = Evaluator(place, make_spec(alpha=0, b=2))
+    bench = LedgerBench(place, make_spec(alpha=0, b=2))
     for _ in range(3):
         for claim in bench.claim():
             claims.settle(bench.db, claim, "dropped", "RewardError")
@@ -336,7 +336,7 @@ def test_a_learner_that_waits_hears_what_became_of_the_groups(place: Backend) ->
 
 
 def test_a_token_older_than_its_claim_is_a_bug_of_the_caller(place: Backend) -> None:
-    bench = Evaluator(place, make_spec(alpha=0, b=1))
+    bench = LedgerBench(place, make_spec(alpha=0, b=1))
     advance(bench, 1)
     (claim,) = bench.claim()
     with pytest.raises(ValueError, match="a token of version 0, claimed at 1"):
@@ -345,7 +345,7 @@ def test_a_token_older_than_its_claim_is_a_bug_of_the_caller(place: Backend) -> 
 
 def test_checkpoint_of_a_replaced_learner_does_not_survive(place: Backend) -> None:
     """P3: a zombie may commit a checkpoint after its successor has begun; nobody may resume from it."""
-    bench = Evaluator(place, make_spec(alpha=0, k=1, b=2))
+    bench = LedgerBench(place, make_spec(alpha=0, k=1, b=2))
     zombie = bench.lineage
     advance(bench, 5)
     bench.restart(3)

@@ -11,11 +11,11 @@ from rljax.ledger import claims, processes
 from rljax.ledger.audit import audit
 from rljax.ledger.backend import Backend
 from rljax.ledger.database import LedgerError, StaleWriterError
-from tests.ledger.builders import Evaluator, make_spec, sql
+from tests.ledger.builders import LedgerBench, make_spec, sql
 from tests.waiting import HANGS
 
 
-def set_row(bench: Evaluator, name: str, **values: object) -> None:
+def set_row(bench: LedgerBench, name: str, **values: object) -> None:
     """Edits what a process said of itself, as if it had been another."""
     for column, value in values.items():
         sql(bench.db, f"UPDATE processes SET {column}=:value WHERE name=:name", value=value, name=name)
@@ -28,7 +28,7 @@ def a_dead_pid() -> int:
 
 
 def test_an_alive_process_refuses_a_second_of_its_name(place: Backend) -> None:
-    bench = Evaluator(place, make_spec())
+    bench = LedgerBench(place, make_spec())
     with pytest.raises(LedgerError, match=r"an explorer named 'e' is alive here \(pid \d+ on .*explorer\.name") as info:
         processes.register(bench.db, "e", "explorer")
     assert "\n" not in str(info.value)
@@ -38,7 +38,7 @@ def test_an_alive_process_refuses_a_second_of_its_name(place: Backend) -> None:
 
 
 def test_a_declaration_of_death_is_taken_back_unless_somebody_came(place: Backend) -> None:
-    bench = Evaluator(place, make_spec())
+    bench = LedgerBench(place, make_spec())
     token = processes.register(bench.db, "trainer", "trainer")
     bench.clock.now += 100
     processes.heartbeat(bench.db, "e", bench.token)
@@ -54,7 +54,7 @@ def test_a_declaration_of_death_is_taken_back_unless_somebody_came(place: Backen
 
 
 def test_a_dead_process_of_this_host_is_buried_at_once(place: Backend) -> None:
-    bench = Evaluator(place, make_spec(b=2))
+    bench = LedgerBench(place, make_spec(b=2))
     assert len(bench.claim()) == 4
     set_row(bench, "e", pid=a_dead_pid())
     assert processes.mark_dead_processes(bench.db) == ["e"]
@@ -64,7 +64,7 @@ def test_a_dead_process_of_this_host_is_buried_at_once(place: Backend) -> None:
 
 
 def test_a_dead_explorer_is_replaced_by_one_of_its_name(place: Backend) -> None:
-    bench = Evaluator(place, make_spec(b=2))
+    bench = LedgerBench(place, make_spec(b=2))
     bench.claim()
     set_row(bench, "e", pid=a_dead_pid())
     token = processes.register(bench.db, "e", "explorer")
@@ -78,7 +78,7 @@ def test_a_dead_explorer_is_replaced_by_one_of_its_name(place: Backend) -> None:
 
 def test_a_pid_that_was_given_to_another_process_does_not_count_as_alive(place: Backend) -> None:
     """In a container the restarted program often has the pid of the one that was killed: its own."""
-    bench = Evaluator(place, make_spec(b=2))
+    bench = LedgerBench(place, make_spec(b=2))
     bench.claim()
     set_row(bench, "e", started=sql(bench.db, "SELECT started FROM processes")[0].started - 30)
     processes.register(bench.db, "e", "explorer")
@@ -86,7 +86,7 @@ def test_a_pid_that_was_given_to_another_process_does_not_count_as_alive(place: 
 
 
 def test_a_silent_process_is_buried_by_anothers_heartbeat(place: Backend) -> None:
-    bench = Evaluator(place, make_spec(b=2, claim_timeout=60.0))
+    bench = LedgerBench(place, make_spec(b=2, claim_timeout=60.0))
     trainer = processes.register(bench.db, "trainer", "trainer")
     bench.claim()
     bench.clock.now += 60
@@ -104,7 +104,7 @@ def test_a_silent_process_is_buried_by_anothers_heartbeat(place: Backend) -> Non
 
 
 def test_another_host_is_judged_by_its_heartbeat(place: Backend) -> None:
-    bench = Evaluator(place, make_spec())
+    bench = LedgerBench(place, make_spec())
     set_row(bench, "e", host="elsewhere", pid=a_dead_pid())
     assert processes.mark_dead_processes(bench.db) == []
     with pytest.raises(LedgerError, match="on elsewhere"):
@@ -114,7 +114,7 @@ def test_another_host_is_judged_by_its_heartbeat(place: Backend) -> None:
 
 
 def test_gauges_are_those_of_the_living(place: Backend) -> None:
-    bench = Evaluator(place, make_spec())
+    bench = LedgerBench(place, make_spec())
     processes.heartbeat(bench.db, "e", bench.token, 0, {"busy_seconds": 2.5})
     assert processes.gauges(bench.db, "explorer") == {"e": {"busy_seconds": 2.5}}
     assert processes.gauges(bench.db, "trainer") == {}
@@ -123,7 +123,7 @@ def test_gauges_are_those_of_the_living(place: Backend) -> None:
 
 
 def test_faults_are_counted_by_kind(place: Backend) -> None:
-    bench = Evaluator(place, make_spec())
+    bench = LedgerBench(place, make_spec())
     for kind in ("timeout", "timeout", "bad_row"):
         processes.note(bench.db, "e", kind, "x" * 5000)
     assert audit(bench.db)["faults"] == {"timeout": 2, "bad_row": 1}

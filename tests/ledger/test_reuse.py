@@ -10,23 +10,23 @@ from rljax.ledger import leases
 from rljax.ledger.audit import audit
 from rljax.ledger.backend import Backend
 from rljax.ledger.leases import LeasedBatch
-from tests.ledger.builders import Evaluator, make_spec, sql
+from tests.ledger.builders import LedgerBench, make_spec, sql
 
 
-def make_bench(place: Backend, **changes: Any) -> Evaluator:
+def make_bench(place: Backend, **changes: Any) -> LedgerBench:
     """Two new groups a step, on policy, with a bound of two steps: a group may be trained in two steps of three."""
     keys = {"alpha": 0, "b": 2, "extra": 2, "max_uses": 2, "reused_groups": 1, **changes}
-    return Evaluator(place, make_spec(**keys))
+    return LedgerBench(place, make_spec(**keys))
 
 
-def step(bench: Evaluator) -> tuple[list[int], list[int]]:
+def step(bench: LedgerBench) -> tuple[list[int], list[int]]:
     """Claims and stores what may be, and trains; see `train`."""
     for claim in bench.claim():
         bench.store(claim)
     return train(bench)
 
 
-def train(bench: Evaluator) -> tuple[list[int], list[int]]:
+def train(bench: LedgerBench) -> tuple[list[int], list[int]]:
     """Trains one step; task indices of what is new, and of what is trained again."""
     leased = bench.lease()
     assert isinstance(leased, LeasedBatch)
@@ -119,7 +119,7 @@ def test_without_reuse_a_batch_is_not_kept_any_longer(place: Backend) -> None:
 
 def test_reuse_takes_no_credit(place: Backend) -> None:
     plain, reusing = make_spec(1, b=2, extra=1), make_spec(1, b=2, extra=1, max_uses=3, reused_groups=2)
-    bench = Evaluator(place, reusing)
+    bench = LedgerBench(place, reusing)
     claimed = []
     for _ in range(3):
         claims = bench.claim()

@@ -9,7 +9,7 @@ from rljax.ledger.audit import audit
 from rljax.ledger.backend import Backend
 from rljax.ledger.claims import TasksetSize
 from rljax.ledger.leases import NoBatchYet
-from tests.ledger.builders import Evaluator, make_spec
+from tests.ledger.builders import LedgerBench, make_spec
 
 
 @pytest.mark.parametrize("extra", [0, 1, 3])
@@ -18,7 +18,7 @@ from tests.ledger.builders import Evaluator, make_spec
 def test_a_straggler_is_waited_for_at_exactly_the_bound(place: Backend, alpha: float, k: int, extra: int) -> None:
     """The first group is slow, all others are quick. It is overtaken until step S, which waits for it and trains it."""
     spec = make_spec(alpha, k, b=2, extra=extra)
-    bench = Evaluator(place, spec)
+    bench = LedgerBench(place, spec)
     straggler, *rest = bench.claim()
     for _ in range(100):
         for claim in [*rest, *bench.claim()]:
@@ -52,7 +52,7 @@ def test_the_default_bound_is_reached_without_stragglers(place: Backend, alpha: 
     By hand for α=1, k=4, b=2: four groups are claimed at version 0, and two more after each of the steps 0 to 2, which
     publish nothing: ten of version 0 in all, the last two of which are trained by step 4.
     """
-    bench = Evaluator(place, make_spec(alpha, k, b=2))
+    bench = LedgerBench(place, make_spec(alpha, k, b=2))
     for _ in range(4 * k + 4):
         for claim in bench.claim():
             bench.store(claim)
@@ -64,7 +64,7 @@ def test_the_default_bound_is_reached_without_stragglers(place: Backend, alpha: 
 
 
 def test_synchronous_training_is_on_policy(place: Backend) -> None:
-    bench = Evaluator(place, make_spec(alpha=0, b=3))
+    bench = LedgerBench(place, make_spec(alpha=0, b=3))
     for _ in range(4):
         claimed = bench.claim()
         assert len(claimed) == 3
@@ -79,7 +79,7 @@ def test_synchronous_training_is_on_policy(place: Backend) -> None:
 
 
 def test_at_integer_alpha_and_the_default_bound_each_step_waits_for_its_own_class(place: Backend) -> None:
-    bench = Evaluator(place, make_spec(alpha=1, b=2))
+    bench = LedgerBench(place, make_spec(alpha=1, b=2))
     first = bench.claim()
     assert [c.deadline for c in first] == [1, 1, 1, 1]
     for claim in first[:3]:
@@ -100,7 +100,7 @@ def test_at_integer_alpha_and_the_default_bound_each_step_waits_for_its_own_clas
 
 
 def test_with_one_more_step_of_staleness_stragglers_overlap(place: Backend) -> None:
-    bench = Evaluator(place, make_spec(alpha=1, b=2, extra=1))
+    bench = LedgerBench(place, make_spec(alpha=1, b=2, extra=1))
     first = bench.claim()
     for claim in first[:3]:
         bench.store(claim)
@@ -124,7 +124,7 @@ def test_with_one_more_step_of_staleness_stragglers_overlap(place: Backend) -> N
 
 def test_the_rest_is_kept_trainable_not_only_the_next_batch(place: Backend) -> None:
     """b=1, α=3: two claimed at version 0 and still slow may not both be pushed beyond what is left of their steps."""
-    bench = Evaluator(place, make_spec(alpha=3, b=1))
+    bench = LedgerBench(place, make_spec(alpha=3, b=1))
     first = bench.claim()
     assert [c.deadline for c in first] == [3, 3, 3, 3]
     bench.store(first[2])
@@ -146,7 +146,7 @@ def test_the_rest_is_kept_trainable_not_only_the_next_batch(place: Backend) -> N
 
 
 def test_a_filtered_group_is_replaced(place: Backend) -> None:
-    bench = Evaluator(place, make_spec(alpha=0, b=2))
+    bench = LedgerBench(place, make_spec(alpha=0, b=2))
     first = bench.claim()
     claims.settle(bench.db, first[0], "filtered", "group_variance: all rewards are equal")
     bench.store(first[1])
@@ -158,13 +158,13 @@ def test_a_filtered_group_is_replaced(place: Backend) -> None:
 
 
 def test_nothing_is_claimed_beyond_the_last_step(place: Backend) -> None:
-    bench = Evaluator(place, make_spec(alpha=7, b=2, max_steps=3))
+    bench = LedgerBench(place, make_spec(alpha=7, b=2, max_steps=3))
     assert len(bench.claim()) == 6
     assert not bench.claim()
 
 
 def test_what_is_left_at_the_end_of_data_is_dropped(place: Backend) -> None:
-    bench = Evaluator(place, make_spec(alpha=2, b=2, total_epochs=1), size=5)
+    bench = LedgerBench(place, make_spec(alpha=2, b=2, total_epochs=1), size=5)
     claimed = bench.claim()
     assert len(claimed) == 5
     for claim in claimed[:4]:
@@ -185,7 +185,7 @@ def test_what_is_left_at_the_end_of_data_is_dropped(place: Backend) -> None:
 
 
 def test_data_that_nobody_serves_any_more_is_named(place: Backend) -> None:
-    bench = Evaluator(place, make_spec(alpha=1, b=2, total_epochs=1), size=3)
+    bench = LedgerBench(place, make_spec(alpha=1, b=2, total_epochs=1), size=3)
     claims.register_tasksets(bench.db, [TasksetSize("a", 3)], "e")
     guest = processes.register(bench.db, "f", "explorer")
     claims.register_tasksets(bench.db, [TasksetSize("a", 3), TasksetSize("own", 50)], "f")

@@ -8,10 +8,10 @@ import pytest
 from rljax.ledger import leases, processes, validations, versions
 from rljax.ledger.backend import Backend
 from rljax.ledger.database import StaleWriterError
-from tests.ledger.builders import Evaluator, make_spec
+from tests.ledger.builders import LedgerBench, make_spec
 
 
-def step(bench: Evaluator, validate: bool = False) -> None:
+def step(bench: LedgerBench, validate: bool = False) -> None:
     """Trains one batch and announces its version."""
     for claim in bench.claim():
         bench.store(claim)
@@ -20,12 +20,12 @@ def step(bench: Evaluator, validate: bool = False) -> None:
     bench.publish(bench.steps, validate)
 
 
-def deletable(bench: Evaluator) -> list[tuple[int, int]]:
+def deletable(bench: LedgerBench) -> list[tuple[int, int]]:
     return [(a.version, a.lineage) for a in versions.take_deletable(bench.db, bench.lineage)]
 
 
 def test_the_newest_version_and_its_probe(place: Backend) -> None:
-    bench = Evaluator(place, make_spec(alpha=0, b=1), learner=False)
+    bench = LedgerBench(place, make_spec(alpha=0, b=1), learner=False)
     assert versions.newest(bench.db) is None
     bench.lineage = leases.begin_lineage(bench.db, 0)
     probe = np.array([-0.5, -1.25], np.float64)
@@ -39,7 +39,7 @@ def test_the_newest_version_and_its_probe(place: Backend) -> None:
 
 
 def test_a_restart_withdraws_later_versions(place: Backend) -> None:
-    bench = Evaluator(place, make_spec(alpha=0, b=1))
+    bench = LedgerBench(place, make_spec(alpha=0, b=1))
     step(bench)
     step(bench)
     bench.lineage = leases.begin_lineage(bench.db, 1)
@@ -51,7 +51,7 @@ def test_a_restart_withdraws_later_versions(place: Backend) -> None:
 
 
 def test_two_explorers_may_both_publish_the_initial_weights(place: Backend) -> None:
-    bench = Evaluator(place, make_spec(), learner=False)
+    bench = LedgerBench(place, make_spec(), learner=False)
     bench.publish(0)
     bench.publish(0)
     found = versions.newest(bench.db)
@@ -62,7 +62,7 @@ def test_two_explorers_may_both_publish_the_initial_weights(place: Backend) -> N
 @pytest.mark.parametrize("resumed_at", [1, 2])
 def test_a_validation_whose_weights_are_gone(place: Backend, resumed_at: int) -> None:
     """Version 1 of lineage 1 was held in the memory of a learner that died before it was validated."""
-    bench = Evaluator(place, make_spec(alpha=4, b=1))
+    bench = LedgerBench(place, make_spec(alpha=4, b=1))
     step(bench, validate=True)
     step(bench)
 
@@ -90,7 +90,7 @@ def test_a_validation_whose_weights_are_gone(place: Backend, resumed_at: int) ->
 
 
 def test_versions_are_deleted_once_nobody_needs_them(place: Backend) -> None:
-    bench = Evaluator(place, make_spec(alpha=4, b=1))
+    bench = LedgerBench(place, make_spec(alpha=4, b=1))
     pinned = None
     for validate in (True, False, False, False):
         step(bench, validate)
@@ -107,7 +107,7 @@ def test_versions_are_deleted_once_nobody_needs_them(place: Backend) -> None:
 
 
 def test_a_version_is_kept_while_it_is_loaded(place: Backend) -> None:
-    bench = Evaluator(place, make_spec(alpha=4, b=1))
+    bench = LedgerBench(place, make_spec(alpha=4, b=1))
     processes.begin_loading(bench.db, "e", 0)
     processes.heartbeat(bench.db, "e", bench.token, version=-1)
     for _ in range(3):
@@ -126,7 +126,7 @@ def test_a_version_is_kept_while_it_is_loaded(place: Backend) -> None:
 
 
 def test_what_the_dead_were_loading_is_deleted(place: Backend) -> None:
-    bench = Evaluator(place, make_spec(alpha=4, b=1))
+    bench = LedgerBench(place, make_spec(alpha=4, b=1))
     processes.begin_loading(bench.db, "e", 0)
     for _ in range(2):
         step(bench)
@@ -137,7 +137,7 @@ def test_what_the_dead_were_loading_is_deleted(place: Backend) -> None:
 
 
 def test_withdrawn_versions_are_deleted_but_never_the_announced_one(place: Backend) -> None:
-    bench = Evaluator(place, make_spec(alpha=0, b=1))
+    bench = LedgerBench(place, make_spec(alpha=0, b=1))
     for _ in range(3):
         step(bench)
     bench.restart(1)
@@ -146,7 +146,7 @@ def test_withdrawn_versions_are_deleted_but_never_the_announced_one(place: Backe
 
 
 def test_the_largest_gaps_are_kept(place: Backend) -> None:
-    bench = Evaluator(place, make_spec(alpha=0, b=1))
+    bench = LedgerBench(place, make_spec(alpha=0, b=1))
     assert versions.latest_gap(bench.db) is None
     for largest, mean in ((0.25, 0.0625), (0.5, 0.03125), (0.125, 0.125)):
         versions.report_gap(bench.db, 0, 1, largest, mean)
@@ -154,7 +154,7 @@ def test_the_largest_gaps_are_kept(place: Backend) -> None:
 
 
 def test_a_validation_is_run_once_and_logged_once(place: Backend) -> None:
-    bench = Evaluator(place, make_spec(alpha=1, b=1))
+    bench = LedgerBench(place, make_spec(alpha=1, b=1))
     step(bench, validate=True)
     assert validations.unfinished(bench.db) == 1
     assert not validations.running(bench.db)
@@ -173,7 +173,7 @@ def test_a_validation_is_run_once_and_logged_once(place: Backend) -> None:
 
 
 def test_a_result_is_marked_logged_only_after_it_was(place: Backend) -> None:
-    bench = Evaluator(place, make_spec(alpha=1, b=1))
+    bench = LedgerBench(place, make_spec(alpha=1, b=1))
     for score in (0.25, 0.75):
         step(bench, validate=True)
         pinned = validations.claim_validation(bench.db, "e")
@@ -188,7 +188,7 @@ def test_a_result_is_marked_logged_only_after_it_was(place: Backend) -> None:
 
 
 def test_a_validation_is_reclaimed_when_its_explorer_dies(place: Backend) -> None:
-    bench = Evaluator(place, make_spec(alpha=0, b=1))
+    bench = LedgerBench(place, make_spec(alpha=0, b=1))
     other = processes.register(bench.db, "f", "explorer")
     step(bench, validate=True)
     pinned = validations.claim_validation(bench.db, "e")
@@ -207,7 +207,7 @@ def test_a_validation_is_reclaimed_when_its_explorer_dies(place: Backend) -> Non
 
 
 def test_a_restart_withdraws_validations_of_lost_versions_and_repeats_no_other(place: Backend) -> None:
-    bench = Evaluator(place, make_spec(alpha=0, b=1))
+    bench = LedgerBench(place, make_spec(alpha=0, b=1))
     step(bench, validate=True)
     done = validations.claim_validation(bench.db, "e")
     assert done is not None

@@ -108,6 +108,27 @@ def test_a_full_disk_is_said_once_and_made_up_for(
     assert [(row["step"], row["a"]) for row in lines(tmp_path)] == [(1, 1), (2, 2), (3, 3), (4, 4)]
 
 
+@pytest.mark.parametrize("used", [False, True])
+def test_rows_of_a_lost_history_go_once_the_disk_has_room_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, used: bool
+) -> None:
+    first = MetricsLog(tmp_path)
+    for step in range(1, 8):
+        first.write(step, {"life": 1})
+
+    def full(file: BinaryIO, line: bytes, size: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    resumed = first if used else MetricsLog(tmp_path)
+    with monkeypatch.context() as patched:
+        patched.setattr("rljax.observe.metrics._append", full)
+        resumed.truncate(5)
+        resumed.write(5, {"life": 2})
+    resumed.write(6, {"life": 2})
+    kept = [(1, 1), (2, 1), (3, 1), (4, 1), (5, 2), (6, 2)]
+    assert [(row["step"], row["life"]) for row in lines(tmp_path)] == kept
+
+
 def test_a_file_cut_by_somebody_else(tmp_path: Path) -> None:
     log = MetricsLog(tmp_path)
     for step in range(5):

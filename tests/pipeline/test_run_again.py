@@ -1,16 +1,22 @@
-"""A run that is over is iterated again."""
+"""A run is iterated once more, from Python; or another trainer has taken it over."""
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import threading
+from collections.abc import Generator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from rljax.config.schema import Config, TasksConfig, TasksetConfig
-from rljax.ledger import leases
+from rljax.ledger import leases, processes
 from rljax.ledger.database import Database, RunSpec
 from rljax.ledger.sqlite import SqliteFile
+from rljax.pipeline.observers import LearnerObservers
 from rljax.pipeline.run_dir import RunDir
 from rljax.run import Run
 
@@ -23,14 +29,19 @@ CONFIG = Config(
 )
 
 
-def test_that_there_is_nothing_left_to_train_is_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any
-) -> None:
-    def opened(run: Run, config: Config) -> None:
-        run.config, run.run_dir, run._steps = config, RunDir(tmp_path), None
+@pytest.fixture
+def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has every `Run` open a ledger alone, without a model."""
+
+    def open_run(run: Run, config: Config) -> None:
+        run.config, run.run_dir, run._steps, run._trainer = config, RunDir(tmp_path), None, None
+        run._stop, run._interrupted, run._closed = threading.Event(), False, False
         run._db = Database(SqliteFile(tmp_path / "ledger.db"), RunSpec.of(config))
 
-    monkeypatch.setattr(Run, "__init__", opened)
+    monkeypatch.setattr(Run, "__init__", open_run)
+
+
+def test_that_there_is_nothing_left_to_train_is_said(tmp_path: Path, opened: None, caplog: Any) -> None:
     with Run(CONFIG) as run:
         leases.finish(run._db, leases.begin_lineage(run._db, 0))
         assert run.finished
@@ -42,3 +53,55 @@ def test_that_there_is_nothing_left_to_train_is_said(
         == [f"{tmp_path}: this run is finished; raise max_steps (or total_epochs) to go on, or choose another run_dir"]
         * 2
     )
+
+
+def test_a_loop_after_an_interrupt_goes_on(opened: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    done = 0
+
+    def train(run: Run) -> Generator[dict[str, float], None, None]:
+        nonlocal done
+        with contextlib.ExitStack() as parts:
+            parts.callback(run._forget)
+            while done < 5 and not run._stop.is_set():
+                done += 1
+                yield {"step": done}
+
+    monkeypatch.setattr(Run, "_train", train)
+    with Run(CONFIG) as run:
+        for metrics in run:
+            if metrics["step"] == 2:
+                run.interrupt()
+        assert run.interrupted
+        assert [metrics["step"] for metrics in run] == [3, 4, 5]
+        assert not run.interrupted
+
+
+def test_a_run_that_is_closed_says_so(tmp_path: Path, opened: None) -> None:
+    with Run(CONFIG) as run:
+        pass
+    with pytest.raises(RuntimeError, match="this run is closed; open it"):
+        iter(run)
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_trainer_that_was_replaced_before_its_lineage_began_leaves_audit_report_and_trace_alone(
+    tmp_path: Path, opened: None, monkeypatch: pytest.MonkeyPatch, replaced: bool
+) -> None:
+    def train(run: Run) -> Generator[dict[str, float], None, None]:
+        """What surrounds the trainer in a run, and a restore that fails."""
+        token = processes.register(run._db, "trainer", "trainer")
+        model: Any = SimpleNamespace(tokenizer=None)
+        is_replaced = functools.partial(processes.is_replaced, run._db, token)
+        with LearnerObservers(CONFIG, tmp_path, model, dict, is_replaced) as observers, contextlib.ExitStack() as parts:
+            parts.callback(run._report, observers)
+            observers.span("restore", 1.0)
+            processes.leave(run._db, "trainer", token)
+            if replaced:
+                processes.register(run._db, "trainer", "trainer")
+            yield {}
+
+    monkeypatch.setattr(Run, "_train", train)
+    with Run(CONFIG) as run:
+        assert list(run) == [{}]
+    written = {"audit.json", "report.html", "trace.json"}
+    assert {path.name for path in tmp_path.iterdir()} & written == (set() if replaced else written)

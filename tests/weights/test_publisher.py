@@ -128,3 +128,12 @@ def test_what_orbax_itself_left_of_a_killed_writer_is_swept(tmp_path):
     left.mkdir()
     OrbaxPublisher(tmp_path).prune((), lineage=2)
     assert not left.exists()
+
+
+@pytest.mark.parametrize("host", ["node-3", "17", "10.0.0.7"])
+def test_what_a_killed_writer_of_an_earlier_rljax_left_is_swept(tmp_path, host):
+    """It named its host and process, and no lineage."""
+    for name in (f".unfinished-{host}-4242-{uuid.uuid4().hex}", f".unfinished-{host}-4242-01ab.orbax-checkpoint-tmp"):
+        (tmp_path / name).mkdir()
+    OrbaxPublisher(tmp_path).prune((), lineage=2)
+    assert list(tmp_path.iterdir()) == []

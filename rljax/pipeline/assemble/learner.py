@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import logging
 from dataclasses import dataclass
 
 from rljax.config.schema import Config, RowsConfig, TasksetConfig
@@ -17,8 +16,6 @@ from rljax.pipeline.assemble.run import Model
 from rljax.pipeline.run_dir import RunDir
 from rljax.tasks.demonstrations import Demonstrations
 from rljax.tasks.tasksets import load_tasksets
-
-log = logging.getLogger(__name__)
 
 
 def open_checkpoints(config: Config, run: RunDir) -> Checkpoints:
@@ -40,10 +37,13 @@ def build_learner(config: Config, model: Model, checkpoints: Checkpoints, steps:
     return learner
 
 
-def resume_learner(config: Config, model: Model, db: Database, checkpoints: Checkpoints) -> Learner:
+def resume_learner(
+    config: Config, model: Model, db: Database, checkpoints: Checkpoints
+) -> tuple[Learner, dict[int, DamagedCheckpointError]]:
     """Restores the learner from the newest whole checkpoint of the living history; without any, the model as it came.
 
-    A damaged checkpoint is passed over in favour of the next older one, with a warning, and set aside.
+    A damaged checkpoint is passed over in favour of the next older one. Those passed over are returned too, by step,
+    for `rljax.pipeline.train.Trainer` to set aside: until it has begun its lineage, another trainer may write there.
 
     Raises:
         ConfigError: as `build_learner`.
@@ -59,18 +59,13 @@ def resume_learner(config: Config, model: Model, db: Database, checkpoints: Chec
         except DamagedCheckpointError as error:
             damaged[step] = error
             continue
-        for bad, why in damaged.items():
-            aside = checkpoints.set_aside(bad)
-            log.warning(
-                "%s: resumed from step %d; the damaged one is %s until the next checkpoint is saved", why, step, aside
-            )
-        return learner
+        return learner, damaged
     if damaged:
         newest = damaged[max(damaged)]
         raise CheckpointError(
             f"{newest}; no whole checkpoint is left: put a copy in its place, or choose another run_dir"
         ) from newest
-    return learner
+    return learner, {}
 
 
 @dataclass(frozen=True)

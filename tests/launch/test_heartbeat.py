@@ -1,0 +1,39 @@
+"""A heartbeat goes on beating whatever the ledger says, until another process has taken its place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rljax.launch import heartbeat
+from rljax.ledger import processes
+from rljax.ledger.database import Database, LedgerError
+from rljax.ledger.sqlite import SqliteFile
+from tests.ledger.builders import make_spec, sql
+from tests.waiting import until
+
+Beating = next(found for name, found in vars(heartbeat).items() if name.endswith("Heartbeat"))
+
+
+def test_a_ledger_that_fails_while_a_life_is_taken_up_again_does_not_end_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    db = Database(SqliteFile(tmp_path / "ledger.db"), make_spec())
+    revive, failures = processes.revive, [LedgerError("ledger.db: database is locked")]
+
+    def fail_once(db: Database, name: str, token: str) -> bool:
+        if failures:
+            raise failures.pop()
+        return revive(db, name, token)
+
+    monkeypatch.setattr(processes, "revive", fail_once)
+    monkeypatch.setattr(heartbeat, "SECONDS", 0.01)
+    trainer = Beating(db, "trainer", "trainer")
+    sql(db, "UPDATE processes SET alive=:no", no=False)
+    alive = "SELECT alive FROM processes"
+    until(lambda: sql(db, alive)[0].alive or not trainer._thread.is_alive())
+    assert sql(db, alive)[0].alive
+    assert not failures
+    trainer.close()
+    db.close()

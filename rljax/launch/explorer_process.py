@@ -138,10 +138,15 @@ def check_names_reach(config: Config) -> None:
 
 
 def explorer_config(config: Config) -> Config:
-    """Returns the config of an explorer in a process of its own, from that of its run."""
+    """Returns the config of an explorer in a process of its own, from that of its run.
+
+    An explorer reads each version where it was announced, so ``memory``, which is refused to who explores outside of
+    the learner's Ray job, need not be named to it.
+    """
     return dataclasses.replace(
         config,
         mode="explore",
+        sync_method="checkpoint" if config.sync_method == "memory" else config.sync_method,
         explorer=dataclasses.replace(config.explorer, own_process=False),
         observe=dataclasses.replace(config.observe, progress="off"),
     )

@@ -107,6 +107,8 @@ class ExplorerProcess:
     def _watch(self) -> None:
         try:
             self._handle.start()
+            if self._stopping.is_set():  # perhaps before there was anything to stop
+                self._handle.stop()
             reason = self._handle.wait()
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"

@@ -43,6 +43,7 @@ class _StallMonitor:
         self._limits -= 1
         if not self._limits and self._tick is not None:
             self._tick.cancel()
+            self._tick = None  # it holds the loop, which holds this monitor
 
     def _ticked(self) -> None:
         self._lost = self.lost

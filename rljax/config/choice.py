@@ -64,7 +64,12 @@ class Choice:
             raise ConfigError(f"{path}={given!r}: this is a group of keys; write {path}.KEY=VALUE")
         if isinstance(named, str):
             return self._of_one(named, given, path)
-        short = {name.rpartition(":")[2]: name for name in named}
+        short: dict[str, str] = {}
+        for name in named:
+            first = short.setdefault(part := name.rpartition(":")[2], name)
+            if first != name:
+                key = self.slots[0].key
+                raise ConfigError(f"{key}: {first} and {name} share the keys {path}.{part}; rename one")
         unread = [name for name, keys in given.items() if name not in short and not _untouched(keys)]
         if unread:
             raise ConfigError(f"{path}.{unread[0]}: nothing reads it; add {unread[0]} to {self.slots[0].key}")

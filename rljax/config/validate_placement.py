@@ -7,7 +7,8 @@ import re
 from rljax.config.fields import ConfigError
 from rljax.config.schema import Config
 
-_DEVICES = re.compile(r"^(auto|(cpu|gpu|tpu)(:\d+(-\d+)?(,\d+(-\d+)?)*)?)$")
+_SPAN = r"[0-9]{1,4}(-[0-9]{1,4})?"
+_DEVICES = re.compile(rf"auto|(cpu|gpu|tpu)(:{_SPAN}(,{_SPAN})*)?")
 
 
 def check_placement(config: Config) -> None:
@@ -33,8 +34,10 @@ def device_indices(devices: str) -> tuple[str, frozenset[int] | None]:
 def _check_devices(config: Config) -> None:
     placed = {"learner.devices": config.learner.devices, "sidecar.devices": config.sidecar.devices}
     for path, devices in placed.items():
-        if not _DEVICES.match(devices):
-            raise ConfigError(f"{path}={devices!r}: write auto, cpu, cpu:0-3, gpu:0-3,6 or tpu:0-7")
+        if not _DEVICES.fullmatch(devices):
+            raise ConfigError(
+                f"{path}={devices!r}: write auto, cpu, cpu:0-3, gpu:0-3,6 or tpu:0-7, with indices of up to 4 digits"
+            )
     (platform, mine), (other, theirs) = (device_indices(d) for d in placed.values())
     indices = mine
     if indices is not None and len(indices) != config.learner.mesh.size:

@@ -107,6 +107,8 @@ class ExplorerProcess:
     def _watch(self) -> None:
         try:
             self._handle.start()
+            if self._stopping.is_set():  # perhaps before there was anything to stop
+                self._handle.stop()
             reason = self._handle.wait()
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"
@@ -138,10 +140,15 @@ def check_names_reach(config: Config) -> None:
 
 
 def explorer_config(config: Config) -> Config:
-    """Returns the config of an explorer in a process of its own, from that of its run."""
+    """Returns the config of an explorer in a process of its own, from that of its run.
+
+    An explorer reads each version where it was announced, so ``memory``, which is refused to who explores outside of
+    the learner's Ray job, need not be named to it.
+    """
     return dataclasses.replace(
         config,
         mode="explore",
+        sync_method="checkpoint" if config.sync_method == "memory" else config.sync_method,
         explorer=dataclasses.replace(config.explorer, own_process=False),
         observe=dataclasses.replace(config.observe, progress="off"),
     )

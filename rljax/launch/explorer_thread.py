@@ -32,12 +32,12 @@ def explorer_thread(
     needed: bool,
 ) -> ExplorerThread:
     """Builds an explorer in a thread of this process. ``engine_launcher`` starts its engines and is closed with it."""
-    try:
+    with contextlib.ExitStack() as parts:
+        parts.callback(engine_launcher.close)
         workflows = Workflows(config, model, run.root / "logs")
+        parts.callback(workflows.discard)
         explorer = make_explorer(config, run, db, model, workflows, trace, engine_launcher)
-    except BaseException:
-        engine_launcher.close()
-        raise
+        parts.pop_all()
     return ExplorerThread(db, config.explorer.name, explorer, workflows, engine_launcher, needed)
 
 
@@ -121,7 +121,8 @@ class ExplorerThread:
         """
         self.stop()
         if self._thread.ident is None:
-            self._engine_launcher.close()
+            with contextlib.closing(self._engine_launcher):
+                self._workflows.discard()
             return
         self._thread.join(SHUTDOWN)
         if self._thread.is_alive():

@@ -16,7 +16,7 @@ from typing import Any
 from urllib.parse import quote
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, inspect
-from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy.exc import DBAPIError
 
 BUSY_TIMEOUT = 5.0
 """Seconds that SQLite itself waits for a lock before it says so."""
@@ -81,8 +81,8 @@ class SqliteFile:
 
     def passes(self, error: Exception, opened: bool) -> bool:
         """Returns whether another process holds the lock."""
-        known = isinstance(error, (OperationalError, sqlite3.OperationalError))
-        return known and any(word in str(error) for word in ("locked", "busy"))
+        cause = error.orig if isinstance(error, DBAPIError) else error  # str(error) also has what was to be written
+        return isinstance(cause, sqlite3.OperationalError) and any(word in str(cause) for word in ("locked", "busy"))
 
     def explain(self, error: Exception, opened: bool) -> str:
         """Returns SQLite's message, and where to look."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import shutil
@@ -85,17 +86,21 @@ class Evaluator:
         self._workflows = Workflows(config, model, run.root / "logs")
         self._scratch = run.root / "evaluation"
         self._pool: EnginePool | None = None
+        self._parts = contextlib.AsyncExitStack()
 
     async def __aenter__(self) -> Evaluator:
-        await self._workflows.open()
-        self._pool = make_pool(self._config, self._run, self._model, NullTrace(), FaultLog(), self._engine_launcher)
-        await self._pool.start()
+        async with self._parts as parts:
+            parts.callback(shutil.rmtree, self._scratch, ignore_errors=True)
+            parts.push_async_callback(self._workflows.close)
+            await self._workflows.open()
+            self._pool = make_pool(self._config, self._run, self._model, NullTrace(), FaultLog(), self._engine_launcher)
+            parts.push_async_callback(self._pool.close)
+            await self._pool.start()
+            self._parts = parts.pop_all()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._engines.close()
-        await self._workflows.close()
-        shutil.rmtree(self._scratch, ignore_errors=True)
+        await self._parts.aclose()
 
     @property
     def _engines(self) -> EnginePool:

@@ -89,8 +89,8 @@ class LearnerObservers(Observers):
         engines: Source,
         is_replaced: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Opens them; ``engines`` returns sums over the engines; ``is_replaced`` tells whether the run goes on with another learner,
-        which will leave report and trace behind.
+        """Opens them. ``engines`` returns sums over the engines; ``is_replaced``, whether the run goes on with another
+        learner, which will leave report and trace behind.
         """
         super().__init__(config, root, LEARNER, config.max_steps)
         self._config = config

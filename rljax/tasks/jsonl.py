@@ -6,7 +6,7 @@ import json
 from array import array
 from pathlib import Path
 
-from rljax.tasks.rows import Columns, Problem
+from rljax.tasks.rows import Columns, Problem, counted
 from rljax.tasks.task import BadRow
 
 _BOM = b"\xef\xbb\xbf"
@@ -53,7 +53,7 @@ class JsonlRows:
     def _scan(self, on_bad_row: str, needed: int | None) -> None:
         offset = 0
         with self._path.open("rb") as file:
-            for number, line in enumerate(file, 1):
+            for number, line in enumerate(counted(file, str(self._path)), 1):
                 if len(self) == needed:
                     return
                 start, offset = offset, offset + len(line)

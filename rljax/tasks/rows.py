@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Mapping
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from time import monotonic
+from typing import Any, Protocol, TypeVar
 
 from rljax.tasks.task import BadRow
+
+PROGRESS = 10.0
+"""Seconds between lines that say how many rows have been read."""
+
+_LOG = logging.getLogger(__name__)
+_Row = TypeVar("_Row")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +92,19 @@ def _text(row: Mapping[str, Any], column: str, where: str) -> str:
     if isinstance(value, bytes):
         raise BadRow(f"{where}: column {column!r} holds bytes that are no UTF-8 text")
     raise BadRow(f"{where}: column {column!r} holds {type(value).__name__}, not text")
+
+
+def counted(rows: Iterable[_Row], name: str) -> Iterator[_Row]:
+    """Yields rows as they are scanned, and says every `PROGRESS` seconds how many of ``name`` there have been.
+
+    A check that parses formulas takes milliseconds a row: over a minute for the rows of MATH.
+    """
+    due = monotonic() + PROGRESS
+    for count, row in enumerate(rows):
+        if monotonic() >= due:
+            _LOG.warning("%s: %d rows read and checked so far", name, count)
+            due = monotonic() + PROGRESS
+        yield row
 
 
 def nearest(name: str, known: Iterable[str], otherwise: str) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rljax.config.validate import ConfigError
-from rljax.tasks.rows import Columns, Problem, nearest
+from rljax.tasks.rows import Columns, Problem, counted, nearest
 from rljax.tasks.task import BadRow
 
 _SCAN = 1024
@@ -44,7 +44,7 @@ class TableRows:
         self._places = array("q")
         self.bad_rows = 0
         self.first_bad_row: BadRow | None = None
-        for place, row in enumerate(scan):
+        for place, row in enumerate(counted(scan, name)):
             if len(self) == needed:
                 return
             try:

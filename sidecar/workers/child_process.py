@@ -84,7 +84,7 @@ class ChildProcess:
 
         Raises:
             ChildEnded: the process is gone.
-            Exception: what the method raised.
+            Exception: what the method raised; a RuntimeError with its words where it cannot be pickled.
         """
         writer = await self._connected()
         if self._failure is not None:
@@ -128,7 +128,25 @@ class ChildProcess:
             return self._writer
 
     async def _read(self, reader: asyncio.StreamReader) -> None:
-        with contextlib.suppress(EOFError, pickle.UnpicklingError, AttributeError, ImportError):
+        try:
+            fault = await self._hand_on(reader)
+            under_way = [answer for answer in self._waiting.values() if not answer.done()]
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)  # its own children may have outlived it
+            if self._on_end is not None and self._failure is None:
+                self._on_end()
+            code = await asyncio.to_thread(self.process.wait)
+            how = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
+            end = f"was ended: {fault}" if fault else f"ended {how}{_last_log_line(self._log)}"
+            why = f"its process {self.process.pid} {end}"
+            self._fail(why, under_way if len(under_way) == 1 else ())
+        finally:
+            if self._failure is None:
+                self.kill("nobody reads its answers any more")
+
+    async def _hand_on(self, reader: asyncio.StreamReader) -> str:
+        """Hands answers to who waits for them until there are no more; returns what was wrong with the last one."""
+        try:
             while True:
                 number, good, value = await receive(reader)
                 answer = self._waiting.get(number)
@@ -138,15 +156,10 @@ class ChildProcess:
                     answer.set_result(value)
                 else:
                     answer.set_exception(value)
-        under_way = [answer for answer in self._waiting.values() if not answer.done()]
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)  # its own children may have outlived it
-        if self._on_end is not None and self._failure is None:
-            self._on_end()
-        code = await asyncio.to_thread(self.process.wait)
-        how = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
-        why = f"its process {self.process.pid} ended {how}{_last_log_line(self._log)}"
-        self._fail(why, under_way if len(under_way) == 1 else ())
+        except EOFError:
+            return ""
+        except Exception as error:  # whatever the classes of an answer raise when it is unpickled
+            return f"an answer of it could not be read: {type(error).__name__}: {error}"
 
     def _fail(self, why: str, blamed: Collection[asyncio.Future[Any]] = ()) -> None:
         if self._failure is not None:
@@ -161,8 +174,8 @@ def serve(handle: Callable[..., Awaitable[Any]]) -> None:
     """Answers the calls of the parent until it is gone: the main program of a `ChildProcess`.
 
     Args:
-        handle: is called with the name of a method and its arguments, for each call in a task of its own. It returns
-            or raises what can be pickled.
+        handle: is called with the name of a method and its arguments, for each call in a task of its own. What it
+            returns can be pickled.
     """
     sock, parent = sys.argv[1:]
     lifeline.hold(int(parent))
@@ -203,7 +216,16 @@ async def _answer(writer: asyncio.StreamWriter, number: int, work: Awaitable[Any
     try:
         send(writer, (number, True, await work))
     except Exception as error:
-        send(writer, (number, False, error))
+        send(writer, (number, False, _sendable(error)))
+
+
+def _sendable(error: Exception) -> Exception:
+    """An error itself where it can be pickled and read again, else its words."""
+    try:
+        pickle.loads(pickle.dumps(error, protocol=pickle.HIGHEST_PROTOCOL))
+    except Exception:
+        return RuntimeError(f"{type(error).__name__}: {error}")
+    return error
 
 
 def _forget(calls: dict[int, asyncio.Task[None]], number: int, _: object) -> None:

@@ -76,6 +76,10 @@ class Workflows:
             for host in hosts.values():
                 await host.close()
 
+    def discard(self) -> None:
+        """Ends what there is before `open`: worker processes of rewards. No event loop is needed."""
+        self._rewards.close()
+
     def _workflow(self, generating: GeneratingConfig, hosts: Mapping[str, EnvironmentHost]) -> Workflow:
         config, model = self._config, self._model
         questions = SingleTurn(

@@ -36,8 +36,8 @@ from rljax.ledger.run_spec import RunSpec
 from rljax.ledger.sqlite import SqliteFile
 from rljax.rollout.engine_events import FaultLog
 from rljax.rollout.engine_pool import EnginePool
-from rljax.rollout.workflows.single_turn import Attempt
 from rljax.rollout.workflows.transcript import Transcript
+from rljax.rollout.workflows.workflow import Attempt
 from rljax.tasks.seeds import stable_hash
 from rljax.tasks.task import Task
 from rljax.trajectory import Trajectory
@@ -139,7 +139,7 @@ async def _learn(db: Database, loop: Any) -> list[float]:
     while len(ends) < db.spec.max_steps:
         seen = db.notifier.changes
         found = leases.lease(db, lineage)
-        if isinstance(found, leases.NotYet):
+        if isinstance(found, leases.NoBatchYet):
             await db.notifier.wait_async(seen)
             continue
         if [len(group.trajectories) for group in found.groups] != [GROUP_SIZE] * db.spec.batch_groups:

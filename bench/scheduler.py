@@ -36,7 +36,8 @@ from rljax.rollout.engine_pool import EnginePool
 from rljax.rollout.explorer import Explorer, ValidationPlan
 from rljax.rollout.group_runner import GroupRunner
 from rljax.rollout.parity import EngineChecks
-from rljax.rollout.workflows.single_turn import Attempt, Workflow, assemble
+from rljax.rollout.workflows.single_turn import assemble
+from rljax.rollout.workflows.workflow import Attempt, Workflow
 from rljax.tasks.task import Task, Taskset
 from rljax.trajectory import TaskId, Trajectory
 from sidecar.protocol import Completion, EngineStatus, GenerateRequest, PauseMode, SamplingParams, WeightUpdate
@@ -206,7 +207,7 @@ async def learn(ledger: AsyncDatabase) -> None:
     while step < ledger.spec.max_steps:
         seen = ledger.notifier.changes
         found = await ledger.call(leases.lease, lineage)
-        if isinstance(found, leases.NotYet):
+        if isinstance(found, leases.NoBatchYet):
             await ledger.notifier.wait_async(seen)
             continue
         step = found.step + 1

@@ -119,7 +119,7 @@ def exploring(config: Config) -> Iterator[Any]:
             while True:
                 seen = db.notifier.changes
                 found = leases.lease(db, lineage)
-                if isinstance(found, leases.Leased):
+                if isinstance(found, leases.LeasedBatch):
                     break
                 if not thread.is_alive():
                     raise RuntimeError(f"the explorer ended; see {run.root / 'logs'}")

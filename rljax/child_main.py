@@ -1,4 +1,4 @@
-"""The program for a parent process, whose process id is its argument and which hands it its config.
+"""Main program of a child process: its parent's process id is its argument, and the parent sends it its config.
 
 The config comes through standard input: so it stands in no file and in no list of processes.
 """

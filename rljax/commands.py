@@ -1,4 +1,4 @@
-"""What each mode of the command line does."""
+"""Runs the modes of the command line."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sidecar.errors import printable
 
 
 def train(config: Config) -> int:
-    """Modes both and train: trains to the end, or to SIGTERM, after which the same command resumes."""
+    """Runs modes both and train: trains to the end, or to SIGTERM, after which the same command resumes."""
     from rljax.run import FINISHED, Run
 
     with Run(config, _progress) as run:
@@ -31,7 +31,7 @@ def train(config: Config) -> int:
 
 
 def explore(config: Config) -> int:
-    """Mode explore: generates until the run ends or SIGTERM comes."""
+    """Runs mode explore: generates until the run ends or SIGTERM comes."""
     from rljax.run import Run
 
     with Run(config, _progress) as run:
@@ -44,7 +44,7 @@ def explore(config: Config) -> int:
 
 
 def evaluate(config: Config) -> int:
-    """Mode evaluate: scores checkpoints on the validation tasksets."""
+    """Runs mode evaluate: scores checkpoints on the validation tasksets."""
     from rljax.launch.engine_launchers import ENGINE_LAUNCHERS
     from rljax.pipeline.assemble.run import open_model
     from rljax.pipeline.evaluate import evaluate as evaluated
@@ -61,7 +61,7 @@ def evaluate(config: Config) -> int:
 
 
 def export(config: Config) -> int:
-    """Mode export: writes checkpoints as Hugging Face directories."""
+    """Runs mode export: writes checkpoints as Hugging Face directories."""
     from rljax.pipeline.assemble.run import open_model
     from rljax.pipeline.evaluate import export as exported
     from rljax.pipeline.run_dir import RunDir
@@ -73,7 +73,7 @@ def export(config: Config) -> int:
 
 
 def play(config: Config) -> int:
-    """Mode play: a person, a scripted or random player, or a checkpoint plays an environment."""
+    """Runs mode play: a person, a scripted or random player, or a checkpoint plays an environment."""
     from rljax.pipeline.play import play_with_model, play_without_model
 
     if config.play.agent != "model":
@@ -90,7 +90,7 @@ def play(config: Config) -> int:
 
 
 def replay(config: Config) -> int:
-    """Mode replay: trains the recorded batches again and compares with the checkpoints that the run left."""
+    """Runs mode replay: trains the recorded batches again and compares with the checkpoints that the run left."""
     from rljax.pipeline.assemble.run import open_ledger, open_model
     from rljax.pipeline.replay import replay as replayed
     from rljax.pipeline.run_dir import RunDir
@@ -106,7 +106,7 @@ def replay(config: Config) -> int:
 
 
 def audit(config: Config) -> int:
-    """Mode audit: the ledger's balance."""
+    """Runs mode audit: prints the audit of the ledger."""
     from rljax.ledger.audit import audit as audited
     from rljax.ledger.backend import backend_of
     from rljax.ledger.database import Database
@@ -136,7 +136,7 @@ COMMANDS: dict[str, Callable[[Config], int]] = {
 
 
 def _on_signals(stop: Callable[[], None]) -> None:
-    """SIGTERM and Ctrl-C ask to stop; a second Ctrl-C does not ask."""
+    """Has SIGTERM and Ctrl-C call ``stop``; a second Ctrl-C ends the process."""
 
     def handle(number: int, _frame: object) -> None:
         print(f"\nrljax: {signal.Signals(number).name}: stopping; what is under way is saved first", file=sys.stderr)
@@ -178,8 +178,8 @@ def _closing_lines(root: Path) -> int:
             if name.startswith("val/") and name.endswith("/score"):
                 scores.setdefault(name, []).append(value)
     for name, values in scores.items():
-        told = f"{values[0]:.3f} -> {values[-1]:.3f} (best {max(values):.3f})" if values[1:] else f"{values[0]:.3f}"
-        print(f"{name}: {told}")
+        trend = f"{values[0]:.3f} -> {values[-1]:.3f} (best {max(values):.3f})" if values[1:] else f"{values[0]:.3f}"
+        print(f"{name}: {trend}")
     print(_audit_line(report))
     print(f"report: {root / 'report.html'}")
     return 0 if report["balanced"] else 1

@@ -1,4 +1,4 @@
-"""Ctrl-C, for the last time."""
+"""Handles a second Ctrl-C, which ends the process."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import threading
 import time
 
 SECONDS = 3.0
-"""Seconds that are left after the second Ctrl-C to whoever still ends by himself."""
+"""Seconds after the second Ctrl-C in which the process may still end by itself."""
 
 
 def end_on_second_interrupt() -> None:

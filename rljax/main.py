@@ -1,4 +1,4 @@
-"""The command line: parses, checks, dispatches on the mode, and ends honestly (promise P10).
+"""The command line: parses, checks, dispatches on the mode, and exits with an honest status (promise P10).
 
     python -m rljax.main --config=configs/quickstart.py --config.max_steps=50
 
@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run(load: Callable[[], Config]) -> int:
-    """Does what a config's mode says; returns the exit code. One line on stderr says what failed and what to do."""
+    """Runs the mode that a config names; returns the exit code. One line on stderr says what failed and what to do."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Printable("%(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
@@ -55,6 +55,8 @@ def run(load: Callable[[], Config]) -> int:
         config = load()
     except ConfigError as error:
         return _say(error, REFUSED)
+    except Exception as error:  # what the config names, a loss for one, cannot be imported
+        return _say(error, FAILED)
     from rljax import commands
     from rljax.tasks.task import BadRow
 
@@ -65,27 +67,24 @@ def run(load: Callable[[], Config]) -> int:
     except KeyboardInterrupt:
         return _say("interrupted; the same command resumes", 128 + signal.SIGINT)
     except Exception as error:
-        if os.environ.get("RLJAX_TRACEBACK"):
-            print(printable(traceback.format_exc()), end="", file=sys.stderr)
-            return FAILED
         return _say(error, FAILED)
 
 
 def _without_traceback(record: logging.LogRecord) -> bool:
-    """Keeps the line: Orbax raises again what its threads have met, and that is told where it costs something."""
+    """Removes the traceback: Orbax logs again what its threads have raised, and whoever waits for them reports that."""
     record.exc_info = record.exc_text = None
     return True
 
 
 class _Printable(logging.Formatter):
-    """Formats what a terminal shows and does not obey."""
+    """Formats records with the control characters escaped."""
 
     def format(self, record: logging.LogRecord) -> str:
         return printable(super().format(record))
 
 
 def _hide_password(ledger: str) -> None:
-    """Takes the password in a ledger's URL out of this process's line in the list of processes."""
+    """Hides the password of a ledger's URL from the command line of this process in the list of processes."""
     hidden = without_password(ledger)
     if hidden != ledger:
         from setproctitle import setproctitle
@@ -93,7 +92,11 @@ def _hide_password(ledger: str) -> None:
         setproctitle(shlex.join(argument.replace(ledger, hidden) for argument in sys.orig_argv))
 
 
-def _say(error: BaseException | str, code: int) -> int:
+def _say(error: Exception | str, code: int) -> int:
+    """Prints the one line, or with ``RLJAX_TRACEBACK`` where the error came from; returns ``code``."""
+    if isinstance(error, Exception) and os.environ.get("RLJAX_TRACEBACK"):
+        print(printable("".join(traceback.format_exception(error))), end="", file=sys.stderr)
+        return code
     line = " ".join(str(error).split()) or type(error).__name__
     kind = "" if isinstance(error, str | ConfigError) or not _is_foreign(error) else f"{type(error).__name__}: "
     hint = "" if not kind else " (RLJAX_TRACEBACK=1 shows where)"
@@ -101,7 +104,7 @@ def _say(error: BaseException | str, code: int) -> int:
     return code
 
 
-def _is_foreign(error: BaseException) -> bool:
+def _is_foreign(error: Exception) -> bool:
     return not type(error).__module__.startswith(("rljax", "sidecar")) and not isinstance(error, TimeoutError)
 
 

@@ -1,4 +1,4 @@
-"""A run from Python: what the command line does, one step at a time.
+"""Runs training from Python: what the command line does, one step at a time.
 
 import rljax
 config = rljax.load_config("configs/quickstart.py", max_steps=50)
@@ -26,7 +26,7 @@ from rljax.config.load import publishable
 from rljax.config.schema import Config
 from rljax.launch.engine_launchers import ENGINE_LAUNCHERS
 from rljax.launch.explorer_process import check_names_reach
-from rljax.launch.heartbeat import Heartbeat
+from rljax.launch.heartbeat import TrainerHeartbeat
 from rljax.launch.launchers import LAUNCHERS, learner_placement
 from rljax.launch.protocol import Launched
 from rljax.launch.run_explorer import run_explorer
@@ -52,7 +52,7 @@ FINISHED = "this run is finished; raise max_steps (or total_epochs) to go on, or
 
 
 class Run:
-    """A run directory and, while it is iterated, what trains in it.
+    """Trains a run directory, step by step.
 
     ``config.mode`` decides what an iteration starts: a learner, and with ``both`` an explorer in a thread beside it.
     Leaving the ``with`` block, or `close`, saves a checkpoint and ends what was started; the same config resumes it.
@@ -60,7 +60,7 @@ class Run:
     """
 
     def __init__(self, config: Config, progress: ProgressCallback | None = None) -> None:
-        """Opens the run directory and the model; ``progress`` hears of downloads and conversions.
+        """Opens the run directory and the model; ``progress`` is called with messages on downloads and conversions.
 
         Raises:
             ConfigError, LedgerError, ModelNotFound: one line that says what is wrong and what to do.
@@ -105,12 +105,12 @@ class Run:
 
     @property
     def finished(self) -> bool:
-        """Whether the run has ended as configured, so that there is nothing left to train."""
+        """True once the run has ended as configured, so that there is nothing left to train."""
         return is_finished(self._db, self.config.max_steps)
 
     @property
     def interrupted(self) -> bool:
-        """Whether `interrupt` ended the training before its end."""
+        """True if `interrupt` ended the training before its end."""
         return (self._interrupted or self._stop.is_set()) and not self.finished
 
     def interrupt(self) -> None:
@@ -131,20 +131,20 @@ class Run:
 
         In the middle of a loop, ``latest`` means the weights of now: they are saved first.
         """
-        return self._on_bench(checkpoint, lambda bench: bench.evaluate())
+        return self._with_evaluator(checkpoint, lambda evaluator: evaluator.evaluate())
 
     def generate(self, prompts: Sequence[str], *, temperature: float = 0.0, checkpoint: str = "latest") -> list[str]:
-        """Answers of a checkpoint, as in `evaluate`, to user messages."""
-        return self._on_bench(checkpoint, lambda bench: bench.generate(prompts, temperature))
+        """Generates answers of a checkpoint, as in `evaluate`, to user messages."""
+        return self._with_evaluator(checkpoint, lambda evaluator: evaluator.generate(prompts, temperature))
 
     def audit(self) -> dict[str, Any]:
-        """The ledger's balance; also written to ``audit.json``."""
+        """Returns the audit of the ledger; also written to ``audit.json``."""
         report = auditing.audit(self._db)
         write_atomic(self.run_dir.root / "audit.json", json.dumps(report, indent=1) + "\n")
         return report
 
     def close(self) -> None:
-        """Ends what was started, with a checkpoint, and closes the ledger."""
+        """Closes the run: ends what was started, with a checkpoint, and closes the ledger."""
         self._closed = True
         try:
             if self._steps is not None:
@@ -152,16 +152,16 @@ class Run:
         finally:
             self._db.close()
 
-    def _on_bench(self, checkpoint: str, ask: Callable[[Evaluator], Coroutine[Any, Any, T]]) -> T:
+    def _with_evaluator(self, checkpoint: str, ask: Callable[[Evaluator], Coroutine[Any, Any, T]]) -> T:
         if self._trainer is not None and checkpoint == "latest":
             self._trainer.save()
         (steps,) = chosen_checkpoints(dataclasses.replace(self.config, checkpoint=checkpoint), self.run_dir)[-1:]
 
         async def main() -> T:
             with contextlib.closing(ENGINE_LAUNCHERS[self.config.launcher](self.config)) as engine_launcher:
-                async with Evaluator(self.config, self.run_dir, self.model, engine_launcher) as bench:
-                    await bench.serve(steps)
-                    return await ask(bench)
+                async with Evaluator(self.config, self.run_dir, self.model, engine_launcher) as evaluator:
+                    await evaluator.serve(steps)
+                    return await ask(evaluator)
 
         # A thread of its own: a notebook's has an event loop running already.
         with ThreadPoolExecutor(1) as pool:
@@ -171,7 +171,7 @@ class Run:
         config, db = self.config, self._db
         with contextlib.ExitStack() as parts:
             parts.callback(self._forget)
-            heartbeat = parts.enter_context(contextlib.closing(Heartbeat(db, "trainer", "trainer")))
+            heartbeat = parts.enter_context(contextlib.closing(TrainerHeartbeat(db)))
             record_validation_plan(db, validation_fingerprint(config))
             is_replaced = functools.partial(processes.is_replaced, db, heartbeat.token)
             observers = parts.enter_context(
@@ -184,7 +184,7 @@ class Run:
             placed = parts.enter_context(learner_placement(config))
             learner, damaged = resume_learner(placed, self.model, db, checkpoints)
             step_runner = StepRunner(learner, demonstrations)
-            explorer = self._beside(observers)
+            explorer = self._launch_explorer(observers)
             if explorer is not None:
                 parts.enter_context(contextlib.closing(explorer))
             on_ray, host = config.launcher == "ray", config.sync_address
@@ -208,7 +208,7 @@ class Run:
                 raise
 
     def _report(self, observers: LearnerObservers) -> None:
-        """Leaves audit and report behind, unless the run goes on with another trainer, which will."""
+        """Writes audit and report, unless the run goes on with another trainer, which will."""
         if not observers.is_replaced():
             observers.finish(self.audit(), publishable(self.config))
 
@@ -217,7 +217,7 @@ class Run:
         self._interrupted = self._stop.is_set()
         self._stop.clear()  # heeded: it is not meant for the next loop
 
-    def _beside(self, observers: Observers) -> Launched | None:
+    def _launch_explorer(self, observers: Observers) -> Launched | None:
         if self.config.mode != "both":
             return None
         launch = LAUNCHERS[self.config.launcher]

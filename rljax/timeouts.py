@@ -1,7 +1,7 @@
-"""Time limits for what others do: seconds in which our own event loop stood still are not counted.
+"""Limits the time of waits for others: seconds in which our own event loop was stalled are not counted.
 
 Where a callback holds the loop up, or the machine stops us, answers lie unread until it goes on. A plain
-``asyncio.timeout`` that has run out by then would blame whoever answered in time.
+``asyncio.timeout`` that has run out by then would blame a peer that answered in time.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ TICK = 0.125
 
 
 class _StallMonitor:
-    """Measures how long an event loop stood still, by how late its own ticks come; ticks while there is a limit."""
+    """Measures how long an event loop was stalled, by how late its own ticks come; ticks while there is a limit."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = weakref.proxy(loop)
@@ -28,23 +28,22 @@ class _StallMonitor:
 
     @property
     def lost(self) -> float:
-        """Seconds lost so far, those of a stall that has just ended included; of each rather a tick too many than one
-        too few.
-        """
+        """Seconds stalled so far, a just ended stall included; of each rather a tick too many than one too few."""
         late = self._loop.time() - self._due if self._limits else 0.0
         return self._lost + (late + TICK if late > TICK else 0.0)
 
     def enter(self) -> None:
-        """There is one limit more."""
+        """Counts one more limit."""
         if not self._limits:
             self._schedule()
         self._limits += 1
 
     def leave(self) -> None:
-        """There is one limit less."""
+        """Counts one limit less."""
         self._limits -= 1
         if not self._limits and self._tick is not None:
             self._tick.cancel()
+            self._tick = None  # it holds the loop, which holds this monitor
 
     def _ticked(self) -> None:
         self._lost = self.lost
@@ -59,7 +58,7 @@ _monitors: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _StallMonitor] =
 
 
 class Limit:
-    """A limit that runs: `timeout` makes it."""
+    """A running time limit, made by `timeout`."""
 
     def __init__(self, seconds: float, inner: asyncio.Timeout, monitor: _StallMonitor) -> None:
         self._loop = asyncio.get_running_loop()
@@ -71,11 +70,11 @@ class Limit:
         self.resume()
 
     def expired(self) -> bool:
-        """Whether it has run out."""
+        """Returns whether the limit has expired."""
         return self._inner.expired()
 
     def pause(self) -> None:
-        """Stops its clock."""
+        """Stops the clock of the limit."""
         if self._end is not None:
             end = self._end.when() + self._monitor.lost - self._lost
             self._left = max(0.0, end - self._loop.time())
@@ -83,7 +82,7 @@ class Limit:
             self._end = None
 
     def resume(self) -> None:
-        """Starts its clock again, with the seconds that were left."""
+        """Starts the clock again, with the seconds that were left."""
         if self._end is None and self._inner.when() is None:
             self._lost = self._monitor.lost
             self._end = self._loop.call_later(self._left, self._ended)
@@ -113,7 +112,7 @@ async def timeout(seconds: float) -> AsyncIterator[Limit]:
 
 
 async def done_within(future: asyncio.Future[Any], seconds: float) -> bool:
-    """Whether a future is done in so many seconds, stalls of the event loop not counted. It is not cancelled."""
+    """Returns whether a future is done in so many seconds, stalls of the event loop not counted. Does not cancel it."""
     with contextlib.suppress(TimeoutError):
         async with timeout(seconds):
             await asyncio.wait([future])

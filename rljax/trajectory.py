@@ -1,4 +1,4 @@
-"""The data that flows from the explorer to the learner, and its codec.
+"""Trajectories and groups, which the explorer sends to the learner, and their codec.
 
 A *trajectory* is one attempt at a task; a *group* is the attempts at one task that are compared with each other.
 The codec is safetensors: plain arrays behind a JSON header, safe to read from anywhere.
@@ -27,7 +27,7 @@ _ARRAYS = {"token_ids": np.int32, "loss_mask": np.bool_, "logprobs": np.float32,
 
 @dataclass(frozen=True, slots=True)
 class TaskId:
-    """Names one task for ever: a position in one epoch of a taskset."""
+    """Identifies a task for ever: a position in one epoch of a taskset."""
 
     taskset: str
     epoch: int
@@ -54,7 +54,7 @@ class Trajectory:
         rows: int32 ``[rows, 2]``, start and end of each row that the learner reads on its own; empty: all is one row.
         reward_parts: named parts of the reward, for the log.
         temperature, top_p, top_k: the sampling parameters; the learner divides its logits by the same temperature.
-        finish_reason: why it ended. One turn: ``stop``, ``length``. Many: see `rollout.episode.End`.
+        finish_reason: why it ended. One turn: ``stop``, ``length``. Many: see `rljax.rollout.workflows.multi_turn.End`.
         member: place in the group, counted from 0.
         seed: sampling seed of the trajectory (before turns are mixed in).
         retries: attempts that failed before this one.
@@ -92,10 +92,10 @@ class Trajectory:
         for name in ("turn_rewards", "turn_states"):
             if len(getattr(self, name)) not in (0, len(self.turns)):
                 raise ValueError(f"{len(getattr(self, name))} {name} for {len(self.turns)} turns")
-        if len(self.rows) and self.rows.reshape(-1).tolist() != self._cuts():
+        if len(self.rows) and self.rows.reshape(-1).tolist() != self._row_boundaries():
             raise ValueError(f"rows {self.rows.tolist()} do not follow one another from 0 to {len(self.token_ids)}")
 
-    def _cuts(self) -> list[int]:
+    def _row_boundaries(self) -> list[int]:
         inner = np.repeat(self.rows[1:, 0], 2).tolist()
         return [0, *inner, len(self.token_ids)]
 
@@ -118,7 +118,7 @@ class Trajectory:
 
     @property
     def cut_off(self) -> bool:
-        """Whether a budget of tokens ended it."""
+        """True if a token budget ended the trajectory."""
         return self.finish_reason in _CUT_OFF
 
     @property
@@ -145,7 +145,7 @@ class Group:
         return np.array([t.reward for t in self.trajectories], np.float32)
 
     def version_counts(self) -> dict[int, int]:
-        """Number of trained tokens by weight version."""
+        """Counts the trained tokens by weight version."""
         trained = [t.versions[t.loss_mask] for t in self.trajectories]
         versions, counts = np.unique(np.concatenate([np.zeros(0, np.int32), *trained]), return_counts=True)
         return {int(v): int(c) for v, c in zip(versions, counts, strict=True)}
@@ -186,7 +186,7 @@ def encode(group: Group) -> bytes:
 
 
 def decode(payload: bytes) -> Group:
-    """Undoes `encode`.
+    """Decodes what `encode` has packed.
 
     Raises:
         ValueError: the bytes are not a group, are damaged, or were written by another version of the codec.

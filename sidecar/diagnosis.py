@@ -1,4 +1,4 @@
-"""Why an engine could not be opened, in one line that says what to do."""
+"""Diagnoses why an engine could not be opened, in one line that says what to do."""
 
 from __future__ import annotations
 
@@ -59,9 +59,10 @@ _RAISED = re.compile(r"^(?:\(EngineCore[^)]*\) .*\] )?((?:\w+\.)*\w*(?:Error|Exc
 
 
 def one_line(name: str, error: BaseException, printed: str = "") -> str:
-    """What failed, where, and what to do; ``printed`` is what the engine has printed, where that is known.
+    """Returns one line: what failed, where, and what to do; ``printed`` is the engine's output, where it is known.
 
-    The core of vLLM may run in a process of its own: then the error says no more than that, and why stands in print.
+    The core of vLLM may run in a process of its own: then the error says no more than that, and the reason is in what
+    it printed.
     """
     if isinstance(error, EngineError):
         return str(error) if str(error).startswith(name) else f"{name} did not start: {error}"
@@ -76,7 +77,7 @@ def one_line(name: str, error: BaseException, printed: str = "") -> str:
 
 
 def read_from(log: str, start: int) -> str:
-    """What stands in a log file after its first ``start`` bytes; nothing where there is no such file."""
+    """Reads the text of a log file after its first ``start`` bytes; empty where there is no such file."""
     try:
         with open(log, "rb") as file:
             file.seek(start)
@@ -86,7 +87,7 @@ def read_from(log: str, start: int) -> str:
 
 
 def size_of(log: str) -> int:
-    """Bytes in a log file; 0 where there is none."""
+    """Returns the bytes in a log file; 0 where there is none."""
     try:
         return os.path.getsize(log)
     except OSError:
@@ -94,7 +95,7 @@ def size_of(log: str) -> int:
 
 
 def _sentence(text: str) -> str:
-    """The first one, without what vLLM's log puts in front."""
+    """Returns the first sentence, without the prefix of vLLM's log."""
     return _PREFIX.sub("", text.strip()).partition(". ")[0][:300]
 
 

@@ -1,4 +1,4 @@
-"""Text of others, as part of a line of ours."""
+"""Formats texts of exceptions, models and environments for our own one-line errors."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ LONGEST = 300
 
 
 def first_line(error: BaseException) -> str:
-    """What an error says in its first line, up to 300 characters; its type where it says nothing."""
+    """Returns the first line of an error, up to 300 characters; its type where it has no text."""
     return (str(error).strip() or type(error).__name__).splitlines()[0][:LONGEST]
 
 
-_OBEYED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-"""What a terminal obeys instead of showing it, but for tabs and line ends; what it cannot be sent."""
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+"""Control characters that a terminal executes, but for tabs and line ends; unpaired surrogates."""
 
 
 def printable(text: str) -> str:
     """Returns a text of a model, an environment or an exception with its control characters written as escapes."""
-    return _OBEYED.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)

@@ -1,8 +1,9 @@
-"""Named places where a test may strike the process, to prove that nothing is lost there.
+"""Failpoints: named places where a test may kill the process, to prove that nothing is lost there.
 
 ``RLJAX_FAILPOINTS`` names a directory. Its file ``train:3`` is for the first process that reaches ``train`` for its
 third time: the process removes the file and kills itself, or sends itself the signal whose name the file holds. So a
-strike happens once, also where a successor inherits the environment. Unset, a failpoint costs a dictionary look-up.
+strike happens once, also where a restarted process inherits the environment. Unset, a failpoint costs a dictionary
+look-up.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ import signal
 from pathlib import Path
 
 PHASES = ("claim", "generate", "store", "lease", "train", "publish", "announce", "load", "checkpoint", "validate")
-"""Of learner and explorer: each where it begins."""
+"""Failpoints of learner and explorer: each at the start of its phase."""
 NAMES = (
     *PHASES,
-    *("write", "commit"),  # a version lies there without its manifest; a checkpoint is being written
+    *("write", "commit"),  # a version is written without its manifest; a checkpoint is being written
     *("engine_generate", "engine_update_weights", "engine_score"),  # in the engine's own process
     "engine_load",  # between two tensors, of which the model has taken the first
 )
@@ -26,7 +27,7 @@ _hits: collections.Counter[str] = collections.Counter()
 
 
 def failpoint(name: str) -> None:
-    """Dies here if the environment says so."""
+    """Kills or signals this process if the environment says so."""
     directory = os.environ.get("RLJAX_FAILPOINTS")
     if directory is None:
         return
@@ -34,5 +35,5 @@ def failpoint(name: str) -> None:
     strike = Path(directory) / f"{name}:{_hits[name]}"
     with contextlib.suppress(FileNotFoundError):
         number = signal.Signals[strike.read_text() or "SIGKILL"]
-        strike.unlink()  # of two processes that have come so far, the one that this refuses goes on
+        strike.unlink()  # of two processes at this point only one can remove it; the other goes on
         os.kill(os.getpid(), number)

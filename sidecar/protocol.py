@@ -1,4 +1,4 @@
-"""The contract between whoever wants tokens and whoever makes them.
+"""Protocol between an engine that generates tokens and its callers.
 
 An *engine* turns token ids into token ids. Everything that crosses this boundary is plain data: numpy arrays, strings,
 numbers and dataclasses of them, so that it travels through threads, processes and Ray alike.
@@ -15,24 +15,24 @@ import numpy as np
 
 
 class PauseMode(enum.StrEnum):
-    """What happens to the requests in flight when an engine is paused. Those that arrive later are held."""
+    """Policy for the requests in flight when an engine is paused. Those that arrive later are held."""
 
-    KEEP = "keep"  # they stand still, tokens and place kept, and go on at resume
+    KEEP = "keep"  # they are suspended with their tokens and slots, and go on at resume
     WAIT = "wait"  # the running ones run to their end first; those that wait go on waiting
     ABORT = "abort"  # all return at once with the tokens that they have, those that wait with none
 
 
 class UpdatePolicy(enum.StrEnum):
-    """What an update does to the requests in flight. In every case no KV of older weights is kept."""
+    """Policy for the requests in flight when weights are updated. In every case no KV of older weights is kept."""
 
-    IN_FLIGHT = "in_flight"  # they stand still while it loads and go on with it from their next token
+    IN_FLIGHT = "in_flight"  # they are suspended while it loads and go on with it from their next token
     DRAIN = "drain"  # the running ones run to their end first, with the weights that they began with
-    ABORT = "abort"  # all return at once with the tokens that they have; whoever asked sends the rest again
+    ABORT = "abort"  # all return at once with the tokens that they have; the caller sends the rest again
 
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """How tokens are drawn.
+    """Sampling parameters of a request.
 
     Attributes:
         temperature: divides the logits; 0 is greedy (refused for training).
@@ -59,12 +59,12 @@ class SamplingParams:
 
 @dataclass(frozen=True, slots=True)
 class GenerateRequest:
-    """One prompt to be continued.
+    """Request to continue one prompt.
 
     Attributes:
         id: unique among the requests in flight.
         prompt_ids: int32 ``[prompt]``, at least one token.
-        sampling: how tokens are drawn.
+        sampling: the sampling parameters.
         min_version: no token is sampled from weights older than this; the request waits for them.
         affinity: requests with the same key profit from sharing an engine (a common prefix).
         priority: of those that wait, lower runs first; among equals the first to come.
@@ -83,7 +83,7 @@ class GenerateRequest:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """What an engine made of a request.
+    """Tokens that an engine generated for a request.
 
     Attributes:
         token_ids: int32 ``[n]``, the sampled tokens, stop token included.
@@ -101,13 +101,13 @@ class Completion:
 
 @dataclass(frozen=True, slots=True)
 class WeightUpdate:
-    """A published version to load.
+    """Update of an engine's weights to a published version.
 
     Attributes:
         version: batches that the weights have seen.
         lineage: life of the learner that published them.
         path: a directory or an address; `sidecar.channels.versions.receive` reads both.
-        policy: what it does to the requests in flight.
+        policy: what happens to the requests in flight.
     """
 
     version: int
@@ -118,7 +118,7 @@ class WeightUpdate:
 
 @dataclass(frozen=True, slots=True)
 class EngineStatus:
-    """What an engine is doing.
+    """Status of an engine.
 
     Attributes:
         version: version of the weights loaded, -1 before the first.
@@ -156,14 +156,14 @@ class WeightUpdateError(RuntimeError):
 
 
 class WeightsGoneError(WeightUpdateError):
-    """The version is not there: it was withdrawn, or lost with the process that held it. Another will come."""
+    """The version is not there: it was withdrawn, or is gone with the process that held it. Another will come."""
 
 
 class Engine(Protocol):
-    """What every engine does. All methods may be called from any event loop, also before the first weights."""
+    """Generates tokens. All methods may be called from any event loop, also before the first weights."""
 
     async def generate(self, request: GenerateRequest) -> Completion:
-        """Continues the prompt. Waits while the engine is paused or its weights are older than ``min_version``.
+        """Continues a prompt. Waits while the engine is paused or its weights are older than ``min_version``.
 
         Raises:
             RequestError: the prompt is empty, or prompt and budget exceed the engine's context.
@@ -172,7 +172,7 @@ class Engine(Protocol):
         ...
 
     async def abort(self, request_ids: Sequence[str]) -> None:
-        """Ends these requests; each returns the tokens that it has with reason ``abort``. Unknown ids are ignored."""
+        """Aborts these requests; each returns the tokens that it has with reason ``abort``. Unknown ids are ignored."""
         ...
 
     async def score(self, token_ids: np.ndarray) -> np.ndarray:
@@ -180,7 +180,7 @@ class Engine(Protocol):
         ...
 
     async def update_weights(self, update: WeightUpdate) -> None:
-        """Loads a version. What becomes of the requests in flight is the update's `UpdatePolicy`.
+        """Loads a version. The update's `UpdatePolicy` decides about the requests in flight.
 
         Raises:
             WeightUpdateError: nothing changed; the engine keeps its version.
@@ -192,13 +192,13 @@ class Engine(Protocol):
         ...
 
     async def resume(self) -> None:
-        """Goes on after `pause`."""
+        """Resumes sampling after `pause`."""
         ...
 
     async def status(self) -> EngineStatus:
-        """Returns a snapshot; never waits for running work."""
+        """Returns the current status; never waits for running work."""
         ...
 
     async def close(self) -> None:
-        """Ends the engine; requests in flight raise `EngineError`."""
+        """Closes the engine; requests in flight raise `EngineError`."""
         ...

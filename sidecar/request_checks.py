@@ -1,4 +1,4 @@
-"""What no engine can serve, refused before it costs anything."""
+"""Validates requests against an engine's limits, before they cost anything."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def check_request(request: GenerateRequest, max_length: int, vocab_size: int) ->
 
 
 def check_tokens(what: str, token_ids: np.ndarray, max_length: int, vocab_size: int) -> np.ndarray:
-    """The tokens as int32 ``[n]``.
+    """Returns the tokens as int32 ``[n]``, checked.
 
     Raises:
         RequestError: there are none, too many, or some beyond the vocabulary.

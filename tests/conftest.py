@@ -13,7 +13,7 @@ import pytest
 from hypothesis import settings
 
 from rljax.algorithms import registry
-from rljax.config.names import Registry
+from rljax.config.registries import Registry
 from rljax.tasks.rewards import registry as rewards
 from tests import postgres
 
@@ -98,4 +98,4 @@ def own_names(monkeypatch: pytest.MonkeyPatch) -> None:
     """Takes out again what a test registers: others, of whatever file, ask what there is."""
     monkeypatch.setattr(rewards, "_registered", dict(rewards._registered))
     for slot in {one for one in vars(registry).values() if isinstance(one, Registry)}:
-        monkeypatch.setattr(slot, "_own", dict(slot._own))
+        monkeypatch.setattr(slot, "_user_defined", dict(slot._user_defined))

@@ -41,6 +41,18 @@ def test_a_traceback(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeyp
     assert "\x1b" not in printed
 
 
+def test_a_traceback_of_a_config_that_is_refused(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RLJAX_TRACEBACK", "1")
+    smallest = Path(__file__).parent / "e2e" / "smallest.py"
+    assert main([f"--config={smallest}", "--config.max_step=3"]) == 2
+    printed = capsys.readouterr().err
+    assert "Traceback" in printed
+    assert "load.py" in printed
+    assert "max_step: unknown key; did you mean max_steps?" in printed.splitlines()[-1]
+
+
 def fails(config: object) -> int:
     raise RuntimeError(EVIL)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -43,6 +45,22 @@ def test_a_limit_is_kept_to_the_second() -> None:
         assert not limit.expired()
 
     virtual(main)
+
+
+def test_a_loop_that_had_limits_is_freed_with_them() -> None:
+    loops: list[weakref.ref[asyncio.AbstractEventLoop]] = []
+
+    async def main() -> None:
+        loops.append(weakref.ref(asyncio.get_running_loop()))
+        async with timeout(60.0):
+            await asyncio.sleep(0)
+        with pytest.raises(TimeoutError):
+            async with timeout(0.0):
+                await asyncio.Event().wait()
+
+    asyncio.run(main())
+    gc.collect()
+    assert loops[0]() is None
 
 
 @pytest.mark.parametrize("begins", [0.03, 2.0, 2.06, 9.99])

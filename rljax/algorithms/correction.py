@@ -1,4 +1,4 @@
-"""Correction of the gap between what sampled a token and what trains it."""
+"""Corrects the mismatch between the policy that sampled a token and the policy that is trained."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rljax.config.schema import CorrectionConfig
 
 
 def correction(inputs: LossInputs, config: CorrectionConfig) -> TokenLoss:
-    """Factor of each token's policy loss, a constant, from w = π_train/π_behaviour, and what is logged.
+    """Computes the factor of each token's policy loss, a constant, from w = π_train/π_behaviour, and what is logged.
 
     π_train is the proximal policy where `LossInputs.proximal_logprobs` are there, else the policy itself. ``level``:
 

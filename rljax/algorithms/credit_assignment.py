@@ -1,4 +1,4 @@
-"""From scored groups to what the learner trains on: advantages, returns, masks and weights."""
+"""Computes the learner's training signal from scored groups: advantages, returns, masks and weights."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ ByToken = list[Float[np.ndarray, " time"]]
 
 @dataclass(frozen=True)
 class Credit:
-    """What is trained of a batch, trajectory by trajectory in batch order: group by group, members in order.
+    """Training signal of a batch, trajectory by trajectory in batch order: group by group, members in order.
 
     Attributes:
         advantages: float32, of every token; 0 where nothing was sampled.
@@ -64,7 +64,7 @@ def credit(
     step: int | None = None,
     max_response_tokens: int | None = None,
 ) -> Credit:
-    """The one way from rewards to advantages, by the stages that `shaping` lists. A pure function.
+    """Computes advantages from rewards, by the stages that `shaping` lists. A pure function, and the only way.
 
     Where the KL goes (stage 4), by the kind of estimator:
 
@@ -115,7 +115,7 @@ def credit(
 
 
 def batch_advantages(groups: Sequence[Group], config: AlgorithmConfig) -> ByToken:
-    """`Credit.advantages` of a config that needs nothing but rewards."""
+    """Returns `Credit.advantages` of a config that needs nothing but rewards."""
     return credit(groups, config).advantages
 
 
@@ -149,7 +149,7 @@ def _by_token(
 
 
 def _by_turn(groups: Sequence[Group], config: AlgorithmConfig) -> ByToken:
-    """All groups at once, whatever their sizes: what a turn is compared with may lie in another group."""
+    """Computes advantages of all groups at once: a turn may be compared with those of groups of other sizes."""
     scored = TurnRewards.of(groups)
     estimate = turn_advantages.bound(config.adv_estimator, config.advantage)
     values = _checked(estimate(scored), scored.mask.shape, config)
@@ -157,7 +157,7 @@ def _by_turn(groups: Sequence[Group], config: AlgorithmConfig) -> ByToken:
 
 
 def _by_group(groups: Sequence[Group], config: AlgorithmConfig) -> ByToken:
-    """Size by size: members are compared within their group alone."""
+    """Computes advantages size by size: members are compared within their group alone."""
     result: dict[tuple[int, int], Float[np.ndarray, " time"]] = {}
     for size in sorted({len(group.trajectories) for group in groups} - {0}):
         chosen = [index for index, group in enumerate(groups) if len(group.trajectories) == size]
@@ -197,7 +197,7 @@ def _checked(values: np.ndarray, wanted: tuple[int, ...], config: AlgorithmConfi
 
 
 def _spread(trajectory: Trajectory, by_turn: Float[np.ndarray, " turns"]) -> Float[np.ndarray, " time"]:
-    """Values of turns over their tokens; 0 between. There may be more values than turns."""
+    """Spreads values of turns over their tokens; 0 between. There may be more values than turns."""
     values = np.zeros(len(trajectory.token_ids))
     for (start, end), value in zip(trajectory.turns.tolist(), by_turn.tolist(), strict=False):
         values[start:end] = value

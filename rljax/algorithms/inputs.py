@@ -1,4 +1,4 @@
-"""What advantage estimators and policy losses see."""
+"""Inputs of advantage estimators and policy losses."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class LossInputs:
 
     @property
     def sampled(self) -> Bool[Array, "batch time"]:
-        """Where a token is trained that the behaviour policy said, and no demonstration."""
+        """bool; true where a token is trained that the behaviour policy sampled, so not on demonstrations."""
         return self.mask if self.expert is None else self.mask & ~self.expert
 
     @property
@@ -78,7 +78,7 @@ class LossInputs:
         return bounded_exp(self.log_ratio)
 
     def needed(self, name: str) -> Float[Array, "batch time"]:
-        """The array of that name, for a loss that cannot do without it.
+        """Returns the array of that name, for a loss that cannot do without it.
 
         Raises:
             ValueError: it is None, because the loss was not registered with the need.
@@ -91,7 +91,7 @@ class LossInputs:
 
 @dataclass(frozen=True)
 class TurnRewards:
-    """The groups of a batch, turn by turn, as an estimator of per-turn advantages sees them.
+    """Groups of a batch, turn by turn: the input of an estimator of per-turn advantages.
 
     A group that has fewer members than the largest is filled up with members that have no turn.
 
@@ -136,7 +136,7 @@ class TurnRewards:
 
 @dataclass(frozen=True)
 class TokenRewards:
-    """The sampled tokens of a batch's trajectories, as an estimator of per-token advantages sees them.
+    """Sampled tokens of a batch's trajectories: the input of an estimator of per-token advantages.
 
     Prompts and the text of environments are left out: a trajectory's sampled tokens lie side by side from the left, in
     order, and are filled up with 0 on the right.
@@ -163,7 +163,7 @@ class TokenRewards:
 
         Args:
             trajectories: of the batch.
-            charges: what is taken off the reward of each token of each trajectory; read where a token was sampled.
+            charges: subtracted from the reward of each token of each trajectory; read where a token was sampled.
             values: of each token of each trajectory; read where a token was sampled.
         """
         counts = [int(t.loss_mask.sum()) for t in trajectories]
@@ -188,7 +188,7 @@ class TokenRewards:
     def by_place(
         self, trajectories: Sequence[Trajectory], found: Float[np.ndarray, "trajectory token"]
     ) -> list[Float[np.ndarray, " time"]]:
-        """What was found for each sampled token, at its place in its trajectory; 0 where nothing was sampled."""
+        """Scatters values of the sampled tokens to their places in their trajectories; 0 where nothing was sampled."""
         result = []
         for trajectory, row, mask in zip(trajectories, found, self.mask, strict=True):
             placed = np.zeros(len(trajectory.loss_mask))

@@ -1,4 +1,4 @@
-"""Estimates of the divergence from the reference policy, and the weight that it gets."""
+"""Estimators of the divergence from the reference policy, and its adaptive coefficient."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LARGEST = 10.0
 def kl_penalty(
     logprobs: Float[Array, "*shape"], reference_logprobs: Float[Array, "*shape"], estimator: str
 ) -> Float[Array, "*shape"]:
-    """One-sample estimate of KL(π ‖ π_ref) in nats for each token that π sampled, with d = logπ − logπ_ref.
+    """Estimates KL(π ‖ π_ref) in nats from one sample for each token that π sampled, with d = logπ − logπ_ref.
 
     Taken as a loss, its gradient is not always that of what its value estimates (expectations over π):
 
@@ -55,7 +55,7 @@ def kl_penalty(
 
 
 def adapted(coefficient: float, measured: float, target: float, horizon: float, n: int) -> float:
-    """The weight of the divergence after n samples in which it was `measured`: β·(1 + e·n/horizon).
+    """Returns the coefficient of the divergence after n samples in which it was `measured`: β·(1 + e·n/horizon).
 
     The error e = measured/target − 1 is clipped to ±0.2, so that the weight at most grows or shrinks by a fifth within
     a horizon. It never gets negative. A measurement that is not finite changes nothing.

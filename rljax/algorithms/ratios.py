@@ -21,17 +21,17 @@ BOUND = 20.0
 
 
 def floored(logprobs: Float[Array, "*shape"], mask: Bool[Array, "*shape"] | bool = True) -> Float[Array, "*shape"]:
-    """Log-probabilities in nats, at least −100; 0 where not trained."""
+    """Returns log-probabilities in nats, at least −100; 0 where not trained."""
     return jnp.maximum(jnp.where(mask, logprobs, 0.0), LOWEST)
 
 
 def log_difference(
     new: Float[Array, "*shape"], old: Float[Array, "*shape"], mask: Bool[Array, "*shape"] | bool = True
 ) -> Float[Array, "*shape"]:
-    """log new − log old of two policies' log-probabilities in nats, each floored; 0 where not trained."""
+    """Returns log new − log old of two policies' log-probabilities in nats, each floored; 0 where not trained."""
     return floored(new, mask) - floored(old, mask)
 
 
 def bounded_exp(exponent: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-    """e^x with x clamped to ±20."""
+    """Returns e^x with x clamped to ±20."""
     return jnp.exp(jnp.clip(exponent, -BOUND, BOUND))

@@ -1,4 +1,4 @@
-"""What the functions that make up the objective take and return, slot by slot, and where they are registered.
+"""Registries of the functions that make up the objective, slot by slot, with their signatures.
 
 An entry is a pure function in a file of its own inside the slot's package; a new file there is found without being
 listed anywhere. It takes what its slot hands it (the calls below) and, behind that, its own keys: an instance of the
@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from jaxtyping import Float, Int
 
-from rljax.config import names
-from rljax.config.names import Registry
+from rljax.config import registries
+from rljax.config.registries import Registry
 from rljax.config.schema import AlgorithmConfig
 from rljax.trajectory import Group
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Advantage(Protocol):
-    """Advantages of groups of equal size, from the rewards of their members (float64).
+    """Computes advantages of groups of equal size, from the rewards of their members (float64).
 
     One that is registered with ``needs=("greedy",)`` is also handed, by that name, the reward of each group's greedy
     answer, float64 ``[groups]``.
@@ -36,7 +36,7 @@ class Advantage(Protocol):
 
 
 class TurnAdvantage(Protocol):
-    """Advantages of every turn of a batch; what is beyond a trajectory's last turn is not used."""
+    """Computes advantages of every turn of a batch; what is beyond a trajectory's last turn is not used."""
 
     def __call__(  # noqa: D102
         self, scored: TurnRewards, /
@@ -44,7 +44,7 @@ class TurnAdvantage(Protocol):
 
 
 class TokenAdvantage(Protocol):
-    """Advantages and returns of every sampled token of a batch; what is beyond a trajectory's last is not used.
+    """Computes advantages and returns of every sampled token of a batch; what is beyond a trajectory's last is unused.
 
     One that is registered with ``needs=("values",)`` cannot do without a critic.
     """
@@ -55,13 +55,13 @@ class TokenAdvantage(Protocol):
 
 
 class PolicyLoss(Protocol):
-    """Loss of each token, unweighted, and per-token values whose mean over the trained tokens is logged by name."""
+    """Computes the unweighted loss of each token, and per-token values whose means over trained tokens are logged."""
 
     def __call__(self, inputs: LossInputs, /) -> TokenLoss: ...  # noqa: D102
 
 
 class Aggregation(Protocol):
-    """Weight of each trained token of a trajectory; the loss of an update is the weighted sum of its token losses.
+    """Computes the weight of each trained token of a trajectory; an update's loss is the weighted sum over tokens.
 
     ``token_counts`` are the trained tokens of **all** trajectories of the update, so that the loss depends neither on
     packing, nor on microbatches, nor on the mesh. The weight of a trajectory without trained tokens is not used.
@@ -73,33 +73,33 @@ class Aggregation(Protocol):
 
 
 class Filter(Protocol):
-    """Reason for which a scored group is not trained, or None where it is kept. The ledger counts by reason."""
+    """Returns why a scored group is not trained, or None where it is kept. The ledger counts by reason."""
 
     def __call__(self, group: Group, /) -> str | None: ...  # noqa: D102
 
 
-advantages: Registry[Advantage] = names.advantages
-turn_advantages: Registry[TurnAdvantage] = names.turn_advantages
-token_advantages: Registry[TokenAdvantage] = names.token_advantages
-policy_losses: Registry[PolicyLoss] = names.policy_losses
-aggregations: Registry[Aggregation] = names.aggregations
-filters: Registry[Filter] = names.filters
+advantages: Registry[Advantage] = registries.advantages
+turn_advantages: Registry[TurnAdvantage] = registries.turn_advantages
+token_advantages: Registry[TokenAdvantage] = registries.token_advantages
+policy_losses: Registry[PolicyLoss] = registries.policy_losses
+aggregations: Registry[Aggregation] = registries.aggregations
+filters: Registry[Filter] = registries.filters
 
 
 def check_names(config: AlgorithmConfig) -> None:
-    """Looks every function of the config up, with its keys.
+    """Looks up every function of the config, with its keys.
 
     Raises:
         ConfigError: a name leads nowhere, its keys are not those of the function, or it takes other arguments.
     """
     for one in config.functions():
         slot = next((slot for slot in one.slots if one.name in slot.names()), one.slots[0])
-        slot.entry(one.name, one.key, others=names.all_names(one.slots))
+        slot.entry(one.name, one.key, others=registries.all_names(one.slots))
         slot.bound(one.name, one.keys, one.key)
 
 
 def chosen_filters(config: AlgorithmConfig) -> list[tuple[str, Callable[[Group], str | None]]]:
-    """The filters that a config names, in its order, each a function of the group alone.
+    """Returns the filters that a config names, in its order, each a function of the group alone.
 
     Raises:
         ConfigError: one leads nowhere, or does not take a group.

@@ -1,4 +1,4 @@
-"""Returns of turns and tokens, and what rewards and returns are compared with."""
+"""Returns of turns and tokens, and their baselines and normalisation."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ EPSILON = 1e-6
 
 
 def discounted(rewards: Float[np.ndarray, "*batch place"], gamma: float) -> Float[np.ndarray, "*batch place"]:
-    """Return of each turn or token: R_k = r_k + γ·R_{k+1}; beyond the last there is nothing.
+    """Computes the return of each turn or token: R_k = r_k + γ·R_{k+1}; beyond the last there is nothing.
 
     >>> discounted(np.array([0.0, 0.0, 1.0]), 0.5)
     array([0.25, 0.5 , 1.  ])
@@ -23,7 +23,7 @@ def discounted(rewards: Float[np.ndarray, "*batch place"], gamma: float) -> Floa
 
 
 def centred(rewards: Float[np.ndarray, "groups member"]) -> Float[np.ndarray, "groups member"]:
-    """R − mean of the group; exactly 0 in a group of one or of equal rewards, whatever rounding makes of the mean.
+    """Returns R − mean of the group; exactly 0 in a group of one or of equal rewards, however the mean is rounded.
 
     >>> centred(np.array([[0.0, 3.0], [0.1, 0.1]]))
     array([[-1.5,  1.5],
@@ -35,7 +35,7 @@ def centred(rewards: Float[np.ndarray, "groups member"]) -> Float[np.ndarray, "g
 def mean_and_deviation(
     values: Float[np.ndarray, " values"], among: Int[np.ndarray, " values"]
 ) -> tuple[Float[np.ndarray, " values"], Float[np.ndarray, " values"]]:
-    """For each value, the mean and the unbiased standard deviation of the values with the same number in ``among``.
+    """Returns for each value the mean and the unbiased standard deviation of the values with its number in ``among``.
 
     Of a value that is alone, or among equals, they are exactly that value and 0.
     """
@@ -52,7 +52,7 @@ def mean_and_deviation(
 def normalised(
     values: Float[np.ndarray, "*shape"], among: Int[np.ndarray, "*shape"], mask: Bool[np.ndarray, "*shape"]
 ) -> Float[np.ndarray, "*shape"]:
-    """(x − mean) / (std + 1e-6) among the values with the same number in ``among``; the standard deviation is unbiased.
+    """Returns (x − mean) / (std + 1e-6) among the values with the same number in ``among``; std is unbiased.
 
     A value that is alone, or among equals, gives exactly 0; so does what ``mask`` leaves out.
     """
@@ -63,7 +63,7 @@ def normalised(
 
 
 def peers(tags: Sequence[str], grouping: str) -> Int[np.ndarray, " groups"]:
-    """Number of what each group is compared within.
+    """Returns the numbers of the peers among which each group is normalised; groups with the same number are peers.
 
     Args:
         tags: taskset of each group.
@@ -75,7 +75,7 @@ def peers(tags: Sequence[str], grouping: str) -> Int[np.ndarray, " groups"]:
 
 
 def numbered(names: Sequence[Hashable]) -> Int[np.ndarray, " names"]:
-    """Equal names get equal numbers, counted from 0 in order of appearance.
+    """Numbers names: equal ones get equal numbers, counted from 0 in order of appearance.
 
     >>> numbered(["b", "a", "b"])
     array([0, 1, 0])

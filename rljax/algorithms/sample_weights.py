@@ -1,4 +1,4 @@
-"""How much the losses of each trajectory count."""
+"""Weights of trajectories in the loss."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def sample_weights(
     groups: Sequence[Group], keep: Sequence[Bool[np.ndarray, " time"]], config: AlgorithmConfig
 ) -> Float[np.ndarray, " trajectories"]:
-    """What the losses of each trajectory are multiplied by: on average 1 over those that have a trained token, 0 for
+    """Returns the factors of the losses of each trajectory: on average 1 over those that have a trained token, 0 for
     the others.
 
     With ``difficulty_loss_weight`` a factor 0.5 + 1.5·d: d is 1 − the mean reward of the group, within 0 and 1; rewards

@@ -1,4 +1,4 @@
-"""What is done to rewards before an estimator sees them, and to advantages afterwards.
+"""Shapes rewards before an estimator reads them, and advantages afterwards.
 
 Stages, in the order in which `credit.credit` takes them; each is a pure function, and all are computed in float64:
 
@@ -52,15 +52,15 @@ class RunningMoments:
     m2: float = 0.0
 
     def after(self, rewards: Float[np.ndarray, " rewards"]) -> RunningMoments:
-        """The moments when these have been seen too."""
+        """Returns the moments with these rewards included."""
         if not len(rewards):
             return self
         equal = np.ptp(rewards) == 0  # rounding must not make a spread of equal rewards
         mean = float(rewards[0] if equal else rewards.mean())
         m2 = 0.0 if equal else float(np.square(rewards - mean).sum())
         count = self.count + len(rewards)
-        apart, share = mean - self.mean, len(rewards) / count
-        return RunningMoments(count, self.mean + apart * share, self.m2 + m2 + apart**2 * self.count * share)
+        delta, share = mean - self.mean, len(rewards) / count
+        return RunningMoments(count, self.mean + delta * share, self.m2 + m2 + delta**2 * self.count * share)
 
     @property
     def deviation(self) -> float:
@@ -69,11 +69,11 @@ class RunningMoments:
 
 
 NO_REWARDS = RunningMoments()
-"""Before the first batch."""
+"""Moments before the first batch."""
 
 
 def kept_tokens(trajectory: Trajectory, config: AlgorithmConfig, step: int | None) -> Bool[np.ndarray, " time"]:
-    """Which tokens of a trajectory are trained: the sampled ones, but none of a response that was cut off under
+    """Returns which tokens of a trajectory are trained: the sampled ones, but none of a response that was cut off under
     ``overlong=mask``, and none that is staler than ``drop_staler_than``, which is step − version of the token.
 
     A trajectory that was sampled across a weight update keeps its newer tokens.
@@ -96,7 +96,7 @@ def kept_tokens(trajectory: Trajectory, config: AlgorithmConfig, step: int | Non
 
 
 def overlong_penalty(trajectory: Trajectory, config: AlgorithmConfig, max_response_tokens: int) -> float:
-    """What the reward loses for length: p·min(max((n − (L − b))/b, 0), 1).
+    """Returns the penalty on the reward for length: p·min(max((n − (L − b))/b, 0), 1).
 
     n is the length of the longest turn, L the most tokens that a turn may have, b ``overlong_buffer``, p
     ``overlong_penalty``: nothing up to L − b tokens, then linearly more, all of p at L.
@@ -119,7 +119,7 @@ def normalise(
     config: AlgorithmConfig,
     moments: RunningMoments,
 ) -> tuple[Float[np.ndarray, " trajectories"], Float[np.ndarray, " trajectories"]]:
-    """(R − mean)/(std + 1e-6); the mean is 0 without ``norm_mean``, the divisor 1 without ``norm_std``.
+    """Returns (R − mean)/(std + 1e-6); the mean is 0 without ``norm_mean``, the divisor 1 without ``norm_std``.
 
     Either is chosen apart: of the ``group``, of its ``tag`` (taskset), of the ``batch``, or ``running``: of all rewards
     seen so far, this batch's included. The standard deviation is unbiased. With ``norm_std`` alone, the rewards are
@@ -149,7 +149,7 @@ def shape_rewards(
     moments: RunningMoments,
     max_response_tokens: int | None,
 ) -> tuple[list[Group], RunningMoments]:
-    """Stages 1 to 3 of rewards: penalty, normalisation, clip.
+    """Applies stages 1 to 3 to rewards: penalty, normalisation, clip.
 
     Returns:
         The groups with their new rewards, and the moments of the rewards after the penalty.
@@ -172,24 +172,24 @@ def shape_rewards(
 
 
 def charge_turns(groups: Sequence[Group], charges: Sequence[Float[np.ndarray, " time"]]) -> list[Group]:
-    """Takes what its tokens are charged off the reward of each turn, and all of it off the trajectory's.
+    """Subtracts the charges of its tokens from the reward of each turn, and all of them from the trajectory's.
 
     Args:
         groups: the batch.
         charges: of every token of every trajectory, in batch order; read where a token was sampled.
     """
     left = iter(charges)
-    return [Group(group.task, tuple(_charged(t, next(left)) for t in group.trajectories)) for group in groups]
+    return [Group(group.task, tuple(_subtract_charges(t, next(left)) for t in group.trajectories)) for group in groups]
 
 
 def charge_to_go(trajectory: Trajectory, charges: Float[np.ndarray, " time"]) -> Float[np.ndarray, " time"]:
-    """What each sampled token and those after it are charged, undiscounted; 0 where nothing was sampled."""
+    """Returns the charges of each sampled token and those after it, undiscounted; 0 where nothing was sampled."""
     sampled = np.where(trajectory.loss_mask, charges, 0.0)
     return np.where(trajectory.loss_mask, np.cumsum(sampled[::-1])[::-1], 0.0)
 
 
 def whiten_rewards(scored: TokenRewards) -> TokenRewards:
-    """Token rewards over their unbiased standard deviation + 1e-6, over all sampled tokens of the batch.
+    """Divides token rewards by their unbiased standard deviation + 1e-6, over all sampled tokens of the batch.
 
     The mean stays: were it taken off, every token would earn or cost something, and length with it. Fewer than two
     tokens, or rewards that deviate by at most 1e-6, are left as they are.
@@ -205,7 +205,7 @@ def whiten_rewards(scored: TokenRewards) -> TokenRewards:
 def whitened(
     values: Sequence[Float[np.ndarray, " time"]], masks: Sequence[Bool[np.ndarray, " time"]]
 ) -> list[Float[np.ndarray, " time"]]:
-    """(x − mean) / (std + 1e-6) over all tokens under the masks, with the unbiased deviation; 0 elsewhere.
+    """Returns (x − mean) / (std + 1e-6) over all tokens under the masks, with the unbiased deviation; 0 elsewhere.
 
     Values that deviate by at most 1e-6 are not divided. A single token is left as it is: it has nothing to be compared
     with.
@@ -233,7 +233,7 @@ def _rewarded(trajectory: Trajectory, reward: float, scale: float) -> Trajectory
     return replace(trajectory, reward=float(reward), turn_rewards=turn_rewards)
 
 
-def _charged(trajectory: Trajectory, charges: Float[np.ndarray, " time"]) -> Trajectory:
+def _subtract_charges(trajectory: Trajectory, charges: Float[np.ndarray, " time"]) -> Trajectory:
     sampled = np.where(trajectory.loss_mask, charges, 0.0)
     of_turns = [sampled[start:end].sum() for start, end in trajectory.turns.tolist()]
     turn_rewards = trajectory.rewards_by_turn - np.array(of_turns, np.float64)

@@ -11,7 +11,7 @@ from rljax.algorithms.ratios import bounded_exp
 
 
 def span_sum(values: Float[Array, "batch time"], inputs: LossInputs, level: str) -> Float[Array, "batch time"]:
-    """For each trained token the sum over the trained tokens of its turn or sequence; 0 where not trained.
+    """Sums for each trained token the values of the trained tokens of its turn or sequence; 0 where not trained.
 
     Args:
         values: of the tokens.
@@ -28,12 +28,12 @@ def span_sum(values: Float[Array, "batch time"], inputs: LossInputs, level: str)
 
 
 def span_mean(values: Float[Array, "batch time"], inputs: LossInputs, level: str) -> Float[Array, "batch time"]:
-    """`span_sum` over the number of tokens that it sums."""
+    """Divides `span_sum` by the number of tokens that it sums."""
     return span_sum(values, inputs, level) / jnp.maximum(span_sum(jnp.ones_like(values), inputs, level), 1)
 
 
 def span_ratio(inputs: LossInputs, level: str) -> Float[Array, "batch time"]:
-    """ρ = π/π_behaviour of each token, or its geometric mean over the token's turn or sequence; 1 where not trained.
+    """Returns ρ = π/π_behaviour of each token, or its geometric mean over turn or sequence; 1 where not trained.
 
     The gradient flows through the mean, as in Zheng et al. 2025 (GSPO), https://arxiv.org/abs/2507.18071, equation 7.
     """
@@ -41,7 +41,7 @@ def span_ratio(inputs: LossInputs, level: str) -> Float[Array, "batch time"]:
 
 
 def _spans(inputs: LossInputs, level: str) -> Int[Array, "batch time"]:
-    """Number of each trained token's turn or sequence within its row, from 1.
+    """Returns the number of each trained token's turn or sequence within its row, from 1.
 
     Counted and not read off the ids, which may exceed the row's length. Each trained token is compared with the trained
     one before it, since ids mean nothing elsewhere.

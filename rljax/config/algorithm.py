@@ -1,4 +1,4 @@
-"""Keys of the objective. ROLL's and Trinity-RFT's names where those are the field's own."""
+"""Config keys of the objective, by ROLL's and Trinity-RFT's names where those are the field's own."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from rljax.config import names
+from rljax.config import registries
 from rljax.config.choice import Named, chosen_by, named_in, settle
 from rljax.config.fields import key
 
@@ -37,7 +37,7 @@ class CriticConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class KlConfig:
-    """The divergence from the reference policy, which is the policy that the run began with."""
+    """Divergence from the reference policy, which is the policy that the run began with."""
 
     where: str = key("none", "what the divergence is taken from", choices=("none", "loss", "reward"))
     estimator: str | None = key(
@@ -61,7 +61,7 @@ class KlConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class CorrectionConfig:
-    """Correction of the gap between what sampled a token and what trains it, by w = π_train/π_behaviour."""
+    """Correction of the mismatch between the sampling engine and the learner, per token, by w = π_train/π_behaviour."""
 
     level: str = key(
         "none",
@@ -82,12 +82,14 @@ class AlgorithmConfig:
     """The objective."""
 
     adv_estimator: str = key("grpo", "name in the advantage registry")
-    advantage: Any = chosen_by("adv_estimator", "keys of the estimator that adv_estimator names", *names.ESTIMATORS)
+    advantage: Any = chosen_by(
+        "adv_estimator", "keys of the estimator that adv_estimator names", *registries.ESTIMATORS
+    )
     pg_variant: str = key("ppo", "name in the policy loss registry")
-    loss: Any = chosen_by("pg_variant", "keys of the loss that pg_variant names", names.policy_losses)
+    loss: Any = chosen_by("pg_variant", "keys of the loss that pg_variant names", registries.policy_losses)
     aggregation: str = key("token-mean", "name in the aggregation registry")
     filters: tuple[str, ...] = key((), "names in the filter registry, or module:function; a filtered group is replaced")
-    filter: Any = chosen_by("filters", "keys of each filter that filters names, by its name", names.filters)
+    filter: Any = chosen_by("filters", "keys of each filter that filters names, by its name", registries.filters)
     ppo_epochs: int = key(1, "passes over each batch", low=1)
     minibatch_size: int | None = key(None, "trajectories per optimizer update; None: the whole batch", low=1)
     max_uses: int = key(1, "steps that may train a group, none of them later than the staleness bound allows", low=1)
@@ -152,6 +154,6 @@ class AlgorithmConfig:
         settle(self, "algorithm")
 
     def functions(self) -> Iterator[Named]:
-        """The functions that the objective is made of."""
+        """Yields the functions that the objective names."""
         yield from named_in(self, "algorithm")
-        yield Named("algorithm.aggregation", self.aggregation, (names.aggregations,), "", {})
+        yield Named("algorithm.aggregation", self.aggregation, (registries.aggregations,), "", {})

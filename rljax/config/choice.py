@@ -1,4 +1,4 @@
-"""Groups of keys that belong to the functions that another key names."""
+"""Config groups that hold the keys of the functions that another key names."""
 
 from __future__ import annotations
 
@@ -8,55 +8,55 @@ from dataclasses import dataclass
 from typing import Any, get_type_hints
 
 from rljax.config.fields import ConfigError
-from rljax.config.names import Entry, Registry, no_such_name
+from rljax.config.registries import Entry, Registry, no_such_name
 
 
 @dataclass(frozen=True)
 class Choice:
-    """Whose keys stand in a group: those of the function, or the functions, that the key beside it names.
+    """Describes a group that holds the keys of a function, or of several, that the key beside it names.
 
     Attributes:
-        by: that key. Where it names several, the group holds a group for each that has keys: by its name, of
+        by: the key beside it. Where it names several, the group holds a group for each that has keys: by its name, of
             ``module:function`` by the latter.
-        slots: where they are looked for.
+        slots: the registries in which the functions are looked up.
     """
 
     by: str
     slots: tuple[Registry[Any], ...]
 
     def find(self, name: str, key: str = "") -> Entry | None:
-        """The function of that name, of whichever slot; see `Registry.find`."""
+        """Finds the function of that name, in whichever slot; see `Registry.find`."""
         return next((found for slot in self.slots if (found := slot.find(name, key))), None)
 
     def entry(self, name: str, key: str) -> Entry:
-        """What `find` finds.
+        """Returns what `find` finds.
 
         Raises:
-            ConfigError: nothing.
+            ConfigError: there is no function of that name.
         """
         if found := self.find(name, key):
             return found
         raise ConfigError(f"{key}={name!r}: {no_such_name(name, self.slots)}")
 
     def entries(self) -> list[Entry]:
-        """All that may be named, slot by slot."""
+        """Returns all functions that may be named, slot by slot."""
         return [entry for slot in self.slots for entry in slot.entries()]
 
     def several(self, config: Any) -> bool:
-        """Whether the key that names them, of this dataclass, names several."""
+        """Returns whether the key ``by`` of this dataclass names several functions."""
         return get_type_hints(config)[self.by] is not str
 
     def kept(self, named: str | tuple[str, ...], given: Any) -> Any:
-        """What is left of the keys when others have been named: of several what is still named, of one nothing."""
+        """Returns the keys that remain after other functions are named: of several those still named, of one none."""
         if isinstance(named, str):
             return {}
         return {part: keys for part, keys in given.items() if part in {name.rpartition(":")[2] for name in named}}
 
     def settled(self, named: str | tuple[str, ...], given: Any, path: str) -> Any:
-        """The keys, typed and complete. What nobody is named for who is there is returned as it is, and refused later.
+        """Returns the keys, typed and complete; unchanged where the function does not exist, which is refused later.
 
         Raises:
-            ConfigError: they are not keys of what is named.
+            ConfigError: the function does not take these keys.
         """
         if isinstance(named, str) and dataclasses.is_dataclass(given):
             return self._of_one(named, given, path)
@@ -64,7 +64,12 @@ class Choice:
             raise ConfigError(f"{path}={given!r}: this is a group of keys; write {path}.KEY=VALUE")
         if isinstance(named, str):
             return self._of_one(named, given, path)
-        short = {name.rpartition(":")[2]: name for name in named}
+        short: dict[str, str] = {}
+        for name in named:
+            first = short.setdefault(part := name.rpartition(":")[2], name)
+            if first != name:
+                key = self.slots[0].key
+                raise ConfigError(f"{key}: {first} and {name} share the keys {path}.{part}; rename one")
         unread = [name for name, keys in given.items() if name not in short and not _untouched(keys)]
         if unread:
             raise ConfigError(f"{path}.{unread[0]}: nothing reads it; add {unread[0]} to {self.slots[0].key}")
@@ -73,7 +78,7 @@ class Choice:
 
     def _of_one(self, name: str, given: Any, path: str) -> Any:
         if ":" in name and isinstance(given, Mapping) and not given:
-            return given  # whoever uses the function imports it: this may be another process
+            return given  # the process that uses the function imports it, which may be another
         entry = self.find(name)
         if entry is None or (type(given) is entry.keys and not entry.by_name):
             return given
@@ -90,10 +95,10 @@ class Named:
 
     Attributes:
         key: path of the key that names it.
-        name: what it says.
-        slots: where it is looked for.
+        name: value of that key.
+        slots: the registries in which it is looked up.
         group: path of its own keys.
-        keys: these.
+        keys: values of its own keys.
     """
 
     key: str
@@ -104,7 +109,7 @@ class Named:
 
 
 def named_in(config: Any, path: str) -> Iterator[Named]:
-    """The functions that a dataclass names whose fields hold keys of their own, and those that these keys name."""
+    """Yields the functions that a dataclass names whose fields hold their keys, and those that these keys name."""
     for spec in dataclasses.fields(config):
         if not (choice := spec.metadata.get("choice")):
             continue
@@ -123,12 +128,12 @@ def _untouched(keys: Any) -> bool:
 
 
 def chosen_by(by: str, help: str, *slots: Registry[Any]) -> Any:
-    """A dataclass field for the keys of what the field ``by`` names; its dataclass settles it by `settle`."""
+    """Declares a field for the keys of the functions that the field ``by`` names; `settle` types them."""
     return dataclasses.field(default_factory=dict, metadata={"help": help, "choice": Choice(by, slots)})
 
 
 def settle(config: Any, path: str) -> None:
-    """Makes typed keys of what a dataclass was given for its fields by `chosen_by`; of its ``__post_init__``.
+    """Types the keys in a dataclass's fields by `chosen_by`; called by its ``__post_init__``.
 
     Raises:
         ConfigError: see `Choice.settled`.

@@ -1,4 +1,4 @@
-"""The part of the schema that describes environments, and how many of them run."""
+"""Config keys of environments, and of how many of them run."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class ValEnvManagerConfig:
 
 
 def shares(tags: Sequence[str], groups: int, partition: Sequence[int] | None, path: str) -> dict[str, int]:
-    """Groups of each tag; what does not divide goes to the first ones.
+    """Distributes groups over tags, by ``partition`` or evenly; what does not divide goes to the first ones.
 
     Raises:
         ConfigError: the partition does not fit the tags or the number of groups, or a tag has no group.
@@ -91,7 +91,7 @@ def shares(tags: Sequence[str], groups: int, partition: Sequence[int] | None, pa
 
 
 def built_in() -> dict[str, EnvironmentConfig]:
-    """The environments of this repository, with the penalties that ROLL's examples give them."""
+    """Returns the environments of this repository, with the penalties that ROLL's examples give them."""
     return {
         "FrozenLake": EnvironmentConfig(id="rljax/FrozenLake-v0", place="loop", format_penalty=0.01),
         "SimpleSokoban": EnvironmentConfig(id="rljax/SimpleSokoban-v0", place="loop", format_penalty=0.15),

@@ -1,4 +1,4 @@
-"""Fields of the schema: how one is declared, walked, and held to its bounds. Imports nothing of this package."""
+"""Declares, walks and bounds the fields of the schema. Imports nothing of this package."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _SHOWN = 60
 
 
 class ConfigError(ValueError):
-    """A config that is refused: one line with the key's path, the reason and what to write instead."""
+    """The config is refused: one line with the key's path, the reason and what to write instead."""
 
 
 def key(default: Any, help: str, **bounds: Any) -> Any:
-    """A dataclass field with its meaning and bounds: ``low``, ``high``, ``low_open``, ``high_open``, ``choices``.
+    """Declares a dataclass field: its meaning and bounds ``low``, ``high``, ``low_open``, ``high_open``, ``choices``.
 
     The bounds of a tuple are those of its elements.
     """
@@ -50,7 +50,7 @@ def walk(config: Any, path: str = "") -> Iterator[tuple[str, Any, Mapping[str, A
 
 
 def check_bounds(path: str, value: Any, metadata: Mapping[str, Any]) -> None:
-    """Holds one value, or each element of a tuple, to its bounds, and numbers to what their arithmetic can hold.
+    """Checks one value, or each element of a tuple, against its bounds, and numbers against what arithmetic can hold.
 
     Raises:
         ConfigError: it is out of bounds.
@@ -68,12 +68,12 @@ def check_bounds(path: str, value: Any, metadata: Mapping[str, Any]) -> None:
 
 
 def check_name(before: str, name: str, what: str) -> None:
-    """Refuses what cannot be a part of a path, a row of the ledger and a metric alike.
+    """Refuses names that cannot be a part of a path, a row of the ledger and a metric alike.
 
     Args:
         before: what stands before the name in the message: its key.
         name: of an explorer, taskset or environment.
-        what: what it is, for the message.
+        what: the kind of thing that is named, for the message.
 
     Raises:
         ConfigError: it is empty, too long, or has other characters.
@@ -86,7 +86,7 @@ def check_name(before: str, name: str, what: str) -> None:
 
 
 def check_path(path: str, file: str) -> None:
-    """Refuses what no file can be named; whether there is one is not asked.
+    """Refuses paths that no file can have; whether there is a file is not checked.
 
     Raises:
         ConfigError: the system takes no path like this.

@@ -1,4 +1,4 @@
-"""What keys of ROLL and Trinity-RFT, and the clips of others, are called here, for whoever writes one out of habit."""
+"""Foreign keys: maps keys of ROLL and Trinity-RFT, and the clips of others, to the keys here, for error messages."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class ForeignKey:
     """A key of another program.
 
     Attributes:
-        whose: the program.
+        whose: name of the program.
         here: keys, or groups of keys, that say the same; none where nothing has to be said.
         remark: what differs.
     """
@@ -21,7 +21,7 @@ class ForeignKey:
     remark: str = ""
 
     def advice(self, prefix: str, keys: Collection[str]) -> str:
-        """What to write instead.
+        """Returns what to write instead.
 
         Args:
             prefix: where the key was written, with a dot behind; empty at the top.
@@ -33,7 +33,7 @@ class ForeignKey:
 
 
 def _within(prefix: str, key: str, keys: Collection[str]) -> str:
-    """A key of the optimizer in the group that was written to, where that has one: a critic has its own."""
+    """Returns the key of the optimizer in the group that was written to, where that has one: a critic has its own."""
     optimizer, _, name = key.rpartition(".")
     if optimizer != "learner.optimizer":
         return key
@@ -131,7 +131,7 @@ MOVED = {
     "filter_mean_high": _filter("mean_band", "high"),
     "filter_min_std": _filter("min_std", "bound"),
 }
-"""Keys of ``algorithm`` that stood there before each function had its own."""
+"""Former keys of ``algorithm``, from before each function had keys of its own."""
 
 FOREIGN_KEYS = MOVED | {
     # Trinity-RFT: run and algorithm
@@ -333,4 +333,4 @@ FOREIGN_KEYS = MOVED | {
     "epsilon_high": _clip("TRL", "high"),
     "clip_epsilon": _clip("TorchRL"),
 }
-"""By the last part of the key's path."""
+"""Foreign keys by the last part of their path."""

@@ -1,4 +1,4 @@
-"""The config at the edge: ConfigDict files, command-line overrides, and their way into the frozen schema (promise P9).
+"""Loads configs: ConfigDict files and command-line overrides become the frozen schema (promise P9).
 
 Whatever comes in is checked against the dataclasses of `rljax.config.schema`: an unknown key, a wrong type or an
 impossible combination is a `ConfigError` with the key's path, the reason and the closest valid key.
@@ -12,6 +12,7 @@ import difflib
 import importlib.util
 import json
 import re
+import traceback
 import typing
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -28,12 +29,13 @@ from rljax.config.types import Unknown, build, element_of, options_of, type_name
 
 _NONE = ("none", "null")
 _NEW_NAMES: dict[str, Any] = {"explorer.tasksets.": TasksetConfig, "custom_envs.": EnvironmentConfig}
-"""Where a name that is not there yet is no slip, and what it begins with."""
-_MADE_UP = re.compile(r"""(?:unexpected keyword argument|[Kk]ey) ["'](\w+)["']""")
+"""Groups in which a new name is allowed, with the defaults of its entry."""
+_NO_SUCH_KEY = re.compile(r"""[Kk]ey ["'](\w+)["']""")
+_NO_SUCH_FIELD = re.compile(r"([\w.]+)\.__init__\(\) got an unexpected keyword argument '(\w+)'")
 
 
 def to_config_dict(config: Config) -> ConfigDict:
-    """The editable form of a config, for `get_config`; locked, so that a typo in a config file fails.
+    """Returns the editable form of a config, for `get_config`; locked, so that a typo in a config file fails.
 
     The groups that hold the keys of a function are open, since another function has others: they are checked when the
     config is loaded.
@@ -46,12 +48,12 @@ def to_config_dict(config: Config) -> ConfigDict:
 
 
 def as_plain(config: Any) -> dict[str, Any]:
-    """A config as nested dicts of scalars and tuples."""
+    """Returns a config as nested dicts of scalars and tuples."""
     return {spec.name: _plain(getattr(config, spec.name)) for spec in dataclasses.fields(config)}
 
 
 def publishable(config: Config) -> dict[str, Any]:
-    """`as_plain` for files that people share: without the ledger's password."""
+    """Returns `as_plain` for files that people share: without the ledger's password."""
     plain = as_plain(config)
     if config.ledger is not None:
         plain["ledger"] = without_password(config.ledger)
@@ -134,7 +136,7 @@ def parse_arguments(arguments: Sequence[str]) -> tuple[str, dict[str, str]]:
 
 
 def key_help() -> list[tuple[str, str, str]]:
-    """Every key of the schema as (dotted path, default, meaning); a key of a function once for each that has it."""
+    """Returns every key of the schema as (dotted path, default, meaning); a function's key once for each taking it."""
     rows: list[tuple[str, str, str]] = []
 
     def visit(kind: Any, prefix: str, defaults: Mapping[str, Any], whose: str = "") -> None:
@@ -161,7 +163,7 @@ def key_help() -> list[tuple[str, str, str]]:
 
 
 def _defaults(kind: Any) -> dict[str, Any]:
-    """Of each field of a dataclass, without making one: of its defaults alone it may be refused."""
+    """Returns the default of each field of a dataclass, without an instance, whose defaults alone it might refuse."""
     found = {}
     for spec in dataclasses.fields(kind):
         made = spec.default if spec.default_factory is dataclasses.MISSING else spec.default_factory()
@@ -201,11 +203,35 @@ def _call_get_config(file: Path, arg: str | None) -> dict[str, Any]:
 
 
 def _refused(error: Exception) -> str:
-    """Why a config file failed; a key that it made up is answered like one of the command line."""
+    """Returns why a config file failed; an unknown key gets the same message as on the command line."""
     line = str(error).splitlines()[0] if str(error) else ""
-    if isinstance(error, TypeError | AttributeError | KeyError) and (made_up := _MADE_UP.search(line)):
-        return _unknown(made_up[1], made_up[1], typing.get_type_hints(Config), "")
-    return f"{type(error).__name__}: {line}"
+    if made_up := _made_up(error, line):
+        return _unknown(made_up, made_up, typing.get_type_hints(Config), "")
+    return f"{type(error).__name__}: {line}{_where(error)}"
+
+
+def _made_up(error: Exception, line: str) -> str:
+    """The key that a dataclass of the schema, or a ConfigDict, does not have; empty where the error is another."""
+    if isinstance(error, AttributeError | KeyError):
+        found = _NO_SUCH_KEY.search(line)
+        return found[1] if found else ""
+    found = _NO_SUCH_FIELD.match(line) if isinstance(error, TypeError) else None
+    return found[2] if found and found[1] in _groups(Config) else ""
+
+
+def _groups(kind: Any) -> set[str]:
+    """Names of a dataclass of the schema and of those below it."""
+    below = [element_of(hint) or hint for hint in typing.get_type_hints(kind).values()]
+    return {kind.__qualname__}.union(*(_groups(group) for group in below if dataclasses.is_dataclass(group)))
+
+
+def _where(error: Exception) -> str:
+    """The innermost line that led to an error and is neither an installed package's nor this package's."""
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        file = Path(frame.filename)
+        if file.is_file() and file.parent != Path(__file__).parent and "site-packages" not in file.parts:
+            return f" ({file}:{frame.lineno})"
+    return ""
 
 
 def _override(values: dict[str, Any], dotted: str, value: Any) -> None:
@@ -292,7 +318,7 @@ def _from_text(hint: Any, text: str, path: str) -> Any:
 
 
 def _parts(text: str, path: str) -> list[str]:
-    """The elements of a tuple: a Python literal, or texts with commas between them."""
+    """Returns the elements of a tuple: of a Python literal, or texts with commas between them."""
     inner = text.strip()
     if inner[:1] in ("(", "[", "'", '"'):
         try:

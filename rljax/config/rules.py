@@ -1,4 +1,4 @@
-"""The rules that every config is held to: from a file, by hand, or by ``dataclasses.replace`` (promise P9).
+"""Registers the rules that check every config: from a file, by hand, or by ``dataclasses.replace`` (promise P9).
 
 The package imports this module before any other, so that no config is made without them.
 """

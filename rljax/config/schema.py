@@ -1,4 +1,4 @@
-"""The one schema: every key of a run, with its type, default, meaning and bounds.
+"""Schema of the config: every key of a run, with its type, default, meaning and bounds.
 
 `configs/*.py` build a ConfigDict from these classes, the command line overrides it, and `rljax.main` turns it back into
 a frozen `Config` at once. Importing this module imports nothing heavy.
@@ -29,13 +29,13 @@ from rljax.config.fields import key
 
 
 def _seconds(default: float, help: str) -> Any:
-    """A key of a time limit; no clock of this program waits for longer than the bound, which is 30 years."""
+    """Declares a key of a time limit; no clock of this program waits for longer than the bound, which is 30 years."""
     return key(default, help, low=0, low_open=True, high=10**9)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RowsConfig:
-    """Where rows come from, and how one becomes a prompt. Of `tasks.expert` the answers are what is imitated."""
+    """Source of rows, and the template of their prompts. The answers of `tasks.expert` are imitated."""
 
     source: str = key("", "reverse_digits | add_numbers | FILE.jsonl | FILE.parquet | hub:ID | reasoning_gym:NAME")
     split: str | None = key(None, "hub data set: its split; generator: train or validation side; None: by role")
@@ -65,7 +65,7 @@ class TasksetConfig(RowsConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class TasksConfig:
-    """What is trained on, what is held out, and demonstrations: an empty ``expert.source`` is none."""
+    """Tasksets of training and validation, and demonstrations: an empty ``expert.source`` is none."""
 
     train: Mapping[str, TasksetConfig] = key({}, "training tasksets by name")
     validation: Mapping[str, TasksetConfig] = key({}, "validation tasksets by name")
@@ -122,7 +122,7 @@ class MeshConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class LearnerConfig:
-    """How the policy is trained."""
+    """The learner: how the policy is trained."""
 
     devices: str = key("auto", "auto | cpu | cpu:0-3 | gpu:0-3,6 | tpu:0-7")
     mesh: MeshConfig = field(default_factory=MeshConfig)
@@ -135,7 +135,7 @@ class LearnerConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class GeneratingConfig:
-    """How text is sampled."""
+    """Sampling parameters of generation."""
 
     temperature: float = key(1.0, "divides the logits, 0.01 or more; 0 (greedy) is for validation only", low=0)
     top_p: float = key(1.0, "nucleus mass; 1: untruncated", low=0, high=1, low_open=True)
@@ -146,7 +146,7 @@ class GeneratingConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class SidecarConfig:
-    """What generates."""
+    """The engines."""
 
     engine: str = key(
         "embedded",
@@ -186,7 +186,7 @@ class SidecarConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class RolloutConfig:
-    """How trajectories are made, and what happens when one fails."""
+    """Rollouts: how trajectories are made, and what happens when one fails."""
 
     max_retries: int = key(2, "attempts after a failed one; then the task is dropped as failed", low=0)
     trajectory_timeout: float = _seconds(600.0, "seconds for one attempt, validation pauses excluded")
@@ -195,12 +195,12 @@ class RolloutConfig:
     val_env_manager: ValEnvManagerConfig = field(default_factory=ValEnvManagerConfig)
     reward_timeout: float = _seconds(30.0, "seconds for one reward")
     reward_workers: int = key(1, "processes for rewards that may hang", low=1)
-    claim_timeout: float = _seconds(60.0, "seconds without a heartbeat after which a claim expires")
+    claim_timeout: float = _seconds(60.0, "seconds without a heartbeat until an explorer is dead and its claims reopen")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExplorerConfig:
-    """Who explores."""
+    """The explorer."""
 
     name: str = key("explorer", "unique among the explorers of a run; neither trainer nor learner")
     own_process: bool = key(False, "mode=both: explore in a process (launcher=ray: an actor) of its own")
@@ -222,7 +222,7 @@ class RayConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class ObserveConfig:
-    """What is left behind for people."""
+    """Metrics, traces and reports."""
 
     progress: str = key(
         "auto", "live view; auto: when there is a terminal, else lines", choices=("auto", "live", "lines", "off")
@@ -236,7 +236,7 @@ class ObserveConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class PlayConfig:
-    """Who plays what in ``mode=play``."""
+    """Keys of ``mode=play``: the player and the environment."""
 
     tag: str | None = key(None, "environment in custom_envs; None: the first of an env manager's")
     agent: str = key("human", "who plays; model: config.checkpoint", choices=("human", "scripted", "random", "model"))
@@ -312,13 +312,13 @@ class Config:
     @property
     def demonstrations_per_batch(self) -> int:
         """Demonstrations that one step trains beside what was sampled."""
-        return _beside(self.rollout_batch_size, self.algorithm.expert_data_ratio)
+        return _count_of_share(self.rollout_batch_size, self.algorithm.expert_data_ratio)
 
     @property
     def reused_per_batch(self) -> int:
         """Most groups trained before that one step trains beside the new ones."""
         algorithm = self.algorithm
-        return _beside(self.groups_per_batch, algorithm.reuse_ratio) if algorithm.max_uses > 1 else 0
+        return _count_of_share(self.groups_per_batch, algorithm.reuse_ratio) if algorithm.max_uses > 1 else 0
 
     @property
     def staleness_bound(self) -> int:
@@ -355,7 +355,7 @@ class Config:
 
     @property
     def validates(self) -> bool:
-        """Whether anything is held out."""
+        """True where the config has validation tasksets or environments."""
         return bool(self.tasks.validation or self.rollout.val_env_manager.tags)
 
     @property
@@ -375,7 +375,7 @@ class Config:
 
     @property
     def engine_dtype(self) -> str:
-        """What engines compute in: fp32 or bf16."""
+        """Dtype that engines compute in: fp32 or bf16."""
         return self.model.dtype if self.sidecar.dtype == "auto" else self.sidecar.dtype
 
     @property
@@ -396,14 +396,14 @@ _rules: tuple[Callable[[Config], None], ...] = ()
 
 
 def hold_to(*rules: Callable[[Config], None]) -> None:
-    """Holds every `Config` from now on, by whatever way it is made or replaced, to these rules, in their order.
+    """Registers the rules that check every `Config` from now on, however it is made or replaced, in their order.
 
-    They stand above the schema that they read; each raises a ConfigError for what it refuses.
+    They are imported after the schema that they read; each raises a ConfigError for what it refuses.
     """
     global _rules
     _rules = rules
 
 
-def _beside(count: int, share: float) -> int:
-    """How many make up ``share`` of a whole whose other part is ``count``; at least one of any share above 0."""
+def _count_of_share(count: int, share: float) -> int:
+    """Returns how many make up ``share`` of a whole whose other part is ``count``; at least one of a share above 0."""
     return max(round(count * share / (1 - share)), 1) if share else 0

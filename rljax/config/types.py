@@ -1,4 +1,4 @@
-"""The typed way from plain values, of files and command lines, to the dataclasses of the schema."""
+"""Builds the dataclasses of the schema from plain values of files and command lines, with types checked."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 from rljax.config.fields import ConfigError, shown
 
 Unknown = Callable[[str, str, Mapping[str, Any], str], str]
-"""Says what is wrong with an unknown key, from its path, its name, the keys that there are, and what stands before."""
+"""Makes the message for an unknown key, from its path, its name, the keys that there are, and what stands before."""
 
 
 def imported(path: str, target: str) -> Callable[..., Any]:
@@ -33,7 +33,7 @@ def imported(path: str, target: str) -> Callable[..., Any]:
 
 
 def build(kind: Any, values: Mapping[str, Any], path: str, unknown: Unknown) -> Any:
-    """Makes a dataclass of plain values, whose types are checked.
+    """Builds a dataclass of plain values, whose types are checked.
 
     Args:
         kind: the dataclass.
@@ -84,18 +84,18 @@ def _convert(hint: Any, value: Any, path: str, unknown: Unknown) -> Any:
 
 
 def options_of(hint: Any) -> tuple[Any, ...]:
-    """The types of a union; of any other hint itself."""
+    """Returns the types of a union; of any other hint itself."""
     union = isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union
     return typing.get_args(hint) if union else (hint,)
 
 
 def element_of(hint: Any) -> Any:
-    """The type of a mapping's values; None of what is no mapping."""
+    """Returns the type of a mapping's values; None for what is no mapping."""
     return typing.get_args(hint)[1] if typing.get_origin(hint) is Mapping else None
 
 
 def type_name(hint: Any) -> str:
-    """A type as a message calls it."""
+    """Returns the name of a type for messages."""
     if len(options_of(hint)) > 1:
         return " or ".join("none" if option is type(None) else type_name(option) for option in options_of(hint))
     return {int: "an integer", float: "a number", bool: "true or false", str: "text"}.get(hint, "a tuple: a,b,c")

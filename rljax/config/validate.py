@@ -1,4 +1,4 @@
-"""What a config must satisfy: its single keys, and the combinations that cannot work (promise P9)."""
+"""Validates a config: its single keys, and the combinations that cannot work (promise P9)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rljax.config.algorithm import AlgorithmConfig
 from rljax.config.fields import ConfigError as ConfigError
 from rljax.config.fields import check_bounds, check_name, check_path
 from rljax.config.fields import walk as walk
-from rljax.config.names import advantages, all_names, no_such_name, token_advantages
+from rljax.config.registries import advantages, all_names, no_such_name, token_advantages
 from rljax.config.schema import Config, RowsConfig, TasksetConfig, TinyConfig
 
 _PLACES = {"postgresql": "database", "sqlite": "file"}
@@ -27,7 +27,7 @@ _LEAST_TEMPERATURE = 0.01
 
 
 def check_config(config: Config) -> None:
-    """Refuses what cannot work.
+    """Refuses a config that cannot work.
 
     Raises:
         ConfigError: on the first key that is out of bounds, or combination that is impossible.
@@ -47,7 +47,7 @@ def check_config(config: Config) -> None:
 
 
 def _check_names(config: Config) -> None:
-    """Of explorers, tasksets and environments: they name rows of the ledger, files, metrics and streams of seeds."""
+    """Checks the names of explorers, tasksets and environments: they name ledger rows, files, metrics and seeds."""
     check_name("explorer.name=", config.explorer.name, "an explorer's name")
     if config.explorer.name in RESERVED:
         raise ConfigError(f"explorer.name={config.explorer.name!r}: this is the learner's own name; write another")
@@ -89,7 +89,7 @@ def _check_launcher(config: Config) -> None:
 
 
 def _check_ledger(config: Config) -> None:
-    """No message repeats the URL: it may hold a password."""
+    """Checks the ledger's URL. No message repeats it: it may hold a password."""
     if config.ledger is None:
         return
     from sqlalchemy import make_url
@@ -256,20 +256,20 @@ def _check_shaping(algorithm: AlgorithmConfig, max_response_tokens: int) -> None
 
 
 def _check_context(config: Config) -> None:
-    """Where the model's own config lies on this disk; of others it is checked when they are here."""
+    """Checks the context of the model where its config lies on this disk; others are checked once they are here."""
     file, context = Path(config.model.path) / "config.json", _CONTEXTS.get(config.model.path)
     if os.path.isfile(file):
         try:
             context = json.loads(file.read_text()).get("max_position_embeddings")
         except (OSError, ValueError, AttributeError):
-            return  # whoever loads the model says what is wrong with it
+            return  # loading the model reports what is wrong with it
     longest = config.longest
     if isinstance(context, int) and longest > context:
         raise ConfigError(context_error(longest, context))
 
 
 def context_error(longest: int, context: int) -> str:
-    """What is wrong with trajectories of ``longest`` tokens in a model of a shorter ``context``."""
+    """Returns the message for trajectories of ``longest`` tokens in a model of a shorter ``context``."""
     return (
         f"model.max_prompt_tokens + model.max_response_tokens (or model.sequence_length) = {longest}: more than the "
         f"model's context of {context} tokens; lower it"

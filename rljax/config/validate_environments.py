@@ -1,4 +1,4 @@
-"""What the environments that env managers name must satisfy (promise P9)."""
+"""Validates the environments that env managers name (promise P9)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an objective must satisfy to learn from stale data, and combinations of its keys that have no meaning."""
+"""Validates the objective: that it can learn from stale data, and that no combination of its keys is meaningless."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from rljax.config.algorithm import AlgorithmConfig
 from rljax.config.choice import named_in
 from rljax.config.fields import ConfigError, walk
-from rljax.config.names import ESTIMATORS, EstimatorTraits, LossTraits, Registry, filters, policy_losses
+from rljax.config.registries import ESTIMATORS, EstimatorTraits, LossTraits, Registry, filters, policy_losses
 from rljax.config.schema import Config
 from rljax.config.types import imported
 
@@ -18,14 +18,14 @@ LARGEST_LEAST_WEIGHT = 0.5
 
 @dataclass(frozen=True)
 class Loss:
-    """The loss of what the policy sampled: the one that is named, or the one that that mixes in.
+    """Loss of the sampled tokens: the one that is named, or the one that it mixes in.
 
     Attributes:
         key: path of the key that names it.
-        name: what it says.
-        keys: its own.
-        traits: what it says of itself with them.
-        known: whether it is one of this repository, of which what it does not say does not hold.
+        name: value of that key.
+        keys: values of its own keys.
+        traits: its traits with these keys.
+        known: whether it is built in, so that a trait that it does not declare does not hold.
     """
 
     key: str
@@ -36,7 +36,7 @@ class Loss:
 
     @property
     def bounds_step(self) -> bool:
-        """Whether it keeps the step within reach of its data, or corrects for their policy."""
+        """True if the loss bounds the step from the behaviour policy, or corrects for that policy."""
         least = self.traits.least_weight
         return bool(self.traits.bounds_step) or (least is not None and least <= LARGEST_LEAST_WEIGHT)
 
@@ -47,7 +47,7 @@ class Loss:
 
 
 def loss_of(algorithm: AlgorithmConfig) -> Loss:
-    """The loss of what the policy sampled."""
+    """Returns the loss of the sampled tokens."""
     found = _loss("algorithm.pg_variant", algorithm.pg_variant, algorithm.loss)
     while found.traits.mixes:
         named = {one.key: one for one in named_in(found.keys, "algorithm.loss")}
@@ -61,13 +61,13 @@ def _loss(key: str, name: str, keys: Any) -> Loss:
 
 
 def bounding() -> list[str]:
-    """Built-in losses that bound the step from the behaviour policy as they are by default, by name."""
+    """Returns the built-in losses that bound the step from the behaviour policy by their defaults, by name."""
     losses = [_loss("", entry.name, None) for entry in policy_losses.built_in()]
     return [loss.name for loss in losses if loss.bounds_step and not loss.traits.imitates]
 
 
 def unweighted() -> list[str]:
-    """Built-in losses that do not weigh tokens by π/π_behaviour themselves as they are by default, by name."""
+    """Returns the built-in losses that do not weigh tokens by π/π_behaviour themselves by their defaults, by name."""
     return [entry.name for entry in policy_losses.built_in() if not policy_losses.traits(entry.name).weighs_tokens]
 
 
@@ -76,29 +76,29 @@ def _is_built_in(slot: Registry[Any], name: str) -> bool:
 
 
 def check_objective(config: Config) -> None:
-    """Refuses stale data that nothing corrects, and what contradicts itself.
+    """Refuses stale data without a correction, and keys that contradict each other.
 
     Raises:
         ConfigError: on the first such.
     """
     algorithm = config.algorithm
     _check_keys(algorithm)
-    _check_read(algorithm)
-    _check_partial(algorithm)
-    _check_formula(algorithm)
-    _check_whole(config)
+    _check_unread_keys(algorithm)
+    _check_staleness_limit(algorithm)
+    _check_estimator_of_loss(algorithm)
+    _check_whole_groups(config)
     _check_expert(config)
     _check_reuse(config)
     _check_group_of_one(config)
     if config.mode in ("both", "train"):
-        _check_vain(config)
+        _check_meaningless_keys(config)
         if config.staleness_bound > 0:
             _check_stable(algorithm, config.staleness_bound)
             _check_divergence(algorithm, config.staleness_bound)
 
 
-def _check_there(loss: Loss) -> None:
-    """Comes before a refusal of what a function of one's own is not known to do: one that is not there is told so."""
+def _check_exists(loss: Loss) -> None:
+    """Checks that the function exists before it is refused for a trait that it does not declare."""
     if ":" in loss.name:  # plain names `check_config` has looked up
         imported(loss.key, loss.name)
 
@@ -108,7 +108,7 @@ def _check_keys(algorithm: AlgorithmConfig) -> None:
     if corrected.mode == "mask":
         _check_order("correction.low", corrected.low, "correction.high", corrected.high)
     if corrected.level != "none" and corrected.mode == "truncate" and loss.traits.weighs_tokens:
-        _check_there(loss)
+        _check_exists(loss)
         raise ConfigError(
             f"algorithm.correction.mode='truncate': {loss.short}={loss.name!r} is not known to leave weighing by "
             f"π/π_behaviour to the correction, and it would count twice; write mode=mask, or one of "
@@ -121,8 +121,8 @@ def _check_order(low: str, least: float, high: str, most: float) -> None:
         raise ConfigError(f"algorithm.{low}={least}: above {high}={most}")
 
 
-def _check_read(algorithm: AlgorithmConfig) -> None:
-    """Keys of a part that is off would be typos of whoever set them, or look like a guard that is not there."""
+def _check_unread_keys(algorithm: AlgorithmConfig) -> None:
+    """Refuses keys of a part that is off: they would be typos, or look like a guard that is not there."""
     defaults = {path: value for path, value, _ in walk(AlgorithmConfig())}
     readers = _readers(algorithm)
     for path, value, _ in walk(algorithm):
@@ -132,7 +132,7 @@ def _check_read(algorithm: AlgorithmConfig) -> None:
 
 
 def _readers(algorithm: AlgorithmConfig) -> dict[str, tuple[bool, str]]:
-    """By key, or group of keys, of a part that may be off: whether anything reads it, and what turns the part on.
+    """Maps each key, or group of keys, of a part that may be off to whether anything reads it, and what turns it on.
 
     Keys of losses, estimators and filters are not among them: there are none but those of the chosen ones.
     """
@@ -159,8 +159,8 @@ def _readers(algorithm: AlgorithmConfig) -> dict[str, tuple[bool, str]]:
     }
 
 
-def _check_partial(algorithm: AlgorithmConfig) -> None:
-    """What is computed over whole responses takes none of which a part is left out."""
+def _check_staleness_limit(algorithm: AlgorithmConfig) -> None:
+    """Refuses ``drop_staler_than`` with parts of the objective that are computed over whole responses."""
     limit, loss = algorithm.drop_staler_than, loss_of(algorithm)
     if limit is None:
         return
@@ -176,8 +176,8 @@ def _check_partial(algorithm: AlgorithmConfig) -> None:
         )
 
 
-def _check_formula(algorithm: AlgorithmConfig) -> None:
-    """An estimator of one's own is trusted to be what the formula takes."""
+def _check_estimator_of_loss(algorithm: AlgorithmConfig) -> None:
+    """Checks that the estimator is one that the loss's formula holds for; one that is not built in is not checked."""
     loss, estimator = loss_of(algorithm), algorithm.adv_estimator
     taken = loss.traits.estimators
     if not taken or not any(_is_built_in(slot, estimator) for slot in ESTIMATORS):
@@ -195,8 +195,8 @@ def _check_formula(algorithm: AlgorithmConfig) -> None:
             )
 
 
-def _check_whole(config: Config) -> None:
-    """A loss that compares whole groups needs them in one update."""
+def _check_whole_groups(config: Config) -> None:
+    """Checks that a loss that compares whole groups has them in one update."""
     minibatch, group, loss = config.algorithm.minibatch_size, config.group_size, loss_of(config.algorithm)
     if loss.traits.whole_groups and minibatch is not None and minibatch % group:
         raise ConfigError(
@@ -222,7 +222,7 @@ def _check_reuse(config: Config) -> None:
 
 
 def _check_expert(config: Config) -> None:
-    """Demonstrations, a share of them, and a loss that imitates: all or none."""
+    """Checks demonstrations, their share, and a loss that imitates: all or none."""
     source, ratio, loss = config.tasks.expert.source, config.algorithm.expert_data_ratio, config.algorithm.pg_variant
     imitates = policy_losses.traits(loss).imitates
     if not source and config.tasks.expert != type(config.tasks.expert)():
@@ -246,7 +246,7 @@ def _check_expert(config: Config) -> None:
 
 
 def _check_group_of_one(config: Config) -> None:
-    """One member has nothing to be compared with."""
+    """Refuses groups of one where members are compared with each other."""
     algorithm = config.algorithm
     if config.group_size > 1 or config.mode not in ("both", "train", "explore"):
         return
@@ -256,20 +256,20 @@ def _check_group_of_one(config: Config) -> None:
                 f"algorithm.filters: {name} drops every group of one, whose reward does not vary; leave it out, or "
                 "write group_size=8"
             )
-    if config.mode != "explore" and _estimator(algorithm).among_members and not _learns_besides(algorithm):
+    if config.mode != "explore" and _estimator(algorithm).among_members and not _learns_without_rewards(algorithm):
         raise ConfigError(
             f"group_size=1: adv_estimator={algorithm.adv_estimator} compares the members of a group, and the advantage "
             "of one alone is 0, so that no reward is learned from; write group_size=8, or adv_estimator=reinforce"
         )
 
 
-def _learns_besides(algorithm: AlgorithmConfig) -> bool:
-    """Whether anything but rewards teaches: demonstrations, or who knows what; a pull to data or reference does not."""
+def _learns_without_rewards(algorithm: AlgorithmConfig) -> bool:
+    """Returns whether anything but rewards teaches, as demonstrations do; penalties towards data or reference don't."""
     return policy_losses.traits(algorithm.pg_variant).imitates or not loss_of(algorithm).known
 
 
-def _check_vain(config: Config) -> None:
-    """Keys of which the formula says that they leave nothing to learn, or do nothing."""
+def _check_meaningless_keys(config: Config) -> None:
+    """Refuses keys that, by the formula, leave nothing to learn or do nothing."""
     algorithm, bound = config.algorithm, config.staleness_bound
     kl, limit = algorithm.kl, algorithm.drop_staler_than
     if kl.target is not None and kl.coef == 0:
@@ -284,11 +284,15 @@ def _check_vain(config: Config) -> None:
         )
 
 
+def _steps(number: int) -> str:
+    return f"{number} step" + "s" * (number != 1)
+
+
 def _check_stable(algorithm: AlgorithmConfig, bound: int) -> None:
     loss = loss_of(algorithm)
     if algorithm.allow_uncorrected or algorithm.correction.level != "none" or loss.bounds_step:
         return
-    _check_there(loss)
+    _check_exists(loss)
     masked = " with correction.mode=mask" if loss.traits.weighs_tokens else ""
     remedy = f"{loss.traits.remedy}, or " if loss.traits.remedy else ""
     others = ", ".join(name for name in bounding() if name != loss.name)
@@ -296,7 +300,7 @@ def _check_stable(algorithm: AlgorithmConfig, bound: int) -> None:
     # why the weights of a loss that has some are no correction
     faint = "" if least is None else f" (its least weight, {least:g}, is above {LARGEST_LEAST_WEIGHT})"
     raise ConfigError(
-        f"{loss.key}={loss.name!r}: trains data up to {bound} steps stale with neither trust region nor "
+        f"{loss.key}={loss.name!r}: trains data up to {_steps(bound)} stale with neither trust region nor "
         f"correction{faint}; write {remedy}one of {others}, or correction.level=token{masked}, or "
         "allow_uncorrected=true"
     )
@@ -307,6 +311,6 @@ def _check_divergence(algorithm: AlgorithmConfig, bound: int) -> None:
     if kl.where == "loss" and kl.resolved_estimator == "k1" and not algorithm.allow_uncorrected:
         raise ConfigError(
             f"algorithm.kl.estimator='k1': in the loss its expected gradient is 0 on fresh data, and on data up to "
-            f"{bound} steps stale it drives the policy away from them without bound; write estimator=k2 or k3, or "
+            f"{_steps(bound)} stale it drives the policy away from them without bound; write estimator=k2 or k3, or "
             "kl.where=reward, or allow_uncorrected=true"
         )

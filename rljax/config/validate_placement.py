@@ -1,4 +1,4 @@
-"""Where the parts of a run compute, and what cannot work there: devices, engines, the channel of the weights."""
+"""Validates placement: devices, engines, and the channel of the weights."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import re
 from rljax.config.fields import ConfigError
 from rljax.config.schema import Config
 
-_DEVICES = re.compile(r"^(auto|(cpu|gpu|tpu)(:\d+(-\d+)?(,\d+(-\d+)?)*)?)$")
+_SPAN = r"[0-9]{1,4}(-[0-9]{1,4})?"
+_DEVICES = re.compile(rf"auto|(cpu|gpu|tpu)(:{_SPAN}(,{_SPAN})*)?")
 
 
 def check_placement(config: Config) -> None:
@@ -33,8 +34,10 @@ def device_indices(devices: str) -> tuple[str, frozenset[int] | None]:
 def _check_devices(config: Config) -> None:
     placed = {"learner.devices": config.learner.devices, "sidecar.devices": config.sidecar.devices}
     for path, devices in placed.items():
-        if not _DEVICES.match(devices):
-            raise ConfigError(f"{path}={devices!r}: write auto, cpu, cpu:0-3, gpu:0-3,6 or tpu:0-7")
+        if not _DEVICES.fullmatch(devices):
+            raise ConfigError(
+                f"{path}={devices!r}: write auto, cpu, cpu:0-3, gpu:0-3,6 or tpu:0-7, with indices of up to 4 digits"
+            )
     (platform, mine), (other, theirs) = (device_indices(d) for d in placed.values())
     indices = mine
     if indices is not None and len(indices) != config.learner.mesh.size:
@@ -76,19 +79,19 @@ def _check_engine(config: Config) -> None:
 
 
 def _check_channel(config: Config) -> None:
-    """Memory is shared by the threads of a process, or through Ray by the processes that Ray starts."""
+    """Checks that the ``memory`` channel is shared: by threads of a process, or through Ray by its processes."""
     if config.sync_method != "memory":
         return
-    apart = ""
+    separation = ""
     if config.sidecar.engine == "vllm_async":
-        apart = "the workers of sidecar.engine=vllm_async are processes of vLLM's own"
+        separation = "the workers of sidecar.engine=vllm_async are processes of vLLM's own"
     elif config.mode in ("train", "explore"):
-        apart = f"with mode={config.mode} learner and explorer are processes that do not share a Ray job"
+        separation = f"with mode={config.mode} learner and explorer are processes that do not share a Ray job"
     elif config.launcher == "local" and config.explorer.own_process:
-        apart = "with explorer.own_process=true and launcher=local learner and explorer are two processes"
+        separation = "with explorer.own_process=true and launcher=local learner and explorer are two processes"
     elif config.launcher == "local" and config.sidecar.engine != "embedded":
-        apart = f"with launcher=local sidecar.engine={config.sidecar.engine} runs in a process of its own"
-    if apart:
+        separation = f"with launcher=local sidecar.engine={config.sidecar.engine} runs in a process of its own"
+    if separation:
         by_ray = config.mode == "both" and config.sidecar.engine != "vllm_async"
         ways = "write sync_method=checkpoint or nccl" + (", or launcher=ray" if by_ray else "")
-        raise ConfigError(f"sync_method=memory: {apart}, and no memory is shared; {ways}")
+        raise ConfigError(f"sync_method=memory: {separation}, and no memory is shared; {ways}")

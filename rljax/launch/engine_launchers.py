@@ -1,4 +1,4 @@
-"""Where engines are started, by the name that ``config.launcher`` gives."""
+"""Registry of engine launchers, by the name that ``config.launcher`` gives."""
 
 from __future__ import annotations
 
@@ -30,4 +30,4 @@ def _ray(config: Config) -> EngineLauncher:
 
 
 ENGINE_LAUNCHERS: Mapping[str, Callable[[Config], EngineLauncher]] = {"local": _local, "ray": _ray}
-"""Opens what starts engines; closing it is the caller's."""
+"""Opens the engine launcher of a config; closing it is the caller's."""

@@ -1,4 +1,4 @@
-"""An explorer in a process of its own, as the learner's process sees it."""
+"""Handle of an explorer in a process of its own, for the learner's process."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import threading
 from collections.abc import Mapping
 from typing import Protocol
 
-from rljax.config.names import own_names
+from rljax.config.registries import user_defined_names
 from rljax.config.schema import Config
 from rljax.config.validate import ConfigError
 from rljax.launch.shutdown import SHUTDOWN, EndRecord
@@ -18,36 +18,36 @@ from rljax.tasks.rewards.registry import own_rewards
 
 
 class ExplorerEnded(RuntimeError):
-    """An explorer in a process of its own ended by a fault."""
+    """An explorer in a process of its own failed."""
 
 
 class ProcessHandle(Protocol):
     """Starts, stops and waits for the process of an explorer."""
 
     def start(self) -> None:
-        """Starts it, from the thread that waits for it."""
+        """Starts the process, from the thread that waits for it."""
         ...
 
     def wait(self) -> str:
-        """Returns once it has ended; why, where that was no good end."""
+        """Waits until the process has ended; returns why, where it failed."""
         ...
 
     def stop(self) -> None:
-        """Asks it to hand its claims back and end. Any thread."""
+        """Asks the explorer to hand its claims back and end. Any thread."""
         ...
 
     def kill(self) -> None:
-        """Ends it at once."""
+        """Kills the process at once."""
         ...
 
 
 class ExplorerProcess:
-    """An explorer that runs elsewhere; see `rljax.launch.protocol.Launched`. Its fault is handled like a thread's."""
+    """An explorer in another process; see `rljax.launch.protocol.Launched`. Its failure is handled like a thread's."""
 
     def __init__(
         self, db: Database, name: str, handle: ProcessHandle, needed: bool, held: contextlib.ExitStack | None = None
     ) -> None:
-        """``held`` is closed after the explorer."""
+        """Takes the handle of the process; ``held`` is closed after the explorer."""
         self._db = db
         self._name = name
         self._handle = handle
@@ -62,35 +62,35 @@ class ExplorerProcess:
         self._thread.start()
 
     def gauges(self) -> Mapping[str, float]:
-        """What it told the ledger last."""
+        """Returns the gauges of the explorer's last heartbeat."""
         return processes.gauges(self._db, "explorer").get(self._name, {})
 
     @property
     def alive(self) -> bool:
-        """Whether it explores."""
+        """True while the explorer runs."""
         return self._thread.is_alive()
 
     @property
     def waiting_for(self) -> str:
-        """Nothing that is known here."""
+        """Always empty: the other process does not report what it waits for."""
         return ""
 
     def stop(self) -> None:
-        """Asks it to hand its claims back and end."""
+        """Asks the explorer to hand its claims back and end."""
         if not self._stopping.is_set():
             self._stopping.set()
             self._handle.stop()
 
     def join(self, seconds: float) -> None:
-        """Waits for its end, so long at most."""
+        """Waits for the end of the explorer, so long at most."""
         self._thread.join(seconds)
 
     def check(self) -> None:
         """See `rljax.launch.protocol.Launched`."""
-        self._end.tell_late()
+        self._end.record_late()
 
     def close(self) -> None:
-        """Ends it.
+        """Closes the explorer.
 
         Raises:
             TimeoutError: it did not end in time, and was killed.
@@ -107,6 +107,8 @@ class ExplorerProcess:
     def _watch(self) -> None:
         try:
             self._handle.start()
+            if self._stopping.is_set():  # perhaps before there was anything to stop
+                self._handle.stop()
             reason = self._handle.wait()
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"
@@ -118,14 +120,14 @@ class ExplorerProcess:
 
 
 def check_names_reach(config: Config) -> None:
-    """Refuses functions that were registered here where the explorer is not: it reads the same config.
+    """Refuses functions registered in this process, which the explorer's process, with the same config, does not have.
 
     Raises:
         ConfigError: the config names one.
     """
     if config.mode != "both" or not config.explorer.own_process:
         return
-    named = [(one.key, one.name, own_names(one.slots)) for one in config.algorithm.functions()]
+    named = [(one.key, one.name, user_defined_names(one.slots)) for one in config.algorithm.functions()]
     for kind in ("train", "validation"):
         for taskset, fields in getattr(config.tasks, kind).items():
             named += [(f"tasks.{kind}.{taskset}.rewards", name, own_rewards()) for name in fields.rewards]
@@ -138,10 +140,15 @@ def check_names_reach(config: Config) -> None:
 
 
 def explorer_config(config: Config) -> Config:
-    """Returns the config of an explorer in a process of its own, from that of its run."""
+    """Returns the config of an explorer in a process of its own, from that of its run.
+
+    An explorer reads each version where it was announced, so ``memory``, which is refused to who explores outside of
+    the learner's Ray job, need not be named to it.
+    """
     return dataclasses.replace(
         config,
         mode="explore",
+        sync_method="checkpoint" if config.sync_method == "memory" else config.sync_method,
         explorer=dataclasses.replace(config.explorer, own_process=False),
         observe=dataclasses.replace(config.observe, progress="off"),
     )

@@ -1,4 +1,4 @@
-"""An explorer in a thread of this process, beside the learner."""
+"""Runs an explorer in a thread of this process, beside the learner."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ def explorer_thread(
     *,
     needed: bool,
 ) -> ExplorerThread:
-    """Makes an explorer in a thread of this process. ``engine_launcher`` starts its engines and is closed with it."""
-    try:
+    """Builds an explorer in a thread of this process. ``engine_launcher`` starts its engines and is closed with it."""
+    with contextlib.ExitStack() as parts:
+        parts.callback(engine_launcher.close)
         workflows = Workflows(config, model, run.root / "logs")
+        parts.callback(workflows.discard)
         explorer = make_explorer(config, run, db, model, workflows, trace, engine_launcher)
-    except BaseException:
-        engine_launcher.close()
-        raise
+        parts.pop_all()
     return ExplorerThread(db, config.explorer.name, explorer, workflows, engine_launcher, needed)
 
 
 class ExplorerThread:
-    """An explorer with an event loop and a thread of its own.
+    """Runs an explorer on an event loop in a thread of its own.
 
     When it fails, others may still explore, or be started: the run fails with it only where it is ``needed`` and the
     last one, or where a bad row is to fail the run.
@@ -73,7 +73,7 @@ class ExplorerThread:
         self._thread.start()
 
     def gauges(self) -> Mapping[str, float]:
-        """Sums over the engines, as of now; the last known ones while the explorer starts or ends."""
+        """Returns the sums over the engines, as of now; the last known ones while the explorer starts or ends."""
         loop = self._loop
         if loop is not None and self._thread.is_alive():
             question = self._explorer.gauges()
@@ -90,12 +90,12 @@ class ExplorerThread:
 
     @property
     def alive(self) -> bool:
-        """Whether it explores."""
+        """True while the explorer runs."""
         return self._thread.is_alive()
 
     @property
     def waiting_for(self) -> str:
-        """What it waits for, for people."""
+        """Reason for which the explorer waits, as text."""
         return self._explorer.waiting_for
 
     def stop(self) -> None:
@@ -106,22 +106,23 @@ class ExplorerThread:
                 self._loop.call_soon_threadsafe(self._explorer.stop)
 
     def join(self, seconds: float) -> None:
-        """Waits for its end, so long at most."""
+        """Waits for the end of the explorer, so long at most."""
         self._thread.join(seconds)
 
     def check(self) -> None:
         """See `rljax.launch.protocol.Launched`."""
-        self._end.tell_late()
+        self._end.record_late()
 
     def close(self) -> None:
-        """Ends it.
+        """Closes the explorer.
 
         Raises:
             TimeoutError: it did not end in time.
         """
         self.stop()
         if self._thread.ident is None:
-            self._engine_launcher.close()
+            with contextlib.closing(self._engine_launcher):
+                self._workflows.discard()
             return
         self._thread.join(SHUTDOWN)
         if self._thread.is_alive():
@@ -138,7 +139,7 @@ class ExplorerThread:
             message = f"explorer {self._name} ended: {type(error).__name__}: {error}"
             self._end.ended(message, fatal=isinstance(error, BadRow))
         finally:
-            self._loop = None  # closing the engines may take a while, and nobody answers any more
+            self._loop = None  # closing the engines may take a while, and the loop answers no calls meanwhile
             self._engine_launcher.close()
 
     def _started(self, loop: asyncio.AbstractEventLoop) -> None:

@@ -1,4 +1,4 @@
-"""Keeps the ledger told that this process is alive, from a thread that no compilation can hold up."""
+"""Sends the heartbeats of the trainer to the ledger, from a thread that no compilation can hold up."""
 
 from __future__ import annotations
 
@@ -10,27 +10,26 @@ from rljax.ledger.database import Database, LedgerError, StaleWriterError
 
 log = logging.getLogger(__name__)
 
+NAME = "trainer"
 SECONDS = 1.0
 
 
-class Heartbeat:
-    """Registers a process and beats until it is closed."""
+class TrainerHeartbeat:
+    """Registers the trainer and beats until it is closed."""
 
-    def __init__(self, db: Database, name: str, role: str) -> None:
-        """Begins a life of that name, which `token` stands for; raises LedgerError if another process lives it."""
+    def __init__(self, db: Database) -> None:
+        """Registers a life of the trainer, which `token` stands for; raises LedgerError if another process lives it."""
         self._db = db
-        self._name = name
-        self.token = processes.register(db, name, role)
-        self._role = role
+        self.token = processes.register(db, NAME, role="trainer")
         self._done = threading.Event()
-        self._thread = threading.Thread(target=self._beat, name=f"heartbeat of {name}", daemon=True)
+        self._thread = threading.Thread(target=self._beat, name=f"heartbeat of the {NAME}", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """Says goodbye."""
+        """Stops the heartbeats and unregisters the process."""
         self._done.set()
         self._thread.join(timeout=10 * SECONDS)
-        processes.leave(self._db, self._name, self.token)
+        processes.leave(self._db, NAME, self.token)
 
     def _beat(self) -> None:
         while not self._done.wait(SECONDS):
@@ -38,14 +37,14 @@ class Heartbeat:
                 if not self._lives_on():
                     return
             except LedgerError as error:
-                log.warning("%s: heartbeat missed: %s", self._name, error)
+                log.warning("%s: heartbeat missed: %s", NAME, error)
 
     def _lives_on(self) -> bool:
         try:
-            processes.heartbeat(self._db, self._name, self.token)
+            processes.heartbeat(self._db, NAME, self.token)
         except StaleWriterError as error:
             # After a suspension: it may go on unless somebody took its place. Its writes carry a lineage anyway.
-            if not processes.revive(self._db, self._name, self.token):
-                log.warning("%s: %s, and replaced", self._name, error)
+            if not processes.revive(self._db, NAME, self.token):
+                log.warning("%s: %s, and replaced", NAME, error)
                 return False
         return True

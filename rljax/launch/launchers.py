@@ -1,4 +1,4 @@
-"""The launchers, by the name that ``config.launcher`` gives."""
+"""Registry of launchers, by the name that ``config.launcher`` gives."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ LAUNCHERS: Mapping[str, Launcher] = {"local": start_locally, "ray": _start_on_ra
 
 
 def learner_placement(config: Config) -> contextlib.AbstractContextManager[Config]:
-    """What a learner without an explorer holds while it lives: the config, whose ``learner.devices`` are its own.
+    """Reserves the devices of a learner without an explorer while the context lasts; yields the config, whose
+    ``learner.devices`` are the learner's own.
 
     With ``launcher=ray`` others ask the same cluster for accelerators: those of the learner are set aside there. In
     mode both the launcher does that.

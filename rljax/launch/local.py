@@ -1,4 +1,4 @@
-"""The launcher ``local``: an explorer in a thread of this process or, with ``explorer.own_process``, in a child."""
+"""The launcher ``local``: an explorer in a thread or, with ``explorer.own_process``, in a child process."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def start_locally(
 
 
 class Child:
-    """The program in mode explore, as a child process. See `rljax.launch.explorer_process.ProcessHandle`.
+    """Runs the program in mode explore as a child process. See `rljax.launch.explorer_process.ProcessHandle`.
 
     Its config goes through a pipe, since there may be a password in it.
     """
 
     def __init__(self, config: Config, run: RunDir) -> None:
-        """Leaves what the child prints below ``run``.
+        """Sets the log of the child's output below ``run``.
 
         Raises:
             ConfigError: there are no devices for its engines.
@@ -48,7 +48,7 @@ class Child:
         directory = run.root.absolute() / "logs"
         directory.mkdir(exist_ok=True)
         self._log = directory / f"{config.explorer.name}.log"
-        self._config = json.dumps(as_plain(_not_the_learners(explorer_config(config))))
+        self._config = json.dumps(as_plain(_without_learner_devices(explorer_config(config))))
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -71,7 +71,7 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """Of the process, once it is started."""
+        """Process id, once it is started."""
         assert self._process is not None
         return self._process.pid
 
@@ -98,13 +98,13 @@ class Child:
 
 
 def last_error_line(log: Path) -> str:
-    """The last line in which the command line said why it ended; empty if it did not."""
+    """Returns the last line in which the command line said why it ended; empty if it did not."""
     lines = log.read_text(errors="replace").splitlines()
     return next((line.removeprefix("rljax: ") for line in reversed(lines) if line.startswith("rljax: ")), "")
 
 
-def _not_the_learners(config: Config) -> Config:
-    """An explorer that does not see the learner is told what that leaves."""
+def _without_learner_devices(config: Config) -> Config:
+    """Returns the config with ``sidecar.devices=auto`` resolved to the accelerators that the learner leaves."""
     if config.sidecar.devices != "auto":
         return config
     devices = engine_devices(dataclasses.replace(config, mode="both"))

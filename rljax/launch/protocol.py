@@ -1,4 +1,4 @@
-"""What starts an explorer beside the learner, and what is known of the explorer that was started."""
+"""Protocol of launchers, which start an explorer beside the learner, and of the explorers that they start."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from rljax.pipeline.run_dir import RunDir
 
 
 class Launched(Protocol):
-    """An explorer that somebody else runs."""
+    """An explorer that a launcher started, in a thread or a process."""
 
     error: BaseException | None
-    """What it ended with, once it has; None for a good end."""
+    """Error with which the explorer ended, once it has; None if it succeeded."""
 
     @property
     def alive(self) -> bool:
-        """Whether it explores."""
+        """True while the explorer runs."""
         ...
 
     @property
     def waiting_for(self) -> str:
-        """What it waits for, for people; empty while it does not."""
+        """Reason for which the explorer waits, as text; empty while it does not wait."""
         ...
 
     def start(self) -> None:
@@ -33,27 +33,27 @@ class Launched(Protocol):
         ...
 
     def gauges(self) -> Mapping[str, float]:
-        """Sums over its engines, as of now or as last known."""
+        """Returns the sums over the explorer's engines, as of now or as last known."""
         ...
 
     def stop(self) -> None:
-        """Asks it to hand its claims back and end. Any thread, any signal handler."""
+        """Asks the explorer to hand its claims back and end. Any thread, any signal handler."""
         ...
 
     def join(self, seconds: float) -> None:
-        """Waits for its end, so long at most."""
+        """Waits for the end of the explorer, so long at most."""
         ...
 
     def check(self) -> None:
-        """Tells the ledger that it has ended by a fault, where that could not be told when it ended.
+        """Records in the ledger that the explorer failed, where that could not be written when it ended.
 
         Raises:
-            LedgerError: it still cannot be told, and nobody is left who explores.
+            LedgerError: it still cannot be written, and no other explorer lives.
         """
         ...
 
     def close(self) -> None:
-        """Ends it.
+        """Closes the explorer.
 
         Raises:
             TimeoutError: it did not end in time.
@@ -62,12 +62,12 @@ class Launched(Protocol):
 
 
 class Launcher(Protocol):
-    """What ``config.launcher`` names."""
+    """Starts the explorer of a run; ``config.launcher`` names one."""
 
     def __call__(
         self, config: Config, run: RunDir, db: Database, model: Model, trace: Trace | NullTrace, *, needed: bool
     ) -> Launched:
-        """Makes an explorer where the launcher places it; `Launched.start` sets it going.
+        """Builds an explorer where the launcher places it; `Launched.start` starts it.
 
         ``needed`` says that the run cannot go on without it: its fault is the run's where no other explorer lives.
         """

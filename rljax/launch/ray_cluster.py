@@ -1,4 +1,4 @@
-"""A Ray cluster for one run: joined or started, asked for room, and left as it was found."""
+"""Joins or starts the Ray cluster of a run, reserves resources on it, and leaves it as it was found."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ CONNECT_SECONDS = 5.0
 """Seconds in which the head of a cluster must accept a connection; Ray itself would try for two minutes."""
 HTTP2_SETTINGS = b"\4"
 HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0" + HTTP2_SETTINGS + b"\0" * 5
-"""What a client begins with; three bytes of length and this type begin the first frame of both sides (RFC 9113, 3.4).
+"""Preface of an HTTP/2 client; three bytes of length and this type begin the first frame of both sides (RFC 9113, 3.4).
 """
 PASSED_ON = ("RLJAX_", "JAX_", "XLA_", "HF_", "TRANSFORMERS_", "VLLM_", "NCCL_")
-"""Environment variables of this process that engines and explorers need too, by how they begin."""
+"""Prefixes of environment variables of this process that engines and explorers need too."""
 KEYS = ("_TOKEN", "_KEY", "_SECRET", "_PASSWORD")
-"""How those end that are not passed on: Ray shows the environments of its processes in their command lines and logs."""
+"""Suffixes of those that are not passed on: Ray shows its processes' environments in command lines and logs."""
 
 
 class ClusterError(RuntimeError):
@@ -45,7 +45,7 @@ class ClusterError(RuntimeError):
 
 
 class RayCluster:
-    """A connection of this process to a cluster, and what this run holds there.
+    """Connects this process to a cluster, and holds what this run reserves there.
 
     ``started`` says whether the cluster was started for it, ``first`` whether the connection was.
 
@@ -57,7 +57,7 @@ class RayCluster:
         """Joins the cluster that ``ray.address`` names, or starts one.
 
         Raises:
-            ClusterError: nobody answers there, or the versions of Ray or Python differ.
+            ClusterError: no cluster answers there, or the versions of Ray or Python differ.
             ConfigError: ``ray.address`` is no address.
         """
         self._config = config
@@ -66,13 +66,13 @@ class RayCluster:
         self.started = False
         self.first = not ray.is_initialized()
         if not self.first:
-            return  # whoever connected this process also disconnects it
+            return  # the caller that connected this process also disconnects it
         address = cluster_address(config.ray.address)
         self.started = address is None
         keeper = self._parts.enter_context(ThreadPoolExecutor(1, "ray"))
-        self._parts.enter_context(_quiet())
+        self._parts.enter_context(_silenced())
         if self.started:
-            self._parts.enter_context(_private())
+            self._parts.enter_context(_on_loopback_with_token())
         self._parts.callback(lambda: keeper.submit(ray.shutdown).result())
         try:
             keeper.submit(_connect, address, cpus_needed(config), runtime_env(config)).result()
@@ -82,7 +82,7 @@ class RayCluster:
             raise
 
     def place(self, learner_platform: str) -> Placement:
-        """Asks for room for the learner and the engines of this process, and waits for it.
+        """Reserves resources for the learner and the engines of this process, and waits for them.
 
         Raises:
             ClusterError: there is not enough; the line says what is asked and what there is.
@@ -108,11 +108,11 @@ class RayCluster:
         return Placement(group, tuple(engine_placements), runtime_env(self._config))
 
     def place_learner(self, platform: str) -> str:
-        """Sets accelerators of this node aside for a learner without engines; returns the ``learner.devices`` they are.
+        """Reserves accelerators of this node for a learner without engines; returns them as ``learner.devices``.
 
         Raises:
-            ClusterError: there are not enough.
-            ConfigError: those that it names are not those that Ray has set aside, which others may be given.
+            ClusterError: the node has too few.
+            ConfigError: ``learner.devices`` names others than Ray has reserved, which Ray may give to another process.
         """
         plan = self._plan(platform)
         names = _visible(*plan.learner)
@@ -133,7 +133,7 @@ class RayCluster:
         return reserved
 
     def close(self) -> None:
-        """Gives back what this run holds, and ends the cluster if it was started here. Closing twice is no error."""
+        """Releases what this run holds, and ends the cluster if it was started here. Closing twice is no error."""
         if self._group is not None and ray.is_initialized():
             with contextlib.suppress(RayError):
                 remove_placement_group(self._group)
@@ -149,16 +149,16 @@ class RayCluster:
     def _reserve(self, plan: Plan) -> PlacementGroup:
         bundles, labels = plan.bundles()
         seconds = min(self._config.ray.placement_timeout, self._config.wait_timeout)
-        short = self.started and _short(plan.asked(), add_up([node.resources for node in _nodes()]))
+        short = self.started and _exceeds(plan.asked(), add_up([node.resources for node in _nodes()]))
         self._group = placement_group(bundles, strategy="PACK", bundle_label_selector=labels)
         if short or not self._group.wait(seconds):
             total, free = ray.cluster_resources(), ray.available_resources()
             waited = "" if short else f" within {seconds:g} s"
             raise ClusterError(
-                f"launcher=ray: no room on the cluster{waited}: asked for {_amounts(plan.asked())} in {len(bundles)} "
-                f"bundles; the cluster has {_amounts(total)}, free now {_amounts(free)}; ask for less "
-                "(sidecar.num_engines, ray.cpus_per_engine, sidecar.devices=cpu), add nodes, or raise "
-                "ray.placement_timeout"
+                f"launcher=ray: no room on the cluster{waited}: asked for {_format_resources(plan.asked())} in "
+                f"{len(bundles)} bundles; the cluster has {_format_resources(total)}, free now "
+                f"{_format_resources(free)}; ask for less (sidecar.num_engines, ray.cpus_per_engine, "
+                "sidecar.devices=cpu), add nodes, or raise ray.placement_timeout"
             )
         return self._group
 
@@ -170,7 +170,7 @@ class RayCluster:
         return swap_taken(taken, self._set_aside(plan, group))
 
     def _set_aside(self, plan: Plan, group: PlacementGroup) -> list[str]:
-        """Names of the accelerators in the learner's bundle."""
+        """Returns the names of the accelerators in the learner's bundle."""
         ((kind, count),) = plan.learner.items()
         amounts: dict[str, Any] = {"num_gpus": count} if kind == "GPU" else {"resources": {kind: count}}
         options = Placement(group, ()).options(0, {}, num_cpus=0, **amounts)
@@ -181,10 +181,10 @@ class RayCluster:
 
 
 def check_sync_address(config: Config, elsewhere: Collection[str]) -> None:
-    """Refuses weights that are sent to ``elsewhere``, the other nodes with engines, from an address of this one alone.
+    """Refuses to send weights to ``elsewhere``, other nodes with engines, from an address that only this node reaches.
 
     Raises:
-        ConfigError: they could not reach it, and would wait for it until they are given up.
+        ConfigError: the engines could not reach the address, and would wait for it until their time-out.
     """
     if config.sync_method != "nccl" or not elsewhere or not _is_loopback(config.sync_address):
         return
@@ -202,11 +202,11 @@ def _is_loopback(address: str) -> bool:
 
 
 def cluster_address(address: str) -> str | None:
-    """The ``host:port`` that ``ray.address`` stands for; None to start a cluster.
+    """Returns the ``host:port`` that ``ray.address`` stands for; None to start a cluster.
 
     Raises:
         ConfigError: it is no address.
-        ClusterError: nobody answers there.
+        ClusterError: no cluster answers there.
     """
     where = os.environ.get("RAY_ADDRESS", "local") if address == "auto" else address
     if where == "local":
@@ -228,9 +228,9 @@ def cluster_address(address: str) -> str | None:
 
 
 def _speaks_grpc(host: str, port: int) -> bool:
-    """Whether a gRPC server answers, as the head of a cluster is. Raises OSError where nobody does.
+    """Returns whether a gRPC server answers there, as the head of a cluster does. Raises OSError where nothing listens.
 
-    Ray would try for minutes to get a word out of another program that has taken its port.
+    Ray would try for minutes to connect to another program that has taken its port.
     """
     with socket.create_connection((host, port), timeout=CONNECT_SECONDS) as connection:
         if os.environ.get("RAY_USE_TLS") == "1":
@@ -241,7 +241,7 @@ def _speaks_grpc(host: str, port: int) -> bool:
 
 
 def runtime_env(config: Config) -> dict[str, Any]:
-    """Ray's runtime environment of engines and explorers: what they need of ours, and above it what the user gives."""
+    """Returns Ray's runtime environment of engines and explorers: what they need, and the user's above it."""
     given = dict(config.ray.runtime_env)
     passed = {
         name: value for name, value in os.environ.items() if name.startswith(PASSED_ON) and not name.endswith(KEYS)
@@ -250,7 +250,7 @@ def runtime_env(config: Config) -> dict[str, Any]:
 
 
 def learner_platform() -> str:
-    """What JAX computes on in this process, as `rljax.config.schema` names it."""
+    """Returns the platform that JAX computes on in this process, as `rljax.config.schema` names it."""
     platform = jax.default_backend()
     return "gpu" if platform in ("cuda", "rocm") else platform
 
@@ -269,7 +269,7 @@ def _connect(address: str | None, cpus: int, environment: dict[str, Any]) -> Non
             ray.init(where, runtime_env=environment, log_to_driver=False, configure_logging=False, **own)
     except Exception as error:  # of a node that is slow to start Ray says so in a bare Exception
         where = f"the cluster at {address}" if address else "a cluster of one's own"
-        raise ClusterError(f"launcher=ray: {where} cannot be used: {_mismatch(str(error))}") from None
+        raise ClusterError(f"launcher=ray: {where} cannot be used: {_connection_error(str(error))}") from None
     except SystemExit:  # Ray's own way to say that a node could not be started or reached
         raise ClusterError(
             f"launcher=ray: the cluster at {address or 'local'} did not answer; is this machine one of its nodes "
@@ -278,13 +278,13 @@ def _connect(address: str | None, cpus: int, environment: dict[str, Any]) -> Non
 
 
 def _take_back_sigterm() -> None:
-    """Ray puts a handler below Python's that aborts the process three seconds after SIGTERM."""
+    """Removes Ray's SIGTERM handler below Python's, which aborts the process three seconds after the signal."""
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))
 
 
-def _mismatch(text: str) -> str:
-    """One line out of what Ray says, above all of versions that differ."""
+def _connection_error(text: str) -> str:
+    """Returns one line from Ray's message, above all where versions differ."""
     versions = re.findall(r"Ray: *(\S+)\s+Python: *(\S+)", text)
     if len(versions) == 2:
         (theirs, their_python), (ours, our_python) = versions
@@ -296,8 +296,8 @@ def _mismatch(text: str) -> str:
 
 
 @contextlib.contextmanager
-def _private() -> Iterator[None]:
-    """Has Ray start clusters that listen on loopback alone, and take orders from those alone that know their token.
+def _on_loopback_with_token() -> Iterator[None]:
+    """Has Ray start clusters that listen on loopback alone, and accept only clients that know their token.
 
     Ray's processes inherit the token. By itself Ray would leave one in the user's home, for everybody to read.
     """
@@ -330,8 +330,8 @@ def _private() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Has Ray print nothing of its own; what matters comes to us as exceptions."""
+def _silenced() -> Iterator[None]:
+    """Has Ray print nothing of its own; its errors arrive here as exceptions."""
     worker: Any = ray._private.worker
     prints = worker.print_to_stdstream
     worker.print_to_stdstream = lambda *_, **__: None
@@ -342,14 +342,14 @@ def _quiet() -> Iterator[None]:
 
 
 def _nodes() -> list[Node]:
-    """The living nodes, in an order that every process sees."""
+    """Returns the living nodes, in an order that is the same in every process."""
     alive = [node for node in ray.nodes() if node["Alive"]]
     nodes = [Node(node["NodeID"], node["NodeManagerAddress"], node["Resources"]) for node in alive]
     return sorted(nodes, key=lambda node: (node.address, node.id))
 
 
 def _visible(kind: str) -> list[str] | None:
-    """Names of the accelerators that this process may use; None for all, named by number."""
+    """Returns the names of the accelerators that this process may use; None for all, named by number."""
     visible = os.environ.get(VISIBLE_DEVICES[kind])
     return visible.split(",") if visible else None
 
@@ -358,11 +358,11 @@ def _accelerators(kind: str) -> list[str]:
     return list(ray.get_runtime_context().get_accelerator_ids()[kind])
 
 
-def _short(asked: dict[str, float], total: dict[str, float]) -> bool:
+def _exceeds(asked: dict[str, float], total: dict[str, float]) -> bool:
     return any(amount > total.get(name, 0.0) for name, amount in asked.items())
 
 
-def _amounts(resources: dict[str, float]) -> str:
+def _format_resources(resources: dict[str, float]) -> str:
     hidden = ("node:", "object_store", "memory")
     shown = {n: a for n, a in resources.items() if not n.startswith(hidden) and "_group_" not in n}
     return ", ".join(f"{amount:g} {name}" for name, amount in sorted(shown.items())) or "nothing"

@@ -1,4 +1,4 @@
-"""Engines on a Ray cluster, in a placement group of the run's own."""
+"""Starts engines on a Ray cluster, in a placement group of the run's own."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sidecar.hosting.ray import Placement, RayEngineLauncher
 
 @contextlib.contextmanager
 def reserve(config: Config) -> Iterator[Placement]:
-    """Holds room for the engines of a config, and for what is beside them, while the context lasts.
+    """Reserves resources for the engines of a config, and for what runs beside them, while the context lasts.
 
     Raises:
         ClusterError, ConfigError: the cluster cannot be used, or has no room.
@@ -22,14 +22,14 @@ def reserve(config: Config) -> Iterator[Placement]:
 
 
 class OwnRayEngineLauncher(RayEngineLauncher):
-    """Starts engines in room of its own on the cluster, and connects to it where this process had not."""
+    """Starts engines in a placement group of its own, and connects to the cluster where this process had not."""
 
     def __init__(self, config: Config) -> None:
-        """Raises ClusterError or ConfigError: the cluster cannot be used, or has no room."""
+        """Reserves the placement group. Raises ClusterError or ConfigError: the cluster is unusable, or has no room."""
         self._parts = contextlib.ExitStack()
         super().__init__(self._parts.enter_context(reserve(config)))
 
     def close(self) -> None:
-        """Ends what is left of the engines, and gives back the room. Closing twice is no error."""
+        """Ends what is left of the engines, and releases the placement group. Closing twice is no error."""
         with self._parts:
             super().close()

@@ -49,7 +49,7 @@ def start_on_ray(
 
 @contextlib.contextmanager
 def learner_placed_on_ray(config: Config) -> Iterator[Config]:
-    """See `rljax.launch.launchers.learner_placement`. A cluster of one's own, or a learner on CPUs, needs no seat.
+    """See `rljax.launch.launchers.learner_placement`. A cluster of one's own, or a learner on CPUs, reserves nothing.
 
     Raises:
         ClusterError, ConfigError: the cluster cannot be used, or has no room.
@@ -65,7 +65,7 @@ def learner_placed_on_ray(config: Config) -> Iterator[Config]:
 
 
 class ExplorerActor:
-    """An explorer in a process of the cluster."""
+    """Runs an explorer in a process of the cluster."""
 
     def __init__(self, log: str) -> None:
         redirect_output(log)
@@ -74,7 +74,7 @@ class ExplorerActor:
         self._leave = lambda: None
 
     def explore(self, config: dict[str, Any], directory: str, placement: Placement) -> str:
-        """Explores to the end; returns why, where that was no good end. ``directory`` is what paths are relative to."""
+        """Explores to the end; returns why, where it failed. ``directory`` is what paths are relative to."""
         try:
             os.chdir(directory)
             self._explore(from_plain(config), placement)
@@ -104,7 +104,7 @@ class ExplorerActor:
 
 
 class Actor:
-    """An `ExplorerActor` as `rljax.launch.explorer_process.ProcessHandle`."""
+    """Handles an `ExplorerActor` as a `rljax.launch.explorer_process.ProcessHandle`."""
 
     def __init__(self, config: Config, run: RunDir, placement: Placement) -> None:
         self._config = explorer_config(config)

@@ -1,7 +1,7 @@
-"""What a run asks of a Ray cluster: one bundle for the learner, one for each engine, one for an explorer of its own.
+"""Plans the placement group of a run: one bundle for the learner, one for each engine, one for an explorer of its own.
 
 The learner is the process that the user started, so its bundle is on that process's node and holds its accelerators
-only: they are its own whether Ray knows it or not. ``gpu:4-7`` names accelerators as the ancestors' device mappings do:
+only: they are its own whether Ray knows it or not. ``gpu:4-7`` names accelerators as ROLL's device mappings do:
 counted over the nodes, that of the learner first; engine i takes the i-th ``tensor_parallel_size`` of them.
 """
 
@@ -30,7 +30,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class EngineBundle:
-    """What one engine takes: resources, and where ``devices`` are counted from 0 on ``node``, exactly those."""
+    """Bundle of one engine: resources, and where ``devices`` are counted from 0 on ``node``, exactly those."""
 
     resources: Mapping[str, float]
     accelerator: str = ""
@@ -41,13 +41,13 @@ class EngineBundle:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is asked of a cluster.
+    """Resources that are reserved on a cluster.
 
     Attributes:
         home: node of the process that asks.
         learner: resources of the learner; empty in a process that does not learn.
         learner_devices: its accelerators, counted from 0 on its node.
-        engines: one for each engine.
+        engines: the bundle of each engine.
         explorer: resources of an explorer in an actor of its own, or None.
     """
 
@@ -58,7 +58,7 @@ class Plan:
     explorer: Mapping[str, float] | None
 
     def bundles(self) -> tuple[list[dict[str, float]], list[dict[str, str]]]:
-        """Resources and node labels of every bundle: the learner's, those of the engines, the explorer's."""
+        """Returns resources and node labels of every bundle: the learner's, those of the engines, the explorer's."""
         here = {"ray.io/node-id": self.home.id}
         # The address of a node is a resource that every node has: a place on it even where nothing else is asked.
         bundles = [{f"node:{self.home.address}": 0.001, **self.learner}]
@@ -72,12 +72,12 @@ class Plan:
         return bundles, labels
 
     def asked(self) -> dict[str, float]:
-        """The sum over all bundles, without the nodes' own resources."""
+        """Returns the sum over all bundles, without the nodes' own resources."""
         return add_up([self.learner, *(e.resources for e in self.engines), self.explorer or {}])
 
 
 def add_up(resources: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Sums by name, of what Ray lets one ask for."""
+    """Adds up resources by name, leaving out those that Ray lets nobody request."""
     total: dict[str, float] = {}
     for one in resources:
         for name, amount in one.items():
@@ -87,7 +87,7 @@ def add_up(resources: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 
 def make_plan(config: Config, home: Node, others: Sequence[Node], learner_platform: str) -> Plan:
-    """What this process asks for.
+    """Plans the resources that this process requests.
 
     Args:
         config: of the run.
@@ -102,7 +102,7 @@ def make_plan(config: Config, home: Node, others: Sequence[Node], learner_platfo
     explorer = {"CPU": 1.0} if config.mode == "both" and config.explorer.own_process else None
     platform, named = device_indices(config.sidecar.devices)
     if platform == "auto":
-        platform = _what_is_left([home, *others], learner)
+        platform = _auto_platform([home, *others], learner)
     kind = ACCELERATORS.get(platform, "")
     count = config.sidecar.tensor_parallel_size if kind else 0
     resources = {
@@ -120,12 +120,14 @@ def make_plan(config: Config, home: Node, others: Sequence[Node], learner_platfo
 
 
 def cpus_needed(config: Config) -> int:
-    """CPUs that a cluster of one's own must count, however many the machine has; engines of a bench may come beside."""
+    """Returns the CPUs that a cluster of one's own must count, whatever the machine has, an evaluator's engines
+    included.
+    """
     return 2 * math.ceil(config.sidecar.num_engines * config.ray.cpus_per_engine) + config.explorer.own_process
 
 
 def swap_taken(taken: Sequence[str], reserved: Sequence[str]) -> dict[str, str]:
-    """Pairs what the learner took beside its reservation with what it left of it.
+    """Pairs the accelerators that the learner took beside its reservation with those that it left of it.
 
     Ray does not choose which accelerators of a node a bundle gets, and JAX has chosen the learner's before. An engine
     that is assigned the first of a pair uses the second.
@@ -143,9 +145,9 @@ def _learner(config: Config, platform: str) -> tuple[dict[str, float], tuple[int
     return {ACCELERATORS[platform]: float(count)}, tuple(sorted(named)) if named else tuple(range(count))
 
 
-def _what_is_left(nodes: Sequence[Node], learner: Mapping[str, float]) -> str:
-    """The platform of ``sidecar.devices=auto``: GPUs where the learner leaves some, else the CPU. Engines in processes
-    of their own do not compute on TPUs.
+def _auto_platform(nodes: Sequence[Node], learner: Mapping[str, float]) -> str:
+    """Returns the platform of ``sidecar.devices=auto``: GPUs where the learner leaves some, else the CPU. Engines in
+    processes of their own do not compute on TPUs.
     """
     total = add_up([node.resources for node in nodes])
     return "gpu" if total.get("GPU", 0.0) - learner.get("GPU", 0.0) > 0 else "cpu"

@@ -1,4 +1,4 @@
-"""How an explorer ends: the time that it has for it, and what the ledger is told."""
+"""Ends an explorer: its time limit, and the record of its failure in the ledger."""
 
 from __future__ import annotations
 
@@ -15,47 +15,47 @@ SHUTDOWN = 180.0
 
 
 class EndRecord:
-    """Tells the ledger of an explorer's end by a fault: at once, or as soon as the ledger can be told."""
+    """Records an explorer's failure in the ledger: at once, or as soon as the ledger can be written."""
 
     def __init__(self, db: Database, name: str, needed: bool) -> None:
-        """``needed`` says that the run fails with this explorer where no other lives."""
+        """Takes the explorer's name; ``needed`` says that the run fails with this explorer where no other lives."""
         self._db = db
         self._name = name
         self._needed = needed
         self._lock = threading.Lock()
-        self._untold: tuple[str, bool] | None = None
+        self._unrecorded: tuple[str, bool] | None = None
 
     def ended(self, message: str, *, fatal: bool = False) -> None:
-        """The explorer has ended: the run fails where that is ``fatal``, or where it was needed and the last one.
+        """Records the explorer's end: the run fails where that is ``fatal``, or where it was needed and the last one.
 
-        Raises nothing: what the ledger could not be told, `tell_late` tells.
+        Raises nothing: what the ledger could not record, `record_late` writes.
         """
         try:
-            self._tell(message, fatal)
+            self._record(message, fatal)
         except LedgerError as error:
             log.warning("%s; the ledger could not be told: %s", message, error)
             with self._lock:
-                self._untold = message, fatal
+                self._unrecorded = message, fatal
 
-    def tell_late(self) -> None:
-        """Tells what could not be told, if there is such; for those of the same process that would wait in vain.
+    def record_late(self) -> None:
+        """Records a failure that could not be written before, if any: others of the process would wait in vain.
 
         Raises:
-            LedgerError: it still cannot be told, and nobody is left who explores.
+            LedgerError: it still cannot be written, and no other explorer lives.
         """
         with self._lock:
-            if self._untold is None:
+            if self._unrecorded is None:
                 return
             try:
-                self._tell(*self._untold)
+                self._record(*self._unrecorded)
             except LedgerError as error:
-                if self._is_fatal(self._untold[1]):
-                    raise LedgerError(f"{self._untold[0]}; the ledger could not be told: {error}") from error
+                if self._is_fatal(self._unrecorded[1]):
+                    raise LedgerError(f"{self._unrecorded[0]}; the ledger could not be told: {error}") from error
                 return
-            self._untold = None
+            self._unrecorded = None
 
-    def _tell(self, message: str, fatal: bool) -> None:
-        processes.mark_dead(self._db)
+    def _record(self, message: str, fatal: bool) -> None:
+        processes.mark_dead_processes(self._db)
         if self._is_fatal(fatal):
             processes.fail_run(self._db, self._name, message)
         else:

@@ -1,4 +1,4 @@
-"""The ledger for coroutines: no transaction, retry or back-off holds their event loop."""
+"""Calls the ledger from coroutines: no transaction, retry or backoff holds their event loop."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ T = TypeVar("T")
 
 
 class AsyncDatabase:
-    """A ledger whose calls run on one thread, in the order in which they were made.
+    """Runs the ledger's calls on one thread, in the order in which they were made.
 
     Attributes:
         spec, clock, notifier: those of the `Database`; they never wait.
     """
 
     def __init__(self, db: Database, executor: Executor | None = None) -> None:
-        """``executor`` runs the calls, one at a time: a thread of its own, unless a test wants to have it otherwise.
+        """Takes ``executor``, which runs the calls one at a time: a thread of its own by default; tests pass another.
 
         The thread starts with the first call. Closing ``db`` remains the caller's.
         """
@@ -38,10 +38,10 @@ class AsyncDatabase:
         self._executor = executor or ThreadPoolExecutor(1, thread_name_prefix="ledger")
 
     async def call(self, function: Callable[Concatenate[Database, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Calls a function of the ledger, and returns what it returns.
+        """Calls a function of the ledger, and returns its result.
 
         A caller that is cancelled before its turn has made no call. Once the function runs it runs to its end, and only
-        then is the cancellation raised: nobody goes on while a transaction of his is still open, and what he calls
+        then is the cancellation raised: no caller goes on while its transaction is still open, and what it calls
         next finds it made whole or not at all.
 
         Raises:
@@ -60,9 +60,7 @@ class AsyncDatabase:
             raise
 
     def post(self, function: Callable[Concatenate[Database, P], object], *args: P.args, **kwargs: P.kwargs) -> None:
-        """Calls a function of the ledger in its turn, without waiting: for notes, which hold nobody up. One that fails
-        is logged. Any thread.
-        """
+        """Queues a call of the ledger without waiting: for notes. One that fails is logged. Any thread."""
         self._executor.submit(function, self._db, *args, **kwargs).add_done_callback(_log_failure)
 
     async def close(self) -> None:

@@ -1,4 +1,4 @@
-"""The balance of a run: what each claimed task became, proved from the recorded batches (promises P3 and P5).
+"""Audits a run: what each claimed task became, proved from the recorded batches (promises P3 and P5).
 
 The counts come from `groups`; the claims about training come from `batches`, which is written once and never changed.
 A batch *survives* if no later lineage started from a version that had not seen it.
@@ -78,7 +78,7 @@ def _surviving_demonstrations(tx: Transaction) -> dict[int, int]:
 
 
 def _surviving(tx: Transaction, rows: Select[Any]) -> list[Row[Any]]:
-    """Those that no later lineage has undone."""
+    """Returns the batches that no later lineage has undone."""
     starts = {row.id: row.from_version for row in tx.execute(select(schema.lineages))}
 
     def stands(row: Row[Any]) -> bool:
@@ -93,7 +93,7 @@ def _by_reason(tx: Transaction, state: str) -> dict[str, int]:
 
 
 def _states_by(tx: Transaction, column: ColumnElement[str]) -> dict[str, dict[str, int]]:
-    """Number of groups by state, for each value of a column; a group counts for the explorer of its newest claim."""
+    """Counts groups by state, for each value of a column; a group counts for the explorer of its newest claim."""
     found: dict[str, dict[str, int]] = {}
     query = select(column.label("name"), g.state, func.count().label("n")).group_by(column, g.state)
     for row in tx.execute(query.order_by(column, g.state)):
@@ -102,7 +102,7 @@ def _states_by(tx: Transaction, column: ColumnElement[str]) -> dict[str, dict[st
 
 
 def _tasksets(tx: Transaction) -> dict[str, dict[str, int]]:
-    """Every taskset that an explorer brought: tasks of an epoch, tasks ever claimed, and these by state."""
+    """Returns for every taskset of an explorer: tasks of an epoch, tasks ever claimed, and these by state."""
     states, name = _states_by(tx, g.taskset), schema.tasksets.c.name
     rows = tx.execute(select(schema.tasksets).order_by(name))
     return {row.name: {"size": row.size, "issued": row.issued, **states.get(row.name, {})} for row in rows}
@@ -121,7 +121,7 @@ def _faults(tx: Transaction) -> dict[str, int]:
 
 
 def _gaps(tx: Transaction) -> dict[str, list[int]]:
-    """Positions that a taskset's cursor has passed without a row: tasks lost in silence."""
+    """Returns positions that a taskset's cursor has passed without a row: tasks lost in silence."""
     gaps = {}
     for row in tx.execute(select(schema.tasksets)):
         tasks = tx.execute(select(g.epoch, g.task_index).where(g.taskset == row.name))
@@ -165,7 +165,9 @@ def _problems(
 
 
 def _wrong_batches(tx: Transaction, surviving: dict[int, list[tuple[int, dict[str, int]]]]) -> list[str]:
-    """A step trains ``batch_groups`` groups that none before it has trained, then at most ``reused_groups`` others."""
+    """Checks that each step trains ``batch_groups`` groups that none before it has trained, then at most
+    ``reused_groups`` others; returns the violations.
+    """
     size, reused = tx.spec.batch_groups, tx.spec.reused_groups
     short, mixed = [], []
     before: set[int] = set()

@@ -1,7 +1,7 @@
-"""The explorer's transactions: claim tasks, and say what became of them.
+"""Transactions of the explorer: claim tasks, and store, filter, drop or hand back their groups.
 
-Every claim has a number. Whoever stores, filters, drops or hands back a group shows that number; once the claim has
-expired, or the group was claimed again, the number is stale and the write is refused.
+Every claim has a number. Whoever stores, filters, drops or hands back a group presents that number; once the claim was
+reopened, or the group claimed again, the number is stale and the write is refused.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ UNLEASED = ("claimed", "ready")
 
 @dataclass(frozen=True)
 class TasksetSize:
-    """A taskset as the ledger sees it: how many tasks an epoch has, its share, and what tells it from others."""
+    """Size and identity of a taskset: how many tasks an epoch has, its share, and its fingerprint."""
 
     name: str
     size: int
@@ -37,7 +37,7 @@ class TasksetSize:
 
 @dataclass(frozen=True)
 class Claim:
-    """The right, and the duty, to settle one group.
+    """Claim on one group, which its explorer must settle.
 
     Its tokens come from weights of ``version`` or newer, published by ``lineage`` or a later one: an engine that still
     holds weights of a lost lineage must not serve it.
@@ -52,8 +52,8 @@ class Claim:
 
 
 @dataclass(frozen=True)
-class Claimed:
-    """What `claim` granted; if nothing, ``reason`` says what is waited for, ``over`` that the run has ended."""
+class ClaimResult:
+    """Result of `claim`: the claims granted; if none, ``reason`` says why, ``over`` that the run has ended."""
 
     claims: tuple[Claim, ...]
     reason: str = ""
@@ -62,7 +62,7 @@ class Claimed:
 
 @writes
 def register_tasksets(tx: Transaction, tasksets: Sequence[TasksetSize], explorer: str | None = None) -> None:
-    """Makes tasksets known, or checks that they still are what the run began with; ``explorer`` is who serves them.
+    """Registers tasksets, or checks that they still are those that the run began with; ``explorer`` is who serves them.
 
     Raises:
         StaleWriterError: a taskset of this name has other tasks, so that it cannot be shared without repeats.
@@ -96,49 +96,49 @@ def _differs(taskset: TasksetSize, known: Row) -> str | None:
     return None
 
 
-def claim(db: Database, explorer: str, tasksets: Sequence[str], limit: int) -> Claimed:
+def claim(db: Database, explorer: str, tasksets: Sequence[str], limit: int) -> ClaimResult:
     """Claims up to ``limit`` tasks, reopened ones first, as far as the staleness credit allows. With a limit of 0 the
-    answer says what else there is to know.
+    result says why the run may grant nothing.
 
-    Whoever waits for credit asks again and again; while there is none, that keeps nobody from writing.
+    An explorer that waits for credit polls; while there is none, a poll takes no write lock.
 
     Raises:
         RunFailedError: the run has failed.
     """
     room = db.read(lambda tx: _allowed(tx, explorer))
-    if isinstance(room, Claimed):
+    if isinstance(room, ClaimResult):
         return room
     if limit <= 0:
-        return Claimed((), "its engines, which have as much to do as they can run at once")
+        return ClaimResult((), "its engines, which have as much to do as they can run at once")
     return db.write(lambda tx: _claim(tx, explorer, tasksets, limit))
 
 
-def _allowed(tx: Transaction, explorer: str) -> int | Claimed:
-    """How many groups may be claimed, or why none."""
+def _allowed(tx: Transaction, explorer: str) -> int | ClaimResult:
+    """Returns how many groups may be claimed, or why none."""
     row = run_row(tx)
     if row.failure:
         raise RunFailedError(row.failure)
     if not is_alive(tx, explorer):
         # Nobody would reopen its claims if it died.
-        return Claimed((), f"{explorer} is not registered, or was declared dead; it must register again")
-    room, reason = _room(tx, tx.spec, row)
+        return ClaimResult((), f"{explorer} is not registered, or was declared dead; it must register again")
+    room, reason = _claimable_groups(tx, tx.spec, row)
     if room <= 0:
-        return Claimed((), reason, over=is_over(row, tx.spec.max_steps, tx.spec.total_epochs))
+        return ClaimResult((), reason, over=is_over(row, tx.spec.max_steps, tx.spec.total_epochs))
     return room
 
 
-def _claim(tx: Transaction, explorer: str, tasksets: Sequence[str], limit: int) -> Claimed:
+def _claim(tx: Transaction, explorer: str, tasksets: Sequence[str], limit: int) -> ClaimResult:
     room = _allowed(tx, explorer)
-    if isinstance(room, Claimed):
+    if isinstance(room, ClaimResult):
         return room
     tasks = _next_tasks(tx, tx.spec, tasksets, min(room, limit))
     claims = _grant(tx, run_row(tx), explorer, tasks)
-    return Claimed(claims, "" if claims else unserved(tx, tx.spec.total_epochs) or "the tasksets are exhausted")
+    return ClaimResult(claims, "" if claims else unserved(tx, tx.spec.total_epochs) or "the tasksets are exhausted")
 
 
 def unserved(tx: Transaction, total_epochs: int | None) -> str:
-    """That no living explorer serves any taskset with tasks left, and how many; empty where one does, has not said what
-    it serves, or the tasks never end.
+    """Returns a line that no living explorer serves any taskset with tasks left, and how many; empty where one does,
+    has not said what it serves, or the tasks never end.
     """
     if total_epochs is None:
         return ""
@@ -162,19 +162,19 @@ def unserved(tx: Transaction, total_epochs: int | None) -> str:
 
 
 def validating(tx: Transaction) -> tuple[int, str] | None:
-    """The oldest version that is being validated, and by which explorer; None if none is."""
+    """Returns the oldest version that is being validated, and by which explorer; None if none is."""
     row = tx.execute(select(a.version, a.explorer).where(a.state == "claimed").order_by(a.version)).first()
     return None if row is None else (row.version, row.explorer)
 
 
 def is_alive(tx: Transaction, explorer: str) -> bool:
-    """Whether an explorer of this name is registered and was not declared dead."""
+    """Returns whether an explorer of this name is registered and was not declared dead."""
     p = schema.processes.c
     return tx.execute(select(p.pid).where(p.name == explorer, p.alive)).first() is not None
 
 
 def in_flight(tx: Transaction) -> tuple[dict[int, int], int]:
-    """The claimed and ready groups by deadline, and the number of leased ones."""
+    """Returns the deadlines of the claimed and ready groups, and the number of leased ones."""
     query = select(g.state, g.deadline, func.count().label("n")).where(g.state.in_((*UNLEASED, "leased")))
     deadlines: dict[int, int] = {}
     leased = 0
@@ -187,7 +187,7 @@ def in_flight(tx: Transaction) -> tuple[dict[int, int], int]:
 
 
 def unannounced_steps(tx: Transaction, row: Row) -> list[int]:
-    """Publishing steps that are trained and whose version is not announced yet."""
+    """Returns the publishing steps that are trained and whose version is not announced yet."""
     if row.announced >= row.trained:
         return []
     s = schema.steps.c
@@ -197,7 +197,7 @@ def unannounced_steps(tx: Transaction, row: Row) -> list[int]:
     return [r.step for r in rows]
 
 
-def _room(tx: Transaction, spec: RunSpec, row: Row) -> tuple[int, str]:
+def _claimable_groups(tx: Transaction, spec: RunSpec, row: Row) -> tuple[int, str]:
     b = spec.batch_groups
     if row.announced < 0:
         return 0, "no weights are announced yet"
@@ -277,12 +277,12 @@ def _grant(tx: Transaction, row: Row, explorer: str, tasks: Sequence[tuple[int |
 
 @reads
 def held_by(tx: Transaction, explorer: str) -> set[int]:
-    """Numbers of the claims that this explorer holds."""
+    """Returns the numbers of the claims that this explorer holds."""
     return {row.claim for row in tx.execute(select(g.claim).where(g.state == "claimed", g.explorer == explorer))}
 
 
-def store(db: Database, claimed: Claim, group: Group) -> None:
-    """Keeps a whole group and closes its claim.
+def store(db: Database, claim: Claim, group: Group) -> None:
+    """Stores a whole group and closes its claim.
 
     Raises:
         StaleWriterError: the claim is no longer this one's, or a token is of a withdrawn version and the task is open
@@ -291,28 +291,28 @@ def store(db: Database, claimed: Claim, group: Group) -> None:
     """
     counts = group.version_counts()
     payload = encode(group)
-    if not db.write(lambda tx: _keep(tx, claimed, counts, payload)):
-        raise StaleWriterError(f"group {claimed.group_id}: tokens of version {max(counts)}, which was withdrawn")
+    if not db.write(lambda tx: _keep(tx, claim, counts, payload)):
+        raise StaleWriterError(f"group {claim.group_id}: tokens of version {max(counts)}, which was withdrawn")
 
 
-def _keep(tx: Transaction, claimed: Claim, counts: Mapping[int, int], payload: bytes) -> bool:
-    row = _held(tx, claimed)
-    if counts and min(counts) < claimed.version:
-        raise ValueError(f"group {claimed.group_id}: a token of version {min(counts)}, claimed at {claimed.version}")
+def _keep(tx: Transaction, claim: Claim, counts: Mapping[int, int], payload: bytes) -> bool:
+    row = _held(tx, claim)
+    if counts and min(counts) < claim.version:
+        raise ValueError(f"group {claim.group_id}: a token of version {min(counts)}, claimed at {claim.version}")
     # Between a restart and its first announcement, the versions up to the checkpoint's are those that stand.
     standing = row.announced if row.announced >= 0 else row.trained
     newest = max(counts, default=None)
     values: dict[str, Any] = {"state": "open"}
     stands = newest is None or newest <= standing
     if stands:
-        tx.execute(insert(schema.payloads).values(group_id=claimed.group_id, data=payload))
+        tx.execute(insert(schema.payloads).values(group_id=claim.group_id, data=payload))
         values = {"state": "ready", "stored_at": tx.now(), "max_version": newest, "version_counts": json.dumps(counts)}
-    tx.execute(update(schema.groups).where(g.id == claimed.group_id).values(values))
+    tx.execute(update(schema.groups).where(g.id == claim.group_id).values(values))
     return stands
 
 
 @writes
-def settle(tx: Transaction, claimed: Claim, state: str, reason: str) -> None:
+def settle(tx: Transaction, claim: Claim, state: str, reason: str) -> None:
     """Closes a claim as ``filtered`` or ``dropped``, with its reason. Its credit returns and another task replaces it.
 
     Raises:
@@ -320,8 +320,8 @@ def settle(tx: Transaction, claimed: Claim, state: str, reason: str) -> None:
     """
     if state not in ("filtered", "dropped"):
         raise ValueError(f"a claim is settled as filtered or dropped, not {state!r}")
-    values = {"state": state, "reason": storable(reason), "step": _held(tx, claimed).trained}
-    tx.execute(update(schema.groups).where(g.id == claimed.group_id).values(values))
+    values = {"state": state, "reason": storable(reason), "step": _held(tx, claim).trained}
+    tx.execute(update(schema.groups).where(g.id == claim.group_id).values(values))
 
 
 @writes
@@ -334,7 +334,7 @@ def hand_back(tx: Transaction, explorer: str, kind: str = "") -> int:
 
 
 def reopen_claims_of(tx: Transaction, explorer: str, kind: str) -> int:
-    """`hand_back` inside a transaction of the caller's."""
+    """Reopens claims as `hand_back` does, inside a transaction of the caller's."""
     where = (g.state == "claimed", g.explorer == explorer)
     count = tx.execute(update(schema.groups).where(*where).values(state="open")).rowcount
     if count and kind:
@@ -343,24 +343,24 @@ def reopen_claims_of(tx: Transaction, explorer: str, kind: str) -> int:
 
 
 def discard_payloads(tx: Transaction, group_ids: Sequence[int]) -> None:
-    """Deletes what these groups stored."""
+    """Deletes the payloads of these groups."""
     for start in range(0, len(group_ids), 500):
         some = group_ids[start : start + 500]
         tx.execute(delete(schema.payloads).where(schema.payloads.c.group_id.in_(some)))
 
 
 def states_of(tx: Transaction) -> dict[str, int]:
-    """Number of groups by state."""
+    """Counts the groups by state."""
     return {row.state: row.n for row in tx.execute(select(g.state, func.count().label("n")).group_by(g.state))}
 
 
 states = reads(states_of)
 
 
-def _held(tx: Transaction, claimed: Claim) -> Row:
+def _held(tx: Transaction, claim: Claim) -> Row:
     r = schema.run.c
     both = select(g.state, g.claim, r.announced, r.trained).join_from(schema.groups, schema.run, true())
-    found = tx.execute(both.where(g.id == claimed.group_id)).one_or_none()
-    if found is None or found.state != "claimed" or found.claim != claimed.number:
-        raise StaleWriterError(f"group {claimed.group_id} ({claimed.task}): claim {claimed.number} has expired")
+    found = tx.execute(both.where(g.id == claim.group_id)).one_or_none()
+    if found is None or found.state != "claimed" or found.claim != claim.number:
+        raise StaleWriterError(f"group {claim.group_id} ({claim.task}): claim {claim.number} has expired")
     return found

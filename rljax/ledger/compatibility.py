@@ -1,4 +1,4 @@
-"""What the processes of a run agree on beyond `RunSpec`: its model, what that imitates, what a validation measures."""
+"""Checks what the processes of a run must agree on beyond `RunSpec`: its model, its demonstrations, its validations."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from rljax.ledger.transaction import Transaction, writes
 
 @writes
 def check_model(tx: Transaction, fingerprint: str, path: str) -> None:
-    """Records the model of the run, unless it has another; ``path`` is what this process calls it.
+    """Records the model of the run, unless it has another; ``path`` is its path in this process.
 
     Raises:
-        LedgerError: it has, and something was made of it.
+        LedgerError: the run has another model, and claims, a learner or a version of it.
     """
     row = run_row(tx)
     if row.model not in (None, fingerprint) and (row.claims or row.lineage or row.announced >= 0):
@@ -27,10 +27,10 @@ def check_model(tx: Transaction, fingerprint: str, path: str) -> None:
 
 @writes
 def check_demonstrations(tx: Transaction, fingerprint: str, source: str) -> None:
-    """Records what the run imitates, unless it began with something else; ``source`` is what this process calls it.
+    """Records the demonstrations of the run, unless it began with others; ``source`` is their path in this process.
 
     Raises:
-        LedgerError: it did, and trained some of it.
+        LedgerError: the run began with others, and has trained some of them.
     """
     row = run_row(tx)
     if row.demonstrations not in (None, fingerprint) and row.trained:
@@ -43,5 +43,5 @@ def check_demonstrations(tx: Transaction, fingerprint: str, source: str) -> None
 
 @writes
 def record_validation_plan(tx: Transaction, fingerprint: str) -> None:
-    """Records what the learner wants measured: an explorer that would measure something else leaves it to others."""
+    """Records what the learner wants validated: an explorer that would measure something else leaves it to others."""
     tx.execute(update(schema.run).values(validation=fingerprint))

@@ -1,4 +1,4 @@
-"""Opening a ledger, and the one way to read and change it: functions of a transaction.
+"""Opens a ledger, and runs its transactions: the one way to read and change it.
 
 A write transaction is alone, all or nothing. What disturbs it (a lock that stays busy, a connection that is lost) has
 the whole of it made again, with backoff, up to a deadline at which it is raised: no write is lost in silence, none is
@@ -41,15 +41,15 @@ class RunFailedError(RuntimeError):
 
 
 class Database:
-    """A ledger. Safe to share between threads; every process opens its own."""
+    """Connects to a ledger. Safe to share between threads; every process opens its own."""
 
     def __init__(self, backend: Backend, spec: RunSpec | None, clock: Callable[[], float] | None = None) -> None:
         """Opens or creates the ledger; ``spec`` None opens an existing one as it is.
 
         Args:
             backend: where it is kept.
-            spec: what this process goes by.
-            clock: seconds, where it is not to be the backend's own: a test's.
+            spec: the settings of this process.
+            clock: returns seconds; None for the backend's own. Tests pass another.
 
         Raises:
             LedgerError: not a ledger, of another schema version, or of a run with another spec; see `agree`.
@@ -146,7 +146,7 @@ class Database:
 
 
 def ledger_exists(backend: Backend) -> bool:
-    """Whether there is a ledger in this place.
+    """Returns whether there is a ledger in this place.
 
     Raises:
         LedgerError: its server cannot be asked.
@@ -164,16 +164,16 @@ def _guarded(backend: Backend, action: Callable[[], T], opened: bool) -> T:
 
 
 def _is_broken(error: DBAPIError | sqlite3.Error) -> bool:
-    """Whether it is the database, and not a statement of ours. Plain DatabaseError is SQLite's for a damaged file."""
+    """Returns whether the database, not our statement, is broken. SQLite's plain DatabaseError: a damaged file."""
     broken = (OperationalError, InterfaceError, sqlite3.OperationalError)
     return isinstance(error, broken) or type(error) in (DatabaseError, sqlite3.DatabaseError)
 
 
 def agree(tx: Transaction, spec: RunSpec) -> None:
-    """Records ``spec`` as the run's, unless somebody goes by another.
+    """Records ``spec`` as the run's, unless another process goes by a different one.
 
     Raises:
-        LedgerError: somebody does: a process that lives, or, where `RunSpec.MUTABLE` does not name the key, the
+        LedgerError: another does: a process that lives, or, where `RunSpec.MUTABLE` does not name the key, the
             groups of earlier ones.
     """
     row = run_row(tx)
@@ -194,30 +194,30 @@ def agree(tx: Transaction, spec: RunSpec) -> None:
 
 
 def run_row(tx: Transaction) -> Row[Any]:
-    """The one row of `schema.run`."""
+    """Returns the one row of `schema.run`."""
     return tx.execute(select(schema.run)).one()
 
 
 @reads
 def is_finished(tx: Transaction, max_steps: int) -> bool:
-    """Whether the learner has ended the run, and neither ``max_steps`` nor more epochs ask for more of it."""
+    """Returns whether the learner has ended the run, and neither ``max_steps`` nor more epochs ask for more of it."""
     return is_over(run_row(tx), max_steps, tx.spec.total_epochs)
 
 
 def is_over(row: Row[Any], max_steps: int, total_epochs: int | None) -> bool:
-    """`is_finished` of the run's row."""
+    """Returns `is_finished` for the run's row."""
     data_ended = row.ended_epochs is not None and row.ended_epochs == total_epochs
     return bool(row.finished) and (row.trained >= max_steps or data_ended)
 
 
 def record_event(tx: Transaction, who: str, kind: str, message: str) -> None:
-    """Notes a fault, for the audit and the report."""
+    """Records a fault, for the audit and the report."""
     values = {"at": tx.now(), "who": who, "kind": kind[:60], "message": storable(message[:2000])}
     tx.execute(insert(schema.events).values(values))
 
 
 def storable(text: str) -> str:
-    """``text`` without what PostgreSQL cannot keep in one: NUL, and halves of surrogate pairs."""
+    """Returns ``text`` without what PostgreSQL cannot store: NUL, and halves of surrogate pairs."""
     return text.replace("\0", "\ufffd").encode(errors="replace").decode()
 
 

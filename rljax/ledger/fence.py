@@ -1,4 +1,4 @@
-"""The right of a learner to change what the run directory holds: it ends when another learner begins its lineage."""
+"""Fences off replaced learners: a learner may change the run directory until another learner begins its lineage."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from rljax.ledger.database import Database, StaleWriterError, Transaction, reads
 
 @dataclass(frozen=True)
 class Fence:
-    """Asked right before every write that could destroy what another learner has written: a process that was stopped,
-    replaced and continued finds out there, whatever it was about to write.
+    """Checks, right before every write that could destroy what another learner has written, that this learner is not
+    replaced: a process that was stopped, replaced and continued finds out there.
 
     Between the answer and the write it may be stopped once more. Each writer therefore also keeps to what is its own,
     so that a late write does no harm: `rljax.observe.metrics.MetricsLog` to the file that it put in place,
@@ -26,7 +26,7 @@ class Fence:
     lineage: int
 
     def check(self) -> None:
-        """Returns while this learner is the living one.
+        """Checks that this learner is the living one.
 
         Raises:
             StaleWriterError: another has taken over; nothing may be written any more.
@@ -43,7 +43,7 @@ def check_lineage(row: Row[Any], lineage: int) -> None:
     """Checks that ``lineage`` is the living one in the run's row.
 
     Raises:
-        StaleWriterError: it is not.
+        StaleWriterError: another lineage is.
     """
     if row.lineage != lineage:
         raise StaleWriterError(f"lineage {lineage} has been replaced by {row.lineage}: another trainer has taken over")

@@ -1,4 +1,4 @@
-"""Groups that no step trains, and why: for whoever waits for them, and for the metrics of each step."""
+"""Counts groups that no step trains, by reason: for the learner that waits for groups, and for each step's metrics."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ n = func.count().label("n")
 
 @dataclass(frozen=True)
 class FilteredStreak:
-    """Groups that were filtered one after another, and the reason that most of them share."""
+    """Number of groups that were filtered one after another, and the reason that most of them share."""
 
     groups: int
     reason: str
@@ -23,7 +23,7 @@ class FilteredStreak:
 
 @reads
 def filtered_during(tx: Transaction, step: int) -> dict[str, int]:
-    """Groups that were filtered before ``step`` (batches completed) was trained and after the one before it, by reason.
+    """Counts by reason the groups filtered before ``step`` (batches completed) was trained and after the one before it.
 
     The ledger knows of each group when that was, so that a step that is trained again counts its own, and a sum over
     the steps counts no group twice, however often the learner was restarted. Those filtered after the last step are in
@@ -33,16 +33,16 @@ def filtered_during(tx: Transaction, step: int) -> dict[str, int]:
     return {row.reason: row.n for row in rows}
 
 
-def lost_in_time(tx: Transaction, step: int) -> str:
-    """What became of groups that this step could have trained, by reason, for whoever wonders where they are."""
-    lost = select(g.state, g.reason, n).where(g.state.in_(("dropped", "filtered")), g.deadline >= step)
-    rows = tx.execute(lost.group_by(g.state, g.reason).order_by(n.desc(), g.reason).limit(3)).all()
+def describe_untrained(tx: Transaction, step: int) -> str:
+    """Counts, in a line by state and reason, the dropped and filtered groups that this step could have trained."""
+    untrained = select(g.state, g.reason, n).where(g.state.in_(("dropped", "filtered")), g.deadline >= step)
+    rows = tx.execute(untrained.group_by(g.state, g.reason).order_by(n.desc(), g.reason).limit(3)).all()
     reasons = ", ".join(f"{row.n} {row.state}: {row.reason}" for row in rows)
     return f"; of those in time for step {step}, {reasons}" if rows else ""
 
 
-def filtered_in_a_row(tx: Transaction, step: int) -> FilteredStreak | None:
-    """Of the groups that this step could have trained, those filtered that were claimed after the last one kept."""
+def filtered_streak(tx: Transaction, step: int) -> FilteredStreak | None:
+    """Counts the filtered groups that this step could have trained and that were claimed after the last one kept."""
     kept = select(func.coalesce(func.max(g.claim), -1)).where(
         g.state.in_(("ready", "leased", "trained")), g.deadline >= step
     )

@@ -1,4 +1,4 @@
-"""The learner's transactions: begin a lineage, lease a batch, mark it trained.
+"""Transactions of the learner: begin a lineage, lease a batch, mark it trained.
 
 Each carries the lineage; once another learner has begun a newer one, every write of the older is refused.
 """
@@ -14,7 +14,7 @@ from rljax.ledger import schema
 from rljax.ledger.claims import discard_payloads, in_flight, unserved, validating
 from rljax.ledger.database import LedgerError, RunFailedError, StaleWriterError, record_event, run_row
 from rljax.ledger.fence import check_lineage
-from rljax.ledger.filtered_streak import FilteredStreak, filtered_in_a_row, lost_in_time
+from rljax.ledger.filtered_streak import FilteredStreak, describe_untrained, filtered_streak
 from rljax.ledger.processes import check_life, record_failure, tokens_sampled
 from rljax.ledger.staleness import feasible
 from rljax.ledger.transaction import Transaction, reads, writes
@@ -24,15 +24,15 @@ g, b = schema.groups.c, schema.batches.c
 
 
 @dataclass(frozen=True)
-class Leased:
-    """A batch, in its order.
+class LeasedBatch:
+    """A leased batch, in its order.
 
     Attributes:
-        step: that trains it.
-        group_ids: of its groups.
+        step: the step that trains it.
+        group_ids: ids of its groups.
         groups: trained for the first time.
         reused: trained before, and now again.
-        demonstrations: positions of what is imitated beside it.
+        demonstrations: positions of the demonstrations that are trained with it.
     """
 
     step: int
@@ -43,15 +43,15 @@ class Leased:
 
 
 @dataclass(frozen=True)
-class NotYet:
-    """Why there is no batch.
+class NoBatchYet:
+    """Reason why there is no batch yet.
 
     Attributes:
         kind: ``explorer`` (nobody generates what is left), ``generation`` (too few groups), ``stragglers`` or ``data``
             (exhausted).
         reason: the same for people, with names and numbers.
         ready: groups that are ready.
-        progress: changes whenever somebody gets on with something: groups ready, claims made, tokens sampled.
+        progress: changes whenever a process makes progress: groups ready, claims made, tokens sampled.
         over: no batch will ever come.
         filtered: groups in a row that were filtered, up to now.
     """
@@ -126,7 +126,7 @@ def _retire_lost(tx: Transaction, from_version: int) -> int:
 
 @reads
 def survives(tx: Transaction, lineage: int, version: int) -> bool:
-    """Whether the weights that ``lineage`` had after ``version`` batches are part of the history that lives.
+    """Returns whether the weights that ``lineage`` had after ``version`` batches are part of the living history.
 
     A replaced learner that has not noticed may still write a checkpoint; no later lineage grew out of it.
     """
@@ -136,7 +136,7 @@ def survives(tx: Transaction, lineage: int, version: int) -> bool:
 
 
 @writes
-def lease(tx: Transaction, lineage: int) -> Leased | NotYet:
+def lease(tx: Transaction, lineage: int) -> LeasedBatch | NoBatchYet:
     """Leases the next batch, most urgent groups first, once the others can still be trained in time.
 
     Groups that `reusable` names are trained again beside it: they take no place of a group that has a deadline to meet,
@@ -149,7 +149,7 @@ def lease(tx: Transaction, lineage: int) -> Leased | NotYet:
         StaleWriterError: a newer lineage lives.
         RunFailedError: the run has failed.
     """
-    row = living(tx, lineage)
+    row = require_living(tx, lineage)
     size, step = tx.spec.batch_groups, row.trained
     if row.leasing:
         chosen = tx.execute(select(g.id, g.deadline).where(g.state == "leased").order_by(g.position)).all()
@@ -157,12 +157,12 @@ def lease(tx: Transaction, lineage: int) -> Leased | NotYet:
     ready = select(g.id, g.deadline).where(g.state == "ready").order_by(g.deadline, g.id)
     chosen = tx.execute(ready.limit(size)).all()
     if len(chosen) < size:
-        return _meanwhile(tx, row, _too_few(tx, row, len(chosen)))
+        return _with_progress(tx, row, _end_or_wait(tx, row, len(chosen)))
     rest, _ = in_flight(tx)
     for c in chosen:
         rest[c.deadline] -= 1
     if not feasible(rest, step + 1, size):
-        return _meanwhile(tx, row, _stragglers(tx, step, size))
+        return _with_progress(tx, row, _stragglers(tx, step, size))
     batch = [{"chosen": c.id, "state": "leased", "step": step, "position": i} for i, c in enumerate(chosen)]
     tx.execute(update(schema.groups).where(g.id == bindparam("chosen")), batch)
     tx.execute(update(schema.run).values(leasing=True))
@@ -176,7 +176,7 @@ def mark_trained(tx: Transaction, lineage: int, step: int, publishes: bool, demo
     Raises:
         StaleWriterError: a newer lineage lives, or this step is not the leased one.
     """
-    row = living(tx, lineage)
+    row = require_living(tx, lineage)
     if not row.leasing or row.trained != step:
         raise StaleWriterError(f"step {step} is not leased; the ledger is at step {row.trained}")
     leased = tx.execute(select(g.id).where(g.state == "leased").order_by(g.position))
@@ -196,7 +196,7 @@ def prune_payloads(tx: Transaction, lineage: int, before_step: int) -> None:
     """Deletes the payloads of batches that no kept checkpoint needs: those of steps before ``before_step``, unless a
     later one may still reuse them.
     """
-    living(tx, lineage)
+    require_living(tx, lineage)
     last = g.step if tx.spec.max_uses == 1 else g.deadline
     old = select(g.id).where(g.state == "trained", last < before_step)
     kept = select(schema.payloads.c.group_id)
@@ -206,8 +206,8 @@ def prune_payloads(tx: Transaction, lineage: int, before_step: int) -> None:
 
 @writes
 def finish(tx: Transaction, lineage: int) -> None:
-    """Says that the run is over: explorers stop."""
-    row = living(tx, lineage)
+    """Marks the run as finished: explorers stop."""
+    row = require_living(tx, lineage)
     ended_epochs = tx.spec.total_epochs if row.trained < tx.spec.max_steps else None
     tx.execute(update(schema.run).values(finished=True, ended_epochs=ended_epochs))
 
@@ -225,8 +225,8 @@ def fail_run(tx: Transaction, lineage: int, message: str) -> None:
 
 
 @reads
-def recorded_batches(tx: Transaction, from_step: int, to_step: int) -> list[Leased]:
-    """The surviving batches of steps ``from_step`` to ``to_step`` (exclusive), to train them again (promise P13).
+def recorded_batches(tx: Transaction, from_step: int, to_step: int) -> list[LeasedBatch]:
+    """Returns the surviving batches of steps ``from_step`` to ``to_step`` (exclusive), to train again (promise P13).
 
     Raises:
         LedgerError: their payloads are no longer kept.
@@ -235,44 +235,45 @@ def recorded_batches(tx: Transaction, from_step: int, to_step: int) -> list[Leas
         raise LedgerError(f"the batches before step {run_row(tx).pruned} are no longer kept; replay from there on")
     found = []
     for step in range(from_step, to_step):
-        rows = tx.execute(select(b.group_id).where(b.step == step, _stands()).order_by(b.position))
+        rows = tx.execute(select(b.group_id).where(b.step == step, _survives()).order_by(b.position))
         found.append(_load(tx, step, [r.group_id for r in rows]))
     return found
 
 
 def reusable(tx: Transaction, step: int) -> list[int]:
-    """The groups that a step trains again: of those trained fewer than ``max_uses`` times, whose deadline has not
-    passed, at most ``reused_groups``. The least used come first, of these the newest claims, then in claim order: what
-    is far off the policy is left for when there is nothing nearer, as in Trinity-RFT's priority (version − decay·uses).
+    """Returns the groups that a step trains again: of those trained fewer than ``max_uses`` times, whose deadline has
+    not passed, at most ``reused_groups``. The least used come first, of these the newest claims, then in claim order:
+    what is far off the policy is left for when there is nothing nearer, as in Trinity-RFT's priority (version −
+    decay·uses).
 
-    It depends on nothing that happens between the lease of a step and its end, so that nobody has to write it down.
+    It depends on nothing that happens between the lease of a step and its end, so that it need not be stored.
     """
     if not tx.spec.reused_groups:
         return []
     uses = func.count().label("uses")
     trained = select(g.id, uses).join_from(schema.groups, schema.batches, b.group_id == g.id)
-    mine = trained.where(g.state == "trained", g.deadline >= step, b.step < step, _stands()).group_by(g.id, g.deadline)
-    order = mine.having(uses < tx.spec.max_uses).order_by(uses, g.deadline.desc(), g.id)
+    used = trained.where(g.state == "trained", g.deadline >= step, b.step < step, _survives())
+    order = used.group_by(g.id, g.deadline).having(uses < tx.spec.max_uses).order_by(uses, g.deadline.desc(), g.id)
     return [r.id for r in tx.execute(order.limit(tx.spec.reused_groups))]
 
 
-def _stands() -> ColumnElement[bool]:
-    """That a row of `batches` is of a step that no later lineage has undone."""
+def _survives() -> ColumnElement[bool]:
+    """Returns the condition that a row of `batches` is of a step that no later lineage has undone."""
     later = schema.lineages.c
     return ~exists(select(later.id).where(later.id > b.lineage, later.from_version <= b.step))
 
 
 @reads
 def check_living(tx: Transaction, lineage: int) -> None:
-    """`living` in a transaction of its own."""
-    living(tx, lineage)
+    """Calls `require_living` in a transaction of its own."""
+    require_living(tx, lineage)
 
 
-def living(tx: Transaction, lineage: int) -> Row:
-    """The run's row, if ``lineage`` is still the living one.
+def require_living(tx: Transaction, lineage: int) -> Row:
+    """Returns the run's row, if ``lineage`` is still the living one.
 
     Raises:
-        StaleWriterError: it is not.
+        StaleWriterError: another lineage is.
         RunFailedError: the run has failed.
     """
     row = run_row(tx)
@@ -282,26 +283,26 @@ def living(tx: Transaction, lineage: int) -> Row:
     return row
 
 
-def _load(tx: Transaction, step: int, ids: Sequence[int]) -> Leased:
+def _load(tx: Transaction, step: int, ids: Sequence[int]) -> LeasedBatch:
     p = schema.payloads.c
     data = {r.group_id: r.data for r in tx.execute(select(schema.payloads).where(p.group_id.in_(ids)))}
     missing = [i for i in ids if i not in data]
     if missing:
         raise LedgerError(f"step {step}: the trajectories of groups {missing[:5]} are missing from the ledger")
     groups, new = tuple(_decoded(tx, i, data[i]) for i in ids), tx.spec.batch_groups
-    return Leased(step, tuple(ids), groups[:new], groups[new:], tx.spec.demonstrated_at(step))
+    return LeasedBatch(step, tuple(ids), groups[:new], groups[new:], tx.spec.demonstrated_at(step))
 
 
 def _decoded(tx: Transaction, group_id: int, payload: bytes) -> Group:
     try:
         return decode(payload)
     except ValueError as error:
-        told = f"{tx.db.label}: the trajectories of group {group_id} are damaged ({error})"
-        raise LedgerError(f"{told}; put a copy of the ledger back, or choose another run_dir") from error
+        message = f"{tx.db.label}: the trajectories of group {group_id} are damaged ({error})"
+        raise LedgerError(f"{message}; put a copy of the ledger back, or choose another run_dir") from error
 
 
-def _meanwhile(tx: Transaction, row: Row, found: NotYet) -> NotYet:
-    """``found``, with who validates and what shows that somebody works."""
+def _with_progress(tx: Transaction, row: Row, found: NoBatchYet) -> NoBatchYet:
+    """Adds to ``found`` who validates, and counters that change while any process makes progress."""
     if found.over:
         return found
     who = validating(tx)
@@ -309,7 +310,7 @@ def _meanwhile(tx: Transaction, row: Row, found: NotYet) -> NotYet:
     return replace(found, reason=reason, progress=(found.ready, row.claims, tokens_sampled(tx)))
 
 
-def _too_few(tx: Transaction, row: Row, ready: int) -> NotYet:
+def _end_or_wait(tx: Transaction, row: Row, ready: int) -> NoBatchYet:
     size = tx.spec.batch_groups
     count = func.count().label("n")
     unsettled = tx.execute(select(g.state, count).where(g.state.in_(("claimed", "open"))).group_by(g.state))
@@ -319,13 +320,14 @@ def _too_few(tx: Transaction, row: Row, ready: int) -> NotYet:
     if not busy and _exhausted(tx, tx.spec.total_epochs):
         left = update(schema.groups).where(g.state == "ready")
         tx.execute(left.values(state="dropped", reason="end_of_data"))
-        return NotYet("data", "the tasksets are exhausted", ready, over=True)
+        return NoBatchYet("data", "the tasksets are exhausted", ready, over=True)
     if not alive:
-        return NotYet("explorer", f"an explorer: {ready} of {size} groups ready and nobody generates; start one", ready)
+        reason = f"an explorer: {ready} of {size} groups ready and nobody generates; start one"
+        return NoBatchYet("explorer", reason, ready)
     if "claimed" not in busy and (nobody := unserved(tx, tx.spec.total_epochs)):
-        return NotYet("explorer", f"groups: {ready} of {size} ready; {nobody}", ready)
-    reason = f"groups: {ready} of {size} ready{lost_in_time(tx, row.trained)}"
-    return NotYet("generation", reason, ready, filtered=filtered_in_a_row(tx, row.trained))
+        return NoBatchYet("explorer", f"groups: {ready} of {size} ready; {nobody}", ready)
+    reason = f"groups: {ready} of {size} ready{describe_untrained(tx, row.trained)}"
+    return NoBatchYet("generation", reason, ready, filtered=filtered_streak(tx, row.trained))
 
 
 def _exhausted(tx: Transaction, total_epochs: int | None) -> bool:
@@ -335,7 +337,7 @@ def _exhausted(tx: Transaction, total_epochs: int | None) -> bool:
     return bool(sets) and all(s.issued >= s.size * total_epochs for s in sets)
 
 
-def _stragglers(tx: Transaction, step: int, ready: int) -> NotYet:
+def _stragglers(tx: Transaction, step: int, ready: int) -> NoBatchYet:
     late = select(g.id, g.deadline).where(g.state == "claimed").order_by(g.deadline, g.id).limit(3)
     names = ", ".join(f"group {r.id} (due at step {r.deadline})" for r in tx.execute(late))
-    return NotYet("stragglers", f"stragglers that would come too late after step {step}: {names}", ready)
+    return NoBatchYet("stragglers", f"stragglers that would come too late after step {step}: {names}", ready)

@@ -1,4 +1,4 @@
-"""Which processes of a run live, whatever their rows still say: one that was killed has said no goodbye."""
+"""Finds out which processes of a run live, whatever their rows still say: one that was killed has not unregistered."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CLOCK_STEP = 2.0
 
 
 def still_alive(row: Row, now: float, claim_timeout: float) -> bool:
-    """Whether the process of this row of `schema.processes` lives: its pid on this host, its heartbeat elsewhere."""
+    """Returns whether the process of a row of `schema.processes` lives: by pid on this host, by heartbeat elsewhere."""
     if not row.alive:
         return False
     if row.host == socket.gethostname():
@@ -29,7 +29,7 @@ def still_alive(row: Row, now: float, claim_timeout: float) -> bool:
 
 
 def split_by_life(tx: Transaction, claim_timeout: float) -> tuple[list[Row], list[Row]]:
-    """The processes that live, and those that died without anybody having noticed."""
+    """Returns the processes that live, and those that died and are not marked dead yet."""
     living: list[Row] = []
     dead: list[Row] = []
     now, p = tx.now(), schema.processes.c

@@ -1,4 +1,4 @@
-"""Waking those who wait for the ledger to change: threads and event loops of this process.
+"""Notifies threads and event loops of this process of changes in the ledger.
 
 Changes made by other processes are found by looking again every `POLL` seconds. Where there is nothing to do, an
 explorer's look takes no lock; see `rljax.ledger.claims.claim`.
@@ -15,7 +15,7 @@ POLL = 0.1
 
 
 class Notifier:
-    """A change counter that threads and event loops can wait on."""
+    """Counts changes; threads and event loops can wait for the next one."""
 
     def __init__(self) -> None:
         self._condition = threading.Condition()
@@ -24,17 +24,17 @@ class Notifier:
 
     @property
     def changes(self) -> int:
-        """Changes seen so far; take it before looking, and hand it to `wait`."""
+        """Changes seen so far; read it before looking, and pass it to `wait`."""
         return self._changes
 
     def notify(self) -> None:
-        """Says that something changed. Any thread."""
+        """Counts a change and wakes who waits. Any thread."""
         with self._condition:
             self._changes += 1
             self._condition.notify_all()
             loops = list(self._loops.items())
         for loop, changed in loops:
-            with contextlib.suppress(RuntimeError):  # a loop that has closed meanwhile has nobody left to wake
+            with contextlib.suppress(RuntimeError):  # a loop that has closed meanwhile has no waiter
                 loop.call_soon_threadsafe(changed.set)
 
     def wait(self, seen: int, timeout: float = POLL) -> None:

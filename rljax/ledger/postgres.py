@@ -1,11 +1,11 @@
-"""A ledger in PostgreSQL: one schema a run, for processes of several hosts.
+"""Keeps a ledger in PostgreSQL: one schema a run, for processes of several hosts.
 
 Writers queue at an advisory lock of the schema, which ends with their transaction, whatever ends that; readers see a
 REPEATABLE READ snapshot. A back end that is killed takes all connections with it, and one that dies during COMMIT
 leaves open whether it was one. Each write transaction is therefore signed: it writes a number of its own into its
-thread's row of `writers`, and whoever lost the connection looks for it, once the lock is his, before he does the work
-again. ``pg_xact_status`` would not do: a transaction's number that no WAL record has carried to disk is given out again
-after a crash.
+thread's row of `writers`, and a writer that lost the connection looks for it, once it has the lock, before it does the
+work again. ``pg_xact_status`` would not do: a transaction's number that no WAL record has carried to disk is given out
+again after a crash.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ PASSING = {"40001", "40P01", "53300", "55P03", "57P01", "57P02", "57P03"}
 """Serialisation failure, deadlock, too many connections, lock timeout, shut-downs and starting up."""
 STARTING = ("starting up", "recovery mode", "not yet accepting", "shutting down", "too many clients")
 HUNG_UP = ("closed the connection", "has been closed", "reset by peer", "broken pipe", "eof detected")
-"""What libpq says where no SQLSTATE arrives. A server that restarts after a crash hangs up on those who just call."""
+"""libpq's messages where no SQLSTATE arrives. A server that restarts after a crash drops new connections."""
 
 signatures = MetaData()
 writers = Table(
@@ -61,7 +61,7 @@ writers = Table(
 
 
 class PostgresSchema:
-    """A `rljax.ledger.backend.Backend`: the schema ``name`` of the database at ``url``."""
+    """Implements `rljax.ledger.backend.Backend` by the schema ``name`` of the database at ``url``."""
 
     def __init__(self, url: URL, name: str) -> None:
         self.url = url.set(drivername="postgresql+psycopg")
@@ -78,7 +78,7 @@ class PostgresSchema:
         return f"postgresql://{host}{port}/{self.url.database}, schema {self.name}"
 
     def engine(self) -> Engine:
-        """Connections that leave transactions to us, look into the schema first, and give up on a dead server."""
+        """Returns an engine whose connections leave transactions to us, use the schema and give up on a dead server."""
         given = str(self.url.query.get("options", ""))
         settings = {"search_path": f'"{self.name}"', **SESSION}
         options = " ".join([given, *(f"-c {name}={value}" for name, value in settings.items())]).strip()
@@ -92,7 +92,7 @@ class PostgresSchema:
         )
 
     def exists(self) -> bool:
-        """Whether the schema holds a ledger.
+        """Returns whether the schema holds a ledger.
 
         Raises:
             DBAPIError: the server cannot be asked.
@@ -109,22 +109,22 @@ class PostgresSchema:
         connection.exec_driver_sql(f"BEGIN; SELECT pg_advisory_xact_lock({self._key})")
 
     def begin_read(self, connection: Connection) -> None:
-        """Reads a snapshot, for as long as it takes: it is in nobody's way."""
+        """Opens a snapshot for as long as it takes: it blocks nobody."""
         begin = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
         connection.exec_driver_sql(f"{begin}; SET LOCAL idle_in_transaction_session_timeout = 0")
 
     def tables(self, connection: Connection) -> set[str]:
-        """All tables of the schema."""
+        """Returns the names of all tables of the schema."""
         query = text("SELECT tablename FROM pg_tables WHERE schemaname = :name")
         return set(connection.execute(query, {"name": self.name}).scalars())
 
     def prepare(self, connection: Connection) -> None:
-        """Makes the schema, and the table of signatures."""
+        """Creates the schema, and the table of signatures."""
         connection.exec_driver_sql(f'CREATE SCHEMA IF NOT EXISTS "{self.name}"')
         signatures.create_all(connection, checkfirst=False)
 
     def now(self, connection: Connection) -> float:
-        """The server's clock: those of the hosts may differ."""
+        """Returns the time of the server's clock: those of the hosts may differ."""
         return float(connection.exec_driver_sql("SELECT extract(epoch FROM clock_timestamp())::float8").scalar_one())
 
     def sign(self, connection: Connection) -> int:
@@ -137,12 +137,12 @@ class PostgresSchema:
         return number
 
     def signature(self, connection: Connection) -> int | None:
-        """The number in this thread's row."""
+        """Returns the number in this thread's row."""
         mine = select(writers.c.number).where(writers.c.id == self._writer)
         return connection.execute(mine).scalar_one_or_none()
 
     def passes(self, error: Exception, opened: bool) -> bool:
-        """The connection is lost, the server restarts, or others hold the lock."""
+        """Returns whether the connection is lost, the server restarts, or others hold the lock."""
         if not isinstance(error, DBAPIError):
             return False
         state = getattr(error.orig, "sqlstate", None)
@@ -152,7 +152,7 @@ class PostgresSchema:
         return unreached and (opened or any(words in str(error.orig).lower() for words in STARTING + HUNG_UP))
 
     def explain(self, error: Exception, opened: bool) -> str:
-        """The server's own words, and where to look."""
+        """Returns the server's message, and where to look."""
         cause = error.orig if isinstance(error, DBAPIError) else error
         said = " ".join(str(cause).split())
         return f"{said}; check that the server runs, and the user, database and permissions that ledger names"

@@ -1,4 +1,4 @@
-"""Who is alive: heartbeats, goodbyes, and what happens to the claims of the dead."""
+"""Registers processes, records their heartbeats, and reopens the claims of the dead."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ p = schema.processes.c
 
 @writes
 def register(tx: Transaction, name: str, role: str) -> str:
-    """Says hello; returns the token of this life. Claims of an earlier life of the same name are reopened.
+    """Registers a process; returns the token of this life. Claims of an earlier life of the same name are reopened.
 
     Raises:
-        LedgerError: a process of this name is alive, or one that goes by another spec than this one.
+        LedgerError: a process of this name is alive, or one whose spec differs from this one's.
     """
     token = uuid.uuid4().hex
     found = tx.execute(select(schema.processes).where(p.name == name)).one_or_none()
@@ -48,7 +48,7 @@ def register(tx: Transaction, name: str, role: str) -> str:
         "gauges": "{}",
     }
     others = tx.execute(select(p.name).where(p.alive, p.name != name).limit(1)).first()
-    if others is None:  # nobody is left of the run that failed: this is a new try
+    if others is None:  # no process of the failed run lives: this is a new try
         tx.execute(update(schema.run).values(failure=None))
     if found is None:
         tx.execute(insert(schema.processes).values(name=name, **values))
@@ -62,7 +62,7 @@ def register(tx: Transaction, name: str, role: str) -> str:
 def heartbeat(
     tx: Transaction, name: str, token: str, version: int = -1, gauges: Mapping[str, float] | None = None
 ) -> None:
-    """Says that this life goes on, and buries those that have not said so for ``claim_timeout`` seconds.
+    """Records a heartbeat of this life, and marks dead the processes that have sent none for ``claim_timeout`` seconds.
 
     Raises:
         StaleWriterError: this life was declared dead or replaced; its claims are gone.
@@ -79,22 +79,22 @@ def heartbeat(
 
 @writes
 def begin_loading(tx: Transaction, name: str, version: int) -> None:
-    """Keeps the files of a version until `end_loading`: a process reads them."""
+    """Keeps the files of a version until `end_loading`, while a process reads them."""
     tx.execute(update(schema.processes).where(p.name == name, p.alive).values(loading=version))
 
 
 @writes
 def end_loading(tx: Transaction, name: str, loaded: int | None) -> None:
-    """Says that a process has read them, and uses version ``loaded`` from now on; None where it could not."""
+    """Records that a process has read them, and uses version ``loaded`` from now on; None where it failed."""
     ended = {"loading": -1}
     if loaded is not None:
-        ended["version"] = loaded  # not left to the next heartbeat: until then the files would be nobody's
+        ended["version"] = loaded  # not left to the next heartbeat: until then no process would hold the files
     tx.execute(update(schema.processes).where(p.name == name, p.alive).values(ended))
 
 
 @writes
 def revive(tx: Transaction, name: str, token: str) -> bool:
-    """Takes a declaration of death back; false if another life of this name has registered since."""
+    """Takes back that a process was marked dead; false if another life of this name has registered since."""
     values = {"heartbeat": tx.now(), "alive": True}
     mine = update(schema.processes).where(p.name == name, p.token == token)
     return bool(tx.execute(mine.values(values)).rowcount)
@@ -104,7 +104,7 @@ def check_life(tx: Transaction, token: str) -> None:
     """Checks that no other process has registered under the name that ``token`` was given for.
 
     Raises:
-        StaleWriterError: one has.
+        StaleWriterError: another process has.
     """
     if not _lives(tx, token):
         raise StaleWriterError("another process of the same name has taken over")
@@ -122,14 +122,14 @@ def _lives(tx: Transaction, token: str) -> bool:
 
 @writes
 def leave(tx: Transaction, name: str, token: str) -> None:
-    """Says goodbye: open claims and validations are handed back."""
+    """Unregisters a process: open claims and validations are handed back."""
     found = tx.execute(select(schema.processes).where(p.name == name, p.token == token)).one_or_none()
     if found is not None:
         _mark_dead(tx, found, "")
 
 
 def _gauges(tx: Transaction, role: str) -> dict[str, dict[str, float]]:
-    """What each live process of a role measures of itself, by name."""
+    """Returns the gauges of each live process of a role, by name."""
     rows = tx.execute(select(p.name, p.gauges).where(p.role == role, p.alive))
     return {row.name: json.loads(row.gauges) for row in rows}
 
@@ -138,7 +138,7 @@ gauges = reads(_gauges)
 
 
 def summed_gauges(db: Database, role: str) -> dict[str, float]:
-    """`gauges`, added up over the live processes of a role."""
+    """Returns the `gauges` summed over the live processes of a role."""
     total: dict[str, float] = {}
     for measured in gauges(db, role).values():
         for name, value in measured.items():
@@ -147,7 +147,7 @@ def summed_gauges(db: Database, role: str) -> dict[str, float]:
 
 
 def tokens_sampled(tx: Transaction) -> float:
-    """Tokens that the live explorers' engines have sampled, as of the last heartbeats; grows while they generate."""
+    """Counts the tokens sampled by live explorers' engines, as of the last heartbeats; grows while they generate."""
     return sum(measured.get("tokens", 0.0) for measured in _gauges(tx, "explorer").values())
 
 
@@ -155,8 +155,8 @@ tokens = reads(tokens_sampled)
 
 
 @writes
-def mark_dead(tx: Transaction) -> list[str]:
-    """Buries processes of this host that are gone and all that have been silent too long; returns their names."""
+def mark_dead_processes(tx: Transaction) -> list[str]:
+    """Marks dead the processes of this host that are gone and all that are silent too long; returns their names."""
     _, dead = split_by_life(tx, tx.spec.claim_timeout)
     for row in dead:
         _mark_dead(tx, row, "died")

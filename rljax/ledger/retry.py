@@ -1,4 +1,4 @@
-"""Another try, after a pause that grows: for what passes by itself."""
+"""Retries an action with backoff, on errors that pass by themselves."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def retry(
     now: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> T:
-    """Runs ``action`` until it goes well, with jittered backoff of at most a second, for `LOCK_TIMEOUT` seconds.
+    """Runs ``action`` until it succeeds, with jittered backoff of at most a second, for `LOCK_TIMEOUT` seconds.
 
     Raises:
         Exception: what ``action`` raised last, or raised and does not pass.

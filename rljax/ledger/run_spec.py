@@ -1,4 +1,4 @@
-"""What every process of a run must agree on before it touches the ledger."""
+"""Settings that all processes of a run must share before they use the ledger."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rljax.config.schema import Config
 
 @dataclass(frozen=True)
 class RunSpec:
-    """What every process of a run must agree on."""
+    """Settings that all processes of a run must share."""
 
     seed: int
     group_size: int
@@ -38,7 +38,7 @@ class RunSpec:
 
     @classmethod
     def of(cls, config: Config) -> RunSpec:
-        """Takes the shared part of a config."""
+        """Returns the shared part of a config."""
         return cls(
             seed=config.seed,
             group_size=config.group_size,
@@ -55,5 +55,5 @@ class RunSpec:
         )
 
     def demonstrated_at(self, step: int) -> range:
-        """Positions of the demonstrations that a step trains: each is trained once, and no row has to say so."""
+        """Returns the positions of the demonstrations that a step trains: each is trained once, so no row has it."""
         return range(step * self.demonstrations, (step + 1) * self.demonstrations)

@@ -1,4 +1,4 @@
-"""The tables of the ledger, and what every column means.
+"""Tables of the ledger, and the meaning of every column.
 
 One row of `groups` is one task and what became of it. Its life::
 
@@ -11,8 +11,8 @@ One row of `groups` is one task and what became of it. Its life::
 A trained group may be trained again by later steps, up to ``RunSpec.max_uses`` times and its deadline; that changes
 nothing here: `batches` has a row for each time.
 
-A claim that expires, is handed back, or whose tokens belong to a lost lineage returns to ``open`` and is claimed again,
-with a later deadline, before any new task.
+A claim whose explorer was declared dead, that is handed back, or whose tokens belong to a lost lineage returns to
+``open`` and is claimed again, with a later deadline, before any new task.
 """
 
 from __future__ import annotations

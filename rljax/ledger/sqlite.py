@@ -1,7 +1,7 @@
-"""A ledger in a SQLite file: WAL mode, writers queue at ``BEGIN IMMEDIATE``.
+"""Keeps a ledger in a SQLite file: WAL mode, writers queue at ``BEGIN IMMEDIATE``.
 
-Who has it open would go on in a file that was removed, and see nothing of one that took its place: each transaction
-looks whether the file that it is about still is the one of that name.
+An open connection would go on in a file that was removed, and miss one that took its place: each transaction
+checks whether its file still is the one of that name.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 from urllib.parse import quote
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, inspect
-from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy.exc import DBAPIError
 
 BUSY_TIMEOUT = 5.0
 """Seconds that SQLite itself waits for a lock before it says so."""
@@ -24,18 +24,18 @@ BUSY_TIMEOUT = 5.0
 
 @dataclass(frozen=True)
 class SqliteFile:
-    """A `rljax.ledger.backend.Backend`, for processes of one host."""
+    """Implements `rljax.ledger.backend.Backend` by a file, for processes of one host."""
 
     path: Path
 
     @property
     def label(self) -> str:
-        """The file."""
+        """Path of the file."""
         return str(self.path)
 
     def engine(self) -> Engine:
-        """Connections that leave transactions to us, to a file that is made now or never, for its owner alone: a
-        version that travels by ``nccl`` is announced there with its key.
+        """Returns an engine whose connections leave transactions to us, to a file that is made now or never, for its
+        owner alone: a version that travels by ``nccl`` is announced there with its key.
         """
         with contextlib.suppress(OSError):  # SQLite says of the same file what is wrong
             os.close(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600))
@@ -49,7 +49,7 @@ class SqliteFile:
         return engine
 
     def exists(self) -> bool:
-        """Whether the file is there."""
+        """Returns whether the file is there."""
         return self.path.exists()
 
     def begin_write(self, connection: Connection) -> None:
@@ -58,34 +58,34 @@ class SqliteFile:
         connection.exec_driver_sql("BEGIN IMMEDIATE")
 
     def begin_read(self, connection: Connection) -> None:
-        """Reads a snapshot: WAL."""
+        """Opens a snapshot: WAL."""
         self._check_place(connection)
         connection.exec_driver_sql("BEGIN")
 
     def tables(self, connection: Connection) -> set[str]:
-        """All tables of the file."""
+        """Returns the names of all tables of the file."""
         return set(inspect(connection).get_table_names())
 
     def prepare(self, connection: Connection) -> None:
-        """Nothing: the file is there."""
+        """Does nothing: the file is there."""
 
     def now(self, connection: Connection) -> float:
-        """The host's clock: all processes are on it."""
+        """Returns the time of the host's clock: all processes are on it."""
         return time.time()
 
     def sign(self, connection: Connection) -> None:
-        """Nothing: a COMMIT that raises was none."""
+        """Returns None: a COMMIT that raises was none, so nothing needs to be signed."""
 
     def signature(self, connection: Connection) -> None:
-        """None: nothing is signed."""
+        """Returns None: no transaction is signed."""
 
     def passes(self, error: Exception, opened: bool) -> bool:
-        """Another process holds the lock."""
-        known = isinstance(error, (OperationalError, sqlite3.OperationalError))
-        return known and any(word in str(error) for word in ("locked", "busy"))
+        """Returns whether another process holds the lock."""
+        cause = error.orig if isinstance(error, DBAPIError) else error  # str(error) also has what was to be written
+        return isinstance(cause, sqlite3.OperationalError) and any(word in str(cause) for word in ("locked", "busy"))
 
     def explain(self, error: Exception, opened: bool) -> str:
-        """SQLite's own words, and where to look."""
+        """Returns SQLite's message, and where to look."""
         cause = error.orig if isinstance(error, DBAPIError) else error
         if opened and not self.path.exists():
             return "it is gone, with all that the run knew: removed or renamed while the run was using it; start anew"

@@ -1,4 +1,4 @@
-"""The staleness rule: who may be claimed and what may be leased (promises P1 and P2). Pure functions.
+"""Staleness rule: which groups may be claimed and which may be leased (promises P1 and P2). Pure functions.
 
 Let b be the groups of a batch, S the staleness bound, t a step. A group claimed while v is the announced version must
 be trained no later than step d = v + S. Unleased groups are *feasible for t* when a learner that trains b groups a step
@@ -14,7 +14,7 @@ Deadlines = Mapping[int, int]
 
 
 def slack(deadlines: Deadlines, step: int, batch_groups: int) -> dict[int, int]:
-    """For each deadline, how many groups fit by then beyond those that must: negative where it cannot be met."""
+    """Returns for each deadline how many groups fit by then beyond those that must: negative where it cannot be met."""
     room, due = {}, 0
     for deadline in sorted(deadlines):
         due += deadlines[deadline]
@@ -23,12 +23,12 @@ def slack(deadlines: Deadlines, step: int, batch_groups: int) -> dict[int, int]:
 
 
 def feasible(deadlines: Deadlines, step: int, batch_groups: int) -> bool:
-    """Whether the groups can all be trained in time from ``step`` on. Between deadlines the bound only grows."""
+    """Returns whether all groups can be trained in time from ``step`` on. Between deadlines the bound only grows."""
     return all(room >= 0 for room in slack(deadlines, step, batch_groups).values())
 
 
 def claimable(deadlines: Deadlines, step: int, batch_groups: int, deadline: int) -> int:
-    """How many groups of ``deadline`` can join and leave all of them feasible for ``step``."""
+    """Returns how many groups of ``deadline`` can join and leave all of them feasible for ``step``."""
     room = slack({**deadlines, deadline: deadlines.get(deadline, 0)}, step, batch_groups)
     if min(room.values()) < 0:
         return 0

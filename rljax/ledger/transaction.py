@@ -1,4 +1,4 @@
-"""What a transaction is, and what makes a function of one a function of the ledger."""
+"""Defines transactions, and decorators that turn a function of one into a function of the ledger."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Ledger(Protocol):
 
     Attributes:
         label: the name in messages; holds no password.
-        spec: what the processes of the run have agreed on.
+        spec: settings that the processes of the run share.
         now: seconds of the clock that the processes of all hosts share, on a connection.
     """
 
@@ -44,11 +44,11 @@ class Transaction:
 
     @property
     def spec(self) -> RunSpec:
-        """What the processes of the run have agreed on."""
+        """Settings that the processes of the run share."""
         return self.db.spec
 
     def now(self) -> float:
-        """Seconds of the ledger's clock, which the processes of all hosts share."""
+        """Returns seconds of the ledger's clock, which the processes of all hosts share."""
         return self.db.now(self.connection)
 
     def execute(
@@ -60,7 +60,7 @@ class Transaction:
 
 
 def writes(function: Callable[Concatenate[Transaction, P], T]) -> Callable[Concatenate[Ledger, P], T]:
-    """Makes a function of a transaction one of the ledger, which runs it by `Ledger.write`."""
+    """Turns a function of a transaction into one of the ledger, which runs it by `Ledger.write`."""
 
     @functools.wraps(function)
     def run(db: Ledger, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -70,7 +70,7 @@ def writes(function: Callable[Concatenate[Transaction, P], T]) -> Callable[Conca
 
 
 def reads(function: Callable[Concatenate[Transaction, P], T]) -> Callable[Concatenate[Ledger, P], T]:
-    """Makes a function of a transaction one of the ledger, which runs it by `Ledger.read`."""
+    """Turns a function of a transaction into one of the ledger, which runs it by `Ledger.read`."""
 
     @functools.wraps(function)
     def run(db: Ledger, /, *args: P.args, **kwargs: P.kwargs) -> T:

@@ -1,4 +1,4 @@
-"""Validations in the ledger: requested with a version, run by one explorer, reclaimable when it dies (promise P8)."""
+"""Transactions of validations: requested with a version, run by one explorer, reclaimable when it dies (promise P8)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ request = writes(request_validation)
 
 
 class OtherPlanError(RuntimeError):
-    """What this explorer would measure is not what the learner wants measured."""
+    """This explorer would measure something other than the learner wants measured."""
 
 
 def claim_validation(db: Database, explorer: str, plan: str | None = None) -> Announced | None:
@@ -30,7 +30,7 @@ def claim_validation(db: Database, explorer: str, plan: str | None = None) -> An
     Raises:
         OtherPlanError: another plan's validation is requested. See `rljax.ledger.compatibility.record_validation_plan`.
     """
-    # Whoever has nothing to do asks again and again: that must keep nobody from writing.
+    # An idle explorer polls: that must take no write lock.
     requested = db.read(lambda tx: tx.execute(select(a.version).where(a.state == "requested").limit(1)).first())
     return None if requested is None else db.write(lambda tx: _claim_validation(tx, explorer, plan))
 
@@ -65,8 +65,8 @@ def finish_validation(tx: Transaction, explorer: str, pinned: Announced, result:
 
 
 @writes
-def weights_gone(tx: Transaction, explorer: str, pinned: Announced) -> str:
-    """What becomes of a validation whose version was lost with the learner that held it in memory.
+def settle_lost_validation(tx: Transaction, explorer: str, pinned: Announced) -> str:
+    """Resolves a validation whose version is gone with the learner that held it in memory.
 
     The learner that lives now may have published the same weights again: then those are validated. Otherwise, once it
     has published at all, nobody can validate this version any more, and the request is withdrawn and noted. Until then
@@ -95,7 +95,7 @@ def weights_gone(tx: Transaction, explorer: str, pinned: Announced) -> str:
 
 @reads
 def unfinished(tx: Transaction) -> int:
-    """Validations requested or running."""
+    """Returns the validations requested or running."""
     return tx.execute(select(func.count()).where(a.state != "done")).scalar_one()
 
 
@@ -103,9 +103,9 @@ running = reads(validating)
 
 
 def take_unreported(db: Database) -> Generator[tuple[int, dict[str, float]]]:
-    """The (version, metrics) of validations done and not yet logged, oldest first.
+    """Yields the (version, metrics) of validations done and not yet logged, oldest first.
 
-    One is marked logged when the caller comes back for the next: whoever dies over it gets it once more, for logging
+    One is marked logged when the caller comes back for the next: if it dies meanwhile it gets it once more, for logging
     twice does no harm and losing it would.
     """
     done = select(schema.validations).where(a.state == "done", ~a.reported).order_by(a.version)
@@ -117,6 +117,6 @@ def take_unreported(db: Database) -> Generator[tuple[int, dict[str, float]]]:
 
 @reads
 def results(tx: Transaction) -> list[tuple[int, dict[str, float]]]:
-    """The (version, metrics) of every validation done, by version."""
+    """Returns the (version, metrics) of every validation done, by version."""
     rows = tx.execute(select(schema.validations).where(a.state == "done").order_by(a.version))
     return [(row.version, json.loads(row.result)) for row in rows]

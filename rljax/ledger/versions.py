@@ -1,4 +1,4 @@
-"""Versions in the ledger: announced, withdrawn, deleted, and how far engines and learner agree about them."""
+"""Transactions of versions: announced, withdrawn, deleted, and the probe difference between engines and learner."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sqlalchemy import insert, select, update
 
 from rljax.ledger import schema
 from rljax.ledger.database import run_row
-from rljax.ledger.leases import living
+from rljax.ledger.leases import require_living
 from rljax.ledger.transaction import Transaction, reads, writes
 
 v = schema.versions.c
@@ -17,7 +17,7 @@ v = schema.versions.c
 
 @dataclass(frozen=True)
 class Announced:
-    """A version that exists for everybody. ``path`` is relative to the run directory."""
+    """Version that is announced to all processes. ``path`` is relative to the run directory."""
 
     version: int
     lineage: int
@@ -29,7 +29,7 @@ class Announced:
 def announce(
     tx: Transaction, lineage: int, version: int, path: str, *, probe: np.ndarray | None = None, validate: bool = False
 ) -> None:
-    """Makes a written version exist, and with it frees the credit of the batches it has seen. Once is enough: of two
+    """Announces a written version, and with it frees the credit of the batches it has seen. Once is enough: of two
     explorers that publish the initial weights, the second changes nothing.
 
     Args:
@@ -43,7 +43,7 @@ def announce(
     Raises:
         StaleWriterError: a newer lineage lives.
     """
-    living(tx, lineage)
+    require_living(tx, lineage)
     if tx.execute(select(v.version).where(v.version == version, v.lineage == lineage)).first() is not None:
         return
     values = {"path": path, "announced_at": tx.now(), "withdrawn": False, "deleted": False, "gap": None}
@@ -55,7 +55,7 @@ def announce(
 
 
 def request_validation(tx: Transaction, version: int, lineage: int) -> None:
-    """Asks for a validation of an announced version, unless there has been one."""
+    """Requests a validation of an announced version, unless there has been one."""
     a = schema.validations.c
     if tx.execute(select(a.version).where(a.version == version)).first() is None:
         values = {"version": version, "lineage": lineage, "state": "requested", "reported": False}
@@ -64,7 +64,7 @@ def request_validation(tx: Transaction, version: int, lineage: int) -> None:
 
 @reads
 def newest(tx: Transaction) -> Announced | None:
-    """The version that engines should serve; None before the first."""
+    """Returns the version that engines should serve; None before the first."""
     row = run_row(tx)
     if row.announced < 0:
         return None
@@ -74,7 +74,7 @@ def newest(tx: Transaction) -> Announced | None:
 
 
 def get_version(tx: Transaction, version: int, lineage: int) -> Announced:
-    """One announced version."""
+    """Returns one announced version."""
     return _announced(tx.execute(select(schema.versions).where(v.version == version, v.lineage == lineage)).one())
 
 
@@ -94,7 +94,7 @@ def report_gap(tx: Transaction, version: int, lineage: int, gap: float, mean_gap
 
 @reads
 def latest_gap(tx: Transaction) -> tuple[int, float, float] | None:
-    """The newest version with a reported gap, and the largest and the mean gap in nats."""
+    """Returns the newest version with a reported gap, and the largest and the mean gap in nats."""
     where = (v.gap.is_not(None), ~v.withdrawn)
     newest = select(v.version, v.gap, v.mean_gap).where(*where).order_by(v.version.desc(), v.lineage.desc())
     row = tx.execute(newest).first()
@@ -106,7 +106,7 @@ def take_deletable(tx: Transaction, lineage: int) -> list[Announced]:
     """Marks as deleted, and returns, the versions that nobody needs: not the two newest, not one that a live process
     uses or loads, not one whose validation is not done.
     """
-    row = living(tx, lineage)
+    row = require_living(tx, lineage)
     p, a = schema.processes.c, schema.validations.c
     needed = {version for r in tx.execute(select(p.version, p.loading).where(p.alive)) for version in r}
     needed |= {r.version for r in tx.execute(select(a.version).where(a.state != "done"))}
@@ -122,7 +122,7 @@ def take_deletable(tx: Transaction, lineage: int) -> list[Announced]:
 
 @reads
 def standing(tx: Transaction) -> set[tuple[int, int]]:
-    """The (version, lineage) of every version whose files are to be there."""
+    """Returns the (version, lineage) of every version whose files are to be there."""
     return {(row.version, row.lineage) for row in tx.execute(select(v.version, v.lineage).where(~v.deleted))}
 
 
@@ -134,5 +134,5 @@ def _announced(row: object) -> Announced:
 
 @reads
 def lineage(tx: Transaction) -> int:
-    """The living lineage; 0 before the first learner."""
+    """Returns the living lineage; 0 before the first learner."""
     return int(run_row(tx).lineage)

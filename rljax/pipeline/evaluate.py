@@ -1,8 +1,9 @@
-"""Measures weights outside a run's own loop: the model as it came, a checkpoint, or every checkpoint of a run."""
+"""Evaluates weights outside a run's own loop: the model as it came, a checkpoint, or every checkpoint of a run."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import shutil
@@ -26,7 +27,7 @@ from rljax.pipeline.run_dir import RunDir
 from rljax.rollout.engine_events import FaultLog
 from rljax.rollout.engine_pool import EnginePool
 from rljax.rollout.validation import validate
-from rljax.rollout.workflows.single_turn import Attempt
+from rljax.rollout.workflows.workflow import Attempt
 from rljax.tasks.seeds import stable_hash
 from rljax.tasks.task import BadRow, Task
 from rljax.tasks.templates import render_messages, response_text
@@ -42,7 +43,7 @@ INITIAL = 0
 
 
 def chosen_checkpoints(config: Config, run: RunDir) -> list[int]:
-    """What ``config.checkpoint`` names, as batches completed.
+    """Returns the checkpoints that ``config.checkpoint`` names, as batches completed.
 
     Raises:
         ConfigError: it names a checkpoint that does not exist.
@@ -61,7 +62,7 @@ def chosen_checkpoints(config: Config, run: RunDir) -> list[int]:
 
 
 def weights_of(config: Config, run: RunDir, model: Model, steps: int) -> dict[str, np.ndarray]:
-    """Weights of a checkpoint by Hugging Face name, in float32."""
+    """Returns the weights of a checkpoint by Hugging Face name, in float32."""
     if steps == INITIAL:
         architecture, params = load_directory(model.directory)
     else:
@@ -74,10 +75,10 @@ def weights_of(config: Config, run: RunDir, model: Model, steps: int) -> dict[st
 
 
 class Evaluator:
-    """Engines of one's own beside a run, that serve one set of weights at a time."""
+    """Evaluates one set of weights at a time, on engines of its own beside a run."""
 
     def __init__(self, config: Config, run: RunDir, model: Model, engine_launcher: EngineLauncher) -> None:
-        """``engine_launcher`` starts the engines; closing it is the caller's."""
+        """Takes the run and ``engine_launcher``, which starts the engines; closing it is the caller's."""
         self._config = config
         self._engine_launcher = engine_launcher
         self._run = run
@@ -85,32 +86,36 @@ class Evaluator:
         self._workflows = Workflows(config, model, run.root / "logs")
         self._scratch = run.root / "evaluation"
         self._pool: EnginePool | None = None
+        self._parts = contextlib.AsyncExitStack()
 
     async def __aenter__(self) -> Evaluator:
-        await self._workflows.open()
-        self._pool = make_pool(self._config, self._run, self._model, NullTrace(), FaultLog(), self._engine_launcher)
-        await self._pool.start()
+        async with self._parts as parts:
+            parts.callback(shutil.rmtree, self._scratch, ignore_errors=True)
+            parts.push_async_callback(self._workflows.close)
+            await self._workflows.open()
+            self._pool = make_pool(self._config, self._run, self._model, NullTrace(), FaultLog(), self._engine_launcher)
+            parts.push_async_callback(self._pool.close)
+            await self._pool.start()
+            self._parts = parts.pop_all()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._engines.close()
-        await self._workflows.close()
-        shutil.rmtree(self._scratch, ignore_errors=True)
+        await self._parts.aclose()
 
     @property
     def _engines(self) -> EnginePool:
         if self._pool is None:
-            raise RuntimeError("enter the bench first: async with Bench(...)")
+            raise RuntimeError("enter the evaluator first: async with Evaluator(...)")
         return self._pool
 
     async def serve(self, steps: int) -> None:
-        """Loads a checkpoint into the engines, by the same way that training weights take."""
+        """Loads a checkpoint into the engines, through the channel of training weights."""
         tensors = weights_of(self._config, self._run, self._model, steps)
         path = OrbaxPublisher(self._scratch).publish(steps, 0, tensors, model=self._config.model.path, dtype="fp32")
         await self._engines.load(Announced(steps, 0, self._run.announced_path(path)))
 
     async def evaluate(self) -> dict[str, float]:
-        """``val/<taskset>/…`` of the weights served."""
+        """Returns ``val/<taskset>/…`` of the weights served."""
         return await validate(
             self._engines,
             self._workflows.validation,
@@ -123,7 +128,7 @@ class Evaluator:
         )
 
     async def play(self, task: Task) -> Trajectory:
-        """One episode of an environment, as in validation."""
+        """Plays one episode of an environment, as in validation."""
         attempt = Attempt(self._config.seed, 0, validation=True)
         return await self._workflows.validation.run(task, attempt, self._engines)
 
@@ -133,7 +138,7 @@ class Evaluator:
         log.warning("%s: %s", where, error or type(error).__name__)
 
     async def generate(self, prompts: Sequence[str], temperature: float) -> list[str]:
-        """Answers to user messages, with the model's chat template."""
+        """Generates answers to user messages, with the model's chat template."""
         sampling = self._config.sidecar.val_generating_args
         budget = sampling.max_new_tokens or self._config.model.max_response_tokens
 
@@ -158,7 +163,7 @@ class Evaluator:
 def evaluate(
     config: Config, run: RunDir, model: Model, engine_launcher: EngineLauncher
 ) -> Iterator[tuple[int, dict[str, float]]]:
-    """Yields (batches completed, ``val/<taskset>/…``) of each chosen checkpoint; leaves ``evaluation.json`` behind.
+    """Yields (batches completed, ``val/<taskset>/…``) of each chosen checkpoint; writes ``evaluation.json``.
 
     Raises:
         ConfigError: no validation taskset, or no such checkpoint.
@@ -169,9 +174,9 @@ def evaluate(
     found: dict[int, dict[str, float]] = {}
 
     async def one(steps: int) -> dict[str, float]:
-        async with Evaluator(config, run, model, engine_launcher) as bench:
-            await bench.serve(steps)
-            return await bench.evaluate()
+        async with Evaluator(config, run, model, engine_launcher) as evaluator:
+            await evaluator.serve(steps)
+            return await evaluator.evaluate()
 
     for steps in chosen:
         found[steps] = asyncio.run(one(steps))
@@ -181,7 +186,7 @@ def evaluate(
 
 
 def export(config: Config, run: RunDir, model: Model) -> Iterator[str]:
-    """Writes each chosen checkpoint as a Hugging Face directory; yields where.
+    """Exports each chosen checkpoint as a Hugging Face directory; yields where.
 
     Raises:
         ConfigError: it was exported before, or there is no such checkpoint.

@@ -25,7 +25,7 @@ from sidecar.hosting.spec import EngineLauncher
 log = logging.getLogger(__name__)
 
 QUEUED = 1.25
-"""Attempts under way for each that the engines can run at once: some are being scored, and some wait at the engines so
+"""Attempts in flight for each that the engines can run at once: some are being scored, and some wait at the engines so
 that none of these waits for a claim. What an explorer does not claim is there for those that join.
 """
 
@@ -39,7 +39,7 @@ def make_explorer(
     trace: Trace | NullTrace,
     engine_launcher: EngineLauncher,
 ) -> Explorer:
-    """Everything between the ledger and the engines.
+    """Builds the explorer of a run, between its ledger and its engines.
 
     Raises:
         ConfigError, BadRow: a taskset, reward or filter that does not work.
@@ -95,8 +95,8 @@ def make_explorer(
 
 
 def capacity(config: Config) -> int:
-    """Members that an explorer has under way at most: what its engines can run and some more; of environments, which
-    are with an engine only part of their time, as many as the manager says.
+    """Returns how many members an explorer has in flight at most: what its engines can run and some more; of
+    environments, which are with an engine only part of their time, as many as the manager says.
     """
     members = config.group_size + config.rollout.train_env_manager.group_size_redundancy
     slots = math.ceil(QUEUED * config.sidecar.num_engines * config.sidecar.max_concurrency / members) * members

@@ -1,4 +1,4 @@
-"""Everything that a process of a run leaves behind for people, behind one object."""
+"""Writes everything that a process of a run leaves behind for people, behind one object."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import jax
 
 from rljax.config.schema import Config
 from rljax.ledger.fence import Fence
-from rljax.ledger.leases import Leased
+from rljax.ledger.leases import LeasedBatch
 from rljax.observe.metrics import MetricsLog
 from rljax.observe.progress import Progress
 from rljax.observe.report import write_report
@@ -33,7 +33,7 @@ LEARNER = "learner"
 
 
 def run_facts() -> dict[str, str]:
-    """Where this program came from and what it runs on."""
+    """Returns the origin of this program and the platform that it runs on."""
     devices = jax.local_devices()
     facts = {"device": f"{len(devices)} × {devices[0].device_kind}", "host": platform.node()}
     with contextlib.suppress(OSError, subprocess.SubprocessError):  # installed without git: no commit to name
@@ -44,17 +44,17 @@ def run_facts() -> dict[str, str]:
 
 
 def device_memory() -> dict[str, float]:
-    """Mebibytes in use on this process's devices, where the platform tells."""
+    """Returns the mebibytes in use on this process's devices, where the platform reports them."""
     stats = [device.memory_stats() or {} for device in jax.local_devices()]
     used = [s["bytes_in_use"] / 2**20 for s in stats if "bytes_in_use" in s]
     return {"memory_mib": float(sum(used))} if used else {}
 
 
 class Observers:
-    """What every process has: a live view and a trace. Use as a context manager."""
+    """Live view and trace of a process. Use as a context manager."""
 
     def __init__(self, config: Config, root: Path, role: str, total_steps: int | None) -> None:
-        """``root`` is the run directory, ``role`` says who this process is."""
+        """Opens them; ``root`` is the run directory, ``role`` names this process."""
         observe = config.observe
         self._root = root
         self._traced = observe.trace
@@ -79,7 +79,7 @@ class Observers:
 
 
 class LearnerObservers(Observers):
-    """What the learner adds: metrics, samples, gauges, the report."""
+    """Observers of the learner: they add metrics, samples, gauges, the report."""
 
     def __init__(
         self,
@@ -89,8 +89,8 @@ class LearnerObservers(Observers):
         engines: Source,
         is_replaced: Callable[[], bool] = lambda: False,
     ) -> None:
-        """``engines`` gives sums over the engines; ``is_replaced`` tells whether the run goes on with another learner,
-        which will leave report and trace behind.
+        """Opens them. ``engines`` returns sums over the engines; ``is_replaced``, whether the run goes on with another
+        learner, which will leave report and trace behind.
         """
         super().__init__(config, root, LEARNER, config.max_steps)
         self._config = config
@@ -112,10 +112,10 @@ class LearnerObservers(Observers):
         return not self.is_replaced()
 
     def resume(self, steps: int, fence: Fence) -> None:
-        """The learner starts from ``steps`` batches: what was written of later ones is redone.
+        """Resumes from ``steps`` batches: what was written of later ones is redone.
 
         Raises:
-            StaleWriterError: another has taken over; so do `step` and `validation`.
+            StaleWriterError: another learner has taken over; so do `step` and `validation`.
         """
         self._metrics.truncate(steps + 1, fence.check)
         self._samples.truncate(steps + 1, fence.lineage)
@@ -124,21 +124,21 @@ class LearnerObservers(Observers):
             self.progress.message(f"resumed from the checkpoint of step {steps}")
 
     def waiting(self, reason: str | None, ready: int, needed: int, news: bool = False) -> None:
-        """What the learner waits for, and how full its next batch is; ``news`` as of `Progress.waiting`."""
+        """Reports what the learner waits for, and how full its next batch is; ``news`` as of `Progress.waiting`."""
         self.progress.update(ready=float(ready), needed=float(needed))
         self.progress.waiting(reason, news)
 
     def message(self, text: str) -> None:
-        """A line for the reader."""
+        """Shows a line."""
         self.progress.message(text)
 
     def span(self, name: str, seconds: float, **details: Any) -> None:
-        """Something that the learner did and that has just ended."""
+        """Records a span of the learner's work that has just ended."""
         now = time.time()
         self.trace.span(LEARNER, name, now - seconds, now, **details)
 
-    def step(self, step: int, values: Mapping[str, float], batch: Leased) -> None:
-        """A step is done; ``step`` counts batches completed."""
+    def step(self, step: int, values: Mapping[str, float], batch: LeasedBatch) -> None:
+        """Records a step; ``step`` counts batches completed."""
         gauges = self._resources.take()
         row = {**values, **gauges}
         self._metrics.write(step, row)
@@ -148,7 +148,7 @@ class LearnerObservers(Observers):
         self.trace.counter("staleness", time.time(), mean=values["staleness/mean"], max=values["staleness/max"])
 
     def validation(self, version: int, result: Mapping[str, float]) -> None:
-        """A validation has ended. Row 0 describes the initial weights; its reward is that of their validation."""
+        """Records a validation. Row 0 describes the initial weights; its reward is that of their validation."""
         row = dict(result)
         if version == 0:
             scores = [value for name, value in result.items() if name.endswith("/score")]

@@ -1,4 +1,4 @@
-"""Mode play: somebody plays an environment in the terminal."""
+"""Mode play: a person, a scripted player or a model plays an environment in the terminal."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Say = Callable[[str], None]
 
 
 def tasks_to_play(config: Config) -> tuple[str, list[Task]]:
-    """The tag that is played, and as many of its validation seeds as there are episodes.
+    """Returns the tasks of the tag that is played: as many of its validation seeds as there are episodes.
 
     Raises:
         ConfigError: there is no such tag.
@@ -36,10 +36,10 @@ def tasks_to_play(config: Config) -> tuple[str, list[Task]]:
 
 
 def play_without_model(config: Config, say: Say, ask: Callable[[], str]) -> None:
-    """A person, whose actions ``ask`` brings until it raises EOFError, or a scripted or random player.
+    """Plays by a person, whose actions ``ask`` brings until it raises EOFError, or by a scripted or random player.
 
     Raises:
-        ConfigError: no such tag, or nobody wrote a player for it.
+        ConfigError: no such tag, or it has no scripted player.
         EnvironmentFailure: the environment failed.
     """
     tag, tasks = tasks_to_play(config)
@@ -92,7 +92,7 @@ def _chooser(
 
 
 def play_with_model(config: Config, run: RunDir, model: Model, engine_launcher: EngineLauncher, say: Say) -> None:
-    """A checkpoint plays, as in validation.
+    """Plays by a checkpoint, as in validation.
 
     Raises:
         ConfigError: no such tag or checkpoint.
@@ -101,21 +101,21 @@ def play_with_model(config: Config, run: RunDir, model: Model, engine_launcher: 
     (steps,) = chosen_checkpoints(config, run)[-1:]
 
     async def main() -> None:
-        async with Evaluator(config, run, model, engine_launcher) as bench:
-            await bench.serve(steps)
+        async with Evaluator(config, run, model, engine_launcher) as evaluator:
+            await evaluator.serve(steps)
             for task in tasks:
-                trajectory = await bench.play(task)
-                told = describe(steps, task.id, trajectory, lambda ids: decoded(model.tokenizer, ids), steps)
+                trajectory = await evaluator.play(task)
+                sample = describe(steps, task.id, trajectory, lambda ids: decoded(model.tokenizer, ids), steps)
                 say(f"== {task.id}, weights after {steps} batches\n")
-                for line in _turns(told):
+                for line in _turns(sample):
                     say(line)
-                say(f"== {told['finish_reason']}: return {trajectory.reward:g}\n")
+                say(f"== {sample['finish_reason']}: return {trajectory.reward:g}\n")
 
     asyncio.run(main())
 
 
-def _turns(told: dict[str, Any]) -> Sequence[str]:
-    turns = told.get("turns") or [{"shown": told["prompt"], "spans": told["spans"], "reward": told["reward"]}]
+def _turns(sample: dict[str, Any]) -> Sequence[str]:
+    turns = sample.get("turns") or [{"shown": sample["prompt"], "spans": sample["spans"], "reward": sample["reward"]}]
     return [
         f"{turn['shown']}\n> {''.join(span['text'] for span in turn['spans'])}   (reward {turn['reward']:g})\n"
         for turn in turns

@@ -1,4 +1,4 @@
-"""Trains the recorded batches again from a checkpoint, and compares (promise P13)."""
+"""Replays the recorded batches from a checkpoint, and compares (promise P13)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from rljax.pipeline.run_dir import RunDir
 
 @dataclass(frozen=True)
 class Replayed:
-    """One step trained again. ``differing`` counts the parameters unlike the checkpoint's; None without one there."""
+    """Result of one step trained again. ``differing`` counts parameters unlike the checkpoint's; None without one."""
 
     step: int
     metrics: dict[str, float]
@@ -29,7 +29,7 @@ class Replayed:
 
 
 def replay(config: Config, run: RunDir, db: Database, model: Model) -> Iterator[Replayed]:
-    """Yields every recorded step from ``config.checkpoint`` (default: the oldest kept) to the newest checkpoint.
+    """Yields every recorded step, trained again, from ``config.checkpoint`` (default: the oldest) to the newest one.
 
     Raises:
         ConfigError: there are no two points to replay between.

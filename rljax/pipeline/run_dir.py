@@ -1,4 +1,4 @@
-"""The run directory: where everything of a run lies, and the message when it cannot be written."""
+"""Lays out the run directory, and reports where it cannot be written."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class RunDir:
         return self.root / "weights"
 
     def announced_path(self, published: str) -> str:
-        """What the ledger says of where a version is: an address, or a path relative to the run directory."""
+        """Returns a version's location as the ledger announces it: an address, or a path relative to the run."""
         return published if is_address(published) else str(Path(published).relative_to(self.root.absolute()))
 
     @property
@@ -46,10 +46,10 @@ class RunDir:
 
     @classmethod
     def create(cls, config: Config) -> RunDir:
-        """Makes the directory and proves that it can be written.
+        """Creates the directory and checks that it can be written.
 
         Raises:
-            ConfigError: it cannot.
+            ConfigError: it cannot be written.
         """
         run = cls(Path(config.run_dir or "runs/unnamed"))
         try:
@@ -65,7 +65,7 @@ class RunDir:
 
     @classmethod
     def existing(cls, config: Config) -> RunDir:
-        """The directory of a run that has begun.
+        """Returns the directory of a run that has begun.
 
         Raises:
             ConfigError: there is none.
@@ -78,7 +78,7 @@ class RunDir:
 
     @classmethod
     def of_checkpoint(cls, config: Config) -> RunDir:
-        """The directory that holds ``config.checkpoint``; for ``initial``, which needs no run, it is made.
+        """Returns the directory that holds ``config.checkpoint``; for ``initial``, which needs no run, it is made.
 
         Raises:
             ConfigError: there is no run, or the directory cannot be written.
@@ -86,13 +86,13 @@ class RunDir:
         return cls.create(config) if config.checkpoint == "initial" else cls.existing(config)
 
     def former_config(self, steps: int) -> Path:
-        """The config that the first ``steps`` batches were trained with, where a resume after them has changed it."""
+        """Returns the path of the config that trained the first ``steps`` batches, where a resume changed it."""
         return self.root / f"config.step-{steps}.json"
 
     def write_config(self, config: Config, steps: int) -> list[str]:
-        """Leaves the resolved config of a learner that begins at ``steps`` behind, without the ledger's password.
+        """Writes the resolved config of a learner that begins at ``steps``, without the ledger's password.
 
-        What differs from the config before it is returned, a line a key, and that one is kept as `former_config`: the
+        Returns the differences from the previous config, a line a key, and keeps that one as `former_config`: the
         first of several, which has made a checkpoint. Before the first step there is nothing that it could explain.
         """
         text = json.dumps(publishable(config), indent=2) + "\n"
@@ -109,11 +109,11 @@ def _changes(former: str, text: str) -> list[str]:
         before, after = flat(json.loads(former)), flat(json.loads(text))
     except (ValueError, AttributeError):  # there is none, or a crash of the machine has torn it
         return []
-    both = [(key, _told(before, key), _told(after, key)) for key in dict.fromkeys([*before, *after])]
+    both = [(key, _format_value(before, key), _format_value(after, key)) for key in dict.fromkeys([*before, *after])]
     return [f"{key} {old} -> {new}" for key, old, new in both if old != new]
 
 
-def _told(values: Mapping[str, Any], key: str) -> str:
+def _format_value(values: Mapping[str, Any], key: str) -> str:
     return json.dumps(values[key]) if key in values else "unset"
 
 

@@ -1,4 +1,4 @@
-"""The learner's loop: wait for a batch, train it, publish, checkpoint, account for all of it."""
+"""Runs the learner's loop: wait for a batch, train it, publish, checkpoint, record all of it."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from rljax.ledger import leases, processes, validations, versions
 from rljax.ledger.database import Database, LedgerError, StaleWriterError
 from rljax.ledger.fence import Fence
 from rljax.ledger.filtered_streak import filtered_during
-from rljax.ledger.leases import Leased, NotYet
+from rljax.ledger.leases import LeasedBatch, NoBatchYet
 from rljax.pipeline.assemble.learner import StepRunner
 from rljax.pipeline.assemble.run import probe_tokens
 from rljax.pipeline.metrics.batch import batch_metrics
 from rljax.pipeline.metrics.engines import EngineMeter, Gauges
-from rljax.pipeline.metrics.filters import HOPELESS, filter_metrics, hopeless
+from rljax.pipeline.metrics.filters import LONG_STREAK, filter_metrics, streak_warning
 from rljax.pipeline.observers import LearnerObservers
 from rljax.pipeline.run_dir import RunDir
 from rljax.weights.publisher import Publisher
@@ -33,13 +33,13 @@ LOOK_FOR_DEAD = 2.0
 
 @dataclass
 class Clock:
-    """Where the seconds of one step went."""
+    """Measures the seconds of each part of one step."""
 
     began: float = field(default_factory=time.perf_counter)
     spent: dict[str, float] = field(default_factory=dict)
 
     def add(self, name: str, since: float) -> float:
-        """Books the time since ``since`` (perf_counter) under ``name``; returns now."""
+        """Adds the time since ``since`` (perf_counter) to ``name``; returns now."""
         now = time.perf_counter()
         self.spent[name] = self.spent.get(name, 0.0) + now - since
         return now
@@ -47,14 +47,14 @@ class Clock:
 
 @dataclass
 class ProgressTimeout:
-    """Ends once nothing has moved for so many seconds."""
+    """Expires once nothing has made progress for so many seconds."""
 
     seconds: float
     seen: tuple[float, ...] | None = None
     until: float = 0.0
 
     def is_over(self, progress: tuple[float, ...], now: float) -> bool:
-        """Whether it has ended at ``now`` (perf_counter); any change of ``progress`` begins it anew."""
+        """Returns whether it has expired at ``now`` (perf_counter); any change of ``progress`` restarts it."""
         if progress != self.seen:
             self.seen, self.until = progress, now + self.seconds
         return now > self.until
@@ -78,9 +78,9 @@ class Trainer:
         life: str | None = None,
         damaged: Mapping[int, DamagedCheckpointError] | None = None,
     ) -> None:
-        """``stop`` asks the loop to save a checkpoint and end after the step at hand; ``check_explorer`` raises where
-        the explorer of this process has ended and the ledger cannot say so; ``life``: see `begin_lineage`;
-        ``damaged``: the checkpoints that the learner did not go on from, by step, to be set aside.
+        """Takes the parts of the run. ``stop`` asks the loop to save a checkpoint and end after the step at hand;
+        ``check_explorer`` raises where the explorer of this process has ended and the ledger cannot be told; ``life``:
+        see `begin_lineage`; ``damaged``: the checkpoints that the learner did not go on from, by step, to be set aside.
         """
         self._config = config
         self._run = run
@@ -119,8 +119,8 @@ class Trainer:
             self._observers.message(f"changed since the run last started: {change}")
         self._observers.resume(self._learner.steps, self._fence)
         if (done := self._learner.steps) >= self._config.max_steps:
-            told = f"nothing is left to train: {done} steps are done and max_steps={self._config.max_steps}"
-            self._observers.message(f"{told}; raise max_steps to go on")
+            message = f"nothing is left to train: {done} steps are done and max_steps={self._config.max_steps}"
+            self._observers.message(f"{message}; raise max_steps to go on")
         self._publish(Clock())
         try:
             clock = Clock()
@@ -160,7 +160,7 @@ class Trainer:
         return Fence(self._db, self._lineage)
 
     def fail_run(self, error: Exception) -> None:
-        """Records why the run cannot go on; where the ledger cannot be told, ``error`` is still what the run ends by.
+        """Records why the run cannot go on; where the ledger cannot be written, the run still ends by ``error``.
 
         Raises:
             StaleWriterError: another trainer has taken over: the run goes on, and this failure is this one's alone.
@@ -170,14 +170,14 @@ class Trainer:
         except LedgerError as untold:
             log.warning("the ledger could not be told of the trainer's end: %s", untold)
 
-    def _next_batch(self, clock: Clock) -> Leased | None:
+    def _next_batch(self, clock: Clock) -> LeasedBatch | None:
         begin = since = time.perf_counter()
         progress_timeout, looked, kind = ProgressTimeout(self._config.wait_timeout), begin, "generation"
         while not self._stop.is_set():
             seen = self._db.notifier.changes
             failpoint("lease")
             found = leases.lease(self._db, self._lineage)
-            if isinstance(found, Leased):
+            if isinstance(found, LeasedBatch):
                 clock.add(f"wait/{kind}", since)
                 since = clock.add("wait", since)
                 self._observers.span("wait for a batch", since - begin, step=found.step)
@@ -199,23 +199,24 @@ class Trainer:
 
     def _look_for_dead(self) -> None:
         self._check_explorer()
-        processes.mark_dead(self._db)
+        processes.mark_dead_processes(self._db)
 
-    def _wait(self, found: NotYet, seen: int) -> None:
-        told = found.reason
-        if found.progress:  # a first group may take minutes: that tokens come tells slow from stuck
+    def _wait(self, found: NoBatchYet, seen: int) -> None:
+        message = found.reason
+        if found.progress:  # a first group may take minutes: tokens that grow show that it is slow and not stuck
             tokens = found.progress[-1]
             # Tokens are known as of the last heartbeat: where there are groups already, there have been some.
             starting = found.kind == "generation" and not (tokens or found.ready or found.filtered)
             made = "no token yet: an engine starts and compiles first" if starting else f"{tokens:,.0f} tokens so far"
-            told += f" · {made}"
-        self._observers.waiting(told, found.ready, self._config.groups_per_batch, found.filtered is not None)
-        if found.filtered is not None and found.filtered.groups >= HOPELESS and self._warned_at != self._learner.steps:
-            self._warned_at = self._learner.steps
-            self._observers.message(hopeless(found.filtered))
+            message += f" · {made}"
+        self._observers.waiting(message, found.ready, self._config.groups_per_batch, found.filtered is not None)
+        streak, steps = found.filtered, self._learner.steps
+        if streak is not None and streak.groups >= LONG_STREAK and self._warned_at != steps:
+            self._warned_at = steps
+            self._observers.message(streak_warning(streak))
         self._db.notifier.wait(seen)
 
-    def _train(self, batch: Leased, clock: Clock) -> dict[str, float]:
+    def _train(self, batch: LeasedBatch, clock: Clock) -> dict[str, float]:
         size = self._config.groups_per_batch
         self._observers.waiting(None, size, size)
         since = time.perf_counter()
@@ -262,11 +263,11 @@ class Trainer:
         except StaleWriterError:
             self._publisher.delete(version, self._lineage)
             raise
-        self._withdraw()
+        self._prune_versions()
         self._observers.span(f"publish version {version}", clock.add("publish", since) - since)
 
-    def _withdraw(self) -> None:
-        """Leaves exactly those versions published that the ledger names."""
+    def _prune_versions(self) -> None:
+        """Withdraws all versions but those that the ledger names."""
         versions.take_deletable(self._db, self._lineage)
         self._publisher.prune(versions.standing(self._db), self._lineage)
 
@@ -283,7 +284,7 @@ class Trainer:
             self._pruned = oldest
         clock.add("checkpoint", since)
 
-    def _report(self, batch: Leased, metrics: dict[str, float], clock: Clock) -> dict[str, float]:
+    def _report(self, batch: LeasedBatch, metrics: dict[str, float], clock: Clock) -> dict[str, float]:
         wall = time.perf_counter() - clock.began
         rejected = filtered_during(self._db, batch.step)
         values = batch_metrics(batch) | filter_metrics(self._config.algorithm.filters, rejected) | metrics
@@ -314,11 +315,11 @@ class Trainer:
         self.save()
         self._await_validations()
         if not self._stop.is_set():
-            self._withdraw()  # what was still in use, or validated, when the last version was published
+            self._prune_versions()  # what was still in use, or validated, when the last version was published
             leases.finish(self._db, self._lineage)
 
     def save(self) -> None:
-        """Has a committed checkpoint of the weights of now; for the thread that trains, between two steps.
+        """Saves a checkpoint of the current weights and waits for it; called by the training thread between two steps.
 
         Raises:
             StaleWriterError: another trainer has taken over.
@@ -330,7 +331,7 @@ class Trainer:
         self._checkpoints.wait()
 
     def _publish_for_validation(self) -> None:
-        """The data ended before ``max_steps``: the last weights are published and measured all the same."""
+        """Publishes and validates the last weights where the data ended before ``max_steps``."""
         newest = versions.newest(self._db)
         if newest is None or newest.version != self._learner.steps:
             self._publish(Clock(), validate=True)

@@ -24,7 +24,7 @@ from rljax.rollout.engine_pool import EnginePool
 from rljax.rollout.group_runner import GroupRunner
 from rljax.rollout.parity import EngineChecks
 from rljax.rollout.validation import validate
-from rljax.rollout.workflows.single_turn import Workflow
+from rljax.rollout.workflows.workflow import Workflow
 from rljax.tasks.task import BadRow, Taskset
 from sidecar.failpoints import failpoint
 from sidecar.protocol import EngineError, WeightsGoneError, WeightUpdateError
@@ -167,7 +167,7 @@ class Explorer:
             else:
                 await self._hold()
             # Groups claimed while their version is missing would spend their time limit waiting for it.
-            limit = 0 if missing else min(CLAIM_LIMIT, self._runner.room)
+            limit = 0 if missing else min(CLAIM_LIMIT, self._runner.free_groups)
             granted = await self._ledger.call(claims.claim, self._name, list(self._tasksets), limit)
             if granted.over:
                 return
@@ -301,7 +301,7 @@ class Explorer:
                 try:
                     await self._load(pinned)
                 except WeightsGoneError as error:
-                    outcome = await self._ledger.call(validations.weights_gone, self._name, pinned)
+                    outcome = await self._ledger.call(validations.settle_lost_validation, self._name, pinned)
                     if not outcome:
                         return _awaited_version(pinned, error)
                     log.warning("%s", outcome)

@@ -23,7 +23,7 @@ from rljax.rollout.async_utils import all_or_none, first_of
 from rljax.rollout.deadlines import PausableDeadlines
 from rljax.rollout.engine_pool import EnginePool
 from rljax.rollout.environments.session import EnvironmentLost
-from rljax.rollout.workflows.single_turn import Attempt, Workflow
+from rljax.rollout.workflows.workflow import Attempt, Workflow
 from rljax.tasks.task import BadRow, Task
 from rljax.trajectory import Group, Trajectory
 from sidecar.failpoints import failpoint
@@ -101,7 +101,7 @@ class GroupRunner:
         self._bad_rows = 0
 
     @property
-    def room(self) -> int:
+    def free_groups(self) -> int:
         """Number of groups that still fit into ``capacity``."""
         return max(0, (self._capacity - len(self._under_way)) // self._members)
 
@@ -205,9 +205,9 @@ class GroupRunner:
         return trajectory
 
     def _leave(self, members: set[tuple[int, int]]) -> None:
-        room = self.room
+        room = self.free_groups
         self._under_way -= members
-        if not room and self.room:
+        if not room and self.free_groups:
             self._ledger.notifier.notify()
 
     async def _member(self, claim: Claim, task: Task, member: int, workflow: Workflow) -> Trajectory:

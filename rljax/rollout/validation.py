@@ -12,7 +12,7 @@ from rljax.rollout.async_utils import all_or_none
 from rljax.rollout.deadlines import PausableDeadlines
 from rljax.rollout.engine_pool import EnginePool
 from rljax.rollout.episode_metrics import episode_sums
-from rljax.rollout.workflows.single_turn import Attempt, Workflow
+from rljax.rollout.workflows.workflow import Attempt, Workflow
 from rljax.tasks.environments import EnvironmentTaskset
 from rljax.tasks.task import BadRow, Taskset
 from rljax.trajectory import Trajectory

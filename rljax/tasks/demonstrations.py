@@ -1,4 +1,4 @@
-"""Recorded responses to prompts, as trajectories that are imitated."""
+"""Demonstrations: recorded responses to prompts, as trajectories to be imitated."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ log = logging.getLogger(__name__)
 
 
 class Demonstrations:
-    """The demonstrations of a taskset in one endless row: epoch after epoch, each in the taskset's order.
+    """Indexes the demonstrations of a taskset in one endless sequence: epoch after epoch, each in the taskset's order.
 
-    What is at a position depends on the position and the taskset alone: no cursor has to be kept, and a run that is
-    resumed or replayed imitates the same (promises P3, P13).
+    The demonstration at a position depends on the position and the taskset alone: no cursor has to be kept, and a run
+    that is resumed or replayed imitates the same (promises P3, P13).
 
     Args:
         taskset: prompts; their answers are the responses.
         tokenizer: of the model.
         stop_token_ids: that end a turn.
-        max_prompt_tokens, max_response_tokens: what a longer one makes a bad row.
+        max_prompt_tokens, max_response_tokens: limits; a longer prompt or response makes a bad row.
         temperature: of the policy that imitates.
         on_bad_row: ``fail`` raises; ``skip`` gives the place of a bad row to the next good one of the epoch.
     """
@@ -57,7 +57,7 @@ class Demonstrations:
 
     @property
     def fingerprint(self) -> str:
-        """As `Taskset.fingerprint`, but of tokens: template, system prompt and limits are in them."""
+        """Like `Taskset.fingerprint`, but of tokens: template, system prompt and limits are in them."""
         return fingerprint(len(self._taskset), self._content)
 
     def _content(self, index: int) -> list[float]:
@@ -68,7 +68,7 @@ class Demonstrations:
         return [*shown.token_ids.tolist(), *shown.turns.flatten().tolist(), shown.temperature]
 
     def at(self, positions: range) -> list[Trajectory]:
-        """The demonstrations at these positions, counted from 0 through all epochs.
+        """Returns the demonstrations at these positions, counted from 0 through all epochs.
 
         Raises:
             BadRow: one cannot be used, with ``on_bad_row=fail``.
@@ -77,7 +77,7 @@ class Demonstrations:
         return [self._usable(*divmod(position, len(self._taskset))) for position in positions]
 
     def check(self, count: int) -> None:
-        """Looks at the first ``count`` of the first epoch, so that a bad row is found before a run and not within it.
+        """Checks the first ``count`` of the first epoch, so that a bad row is found before a run and not within it.
 
         Raises:
             BadRow, ConfigError: as `at`.

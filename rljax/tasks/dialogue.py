@@ -1,4 +1,4 @@
-"""A dialogue of many turns, token by token: what a chat template puts between two replies of the model.
+"""Tokenizes dialogues of many turns: the tokens that a chat template puts between two replies of the model.
 
 The model's own tokens are never rendered, decoded or tokenised again. Only what comes between them is text: the end of
 the model's turn, the environment's message, and the opening of the next turn.
@@ -23,12 +23,12 @@ _REPLY = "the reply stands here"
 
 
 class TemplateError(ValueError):
-    """A chat template that cannot carry a dialogue: one line."""
+    """The chat template cannot carry a dialogue: one line."""
 
 
 def end_of_turn(tokenizer: PreTrainedTokenizerBase, stop_token_ids: Sequence[int]) -> tuple[int, ...]:
-    """What the model ends its turn with: the token that the chat template puts behind a reply, where that is one of
-    those that end turns; else the tokenizer's end token, where it has one.
+    """Returns the token that ends the model's turn: the one that the chat template puts behind a reply, where that is
+    one of those that end turns; else the tokenizer's end token, where it has one.
     """
     try:
         after = ChatTurns(tokenizer, stop_token_ids).between(np.zeros(0, np.int32), "")
@@ -40,14 +40,14 @@ def end_of_turn(tokenizer: PreTrainedTokenizerBase, stop_token_ids: Sequence[int
 
 
 class ChatTurns:
-    """Writes the turns of others between those of the model.
+    """Renders the messages between the model's replies as tokens.
 
     Canonical turns decode to what the chat template renders. Two things differ, because tokens are kept as sampled:
     thinking that a template leaves out of earlier turns (Qwen3) stays, and so does text that is not canonical.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, stop_token_ids: Sequence[int]) -> None:
-        """``stop_token_ids`` are those that end the model's turns.
+        """Checks the chat template; ``stop_token_ids`` are those that end the model's turns.
 
         Raises:
             TemplateError: the chat template does not keep replies as they are.
@@ -63,11 +63,11 @@ class ChatTurns:
         self.between(np.zeros(0, np.int32), "")
 
     def opening(self, messages: Sequence[Message]) -> Int[np.ndarray, " time"]:
-        """Token ids, int32, of the first messages, up to where the model's first reply begins."""
-        return render_messages(self._tokenizer, [self._harmless(message) for message in messages])
+        """Returns token ids, int32, of the first messages, up to where the model's first reply begins."""
+        return render_messages(self._tokenizer, [self._break_special_tokens(message) for message in messages])
 
     def between(self, reply: Int[np.ndarray, " reply"], text: str) -> Int[np.ndarray, " time"]:
-        """Token ids, int32, from the end of a reply to the beginning of the next, around a user's message.
+        """Returns token ids, int32, from the end of a reply to the beginning of the next, around a user's message.
 
         They begin with the token that ends turns where the reply does not end with it: it was cut short, or ended
         otherwise.
@@ -76,7 +76,7 @@ class ChatTurns:
             reply: the tokens that the model sampled.
             text: the message. Special tokens in it are broken up: no environment can open or end a turn.
         """
-        ids = self._ids(self._after_reply(self._harmless({"role": "user", "content": text})))
+        ids = self._ids(self._after_reply(self._break_special_tokens({"role": "user", "content": text})))
         opened = len(ids) > 0 and int(ids[0]) in self._stop
         ended = opened and len(reply) > 0 and reply[-1] == ids[0]
         return ids[1:] if ended else ids
@@ -95,7 +95,7 @@ class ChatTurns:
     def _ids(self, text: str) -> Int[np.ndarray, " time"]:
         return tokenized(self._tokenizer, text)
 
-    def _harmless(self, message: Message) -> dict[str, Any]:
+    def _break_special_tokens(self, message: Message) -> dict[str, Any]:
         content = message["content"]
         for token, broken in self._special.items():
             content = content.replace(token, broken)

@@ -1,4 +1,4 @@
-"""Environments as tasksets: a task is a seed."""
+"""Tasksets of environments: a task is a seed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ENDLESS = 2**31 - 1
 
 
 class EnvironmentTaskset:
-    """Seeds of one kind of environment. Implements `task.Taskset`.
+    """Taskset of the seeds of one kind of environment. Implements `task.Taskset`.
 
     Args:
         tag: its name in the config.
@@ -66,7 +66,7 @@ def environment_tasksets(
     seed: int,
     role: Literal["train", "validation"],
 ) -> dict[str, EnvironmentTaskset]:
-    """A taskset for each tag. ``tags`` says its groups: in training its share, in validation its size."""
+    """Builds a taskset for each tag. ``tags`` has its groups: in training its share, in validation its size."""
     return {
         tag: EnvironmentTaskset(
             tag, environments[tag], float(groups), seed, role, ENDLESS if role == "train" else groups

@@ -1,4 +1,4 @@
-"""Problems of any `reasoning_gym` data set, by name."""
+"""Rows of any `reasoning_gym` data set, by name."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ATTEMPTS = 40 * HELD_OUT
 
 
 class ReasoningGymRows:
-    """One side of a generated data set: a question belongs to the side that the hash of its text says.
+    """Rows of one split of a generated data set: the hash of a question's text says which split it belongs to.
 
     A place whose question falls on the other side is generated anew from the next stretch of seeds.
 
@@ -50,7 +50,7 @@ class ReasoningGymRows:
         return len(self._datasets[0])
 
     def problem(self, index: int) -> Problem:
-        """Generates a place's question.
+        """Generates the question at an index.
 
         Raises:
             BadRow: the generator failed there, or makes no question for this side.
@@ -90,7 +90,7 @@ class ReasoningGymRows:
 
 
 def check_arguments(name: str, args: Mapping[str, Any], key: str) -> None:
-    """Looks the data set and the names of its arguments up.
+    """Checks the name of the data set and those of its arguments.
 
     Raises:
         ConfigError: the package is missing, or does not know one of them.

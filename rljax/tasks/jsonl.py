@@ -1,4 +1,4 @@
-"""Rows of a JSON Lines file, read where they lie: memory holds their places, not their text."""
+"""Rows of a JSON Lines file, read from disk on demand: memory holds their offsets, not their text."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from array import array
 from pathlib import Path
 
-from rljax.tasks.rows import Columns, Problem
+from rljax.tasks.rows import Columns, Problem, counted
 from rljax.tasks.task import BadRow
 
 _BOM = b"\xef\xbb\xbf"
@@ -53,7 +53,7 @@ class JsonlRows:
     def _scan(self, on_bad_row: str, needed: int | None) -> None:
         offset = 0
         with self._path.open("rb") as file:
-            for number, line in enumerate(file, 1):
+            for number, line in enumerate(counted(file, str(self._path)), 1):
                 if len(self) == needed:
                     return
                 start, offset = offset, offset + len(line)
@@ -84,7 +84,7 @@ class JsonlRows:
 
 
 def _check_surrogates(row: object, where: str) -> None:
-    """JSON can spell half of a pair, which is a character for Python and for nobody who has to write it down."""
+    """Refuses unpaired surrogates, which JSON can spell and Python can hold, but which cannot be encoded."""
     try:
         json.dumps(row, ensure_ascii=False).encode("utf-8")
     except UnicodeEncodeError as error:

@@ -1,4 +1,4 @@
-"""A shuffled order that takes no memory."""
+"""Shuffles positions without storing the order."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _ROUNDS = 6
 
 
 class Permutation:
-    """A seeded bijection of ``range(size)``: a Feistel network over the next power of four, walked back into range.
+    """Seeded bijection of ``range(size)``: a Feistel network over the next power of four, walked back into range.
 
     Any position is found by itself, so that an epoch over a billion tasks needs no list and resumes anywhere.
     Source: Black and Rogaway, "Ciphers with arbitrary finite domains" (2002), the cycle-walking construction.
@@ -29,7 +29,7 @@ class Permutation:
         return self._size
 
     def __getitem__(self, position: int) -> int:
-        """The value at a position, both in ``[0, size)``; fewer than four rounds of the network on average.
+        """Returns the value at a position, both in ``[0, size)``; fewer than four rounds of the network on average.
 
         Raises:
             IndexError: the position is out of range.

@@ -1,4 +1,4 @@
-"""Problems made from a number: small worlds in which learning can be seen within minutes.
+"""Generates problems from a number: small tasks on which learning shows within minutes.
 
 The problem space of a generator is laid out in one fixed shuffled order. Its first tenth is the validation side, the
 rest the training side: the two never share a problem, whatever the seed of the run.
@@ -25,17 +25,17 @@ SIDES = ("train", "validation")
 
 
 class Generator(Protocol):
-    """A problem space, numbered from 0."""
+    """Problem space, numbered from 0."""
 
     name: ClassVar[str]
 
     @property
     def space(self) -> int:
-        """Problems that there are."""
+        """Number of problems."""
         ...
 
     def problem(self, number: int) -> Problem:
-        """The problem of that number."""
+        """Returns the problem of that number."""
         ...
 
 
@@ -56,11 +56,11 @@ class ReverseDigits:
 
     @property
     def space(self) -> int:
-        """Strings of that length."""
+        """Number of strings of that length."""
         return 10**self.digits
 
     def problem(self, number: int) -> Problem:
-        """The number's decimal digits, and the same reversed."""
+        """Returns the number's decimal digits, and the same reversed."""
         digits = f"{number:0{self.digits}d}"
         return Problem(self.separator.join(digits), self.separator.join(reversed(digits)))
 
@@ -86,12 +86,12 @@ class AddNumbers:
 
     @property
     def space(self) -> int:
-        """Unordered pairs, a number with itself included."""
+        """Number of unordered pairs, those of a number with itself included."""
         numbers = 10**self.digits - self._smallest
         return numbers * (numbers + 1) // 2
 
     def problem(self, number: int) -> Problem:
-        """The pair of that number as ``23 + 58``, and its sum."""
+        """Returns the pair of that number as ``23 + 58``, and its sum."""
         # Pairs (low <= high) are numbered along the rows of a triangle, so `high` is a triangular root.
         high = (math.isqrt(8 * number + 1) - 1) // 2
         pair = [number - high * (high + 1) // 2 + self._smallest, high + self._smallest]
@@ -106,7 +106,7 @@ GENERATORS: Mapping[str, type[ReverseDigits] | type[AddNumbers]] = {
 
 
 class ProceduralRows:
-    """One side of a generator's problem space.
+    """Rows of one side of a generator's problem space.
 
     Args:
         generator: makes the problems.
@@ -132,7 +132,7 @@ class ProceduralRows:
         return self._count
 
     def problem(self, index: int) -> Problem:
-        """The problem at a place of the fixed order."""
+        """Returns the problem at an index of the fixed order."""
         return self._generator.problem(self._order[self._start + index])
 
 

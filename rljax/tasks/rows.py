@@ -1,18 +1,26 @@
-"""From the rows of a source to problems, and what makes a row bad."""
+"""Converts the rows of a source to problems, and refuses bad rows."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Mapping
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from time import monotonic
+from typing import Any, Protocol, TypeVar
 
 from rljax.tasks.task import BadRow
+
+PROGRESS = 10.0
+"""Seconds between lines that say how many rows have been read."""
+
+_LOG = logging.getLogger(__name__)
+_Row = TypeVar("_Row")
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A row before the template: what is asked and what is right."""
+    """A row before the template: its question and its reference answer."""
 
     prompt: str
     answer: str
@@ -20,7 +28,7 @@ class Problem:
 
 
 class Rows(Protocol):
-    """The usable rows of a source, in its own order.
+    """Usable rows of a source, in its own order.
 
     Attributes:
         bad_rows: rows that were left out.
@@ -31,17 +39,17 @@ class Rows(Protocol):
     def __len__(self) -> int: ...
 
     def problem(self, index: int) -> Problem:
-        """The row at a place among the usable ones."""
+        """Returns the problem at an index among the usable rows."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Which columns of a row hold the prompt and the answer.
+    """Columns of a row that hold the prompt and the answer.
 
     Attributes:
         prompt, answer: their names.
-        checks: what the answer has to stand; each raises ValueError with the reason.
+        checks: validators of the answer; each raises ValueError with the reason.
     """
 
     prompt: str
@@ -49,10 +57,10 @@ class Columns:
     checks: tuple[Callable[[str], None], ...] = ()
 
     def problem(self, row: object, where: str) -> Problem:
-        """Checks a row.
+        """Checks a row and returns its problem.
 
         Args:
-            row: what the source holds there.
+            row: the row as the source has it.
             where: file and line, for the message.
 
         Raises:
@@ -86,8 +94,21 @@ def _text(row: Mapping[str, Any], column: str, where: str) -> str:
     raise BadRow(f"{where}: column {column!r} holds {type(value).__name__}, not text")
 
 
+def counted(rows: Iterable[_Row], name: str) -> Iterator[_Row]:
+    """Yields rows as they are scanned, and says every `PROGRESS` seconds how many of ``name`` there have been.
+
+    A check that parses formulas takes milliseconds a row: over a minute for the rows of MATH.
+    """
+    due = monotonic() + PROGRESS
+    for count, row in enumerate(rows):
+        if monotonic() >= due:
+            _LOG.warning("%s: %d rows read and checked so far", name, count)
+            due = monotonic() + PROGRESS
+        yield row
+
+
 def nearest(name: str, known: Iterable[str], otherwise: str) -> str:
-    """``nearest: X`` for a mistyped name, or the list of what there is where nothing is close."""
+    """Returns ``nearest: X`` for a mistyped name, or the list of known names where none is close."""
     names = sorted(map(str, known))
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     return f"nearest: {close[0]}" if close else f"{otherwise}: {', '.join(names[:20]) or 'none'}"

@@ -1,4 +1,4 @@
-"""Seeds that depend on names and positions alone, never on the process that asks (promise P11)."""
+"""Derives seeds from names and positions alone, never from the process that asks (promise P11)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rljax.trajectory import TaskId
 SEED_BITS = 63
 
 SAMPLED = 16
-"""Places that a fingerprint looks at."""
+"""Number of items that a fingerprint covers."""
 
 
 def stable_hash(*parts: int | str | float | None) -> int:
@@ -31,11 +31,11 @@ def stable_hash(*parts: int | str | float | None) -> int:
 
 
 def environment_seed(run_seed: int, task: TaskId) -> int:
-    """Seed of a task's environment, the same for every member of its group."""
+    """Returns the seed of a task's environment, the same for every member of its group."""
     return stable_hash(run_seed, task.taskset, task.epoch, task.index)
 
 
 def fingerprint(size: int, content: Callable[[int], Iterable[int | str | float | None]]) -> str:
-    """Tells a numbered collection from another by its size and by what `SAMPLED` places at equal distances hold."""
+    """Returns the fingerprint of a numbered collection: of its size and contents at `SAMPLED` equally spaced places."""
     places = sorted({i * (size - 1) // (SAMPLED - 1) for i in range(SAMPLED)})
     return f"{stable_hash(size, *(part for place in places for part in content(place))):016x}"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rljax.config.validate import ConfigError
-from rljax.tasks.rows import Columns, Problem, nearest
+from rljax.tasks.rows import Columns, Problem, counted, nearest
 from rljax.tasks.task import BadRow
 
 _SCAN = 1024
@@ -44,7 +44,7 @@ class TableRows:
         self._places = array("q")
         self.bad_rows = 0
         self.first_bad_row: BadRow | None = None
-        for place, row in enumerate(scan):
+        for place, row in enumerate(counted(scan, name)):
             if len(self) == needed:
                 return
             try:
@@ -61,7 +61,7 @@ class TableRows:
         return len(self._places)
 
     def problem(self, index: int) -> Problem:
-        """Reads one row.
+        """Reads the row at an index.
 
         Raises:
             BadRow: another column, which was not read before, is no UTF-8 text.
@@ -103,7 +103,7 @@ def parquet_rows(path: Path, columns: Columns, on_bad_row: str, key: str, needed
 
 
 def _plain_rows(batch: Any) -> list[dict[str, Any]]:
-    """The rows of an Arrow batch; what is said to be text and is not stays bytes, so that its row alone is bad."""
+    """Returns the rows of an Arrow batch; text that is not valid stays bytes, so that its row alone is bad."""
 
     def plain(value: Any) -> Any:
         try:

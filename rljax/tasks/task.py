@@ -1,4 +1,4 @@
-"""What a task is, and what a stream of tasks promises."""
+"""Protocol of a taskset, and the tasks that it yields."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Message = Mapping[str, str]
 
 
 class BadRow(ValueError):
-    """A row that makes no task: one line with the file, the line and the reason."""
+    """A row makes no task: one line with the file, the line and the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class RewardTerm:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One prompt and what is needed to judge the answer.
+    """One prompt and the data that its rewards need.
 
     Attributes:
         id: taskset, epoch and position in the epoch.
@@ -43,7 +43,7 @@ class Task:
         answer: the reference answer as it stands in the data.
         seed: `environment_seed` of the task.
         metadata: the row's other columns; plain values.
-        rewards: what scores it, added up.
+        rewards: terms of its score, which are added up.
         environment: whether an environment of the taskset's name asks, answers and scores, begun from the seed.
     """
 
@@ -57,7 +57,7 @@ class Task:
 
 
 class Taskset(Protocol):
-    """An ordered, resumable stream of tasks. Who iterates keeps the place: a taskset has no cursor.
+    """Ordered, resumable stream of tasks. Who iterates keeps the position: a taskset has no cursor.
 
     Attributes:
         name: its key in the config.
@@ -74,17 +74,17 @@ class Taskset(Protocol):
 
     @property
     def fingerprint(self) -> str:
-        """Tells sets apart that have other problems, or the same in another order; the same in every process. How a
-        problem is put and scored is no part of it.
+        """Differs between sets that have other problems, or the same in another order; the same in every process. It
+        does not cover how a problem is put and scored.
         """
         ...
 
     def __len__(self) -> int:
-        """Tasks in one epoch."""
+        """Returns the number of tasks in one epoch."""
         ...
 
     def task(self, epoch: int, index: int) -> Task:
-        """The task at a position of an epoch; a pure function of the run's seed, the epoch and the index.
+        """Returns the task at a position of an epoch; a pure function of the run's seed, the epoch and the index.
 
         Raises:
             IndexError: the index is not below the length.

@@ -1,4 +1,4 @@
-"""Tasksets as the config names them: a source, an order, a template, rewards."""
+"""Builds tasksets from the config: a source, an order, a template, rewards."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def load_tasksets(
         configs: tasksets by name.
         seed: the run's seed.
         on_bad_row: ``fail`` or ``skip``.
-        role: what they are for; validation is never shuffled, and its seeds are its own.
+        role: ``train`` or ``validation``; validation is never shuffled, and its seeds are its own.
         section: the key that holds them, for messages; None: ``tasks.train`` or ``tasks.validation``.
 
     Raises:
@@ -50,13 +50,13 @@ def load_tasksets(
 
 
 class RowTaskset:
-    """A taskset over the rows of a source.
+    """Taskset over the rows of a source.
 
     Args:
         name: its key in the config.
         config: offset, limit, shuffle, template, weight.
         rows: the usable rows.
-        terms: what scores its tasks.
+        terms: reward terms of its tasks.
         seed: the run's seed.
         role: ``train`` or ``validation``.
     """
@@ -89,7 +89,7 @@ class RowTaskset:
     def _content(self, index: int) -> tuple[str, str]:
         try:
             problem = self._problem(0, index)
-        except BadRow:  # whoever claims it is told; here it is a problem like others
+        except BadRow:  # its claim reports it; for the fingerprint it is a problem like others
             return "", ""
         return problem.prompt, problem.answer
 

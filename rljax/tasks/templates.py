@@ -1,4 +1,4 @@
-"""From a prompt to chat messages, and from messages to the token ids that a model sees."""
+"""Renders prompts as chat messages, and messages as the token ids that a model reads."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NO_TOKEN = "<|no_token|>"
 def chat_messages(
     template: str, system_prompt: str | None, prompt: str, examples: Sequence[str] = ()
 ) -> tuple[Message, ...]:
-    """The messages of a task. ``{prompt}`` alone is replaced: other braces of a template are text.
+    """Returns the messages of a task. ``{prompt}`` alone is replaced: other braces of a template are text.
 
     Args:
         template: user message around a prompt.
@@ -42,7 +42,7 @@ def chat_messages(
 
 
 def render_messages(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message]) -> Int[np.ndarray, " time"]:
-    """Token ids, int32, up to where the model's reply begins.
+    """Returns token ids, int32, up to where the model's reply begins.
 
     The tokenizer's chat template writes the turns; where it refuses a system message, that goes before the first user
     message. Without a template the contents follow one another, a line each, with the tokenizer's own special tokens.
@@ -57,7 +57,7 @@ def render_messages(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Messa
 
 
 def tokenized(tokenizer: PreTrainedTokenizerBase, text: str, *, special: bool = False) -> Int[np.ndarray, " time"]:
-    """Token ids of a text, int32; with the tokenizer's own special tokens around it if ``special``.
+    """Returns the token ids of a text, int32; with the tokenizer's own special tokens around it if ``special``.
 
     A text that the tokenizer cannot spell is warned of, once for each tokenizer: the model would see nothing of it.
     """
@@ -77,12 +77,12 @@ def tokenized(tokenizer: PreTrainedTokenizerBase, text: str, *, special: bool = 
 
 
 def quoted(task: Task) -> str:
-    """How the last message of a task begins, for a message of ours: its number tells no line of a shuffled file."""
+    """Returns the beginning of a task's last message, for our messages: its number tells no line of a shuffled file."""
     return f"it asks {task.messages[-1]['content'][:_QUOTED]!r}"
 
 
 def render_prompt(tokenizer: PreTrainedTokenizerBase, task: Task, max_prompt_tokens: int) -> Int[np.ndarray, " time"]:
-    """Token ids of a task's prompt, int32.
+    """Returns the token ids of a task's prompt, int32.
 
     Raises:
         BadRow: it is empty, or longer than ``max_prompt_tokens``.
@@ -99,7 +99,7 @@ def render_prompt(tokenizer: PreTrainedTokenizerBase, task: Task, max_prompt_tok
 def response_text(
     tokenizer: PreTrainedTokenizerBase, token_ids: Int[np.ndarray, " time"], stop_token_ids: Sequence[int]
 ) -> str:
-    """What a response says: all of its tokens but the stop token that ends it.
+    """Returns the text of a response: of all its tokens but the stop token that ends it.
 
     Other special tokens are shown. Left out, they would cost nothing, and ``4<|user|>2`` would be a right answer to 42.
     """
@@ -108,7 +108,7 @@ def response_text(
 
 
 def decoded(tokenizer: PreTrainedTokenizerBase, token_ids: Sequence[int]) -> str:
-    """The text of token ids, special tokens shown.
+    """Returns the text of token ids, special tokens shown.
 
     A model may have more embedding rows than its tokenizer has ids. The tokenizer would pass over such an id; here each
     is `NO_TOKEN`.

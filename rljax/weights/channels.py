@@ -1,4 +1,4 @@
-"""The channels by which versions of the weights reach engines, by the name that ``config.sync_method`` gives."""
+"""Registry of the channels by which weights reach engines, by the name that ``config.sync_method`` gives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Publishes versions without a disk: in this process's memory, or in Ray's object store."""
+"""Publishes versions of the weights without a disk: in this process's memory, or in Ray's object store."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from sidecar.errors import first_line
 
 
 class MemoryPublisher:
-    """Keeps versions in this process, for engines in threads of it. Nothing is copied but from an accelerator.
+    """Keeps versions in this process, for engines in threads of it. Arrays are copied from accelerators only.
 
     An address names one life of the publisher, so that what an earlier process announced is gone, and not mistaken.
     """
 
     def __init__(self, directory: Path) -> None:
-        """``directory`` holds what an explorer published as files before a learner lived.
+        """Takes the run's ``weights``: ``directory`` holds what an explorer published as files before a learner lived.
 
         Raises:
             PublishError: it cannot be made or listed.
@@ -71,7 +71,7 @@ class MemoryPublisher:
 
 class RayPublisher(MemoryPublisher):
     """Keeps versions in the object store of the Ray cluster that this process has joined, for engines in any process of
-    it. They live as long as this process: its actor holds the references, and Ray drops what a dead process owned.
+    it. They live as long as this process: its actor holds the references, and Ray frees what a dead process owned.
     """
 
     def __init__(self, directory: Path) -> None:

@@ -1,7 +1,7 @@
-"""The learner sends its weights: holds versions on its devices, and serves the engines that ask for them.
+"""Publishes weights over NCCL or TCP: holds versions on the learner's devices, and sends them to engines on request.
 
 A thread for each engine serves it beside the training; what a version holds are copies that training never touches. A
-version stands until the ledger says that nobody needs it. `sidecar.channels.nccl` describes the protocol.
+version is kept until the ledger says that no process needs it. `sidecar.channels.nccl` describes the protocol.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from sidecar.channels.nccl import (
     Phase,
     TransferError,
     address,
-    agreement,
     chunks,
+    expected_sizes,
 )
 from sidecar.channels.versions import Manifest, TensorInfo
 from sidecar.errors import first_line
@@ -41,10 +41,10 @@ CLOSE_SECONDS = 10.0
 
 
 class Communicator(Protocol):
-    """A carrier, as the learner sees it: rank 0 among the ranks of one engine."""
+    """Sends tensors to the ranks of one engine; the learner is rank 0."""
 
     def init_info(self) -> dict[str, Any]:
-        """What vLLM's ``NCCLWeightTransferInitInfo`` takes, but for the packing."""
+        """Returns the arguments of vLLM's ``NCCLWeightTransferInitInfo``, but for the packing."""
         ...
 
     def join(self) -> None:
@@ -64,7 +64,7 @@ class Communicator(Protocol):
         ...
 
     def close(self) -> None:
-        """Ends the communicator, whatever it is doing."""
+        """Closes the communicator, whatever it is doing."""
         ...
 
 
@@ -131,11 +131,11 @@ class NcclPublisher:
         connections.
         """
         with self._lock:
-            _hang_up(self._listener)
+            _shut_down(self._listener)
             self._listener.close()
             sessions = dict(self._sessions)
         for joined in sessions.values():
-            _hang_up(joined)
+            _shut_down(joined)
         for thread in (self._accepting, *sessions):
             thread.join(CLOSE_SECONDS)
         self._held.clear()
@@ -170,7 +170,7 @@ class NcclPublisher:
 
 
 class _Session:
-    """One engine's connection, from the learner's side."""
+    """Serves one engine's connection, from the learner's side."""
 
     def __init__(self, link: Link, held: Mapping[tuple[int, int], Held]) -> None:
         self._link = link
@@ -178,14 +178,14 @@ class _Session:
         self._communicator: Communicator | None = None
 
     def run(self) -> None:
-        """Serves until the engine hangs up.
+        """Serves until the engine closes the connection.
 
         Raises:
-            TransferError: it died in the middle of something, hung, or broke the protocol; it was told, if it lives.
+            TransferError: it died in an update, hung, or broke the protocol; one that lives was sent the error.
         """
         try:
             self._join()
-            while self._link.end.poll(None) and not self._has_hung_up():
+            while self._link.end.poll(None) and not self._is_closed_by_peer():
                 self._update()
         except (TransferError, KeyError, ValueError, RuntimeError) as error:
             line = f"a message has no field {error}" if isinstance(error, KeyError) else first_line(error)
@@ -196,11 +196,11 @@ class _Session:
             raise error if isinstance(error, TransferError) else TransferError(f"{self._link.peer}: {line}") from error
 
     def close(self) -> None:
-        """Ends the communicator."""
+        """Closes the communicator."""
         if self._communicator is not None:
             self._communicator.close()
 
-    def _has_hung_up(self) -> bool:
+    def _is_closed_by_peer(self) -> bool:
         with socket.socket(fileno=self._link.end.fileno()) as same:
             try:
                 return not same.recv(1, socket.MSG_PEEK)
@@ -247,7 +247,7 @@ class _Session:
             held = _on_host(held)
         self._link.advance(Phase.STARTED)
         self._link.send("manifest", manifest=held.manifest.to_json())
-        go, ours = self._link.receive("go"), agreement(held.manifest, self._buffer_bytes)
+        go, ours = self._link.receive("go"), expected_sizes(held.manifest, self._buffer_bytes)
         if theirs := {name: go.get(name) for name in ours if go.get(name) != ours[name]}:
             raise TransferError(f"the engine expects {theirs}, the learner {ours}: nothing is sent")
         self._link.advance(Phase.TRANSFERRING)
@@ -259,7 +259,7 @@ class _Session:
 
 
 class TcpCommunicator:
-    """Carries chunks through the control connection, for one engine that takes them into its host's memory."""
+    """Sends chunks through the control connection, to one engine that receives them in its host's memory."""
 
     def __init__(self, link: Link) -> None:
         self._link = link
@@ -281,15 +281,13 @@ class TcpCommunicator:
 
 
 def _on_host(held: Held) -> Held:
-    """The version in this host's memory, with checksums. Other threads' copies are not shared: engines seldom ask at
-    the same time.
-    """
+    """Returns the version in host memory, with checksums; not shared between threads: engines seldom ask together."""
     manifest = held.manifest
     published = describe(manifest.version, manifest.lineage, held.tensors, model=manifest.model, dtype=manifest.dtype)
     return replace(held, manifest=published.manifest, tensors=published.tensors)
 
 
-def _hang_up(joined: socket.socket) -> None:
+def _shut_down(joined: socket.socket) -> None:
     try:
         joined.shutdown(socket.SHUT_RDWR)
     except OSError:

@@ -47,10 +47,10 @@ class _Config(ctypes.Structure):
 
 
 def load_nccl() -> ctypes.CDLL:
-    """NCCL from the ``nvidia-nccl`` wheel that jax[cuda] brings, or the system's.
+    """Loads NCCL from the ``nvidia-nccl`` wheel that jax[cuda] brings, or the system's.
 
     Raises:
-        TransferError: there is none.
+        TransferError: NCCL is not installed.
     """
     spec = importlib.util.find_spec("nvidia.nccl") if importlib.util.find_spec("nvidia") else None
     places = [] if spec is None else [Path(p) / "lib" / "libnccl.so.2" for p in spec.submodule_search_locations or ()]
@@ -78,10 +78,10 @@ class NcclCommunicator:
     """
 
     def __init__(self, device: jax.Device, world_size: int, deadline: float) -> None:
-        """Mints the identity that all ranks share.
+        """Creates the ncclUniqueId that all ranks share.
 
         Raises:
-            TransferError: NCCL is not here.
+            TransferError: NCCL is not installed.
         """
         self._device = device
         self._world_size = world_size
@@ -146,7 +146,7 @@ class NcclCommunicator:
         self._cuda = cuda
 
     def _settle(self, result: int, what: str) -> None:
-        """Waits until NCCL has taken a call that it may still be working on."""
+        """Waits until NCCL has finished a call that may still be in progress."""
         state = ctypes.c_int(_IN_PROGRESS)
 
         def taken() -> bool:
@@ -191,5 +191,5 @@ class NcclCommunicator:
 
 @jax.jit
 def pack(tensors: Sequence[jax.Array]) -> jax.Array:
-    """uint8 ``[bytes]``: the tensors' bytes in C order, one after the other, as vLLM's ``pack_tensors`` has them."""
+    """Returns uint8 ``[bytes]``: the tensors' bytes in C order, one after the other, as in vLLM's ``pack_tensors``."""
     return jnp.concatenate([jax.lax.bitcast_convert_type(tensor, jnp.uint8).reshape(-1) for tensor in tensors])

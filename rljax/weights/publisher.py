@@ -1,6 +1,6 @@
-"""Puts versions of the weights where engines find them, by one of several channels.
+"""Publishes versions of the weights to engines, by one of several channels.
 
-That of `OrbaxPublisher` is the file system: it works on every machine and needs nothing of the receiver but
+`OrbaxPublisher` uses the file system, which works on every machine and needs nothing of the receiver but
 `sidecar.channels.versions`. `rljax.weights.channels` knows the others.
 """
 
@@ -32,7 +32,7 @@ from sidecar.errors import first_line
 from sidecar.failpoints import failpoint
 
 DTYPES = {"bf16": "bfloat16", "fp32": "float32"}
-"""Config name of a dtype to numpy's."""
+"""numpy's name of a dtype, by its config name."""
 
 _HIDDEN = ".unfinished-"
 _HIDDEN_BY = re.compile(r"\.unfinished-(\d+)-[0-9a-f]{32}(?![0-9a-f-])")  # Orbax may add words of its own
@@ -44,7 +44,7 @@ class PublishError(RuntimeError):
 
 
 class Publisher(Protocol):
-    """A channel by which versions reach engines. One process publishes; any number read."""
+    """Publishes versions to engines, over one channel. One process publishes; any number read."""
 
     def publish(
         self, version: int, lineage: int, tensors: Mapping[str, jax.Array | np.ndarray], *, model: str, dtype: str
@@ -55,7 +55,7 @@ class Publisher(Protocol):
             version: batches that these weights have seen.
             lineage: life of the learner.
             tensors: by Hugging Face name, unstacked, all of type `dtype`.
-            model: what the weights are of, for people.
+            model: name of the model, for people.
             dtype: ``bf16`` or ``fp32``.
 
         Raises:
@@ -69,12 +69,12 @@ class Publisher(Protocol):
 
     def prune(self, keep: Collection[tuple[int, int]], lineage: int) -> None:
         """Withdraws every version of ``lineage`` and of those before it, unless its (version, lineage) is in ``keep``,
-        and removes what crashed writers of theirs have left. A later lineage's are not this learner's to judge.
+        and removes what crashed writers of theirs have left. Versions of later lineages are left alone.
         """
         ...
 
     def close(self) -> None:
-        """Ends the channel. What only this process held is gone."""
+        """Closes the channel. What only this process held is gone."""
         ...
 
 
@@ -86,7 +86,7 @@ class OrbaxPublisher:
     """
 
     def __init__(self, directory: Path) -> None:
-        """Makes `directory`, the run's ``weights``, if need be.
+        """Creates `directory`, the run's ``weights``, if need be.
 
         Raises:
             PublishError: it cannot be made.
@@ -110,7 +110,7 @@ class OrbaxPublisher:
             _save(hidden, published.tensors)
             failpoint("write")
             (hidden / MANIFEST_NAME).write_text(published.manifest.to_json())
-            self._reveal(hidden, final, published.manifest)
+            self._rename_into_place(hidden, final, published.manifest)
         except (OSError, ValueError, RuntimeError) as error:
             shutil.rmtree(hidden, ignore_errors=True)
             raise PublishError(
@@ -120,7 +120,7 @@ class OrbaxPublisher:
         return str(final)
 
     def delete(self, version: int, lineage: int) -> None:
-        """See `Publisher.delete`. Whoever is reading it gets a `VersionError`."""
+        """See `Publisher.delete`. Who is reading it gets a `VersionError`."""
         hidden = self._hidden(lineage)
         try:
             # renamed first: a half-deleted version is never seen under its name
@@ -133,7 +133,7 @@ class OrbaxPublisher:
         """See `Publisher.close`: what is written stays."""
 
     def prune(self, keep: Collection[tuple[int, int]], lineage: int) -> None:
-        """See `Publisher.prune`. Whoever is writing in an earlier lineage gets a `PublishError`."""
+        """See `Publisher.prune`. Who is writing in an earlier lineage gets a `PublishError`."""
         for version, published_by in self.published():
             if published_by <= lineage and (version, published_by) not in keep:
                 self.delete(version, published_by)
@@ -145,11 +145,11 @@ class OrbaxPublisher:
                 shutil.rmtree(entry, ignore_errors=True)
 
     def published(self) -> list[tuple[int, int]]:
-        """The (version, lineage) of every version that is there, in order."""
+        """Returns the (version, lineage) of every version that is there, in order."""
         found = (_VISIBLE.fullmatch(entry.name) for entry in self.directory.iterdir())
         return sorted((int(match[1]), int(match[2])) for match in found if match)
 
-    def _reveal(self, hidden: Path, final: Path, manifest: Manifest) -> None:
+    def _rename_into_place(self, hidden: Path, final: Path, manifest: Manifest) -> None:
         if final.exists():
             # two processes may publish the initial weights at once; whoever reads the first must not lose them
             with contextlib.suppress(VersionError):
@@ -166,7 +166,7 @@ class OrbaxPublisher:
 def describe(
     version: int, lineage: int, tensors: Mapping[str, jax.Array | np.ndarray], *, model: str, dtype: str
 ) -> PublishedVersion:
-    """The version as numpy arrays, with the manifest that engines check them against.
+    """Returns the version as numpy arrays, with the manifest that engines check them against.
 
     Raises:
         ValueError: a tensor is not of type ``dtype``.
@@ -182,7 +182,7 @@ def check_dtypes(arrays: Mapping[str, jax.Array | np.ndarray], dtype: str) -> No
     """Checks that every array is of the type that a version says it is of.
 
     Raises:
-        ValueError: one is not.
+        ValueError: an array is of another type.
     """
     if dtype not in DTYPES:
         raise ValueError(f"dtype {dtype!r} is unknown; choose one of {', '.join(DTYPES)}")

@@ -1,4 +1,4 @@
-"""Versions that touch no disk: kept in this process, or in Ray's object store for the processes of its cluster.
+"""Publishes versions of the weights without a disk: in this process's memory, or in the object store of a Ray cluster.
 
 Both are lost with the learner's process; it publishes again when it is restarted.
 """
@@ -13,27 +13,25 @@ from sidecar.channels.versions import PublishedVersion, VersionError, VersionGon
 from sidecar.errors import first_line
 
 NAMESPACE = "rljax-weights"
-"""Ray namespace of the shelves: whoever knows a shelf's name finds it from every job of the cluster."""
+"""Ray namespace of the weight stores: whoever knows the name of one finds it from every job of the cluster."""
 RAY_SECONDS = 300.0
-"""Seconds in which Ray must hand over a version, or anything that is asked of a shelf."""
+"""Seconds in which Ray must hand over a version, or any answer of a weight store."""
 
 _kept: dict[str, PublishedVersion] = {}
 
 
 def keep(address: str, published: PublishedVersion) -> None:
-    """Makes a version readable under ``address`` in this process. The arrays are not copied: nobody may write to them
-    any more.
-    """
+    """Makes a version readable under ``address`` in this process. Copies no arrays: nobody may write to them now."""
     _kept[address] = published
 
 
 def drop(address: str) -> None:
-    """Withdraws a version; no error if it is not there. Who has read it keeps what it read."""
+    """Withdraws a version; no error if it is not there. A reader that has it keeps its arrays."""
     _kept.pop(address, None)
 
 
 def read_memory(address: str) -> PublishedVersion:
-    """Finds a version that this process keeps, and checks it: that nobody has written to it is what is checked.
+    """Returns a version that this process keeps, checked against its manifest: somebody may have written to its arrays.
 
     Raises:
         VersionGoneError: this process keeps no such version.
@@ -59,22 +57,22 @@ class WeightStore:
         self._kept[version] = references
 
     def drop(self, version: str) -> None:
-        """Lets go; the store frees the version once no engine looks at it any more."""
+        """Drops the reference; the store frees the version once no engine reads it any more."""
         self._kept.pop(version, None)
 
     def find(self, version: str) -> list[Any]:
-        """The reference in a list; an empty one if the version is not here."""
+        """Returns the reference in a list; an empty one if the version is not here."""
         return self._kept.get(version, [])
 
 
 def packed(published: PublishedVersion) -> dict[str, Any]:
-    """A version as plain data: Ray moves flat bytes without a copy, which it does not for numpy's foreign dtypes."""
+    """Returns a version as plain data: Ray moves flat bytes without a copy, but not numpy's foreign dtypes."""
     tensors = {n: np.ascontiguousarray(t).reshape(-1).view(np.uint8) for n, t in published.tensors.items()}
     return {"manifest": published.manifest.to_json(), "tensors": tensors}
 
 
 def unpacked(content: dict[str, Any], where: str) -> PublishedVersion:
-    """What `packed` made, without a copy.
+    """Returns the version that `packed` made into plain data, without a copy.
 
     Raises:
         VersionError: there is no such tensor, or not as many bytes as the manifest says.
@@ -90,10 +88,10 @@ def unpacked(content: dict[str, Any], where: str) -> PublishedVersion:
 
 
 def read_ray(address: str) -> PublishedVersion:
-    """Reads ``ray:SHELF/v<version>-<lineage>`` out of the object store; on the learner's node without a copy.
+    """Reads ``ray:STORE/v<version>-<lineage>`` from the object store; on the learner's node without a copy.
 
     Raises:
-        VersionGoneError: the shelf or the version is gone, or whoever put it there.
+        VersionGoneError: the weight store, the version or its publisher is gone.
         VersionError: Ray did not hand it over, or a tensor is not what the manifest says.
     """
     import ray

@@ -1,11 +1,11 @@
-"""Weights that the learner sends: the engine's end, and what both ends agree on.
+"""Sends weights from the learner to an engine: the engine's end, and the protocol that both ends follow.
 
 An engine opens one TCP connection to the learner, proves that it knows the run's key, and asks for versions when it is
 to load them; the learner answers from a thread of its own. The connection is the control channel of vLLM's documented
 life cycle: ``init_weight_transfer_engine``, ``start_weight_update``, ``update_weights``, ``finish_weight_update``. The
 tensors take one of two carriers:
 
-- ``nccl``: from GPU to GPU, received by vLLM's own NCCL transfer engine (`Puller`). The learner is rank 0 of a
+- ``nccl``: from GPU to GPU, received by vLLM's own NCCL transfer engine (`WeightReceiver`). The learner is rank 0 of a
   communicator of its own for each engine, and joins by vLLM's torch-free rendezvous: a pre-shared ncclUniqueId, then
   ``ncclCommInitRank`` and a one-element all-reduce on every rank, then packed broadcasts. No GPU has run this yet.
 - ``tcp``: through the connection itself, into the memory of the engine's host (`read_transfer`): for every engine.
@@ -57,20 +57,20 @@ _ADDRESS = re.compile(r"nccl://(?P<host>[^/]+):(?P<port>\d+)/v(?P<version>\d+)-(
 
 
 class TransferError(VersionError):
-    """A transfer broke off, or one end broke the protocol. One line: what, where, what was waited for."""
+    """A transfer broke off, or one end violated the protocol. One line: what, where, what was waited for."""
 
 
 class PeerGoneError(TransferError, VersionGoneError):
-    """The other end hung up or died."""
+    """The other end closed the connection or died."""
 
 
 class Phase(enum.StrEnum):
-    """Where a connection stands; both ends go through the same phases in the same order."""
+    """State of a connection; both ends go through the same phases in the same order."""
 
     IDLE = "idle"  # connected; no communicator yet
-    INITIALISED = "initialised"  # the communicator stands
-    STARTED = "started"  # a version is agreed on, and the engine ready to take it
-    TRANSFERRING = "transferring"  # tensors are under way
+    INITIALISED = "initialised"  # the communicator is formed
+    STARTED = "started"  # a version is agreed on, and the engine is ready to load it
+    TRANSFERRING = "transferring"  # tensors are being sent
     FINISHED = "finished"  # the engine has all of it; the next update may start
 
 
@@ -86,7 +86,7 @@ class Link:
     """One end of a connection: messages, deadlines and the phase. One thread at a time."""
 
     def __init__(self, end: connection.Connection, peer: str, deadline: float = DEADLINE) -> None:
-        """``peer`` stands in errors. Neither reading nor writing waits longer than ``deadline`` seconds for it."""
+        """Takes a connection; ``peer`` is named in errors. No read or write waits longer than ``deadline`` seconds."""
         self.end = end
         self.peer = peer
         self.deadline = deadline
@@ -103,7 +103,7 @@ class Link:
         """Enters a phase.
 
         Raises:
-            TransferError: it does not follow the present one.
+            TransferError: the phase does not follow the current one.
         """
         if self.phase not in _BEFORE[phase]:
             after = " or ".join(_BEFORE[phase])
@@ -140,7 +140,7 @@ class Link:
         except BlockingIOError:
             raise TransferError(f"{self.peer} was silent for {self.deadline:g} s; waited for {what}") from None
         except OSError as error:
-            # the library hangs up as well on what is longer than allowed
+            # the library closes the connection, too, on messages longer than allowed
             raise PeerGoneError(f"{self.peer}: {what} cannot be received ({self.phase}): {error}") from error
 
     def receive(self, *types: str) -> dict[str, Any]:
@@ -158,10 +158,10 @@ class Link:
         return message
 
     def hear(self) -> None:
-        """Takes a message before its turn; `receive` returns it then.
+        """Reads a message before its turn; `receive` returns it then.
 
         Raises:
-            TransferError: it is an error, or the end of the connection.
+            TransferError: the message is an error, or the peer closed the connection.
         """
         message = self._message("its next message")
         if message["type"] == "error":
@@ -179,12 +179,12 @@ class Link:
 
 
 def address(host: str, port: int, key: str, version: int, lineage: int) -> str:
-    """What the ledger announces of a version that the learner holds. The ledger is no more public than the key."""
+    """Returns the address by which the ledger announces a version. It holds the key: the ledger is no more public."""
     return f"nccl://{host}:{port}/v{version}-{lineage}#{key}"
 
 
 def chunks(manifest: Manifest, buffer_bytes: int) -> Iterator[list[str]]:
-    """The names of the tensors that go together, in the manifest's order: vLLM's rule of packing.
+    """Yields the names of the tensors that are sent as one chunk, in the manifest's order, by vLLM's packing rule.
 
     A chunk ends with the tensor that takes it beyond ``buffer_bytes``.
     """
@@ -201,19 +201,19 @@ def chunks(manifest: Manifest, buffer_bytes: int) -> Iterator[list[str]]:
 
 
 def nbytes(manifest: Manifest, name: str) -> int:
-    """Bytes of one tensor."""
+    """Returns the bytes of one tensor."""
     info = manifest.tensors[name]
     return math.prod(info.shape) * np.dtype(info.dtype).itemsize
 
 
-def agreement(manifest: Manifest, buffer_bytes: int) -> dict[str, int]:
-    """What both ends must find the same before a byte is sent."""
+def expected_sizes(manifest: Manifest, buffer_bytes: int) -> dict[str, int]:
+    """Returns the sizes that both ends must agree on before a byte is sent."""
     sizes = [nbytes(manifest, name) for name in manifest.tensors]
     return {"tensors": len(sizes), "bytes": sum(sizes), "chunks": len(list(chunks(manifest, buffer_bytes)))}
 
 
 def update_info(manifest: Manifest) -> dict[str, Any]:
-    """The manifest as vLLM's ``NCCLWeightTransferUpdateInfo``."""
+    """Returns the manifest as vLLM's ``NCCLWeightTransferUpdateInfo``."""
     infos = manifest.tensors.values()
     return {
         "names": list(manifest.tensors),
@@ -223,30 +223,30 @@ def update_info(manifest: Manifest) -> dict[str, Any]:
 
 
 class TransferEngine(Protocol):
-    """What takes the weights: vLLM's ``VLLMWeightSyncClient``, method by method. All of them block."""
+    """Receives the weights in an engine: vLLM's ``VLLMWeightSyncClient``, method by method. All of them block."""
 
     def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
         """Joins the learner's communicator."""
 
     def start_weight_update(self) -> None:
-        """Makes the model ready to take weights."""
+        """Prepares the model for loading weights."""
 
     def update_weights(self, update_info: dict[str, Any]) -> None:
-        """Takes all tensors, while the learner sends them."""
+        """Loads all tensors, while the learner sends them."""
 
     def finish_weight_update(self, weight_version: str | None = None) -> None:
-        """Makes the model ready to serve."""
+        """Prepares the model for serving."""
 
 
 class WeightReceiver:
     """Loads versions into one engine, over one connection for as long as the learner lives.
 
-    A restarted learner has another address, and a restarted engine another puller: either begins anew, with a
+    A restarted learner has another address, and a restarted engine another receiver: either begins anew, with a
     communicator of its own. One thread at a time.
     """
 
     def __init__(self, engine: TransferEngine, *, carrier: str = "nccl", workers: int = 1, deadline: float = DEADLINE):
-        """``workers`` are the engine's ranks beside the learner's: tensor × pipeline × data parallel size."""
+        """Takes the ranks of the engine beside the learner's as ``workers``: tensor × pipeline × data parallel size."""
         self._engine = engine
         self._carrier = carrier
         self._workers = workers
@@ -255,12 +255,12 @@ class WeightReceiver:
         self.link: Link | None = None
 
     def load(self, path: str) -> Manifest:
-        """Has the engine take the version at an address of `address`.
+        """Has the engine load the version at an address of `address`.
 
         Raises:
-            VersionGoneError: nobody answers there, or the learner holds no such version.
-            TransferError: nothing of it was taken; the engine serves what it had.
-            EngineError: it broke off where the engine may hold a mixture, or hang: it must be restarted.
+            VersionGoneError: no learner listens there, or it holds no such version.
+            TransferError: nothing was loaded; the engine serves the version that it had.
+            EngineError: the transfer broke off where the engine may hold two versions, or hang: restart it.
         """
         place = _ADDRESS.fullmatch(path)
         if place is None:
@@ -299,7 +299,7 @@ class WeightReceiver:
         link.advance(Phase.INITIALISED)
 
     def _update(self, link: Link, version: int, lineage: int) -> Manifest | None:
-        """Has the engine take a version; None if the learner does not hold it."""
+        """Has the engine load a version; returns None if the learner does not hold it."""
         link.send("start", version=version, lineage=lineage)
         answer = link.receive("manifest", "gone")
         if answer["type"] == "gone":
@@ -310,7 +310,7 @@ class WeightReceiver:
         self.manifest = manifest
         link.advance(Phase.STARTED)
         self._call(link, "start_weight_update", self._engine.start_weight_update)
-        link.send("go", **agreement(manifest, self._buffer_bytes))
+        link.send("go", **expected_sizes(manifest, self._buffer_bytes))
         link.advance(Phase.TRANSFERRING)
         self._call(link, "update_weights", self._engine.update_weights, update_info(manifest))
         link.receive("sent")
@@ -320,7 +320,7 @@ class WeightReceiver:
         return manifest
 
     def _call(self, link: Link, what: str, call: Callable[..., None], *arguments: Any) -> None:
-        """Calls the engine. One that waits for NCCL is left to its thread once the learner is gone, or time is up."""
+        """Calls the engine; one that waits for NCCL is left to its thread once the learner is gone, or time is up."""
         if self._carrier != "nccl":
             call(*arguments)
             return
@@ -343,7 +343,7 @@ class WeightReceiver:
                 if not ready:
                     raise EngineError(f"the engine hangs: waited {self._deadline:g} s for {what}; restart it")
                 link.hear()
-                watched = [done]  # the learner is through; what the engine still does is its own
+                watched = [done]  # the learner has sent all; the engine only has to finish
         except TransferError as error:
             raise EngineError(f"the engine was left in {what}: {error}; restart it") from error
         finally:
@@ -353,7 +353,7 @@ class WeightReceiver:
 
 
 class _Host:
-    """Takes the tensors off the connection, into numpy."""
+    """Receives the tensors from the connection, into numpy arrays."""
 
     def __init__(self) -> None:
         self.tensors: dict[str, np.ndarray] = {}
@@ -382,11 +382,11 @@ class _Host:
 
 
 def read_transfer(path: str) -> PublishedVersion:
-    """The `sidecar.channels.versions.Receiver` of this channel: fetches a version from the learner, through TCP.
+    """Fetches a version from the learner, through TCP. The `sidecar.channels.versions.Receiver` of this channel.
 
     Raises:
-        VersionGoneError: nobody answers there, or the learner holds no such version.
-        VersionError: it broke off, or a tensor is not what the manifest says.
+        VersionGoneError: no learner listens there, or it holds no such version.
+        VersionError: the transfer broke off, or a tensor is not what the manifest says.
     """
     host = _Host()
     try:

@@ -25,7 +25,7 @@ from sidecar.errors import first_line
 MANIFEST_NAME = "manifest.json"
 MANIFEST_FORMAT = 1
 READ_SECONDS = 300.0
-"""Seconds in which a version must be read: a disk that hangs is told from one that is slow."""
+"""Seconds in which a version must be read: longer than a slow disk takes, so that only one that hangs fails."""
 # Where Orbax keeps the arrays within its checkpoint; tests/sidecar/channels/test_versions.py pins it.
 _ARRAYS = "state"
 
@@ -35,13 +35,13 @@ class VersionError(RuntimeError):
 
 
 class VersionGoneError(VersionError):
-    """The version is not there: never published, withdrawn, or lost with the process that held it."""
+    """The version is not there: never published, withdrawn, or gone with the process that held it."""
 
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
-    """What the manifest says of one tensor: shape, numpy dtype name, checksum of its bytes in C order; the checksum is
-    empty where the bytes never pass a CPU.
+    """Manifest entry of one tensor: shape, numpy dtype name, checksum of its bytes in C order; the checksum is empty
+    where the bytes never pass a CPU.
     """
 
     shape: tuple[int, ...]
@@ -51,12 +51,12 @@ class TensorInfo:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a version is.
+    """Manifest of a version.
 
     Attributes:
         version: batches that these weights have seen.
         lineage: life of the learner that published them.
-        model: what the weights are of, for people.
+        model: name of the model, for people.
         dtype: ``bf16`` or ``fp32``.
         tensors: every tensor by its Hugging Face name.
     """
@@ -68,13 +68,13 @@ class Manifest:
     tensors: Mapping[str, TensorInfo]
 
     def to_json(self) -> str:
-        """The text of ``manifest.json``."""
+        """Returns the text of ``manifest.json``."""
         return json.dumps({"format": MANIFEST_FORMAT, **asdict(self)}, indent=1)
 
 
 @dataclass(frozen=True, slots=True)
 class PublishedVersion:
-    """A version that was read whole and agrees with its manifest."""
+    """A version that was read whole and matches its manifest."""
 
     manifest: Manifest
     tensors: Mapping[str, np.ndarray]
@@ -98,16 +98,16 @@ CHANNELS: Mapping[str, str] = {
     "ray": "sidecar.channels.memory:read_ray",
     "nccl": "sidecar.channels.nccl:read_transfer",
 }
-"""The `Receiver` of each kind of address, by what stands before its first colon."""
+"""`Receiver` of each kind of address, by its scheme (the part before the first colon)."""
 
 
 def is_address(path: str) -> bool:
-    """Whether a `WeightUpdate` names a version that is no directory."""
+    """Returns whether the path of a `WeightUpdate` is an address and not a directory."""
     return path.partition(":")[0] in CHANNELS
 
 
 def receive(path: str) -> PublishedVersion:
-    """The `Receiver` of every channel: the path or address itself says which.
+    """Reads a version through any channel, a `Receiver`: the form of the path or address says which.
 
     Raises:
         VersionGoneError: the version is not there.
@@ -121,12 +121,12 @@ def receive(path: str) -> PublishedVersion:
 
 
 def version_directory(root: Path, version: int, lineage: int) -> Path:
-    """Where a version lies below the run's ``weights`` directory."""
+    """Returns the directory of a version below the run's ``weights`` directory."""
     return root / f"v{version}-{lineage}"
 
 
 def checksum(array: np.ndarray) -> str:
-    """CRC-32 of the array's bytes in C order, as ``crc32:xxxxxxxx`` (1 to 4 GB/s a core)."""
+    """Returns the CRC-32 of the array's bytes in C order, as ``crc32:xxxxxxxx`` (1 to 4 GB/s a core)."""
     return f"crc32:{zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data):08x}"
 
 
@@ -147,7 +147,7 @@ def read_manifest(path: str | Path) -> Manifest:
 
 
 def parse_manifest(text: str, where: str) -> Manifest:
-    """What `Manifest.to_json` wrote; ``where`` stands in errors.
+    """Parses what `Manifest.to_json` wrote; ``where`` is named in errors.
 
     Raises:
         VersionError: it is no manifest of this format.
@@ -177,10 +177,10 @@ def read_version(path: str | Path) -> PublishedVersion:
 
 
 def checked(published: PublishedVersion, where: str) -> PublishedVersion:
-    """The version itself, if every tensor is what the manifest says; ``where`` stands in errors.
+    """Returns the version itself if every tensor is what the manifest says; ``where`` is named in errors.
 
     Raises:
-        VersionError: naming the first tensor that is not.
+        VersionError: a tensor is not; the line names the first.
     """
     for name, expected in published.manifest.tensors.items():
         _check(where, name, published.tensors[name], expected)
@@ -188,10 +188,10 @@ def checked(published: PublishedVersion, where: str) -> PublishedVersion:
 
 
 def check_identity(published: PublishedVersion, path: str, version: int, lineage: int) -> None:
-    """Whether `path` held what was asked for.
+    """Checks that `path` held the version and lineage that were asked for.
 
     Raises:
-        VersionError: it holds another version.
+        VersionError: the path holds another version.
     """
     manifest = published.manifest
     if (manifest.version, manifest.lineage) != (version, lineage):
@@ -250,7 +250,7 @@ def _check(path: str, name: str, array: np.ndarray, expected: TensorInfo) -> Non
 
 
 def gone(where: str) -> str:
-    """What is said of a version that is not there."""
+    """Returns the message for a version that is not there."""
     return (
         f"{where} is not there: never published, or withdrawn in the meantime, or on a disk that this host does not "
         "share; load a version that the ledger announces"

@@ -1,4 +1,4 @@
-"""Engines in child processes of this one: what `launcher=local` starts."""
+"""Runs engines in child processes of this one: the engine launcher of `launcher=local`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ END_SECONDS = 30.0
 
 
 class ProcessEngine(RemoteEngine):
-    """Speaks to an engine in a child process. Implements `sidecar.protocol.Engine`, on the event loop of its start."""
+    """Calls an engine in a child process. Implements `sidecar.protocol.Engine`, on the event loop of its start."""
 
     def __init__(self, spec: EngineSpec) -> None:
         """Starts the process; `open` comes next."""
@@ -26,10 +26,10 @@ class ProcessEngine(RemoteEngine):
         self.process = self._child.process
 
     async def open(self) -> None:
-        """Has the process make its engine.
+        """Opens the engine in the process.
 
         Raises:
-            EngineError: it cannot be made there.
+            EngineError: the engine cannot be opened there.
         """
         await self._call("open", self._spec)
 
@@ -41,7 +41,7 @@ class ProcessEngine(RemoteEngine):
         await self._child.close()
 
     def kill(self, why: str) -> None:
-        """Ends the process and its workers at once; whoever waits hears why."""
+        """Ends the process and its workers at once; pending calls fail with ``why``."""
         self._child.kill(why)
 
     async def _call(self, method: str, *arguments: Any) -> Any:
@@ -74,6 +74,6 @@ class LocalEngineLauncher:
     def close(self) -> None:
         """See `EngineLauncher.close`."""
         for engine in self._engines:
-            engine.kill("its house was closed")
+            engine.kill("its engine launcher was closed")
             engine.process.wait()
         self._engines.clear()

@@ -1,4 +1,4 @@
-"""The process of one engine, started by `sidecar.hosting.local`."""
+"""Main program of the process of one engine, started by `sidecar.hosting.local`."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from sidecar.workers.lifeline import end_group_with_process
 
 
 class EngineHost:
-    """Answers calls with an engine, which the first of them describes."""
+    """Dispatches calls to an engine, which the first of them describes."""
 
     def __init__(self) -> None:
         self._engine: Engine | None = None
 
     async def handle(self, method: str, *arguments: Any) -> Any:
-        """Returns what the engine's method does.
+        """Returns the result of the engine's method.
 
         Raises:
-            EngineError, RequestError, WeightUpdateError: what the protocol knows; anything else becomes the first.
+            EngineError, RequestError, WeightUpdateError: the protocol's errors; any other becomes an EngineError.
         """
         if method == "open":
             return await self._open(*arguments)
@@ -45,5 +45,5 @@ class EngineHost:
 
 
 if __name__ == "__main__":
-    end_group_with_process()  # the core and the workers that vLLM may start are not ours to teach anything
+    end_group_with_process()  # vLLM's core and workers do not guard against its death
     serve(EngineHost().handle)

@@ -1,7 +1,7 @@
-"""Engines as actors of a Ray cluster. `RayEngineLauncher` starts them where a placement group has room for them.
+"""Runs engines as actors of a Ray cluster. `RayEngineLauncher` starts them in a placement group that has room for them.
 
 Ray carries plain data only: what goes wrong in an actor comes back as `Failure`, never as a pickled exception. An actor
-is not restarted by Ray: whoever uses the engine knows which version its successor has to load.
+is not restarted by Ray: the engine pool knows which version the restarted engine has to load.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ CALLS_AT_ONCE = 100_000
 END_SECONDS = 30.0
 """Seconds that an engine has to end by itself before its process is killed."""
 VISIBLE_DEVICES = {"GPU": "CUDA_VISIBLE_DEVICES", "TPU": "TPU_VISIBLE_CHIPS"}
-"""The variable that shows a process its accelerators, by Ray's name of the resource."""
+"""Environment variable that lists the accelerators visible to a process, by Ray's name of the resource."""
 LEFT_ALONE = {
     "RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "1",
     "RAY_EXPERIMENTAL_NOSET_TPU_VISIBLE_CHIPS": "1",
 }
-"""Has Ray leave those variables to us."""
+"""Variables by which Ray leaves `VISIBLE_DEVICES` unset, since we set them."""
 
 _KINDS: tuple[type[Exception], ...] = (EngineError, RequestError, WeightUpdateError, WeightsGoneError)
 _ERRORS = {kind.__name__: kind for kind in _KINDS}
@@ -51,14 +51,14 @@ _ERRORS = {kind.__name__: kind for kind in _KINDS}
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """An exception of the protocol on its way home: the name of its class, and its line."""
+    """An exception of the protocol as plain data: the name of its class, and its message."""
 
     kind: str
     line: str
 
     @classmethod
     def of(cls, error: Exception, where: str) -> Failure:
-        """What a caller is told; what the protocol does not know means that the engine cannot serve."""
+        """Converts an error for the caller; one that the protocol does not know means that the engine cannot serve."""
         if type(error).__name__ in _ERRORS:
             return cls(type(error).__name__, str(error))
         return cls(EngineError.__name__, f"{where}: {type(error).__name__}: {first_line(error)}")
@@ -66,7 +66,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class EnginePlacement:
-    """What one engine takes of a cluster.
+    """Resources of the cluster that one engine takes.
 
     Attributes:
         bundle: its place in the placement group.
@@ -90,14 +90,14 @@ class EnginePlacement:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Room on a cluster: a placement group, what each engine takes of it, and the environment of their processes."""
+    """Resources reserved on a cluster: a placement group, each engine's share, and their processes' environment."""
 
     group: PlacementGroup
     engine_placements: tuple[EnginePlacement, ...]
     runtime_env: Mapping[str, Any] = field(default_factory=dict)
 
     def options(self, bundle: int, environment: Mapping[str, str], **resources: Any) -> dict[str, Any]:
-        """Options of an actor in a bundle. The environment is set before anything is imported there."""
+        """Returns the options of an actor in a bundle. The environment is set before anything is imported there."""
         own = self.runtime_env.get("env_vars", {})
         return {
             "scheduling_strategy": PlacementGroupSchedulingStrategy(self.group, bundle),
@@ -109,7 +109,7 @@ class Placement:
 
 
 class EngineActor:
-    """An engine in a process of the cluster."""
+    """Runs an engine in a process of the cluster."""
 
     def __init__(self, spec: EngineSpec, engine_placement: EnginePlacement) -> None:
         self._spec = spec
@@ -124,7 +124,7 @@ class EngineActor:
             os.environ.update(dict.fromkeys(VISIBLE_DEVICES.values(), ""))  # an engine on the CPU takes no one's
 
     async def open(self) -> Failure | None:
-        """Makes the engine, off this actor's event loop."""
+        """Opens the engine, off this actor's event loop."""
         printed = size_of(self._spec.log)
         try:
             self._engine = await asyncio.to_thread(self._spec.open)
@@ -134,7 +134,7 @@ class EngineActor:
         return None
 
     async def pid(self) -> int:
-        """Of this process."""
+        """Returns the id of this process."""
         return os.getpid()
 
     async def call(self, method: str, *arguments: Any) -> Any:
@@ -147,25 +147,25 @@ class EngineActor:
 
 
 class RayEngine(RemoteEngine):
-    """`sidecar.protocol.Engine` over the handle of an `EngineActor`."""
+    """Calls an engine in an `EngineActor`, over its handle. Implements `sidecar.protocol.Engine`."""
 
     def __init__(self, name: str, actor: Any) -> None:
         self._name = name
         self._actor = actor
 
     async def open(self) -> None:
-        """Waits for the process and has it make its engine.
+        """Waits for the process and has it open its engine.
 
         Raises:
-            EngineError: it cannot be made there, or the process died over it.
+            EngineError: the engine cannot be opened there, or its process died.
         """
         await self._answer(self._actor.open.remote())
 
     async def pid(self) -> int:
-        """Of its process, on its node.
+        """Returns the id of its process, on its node.
 
         Raises:
-            EngineError: it is dead.
+            EngineError: the process is dead.
         """
         pid: int = await self._answer(self._actor.pid.remote())
         return pid
@@ -201,14 +201,14 @@ class RayEngine(RemoteEngine):
 
 
 class RayEngineLauncher:
-    """`sidecar.hosting.spec.EngineLauncher` on a cluster that this process is connected to."""
+    """Starts engines on a cluster that this process has joined. Implements `sidecar.hosting.spec.EngineLauncher`."""
 
     def __init__(self, placement: Placement) -> None:
         self._placement = placement
         self._engines: list[RayEngine] = []
 
     async def start(self, spec: EngineSpec) -> RayEngine:
-        """See `EngineLauncher.start`. A successor waits until the process of its predecessor has left the place.
+        """See `EngineLauncher.start`. A restarted engine waits until the process before it has left its placement.
 
         Raises:
             EngineError: it did not start; the line says why.
@@ -240,7 +240,7 @@ class RayEngineLauncher:
         return engine
 
     def platform(self, index: int) -> str:
-        """See `EngineLauncher.platform`: what was set aside for it on the cluster, whatever this machine has."""
+        """See `EngineLauncher.platform`: what is reserved for it on the cluster, whatever this machine has."""
         return self._placement.engine_placements[index].accelerator.lower() or "cpu"
 
     def close(self) -> None:
@@ -250,12 +250,12 @@ class RayEngineLauncher:
 
 
 def visible_devices(engine_placement: EnginePlacement, assigned: Sequence[str], visible: str | None) -> list[str]:
-    """Names of the accelerators that an engine may see.
+    """Returns the names of the accelerators that an engine may see.
 
     Args:
-        berth: of the engine.
-        assigned: names of what Ray set aside for it.
-        visible: names of what its node shows, with commas between them; None shows all, named by number.
+        engine_placement: of the engine.
+        assigned: names of the accelerators that Ray assigned to it.
+        visible: names of those that its node shows, with commas between them; None shows all, named by number.
     """
     if engine_placement.devices is None:
         return [engine_placement.swap.get(name, name) for name in assigned]
@@ -264,7 +264,7 @@ def visible_devices(engine_placement: EnginePlacement, assigned: Sequence[str], 
 
 
 def why_it_died(error: RayError) -> str:
-    """One line out of the page that Ray writes."""
+    """Returns one line from the long message of a Ray error."""
     text = " ".join(str(error).split())
     _, _, reason = text.rpartition("The actor is dead because ")
     reason, _, _ = reason.partition(" Some common causes")

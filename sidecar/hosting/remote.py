@@ -1,4 +1,4 @@
-"""The protocol over anything that carries a method's name, its arguments and its answer to an engine elsewhere."""
+"""Calls an engine elsewhere, over any transport that carries a method's name, its arguments and its result."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from sidecar.protocol import Completion, EngineStatus, GenerateRequest, PauseMod
 
 
 class RemoteEngine(abc.ABC):
-    """An engine in another process. Implements `sidecar.protocol.Engine` but for `Engine.close`."""
+    """Forwards the methods of `sidecar.protocol.Engine`, all but `Engine.close`, to another process."""
 
     @abc.abstractmethod
     async def _call(self, method: str, *arguments: Any) -> Any:
-        """The answer of the engine's method. Cancelling the call cancels the method.
+        """Returns the result of the engine's method. Cancelling the call cancels the method.
 
         Raises:
             EngineError: the engine's process is gone.

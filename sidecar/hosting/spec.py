@@ -1,4 +1,4 @@
-"""What a process needs to know to hold an engine, and who starts such processes."""
+"""Specification of an engine that runs in a process of its own, and the launcher that starts such processes."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from sidecar.protocol import Engine
 
 @dataclass(frozen=True, slots=True)
 class EngineSpec:
-    """An engine that is yet to be started, in plain data.
+    """Specification of an engine that is not started yet, in plain data.
 
     Attributes:
-        name: stands in errors and logs; unique among the engines of an explorer.
+        name: used in errors and logs; unique among the engines of an explorer.
         index: its number among them, from 0.
-        factory: ``module:function`` that makes it, called in the engine's process with ``name`` and ``arguments``.
+        factory: ``module:function`` that opens it, called in the engine's process with ``name`` and ``arguments``.
         arguments: plain data.
         environment: variables of its process, set before anything is imported there.
         accelerators: GPUs or TPU chips that it takes; 0 for an engine on the CPU.
@@ -36,10 +36,10 @@ class EngineSpec:
     log: str = ""
 
     def open(self) -> Engine:
-        """Makes the engine, in this process. May take minutes.
+        """Opens the engine, in this process. May take minutes.
 
         Raises:
-            EngineError: it cannot be made here; one line says why and what to do.
+            EngineError: it cannot be opened here; one line says why and what to do.
         """
         if self.cores:
             # Linux pins threads: this one, from which the engine's inherit, and the one that answers calls.
@@ -54,7 +54,7 @@ class EngineLauncher(Protocol):
     """Starts engines in processes of their own: on this machine, or on a Ray cluster."""
 
     async def start(self, spec: EngineSpec) -> Engine:
-        """Starts a process with this engine and returns what speaks to it. Its death is an `EngineError` of every
+        """Starts a process with this engine and returns an engine that calls it. Its death is an `EngineError` of every
         call; `Engine.close` ends the process.
 
         Raises:
@@ -63,9 +63,9 @@ class EngineLauncher(Protocol):
         ...
 
     def platform(self, index: int) -> str | None:
-        """What engine number ``index`` is placed on: ``cpu``, ``gpu`` or ``tpu``; None where its spec decides that."""
+        """Returns the platform of engine number ``index``: ``cpu``, ``gpu`` or ``tpu``; None where its spec decides."""
         ...
 
     def close(self) -> None:
-        """Ends whatever is left of what this house started, and nothing else."""
+        """Ends whatever is left of what this launcher started, and nothing else."""
         ...

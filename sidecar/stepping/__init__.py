@@ -1,1 +1,1 @@
-"""An engine around anything that samples in steps: the thread, the waiting line, and the protocol. No model here."""
+"""An engine around any model that samples in steps: its thread, its queue of requests, the protocol. No model here."""

@@ -1,4 +1,4 @@
-"""What steps: a model and the requests that it is sampling for, on one thread."""
+"""Protocol of a batch: a model and the requests that it is sampling for, on one thread."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sidecar.stepping.jobs import Job
 
 
 class Batch(Protocol):
-    """Samples for up to ``slots`` requests at a time. Touched by the engine's thread alone.
+    """Samples for up to ``slots`` requests at a time. Used by the engine's thread alone.
 
     Attributes:
         slots: requests that can run at once.
@@ -29,33 +29,33 @@ class Batch(Protocol):
         ...
 
     def load(self, weights: Any, version: int) -> Sequence[Job]:
-        """Takes other weights; no KV of older ones is kept.
+        """Replaces the weights; no KV of older ones is kept.
 
-        Returns the requests that have lost their slots over it and are to be admitted again. What it raises ends the
-        engine: nobody can tell what its weights are.
+        Returns the requests that lost their slots and are to be admitted again. An exception of it ends the
+        engine: its weights are undefined then.
         """
         ...
 
     def evict(self) -> Sequence[Job]:
-        """Takes every slot away, and returns who held them."""
+        """Frees all slots, and returns the requests that held them."""
         ...
 
     def admit(self, jobs: Sequence[Job]) -> None:
-        """Gives each a slot; there are enough."""
+        """Gives each request a slot; there are enough."""
         ...
 
     def remove(self, job: Job) -> None:
-        """Takes the slot of a running request away; ignores others."""
+        """Frees the slot of a running request; ignores others."""
         ...
 
     def step(self) -> Sequence[tuple[Job, str]]:
-        """Samples for every running request. Returns those that ended, each with ``stop`` or ``length``."""
+        """Samples one step for every running request. Returns those that ended, each with ``stop`` or ``length``."""
         ...
 
     def score(self, token_ids: np.ndarray) -> np.ndarray:
-        """Float32 ``[n - 1]``: raw log-probabilities of all tokens but the first. Running requests may go on."""
+        """Returns float32 ``[n - 1]``: raw log-probabilities of all tokens but the first. Running requests go on."""
         ...
 
     def close(self) -> None:
-        """Frees what it holds."""
+        """Frees the resources that it holds."""
         ...

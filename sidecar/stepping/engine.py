@@ -1,4 +1,4 @@
-"""The protocol's engine around a `Batch`: checks what comes in, and speaks to the thread that steps."""
+"""Implements the engine's protocol around a `Batch`: validates requests, and calls the thread that steps."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ CLOSE_SECONDS = 120.0
 
 
 class SteppedEngine(abc.ABC):
-    """Continuous batching in a thread of its own. Implements `sidecar.protocol.Engine`.
+    """Runs continuous batching in a thread of its own. Implements `sidecar.protocol.Engine`.
 
     It has no weights until the first `update_weights`; requests wait for them. Waits end with their cause, with
     `abort`, or with `close`; limits of time are the caller's.
@@ -53,8 +53,8 @@ class SteppedEngine(abc.ABC):
         """Starts the thread.
 
         Args:
-            batch: what steps.
-            name: stands in errors.
+            batch: the batch to run.
+            name: used in errors.
             max_length: longest prompt and response together, in tokens.
             vocab_size: token ids are below it.
             has_tokenizer: whether the batch can look for stop strings.
@@ -70,14 +70,14 @@ class SteppedEngine(abc.ABC):
 
     @abc.abstractmethod
     def _place(self, published: PublishedVersion) -> Any:
-        """Checks a version against the model and brings it where `Batch.load` takes it. Beside generation.
+        """Checks a version against the model and converts it for `Batch.load`, in parallel with generation.
 
         Raises:
-            ValueError, OSError, RuntimeError: it is none for this model, or there is no room for it.
+            ValueError, OSError, RuntimeError: the version is not of this model, or memory has no room for it.
         """
 
     def _details(self) -> Mapping[str, float]:
-        """Gauges of this kind of engine."""
+        """Returns the gauges of this kind of engine."""
         return {}
 
     async def generate(self, request: GenerateRequest) -> Completion:

@@ -1,4 +1,4 @@
-"""A request inside the engine, and when its text ends it."""
+"""Requests inside the engine, and the search for their stop strings."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from sidecar.protocol import Completion, GenerateRequest
 
 
 class Tokenizer(Protocol):
-    """What stop strings need of a tokenizer."""
+    """The methods of a tokenizer that stop strings need."""
 
     def decode(self, token_ids: list[int], **options: Any) -> Any:
-        """The text of these tokens, a string."""
+        """Returns the text of these tokens."""
         ...
 
 
 @dataclass(eq=False, slots=True)
 class Job:
-    """A request and the tokens that it has so far.
+    """A request and the tokens that are sampled for it so far.
 
     Attributes:
-        request: what was asked for.
+        request: the request.
         order: number of arrival.
         loop: the event loop that waits for it.
-        future: what is waited for.
+        future: receives the completion.
         tokens: sampled so far.
         logprobs: of `tokens`.
         spans: (version, number of tokens) in order: which weights sampled how many.
-        done: whether it has been answered.
+        done: whether the request has been answered.
     """
 
     request: GenerateRequest
@@ -49,12 +49,12 @@ class Job:
         return self.request.sampling.max_new_tokens - len(self.tokens)
 
     def sequence(self) -> np.ndarray:
-        """int32: the prompt and the tokens so far."""
+        """Returns int32 ``[n]``: the prompt and the tokens so far."""
         prompt = np.asarray(self.request.prompt_ids, np.int32)
         return np.concatenate([prompt, np.asarray(self.tokens, np.int32)]) if self.tokens else prompt
 
     def resumed(self) -> list[int]:
-        """The tokens of this response that an earlier request made; the prompt ends with them."""
+        """Returns the tokens of this response that an earlier request sampled; the prompt ends with them."""
         prompt = self.request.prompt_ids
         return np.asarray(prompt[len(prompt) - self.request.resumed_tokens :], np.int32).tolist()
 
@@ -65,19 +65,19 @@ class Job:
         self.spans.append((version, len(tokens)))
 
     def completion(self, reason: str) -> Completion:
-        """The answer, as it stands."""
+        """Returns the completion with the tokens so far."""
         versions = np.repeat(*np.asarray(self.spans, np.int32).reshape(-1, 2).T)
         return Completion(np.asarray(self.tokens, np.int32), np.asarray(self.logprobs, np.float32), versions, reason)
 
 
 def end_of_text(tokens: list[int], old: int, stop_strings: tuple[str, ...], tokenizer: Tokenizer) -> int | None:
-    """How many tokens it takes until the text contains a stop string; None if it contains none.
+    """Returns after how many tokens the text contains a stop string; None if it contains none.
 
     The answer does not depend on how many tokens arrive at once.
 
     Args:
         tokens: the response so far.
-        old: how many of them are known to contain none.
+        old: number of leading tokens that are known to contain no stop string.
         stop_strings: not empty strings.
         tokenizer: decodes them.
     """

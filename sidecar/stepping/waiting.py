@@ -1,4 +1,4 @@
-"""Requests that wait for a slot or for a version."""
+"""Queue of the requests that wait for a slot or for a version."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from sidecar.stepping.jobs import Job
 
 
 class WaitingLine:
-    """Jobs by priority, then arrival; those that need newer weights stand aside until `version_changed`.
+    """Queues jobs by priority, then arrival; those that need newer weights are kept aside until `version_changed`.
 
-    A job whose `done` is set is skipped, so that leaving the line costs nothing.
+    A job whose `done` is set is skipped, so that leaving the queue costs nothing.
     """
 
     def __init__(self) -> None:
@@ -19,12 +19,12 @@ class WaitingLine:
         self._aside: list[Job] = []
 
     def push(self, jobs: Iterable[Job]) -> None:
-        """Lets jobs join."""
+        """Adds jobs to the queue."""
         for job in jobs:
             heapq.heappush(self._heap, (job.request.priority, job.order, job))
 
     def first(self, version: int) -> Job | None:
-        """The first job that weights `version` may serve; it stays in the line."""
+        """Returns the first job that weights `version` may serve; it stays in the queue."""
         while self.ready():
             job = self._heap[0][2]
             if job.request.min_version <= version:
@@ -42,17 +42,17 @@ class WaitingLine:
         return taken
 
     def version_changed(self) -> None:
-        """Lets those who stood aside try again."""
+        """Puts the jobs that were kept aside back into the queue."""
         aside, self._aside = self._aside, []
         self.push(aside)
 
     def ready(self) -> bool:
-        """Whether `take` may return something."""
+        """Returns whether `take` may return something."""
         while self._heap and self._heap[0][2].done:
             heapq.heappop(self._heap)
         return bool(self._heap)
 
     def empty(self) -> bool:
-        """Whether nobody waits, for a slot or for a version."""
+        """Returns whether no request waits, for a slot or for a version."""
         self._aside = [job for job in self._aside if not job.done]
         return not self.ready() and not self._aside

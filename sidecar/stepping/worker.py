@@ -1,4 +1,4 @@
-"""The engine's thread: takes calls between two looks at its requests, and answers the event loops.
+"""Runs a batch in the engine's thread: takes calls between two steps, and answers the event loops.
 
 All state of the engine is touched by this thread alone. Others hand it calls; a call runs when no token is being
 sampled. Answers travel back in batches: one wake-up of an event loop for all that one turn has finished.
@@ -27,12 +27,12 @@ from sidecar.stepping.waiting import WaitingLine
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Call:
-    """Something to be done on the engine's thread.
+    """A call to be run on the engine's thread.
 
     Attributes:
         function: called there; what it returns or raises is the answer, unless it returns `LATER`.
         loop: the event loop that waits.
-        future: what it waits for.
+        future: receives the result.
     """
 
     function: Callable[[Call], Any]
@@ -41,7 +41,7 @@ class Call:
 
 
 LATER = object()
-"""Returned by a call whose answer is given later."""
+"""Returned by a call that is answered later."""
 
 _Outcome = tuple["asyncio.Future[Any]", Any, BaseException | None]
 
@@ -50,7 +50,7 @@ class Worker:
     """Runs a `Batch` in a thread of its own."""
 
     def __init__(self, batch: Batch, name: str) -> None:
-        """Starts the thread. `name` stands in its errors."""
+        """Starts the thread. `name` is named in its errors."""
         self.name = name
         self.batch = batch
         self.lineage = -1
@@ -78,7 +78,7 @@ class Worker:
         return len(self._jobs)
 
     async def call(self, function: Callable[[Call], Any]) -> Any:
-        """Has the thread call `function` and waits for the answer.
+        """Runs `function` on the thread and waits for its result.
 
         Raises:
             EngineError: the engine died or was closed, before or meanwhile.
@@ -89,7 +89,7 @@ class Worker:
         return await call.future
 
     def submit(self, call: Call) -> None:
-        """Hands over a call without waiting. Raises like `call`."""
+        """Submits a call without waiting. Raises like `call`."""
         with self._inbox_lock:
             if self._failure is not None:
                 raise EngineError(str(self._failure)) from self._failure.__cause__
@@ -98,7 +98,7 @@ class Worker:
     # What follows runs on the thread.
 
     def add(self, call: Call, job: Job) -> object:
-        """A request arrives; its future is answered when it ends."""
+        """Adds a request; its future is answered when it ends."""
         if job.request.id in self._jobs:
             raise RequestError(f"request id {job.request.id!r} is in flight already; ids must be unique")
         job.order = self._arrivals
@@ -114,12 +114,12 @@ class Worker:
             self._finish(job, "abort")
 
     def forget(self, job: Job) -> None:
-        """Nobody waits for this request any more."""
+        """Drops a request whose caller no longer waits."""
         if not job.done and self._jobs.get(job.request.id) is job:
             self.abort([job.request.id])
 
     def update(self, call: Call, weights: Any, version: int, lineage: int, policy: UpdatePolicy) -> Any:
-        """Takes other weights, at once or, where the running requests are to end first, after that."""
+        """Updates the weights: at once or, where the running requests are to end first, after that."""
         if policy is UpdatePolicy.ABORT:
             self.abort([name for name, job in self._jobs.items() if job.tokens])
         if policy is UpdatePolicy.DRAIN and not self.paused and self._started():
@@ -128,7 +128,7 @@ class Worker:
         return self.swap(weights, version, lineage)
 
     def swap(self, weights: Any, version: int, lineage: int) -> None:
-        """Takes other weights. Requests in flight lose their keys and values, and are read again with the new ones."""
+        """Replaces the weights. Requests in flight lose their KV cache, and are prefilled again with the new ones."""
         if version < self.batch.version:
             # Rolled back: what asked for newer weights is of a lost lineage, and must not go on with these.
             self._interrupted.push(self.batch.evict())
@@ -142,14 +142,14 @@ class Worker:
             self._answer(call, functools.partial(self.score, token_ids=token_ids))
 
     def score(self, call: Call, token_ids: np.ndarray) -> Any:
-        """Log-probabilities of given tokens, once there are weights."""
+        """Computes log-probabilities of given tokens, once there are weights."""
         if self.batch.version < 0:
             self._scores.append((call, token_ids))
             return LATER
         return self._score(token_ids)
 
     def pause(self, call: Call, mode: PauseMode) -> Any:
-        """Stops sampling; see `PauseMode`. ``abort`` ends the requests that wait, too."""
+        """Pauses sampling; see `PauseMode`. ``abort`` ends the requests that wait, too."""
         if mode is PauseMode.ABORT:
             self.abort(list(self._jobs))
         if mode is PauseMode.WAIT and self._started():
@@ -161,7 +161,7 @@ class Worker:
         return None
 
     def resume(self) -> None:
-        """Goes on."""
+        """Resumes sampling."""
         self.paused = False
         self._release_drains()
 
@@ -182,7 +182,7 @@ class Worker:
                     self._end_drains()
                 self._deliver()
             self._end(EngineError(f"{self.name} was closed"))
-        except BaseException as error:  # whatever it was, nobody may wait for ever
+        except BaseException as error:  # whatever it was, every waiting caller must be answered
             self._end(EngineError(f"{self.name} died: {type(error).__name__}: {error}".splitlines()[0]), error)
 
     def _has_work(self) -> bool:
@@ -202,7 +202,7 @@ class Worker:
                 self._finish(job, reason)
 
     def _held(self) -> bool:
-        """Whether those who wait go on waiting, until the running ones have ended."""
+        """Returns whether the waiting requests stay queued until the running ones have ended."""
         return bool(self._draining or self._updates)
 
     def _end_drains(self) -> None:
@@ -265,7 +265,7 @@ class Worker:
             try:
                 loop.call_soon_threadsafe(_settle, outcomes)
             except RuntimeError:
-                continue  # that event loop is closed: nobody waits on it
+                continue  # that event loop is closed: no caller waits on it
         self._outcomes.clear()
 
     def _end(self, failure: EngineError, cause: BaseException | None = None) -> None:
@@ -282,7 +282,7 @@ class Worker:
             self._send(waiter.loop, waiter.future, None, error)
         self._jobs.clear()
         self._deliver()
-        with contextlib.suppress(Exception):  # it is of no more use; whoever asks is told why it ended
+        with contextlib.suppress(Exception):  # the batch is of no more use, and callers get the first error
             self.batch.close()
 
 

@@ -1,4 +1,4 @@
-"""vLLM's own concurrent engine, ``AsyncLLM``, whose core runs in processes of its own: the body for accelerators.
+"""vLLM's own concurrent engine, ``AsyncLLM``, whose core runs in processes of its own: the engine for accelerators.
 
 It lives on an event loop in a thread, so that every method may be called from any loop, as the protocol says.
 """
@@ -45,15 +45,15 @@ PAUSES: dict[PauseMode, Literal["abort", "wait", "keep"]] = {
     PauseMode.WAIT: "wait",
     PauseMode.ABORT: "abort",
 }
-"""Our pause modes in vLLM's words."""
+"""vLLM's names of our pause modes."""
 LOOK_SECONDS = 0.02
-"""Seconds between looks whether vLLM's workers have read a version: they answer calls, and call nobody."""
+"""Seconds between polls whether vLLM's workers have read a version: they answer calls, but make none."""
 T = TypeVar("T")
 
 
 @dataclass(eq=False)
 class _Running:
-    """A request; vLLM knows it by ``name``, which is empty until it was handed over."""
+    """A request in flight; vLLM knows it by ``name``, which is empty until it was submitted."""
 
     job: Job
     name: str = ""
@@ -61,7 +61,7 @@ class _Running:
 
 
 class ConcurrentVllm:
-    """``AsyncLLM`` behind the protocol. Implements `sidecar.protocol.Engine`."""
+    """Serves requests with ``AsyncLLM``. Implements `sidecar.protocol.Engine`."""
 
     def __init__(self, settings: VllmSettings, name: str) -> None:
         """Starts vLLM and waits for it.
@@ -168,7 +168,7 @@ class ConcurrentVllm:
     # What follows runs on the loop of vLLM.
 
     async def _tracked(self, work: Coroutine[Any, Any, T]) -> T:
-        """The answer, or an `EngineError` once the engine ends: vLLM tells nobody that it was shut down."""
+        """Returns the result, or raises EngineError once the engine ends: vLLM tells nobody that it was shut down."""
         task = asyncio.ensure_future(work)
         ended = asyncio.ensure_future(self._ended.wait())
         try:
@@ -281,9 +281,9 @@ class ConcurrentVllm:
 
     async def _resume(self) -> None:
         async with self._updating:
-            await self._go_on()
+            await self._resume_generation()
 
-    async def _go_on(self) -> None:
+    async def _resume_generation(self) -> None:
         self._paused = False
         await self._engine.resume_generation()
         async with self._may_start:
@@ -298,7 +298,7 @@ class ConcurrentVllm:
             try:
                 # Rolled back: what asked for newer weights is of a lost lineage, and cannot go on with these.
                 await self._abort(lambda running: running.job.request.min_version > update.version)
-                async with self._standing_still(update.policy):
+                async with self._paused_generation(update.policy):
                     await (self._pull(update) if pulls else self._engine.collective_rpc("load_prepared", args=identity))
                     await self._engine.update_weight_version(str(update.version))
                     self._version, self._lineage = update.version, update.lineage
@@ -312,7 +312,7 @@ class ConcurrentVllm:
                 raise
 
     async def _pull(self, update: WeightUpdate) -> None:
-        """Takes the weights from the learner, GPU to GPU."""
+        """Receives the weights from the learner, GPU to GPU."""
         if self._receiver is None:
             from sidecar.vllm.nccl import AsyncTransferEngine
 
@@ -343,12 +343,12 @@ class ConcurrentVllm:
         )
 
     @contextlib.asynccontextmanager
-    async def _standing_still(self, policy: UpdatePolicy) -> AsyncIterator[None]:
-        """While the body runs nothing is sampled; afterwards there is no KV of before."""
+    async def _paused_generation(self, policy: UpdatePolicy) -> AsyncIterator[None]:
+        """Pauses sampling while the context is open; afterwards there is no KV of older weights."""
         was_paused = self._paused
         if policy is UpdatePolicy.ABORT:
             await self._abort(lambda running: bool(running.name))
-        self._paused = True  # nobody may start meanwhile
+        self._paused = True  # no request may start meanwhile
         mode = PauseMode.WAIT if policy is UpdatePolicy.DRAIN and not was_paused else PauseMode.KEEP
         await self._engine.pause_generation(mode=PAUSES[mode], clear_cache=True)
         refused = None
@@ -358,7 +358,7 @@ class ConcurrentVllm:
             refused = error
         self._paused = was_paused
         if not was_paused:
-            await self._go_on()
+            await self._resume_generation()
         if refused is not None:
             raise refused
 

@@ -1,4 +1,4 @@
-"""Weights from the learner's GPU to vLLM's, by vLLM's own transfer engine. No GPU has run this yet.
+"""Receives weights from the learner's GPU on vLLM's, by vLLM's own transfer engine. No GPU has run this yet.
 
 vLLM's four calls of the life cycle are coroutines on its event loop; `sidecar.channels.nccl.WeightReceiver` calls them
 from a thread, one after the other, while the learner sends.
@@ -17,7 +17,7 @@ from sidecar.channels.nccl import DEADLINE
 
 
 class AsyncTransferEngine:
-    """`sidecar.channels.nccl.TransferEngine` of an ``AsyncLLM``. Not from the thread of its event loop."""
+    """`sidecar.channels.nccl.TransferEngine` of an ``AsyncLLM``. Not to be called from the thread of its event loop."""
 
     def __init__(self, engine: AsyncLLM, loop: asyncio.AbstractEventLoop) -> None:
         self._engine = engine
@@ -36,7 +36,7 @@ class AsyncTransferEngine:
         self._wait(self._engine.update_weights(WeightTransferUpdateRequest(update_info=update_info)))
 
     def finish_weight_update(self, weight_version: str | None = None) -> None:
-        """See `TransferEngine.finish_weight_update`. The label is the caller's to set, in its own words."""
+        """See `TransferEngine.finish_weight_update`. Ignores the label: the caller labels its engine itself."""
         self._wait(self._engine.finish_weight_update())
 
     def _wait(self, call: Coroutine[Any, Any, None]) -> None:

@@ -1,4 +1,4 @@
-"""Our requests in vLLM's words, and its answers in ours."""
+"""Converts requests to vLLM's parameters, and its outputs to completions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sidecar.stepping.jobs import Job
 
 
 def continuation(job: Job, *, stepwise: bool) -> tuple[TokensInput, SamplingParams]:
-    """Prompt and parameters of a request, or of what is left of it. Stop strings are ours to find.
+    """Returns prompt and parameters of a request, or of what is left of it. Stop strings are found by us, not by vLLM.
 
     ``stepwise`` asks for the tokens as they are sampled, instead of all of them at the end.
     """
@@ -27,7 +27,7 @@ def continuation(job: Job, *, stepwise: bool) -> tuple[TokensInput, SamplingPara
         seed=_seed(job),
         logprobs=0,
         flat_logprobs=True,
-        ignore_eos=True,  # what ends a request is what it says, nothing that the model's directory adds
+        ignore_eos=True,  # only the request's own stop tokens end it, none that the model's directory adds
         detokenize=False,
         output_kind=RequestOutputKind.DELTA if stepwise else RequestOutputKind.FINAL_ONLY,
     )
@@ -35,7 +35,7 @@ def continuation(job: Job, *, stepwise: bool) -> tuple[TokensInput, SamplingPara
 
 
 def _seed(job: Job) -> int:
-    """The request's own, or one derived from it where tokens were sampled before: no random number is used twice."""
+    """Returns the request's seed, or one derived from it after the first tokens: no random number is used twice."""
     seed = job.request.sampling.seed & (2**63 - 1)
     if not job.tokens:
         return seed
@@ -43,7 +43,7 @@ def _seed(job: Job) -> int:
 
 
 def probe(token_ids: np.ndarray) -> tuple[TokensInput, SamplingParams]:
-    """Prompt and parameters that have vLLM score given tokens."""
+    """Returns prompt and parameters that have vLLM score given tokens."""
     params = SamplingParams(
         temperature=0.0,
         max_tokens=1,
@@ -57,11 +57,11 @@ def probe(token_ids: np.ndarray) -> tuple[TokensInput, SamplingParams]:
 
 
 def scores(prompt_logprobs: Any) -> np.ndarray:
-    """Float32 ``[n - 1]``: what `probe` has brought; the first position of a prompt has no score."""
+    """Returns float32 ``[n - 1]``: the scores of a request of `probe`; the first position of a prompt has no score."""
     starts = prompt_logprobs.start_indices[1:]  # the token itself comes first at its position, the likeliest after it
     return np.asarray([prompt_logprobs.logprobs[start] for start in starts], np.float32)
 
 
 def sampled_logprobs(logprobs: Any) -> list[float]:
-    """Log-probability of each sampled token of a delta."""
+    """Returns the log-probability of each sampled token of a delta."""
     return [logprobs.logprobs[start] for start in logprobs.start_indices]

@@ -1,4 +1,4 @@
-"""What a vLLM engine is started with, in plain data that any process may hold."""
+"""Settings of a vLLM engine, in plain data that any process may hold."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Any
 from sidecar.protocol import EngineError
 
 DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
-"""Config name of a dtype to vLLM's."""
+"""vLLM's name of a dtype, by its config name."""
 LEAST_BATCHED_TOKENS = 4096
 """Tokens that an engine on the CPU reads in one step, at least."""
 LOADER = "sidecar.vllm.weights.WeightLoader"
-"""What vLLM mixes into its workers."""
+"""Worker extension: the class that vLLM mixes into its workers."""
 
 
 @dataclass(frozen=True, slots=True)
 class VllmSettings:
-    """How an engine is built. Weights are dummies until the first version: the run decides them, not the directory.
+    """Settings of a vLLM engine. Weights are dummies until the first version: the run decides them, not the directory.
 
     Attributes:
         model: directory with ``config.json`` and tokenizer, as Hugging Face writes it.
@@ -34,7 +34,7 @@ class VllmSettings:
         block_size: tokens in a block of the KV cache; None for vLLM's choice.
         seed: of requests that bring none; all of ours do.
         positions: of the model; None if it has enough.
-        accelerator: it is to compute on GPUs or TPU chips, and not on the CPU.
+        accelerator: whether the engine computes on GPUs or TPU chips, and not on the CPU.
         nccl: take the weights of ``nccl://`` addresses from GPU to GPU, by vLLM's own transfer engine.
         engine_args: further arguments of vLLM's ``EngineArgs``, by name.
     """
@@ -57,10 +57,10 @@ class VllmSettings:
     engine_args: Mapping[str, Any] = field(default_factory=dict)
 
     def arguments(self, *, on_cpu: bool) -> dict[str, Any]:
-        """Arguments of ``EngineArgs``; ``on_cpu`` says what the vLLM that is installed here computes on.
+        """Returns the arguments of ``EngineArgs``; ``on_cpu`` says whether the installed vLLM computes on CPUs.
 
         Raises:
-            EngineError: that is not what the engine is to compute on, or `engine_args` names what is ours to say.
+            EngineError: the engine needs an accelerator, or `engine_args` has an argument that rljax sets itself.
         """
         if on_cpu and self.accelerator:
             raise EngineError(
@@ -71,7 +71,7 @@ class VllmSettings:
             "model": self.model,
             # Scoring a sequence of that length samples one token more, where the model has a position for it.
             "max_model_len": min(self.max_length + 1, self.positions or self.max_length + 1),
-            "max_num_seqs": self.slots + 1,  # the parity probe waits for nobody
+            "max_num_seqs": self.slots + 1,  # one slot more, so that the parity probe never queues
             "dtype": DTYPES[self.dtype],
             "tensor_parallel_size": self.tensor_parallel_size,
             "gpu_memory_utilization": self.gpu_memory_utilization,
@@ -82,7 +82,7 @@ class VllmSettings:
             "block_size": self.block_size,
             "seed": self.seed,
             "skip_tokenizer_init": True,
-            "generation_config": "vllm",  # what the model's directory says of sampling is not what the run says
+            "generation_config": "vllm",  # the run's sampling parameters hold, not those of the model's directory
             "logprobs_mode": "processed_logprobs",
             "worker_extension_cls": LOADER,
             "disable_log_stats": True,
@@ -105,7 +105,7 @@ class VllmSettings:
 
 
 def environment(*, cpu_threads: int | None = None, multiprocessing: bool) -> dict[str, str]:
-    """Variables of an engine's process, to be set before vLLM is imported.
+    """Returns the environment variables of an engine's process, to be set before vLLM is imported.
 
     Args:
         cpu_threads: OpenMP threads of an engine on the CPU; None for an accelerator.

@@ -1,4 +1,4 @@
-"""vLLM in this process, stepped by a thread of ours: the small body, for one device and for tests."""
+"""vLLM in this process, stepped by a thread of ours: the small engine, for one device and for tests."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ class VllmBatch:
 
 
 class SteppedVllm(SteppedEngine):
-    """vLLM's engine core in this process. Implements `sidecar.protocol.Engine`."""
+    """Serves requests with vLLM's engine core in this process. Implements `sidecar.protocol.Engine`."""
 
     def __init__(self, engine: LLMEngine, settings: VllmSettings, name: str) -> None:
         """Takes over an engine that holds no requests."""
@@ -148,7 +148,7 @@ def open_engine(*, name: str, settings: Mapping[str, Any]) -> SteppedVllm:
     how = VllmSettings(**settings)
     if os.environ.get("VLLM_ENABLE_V1_MULTIPROCESSING") != "0" or how.tensor_parallel_size > 1:
         raise EngineError(
-            f"{name}: the stepped body runs in one process on one device; for more set sidecar.engine=vllm_async"
+            f"{name}: sidecar.engine=vllm runs in one process on one device; for more set sidecar.engine=vllm_async"
         )
     arguments = how.arguments(on_cpu=current_platform.is_cpu()) | {
         "async_scheduling": False

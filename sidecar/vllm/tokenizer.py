@@ -1,4 +1,4 @@
-"""The tokenizer that stop strings need, loaded when the first request brings one."""
+"""Tokenizer for stop strings, loaded when the first request brings one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class LazyTokenizer:
         self._directory = directory
 
     def decode(self, token_ids: list[int], **options: Any) -> str:
-        """The text of these tokens."""
+        """Returns the text of these tokens."""
         return _load(self._directory).decode(token_ids, **options)
 
 

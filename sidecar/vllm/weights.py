@@ -1,7 +1,7 @@
-"""The receiver inside vLLM's workers: reads a version as numpy, checks it against the model, and loads it.
+"""Loads weights inside vLLM's workers: reads a version as numpy, checks it against the model, and loads it.
 
 vLLM mixes `WeightLoader` into its worker class, and its methods are called by ``collective_rpc``. Reading and checking
-leave the model alone; only `load_prepared` touches it, and what that raises ends the engine.
+leave the model alone; only `load_prepared` touches it, and an exception of it ends the engine.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from sidecar.failpoints import failpoint
 
 @dataclass
 class _Reading:
-    """One version being read; ``done`` is set once the other fields stand."""
+    """A version being read; ``done`` is set once the other fields are."""
 
     identity: tuple[int, int]
     done: threading.Event = field(default_factory=threading.Event)
@@ -32,14 +32,14 @@ class _Reading:
 
 
 class WeightLoader:
-    """Methods of a vLLM worker. State begins with ``rljax_``, to collide with nothing of vLLM's."""
+    """Extends vLLM's worker class. Attributes begin with ``rljax_``, to collide with nothing of vLLM's."""
 
     model_runner: Any
     model_config: Any
     rljax_reading: _Reading
 
     def prepare_version(self, path: str, version: int, lineage: int) -> None:
-        """Begins to read a version, beside generation; `prepared_version` tells how it goes."""
+        """Begins to read a version, in parallel with generation; `prepared_version` returns the outcome."""
         reading = self.rljax_reading = _Reading((version, lineage))
 
         def read() -> None:
@@ -57,15 +57,15 @@ class WeightLoader:
         threading.Thread(target=read, name="version reader", daemon=True).start()
 
     def prepared_version(self) -> tuple[str, bool] | None:
-        """None while it is being read; afterwards what is wrong with it, empty for nothing, and whether it is gone."""
+        """Returns None while the version is being read; afterwards its error, empty if none, and whether it is gone."""
         reading = self.rljax_reading
         return (reading.error, reading.gone) if reading.done.is_set() else None
 
     def load_prepared(self, version: int, lineage: int) -> None:
-        """Loads what `prepare_version` has read last. Not while a token is being sampled.
+        """Loads the version that `prepare_version` has read last. Not while a token is being sampled.
 
         Raises:
-            RuntimeError: that is another version.
+            RuntimeError: another version was read last.
         """
         reading = self.rljax_reading
         tensors, reading.tensors = reading.tensors, None
@@ -80,7 +80,7 @@ class WeightLoader:
 
 
 def rebuild_head(model: Any) -> None:
-    """Packs the output head again where vLLM keeps a packed copy of it.
+    """Repacks the output head where vLLM keeps a packed copy of it.
 
     On a CPU a layerwise reload updates tied embeddings but leaves the head's packed copy as it was: log-probabilities
     are then those of no version at all (off by 0.86 nats on a 135M model).
@@ -91,7 +91,7 @@ def rebuild_head(model: Any) -> None:
 
 
 def check_against_model(published: PublishedVersion, directory: str) -> None:
-    """Compares names and shapes with what the model in ``directory`` is made of.
+    """Checks names and shapes against those of the model in ``directory``.
 
     Raises:
         VersionError: a tensor is missing, too many or of another shape.
@@ -108,7 +108,7 @@ def check_against_model(published: PublishedVersion, directory: str) -> None:
 
 @functools.lru_cache(maxsize=4)
 def expected_shapes(directory: str) -> Mapping[str, tuple[int, ...]]:
-    """Shape of every tensor of a model's checkpoint by name; the head is left out where it is the embedding."""
+    """Returns the shape of every tensor of a model's checkpoint by name; without the head where it is tied."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
     config = AutoConfig.from_pretrained(directory, local_files_only=True)

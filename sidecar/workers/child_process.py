@@ -1,4 +1,4 @@
-"""A Python module in a child process that answers calls over a socket: both ends of it."""
+"""Runs a Python module in a child process that answers calls over a socket: both ends of it."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from sidecar.workers import lifeline
 from sidecar.workers.rpc import receive, send
 
 CANCEL = "cancel"
-"""Instead of a method: whoever made the call of this number waits no more."""
+"""In place of a method: the caller of this number has cancelled the call."""
 
 
 class ChildEnded(RuntimeError):
     """The process has ended, or was killed, before it answered.
 
     Attributes:
-        alone: whether it ended by itself while this was its only call, which then has ended it.
+        alone: whether it ended by itself during its only call, which is therefore the cause.
     """
 
     def __init__(self, why: str, alone: bool = False) -> None:
@@ -38,7 +38,7 @@ class ChildEnded(RuntimeError):
 
 
 class ChildProcess:
-    """A child that runs ``python -m module``, which calls `serve`. Its calls are made on one event loop.
+    """Runs ``python -m module`` in a child, which calls `serve`. Its calls are made on one event loop.
 
     It leads a group of its own: Ctrl-C is its parent's to handle, and what it has started is killed with it.
     """
@@ -51,7 +51,7 @@ class ChildProcess:
         environment: Mapping[str, str] | None = None,
         on_end: Callable[[], None] | None = None,
     ) -> None:
-        """Starts it.
+        """Starts the child.
 
         Args:
             module: name.
@@ -80,11 +80,11 @@ class ChildProcess:
         self._reading: asyncio.Future[None] | None = None
 
     async def call(self, method: str, *arguments: Any) -> Any:
-        """Returns what the method does there. Cancelling this cancels the method.
+        """Returns the result of the method in the child. Cancelling this cancels the method.
 
         Raises:
             ChildEnded: the process is gone.
-            Exception: what the method raised.
+            Exception: what the method raised; a RuntimeError with its words where it cannot be pickled.
         """
         writer = await self._connected()
         if self._failure is not None:
@@ -102,7 +102,7 @@ class ChildProcess:
             self._waiting.pop(number, None)
 
     def kill(self, why: str) -> bool:
-        """Ends the process and its group at once, and with ``why`` all calls; false where it had ended before."""
+        """Kills the process and its group at once, and fails all calls with ``why``; false where it had ended."""
         first = self._failure is None
         self._fail(why)
         with contextlib.suppress(ProcessLookupError):
@@ -128,7 +128,25 @@ class ChildProcess:
             return self._writer
 
     async def _read(self, reader: asyncio.StreamReader) -> None:
-        with contextlib.suppress(EOFError, pickle.UnpicklingError, AttributeError, ImportError):
+        try:
+            fault = await self._hand_on(reader)
+            under_way = [answer for answer in self._waiting.values() if not answer.done()]
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)  # its own children may have outlived it
+            if self._on_end is not None and self._failure is None:
+                self._on_end()
+            code = await asyncio.to_thread(self.process.wait)
+            how = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
+            end = f"was ended: {fault}" if fault else f"ended {how}{_last_log_line(self._log)}"
+            why = f"its process {self.process.pid} {end}"
+            self._fail(why, under_way if len(under_way) == 1 else ())
+        finally:
+            if self._failure is None:
+                self.kill("nobody reads its answers any more")
+
+    async def _hand_on(self, reader: asyncio.StreamReader) -> str:
+        """Hands answers to who waits for them until there are no more; returns what was wrong with the last one."""
+        try:
             while True:
                 number, good, value = await receive(reader)
                 answer = self._waiting.get(number)
@@ -138,15 +156,10 @@ class ChildProcess:
                     answer.set_result(value)
                 else:
                     answer.set_exception(value)
-        under_way = [answer for answer in self._waiting.values() if not answer.done()]
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)  # what it has started may have outlived it
-        if self._on_end is not None and self._failure is None:
-            self._on_end()
-        code = await asyncio.to_thread(self.process.wait)
-        how = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
-        why = f"its process {self.process.pid} ended {how}{_last_words(self._log)}"
-        self._fail(why, under_way if len(under_way) == 1 else ())
+        except EOFError:
+            return ""
+        except Exception as error:  # whatever the classes of an answer raise when it is unpickled
+            return f"an answer of it could not be read: {type(error).__name__}: {error}"
 
     def _fail(self, why: str, blamed: Collection[asyncio.Future[Any]] = ()) -> None:
         if self._failure is not None:
@@ -161,8 +174,8 @@ def serve(handle: Callable[..., Awaitable[Any]]) -> None:
     """Answers the calls of the parent until it is gone: the main program of a `ChildProcess`.
 
     Args:
-        handle: is called with the name of a method and its arguments, for each call in a task of its own. It returns
-            or raises what can be pickled.
+        handle: is called with the name of a method and its arguments, for each call in a task of its own. What it
+            returns can be pickled.
     """
     sock, parent = sys.argv[1:]
     lifeline.hold(int(parent))
@@ -170,7 +183,7 @@ def serve(handle: Callable[..., Awaitable[Any]]) -> None:
 
 
 def redirect_output(log: str) -> None:
-    """Sends what this process prints to a file from now on; empty for nowhere."""
+    """Redirects what this process prints to a file from now on; empty for nowhere."""
     file = Path(log or os.devnull)
     file.parent.mkdir(parents=True, exist_ok=True)
     sys.stdout.flush()
@@ -183,7 +196,7 @@ def redirect_output(log: str) -> None:
         os.close(descriptor)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(line_buffering=True)  # whoever is killed has said what it said
+            stream.reconfigure(line_buffering=True)  # what a process printed before it was killed is in the log
 
 
 async def _serve(sock: socket.socket, handle: Callable[..., Awaitable[Any]]) -> None:
@@ -203,7 +216,16 @@ async def _answer(writer: asyncio.StreamWriter, number: int, work: Awaitable[Any
     try:
         send(writer, (number, True, await work))
     except Exception as error:
-        send(writer, (number, False, error))
+        send(writer, (number, False, _sendable(error)))
+
+
+def _sendable(error: Exception) -> Exception:
+    """An error itself where it can be pickled and read again, else its words."""
+    try:
+        pickle.loads(pickle.dumps(error, protocol=pickle.HIGHEST_PROTOCOL))
+    except Exception:
+        return RuntimeError(f"{type(error).__name__}: {error}")
+    return error
 
 
 def _forget(calls: dict[int, asyncio.Task[None]], number: int, _: object) -> None:
@@ -217,7 +239,7 @@ def _output(log: str | Path | None) -> contextlib.AbstractContextManager[Any]:
     return open(log, "ab")
 
 
-def _last_words(log: str) -> str:
+def _last_log_line(log: str) -> str:
     if not log:
         return ""
     with contextlib.suppress(OSError), open(log, "rb") as file:

@@ -1,4 +1,4 @@
-"""No child outlives its parent, however the parent dies and whatever the child is doing.
+"""Parent-death guard: no child outlives its parent, however the parent dies and whatever the child is doing.
 
 Linux kills a child whose parent is dead (``PR_SET_PDEATHSIG``): that takes neither the child's interpreter nor its
 lock. The kernel means the *thread* that started the child, so children are started from one that never ends. Elsewhere
@@ -31,14 +31,14 @@ def hold(parent: int) -> None:
 
     A child calls it before anything else. A parent that has died before that is noticed, too.
     """
-    if not _told_by_the_kernel():
-        threading.Thread(target=_look_after, args=(parent,), name="lifeline", daemon=True).start()
+    if not _set_parent_death_signal():
+        threading.Thread(target=_watch_parent, args=(parent,), name="lifeline", daemon=True).start()
     if os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
 def start(command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
-    """Starts a child that `hold`s on to this process; ``options`` are those of `subprocess.Popen`."""
+    """Starts a child that can `hold` on to this process; ``options`` are those of `subprocess.Popen`."""
     return in_lasting_thread(lambda: subprocess.Popen(command, **options))
 
 
@@ -48,7 +48,7 @@ def import_path() -> dict[str, str]:
 
 
 def in_lasting_thread(function: Callable[[], T]) -> T:
-    """Returns what ``function`` does, called in a thread that lives as long as this process."""
+    """Returns the result of ``function``, called in a thread that lives as long as this process."""
     global _starter
     with _lock:
         if not _starter.is_alive():  # there was none, or it stayed behind where this process was forked
@@ -100,14 +100,14 @@ _lock = threading.Lock()
 _starter = _Starter()
 
 
-def _told_by_the_kernel() -> bool:
+def _set_parent_death_signal() -> bool:
     if sys.platform != "linux":
         return False
     failed: int = ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
     return not failed
 
 
-def _look_after(parent: int) -> None:
+def _watch_parent(parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(LOOK_SECONDS)
     os.kill(os.getpid(), signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Frames between a process and a child that it started: a length, then a pickle.
+"""RPC framing between a process and a child that it started: a length, then a pickle.
 
 Only the two ends of a socket pair that one of them made ever speak here, so what is unpickled is our own.
 """
@@ -20,7 +20,7 @@ def send(writer: asyncio.StreamWriter, message: Any) -> None:
 
 
 async def receive(reader: asyncio.StreamReader) -> Any:
-    """The next message.
+    """Reads the next message.
 
     Raises:
         EOFError: the other end is gone.

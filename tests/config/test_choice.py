@@ -103,6 +103,14 @@ def test_each_filter_has_its_own_keys(simple: str) -> None:
             ["filter.mean_band.low=1"],
             "algorithm.filter.mean_band.low: nothing reads it; add mean_band to algorithm.filt",
         ),
+        (
+            ["filters=overlong,one.module:same,another:same"],
+            "algorithm.filters: one.module:same and another:same share the keys algorithm.filter.same; rename one",
+        ),
+        (
+            ["filters=mine:overlong,overlong"],
+            "algorithm.filters: mine:overlong and overlong share the keys algorithm.filter.overlong; rename one",
+        ),
         (["filters=mean_band", "filter.mean_band=1"], "algorithm.filter.mean_band=1: this is a group of keys; write"),
         (
             ["filters=mean_band", "filter.mean_band.lo=1"],

@@ -173,6 +173,29 @@ def test_a_key_that_a_config_file_makes_up_is_answered_too(line: str, advice: st
         load_config(str(file))
 
 
+MADE_UP_ELSEWHERE = [
+    (
+        "policy_losses.register('mine', bounds_stp=True)",
+        "TypeError: LossTraits.__init__() got an unexpected keyword argument 'bounds_stp'",
+    ),
+    ("nothing(seed=1)", "TypeError: nothing() got an unexpected keyword argument 'seed'"),
+]
+
+
+@pytest.mark.parametrize(("line", "told"), MADE_UP_ELSEWHERE, ids=["register", "function"])
+def test_a_slip_below_a_config_file_is_no_key_of_it(
+    line: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A loss file that the config imports, for one: the line names the file that must be mended."""
+    below, file = tmp_path / "slips_below.py", tmp_path / "above.py"
+    below.write_text(f"from rljax.algorithms.registry import policy_losses\ndef nothing(): ...\n{line}\n")
+    file.write_text(f"import slips_below\n{SIMPLE}")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigError) as refused:
+        load_config(str(file))
+    assert str(refused.value) == f"{file}: {told} ({below}:3)"
+
+
 def test_the_argument_of_a_config_file_and_its_faults(simple: str, tmp_path: Path) -> None:
     assert load_config(f"{simple}:9").tasks.train["digits"].args == {"digits": 9}
     assert load_config(simple).run_dir == "runs/simple"

@@ -15,7 +15,7 @@ import pytest
 
 from rljax.config.environments import EnvironmentConfig, TrainEnvManagerConfig
 from rljax.config.load import publishable
-from rljax.config.names import policy_losses
+from rljax.config.registries import policy_losses
 from rljax.config.schema import (
     AlgorithmConfig,
     Config,
@@ -245,6 +245,13 @@ COMBINATIONS: list[tuple[Mapping[str, Any], str]] = [
     (
         {"learner": LearnerConfig(devices="gpu:0"), "sidecar": SidecarConfig(devices="gpu")},
         "sidecar.devices='gpu': overlaps learner.devices='gpu:0'",
+    ),
+    *(
+        (
+            {"learner": LearnerConfig(devices=devices)},
+            f"learner.devices={devices!r}: write auto, cpu, cpu:0-3, gpu:0-3,6 or tpu:0-7",
+        )
+        for devices in ("gpu:0-3\n", "auto\n", "gpu:\u0663", "gpu:0-999999999999", "gpu:")
     ),
     (
         {"sidecar": SidecarConfig(generating_args=GeneratingConfig(temperature=0.0))},

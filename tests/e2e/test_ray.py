@@ -36,6 +36,13 @@ def test_a_run_on_ray_survives_the_death_of_an_engine_and_leaves_nothing_behind(
     assert_nothing_is_left(family)
 
 
+def test_an_explorer_that_is_an_actor_reads_versions_out_of_the_object_store(tmp_path: Path, cache: Path) -> None:
+    started = Started(tmp_path / "run", cache, *RAY, APART, "sync_method=memory", "max_steps=4", "eval_steps=None")
+    assert started.end() == 0, started.printed
+    assert_balanced(tmp_path / "run", 4 * 4)
+    assert not list((tmp_path / "run" / "weights").iterdir()), "no version was written"
+
+
 @pytest.mark.parametrize("launcher", [RAY, ("launcher=local",)], ids=["actor", "child"])
 def test_an_explorer_apart_that_is_killed_fails_the_run_in_one_line(
     launcher: tuple[str, ...], tmp_path: Path, cache: Path

@@ -90,7 +90,7 @@ def trainer_beside(
         Disk.full = Disk.full and seconds < disk_is_full_for
 
     # A learner reads while it waits, and does not write before a batch is there.
-    monkeypatch.setattr(train.leases, "lease", lambda *_: leases.NotYet("generation", "groups: 0 of 2 ready", 0))
+    monkeypatch.setattr(train.leases, "lease", lambda *_: leases.NoBatchYet("generation", "groups: 0 of 2 ready", 0))
     monkeypatch.setattr(db.notifier, "wait", wait)
     monkeypatch.setattr(train.time, "perf_counter", lambda: seconds)
     return trainer
@@ -152,3 +152,31 @@ def test_the_end_of_an_explorer_in_another_process_is_told_likewise(db: Database
     explorer.check()
     with pytest.raises(RunFailedError, match="ended by SIGKILL"):
         leases.lease(db, lineage)
+
+
+def test_a_child_that_starts_after_it_was_told_to_stop_is_stopped(db: Database) -> None:
+    """An interrupt may come while the thread that starts the child has not done so yet."""
+    told, stopped = threading.Event(), threading.Event()
+    calls: list[str] = []
+
+    def start() -> None:
+        assert told.wait(60)
+        calls.append("started")
+
+    def stop() -> None:
+        calls.append("asked to stop")
+        if "started" in calls:
+            stopped.set()
+
+    def wait() -> str:
+        return "" if stopped.wait(0) else "it was never stopped"
+
+    handle: Any = SimpleNamespace(start=start, wait=wait, stop=stop)
+    explorer = ExplorerProcess(db, "e", handle, needed=True)
+    explorer.start()
+    explorer.stop()
+    told.set()
+    explorer.join(60)
+    assert not explorer.alive
+    assert stopped.is_set()
+    assert calls == ["asked to stop", "started", "asked to stop"]

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from rljax.algorithms.registry import advantages, aggregations, filters, policy_losses
+from rljax.config.load import as_plain, from_plain
 from rljax.config.schema import AlgorithmConfig, Config, ExplorerConfig, TasksConfig
 from rljax.config.validate import ConfigError
-from rljax.launch.explorer_process import check_names_reach
+from rljax.launch.explorer_process import check_names_reach, explorer_config
 from rljax.tasks.rewards import register_reward
 from tests.config.test_schema import TASKSET, make
 
@@ -62,3 +63,12 @@ def test_a_reward_of_this_process_is_refused_likewise(kind: str) -> None:
 def test_what_every_process_can_import_is_not_refused() -> None:
     config: Config = make(algorithm=AlgorithmConfig(pg_variant="math:fsum", allow_uncorrected=True), explorer=FAR)
     check_names_reach(config)
+
+
+@pytest.mark.parametrize("channel", ["checkpoint", "memory", "nccl"])
+def test_an_actor_of_the_learners_ray_job_explores_whatever_the_channel(channel: str) -> None:
+    """A config of ``mode=explore`` that a user writes may not name ``memory``."""
+    config = make(sync_method=channel, launcher="ray", explorer=FAR)
+    sent = from_plain(as_plain(explorer_config(config)))
+    assert sent.mode == "explore"
+    assert not sent.explorer.own_process

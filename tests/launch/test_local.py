@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from pathlib import Path
 from typing import Any
 
+import pytest
+
+from rljax.launch import explorer_thread
 from rljax.launch.explorer_thread import ExplorerThread
+from rljax.pipeline.run_dir import RunDir
 from sidecar.hosting.local import LocalEngineLauncher
+from tests.config.test_schema import make
 from tests.waiting import HANGS
 
 
@@ -34,7 +40,13 @@ class EndsWhenAsked:
 
 
 class NoWorkflows:
+    def __init__(self) -> None:
+        self.discarded = 0
+
     async def close(self) -> None: ...
+
+    def discard(self) -> None:
+        self.discarded += 1
 
 
 def test_gauges_asked_for_while_the_explorer_ends_are_the_last_known_ones() -> None:
@@ -47,3 +59,27 @@ def test_gauges_asked_for_while_the_explorer_ends_are_the_last_known_ones() -> N
     assert thread.gauges() == {}
     thread.close()
     assert thread.error is None
+
+
+def test_an_explorer_that_never_starts_leaves_no_workers_of_rewards() -> None:
+    workflows = NoWorkflows()
+    anything: Any = workflows
+    nothing: Any = None
+    thread = ExplorerThread(nothing, "e", nothing, anything, LocalEngineLauncher(), needed=True)
+    thread.close()
+    assert workflows.discarded == 1
+
+
+def test_nor_does_one_that_cannot_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    workflows = NoWorkflows()
+    nothing: Any = None
+
+    def fails(*_: Any) -> None:
+        raise ValueError("no such taskset")
+
+    monkeypatch.setattr(explorer_thread, "Workflows", lambda *_: workflows)
+    monkeypatch.setattr(explorer_thread, "make_explorer", fails)
+    launcher = LocalEngineLauncher()
+    with pytest.raises(ValueError, match=r"^no such taskset$"):
+        explorer_thread.explorer_thread(make(), RunDir(tmp_path), nothing, nothing, nothing, launcher, needed=True)
+    assert workflows.discarded == 1

@@ -17,7 +17,7 @@ from rljax.ledger import claims, leases, processes, versions
 from rljax.ledger.backend import Backend
 from rljax.ledger.claims import Claim, TasksetSize
 from rljax.ledger.database import Database
-from rljax.ledger.leases import Leased, NotYet
+from rljax.ledger.leases import LeasedBatch, NoBatchYet
 from rljax.ledger.postgres import PostgresSchema
 from rljax.ledger.run_spec import RunSpec
 from rljax.ledger.sqlite import SqliteFile
@@ -127,13 +127,13 @@ class LedgerBench:
         """Stores a group with these token versions; the claim's own where none is named."""
         claims.store(self.db, claim, make_group(claim.task, token_versions or [claim.version]))
 
-    def lease(self) -> Leased | NotYet:
+    def lease(self) -> LeasedBatch | NoBatchYet:
         return leases.lease(self.db, self.lineage)
 
     def indices(self) -> list[int]:
         """Leases a batch, which must be there; the task indices in its order."""
         leased = self.lease()
-        assert isinstance(leased, Leased), leased
+        assert isinstance(leased, LeasedBatch), leased
         return [group.task.index for group in leased.groups]
 
     def trained(self, announce: bool = True, demonstrations: int | None = None) -> None:

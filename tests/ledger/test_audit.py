@@ -9,7 +9,7 @@ import pytest
 from rljax.ledger import claims, leases
 from rljax.ledger.audit import audit
 from rljax.ledger.backend import Backend
-from rljax.ledger.leases import Leased
+from rljax.ledger.leases import LeasedBatch
 from tests.ledger.builders import LedgerBench, make_spec, sql
 
 
@@ -116,7 +116,7 @@ def test_demonstrations_are_counted_once_for_each_step_that_stands(place: Backen
         for claim in bench.claim():
             bench.store(claim)
         leased = bench.lease()
-        assert isinstance(leased, Leased)
+        assert isinstance(leased, LeasedBatch)
         assert leased.demonstrations == range(3 * step, 3 * step + 3)
         bench.trained()
     assert [batch.demonstrations for batch in leases.recorded_batches(bench.db, 1, 3)] == [range(3, 6), range(6, 9)]

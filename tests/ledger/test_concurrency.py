@@ -13,7 +13,7 @@ from rljax.ledger.audit import audit
 from rljax.ledger.backend import Backend
 from rljax.ledger.claims import TasksetSize, register_tasksets
 from rljax.ledger.database import Database
-from rljax.ledger.leases import Leased
+from rljax.ledger.leases import LeasedBatch
 from tests.ledger.builders import make_spec, spelled
 from tests.waiting import HANGS
 
@@ -87,7 +87,7 @@ def _train(db: Database) -> None:
     for step in range(STEPS):
         for _ in range(3000):
             seen = db.notifier.changes
-            if isinstance(leases.lease(db, lineage), Leased):
+            if isinstance(leases.lease(db, lineage), LeasedBatch):
                 break
             db.notifier.wait(seen, 0.01)
         leases.mark_trained(db, lineage, step, True)

@@ -376,6 +376,13 @@ def test_other_errors_are_not_tried_again() -> None:
         retry(action, is_locked, sleep=lambda _: pytest.fail("it waited"))
 
 
+@pytest.mark.parametrize("words", ["database or disk is full", "disk I/O error"])
+def test_nor_are_they_for_what_was_to_be_written(words: str) -> None:
+    """The gauges of an explorer have names that a lock's error has too."""
+    written = {"gauges": '{"busy_seconds": 2.5, "locked": 1.0}'}
+    assert not is_locked(OperationalError("UPDATE busy SET locked = 1", written, sqlite3.OperationalError(words)))
+
+
 def test_a_lock_that_is_never_released_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "ledger.db"
     db = Database(SqliteFile(path), make_spec())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rljax.ledger import claims
 from rljax.ledger.backend import Backend
 from rljax.ledger.filtered_streak import FilteredStreak, filtered_during
-from rljax.ledger.leases import NotYet
+from rljax.ledger.leases import NoBatchYet
 from tests.ledger.builders import LedgerBench, make_spec
 
 EASY, HARD = "mean_band: mean reward too high", "mean_band: mean reward too low"
@@ -64,7 +64,7 @@ def test_a_learner_that_waits_hears_how_many_were_filtered_since_one_was_kept(pl
         for reason in reasons:
             claims.settle(bench.db, bench.claim(1)[0], "filtered", reason)
         waiting = bench.lease()
-        assert isinstance(waiting, NotYet)
+        assert isinstance(waiting, NoBatchYet)
         return waiting.filtered
 
     assert streak() is None

@@ -11,7 +11,7 @@ from rljax.ledger.audit import audit
 from rljax.ledger.backend import Backend
 from rljax.ledger.database import Database, LedgerError, RunFailedError, StaleWriterError, is_finished
 from rljax.ledger.fence import Fence
-from rljax.ledger.leases import Leased, NotYet
+from rljax.ledger.leases import LeasedBatch, NoBatchYet
 from tests.ledger.builders import LedgerBench, make_group, make_spec, sql
 
 
@@ -202,7 +202,7 @@ def test_recorded_batches_are_replayed_in_order_and_whole(place: Backend) -> Non
     for _ in range(3):
         fill(bench)
         leased = bench.lease()
-        assert isinstance(leased, Leased)
+        assert isinstance(leased, LeasedBatch)
         trained.append(leased)
         bench.trained()
     for recorded, batch in zip(leases.recorded_batches(bench.db, 0, 3), trained, strict=True):
@@ -218,7 +218,7 @@ def test_replay_gives_the_surviving_batches_only(place: Backend) -> None:
     advance(bench, 2)
     bench.restart(1)
     leased = bench.lease()
-    assert isinstance(leased, Leased)
+    assert isinstance(leased, LeasedBatch)
     bench.trained()
     first, second = leases.recorded_batches(bench.db, 0, 2)
     assert (first.groups[0].task.index, second.group_ids) == (0, leased.group_ids)
@@ -307,11 +307,11 @@ def test_a_finished_run_sends_explorers_home(place: Backend) -> None:
 def test_what_the_learner_waits_for_is_named(place: Backend) -> None:
     bench = LedgerBench(place, make_spec(alpha=0, b=2))
     first = bench.lease()
-    assert isinstance(first, NotYet)
+    assert isinstance(first, NoBatchYet)
     assert first.reason == "groups: 0 of 2 ready"
     processes.leave(bench.db, "e", bench.token)
     alone = bench.lease()
-    assert isinstance(alone, NotYet)
+    assert isinstance(alone, NoBatchYet)
     assert alone.reason == "an explorer: 0 of 2 groups ready and nobody generates; start one"
 
 
@@ -323,7 +323,7 @@ def test_a_learner_that_waits_hears_what_became_of_the_groups(place: Backend) ->
     one, other = bench.claim()
     claims.settle(bench.db, one, "filtered", "equal rewards")
     waiting = bench.lease()
-    assert isinstance(waiting, NotYet)
+    assert isinstance(waiting, NoBatchYet)
     told = "groups: 0 of 2 ready; of those in time for step 0, 6 dropped: RewardError, 1 filtered: equal rewards"
     assert waiting.reason == told
     bench.store(other)
@@ -331,7 +331,7 @@ def test_a_learner_that_waits_hears_what_became_of_the_groups(place: Backend) ->
     bench.indices()
     bench.trained()
     later = bench.lease()
-    assert isinstance(later, NotYet)
+    assert isinstance(later, NoBatchYet)
     assert later.reason == "groups: 0 of 2 ready", "what was lost to an earlier step is no news"
 
 

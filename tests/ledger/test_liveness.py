@@ -18,7 +18,7 @@ from rljax.ledger.audit import audit
 from rljax.ledger.backend import Backend
 from rljax.ledger.claims import Claim, TasksetSize
 from rljax.ledger.database import Database, StaleWriterError
-from rljax.ledger.leases import Leased
+from rljax.ledger.leases import LeasedBatch
 from tests.ledger.builders import Clock, make_group, make_spec, sql
 
 NAMES = ("e0", "e1")
@@ -131,7 +131,7 @@ class System:
         if life != self.learner_life:
             return
         found = leases.lease(self.db, self.lineage)
-        if isinstance(found, Leased):
+        if isinstance(found, LeasedBatch):
             self.after(self.chance.uniform(0.1, 4), lambda: self.trained(life, found.step))
         elif found.over:
             self.over = True

@@ -18,7 +18,7 @@ from rljax.ledger import leases, processes, versions
 from rljax.ledger.audit import audit
 from rljax.ledger.claims import TasksetSize, register_tasksets
 from rljax.ledger.database import Database, LedgerError, record_event
-from rljax.ledger.leases import Leased
+from rljax.ledger.leases import LeasedBatch
 from rljax.ledger.postgres import PostgresSchema
 from rljax.ledger.transaction import Transaction
 from tests.ledger.builders import make_spec, spelled, sql
@@ -156,7 +156,7 @@ def test_kills_at_any_moment_lose_nothing_and_repeat_nothing(server: Server) -> 
                 processes.note(db, "trainer", "kind", str(killed))
                 continue
             seen = db.notifier.changes
-            if not isinstance(leases.lease(db, lineage), Leased):
+            if not isinstance(leases.lease(db, lineage), LeasedBatch):
                 assert explorer.poll() is None, "the explorer has ended too early"
                 db.notifier.wait(seen, 0.01)
                 continue

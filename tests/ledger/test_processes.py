@@ -57,10 +57,10 @@ def test_a_dead_process_of_this_host_is_buried_at_once(place: Backend) -> None:
     bench = LedgerBench(place, make_spec(b=2))
     assert len(bench.claim()) == 4
     set_row(bench, "e", pid=a_dead_pid())
-    assert processes.mark_dead(bench.db) == ["e"]
+    assert processes.mark_dead_processes(bench.db) == ["e"]
     assert claims.states(bench.db) == {"open": 4}
     assert audit(bench.db)["faults"] == {"died": 1}
-    assert processes.mark_dead(bench.db) == []
+    assert processes.mark_dead_processes(bench.db) == []
 
 
 def test_a_dead_explorer_is_replaced_by_one_of_its_name(place: Backend) -> None:
@@ -106,11 +106,11 @@ def test_a_silent_process_is_buried_by_anothers_heartbeat(place: Backend) -> Non
 def test_another_host_is_judged_by_its_heartbeat(place: Backend) -> None:
     bench = LedgerBench(place, make_spec())
     set_row(bench, "e", host="elsewhere", pid=a_dead_pid())
-    assert processes.mark_dead(bench.db) == []
+    assert processes.mark_dead_processes(bench.db) == []
     with pytest.raises(LedgerError, match="on elsewhere"):
         processes.register(bench.db, "e", "explorer")
     bench.clock.now += 61
-    assert processes.mark_dead(bench.db) == ["e"]
+    assert processes.mark_dead_processes(bench.db) == ["e"]
 
 
 def test_gauges_are_those_of_the_living(place: Backend) -> None:

@@ -9,7 +9,7 @@ import pytest
 from rljax.ledger import leases
 from rljax.ledger.audit import audit
 from rljax.ledger.backend import Backend
-from rljax.ledger.leases import Leased
+from rljax.ledger.leases import LeasedBatch
 from tests.ledger.builders import LedgerBench, make_spec, sql
 
 
@@ -29,9 +29,9 @@ def step(bench: LedgerBench) -> tuple[list[int], list[int]]:
 def train(bench: LedgerBench) -> tuple[list[int], list[int]]:
     """Trains one step; task indices of what is new, and of what is trained again."""
     leased = bench.lease()
-    assert isinstance(leased, Leased)
+    assert isinstance(leased, LeasedBatch)
     asked_again = bench.lease()
-    assert isinstance(asked_again, Leased)
+    assert isinstance(asked_again, LeasedBatch)
     assert (asked_again.group_ids, len(asked_again.reused)) == (leased.group_ids, len(leased.reused))
     bench.trained()
     return [g.task.index for g in leased.groups], [g.task.index for g in leased.reused]
@@ -126,7 +126,7 @@ def test_reuse_takes_no_credit(place: Backend) -> None:
         claimed.append(len(claims))
         for claim in claims:
             bench.store(claim)
-        assert isinstance(bench.lease(), Leased)
+        assert isinstance(bench.lease(), LeasedBatch)
         claimed[-1] += len(bench.claim())
         bench.trained()
     assert claimed == [4, 2, 2], "as many as the learner takes for the first time"

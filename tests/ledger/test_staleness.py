@@ -42,6 +42,16 @@ def test_feasible_by_hand() -> None:
     assert feasible({5: 1, 6: 3, 9: 1}, 5, 2)
 
 
+def test_the_example_of_the_contract() -> None:
+    """ARCHITECTURE.md's table, by hand: b = 2, α = 1, k = 1, so that four groups may be outstanding and S is 1."""
+    assert staleness_credit(1.0, 2) == 4
+    assert claimable({}, 0, 2, deadline=1) == 4, "version 0: two can be trained by step 0, four by step 1"
+    assert feasible({1: 2}, 1, 2), "two of the four are leased for step 0: step 1 trains the others"
+    assert claimable({1: 2}, 1, 2, deadline=2) == 2, "version 1"
+    assert not feasible({1: 1, 2: 1}, 2, 2), "one of d=1 is late, and step 1 may not leave without it"
+    assert feasible({2: 2}, 2, 2), "both of d=1 are leased for step 1"
+
+
 def test_slack_by_hand() -> None:
     # By 5: 2 − 1; by 6: 4 − 1 − 2; by 9: 10 − 1 − 2 − 4. What is overdue fits nowhere.
     assert slack({5: 1, 6: 2, 9: 4}, 5, 2) == {5: 1, 6: 1, 9: 3}

@@ -27,7 +27,7 @@ from rljax.ledger import claims, leases, processes, validations, versions
 from rljax.ledger.audit import audit
 from rljax.ledger.claims import Claim, TasksetSize
 from rljax.ledger.database import Database, LedgerError, StaleWriterError
-from rljax.ledger.leases import Leased
+from rljax.ledger.leases import LeasedBatch
 from tests.ledger.builders import Clock, make_group, make_spec, sql
 from tests.ledger.conftest import Places
 from tests.ledger.naive_model import NaiveLedger, Task
@@ -156,7 +156,7 @@ class LedgerMachine(RuleBasedStateMachine):
         else:
             self.clock.now += 61
             if not self.tokens:
-                assert processes.mark_dead(self.db) == []  # its process lives: only other explorers can tell
+                assert processes.mark_dead_processes(self.db) == []  # its process lives: only other explorers can tell
                 self.tokens[name] = token
                 return
             # The others have all spoken lately, but none has looked around yet.
@@ -190,7 +190,7 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule(train=st.booleans())
     def lease(self, train: bool) -> None:
         wanted, found = self.model.lease(), leases.lease(self.db, self.lineage)
-        if isinstance(found, Leased):
+        if isinstance(found, LeasedBatch):
             assert isinstance(wanted, list), f"the ledger leased, the model says {wanted}"
             assert found.step == self.model.t
             assert [(g.task.taskset, g.task.epoch, g.task.index) for g in found.groups] == [t.key for t in wanted]

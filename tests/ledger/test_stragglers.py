@@ -8,7 +8,7 @@ from rljax.ledger import claims, processes
 from rljax.ledger.audit import audit
 from rljax.ledger.backend import Backend
 from rljax.ledger.claims import TasksetSize
-from rljax.ledger.leases import NotYet
+from rljax.ledger.leases import NoBatchYet
 from tests.ledger.builders import LedgerBench, make_spec
 
 
@@ -25,7 +25,7 @@ def test_a_straggler_is_waited_for_at_exactly_the_bound(place: Backend, alpha: f
             bench.store(claim)
         rest = []
         found = bench.lease()
-        if isinstance(found, NotYet):
+        if isinstance(found, NoBatchYet):
             # Nothing more can come: the run stands still for the straggler alone.
             assert not bench.claim()
             break
@@ -33,7 +33,7 @@ def test_a_straggler_is_waited_for_at_exactly_the_bound(place: Backend, alpha: f
     # Without credit beyond one batch nothing can overtake; with it, the wait is for the deadline.
     assert bench.steps == (0 if alpha == 0 else spec.staleness_bound)
     if alpha:
-        assert isinstance(found, NotYet)
+        assert isinstance(found, NoBatchYet)
         assert f"group {straggler.group_id} (due at step {straggler.deadline})" in found.reason
     bench.store(straggler)
     assert straggler.task.index in bench.indices()
@@ -93,7 +93,7 @@ def test_at_integer_alpha_and_the_default_bound_each_step_waits_for_its_own_clas
         bench.store(claim)
     # Now it is due: ready are one of its class and two of the next, but step 1 waits for it.
     late = bench.lease()
-    assert isinstance(late, NotYet)
+    assert isinstance(late, NoBatchYet)
     assert late.reason == "stragglers that would come too late after step 1: group 4 (due at step 1)"
     bench.store(first[3])
     assert bench.indices() == [2, 3]
@@ -115,7 +115,7 @@ def test_with_one_more_step_of_staleness_stragglers_overlap(place: Backend) -> N
     third = bench.claim()
     for claim in third:
         bench.store(claim)
-    assert isinstance(bench.lease(), NotYet), "the first straggler is due at step 2"
+    assert isinstance(bench.lease(), NoBatchYet), "the first straggler is due at step 2"
     bench.store(first[3])
     assert bench.indices() == [3, 6], "most urgent first; the straggler of the second class, due at 3, is overtaken"
     bench.trained()
@@ -139,7 +139,7 @@ def test_the_rest_is_kept_trainable_not_only_the_next_batch(place: Backend) -> N
         bench.store(claim)
     # Steps 2 and 3 are what is left for the two of version 0: step 2 must not be given to a quick one.
     found = bench.lease()
-    assert isinstance(found, NotYet)
+    assert isinstance(found, NoBatchYet)
     assert "group 1 (due at step 3), group 2 (due at step 3)" in found.reason
     bench.store(first[1])
     assert bench.indices() == [1]
@@ -150,7 +150,7 @@ def test_a_filtered_group_is_replaced(place: Backend) -> None:
     first = bench.claim()
     claims.settle(bench.db, first[0], "filtered", "group_variance: all rewards are equal")
     bench.store(first[1])
-    assert isinstance(bench.lease(), NotYet)
+    assert isinstance(bench.lease(), NoBatchYet)
     (replacement,) = bench.claim()
     assert replacement.task.index == 2
     bench.store(replacement)
@@ -173,11 +173,11 @@ def test_what_is_left_at_the_end_of_data_is_dropped(place: Backend) -> None:
         bench.indices()
         bench.trained()
     found = bench.lease()
-    assert isinstance(found, NotYet)
+    assert isinstance(found, NoBatchYet)
     assert not found.over, "one is still open"
     bench.store(claimed[4])
     found = bench.lease()
-    assert isinstance(found, NotYet)
+    assert isinstance(found, NoBatchYet)
     assert found.over
     report = audit(bench.db)
     assert (report["trained"], report["dropped"], report["open"]) == (4, {"end_of_data": 1}, 0)
@@ -198,17 +198,17 @@ def test_data_that_nobody_serves_any_more_is_named(place: Backend) -> None:
     bench.indices()
     bench.trained()
     found = bench.lease()
-    assert isinstance(found, NotYet)
+    assert isinstance(found, NoBatchYet)
     assert (found.kind, found.reason) == ("generation", "groups: 0 of 2 ready"), "one of a is still under way"
     bench.store(third)
     nobody = "no explorer serves what is left: 50 of 50 tasks of taskset own; start one that does"
     found = bench.lease()
-    assert isinstance(found, NotYet)
+    assert isinstance(found, NoBatchYet)
     assert (found.kind, found.over) == ("explorer", False)
     assert found.reason == f"groups: 1 of 2 ready; {nobody}"
     assert claims.claim(bench.db, "e", ["a"], 10).reason == nobody
 
     processes.register(bench.db, "f", "explorer")
     found = bench.lease()
-    assert isinstance(found, NotYet)
+    assert isinstance(found, NoBatchYet)
     assert found.reason == "groups: 1 of 2 ready", "it serves what it did until it says otherwise"

@@ -70,7 +70,7 @@ def test_a_validation_whose_weights_are_gone(place: Backend, resumed_at: int) ->
         pinned = validations.claim_validation(bench.db, "e")
         assert pinned is not None
         assert (pinned.version, pinned.lineage) == (1, 1)
-        return validations.weights_gone(bench.db, "e", pinned)
+        return validations.settle_lost_validation(bench.db, "e", pinned)
 
     assert met() == "", "no other learner has published: there is nothing to do but to wait"
     bench.lineage = leases.begin_lineage(bench.db, resumed_at)

@@ -130,4 +130,4 @@ def test_a_filter_that_rejects_all_is_named_at_once_and_said_to_be_hopeless_once
     assert message.startswith(
         "100 groups in a row were filtered and none was kept, most by mean_band: mean reward too low; "
     )
-    assert "algorithm.filter_*" in message
+    assert "algorithm.filters, algorithm.filter" in message

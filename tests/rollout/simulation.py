@@ -21,7 +21,8 @@ from rljax.rollout.engine_pool import EnginePool
 from rljax.rollout.explorer import Explorer, ValidationPlan
 from rljax.rollout.group_runner import GroupRunner
 from rljax.rollout.parity import EngineChecks, Probe
-from rljax.rollout.workflows.single_turn import Attempt, Workflow, assemble
+from rljax.rollout.workflows.single_turn import assemble
+from rljax.rollout.workflows.workflow import Attempt, Workflow
 from rljax.tasks.task import BadRow, Task, Taskset
 from rljax.trajectory import TaskId, Trajectory
 from sidecar.protocol import GenerateRequest, SamplingParams
@@ -161,15 +162,15 @@ def build(
     return Simulation(db, explorer, engines[0], pool, checks)
 
 
-async def learn(db: Database, seconds: float, validate: frozenset[int] = frozenset()) -> list[leases.Leased]:
+async def learn(db: Database, seconds: float, validate: frozenset[int] = frozenset()) -> list[leases.LeasedBatch]:
     """Trains to the end in modelled time; returns the batches."""
     lineage = leases.begin_lineage(db, 0)
     versions.announce(db, lineage, 0, "weights/v0", validate=0 in validate)
-    batches: list[leases.Leased] = []
+    batches: list[leases.LeasedBatch] = []
     while len(batches) < db.spec.max_steps:
         seen = db.notifier.changes
         found = leases.lease(db, lineage)
-        if isinstance(found, leases.NotYet):
+        if isinstance(found, leases.NoBatchYet):
             if found.over:
                 break
             await db.notifier.wait_async(seen)

@@ -100,7 +100,7 @@ def test_no_more_attempts_are_under_way_than_there_is_room_for(tmp_path: Path, c
 def test_an_explorer_may_bring_tasks_of_its_own(tmp_path: Path) -> None:
     """P4: both sets are trained, no task twice, and the one that the trainer has never heard of is in the audit."""
 
-    async def main(loop: asyncio.AbstractEventLoop) -> tuple[dict[str, Any], list[leases.Leased]]:
+    async def main(loop: asyncio.AbstractEventLoop) -> tuple[dict[str, Any], list[leases.LeasedBatch]]:
         simulation = build(tmp_path, loop, name="explorer", spec=MANY, capacity=AT_ONCE)
         own = {"own": Numbers("own", 50)}
         guest = build(tmp_path, loop, name="guest", db=simulation.db, spec=MANY, tasksets=own, capacity=AT_ONCE)

@@ -15,7 +15,7 @@ from rljax.ledger.database import LedgerError, RunFailedError
 from rljax.rollout import group_runner as groups
 from rljax.rollout.environments.session import EnvironmentLost
 from rljax.rollout.group_runner import NothingButDrops
-from rljax.rollout.workflows.single_turn import Attempt
+from rljax.rollout.workflows.workflow import Attempt
 from rljax.tasks.task import BadRow, Task
 from sidecar.protocol import EngineError, GenerateRequest
 from tests.rollout.simulation import SPEC, Numbers, build, run_simulation

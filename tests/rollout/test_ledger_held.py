@@ -14,7 +14,7 @@ from rljax.ledger import claims, retry, sqlite, versions
 from rljax.ledger.async_database import AsyncDatabase
 from rljax.ledger.database import Database
 from rljax.ledger.sqlite import SqliteFile
-from rljax.rollout.workflows.single_turn import Attempt
+from rljax.rollout.workflows.workflow import Attempt
 from rljax.tasks.task import Task
 from tests.rollout.simulation import SPEC, build
 

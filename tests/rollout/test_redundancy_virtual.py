@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rljax.rollout.async_utils import first_of
-from rljax.rollout.workflows.single_turn import Attempt
+from rljax.rollout.workflows.workflow import Attempt
 from rljax.tasks.task import Task
 from sidecar.protocol import GenerateRequest
 from tests.rollout.simulation import SPEC, run_simulation

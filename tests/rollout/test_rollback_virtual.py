@@ -41,7 +41,7 @@ async def train(simulation: Simulation, exploring: asyncio.Future[None], lineage
         while True:
             seen = simulation.db.notifier.changes
             found = leases.lease(simulation.db, lineage)
-            if isinstance(found, leases.Leased):
+            if isinstance(found, leases.LeasedBatch):
                 break
             if exploring.done():
                 exploring.result()

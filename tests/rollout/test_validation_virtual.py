@@ -17,7 +17,7 @@ from rljax.ledger.versions import Announced
 from rljax.rollout import explorer, validation
 from rljax.rollout.engine_pool import EnginePool
 from rljax.rollout.validation import validate
-from rljax.rollout.workflows.single_turn import Attempt
+from rljax.rollout.workflows.workflow import Attempt
 from rljax.tasks.rewards.reward import RewardError
 from rljax.tasks.task import Task
 from sidecar.protocol import EngineError, GenerateRequest

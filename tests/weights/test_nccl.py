@@ -21,7 +21,7 @@ import pytest
 from rljax.weights import nccl
 from rljax.weights.nccl import NcclPublisher, TcpCommunicator
 from rljax.weights.publisher import PublishError
-from sidecar.channels.nccl import Link, Phase, TransferError, WeightReceiver, agreement, chunks
+from sidecar.channels.nccl import Link, Phase, TransferError, WeightReceiver, chunks, expected_sizes
 from sidecar.channels.versions import Manifest, TensorInfo, VersionError, VersionGoneError, is_address, receive
 from tests.waiting import HANGS
 
@@ -84,7 +84,7 @@ def test_a_chunk_ends_with_the_tensor_that_goes_beyond_it() -> None:
     infos = {name: TensorInfo((size,), "float32", "") for name, size in zip("abcdef", (4, 4, 1, 30, 0, 2), strict=True)}
     manifest = Manifest(0, 0, "", "fp32", infos)
     assert list(chunks(manifest, 32)) == [["a", "b", "c"], ["d"], ["e", "f"]]  # 16 + 16 + 4 > 32; 120 > 32; 0 + 8
-    assert agreement(manifest, 32) == {"tensors": 6, "bytes": 164, "chunks": 3}
+    assert expected_sizes(manifest, 32) == {"tensors": 6, "bytes": 164, "chunks": 3}
 
 
 def test_many_engines_are_served_at_once_and_one_connection_serves_many_versions(learner) -> None:

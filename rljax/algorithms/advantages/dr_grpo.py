@@ -1,4 +1,4 @@
-"""Group-relative advantage that is not scaled."""
+"""Group-relative advantage without scaling by the standard deviation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Advantage over the greedy answer."""
+"""Advantage with the reward of the greedy answer as its baseline."""
 
 from __future__ import annotations
 

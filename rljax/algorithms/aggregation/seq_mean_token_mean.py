@@ -1,4 +1,4 @@
-"""Every trajectory counts the same."""
+"""Aggregation in which every trajectory counts the same."""
 
 from __future__ import annotations
 

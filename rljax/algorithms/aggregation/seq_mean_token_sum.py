@@ -1,4 +1,4 @@
-"""Tokens are summed, trajectories averaged."""
+"""Aggregation that sums tokens and averages trajectories."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tokens are summed and divided by a constant length, trajectories averaged."""
+"""Aggregation that sums tokens, divides by a constant length, and averages trajectories."""
 
 from __future__ import annotations
 

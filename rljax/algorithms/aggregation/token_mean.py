@@ -1,4 +1,4 @@
-"""Every token counts the same."""
+"""Aggregation in which every token counts the same."""
 
 from __future__ import annotations
 

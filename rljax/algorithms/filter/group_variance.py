@@ -1,4 +1,4 @@
-"""Drops groups that teach nothing."""
+"""Drops groups whose rewards are all equal."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def mean_band(group: Group, config: Config) -> str | None:
 
     With rewards of 0 and 1 the mean is the share of successes, and this is ROLL's ``difficulty_mask`` as well as its
     ``mean_filter``. It drops the group, which is then replaced: masking would train a smaller batch.
-    A mean that is not finite is kept, so that whoever trains it names the reward.
+    A group whose mean is not finite is kept, so that the learner's error names the reward.
 
     Reference: ROLL's ``query_filter_config`` (https://github.com/alibaba/ROLL).
     """

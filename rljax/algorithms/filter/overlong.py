@@ -1,4 +1,4 @@
-"""Drops groups without an answer."""
+"""Drops groups in which every response was cut off."""
 
 from __future__ import annotations
 

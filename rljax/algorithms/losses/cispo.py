@@ -1,4 +1,4 @@
-"""Clipped importance weights."""
+"""REINFORCE with clipped importance weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clipped importance ratios, with more room above."""
+"""Clipped importance ratios, with a higher upper bound."""
 
 from __future__ import annotations
 

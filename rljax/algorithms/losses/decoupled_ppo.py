@@ -1,4 +1,4 @@
-"""A trust region around a recent policy, for data of an older one."""
+"""Clipped importance ratios around a proximal policy, for data of an older behaviour policy."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def decoupled_ppo(inputs: LossInputs, config: Config) -> TokenLoss:
 
 
 def _proximal_gap(inputs: LossInputs, config: Config) -> Float[Array, "batch time"]:
-    """logπ_prox − logπ_behaviour."""
+    """Returns logπ_prox − logπ_behaviour."""
     if config.proximal_policy == "interpolate":
         return config.proximal_interpolation * inputs.log_ratio
     return log_difference(inputs.needed("proximal_logprobs"), inputs.behaviour_logprobs, inputs.mask)

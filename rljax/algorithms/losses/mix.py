@@ -74,7 +74,7 @@ def mix(inputs: LossInputs, config: Config) -> TokenLoss:
 
 
 def imitation_weight(updates: Int[Array, ""], config: Config) -> Float[Array, ""]:
-    """μ after so many optimizer updates.
+    """Returns μ after so many optimizer updates.
 
     With ``schedule`` constant it is ``weight``. With chord it grows linearly from 0 to ``weight_peak`` within
     ``warmup_updates``, falls to ``weight_valley`` along half a cosine within ``decay_updates``, and stays there; 0

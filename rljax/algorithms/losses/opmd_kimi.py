@@ -1,4 +1,4 @@
-"""Online policy mirror descent, against the estimated partition function."""
+"""Online policy mirror descent with an estimated partition function."""
 
 from __future__ import annotations
 

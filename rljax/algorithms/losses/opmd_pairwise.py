@@ -1,4 +1,4 @@
-"""Online policy mirror descent, pairs of a group."""
+"""Online policy mirror descent over the pairs of a group."""
 
 from __future__ import annotations
 

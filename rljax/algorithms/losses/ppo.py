@@ -73,6 +73,6 @@ def clipped_surrogate(
 def beyond(
     ratio: Float[Array, "batch time"], advantages: Float[Array, "batch time"], low: float, high: float
 ) -> Float[Array, "batch time"]:
-    """1 where ppo's clip would stop the gradient: A > 0 and ρ > 1+high, or A < 0 and ρ < 1−low; else 0."""
+    """Returns 1 where ppo's clip would stop the gradient: A > 0 and ρ > 1+high, or A < 0 and ρ < 1−low; else 0."""
     outside = ((advantages > 0) & (ratio > 1 + high)) | ((advantages < 0) & (ratio < 1 - low))
     return outside.astype(ratio.dtype)

@@ -1,4 +1,4 @@
-"""REINFORCE with clips, weights and regularizers, chosen apart."""
+"""REINFORCE with clips, weights and regularizers, each chosen by a key of its own."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def rec(inputs: LossInputs, config: Config) -> TokenLoss:
 def _in_range(
     ratio: Float[Array, "batch time"], advantages: Float[Array, "batch time"], config: Config
 ) -> Float[Array, "batch time"]:
-    """1 where the policy gradient is kept, else 0."""
+    """Returns 1 where the policy gradient is kept, else 0."""
     low, high = config.clip_low, config.clip_high
     if config.clip == "none":
         return jnp.ones_like(ratio)

@@ -1,4 +1,4 @@
-"""A soft gate in place of the clip."""
+"""Policy gradient with a soft gate in place of the clip."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Group-in-group advantage: whole episodes among each other, and turns among those that began in the same state."""
+"""Group-in-group advantage: normalises episodes within a group, and turns among those that began in the same state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which devices the engines compute on."""
+"""Resolves the devices that the engines compute on."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rljax.learner.sharding import named_devices, select_devices
 
 
 def engine_devices(config: Config) -> list[jax.Device]:
-    """What ``sidecar.devices`` names; engine i computes on the i-th, beginning again where they end.
+    """Returns the devices that ``sidecar.devices`` names; engine i computes on the i-th, starting over after the last.
 
     ``auto`` stands for every device of this process, and beside a learner for those that it leaves free. A CPU is
     shared where there is no other.
@@ -39,13 +39,13 @@ def engine_devices(config: Config) -> list[jax.Device]:
 
 
 def engine_gpus(config: Config, index: int) -> list[str]:
-    """The GPUs of engine number ``index`` in a child process, as ``CUDA_VISIBLE_DEVICES`` names them.
+    """Returns the GPUs of engine number ``index`` in a child process, as ``CUDA_VISIBLE_DEVICES`` names them.
 
     ``sidecar.devices`` counts those that this process may use, from 0; ``auto`` and ``gpu`` stand for all that a
     learner in this process leaves free. Engines take them in turn, ``tensor_parallel_size`` each.
 
     Raises:
-        ConfigError: they are not there, or the learner's.
+        ConfigError: the GPUs are not there, or are the learner's.
     """
     sidecar, there = config.sidecar, _visible_gpus()
     what, (_, named) = f"sidecar.devices={sidecar.devices!r}", device_indices(sidecar.devices)
@@ -65,7 +65,7 @@ def engine_gpus(config: Config, index: int) -> list[str]:
 
 
 def _visible_gpus() -> list[str]:
-    """Found without CUDA, which would take memory of each."""
+    """Returns the GPUs that this process may use, found without CUDA, which would take memory of each."""
     shown = os.environ.get("CUDA_VISIBLE_DEVICES")
     if shown is not None:
         return [name.strip() for name in shown.split(",") if name.strip()]

@@ -1,4 +1,4 @@
-"""Which engines a config asks for, where they compute, and how they are started."""
+"""Builds the engines that a config asks for: their specs, devices and pool."""
 
 from __future__ import annotations
 
@@ -25,9 +25,8 @@ from sidecar.hosting.spec import EngineLauncher, EngineSpec
 from sidecar.protocol import Engine, UpdatePolicy
 
 COMPUTE_DTYPES = {"fp32": jnp.float32, "bf16": jnp.bfloat16}
-VLLM_BODIES = {"vllm": "sidecar.vllm.stepped:open_engine", "vllm_async": "sidecar.vllm.concurrent:open_engine"}
 CPU_HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256)
-"""What vLLM's attention on the CPU computes."""
+"""Head sizes that vLLM's attention on the CPU supports."""
 LEAST_KV_CACHE = 64 * 2**20
 """Bytes of the KV cache of an engine on the CPU, at least."""
 
@@ -40,7 +39,7 @@ def make_pool(
     events: EngineEvents,
     engine_launcher: EngineLauncher,
 ) -> EnginePool:
-    """The engines that the config asks for, not started yet.
+    """Builds the pool of engines that the config asks for, not started yet.
 
     The embedded engine with ``launcher=local`` is a thread of this process; every other has a process of its own, and
     ``engine_launcher`` starts it.
@@ -48,15 +47,12 @@ def make_pool(
     Raises:
         ConfigError: a device is not there, or is the learner's.
     """
-    if config.sidecar.engine in VLLM_BODIES:
-        for index in range(config.sidecar.num_engines):
-            engine_spec(
-                config, run, model, index, engine_launcher
-            )  # what is wrong with it is said before anything is started
-    in_thread = config.sidecar.engine == "embedded" and config.launcher == "local"
-    start = (
-        _in_thread(config, model, trace) if in_thread else _with_engine_launcher(config, run, model, engine_launcher)
-    )
+    if config.sidecar.engine == "embedded" and config.launcher == "local":
+        start = _in_thread(config, model, trace)
+    else:
+        for index in range(config.sidecar.num_engines):  # what is wrong is said before anything is started
+            engine_spec(config, run, model, index, engine_launcher)
+        start = _with_engine_launcher(config, run, model, engine_launcher)
     # A hung engine must be found and replaced before the trainer gives up waiting for it.
     return EnginePool(
         start,
@@ -69,7 +65,7 @@ def make_pool(
 
 
 def engine_spec(config: Config, run: RunDir, model: Model, index: int, engine_launcher: EngineLauncher) -> EngineSpec:
-    """Engine number ``index`` of this explorer, for a process of its own that ``engine_launcher`` will start.
+    """Builds the spec of this explorer's engine number ``index``, for a process that ``engine_launcher`` will start.
 
     Raises:
         ConfigError: its devices are not there or taken, or cannot compute the model.
@@ -79,8 +75,8 @@ def engine_spec(config: Config, run: RunDir, model: Model, index: int, engine_la
     cores = () if gpu else _cores(config)
     threads = None if gpu else sidecar.cpu_threads or max(1, _spare_cores(cores) // sidecar.num_engines)
     log = run.root.absolute() / "logs" / f"{config.explorer.name}-engine-{index}.log"
-    build = _vllm if sidecar.engine in VLLM_BODIES else _embedded
-    factory, arguments, environment = build(config, model, gpu, threads)
+    factory, build = ENGINES[sidecar.engine]
+    arguments, environment = build(config, model, gpu, threads)
     if gpu and config.launcher == "local":  # on Ray, the placement decides
         environment |= {"CUDA_VISIBLE_DEVICES": ",".join(engine_gpus(config, index))}
     return EngineSpec(
@@ -96,7 +92,7 @@ def engine_spec(config: Config, run: RunDir, model: Model, index: int, engine_la
 
 
 def local_platform(config: Config) -> str:
-    """What engines in child processes of this one compute on."""
+    """Returns the platform of engines in child processes of this one."""
     platform, _ = device_indices(config.sidecar.devices)
     if platform == "auto":
         return "gpu" if Path("/dev/nvidiactl").exists() else "cpu"
@@ -104,7 +100,7 @@ def local_platform(config: Config) -> str:
 
 
 def kv_cache_bytes(config: Config, architecture: Architecture) -> int:
-    """What `max_concurrency` requests of full length take, and a little more for blocks that are not full."""
+    """Returns the bytes of KV cache of `max_concurrency` requests of full length, and some for partly filled blocks."""
     per_token = 2 * architecture.num_layers * architecture.num_kv_heads * architecture.head_dim
     width = 4 if config.engine_dtype == "fp32" else 2
     block = config.sidecar.block_size or 128
@@ -150,9 +146,7 @@ def _cores(config: Config) -> tuple[int, ...]:
     return tuple(sorted(indices)) if platform == "cpu" and indices is not None else ()
 
 
-def _embedded(
-    config: Config, model: Model, gpu: bool, threads: int | None
-) -> tuple[str, dict[str, Any], dict[str, str]]:
+def _embedded(config: Config, model: Model, gpu: bool, threads: int | None) -> tuple[dict[str, Any], dict[str, str]]:
     arguments = {
         "model": str(model.directory.absolute()),
         "slots": config.sidecar.max_concurrency,
@@ -160,10 +154,10 @@ def _embedded(
         "decode_steps": config.sidecar.decode_steps,
         "dtype": config.engine_dtype,
     }
-    return "rljax.sampler.hosted:open_engine", arguments, {} if gpu else {"JAX_PLATFORMS": "cpu"}
+    return arguments, {} if gpu else {"JAX_PLATFORMS": "cpu"}
 
 
-def _vllm(config: Config, model: Model, gpu: bool, threads: int | None) -> tuple[str, dict[str, Any], dict[str, str]]:
+def _vllm(config: Config, model: Model, gpu: bool, threads: int | None) -> tuple[dict[str, Any], dict[str, str]]:
     from sidecar.vllm.settings import VllmSettings, environment
 
     sidecar = config.sidecar
@@ -195,4 +189,12 @@ def _vllm(config: Config, model: Model, gpu: bool, threads: int | None) -> tuple
         engine_args=dict(sidecar.engine_args),
     )
     variables = environment(cpu_threads=threads, multiprocessing=sidecar.engine == "vllm_async")
-    return VLLM_BODIES[sidecar.engine], {"settings": asdict(settings)}, variables
+    return {"settings": asdict(settings)}, variables
+
+
+ENGINES = {
+    "embedded": ("rljax.sampler.hosted:open_engine", _embedded),
+    "vllm": ("sidecar.vllm.stepped:open_engine", _vllm),
+    "vllm_async": ("sidecar.vllm.concurrent:open_engine", _vllm),
+}
+"""By choice of `sidecar.engine`: what opens one in a process of its own, and what makes its arguments and variables."""

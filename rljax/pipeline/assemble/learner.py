@@ -1,4 +1,4 @@
-"""Builds the learner of a run, fresh or as its newest checkpoint left it."""
+"""Builds the learner of a run, fresh or from its newest checkpoint."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rljax.learner.checkpoints import CheckpointError, Checkpoints, DamagedCheck
 from rljax.learner.learner import Learner
 from rljax.ledger.compatibility import check_demonstrations
 from rljax.ledger.database import Database
-from rljax.ledger.leases import Leased, survives
+from rljax.ledger.leases import LeasedBatch, survives
 from rljax.models.files import load_directory
 from rljax.pipeline.assemble.run import Model
 from rljax.pipeline.run_dir import RunDir
@@ -19,12 +19,12 @@ from rljax.tasks.tasksets import load_tasksets
 
 
 def open_checkpoints(config: Config, run: RunDir) -> Checkpoints:
-    """The checkpoints of a run."""
+    """Opens the checkpoints of a run."""
     return Checkpoints(run.checkpoints, config.learner.checkpoints_to_keep)
 
 
 def build_learner(config: Config, model: Model, checkpoints: Checkpoints, steps: int) -> Learner:
-    """A learner that has seen ``steps`` batches: 0 is the model as it came, otherwise a committed checkpoint.
+    """Builds a learner that has seen ``steps`` batches: 0 is the model as it came, otherwise a committed checkpoint.
 
     Raises:
         ConfigError: a name in the algorithm section leads nowhere, or the devices are not there.
@@ -40,8 +40,7 @@ def build_learner(config: Config, model: Model, checkpoints: Checkpoints, steps:
 def resume_learner(
     config: Config, model: Model, db: Database, checkpoints: Checkpoints
 ) -> tuple[Learner, dict[int, DamagedCheckpointError]]:
-    """Returns the learner as the newest whole checkpoint that the living history grew out of left it; without any
-    checkpoint the model as it came.
+    """Restores the learner from the newest whole checkpoint of the living history; without any, the model as it came.
 
     A damaged checkpoint is passed over in favour of the next older one. Those passed over are returned too, by step,
     for `rljax.pipeline.train.Trainer` to set aside: until it has begun its lineage, another trainer may write there.
@@ -76,14 +75,14 @@ class StepRunner:
     learner: Learner
     demonstrations: Demonstrations | None
 
-    def train(self, batch: Leased) -> dict[str, float]:
-        """One step; see `Learner.train`."""
+    def train(self, batch: LeasedBatch) -> dict[str, float]:
+        """Trains one step; see `Learner.train`."""
         shown = self.demonstrations.at(batch.demonstrations) if self.demonstrations else []
         return self.learner.train(batch.groups, reused=batch.reused, demonstrations=shown)
 
 
 def open_demonstrations(config: Config, model: Model, db: Database) -> Demonstrations | None:
-    """What the run imitates; None where it imitates nothing.
+    """Opens the demonstrations of the run; None where it imitates nothing.
 
     Raises:
         ConfigError, BadRow: it cannot be read, or a row of it cannot be used.

@@ -1,4 +1,4 @@
-"""Builds the parts of a run out of its config. Whatever is built here is built the same way in every process."""
+"""Builds the parts of a run out of its config, in the same way in every process."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ ProgressCallback = Callable[[str, float], None]
 
 @dataclass(frozen=True)
 class Model:
-    """The policy's directory and what is read from it without its weights."""
+    """Directory of the policy and what is read from it without its weights."""
 
     directory: Path
     architecture: Architecture
@@ -48,7 +48,7 @@ class Model:
 
     @property
     def fingerprint(self) -> str:
-        """Tells it from a model whose weights, or whose tokens, mean something else; the same wherever it is kept."""
+        """Identifies the meaning of the model's weights and tokens; the same wherever it is kept."""
         vocabulary = sorted(self.tokenizer.get_vocab().items())
         shape = replace(self.architecture, max_position_embeddings=0)  # says how far it may go, not what it is
         return f"{stable_hash(repr(shape), *self.stop_token_ids, *itertools.chain(*vocabulary)):016x}"
@@ -72,7 +72,7 @@ def open_ledger(config: Config, run: RunDir) -> Database:
 
 
 def validation_fingerprint(config: Config) -> str:
-    """Tells what is validated, and how, from what another config would; the same wherever its files are kept."""
+    """Returns a fingerprint of what is validated, and how; the same wherever its files are kept."""
     plain = as_plain(config)
     tasksets = {
         name: settings | {"source": PurePath(settings["source"]).name}
@@ -85,7 +85,7 @@ def validation_fingerprint(config: Config) -> str:
 
 
 def open_model(config: Config, run: RunDir, progress: ProgressCallback | None = None) -> Model:
-    """Finds, fetches or makes the model's directory.
+    """Opens the model's directory: finds, downloads or creates it.
 
     Raises:
         ModelNotFound: it is not here and cannot be fetched.
@@ -101,7 +101,7 @@ def open_model(config: Config, run: RunDir, progress: ProgressCallback | None = 
 
 
 def _stop_token_ids(directory: Path, tokenizer: Any) -> tuple[int, ...]:
-    """What ends a turn: the tokenizer's end token, and those of generation_config.json (Llama 3 has several)."""
+    """Returns the tokens that end a turn: the tokenizer's, and generation_config.json's (Llama 3 has several)."""
     found = {tokenizer.eos_token_id}
     file = directory / "generation_config.json"
     if file.exists():
@@ -111,14 +111,14 @@ def _stop_token_ids(directory: Path, tokenizer: Any) -> tuple[int, ...]:
 
 
 def probe_tokens(config: Config, architecture: Architecture) -> np.ndarray:
-    """int32 ``[probe]``: the text that learner and engines are compared on, the same in every process of a run."""
+    """Returns int32 ``[probe]``: the text on which learner and engines are compared, the same in every process."""
     length = min(PROBE_TOKENS, config.longest)
     ids = [stable_hash("probe", i) % architecture.vocab_size for i in range(length)]
     return np.asarray(ids, np.int32)
 
 
 def parity_bound(config: Config) -> float:
-    """Largest gap allowed, in nats."""
+    """Returns the largest gap allowed, in nats."""
     coarsest = "bf16" if "bf16" in (config.model.dtype, config.resolved_sync_dtype, config.engine_dtype) else "fp32"
     return PARITY_BOUNDS[coarsest] if config.parity_bound is None else config.parity_bound
 

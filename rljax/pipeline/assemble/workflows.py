@@ -1,4 +1,4 @@
-"""Builds out of a config what turns tasks into trajectories, in training and in validation."""
+"""Builds the workflows of a config, which turn tasks into trajectories, in training and in validation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from rljax.pipeline.assemble.run import Model
 from rljax.rollout.environments.hosts import EnvironmentHost, LoopHost, ProcessHost
 from rljax.rollout.environments.smoke_check import smoke_check
 from rljax.rollout.workflows.multi_turn import MultiTurn
-from rljax.rollout.workflows.single_turn import ByTask, SingleTurn, Workflow
+from rljax.rollout.workflows.single_turn import SingleTurn
+from rljax.rollout.workflows.workflow import DispatchByTask, Workflow
 from rljax.tasks.environments import environment_tasksets
 from rljax.tasks.rewards.registry import resolve_reward
 from rljax.tasks.rewards.runner import RewardRunner
@@ -30,7 +31,7 @@ class Workflows:
     """
 
     def __init__(self, config: Config, model: Model, logs: Path) -> None:
-        """``logs`` is the directory that takes what worker processes print.
+        """Builds them; ``logs`` is the directory for what worker processes print.
 
         Raises:
             ConfigError: a reward that does not exist, or a chat template that carries no dialogue.
@@ -58,10 +59,10 @@ class Workflows:
         self.validation = self._workflow(config.sidecar.val_generating_args, self._hosts[1])
 
     async def open(self) -> None:
-        """Tries every environment out, where its episodes will be played.
+        """Runs a smoke check of every environment, where its episodes will be played.
 
         Raises:
-            ConfigError: one cannot be made, or cannot be reset.
+            ConfigError: an environment cannot be made, or cannot be reset.
         """
         config, (training, validation) = self._config, self._hosts
         await smoke_check(config.train_groups, config.custom_envs, training)
@@ -69,11 +70,15 @@ class Workflows:
         await smoke_check(held_out, config.custom_envs, validation)
 
     async def close(self) -> None:
-        """Ends worker processes of rewards and environments."""
+        """Closes worker processes of rewards and environments."""
         self._rewards.close()
         for hosts in self._hosts:
             for host in hosts.values():
                 await host.close()
+
+    def discard(self) -> None:
+        """Ends what there is before `open`: worker processes of rewards. No event loop is needed."""
+        self._rewards.close()
 
     def _workflow(self, generating: GeneratingConfig, hosts: Mapping[str, EnvironmentHost]) -> Workflow:
         config, model = self._config, self._model
@@ -96,11 +101,11 @@ class Workflows:
             max_response_tokens=config.model.max_response_tokens,
             stop_token_ids=model.stop_token_ids,
         )
-        return ByTask(questions, environments)
+        return DispatchByTask(questions, environments)
 
 
 def make_rewards(config: Config, log: Path) -> RewardRunner:
-    """What scores responses, in training and in validation; ``log`` takes what rewards print in worker processes."""
+    """Builds the rewards of training and validation; ``log`` takes what rewards print in worker processes."""
     names = set()
     for section, tasksets in (config.explored, ("tasks.validation", config.tasks.validation)):
         for taskset, asked in tasksets.items():
@@ -111,7 +116,7 @@ def make_rewards(config: Config, log: Path) -> RewardRunner:
 
 
 def training_tasksets(config: Config) -> dict[str, Taskset]:
-    """What an explorer with this config serves.
+    """Opens the tasksets that an explorer with this config serves.
 
     Raises:
         ConfigError, BadRow: a taskset that does not work.
@@ -122,7 +127,7 @@ def training_tasksets(config: Config) -> dict[str, Taskset]:
 
 
 def held_out_tasksets(config: Config) -> dict[str, Taskset]:
-    """What validation measures.
+    """Opens the tasksets that validation measures.
 
     Raises:
         ConfigError, BadRow: a taskset that does not work.

@@ -1,18 +1,18 @@
-"""What a batch says about itself, before it is trained."""
+"""Metrics of a batch, computed before it is trained."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from rljax.ledger.leases import Leased
+from rljax.ledger.leases import LeasedBatch
 from rljax.rollout.episode_metrics import episode_sums
 
 
-def batch_metrics(batch: Leased) -> dict[str, float]:
-    """Rewards, lengths and staleness of a batch; staleness in steps, over sampled tokens, those too that a mask leaves
-    out. ``train/<taskset>/…`` names what its groups come from: an explorer may have brought sets that this process
-    knows nothing of. Reused groups count where training is told of (tokens, staleness), and not where generation is:
-    that was told when they were new.
+def batch_metrics(batch: LeasedBatch) -> dict[str, float]:
+    """Computes rewards, lengths and staleness of a batch; staleness in steps, over sampled tokens, those too that a
+    mask leaves out. ``train/<taskset>/…`` names what its groups come from: an explorer may serve sets that this process
+    does not know. Reused groups count in metrics of training (tokens, staleness), and not in those of generation, which
+    counted them when they were new.
     """
     members = [trajectory for group in batch.groups for trajectory in group.trajectories]
     rewards = np.array([m.reward for m in members], np.float64)

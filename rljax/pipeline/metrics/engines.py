@@ -1,4 +1,4 @@
-"""How busy the engines are, seen from the learner."""
+"""Utilization of the engines, measured by the learner."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FORGET = 3.0
 
 
 class EngineMeter:
-    """The share of the time that an engine computes, on average over the engines.
+    """Measures the share of the time that an engine computes, on average over the engines.
 
     Gauges of another process are renewed more rarely than steps may end: between two readings that differ the share is
     taken to be constant.
@@ -26,7 +26,7 @@ class EngineMeter:
         self._share = 0.0
 
     def share(self) -> float:
-        """In [0, 1], as of the last readings."""
+        """Returns the share in [0, 1], as of the last readings."""
         busy, now = self._read(), self._now()
         if busy != self._busy:
             # an explorer that joins or leaves moves the sum by its whole life

@@ -1,4 +1,4 @@
-"""What the learner tells of groups that a filter rejected."""
+"""Metrics and messages about the groups that filters rejected."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 
 from rljax.ledger.filtered_streak import FilteredStreak
 
-HOPELESS = 100
+LONG_STREAK = 100
 """Groups filtered in a row, none kept, after which somebody should look at the filter."""
 
 
 def filter_metrics(names: Sequence[str], reasons: Mapping[str, int]) -> dict[str, float]:
-    """``rollout/filtered``, and the same by filter: of ``names``, the run's own, and of whatever else rejected a group.
+    """Returns ``rollout/filtered``, and the same by filter: of ``names``, the run's own, and of any in ``reasons``.
 
     Nothing where there is no filter. ``reasons`` are the ledger's, "<filter>: <why>", with their number.
 
@@ -28,8 +28,8 @@ def filter_metrics(names: Sequence[str], reasons: Mapping[str, int]) -> dict[str
     return {"rollout/filtered": float(sum(by_filter.values())), **every}
 
 
-def hopeless(streak: FilteredStreak) -> str:
-    """A line for whoever watches a run that filters all it generates."""
+def streak_warning(streak: FilteredStreak) -> str:
+    """Returns a warning for a run that filters all it generates."""
     return (
         f"{streak.groups} groups in a row were filtered and none was kept, most by {streak.reason}; widen the bound of "
         "this filter (algorithm.filters, algorithm.filter) or choose tasks of another difficulty. The run goes on "

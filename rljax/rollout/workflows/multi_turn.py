@@ -17,8 +17,8 @@ from rljax.config.schema import GeneratingConfig
 from rljax.rollout.engine_pool import EnginePool
 from rljax.rollout.environments.hosts import EnvironmentHost
 from rljax.rollout.environments.session import EnvironmentSpec, Observation, Session
-from rljax.rollout.workflows.single_turn import Attempt
 from rljax.rollout.workflows.transcript import Transcript
+from rljax.rollout.workflows.workflow import Attempt
 from rljax.tasks.dialogue import ChatTurns
 from rljax.tasks.task import BadRow, Message, Task
 from rljax.tasks.templates import response_text

@@ -1,75 +1,20 @@
-"""Workflows: make one trajectory of one attempt at a task, from prompt, engine and reward.
-
-A workflow is what a user writes to explore differently; `SingleTurn` is the one for questions with one answer,
-`multi_turn.MultiTurn` the one for environments.
-"""
+"""The workflow for questions with one answer: prompt, one response, its reward."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from rljax.config.schema import GeneratingConfig
 from rljax.rollout.engine_pool import EnginePool
+from rljax.rollout.workflows.workflow import Attempt
 from rljax.tasks.rewards.runner import RewardRunner
-from rljax.tasks.seeds import stable_hash
 from rljax.tasks.task import Task
 from rljax.tasks.templates import render_prompt, response_text
 from rljax.trajectory import NOT_SAMPLED, Trajectory
 from sidecar.protocol import Completion, GenerateRequest, SamplingParams
-
-
-@dataclass(frozen=True, slots=True)
-class Attempt:
-    """Identity of one attempt at a task, and the weights that its tokens must come from.
-
-    Attributes:
-        run_seed: the run's seed.
-        member: place in the group.
-        retry: attempts of this member that failed before.
-        min_version: oldest weights allowed.
-        lineage: oldest lineage of weights allowed.
-        validation: whether it measures the policy instead of training it; such requests pass a held pool.
-        group: number of the group in the run, its requests' priority: the older one is due sooner, and a turn of it
-            that comes late does not wait behind the first turns of those claimed since. A validation's is 0.
-    """
-
-    run_seed: int
-    member: int
-    retry: int = 0
-    min_version: int = 0
-    lineage: int = 0
-    validation: bool = False
-    group: int = 0
-
-    def seed(self, task: Task, turn: int) -> int:
-        """Returns the sampling seed of one turn (promise P11): the same whenever and wherever the attempt is made."""
-        role = "validation" if self.validation else "training"
-        place = (task.id.taskset, task.id.epoch, task.id.index)
-        return stable_hash(self.run_seed, role, *place, self.member, self.retry, turn)
-
-
-class Workflow(Protocol):
-    """Makes one trajectory. Raises to fail the attempt; the runner retries it."""
-
-    async def run(self, task: Task, attempt: Attempt, pool: EnginePool) -> Trajectory:
-        """Returns a whole, scored trajectory."""
-        ...
-
-
-class ByTask:
-    """Chooses the workflow by the kind of task: one for questions, another for environments."""
-
-    def __init__(self, questions: Workflow, environments: Workflow) -> None:
-        self._questions = questions
-        self._environments = environments
-
-    async def run(self, task: Task, attempt: Attempt, pool: EnginePool) -> Trajectory:
-        """Implements `Workflow.run`."""
-        return await (self._environments if task.environment else self._questions).run(task, attempt, pool)
 
 
 class SingleTurn:

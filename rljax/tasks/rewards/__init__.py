@@ -1,4 +1,4 @@
-"""Rewards: what judges a response."""
+"""Rewards: functions that score responses."""
 
 from rljax.tasks.rewards.registry import register_reward
 from rljax.tasks.rewards.reward import Reward, RewardError, RewardTimeout

@@ -1,4 +1,4 @@
-"""The score that a `reasoning_gym` data set gives itself."""
+"""Reward of a `reasoning_gym` data set: its own score."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rljax.tasks.task import Task
 
 
 def reasoning_gym_score(task: Task, response: str) -> float:
-    """The data set's own ``score_answer``, mostly in [0, 1], of what ``<answer>`` holds, else of the whole response."""
+    """Returns the data set's ``score_answer``, mostly in [0, 1], of what ``<answer>`` holds, else of it all."""
     from reasoning_gym.utils import extract_answer
 
     scored: Mapping[str, Any] = task.metadata[ENTRY]

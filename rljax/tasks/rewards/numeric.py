@@ -1,4 +1,4 @@
-"""The numeric reward: is the response's final answer equal to the reference, as math-verify sees it?"""
+"""Numeric reward: whether the response's final answer equals the reference, by math-verify."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ _MARKERS = re.compile(r"\\boxed\s*\{|<answer>|####(?=\s*[-+$€£¥(\\.*0-9])")
 # What need not be parsed to be known as readable, and what may take for ever to be, which the worker has a limit for.
 _PLAIN = re.compile(r"\s*[-+]?\$?[0-9][0-9,]*(?:\.[0-9]+)?\s*")
 _LONG = re.compile(r"\^.*\^|\^\W*[0-9]{4}|\*\*|[0-9)}]\s*!|\\(?:sum|prod|int|lim|binom)", re.DOTALL)
+_SHORT = 300  # characters of a reference that is parsed where there is no limit
 _CURRENCY = str.maketrans("", "", "$€£¥")
 
 
 def numeric(task: Task, response: str) -> float:
-    r"""1 if the response's final answer equals the reference answer, else 0.
+    r"""Returns 1 if the response's final answer equals the reference answer, else 0.
 
     The reference is what follows ``####`` (GSM8K), else what its last ``\boxed{}`` holds (MATH), else the whole answer.
     The response's answer is what its last ``\boxed{}``, ``####`` or ``<answer>`` holds; without any of these
@@ -42,12 +43,12 @@ def check_reference(answer: str) -> None:
         ValueError: it is neither: every response would be wrong.
     """
     reference = _reference(answer)
-    if not (_PLAIN.fullmatch(reference) or _LONG.search(reference)):
+    if not (_PLAIN.fullmatch(reference) or len(reference) > _SHORT or _LONG.search(reference)):
         _gold(reference)
 
 
 def marked_answer(text: str) -> str | None:
-    r"""What the last answer marker of a text holds; None where there is no marker.
+    r"""Returns what the last answer marker of a text holds; None where there is no marker.
 
     >>> marked_answer("9 eggs at $2 each make $18.\n#### 18")
     '18'

@@ -1,4 +1,4 @@
-"""Worker processes for rewards that may hang, and that are killed and replaced when they do."""
+"""Runs rewards that may hang in worker processes, which are killed and replaced when they do."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SPAWN_LOCK = threading.Lock()
 
 
 class _Process(SpawnProcess):
-    """A spawned process that does not import the parent's ``__main__``, and is started so that it can `hold` on to it.
+    """Spawned process that does not import the parent's ``__main__``, started so that it can `hold` on to its parent.
 
     A script without ``if __name__ == "__main__"`` would otherwise start its own training again in every worker.
     """
@@ -61,7 +61,7 @@ def _main_hidden() -> Iterator[None]:
 
 
 class WorkerProcesses:
-    """A pool of workers (pebble, spawned), started at the first call or by `warm`.
+    """Pool of workers (pebble, spawned), started at the first call or by `warm`.
 
     Safe to use from any thread and from several event loops.
 
@@ -123,7 +123,7 @@ class WorkerProcesses:
         raise RewardError(f"the worker processes broke down {_ATTEMPTS} times")
 
     def close(self) -> None:
-        """Ends the workers, and with a `RewardError` the calls that wait. Takes up to some seconds; may be repeated."""
+        """Ends the workers, and fails waiting calls with a `RewardError`. Takes up to some seconds; may be repeated."""
         with self._lock:
             self._closed = True
             pool = self._pool
@@ -155,7 +155,7 @@ class WorkerProcesses:
         return future
 
     async def _outcome(self, pool: ProcessPool, future: Future[Any]) -> Reward | worker.Failure | None:
-        """What the worker sent; None if the pool broke through no fault of this call."""
+        """Returns the worker's result; None if the pool broke through no fault of this call."""
         deadline = _START_SECONDS + (self._limit + _KILL_SECONDS) * (1 + len(self._waiting) // self._workers)
         waiter = asyncio.wrap_future(future)
         if not await done_within(waiter, deadline):
@@ -176,7 +176,7 @@ class WorkerProcesses:
             raise RewardError(f"its worker process failed: {worker.describe(error)}") from error
 
     def _retire(self, pool: ProcessPool) -> None:
-        """Gives a pool up: the calls that wait for it go to the next one."""
+        """Abandons a broken pool: the calls that wait for it go to the next one."""
         with self._lock:
             if self._pool is not pool:
                 return

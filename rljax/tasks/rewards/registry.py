@@ -1,4 +1,4 @@
-"""Finds a reward by the name that the config gives it, and says where it must run."""
+"""Registry of rewards: finds one by its name in the config, and determines where it must run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from rljax.config.fields import ConfigError
-from rljax.config.names import by_name
+from rljax.config.registries import by_name
 from rljax.tasks.rewards.gym_score import reasoning_gym_score
 from rljax.tasks.rewards.numeric import check_reference, numeric
 from rljax.tasks.rewards.reward import RewardFunction
@@ -25,7 +25,7 @@ _FORMAT = "format:"
 
 
 class Place(Enum):
-    """Where a reward runs."""
+    """Executor that a reward runs on."""
 
     INLINE = "on the event loop: it is known to be quick"
     THREAD = "on a thread: it exists in this process alone"
@@ -34,11 +34,11 @@ class Place(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Scorer:
-    """A reward that was found.
+    """A reward function that was looked up, with its settings.
 
     Attributes:
         name: as the config has it.
-        part: what it is logged under.
+        part: the name that it is logged under.
         function: judges a response.
         place: where it runs.
         score_on_timeout: the score of a response that it cannot judge in time; None: that is an error. Where the
@@ -68,9 +68,9 @@ _registered: dict[str, Scorer] = {}
 
 
 def register_reward(name: str) -> Callable[[RewardFunction], RewardFunction]:
-    """Decorator that makes a function ``(task, response) -> float | Reward`` usable by name in ``rewards``.
+    """Registers a function ``(task, response) -> float | Reward`` by a name for ``rewards``. A decorator.
 
-    Its keyword-only parameters are what ``reward_args`` may give it.
+    Its keyword-only parameters are the keys that ``reward_args`` may have.
 
     Meant for a notebook: the function stays in this process and runs on a thread. A thread cannot be killed, so a
     reward that may hang is better placed in a file and named ``module:function``. A later one of the same name
@@ -91,12 +91,12 @@ def register_reward(name: str) -> Callable[[RewardFunction], RewardFunction]:
 
 
 def own_rewards() -> set[str]:
-    """Names that were registered in this process; no other knows them."""
+    """Returns the names that were registered in this process; no other knows them."""
     return set(_registered)
 
 
 def resolve_reward(name: str, key: str) -> Scorer:
-    """Finds a reward.
+    """Looks up a reward.
 
     Args:
         name: a built-in, a registered one, ``format:REGEX`` or ``module:function``.
@@ -150,7 +150,7 @@ def reward_terms(
 
 
 def answer_checks(names: Sequence[str], key: str) -> tuple[Callable[[str], None], ...]:
-    """Returns what rewards ask of a reference answer, each a function that raises ValueError with the reason.
+    """Returns the rewards' checks of a reference answer, each a function that raises ValueError with the reason.
 
     Raises:
         ConfigError: see `resolve_reward`.

@@ -1,4 +1,4 @@
-"""The score of a response, and the ways in which there is none."""
+"""Reward of a response, and the errors of a reward function."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Reward:
-    """A response's score and its named parts, which are logged."""
+    """Score of a response and its named parts, which are logged."""
 
     score: float
     parts: Mapping[str, float] = field(default_factory=dict)
 
 
 class RewardError(RuntimeError):
-    """A reward that gave no score: it raised, died, or returned something that is no finite number."""
+    """The reward gave no score: it raised, died, or returned something that is no finite number."""
 
 
 class RewardTimeout(RewardError):
-    """A reward that did not return within its time limit."""
+    """The reward did not return within its time limit."""
 
 
 RewardFunction = Callable[..., "float | Reward"]
@@ -28,7 +28,7 @@ RewardFunction = Callable[..., "float | Reward"]
 
 
 def as_reward(value: object) -> Reward:
-    """Checks what a reward function returned.
+    """Converts the result of a reward function, checked.
 
     Raises:
         TypeError: no number.

@@ -1,4 +1,4 @@
-"""Scores responses, each reward where it can do no harm."""
+"""Runs rewards on responses, each where it can do no harm: on the event loop, a thread or a worker process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class RewardRunner:
-    """Judges responses by the rewards of their tasks.
+    """Scores responses by the rewards of their tasks.
 
     Cheap built-ins run at once on the event loop, registered functions on threads, all others in worker processes: a
     reward that raises, dies or never returns costs its own trajectory and no other. Workers are started only if one of
@@ -50,7 +50,7 @@ class RewardRunner:
         return self._processes.pending + self._threads.pending
 
     async def score(self, task: Task, response: str, trajectory: str = "") -> Reward:
-        """Adds up the task's rewards.
+        """Computes the weighted sum of the task's rewards.
 
         Args:
             task: says which rewards, with which weights.
@@ -79,7 +79,7 @@ class RewardRunner:
         return Reward(total, parts)
 
     def close(self) -> None:
-        """Ends workers and threads; what still waits fails with a `RewardError`."""
+        """Closes workers and threads; what still waits fails with a `RewardError`."""
         self._processes.close()
         self._threads.close()
 

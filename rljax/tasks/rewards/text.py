@@ -1,4 +1,4 @@
-"""Rewards that compare text: cheap enough for the event loop, in time linear in the response."""
+"""Text rewards: cheap enough for the event loop, in time linear in the response."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ _TAGS = ("<think>", "</think>", "<answer>", "</answer>")
 
 
 def exact(task: Task, response: str) -> float:
-    """1 if the response is the reference answer, white space around both aside; else 0."""
+    """Returns 1 if the response is the reference answer, white space around both aside; else 0."""
     return float(response.strip() == task.answer.strip())
 
 
 def digits(task: Task, response: str) -> float:
-    """Share of digits that are right and at the right place, in [0, 1].
+    """Returns the share of digits that are right and at the right place, in [0, 1].
 
     Other characters are passed over, in the response and in the reference. The share is of the longer of the two, so
     that digits too many cost as much as digits missing. A special token such as ``<|user|>`` stands for a wrong digit:
@@ -28,7 +28,7 @@ def digits(task: Task, response: str) -> float:
 
 
 def think_answer_format(_task: Task, response: str) -> float:
-    """1 for ``<think>...</think> <answer>...</answer>``: each tag once, nothing outside; else 0."""
+    """Returns 1 for ``<think>...</think> <answer>...</answer>``: each tag once, nothing outside; else 0."""
     text = response.strip()
     places = [text.find(tag) for tag in _TAGS]
     whole = text.startswith(_TAGS[0]) and text.endswith(_TAGS[-1])
@@ -38,7 +38,7 @@ def think_answer_format(_task: Task, response: str) -> float:
 
 
 class PatternFormat:
-    """1 if the pattern is found in the response (``.`` matches line ends too), else 0.
+    """Scores 1 if the pattern is found in the response (``.`` matches line ends too), else 0.
 
     A pattern may backtrack for ever, so this one belongs into a worker process.
     """
@@ -47,5 +47,5 @@ class PatternFormat:
         self._pattern = re.compile(pattern, re.DOTALL)
 
     def __call__(self, _task: Task, response: str) -> float:
-        """Searches the response."""
+        """Searches the response for the pattern."""
         return float(self._pattern.search(response) is not None)

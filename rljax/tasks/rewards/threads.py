@@ -1,4 +1,4 @@
-"""Threads for rewards that live in this process alone, such as a function of a notebook cell."""
+"""Runs rewards that exist in this process alone, such as a function of a notebook cell, on threads."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class _Job:
     abandoned: bool = False
 
     def post(self, future: asyncio.Future[Any], value: object) -> None:
-        """Fulfils a future from another thread, if anyone still waits for it."""
+        """Sets the result of a future from another thread, if anyone still waits for it."""
 
         def fulfil() -> None:
             if not future.done():
@@ -40,7 +40,7 @@ class _Job:
 
 
 class DeadlineThreads:
-    """Up to `_THREADS` daemon threads. One that outlives the limit is left behind and replaced.
+    """Pool of up to `_THREADS` daemon threads. One that outlives the limit is left behind and replaced.
 
     Args:
         limit: seconds for one call, counted from when a thread takes it up.
@@ -71,7 +71,7 @@ class DeadlineThreads:
         job = _Job(function, task, response, loop.create_future(), loop.create_future())
         deadline = (self._limit + 1) * (2 + self._jobs.qsize() // _THREADS)
         self._jobs.put(job)
-        self._staff()
+        self._start_thread_if_needed()
         try:
             if not await done_within(job.started, deadline):
                 raise RewardTimeout(f"no thread took it up within {deadline:.1f} s")
@@ -91,8 +91,8 @@ class DeadlineThreads:
         for _ in range(self._alive):
             self._jobs.put(None)
 
-    def _staff(self) -> None:
-        """Starts a thread if work waits and the threads that can be counted on are fewer than allowed."""
+    def _start_thread_if_needed(self) -> None:
+        """Starts a thread if work waits and the threads that are not hung are fewer than allowed."""
         with self._lock:
             if self._alive < _THREADS and not self._jobs.empty():
                 self._alive += 1
@@ -105,7 +105,7 @@ class DeadlineThreads:
                 return
             self._alive -= 1
             self._hung += 1
-        self._staff()
+        self._start_thread_if_needed()
 
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:

@@ -1,4 +1,4 @@
-"""What runs inside a worker process. Plain values alone come back: no reward can break the pipe by its own types."""
+"""Functions of a worker process. They return plain values alone: no reward can break the pipe by its own types."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from sidecar.workers.lifeline import hold
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a reward gave no score, in one line."""
+    """Reason why a reward gave no score, in one line."""
 
     reason: str
 
 
 def begin(names: Sequence[str], log: str) -> None:
-    """Ties this process to its parent, and imports what the rewards need: the first response must not pay for it.
+    """Guards against the parent's death, and imports the rewards' modules: the first response must not pay for it.
 
     ``log`` is the file that takes what is printed here; empty to print where the parent does.
     """
@@ -45,14 +45,12 @@ def begin(names: Sequence[str], log: str) -> None:
 
 
 def ready() -> bool:
-    """Does nothing; its return says that a worker is up."""
+    """Does nothing; its return shows that a worker is up."""
     return True
 
 
 def judge(term: RewardTerm, task: Task, response: str) -> Reward | Failure:
-    """Calls a reward with the arguments that the config gives it. The parent kills this process when that takes too
-    long.
-    """
+    """Calls a reward with its arguments from the config. The parent kills this process when that takes too long."""
     try:
         return as_reward(_scorer(term.name).function(task, response, **term.args))
     except BaseException as error:
@@ -60,7 +58,7 @@ def judge(term: RewardTerm, task: Task, response: str) -> Reward | Failure:
 
 
 def describe(error: BaseException) -> str:
-    """One line: type, message, and the place where it was raised."""
+    """Returns one line: type, message, and the place where the error was raised."""
     text = " ".join(str(error).split())[:300]
     frames = traceback.extract_tb(error.__traceback__)
     place = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""

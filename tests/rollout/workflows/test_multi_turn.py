@@ -16,7 +16,7 @@ from rljax.config.schema import GeneratingConfig
 from rljax.models.tokenizer import load_tokenizer, save_tiny_tokenizer
 from rljax.rollout.environments.hosts import LoopHost
 from rljax.rollout.workflows.multi_turn import MultiTurn, parse_action
-from rljax.rollout.workflows.single_turn import Attempt
+from rljax.rollout.workflows.workflow import Attempt
 from rljax.tasks.task import BadRow, Task
 from rljax.trajectory import TaskId, Trajectory
 from sidecar.protocol import Completion, GenerateRequest

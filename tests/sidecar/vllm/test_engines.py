@@ -1,4 +1,4 @@
-"""Both vLLM bodies, in processes of their own, against transformers and against the protocol."""
+"""Both vLLM engines, in processes of their own, against transformers and against the protocol."""
 
 from __future__ import annotations
 

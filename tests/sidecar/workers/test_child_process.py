@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import importlib
 import os
 import subprocess
 import sys
@@ -36,6 +37,30 @@ asyncio.run(main())
 """
 
 
+class Located(Exception):
+    """Pickled by its one argument, and made of two."""
+
+    def __init__(self, words: str, place: int) -> None:
+        super().__init__(f"{words} at {place}")
+
+
+class Holds(Exception):
+    """Holds what cannot be pickled."""
+
+    def __init__(self, words: str) -> None:
+        super().__init__(words, lambda: None)
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class Unreadable:
+    """Can be pickled, and not be read again."""
+
+    def __reduce__(self) -> tuple[type[int], tuple[str]]:
+        return int, ("no number",)
+
+
 class Answers:
     """What the child does."""
 
@@ -62,6 +87,12 @@ class Answers:
 
     async def unsendable(self) -> Callable[[], None]:
         return lambda: None
+
+    async def raise_unsendable(self, name: str, *arguments: Any) -> None:
+        raise getattr(importlib.import_module(MODULE), name)(*arguments)
+
+    async def unreadable(self) -> Any:
+        return Unreadable()
 
     async def exit(self, code: int) -> None:
         print("the last word")
@@ -100,6 +131,50 @@ def test_calls_are_answered_each_by_itself() -> None:
 
     child = run(body)
     assert child.process.returncode == -9
+
+
+def test_an_error_that_cannot_be_sent_or_read_is_told_by_its_words() -> None:
+    async def body(child: ChildProcess) -> None:
+        waits = asyncio.ensure_future(child.call("wait"))
+        async with asyncio.timeout(60):
+            with pytest.raises(RuntimeError, match=r"^Holds: words$"):
+                await child.call("raise_unsendable", "Holds", "words")
+            with pytest.raises(RuntimeError, match=r"^Located: words at 3$"):
+                await child.call("raise_unsendable", "Located", "words", 3)
+        assert await child.call("add", 1, 2) == 3
+        assert not waits.done()
+        waits.cancel()
+
+    run(body)
+
+
+def test_an_answer_that_cannot_be_read_ends_it_and_all_calls() -> None:
+    async def body(child: ChildProcess) -> None:
+        waits = asyncio.ensure_future(child.call("wait"))
+        async with asyncio.timeout(60):
+            with pytest.raises(ChildEnded, match=r"^its process \d+ was ended: .*not be read: ValueError: "):
+                await child.call("unreadable")
+            with pytest.raises(ChildEnded, match="not be read"):
+                await waits
+            with pytest.raises(ChildEnded, match="not be read"):
+                await child.call("add", 1, 2)
+        assert child.process.returncode == -9
+
+    heard: list[str] = []
+    run(body, on_end=lambda: heard.append("ended"))
+    assert heard == ["ended"]
+
+
+def test_a_fault_where_its_end_is_heard_ends_its_calls_all_the_same() -> None:
+    def fault() -> None:
+        raise ValueError("nobody hears this")
+
+    async def body(child: ChildProcess) -> None:
+        async with asyncio.timeout(60):
+            with pytest.raises(ChildEnded, match="nobody reads its answers any more"):
+                await child.call("exit", 7)
+
+    run(body, on_end=fault)
 
 
 def test_its_end_is_told_to_all_and_blamed_on_a_call_that_was_alone() -> None:

@@ -14,14 +14,14 @@ import pytest
 from sidecar.workers import lifeline
 from tests.orphans import survivors
 
-HOLD = "import os, sys, time; sys.path.insert(0, os.getcwd()); from sidecar import lifeline\n"
+HOLD = "import os, sys, time; sys.path.insert(0, os.getcwd()); from sidecar.workers import lifeline\n"
 SEIZES = (
     HOLD + "lifeline.hold(int(sys.argv[1])); print('up', flush=True); import ctypes; ctypes.PyDLL(None).sleep(3600)"
 )
 """Ends by nothing that its interpreter would have to do: it sleeps with the interpreter's lock in its hand."""
 PARENT = """
 import os, subprocess, sys, time
-from sidecar import lifeline
+from sidecar.workers import lifeline
 children = [{children}]
 for child in children:
     child.stdout.readline()
@@ -44,7 +44,7 @@ def test_a_child_that_holds_its_interpreters_lock_dies_with_its_parent() -> None
 
 def test_where_the_kernel_does_not_tell_a_thread_looks() -> None:
     looks = HOLD + (
-        "lifeline._told_by_the_kernel = lambda: False\n"
+        "lifeline._set_parent_death_signal = lambda: False\n"
         "lifeline.hold(int(sys.argv[1])); print('up', flush=True); time.sleep(3600)"
     )
     assert survivors(PARENT.format(children=CHILD.format(code=looks))) == []

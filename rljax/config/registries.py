@@ -1,7 +1,7 @@
-"""Finds the functions that a config names: with keys of their own, and with what they say of themselves.
+"""Looks up the functions that a config names, with their keys and traits.
 
 One registry for each slot. The functions lie in packages above this module, which are imported at the first look-up:
-what a function is, and which keys it takes, stands beside its formula and nowhere else.
+a function's keys and traits are declared beside its formula and nowhere else.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 @dataclass(frozen=True)
 class Traits:
-    """What a function says of itself. Where it registers, each may be a function of its own keys.
+    """Declared properties of a function. At registration, each may be given as a function of the function's keys.
 
     Attributes:
-        needs: what is computed for it and not for every function; see the inputs of its slot.
+        needs: optional inputs that are computed for it; see the inputs of its slot.
     """
 
     needs: tuple[str, ...] = ()
@@ -38,7 +38,7 @@ class Traits:
 
 @dataclass(frozen=True)
 class LossTraits(Traits):
-    """What a policy loss says of itself; the defaults are what is assumed of one that says nothing.
+    """Declared properties of a policy loss; the defaults are what is assumed of one that declares none.
 
     Attributes:
         bounds_step: it bounds or penalises the step from the behaviour policy, corrects for it, or has a minimum that
@@ -46,11 +46,11 @@ class LossTraits(Traits):
         least_weight: smallest weight that it gives a token by its ratio; None: it has no such bound.
         weighs_tokens: it weighs tokens by π/π_behaviour, so that a correction would do so twice.
         imitates: it reads which tokens are demonstrations.
-        mixes: its key that names the loss of what the policy sampled; the keys of that stand in the group behind.
+        mixes: its key that names the loss of the sampled tokens; the group beside it has the keys of that loss.
         whole_groups: it compares the members of a group, which must be in one update.
         estimators: the only ones that its formula holds for; empty: any.
         shares: keys that such an estimator must have at the same value.
-        remedy: what makes it bound its step, for messages.
+        remedy: change that makes it bound its step, for messages.
     """
 
     bounds_step: bool = False
@@ -66,7 +66,7 @@ class LossTraits(Traits):
 
 @dataclass(frozen=True)
 class EstimatorTraits(Traits):
-    """What an advantage estimator says of itself.
+    """Declared properties of an advantage estimator.
 
     Attributes:
         among_members: it compares the members of a group, and gives a group of one 0 whatever its reward is.
@@ -77,7 +77,7 @@ class EstimatorTraits(Traits):
 
 @dataclass(frozen=True)
 class FilterTraits(Traits):
-    """What a filter says of itself.
+    """Declared properties of a filter.
 
     Attributes:
         among_members: it drops every group of one.
@@ -88,24 +88,24 @@ class FilterTraits(Traits):
 
 @dataclass(frozen=True)
 class Entry:
-    """A function that was found.
+    """A registered function.
 
     Attributes:
         name: as the config has it.
-        function: takes what its slot hands it and, behind that, its keys.
+        function: takes the arguments of its slot and, after them, its keys.
         keys: dataclass of its keys. Where it was registered with one it takes an instance; else its keyword-only
             parameters are its keys, and it takes them by name.
         by_name: whether it takes its keys by name.
-        told: what it says of itself: of fields of its slot's `Traits` the values, or functions of its keys.
-        own: whether it is none of ours.
+        declared: its traits: values of fields of its slot's `Traits`, or functions of its keys.
+        user_defined: whether it is the user's, and not built in.
     """
 
     name: str
     function: Callable[..., Any]
     keys: type
     by_name: bool
-    told: Mapping[str, Any]
-    own: bool
+    declared: Mapping[str, Any]
+    user_defined: bool
 
     def build(self, values: Mapping[str, Any], path: str) -> Any:
         """Returns its keys, typed and complete: its dataclass, or a mapping where it takes them by name.
@@ -128,7 +128,7 @@ class Entry:
         return {spec.name: getattr(built, spec.name) for spec in dataclasses.fields(built)} if self.by_name else built
 
     def refusal(self, dotted: str, name: str, known: Mapping[str, Any], prefix: str) -> str:
-        """What is wrong with a key that it does not have."""
+        """Returns the message that refuses a key that it does not have."""
         near = closest(name, known, has="it has") if known else "it has none"
         return f"{dotted}: {self.name} has no such key; {near}"
 
@@ -152,7 +152,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class _Configured:
-    """A function that takes its dataclass behind what its slot hands it."""
+    """A function bound to its dataclass, which it takes as its last argument."""
 
     function: Callable[..., Any]
     keys: Any
@@ -162,14 +162,14 @@ class _Configured:
 
 
 class Registry(Generic[Bound]):
-    """The functions of one slot, by name.
+    """Registry of the functions of one slot, by name.
 
     Args:
         slot: what the functions are, for messages.
         key: path of the config key that names one.
         package: package whose modules hold the built-in ones; imported at the first look-up.
-        traits: dataclass of what a function of the slot says of itself.
-        takes: how many arguments the slot hands a function.
+        traits: dataclass of the traits of a function of the slot.
+        takes: number of arguments that the slot passes to a function.
     """
 
     def __init__(self, slot: str, key: str, package: str, traits: type[Traits] = Traits, takes: int = 1) -> None:
@@ -179,60 +179,61 @@ class Registry(Generic[Bound]):
         self._traits = traits
         self._takes = takes
         self._built_in: dict[str, Entry] = {}
-        self._own: dict[str, Entry] = {}
+        self._user_defined: dict[str, Entry] = {}
         self._discovered = False
 
     def register(self, name: str, *, Config: type | None = None, **traits: Any) -> Callable[[Function], Function]:
-        """Decorator that adds a function; a later one of the same name replaces it, so that a cell can be re-run.
+        """Registers a function by name, as a decorator; a later one of the same name replaces it: a cell can be re-run.
 
         Args:
             name: in the config.
-            Config: frozen dataclass of its keys, each made by `config_fields.key`; the function takes an instance
+            Config: frozen dataclass of its keys, each made by `rljax.config.fields.key`; the function takes an instance
                 behind what the slot hands it. None: its keyword-only parameters are its keys.
-            traits: what it says of itself: fields of the slot's `Traits`.
+            traits: fields of the slot's `Traits`.
         """
         self._traits(**traits)  # refuses what a function of the slot cannot say
 
         def add(function: Function) -> Function:
-            own = not getattr(function, "__module__", "").startswith(f"{self._package}.")
+            user_defined = not getattr(function, "__module__", "").startswith(f"{self._package}.")
             keys = Config or _keys_by_name(function)
-            (self._own if own else self._built_in)[name] = Entry(name, function, keys, Config is None, traits, own)
+            entries = self._user_defined if user_defined else self._built_in
+            entries[name] = Entry(name, function, keys, Config is None, traits, user_defined)
             return function
 
         return add
 
     def names(self) -> list[str]:
-        """All names, sorted."""
+        """Returns all names, sorted."""
         return sorted({entry.name for entry in self.entries()})
 
     def entries(self) -> Iterator[Entry]:
-        """All that there are, by name; a function of one's own stands in the place of the built-in of its name."""
+        """Yields all entries, by name; a function of one's own replaces the built-in of its name."""
         self._discover()
-        yield from sorted(({**self._built_in, **self._own}).values(), key=lambda entry: entry.name)
+        yield from sorted(({**self._built_in, **self._user_defined}).values(), key=lambda entry: entry.name)
 
     def built_in(self) -> list[Entry]:
-        """Those of this repository that nothing stands in the place of, by name."""
-        return [entry for entry in self.entries() if not entry.own]
+        """Returns the entries of this repository that nothing replaces, by name."""
+        return [entry for entry in self.entries() if not entry.user_defined]
 
-    def own_names(self) -> set[str]:
-        """Names that mean what this process alone has said they do."""
-        return set(self._own)
+    def user_defined_names(self) -> set[str]:
+        """Returns the names that were registered in this process alone."""
+        return set(self._user_defined)
 
     def find(self, name: str, key: str = "") -> Entry | None:
-        """The function of that name, or the one that ``module:function`` points to; None: there is no such name.
+        """Finds the function of that name, or the one that ``module:function`` points to; None: there is no such name.
 
         Raises:
             ConfigError: ``module:function`` points to no function; ``key`` is what named it, where not the slot's own.
         """
         if ":" not in name:
             self._discover()
-            return self._own.get(name) or self._built_in.get(name)
+            return self._user_defined.get(name) or self._built_in.get(name)
         function = imported(key or self.key, name)
         known = [entry for entry in self.entries() if entry.function is function]
         return known[0] if known else by_name(name, function)
 
     def entry(self, name: str, key: str = "", others: Collection[str] = ()) -> Entry:
-        """What `find` finds.
+        """Returns what `find` finds.
 
         Args:
             name: in the config.
@@ -248,7 +249,7 @@ class Registry(Generic[Bound]):
         raise ConfigError(f"{key or self.key}={name!r}: no such {self.slot}; {near}")
 
     def get(self, name: str) -> Callable[..., Any]:
-        """The function of that name as it was registered, without its keys.
+        """Returns the function of that name as it was registered, without its keys.
 
         Raises:
             ConfigError: see `entry`.
@@ -256,7 +257,7 @@ class Registry(Generic[Bound]):
         return self.entry(name).function
 
     def bound(self, name: str, keys: Any = None, key: str = "") -> Bound:
-        """The function of that name with its keys: it takes what its slot hands it, and nothing else.
+        """Returns the function of that name bound to its keys: it takes the slot's arguments, and nothing else.
 
         Args:
             name: in the config.
@@ -283,7 +284,7 @@ class Registry(Generic[Bound]):
         return typing.cast("Bound", function)
 
     def traits(self, name: str, keys: Any = None) -> Any:
-        """What the function of that name says of itself with these keys; of ``module:function`` it is not asked.
+        """Returns the traits of the function of that name with these keys; the defaults for ``module:function``.
 
         A name that is not in this slot says nothing.
         """
@@ -292,10 +293,10 @@ class Registry(Generic[Bound]):
             return self._traits()
         if keys is None or isinstance(keys, Mapping):
             keys = entry.build(keys or {}, self.key)
-        return self._traits(**{what: said(keys) if callable(said) else said for what, said in entry.told.items()})
+        return self._traits(**{what: said(keys) if callable(said) else said for what, said in entry.declared.items()})
 
     def needs(self, name: str, keys: Any = None) -> frozenset[str]:
-        """What the function of that name asks for; nothing for ``module:function`` and what is not in this slot."""
+        """Returns what the function of that name needs; nothing for ``module:function`` and names not in this slot."""
         return frozenset(self.traits(name, keys).needs)
 
     def _discover(self) -> None:
@@ -308,7 +309,7 @@ class Registry(Generic[Bound]):
 
 
 def by_name(name: str, function: Callable[..., Any]) -> Entry:
-    """A function whose keyword-only parameters are its keys, and of which nothing else is known.
+    """Makes an entry of a function whose keyword-only parameters are its keys, and whose traits are the defaults.
 
     Raises:
         ConfigError: their annotations cannot be read.
@@ -317,7 +318,7 @@ def by_name(name: str, function: Callable[..., Any]) -> Entry:
 
 
 def _keys_by_name(function: Callable[..., Any]) -> type:
-    """A dataclass of the keyword-only parameters of a function."""
+    """Makes a dataclass of the keyword-only parameters of a function."""
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):  # a function of C code may not tell its signature
@@ -339,7 +340,7 @@ def _keys_by_name(function: Callable[..., Any]) -> type:
 
 
 def closest(name: str, there: Collection[str], has: str = "there are") -> str:
-    """Which of the names there may have been meant, whatever its case; all of them where none is near."""
+    """Returns which of the known names may have been meant, whatever its case; all of them where none is near."""
     by_case = {found.casefold(): found for found in there}
     close = [by_case[near] for near in difflib.get_close_matches(name.casefold(), by_case, n=3, cutoff=0.5)]
     return f"closest: {', '.join(close)}" if close else f"{has}: {', '.join(sorted(there))}"
@@ -360,16 +361,16 @@ filters: Registry[Any] = Registry("filter", "algorithm.filters", "rljax.algorith
 ESTIMATORS = (advantages, turn_advantages, token_advantages)
 
 
-def own_names(slots: Iterable[Registry[Any]]) -> set[str]:
-    """Names in these slots that mean what this process alone has said they do."""
-    return {name for slot in slots for name in slot.own_names()}
+def user_defined_names(slots: Iterable[Registry[Any]]) -> set[str]:
+    """Returns the names in these slots that were registered in this process alone."""
+    return {name for slot in slots for name in slot.user_defined_names()}
 
 
 def all_names(slots: Iterable[Registry[Any]]) -> set[str]:
-    """Names in these slots that lead somewhere in this process."""
+    """Returns the names in these slots that this process can look up."""
     return {name for slot in slots for name in slot.names()}
 
 
 def no_such_name(name: str, slots: Iterable[Registry[Any]]) -> str:
-    """What is wrong with a name that leads nowhere in these slots."""
+    """Returns the message for a name that is in none of these slots."""
     return f"there is no such one; {closest(name, all_names(slots))}; or write module:function"

@@ -1,0 +1,72 @@
+"""What is left of an evaluation that cannot begin."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rljax.pipeline import evaluate
+from rljax.pipeline.evaluate import Evaluator
+from rljax.pipeline.run_dir import RunDir
+from tests.config.test_schema import make
+
+
+class Part:
+    """Something with an opening, which may fail, and an end."""
+
+    def __init__(self, name: str, said: list[str], fails: str) -> None:
+        self._name, self._said, self._fails = name, said, fails
+
+    async def open(self) -> None:
+        self._said.append(f"{self._name} opened")
+        if self._fails == self._name:
+            raise OSError(f"{self._name} failed")
+
+    start = open
+
+    async def close(self) -> None:
+        self._said.append(f"{self._name} closed")
+
+
+@pytest.fixture
+def evaluator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[list[str], str], Evaluator]:
+    nothing: Any = None
+
+    def evaluator(said: list[str], fails: str) -> Evaluator:
+        monkeypatch.setattr(evaluate, "Workflows", lambda *_: Part("workflows", said, fails))
+        monkeypatch.setattr(evaluate, "make_pool", lambda *_: Part("engines", said, fails))
+        return Evaluator(make(), RunDir(tmp_path), nothing, nothing)
+
+    return evaluator
+
+
+@pytest.mark.parametrize(
+    ("fails", "said"),
+    [
+        ("workflows", ["workflows opened", "workflows closed"]),
+        (
+            "engines",
+            ["workflows opened", "engines opened", "engines closed", "workflows closed"],
+        ),
+        ("", ["workflows opened", "engines opened", "asked", "engines closed", "workflows closed"]),
+    ],
+)
+def test_what_was_opened_is_closed_where_the_rest_fails(
+    fails: str, said: list[str], evaluator: Callable[[list[str], str], Evaluator]
+) -> None:
+    heard: list[str] = []
+
+    async def main() -> None:
+        async with evaluator(heard, fails):
+            heard.append("asked")
+
+    if fails:
+        with pytest.raises(OSError, match=f"^{fails} failed$"):
+            asyncio.run(main())
+    else:
+        asyncio.run(main())
+    assert heard == said

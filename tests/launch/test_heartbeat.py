@@ -13,8 +13,6 @@ from rljax.ledger.sqlite import SqliteFile
 from tests.ledger.builders import make_spec, sql
 from tests.waiting import until
 
-Beating = next(found for name, found in vars(heartbeat).items() if name.endswith("Heartbeat"))
-
 
 def test_a_ledger_that_fails_while_a_life_is_taken_up_again_does_not_end_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -29,7 +27,7 @@ def test_a_ledger_that_fails_while_a_life_is_taken_up_again_does_not_end_it(
 
     monkeypatch.setattr(processes, "revive", fail_once)
     monkeypatch.setattr(heartbeat, "SECONDS", 0.01)
-    trainer = Beating(db, "trainer", "trainer")
+    trainer = heartbeat.TrainerHeartbeat(db)
     sql(db, "UPDATE processes SET alive=:no", no=False)
     alive = "SELECT alive FROM processes"
     until(lambda: sql(db, alive)[0].alive or not trainer._thread.is_alive())

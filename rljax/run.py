@@ -123,11 +123,11 @@ class Run:
 
         In the middle of a loop, ``latest`` means the weights of now: they are saved first.
         """
-        return self._on_bench(checkpoint, lambda bench: bench.evaluate())
+        return self._with_evaluator(checkpoint, lambda evaluator: evaluator.evaluate())
 
     def generate(self, prompts: Sequence[str], *, temperature: float = 0.0, checkpoint: str = "latest") -> list[str]:
         """Answers of a checkpoint, as in `evaluate`, to user messages."""
-        return self._on_bench(checkpoint, lambda bench: bench.generate(prompts, temperature))
+        return self._with_evaluator(checkpoint, lambda evaluator: evaluator.generate(prompts, temperature))
 
     def audit(self) -> dict[str, Any]:
         """The ledger's balance; also written to ``audit.json``."""
@@ -143,16 +143,16 @@ class Run:
         finally:
             self._db.close()
 
-    def _on_bench(self, checkpoint: str, ask: Callable[[Evaluator], Coroutine[Any, Any, T]]) -> T:
+    def _with_evaluator(self, checkpoint: str, ask: Callable[[Evaluator], Coroutine[Any, Any, T]]) -> T:
         if self._trainer is not None and checkpoint == "latest":
             self._trainer.save()
         (steps,) = chosen_checkpoints(dataclasses.replace(self.config, checkpoint=checkpoint), self.run_dir)[-1:]
 
         async def main() -> T:
             with contextlib.closing(ENGINE_LAUNCHERS[self.config.launcher](self.config)) as engine_launcher:
-                async with Evaluator(self.config, self.run_dir, self.model, engine_launcher) as bench:
-                    await bench.serve(steps)
-                    return await ask(bench)
+                async with Evaluator(self.config, self.run_dir, self.model, engine_launcher) as evaluator:
+                    await evaluator.serve(steps)
+                    return await ask(evaluator)
 
         # A thread of its own: a notebook's has an event loop running already.
         with ThreadPoolExecutor(1) as pool:

@@ -59,8 +59,8 @@ class RunningMoments:
         mean = float(rewards[0] if equal else rewards.mean())
         m2 = 0.0 if equal else float(np.square(rewards - mean).sum())
         count = self.count + len(rewards)
-        apart, share = mean - self.mean, len(rewards) / count
-        return RunningMoments(count, self.mean + apart * share, self.m2 + m2 + apart**2 * self.count * share)
+        shift, share = mean - self.mean, len(rewards) / count
+        return RunningMoments(count, self.mean + shift * share, self.m2 + m2 + shift**2 * self.count * share)
 
     @property
     def deviation(self) -> float:

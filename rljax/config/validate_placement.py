@@ -82,16 +82,16 @@ def _check_channel(config: Config) -> None:
     """Memory is shared by the threads of a process, or through Ray by the processes that Ray starts."""
     if config.sync_method != "memory":
         return
-    apart = ""
+    reason = ""
     if config.sidecar.engine == "vllm_async":
-        apart = "the workers of sidecar.engine=vllm_async are processes of vLLM's own"
+        reason = "the workers of sidecar.engine=vllm_async are processes of vLLM's own"
     elif config.mode in ("train", "explore"):
-        apart = f"with mode={config.mode} learner and explorer are processes that do not share a Ray job"
+        reason = f"with mode={config.mode} learner and explorer are processes that do not share a Ray job"
     elif config.launcher == "local" and config.explorer.own_process:
-        apart = "with explorer.own_process=true and launcher=local learner and explorer are two processes"
+        reason = "with explorer.own_process=true and launcher=local learner and explorer are two processes"
     elif config.launcher == "local" and config.sidecar.engine != "embedded":
-        apart = f"with launcher=local sidecar.engine={config.sidecar.engine} runs in a process of its own"
-    if apart:
+        reason = f"with launcher=local sidecar.engine={config.sidecar.engine} runs in a process of its own"
+    if reason:
         by_ray = config.mode == "both" and config.sidecar.engine != "vllm_async"
         ways = "write sync_method=checkpoint or nccl" + (", or launcher=ray" if by_ray else "")
-        raise ConfigError(f"sync_method=memory: {apart}, and no memory is shared; {ways}")
+        raise ConfigError(f"sync_method=memory: {reason}, and no memory is shared; {ways}")

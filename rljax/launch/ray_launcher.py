@@ -49,7 +49,7 @@ def start_on_ray(
 
 @contextlib.contextmanager
 def learner_placed_on_ray(config: Config) -> Iterator[Config]:
-    """See `rljax.launch.launchers.learner_placement`. A cluster of one's own, or a learner on CPUs, needs no seat.
+    """See `rljax.launch.launchers.learner_placement`. A cluster of one's own, or a learner on CPUs, reserves nothing.
 
     Raises:
         ClusterError, ConfigError: the cluster cannot be used, or has no room.

@@ -120,7 +120,7 @@ def make_plan(config: Config, home: Node, others: Sequence[Node], learner_platfo
 
 
 def cpus_needed(config: Config) -> int:
-    """CPUs that a cluster of one's own must count, however many the machine has; engines of a bench may come beside."""
+    """CPUs that a cluster of one's own must count, however many the machine has; an evaluator's may come beside."""
     return 2 * math.ceil(config.sidecar.num_engines * config.ray.cpus_per_engine) + config.explorer.own_process
 
 

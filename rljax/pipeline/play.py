@@ -101,10 +101,10 @@ def play_with_model(config: Config, run: RunDir, model: Model, engine_launcher: 
     (steps,) = chosen_checkpoints(config, run)[-1:]
 
     async def main() -> None:
-        async with Evaluator(config, run, model, engine_launcher) as bench:
-            await bench.serve(steps)
+        async with Evaluator(config, run, model, engine_launcher) as evaluator:
+            await evaluator.serve(steps)
             for task in tasks:
-                trajectory = await bench.play(task)
+                trajectory = await evaluator.play(task)
                 told = describe(steps, task.id, trajectory, lambda ids: decoded(model.tokenizer, ids), steps)
                 say(f"== {task.id}, weights after {steps} batches\n")
                 for line in _turns(told):

@@ -253,7 +253,7 @@ def visible_devices(engine_placement: EnginePlacement, assigned: Sequence[str], 
     """Names of the accelerators that an engine may see.
 
     Args:
-        berth: of the engine.
+        engine_placement: of the engine.
         assigned: names of what Ray set aside for it.
         visible: names of what its node shows, with commas between them; None shows all, named by number.
     """

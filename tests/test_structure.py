@@ -97,7 +97,8 @@ def test_promises_that_code_cites_exist_and_each_is_cited() -> None:
 
 
 if __name__ == "__main__":  # python -m tests.test_structure: the structure in figures
-    house = rooms()
-    floors = networkx.dag_longest_path_length(networkx.condensation(house)) + 1
-    print(f"{len(house)} rooms, {floors} floors, {house.number_of_edges()} arrows, circles: {circles(house) or 'none'}")
+    packages = rooms()
+    floors = networkx.dag_longest_path_length(networkx.condensation(packages)) + 1
+    size = f"{len(packages)} rooms, {floors} floors, {packages.number_of_edges()} arrows"
+    print(f"{size}, circles: {circles(packages) or 'none'}")
     print(f"{len(imports())} modules, {imports().number_of_edges()} imports, circles: {circles(imports()) or 'none'}")

@@ -9,7 +9,7 @@ from rljax.launch import ray_launcher
 
 
 @pytest.mark.parametrize(("devices", "asks"), [("cpu", False), ("auto", True), ("gpu:1", True)])
-def test_who_computes_on_a_cpu_needs_no_seat(devices: str, asks: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_computes_on_a_cpu_reserves_nothing(devices: str, asks: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
 
     class Cluster:

@@ -83,7 +83,7 @@ def test_auto_leaves_the_choice_to_ray_and_takes_what_the_learner_leaves() -> No
 
 
 class OneRoom:
-    """A placement of which only the berths are looked at."""
+    """A placement of which only the places of engines are looked at."""
 
     group: Any = None
 
@@ -101,7 +101,7 @@ class OneRoom:
     ],
     ids=["one GPU, and the learner has it", "a head without GPUs, nodes with them"],
 )
-def test_an_engine_is_made_for_the_berth_that_it_gets(
+def test_an_engine_is_made_for_the_place_that_it_gets(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     home: Node,

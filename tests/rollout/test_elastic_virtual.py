@@ -28,11 +28,11 @@ def seconds_of_a_run(directory: Path, explorers: int) -> float:
     async def main(loop: asyncio.AbstractEventLoop) -> float:
         db = Database(SqliteFile(directory / "ledger.db"), MANY, clock=loop.time)
         slow = lambda request: 1.0 + request.sampling.seed % 7  # noqa: E731
-        houses = [
+        simulations = [
             build(directory, loop, name=f"explorer {i}", db=db, spec=MANY, latency=slow, capacity=AT_ONCE)
             for i in range(explorers)
         ]
-        exploring = [asyncio.ensure_future(simulation.explorer.run()) for simulation in houses]
+        exploring = [asyncio.ensure_future(simulation.explorer.run()) for simulation in simulations]
         await learn(db, 0.0)
         took = loop.time()
         await asyncio.gather(*exploring)

@@ -206,8 +206,24 @@ def _write_weights(directory: Path, tensors: Mapping[str, np.ndarray], dtype: np
         arrays = {name: np.ascontiguousarray(tensors[name], dtype=dtype) for name in names}
         checksums = json.dumps({name: checksum(array) for name, array in arrays.items()})
         save_file(arrays, directory / file, metadata={"format": "pt", _CHECKSUMS: checksums})
+        _sort_metadata(directory / file)
         places |= dict.fromkeys(names, file)
     if len(shards) > 1:
         total = sum(tensor.size for tensor in tensors.values()) * dtype.itemsize
         index = {"metadata": {"total_size": total}, "weight_map": places}
         (directory / _INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
+
+
+def _sort_metadata(file: Path) -> None:
+    """Orders the metadata in a safetensors header by name: safetensors writes it in an order of the process's own, and
+    the same tensors are to give the same bytes.
+    """
+    with file.open("r+b") as weights:
+        size = int.from_bytes(weights.read(8), "little")
+        header = json.loads(weights.read(size))
+        header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+        text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode().ljust(size)
+        if len(text) != size:
+            raise ValueError(f"{file}: safetensors writes its header in an unknown form")
+        weights.seek(8)
+        weights.write(text)

@@ -127,9 +127,15 @@ class Checkpoints:
                 self._delete(self.directory / str(old))
 
     def _commit(self, step: int, staged: Path, response: Any, fence: Fence | None) -> None:
-        response.result()
-        if fence is not None:
-            fence.check()
+        try:
+            response.result()
+            if fence is not None:
+                fence.check()
+        except BaseException:
+            # A successor may have cleared it away while it was written: what came after is no checkpoint, but there.
+            for draft in self.directory.glob(f"{staged.name}*"):
+                shutil.rmtree(draft, ignore_errors=True)
+            raise
         final = self.directory / str(step)
         if final.exists():
             self._delete(final)

@@ -154,6 +154,8 @@ def test_a_learner_that_was_replaced_while_it_saved_harms_no_checkpoint(
 
         def result(timeout: float | None = None) -> None:
             assert continued.wait(60)
+            draft = tmp_path / "checkpoints" / ".saving-1-4.orbax-checkpoint-tmp"
+            (draft / "state").mkdir(parents=True, exist_ok=True)  # a writer that had not ended when it was cleared away
             written.result(timeout)
 
         return SimpleNamespace(result=result)

@@ -16,6 +16,8 @@ import ray
 from rljax.config.load import load_config
 from rljax.launch.ray_cluster import RayCluster, runtime_env
 
+pytestmark = pytest.mark.ray
+
 SMALLEST = Path(__file__).parents[1] / "e2e" / "smallest.py"
 ALONE = {"launcher": "ray", "ray.address": "local", "sidecar.devices": "cpu"}
 SET = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER")

@@ -16,6 +16,8 @@ from rljax.launch.local import Child
 from rljax.pipeline.run_dir import RunDir
 from tests.config.test_schema import make
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 SMALLEST = ROOT / "tests" / "e2e" / "smallest.py"
 PASSWORD = "s3cret"

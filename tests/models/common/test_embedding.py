@@ -11,6 +11,8 @@ from rljax.models.common.architecture import Architecture
 from rljax.models.common.embedding import embed
 from rljax.models.common.transformer import hidden_states, init_params, unconstrained
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("times", [256, 1000, 8192])
 def test_a_row_that_is_looked_up_many_times_gets_every_gradient(times: int) -> None:

@@ -133,7 +133,7 @@ class Checkpoints:
                 fence.check()
         except BaseException:
             # A successor may have cleared it away while it was written: what came after is no checkpoint, but there.
-            for draft in self.directory.glob(f"{staged.name}*"):
+            for draft in (staged, *self.directory.glob(f"{staged.name}.*")):
                 shutil.rmtree(draft, ignore_errors=True)
             raise
         final = self.directory / str(step)

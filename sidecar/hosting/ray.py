@@ -137,6 +137,10 @@ class EngineActor:
         """Returns the id of this process."""
         return os.getpid()
 
+    async def live(self) -> None:
+        """Runs as long as this process: who waits for it sees the end."""
+        await asyncio.Event().wait()
+
     async def call(self, method: str, *arguments: Any) -> Any:
         """Calls a method of the engine; whoever cancels the call cancels the method."""
         failpoint(f"engine_{method}")
@@ -172,12 +176,16 @@ class RayEngine(RemoteEngine):
 
     async def close(self) -> None:
         """See `Engine.close`. Its process ends too; closing twice, or a dead engine, is no error."""
+        alive = self._actor.live.remote()
         try:
             with contextlib.suppress(EngineError, TimeoutError):
                 async with asyncio.timeout(END_SECONDS):
                     await self._call("close")
         finally:
             self.kill()
+        with contextlib.suppress(EngineError, TimeoutError):
+            async with asyncio.timeout(END_SECONDS):
+                await self._answer(alive)  # the kill is only on its way: until it arrives, calls would be answered
 
     def kill(self) -> None:
         """Ends the process at once."""

@@ -180,6 +180,29 @@ def test_a_learner_that_was_replaced_while_it_saved_harms_no_checkpoint(
     assert_same(living.restore(4, abstract(make_state(4))), make_state(4))
 
 
+def test_a_checkpoint_that_is_whole_after_its_learner_was_replaced_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody has cleared it away: its successor has not saved yet."""
+    db, real = Database(SqliteFile(tmp_path / "ledger.db"), make_spec()), ocp.save_async
+    checkpoints = Checkpoints(tmp_path / "checkpoints", keep=1)
+
+    def save_and_be_replaced(*args: Any, **kwargs: Any) -> Any:
+        written = real(*args, **kwargs)
+
+        def result(timeout: float | None = None) -> None:
+            written.result(timeout)
+            leases.begin_lineage(db, 0)
+
+        return SimpleNamespace(result=result)
+
+    monkeypatch.setattr(ocp, "save_async", save_and_be_replaced)
+    checkpoints.save(4, make_state(1), {"lineage": 1}, Fence(db, leases.begin_lineage(db, 0)))
+    with pytest.raises(StaleWriterError, match="another trainer has taken over"):
+        checkpoints.wait()
+    assert os.listdir(tmp_path / "checkpoints") == []
+
+
 def test_what_a_successor_is_writing_is_left_alone(tmp_path: Path) -> None:
     db = Database(SqliteFile(tmp_path / "ledger.db"), make_spec())
     checkpoints = Checkpoints(tmp_path / "checkpoints", keep=1)

@@ -100,7 +100,7 @@ class ModelConfig:
     sequence_length: int | None = key(
         None, "tokens of a whole trajectory; None: max_prompt_tokens + max_response_tokens", low=2
     )
-    logprob_chunk: int = key(1024, "tokens whose logits exist at once", low=1)
+    logprob_chunk: int = key(1024, "tokens of a device whose logits exist at once", low=1)
     tiny: TinyConfig = field(default_factory=TinyConfig)
 
 

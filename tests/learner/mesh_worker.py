@@ -17,23 +17,27 @@ import numpy as np
 from rljax.config.schema import CorrectionConfig, KlConfig, MeshConfig
 from rljax.learner.checkpoints import Checkpoints
 from rljax.learner.learner import Learner
-from rljax.learner.sharding import batch_sharding, constrain_activations, make_mesh, parameter_shardings
+from rljax.learner.sharding import batch_sharding, make_mesh, parameter_shardings
 from rljax.learner.train_step import loss_and_gradient
 from rljax.models.common.embedding import embed
+from rljax.models.common.hardware import Hardware
 from tests.learner.made_up import ARCHITECTURE, make_config, make_groups, make_params, relative_error
 
 ALL_AXES = {"data": 2, "fsdp": 2, "tensor": 2}
 LAYOUTS: list[dict[str, int]] = [
     {},
     {"data": 2},
-    {"data": 4},
     {"data": 8},
     {"fsdp": 2},
-    {"fsdp": 4},
     {"fsdp": 8},
     {"tensor": 2},
     {"tensor": 4},
     {"tensor": 8},  # more than there are key-value heads
+    {"sequence": 4},
+    {"data": 2, "sequence": 4},
+    {"data": 2, "tensor": 4},
+    {"fsdp": 2, "sequence": 4},
+    {"sequence": 2, "tensor": 4},
     ALL_AXES,
     {"fsdp": 2, "sequence": 2, "tensor": 2},
 ]
@@ -107,10 +111,12 @@ def embedding_gradients() -> list[dict]:
         table = {"embedding": jnp.ones((64, 32), jnp.bfloat16)}
         table = jax.device_put(table, parameter_shardings(table, mesh))
         placed = jax.device_put(tokens[None], batch_sharding(tokens[None].shape, mesh))
-        constrain = constrain_activations(mesh)
+        hardware = Hardware.of(mesh)
 
-        def total(table: dict[str, jax.Array], ids: jax.Array, constrain: Any = constrain) -> jax.Array:
-            return jnp.sum(constrain(embed(table["embedding"], ids[0], constrain), "hidden").astype(jnp.float32))
+        def total(table: dict[str, jax.Array], ids: jax.Array, hardware: Hardware = hardware) -> jax.Array:
+            return jnp.sum(
+                hardware.constrain(embed(table["embedding"], ids[0], hardware), "hidden").astype(jnp.float32)
+            )
 
         gradient_of = jax.jit(jax.grad(total)).lower(table, placed).compile()
         gradient = np.asarray(gradient_of(table, placed)["embedding"], np.float64)

@@ -112,7 +112,7 @@ class MeshConfig:
     fsdp: int = key(1, "shards of parameters and batch", low=1)
     sequence: int = key(1, "shards of the time axis", low=1)
     expert: int = key(1, "shards of the experts (dense models: 1)", low=1, high=1)
-    tensor: int = key(1, "shards of heads and MLP", low=1)
+    tensor: int = key(1, "shards of heads and MLP; divides the model's query heads", low=1)
 
     @property
     def size(self) -> int:

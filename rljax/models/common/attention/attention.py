@@ -10,8 +10,8 @@ stays as it is, and no number of heads limits the axis. A ring would save memory
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import jax
@@ -58,14 +58,7 @@ def attention(
     Returns:
         Attended values in the dtype of `query`.
     """
-    heads = hardware.parts(hardware.axes(ACTIVATIONS["heads"], query.shape)[2])
-    shared = math.lcm(key.shape[2], heads) // key.shape[2]
-    if shared > 1:  # more devices than key-value heads: those that share one hold a copy each
-        key, value = (jnp.repeat(x, shared, axis=2) for x in (key, value))
-    name = body_for(query, hardware).name
-    if name == "splash":
-        return by_splash(query, key, value, spans, hardware)
-    return by_spans(_BODIES[name], query, key, value, spans, hardware)
+    return attended_by(body_for(query, hardware).name, query, key, value, spans, hardware)
 
 
 def body_for(query: Float[Array, "batch time heads head_dim"], hardware: Hardware) -> Body:
@@ -80,34 +73,40 @@ def body_for(query: Float[Array, "batch time heads head_dim"], hardware: Hardwar
     return Body("dense" if query.shape[1] <= DENSE_ROW and not cut else "blockwise")
 
 
-_Compute = Callable[[jax.Array, jax.Array, jax.Array, Spans, Hardware], jax.Array]
-
-
-def _triton(query: jax.Array, key: jax.Array, value: jax.Array, spans: Spans, hardware: Hardware) -> jax.Array:
-    del hardware
-    return triton_attention(query, key, value, spans)
-
-
-_BODIES: Mapping[str, _Compute] = {"dense": dense_attention, "blockwise": blockwise_attention, "triton": _triton}
-
-
-def by_spans(
-    compute: _Compute, query: jax.Array, key: jax.Array, value: jax.Array, spans: Spans, hardware: Hardware
-) -> jax.Array:
-    """Computes `attention` by a body that reads `Spans`, with at least a key-value head a device of `tensor`."""
-    batch, time, heads, _ = hardware.axes(ACTIVATIONS["heads"], query.shape)
-    tensor, tokens = P(batch, time, heads, None), P(batch, time)
+def attended_by(
+    name: str,
+    query: Float[Array, "batch time heads head_dim"],
+    key: Float[Array, "batch time kv_heads head_dim"],
+    value: Float[Array, "batch time kv_heads head_dim"],
+    spans: Spans,
+    hardware: Hardware,
+    *,
+    interpret: bool = False,
+) -> Float[Array, "batch time heads head_dim"]:
+    """Computes `attention` by the body of that name; `interpret` runs kernels step by step on any device, for tests."""
+    heads = hardware.parts(hardware.axes(ACTIVATIONS["heads"], query.shape)[2])
+    copies = math.lcm(key.shape[2], heads) // key.shape[2]
+    if copies > 1:  # more devices than key-value heads: those that share one hold a copy each
+        key, value = (jnp.repeat(x, copies, axis=2) for x in (key, value))
+    if name == "splash":
+        return _by_splash(query, key, value, spans, hardware, interpret)
+    compute = {
+        "dense": functools.partial(dense_attention, hardware=hardware),
+        "blockwise": functools.partial(blockwise_attention, hardware=hardware),
+        "triton": functools.partial(triton_attention, interpret=interpret),
+    }[name]
+    batch, time, by_head, _ = hardware.axes(ACTIVATIONS["heads"], query.shape)
+    tensor, tokens = P(batch, time, by_head, None), P(batch, time)
 
     def part(query: jax.Array, key: jax.Array, value: jax.Array, spans: Spans) -> jax.Array:
-        return compute(query, _whole(key, time), _whole(value, time), spans, hardware)
+        return compute(query, _whole(key, time), _whole(value, time), spans)
 
     return hardware.by_device(part, (tensor, tensor, tensor, tokens), tensor)(query, key, value, spans)
 
 
-def by_splash(
-    query: jax.Array, key: jax.Array, value: jax.Array, spans: Spans, hardware: Hardware, *, interpret: bool = False
+def _by_splash(
+    query: jax.Array, key: jax.Array, value: jax.Array, spans: Spans, hardware: Hardware, interpret: bool
 ) -> jax.Array:
-    """Computes `attention` by the TPU's kernel, or step by step on any device where `interpret` is true."""
     batch, time, heads, _ = hardware.axes(ACTIVATIONS["heads"], query.shape)
     shards, length = hardware.parts(time), query.shape[1]
     more = -length % (shards * block_size(-(-length // shards)))

@@ -10,12 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rljax.models.common.attention.attention import attention, by_splash
+from rljax.models.common.attention.attention import Body, attended_by, attention, body_for
 from rljax.models.common.attention.blockwise import blockwise_attention
 from rljax.models.common.attention.dense import dense_attention
 from rljax.models.common.attention.spans import causal_spans
-from rljax.models.common.attention.triton import triton_attention
-from rljax.models.common.hardware import CPU
+from rljax.models.common.hardware import CPU, Hardware
 
 pytestmark = pytest.mark.slow
 
@@ -83,11 +82,11 @@ def _blockwise(q: jax.Array, k: jax.Array, v: jax.Array, segments: jax.Array) ->
 
 
 def _splash(q: jax.Array, k: jax.Array, v: jax.Array, segments: jax.Array) -> jax.Array:
-    return by_splash(q, k, v, causal_spans(segments), CPU, interpret=True)
+    return attended_by("splash", q, k, v, causal_spans(segments), CPU, interpret=True)
 
 
 def _triton(q: jax.Array, k: jax.Array, v: jax.Array, segments: jax.Array) -> jax.Array:
-    return triton_attention(q, k, v, causal_spans(segments), interpret=True)
+    return attended_by("triton", q, k, v, causal_spans(segments), CPU, interpret=True)
 
 
 BODIES = [
@@ -123,3 +122,58 @@ def test_every_body_has_the_gradients_of_the_plain_formula(body: Callable[..., j
 
     for got, expected in zip(gradients(body), gradients(_plain), strict=True):
         np.testing.assert_allclose(got, expected, atol=1e-5 * float(jnp.abs(expected).max()))
+
+
+def _query(time: int = 2048, width: int = 128, dtype: str = "bfloat16") -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct((1, time, 2, width), dtype)
+
+
+HOPPER, TURING, TPU = Hardware("gpu", capability=9.0), Hardware("gpu", capability=7.5), Hardware("tpu")
+
+
+@pytest.mark.parametrize(
+    ("hardware", "query", "name", "reason"),
+    [
+        (HOPPER, _query(), "triton", ""),
+        (HOPPER, _query(64), "triton", ""),
+        (HOPPER, _query(dtype="float32"), "blockwise", "not float32"),
+        (HOPPER, _query(width=80), "blockwise", "not 80"),
+        (TURING, _query(), "blockwise", "not 7.5"),
+        (Hardware("gpu"), _query(), "blockwise", "compute capability"),  # AMD's
+        (TPU, _query(1504), "splash", ""),
+        (TPU, _query(dtype="float32"), "splash", ""),
+        (TPU, _query(width=64), "splash", ""),
+        (TPU, _query(width=256), "splash", ""),
+        (TPU, _query(width=80), "blockwise", "not 80"),
+        (CPU, _query(256), "dense", ""),
+        (CPU, _query(), "blockwise", ""),
+    ],
+)
+def test_the_hardware_chooses_the_body_and_says_why_not_its_kernel(
+    hardware: Hardware, query: jax.ShapeDtypeStruct, name: str, reason: str
+) -> None:
+    found = body_for(query, hardware)
+    assert found.name == name
+    assert reason in found.reason
+    assert bool(found.reason) == bool(reason), Body
+
+
+def test_a_long_row_takes_memory_by_its_length() -> None:
+    def mib(time: int) -> float:
+        segments = jax.ShapeDtypeStruct((1, time), jnp.int32)
+        tensors = [jax.ShapeDtypeStruct((1, time, heads, 16), jnp.float32) for heads in (2, 1, 1)]
+        gradient = jax.grad(lambda *x: jnp.sum(_blockwise(*x)), argnums=(0, 1, 2))
+        compiled = jax.jit(gradient).lower(*tensors, segments).compile()
+        return compiled.memory_analysis().temp_size_in_bytes / 2**20
+
+    scores_of_a_row = 2 * 16384 * 16384 * 4 / 2**20
+    assert mib(16384) < scores_of_a_row / 50
+
+
+def test_blocks_that_segments_empty_are_not_read() -> None:
+    """What is in them reaches no result: not even what no number survives."""
+    q, k, v, _ = _inputs(LONG)
+    segments = jnp.asarray(np.repeat([[1, 2]], [512, 188], axis=1).repeat(2, axis=0), jnp.int32)
+    spoiled = v.at[:, :512].set(jnp.nan)
+    for body in (_blockwise, _triton):
+        assert np.isfinite(jax.jit(body)(q, k, spoiled, segments)[:, 512:]).all()

@@ -152,7 +152,8 @@ def train_objectives() -> list[dict]:
 
     def logged(layout: dict[str, int], keys: dict[str, Any]) -> list[dict[str, float]]:
         learner = make_learner(layout, algorithm=keys, optimizer={"learning_rate": 1e-3})
-        return [learner.train(batch) for batch in groups]
+        metrics = [learner.train(batch) for batch in groups]
+        return [*metrics, {"score": float(learner.score(np.arange(20, dtype=np.int32)).sum())}]  # of one row
 
     return [{"keys": str(keys), "one": logged({}, keys), "eight": logged(ALL_AXES, keys)} for keys in OBJECTIVES]
 
@@ -248,7 +249,9 @@ def lower_update(
 
 
 def vocabulary() -> list[dict]:
-    """Whether a vocabulary that is cut over `tensor` is whole on any device, in lookup, head or their gradients."""
+    """Whether a vocabulary that is cut over `tensor` is whole on any device, in lookup, head or their gradients; and
+    whether as many logits exist at once as a device has room for.
+    """
     hardware = Hardware.of(make_mesh(MeshConfig(fsdp=2, tensor=4), jax.devices()))
     words = 1016  # which nothing else is, nor a quarter of it
     architecture = dataclasses.replace(ARCHITECTURE, vocab_size=words, tie_embeddings=True)
@@ -264,7 +267,8 @@ def vocabulary() -> list[dict]:
 
     text = jax.jit(jax.grad(loss)).lower(placed, ids).compile().as_text()
     shapes = set(re.findall(r"[\[,](\d+)[\],]", text))
-    return [{"whole": str(words) in shapes, "part": str(words // 4) in shapes}]
+    at_once = f"f32[{words // 4},4,64]" in text  # 256 tokens a device, of a quarter of the words: as many as of 64
+    return [{"whole": str(words) in shapes, "part": str(words // 4) in shapes, "at_once": at_once}]
 
 
 if __name__ == "__main__":

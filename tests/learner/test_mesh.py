@@ -96,4 +96,4 @@ def test_every_mesh_of_accelerators_gets_their_kernel_and_no_array_of_a_row_squa
 
 
 def test_a_vocabulary_that_is_cut_is_whole_on_no_device(tmp_path: Path) -> None:
-    assert run_on_eight_devices("vocabulary", tmp_path) == [{"whole": False, "part": True}]
+    assert run_on_eight_devices("vocabulary", tmp_path) == [{"whole": False, "part": True, "at_once": True}]

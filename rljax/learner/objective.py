@@ -18,8 +18,9 @@ from rljax.config.schema import Config
 from rljax.learner.packing import Batch
 from rljax.learner.ratio_metrics import Sums, mean_of, ratio_metrics, ratio_sums
 from rljax.models.common.architecture import Architecture
+from rljax.models.common.hardware import Hardware
 from rljax.models.common.logprobs import token_logprobs
-from rljax.models.common.transformer import Constrain, Params, hidden_states
+from rljax.models.common.transformer import Params, hidden_states
 from sidecar.errors import describe
 
 DTYPES = {"fp32": jnp.float32, "bf16": jnp.bfloat16}
@@ -69,7 +70,7 @@ class Model:
 
     config: Config
     architecture: Architecture
-    constrain: Constrain
+    hardware: Hardware
 
     def cast(self, params: Params) -> Params:
         """Casts parameters to the dtype of the computation."""
@@ -86,7 +87,7 @@ class Model:
             batch.segment_ids,
             dtype=DTYPES[model.dtype],
             remat=model.remat,
-            constrain=self.constrain,
+            hardware=self.hardware,
         )
         return batch.trained(hidden)
 
@@ -113,7 +114,7 @@ class PolicyObjective(Model):
             batch.trained(batch.targets),
             batch.trained(batch.temperature),
             chunk=self.config.model.logprob_chunk,
-            constrain=self.constrain,
+            hardware=self.hardware,
         )
 
     def microbatch_loss(

@@ -15,7 +15,8 @@ from rljax.learner.objective import PolicyObjective as Objective
 from rljax.learner.objective import Progress
 from rljax.learner.packing import pack, row_shapes
 from rljax.learner.train_step import loss_and_gradient
-from rljax.models.common.transformer import Params, hidden_states, output_head, unconstrained
+from rljax.models.common.hardware import CPU
+from rljax.models.common.transformer import Params, hidden_states, output_head
 from rljax.trajectory import Group
 from tests.learner.made_up import (
     ARCHITECTURE,
@@ -68,7 +69,7 @@ def test_a_loss_that_is_none_is_refused_by_name(loss: Any, told: str) -> None:
 @functools.cache
 def compiled(variant: str, model: ModelConfig) -> Any:
     config = make_config(algorithm={"pg_variant": variant}, model=vars(model))
-    objective = Objective(config, ARCHITECTURE, unconstrained)
+    objective = Objective(config, ARCHITECTURE, CPU)
     return jax.jit(functools.partial(loss_and_gradient, objective))
 
 

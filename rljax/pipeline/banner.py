@@ -19,8 +19,8 @@ from rljax.config.validate_placement import (
 )
 from rljax.learner.learner import Learner
 from rljax.learner.sharding import AXES
+from rljax.observe.accelerators import attached_accelerators
 from rljax.observe.formatting import short
-from rljax.observe.hardware import attached_accelerators
 from rljax.pipeline.assemble.devices import engine_devices, engine_gpus
 from rljax.pipeline.assemble.engines import local_platform
 

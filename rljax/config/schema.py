@@ -125,6 +125,9 @@ class LearnerConfig:
     """The learner: how the policy is trained."""
 
     devices: str = key("auto", "auto | cpu | cpu:0-3 | gpu:0-3,6 | tpu:0-7")
+    gpu_memory_utilization: float | None = key(
+        None, "share of a GPU's memory; None: JAX's own, with sidecar.colocate 0.5", low=0, high=1, low_open=True
+    )
     mesh: MeshConfig = field(default_factory=MeshConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     max_tokens_per_row: int | None = key(None, "length of a packed row; None: longest prompt plus response", low=1)
@@ -155,7 +158,12 @@ class SidecarConfig:
     )
     num_engines: int = key(1, "engines of each explorer", low=1)
     devices: str = key(
-        "auto", "like learner.devices, and not the learner's own; cpu:N of an engine in another process is a core"
+        "auto",
+        "like learner.devices, and not the learner's own unless it is the only one or colocate is set; cpu:N of an "
+        "engine in another process is a core",
+    )
+    colocate: bool = key(
+        False, "on the learner's accelerators; from another process with a share of each GPU: gpu_memory_utilization"
     )
     max_concurrency: int = key(64, "requests that one engine runs at once", low=1)
     decode_steps: int = key(8, "embedded: tokens sampled between looks at the queue", low=1)
@@ -167,7 +175,9 @@ class SidecarConfig:
         choices=("in_flight", "drain", "abort"),
     )
     tensor_parallel_size: int = key(1, "vllm_async: accelerators of one engine", low=1)
-    gpu_memory_utilization: float = key(0.9, "vllm: share of a GPU's memory", low=0, high=1, low_open=True)
+    gpu_memory_utilization: float | None = key(
+        None, "vllm: share of a GPU's memory; None: 0.9, with colocate 0.4", low=0, high=1, low_open=True
+    )
     kv_cache_gib: float | None = key(
         None, "vllm: memory of the KV cache; None: what is left of the GPU, on a CPU what max_concurrency needs", low=0
     )

@@ -63,7 +63,7 @@ def test_a_loss_that_is_none_is_refused_by_name(loss: Any, told: str) -> None:
     packed = pack([], np.zeros(0), np.zeros(0), row_shapes(row_tokens=24, rows=2, trajectories=16)[:1])
     batch = jax.tree.map(lambda x: x[0], packed.batch)
     with pytest.raises(ConfigError, match=rf"^algorithm\.pg_variant='made_up': {told}"):
-        jax.eval_shape(Objective(config, ARCHITECTURE, unconstrained).microbatch_loss, PARAMS, batch, Progress())
+        jax.eval_shape(Objective(config, ARCHITECTURE, CPU).microbatch_loss, PARAMS, batch, Progress())
 
 
 @functools.cache

@@ -46,10 +46,12 @@ def explore(config: Config) -> int:
 def evaluate(config: Config) -> int:
     """Runs mode evaluate: scores checkpoints on the validation tasksets."""
     from rljax.launch.engine_launchers import ENGINE_LAUNCHERS
+    from rljax.pipeline.assemble.compile_cache import keep_compiled
     from rljax.pipeline.assemble.run import open_model
     from rljax.pipeline.evaluate import evaluate as evaluated
     from rljax.pipeline.run_dir import RunDir
 
+    keep_compiled(config)
     run = RunDir.of_checkpoint(config)
     model = open_model(config, run, _progress)
     with contextlib.closing(ENGINE_LAUNCHERS[config.launcher](config)) as engine_launcher:
@@ -80,9 +82,11 @@ def play(config: Config) -> int:
         play_without_model(config, _show, lambda: input("> "))
         return 0
     from rljax.launch.engine_launchers import ENGINE_LAUNCHERS
+    from rljax.pipeline.assemble.compile_cache import keep_compiled
     from rljax.pipeline.assemble.run import open_model
     from rljax.pipeline.run_dir import RunDir
 
+    keep_compiled(config)
     run = RunDir.of_checkpoint(config)
     with contextlib.closing(ENGINE_LAUNCHERS[config.launcher](config)) as engine_launcher:
         play_with_model(config, run, open_model(config, run, _progress), engine_launcher, _show)
@@ -91,10 +95,12 @@ def play(config: Config) -> int:
 
 def replay(config: Config) -> int:
     """Runs mode replay: trains the recorded batches again and compares with the checkpoints that the run left."""
+    from rljax.pipeline.assemble.compile_cache import keep_compiled
     from rljax.pipeline.assemble.run import open_ledger, open_model
     from rljax.pipeline.replay import replay as replayed
     from rljax.pipeline.run_dir import RunDir
 
+    keep_compiled(config)
     run = RunDir.existing(config)
     different = 0
     for done in replayed(config, run, open_ledger(config, run), open_model(config, run, _progress)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import signal
 import sys
@@ -93,6 +94,21 @@ def play(config: Config) -> int:
     return 0
 
 
+def plan(config: Config) -> int:
+    """Runs mode plan: says what the run will take on a target, and exits 1 where it does not fit."""
+    from rljax.pipeline.assemble.compile_cache import keep_compiled
+    from rljax.pipeline.plan.plan import plan as planned
+
+    keep_compiled(dataclasses.replace(config, compile_cache="off"))  # seconds to compile are what it is asked for
+    fits = False
+    for line in planned(config):
+        if isinstance(line, bool):
+            fits = line
+        else:
+            print(printable(line), flush=True)
+    return 0 if fits else 1
+
+
 def replay(config: Config) -> int:
     """Runs mode replay: trains the recorded batches again and compares with the checkpoints that the run left."""
     from rljax.pipeline.assemble.compile_cache import keep_compiled
@@ -138,6 +154,7 @@ COMMANDS: dict[str, Callable[[Config], int]] = {
     "replay": replay,
     "audit": audit,
     "play": play,
+    "plan": plan,
 }
 
 

@@ -207,13 +207,20 @@ class PlayConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PlanConfig:
+    """Keys of ``mode=plan``."""
+
+    target: str = key("here", "devices: here | CHIP:SHAPE, CHIP one of v5e v5p v6e h100, SHAPE such as 8, 4x4, 2x2x1")
+
+
+@dataclass(frozen=True, kw_only=True)
 class Config:
     """A run."""
 
     mode: str = key(
         "both",
         "what this process does",
-        choices=("both", "train", "explore", "evaluate", "export", "replay", "audit", "play"),
+        choices=("both", "train", "explore", "evaluate", "export", "replay", "audit", "play", "plan"),
     )
     checkpoint: str = key(
         "latest", "evaluate, export and play: latest | all | initial | batches seen; replay: where from"
@@ -265,6 +272,7 @@ class Config:
     )
     observe: ObserveConfig = field(default_factory=ObserveConfig)
     play: PlayConfig = field(default_factory=PlayConfig)
+    plan: PlanConfig = field(default_factory=PlanConfig)
 
     def __post_init__(self) -> None:
         if not _rules:

@@ -36,6 +36,7 @@ from rljax.ledger import processes
 from rljax.ledger.compatibility import check_model, record_validation_plan
 from rljax.ledger.database import RunFailedError, StaleWriterError, is_finished
 from rljax.observe.atomic_write import write_atomic
+from rljax.pipeline.assemble.compile_cache import keep_compiled
 from rljax.pipeline.assemble.devices import check_shared, share_gpu_memory
 from rljax.pipeline.assemble.learner import StepRunner, open_checkpoints, open_demonstrations, resume_learner
 from rljax.pipeline.assemble.run import ProgressCallback, open_ledger, open_model, validation_fingerprint
@@ -71,6 +72,7 @@ class Run:
         check_names(config.algorithm)
         check_names_reach(config)
         share_gpu_memory(config)
+        keep_compiled(config)
         self.config = config
         self.run_dir = RunDir.create(config)
         self._db = open_ledger(config, self.run_dir)

@@ -8,6 +8,7 @@ from rljax.config.fields import ConfigError, shown
 from rljax.config.schema import Config
 
 _SPAN = r"[0-9]{1,4}(-[0-9]{1,4})?"
+_TARGET = re.compile(r"here|(v5e|v5p|v6e|h100)(:[1-9][0-9]{0,3}(x[1-9][0-9]{0,2}){0,2})?")
 _DEVICES = re.compile(rf"auto|(cpu|gpu|tpu)(:{_SPAN}(,{_SPAN})*)?")
 
 
@@ -56,6 +57,10 @@ def _check_devices(config: Config) -> None:
                 f"{path}={shown(devices)}: write auto, cpu, cpu:0-3, gpu:0-3,6 or tpu:0-7, with indices of up to 4 "
                 "digits"
             )
+    if not _TARGET.fullmatch(config.plan.target):
+        raise ConfigError(
+            f"plan.target={config.plan.target!r}: write here, or a chip and how many: v5e:4x4, v5p:2x2x1, v6e:8, h100:8"
+        )
     (platform, mine), (other, theirs) = (device_indices(d) for d in placed.values())
     indices = mine
     if indices is not None and len(indices) != config.learner.mesh.size:

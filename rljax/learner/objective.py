@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from rljax.algorithms.correction import correction
@@ -30,7 +31,7 @@ _RATIOS, _SAMPLED = "ratios/", "sampled/"
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Progress:
-    """Progress of training: what a loss may depend on besides parameters and batch; scalars.
+    """Progress of training: what a loss may depend on besides parameters and batch; scalars of NumPy, or of JAX.
 
     Attributes:
         step: batches trained before this one.
@@ -38,9 +39,9 @@ class Progress:
         kl_coef: weight of the divergence from the reference in the loss.
     """
 
-    step: Int[Array, ""] = field(default_factory=lambda: jnp.zeros((), jnp.int32))
-    updates: Int[Array, ""] = field(default_factory=lambda: jnp.zeros((), jnp.int32))
-    kl_coef: Float[Array, ""] = field(default_factory=lambda: jnp.zeros((), jnp.float32))
+    step: Int[Any, ""] = field(default_factory=lambda: np.zeros((), np.int32))
+    updates: Int[Any, ""] = field(default_factory=lambda: np.zeros((), np.int32))
+    kl_coef: Float[Any, ""] = field(default_factory=lambda: np.zeros((), np.float32))
 
 
 class Objective(Protocol):

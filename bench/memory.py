@@ -27,7 +27,8 @@ from rljax.learner.packing import Batch
 from rljax.learner.scoring import make_score
 from rljax.learner.train_step import loss_and_gradient
 from rljax.models.common.architecture import Architecture
-from rljax.models.common.transformer import Params, abstract_params, hidden_states, output_head, unconstrained
+from rljax.models.common.hardware import Hardware
+from rljax.models.common.transformer import Params, abstract_params, hidden_states, output_head
 from rljax.models.files import load_architecture
 from rljax.models.smollm2 import smollm2_directory
 
@@ -69,7 +70,7 @@ def objective(architecture: Architecture, remat: str, chunk: int) -> PolicyObjec
     config = Config(
         mode="evaluate", rollout_batch_size=ROWS, model=model, learner=LearnerConfig(rows_per_microbatch=ROWS)
     )
-    return PolicyObjective(config, architecture, unconstrained)
+    return PolicyObjective(config, architecture, Hardware.of(jax.devices()[0]))
 
 
 def naive(architecture: Architecture) -> Callable[[Params, Batch], Any]:

@@ -100,7 +100,7 @@ class ModelConfig:
     sequence_length: int | None = key(
         None, "tokens of a whole trajectory; None: max_prompt_tokens + max_response_tokens", low=2
     )
-    logprob_chunk: int = key(1024, "tokens whose logits exist at once", low=1)
+    logprob_chunk: int = key(1024, "tokens of a device whose logits exist at once", low=1)
     tiny: TinyConfig = field(default_factory=TinyConfig)
 
 
@@ -112,7 +112,7 @@ class MeshConfig:
     fsdp: int = key(1, "shards of parameters and batch", low=1)
     sequence: int = key(1, "shards of the time axis", low=1)
     expert: int = key(1, "shards of the experts (dense models: 1)", low=1, high=1)
-    tensor: int = key(1, "shards of heads and MLP", low=1)
+    tensor: int = key(1, "shards of heads and MLP; divides the model's query heads", low=1)
 
     @property
     def size(self) -> int:

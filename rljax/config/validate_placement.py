@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from rljax.config.fields import ConfigError
+from rljax.config.fields import ConfigError, shown
 from rljax.config.schema import Config
 
 _SPAN = r"[0-9]{1,4}(-[0-9]{1,4})?"
@@ -53,7 +53,8 @@ def _check_devices(config: Config) -> None:
     for path, devices in placed.items():
         if not _DEVICES.fullmatch(devices):
             raise ConfigError(
-                f"{path}={devices!r}: write auto, cpu, cpu:0-3, gpu:0-3,6 or tpu:0-7, with indices of up to 4 digits"
+                f"{path}={shown(devices)}: write auto, cpu, cpu:0-3, gpu:0-3,6 or tpu:0-7, with indices of up to 4 "
+                "digits"
             )
     (platform, mine), (other, theirs) = (device_indices(d) for d in placed.values())
     indices = mine

@@ -27,10 +27,11 @@ from rljax.learner.objective import DTYPES, PolicyObjective, Progress
 from rljax.learner.packing import Batch, PackedBatch
 from rljax.learner.prepare import Minibatch, Preparation
 from rljax.learner.ratio_metrics import ratio_drift
-from rljax.learner.sharding import constrain_activations, make_mesh, select_devices
+from rljax.learner.sharding import make_mesh, select_devices
 from rljax.learner.state import TrainState, updates_per_step
 from rljax.learner.trainable import TrainableModel
 from rljax.models.common.architecture import Architecture
+from rljax.models.common.hardware import Hardware
 from rljax.models.common.hf_names import layer_to_hf, top_to_hf, under_layer
 from rljax.models.common.logprobs import token_logprobs
 from rljax.models.common.transformer import Params, hidden_states
@@ -82,7 +83,7 @@ class Learner:
         self.architecture = architecture
         mesh_config = config.learner.mesh
         self.mesh = make_mesh(mesh_config, devices or select_devices(config.learner.devices, mesh_config.size))
-        run = (config, architecture, constrain_activations(self.mesh))
+        run = (config, architecture, Hardware.of(self.mesh))
         self.objective = PolicyObjective(*run)
         estimator = config.algorithm.adv_estimator
         criticised = "values" in token_advantages.needs(estimator, config.algorithm.advantage)
@@ -313,13 +314,10 @@ class Learner:
 
         @jax.jit
         def score(params: Params, token_ids: Int[Array, "1 time"], segments: Int[Array, "1 time"]) -> Array:
-            computed = self.objective.cast(params)
-            positions = jnp.arange(token_ids.shape[1])[None]
-            hidden = hidden_states(
-                computed, self.architecture, token_ids, positions, segments, dtype=DTYPES[model.dtype], remat="none"
-            )
-            targets = jnp.roll(token_ids, -1, axis=1)
-            return token_logprobs(computed, self.architecture, hidden, targets, 1.0, chunk=model.logprob_chunk)[0]
+            where, hardware = (self.objective.cast(params), self.architecture), self.objective.hardware
+            positions, targets = jnp.arange(token_ids.shape[1])[None], jnp.roll(token_ids, -1, axis=1)
+            hidden = hidden_states(*where, token_ids, positions, segments, dtype=DTYPES[model.dtype], hardware=hardware)
+            return token_logprobs(*where, hidden, targets, 1.0, chunk=model.logprob_chunk, hardware=hardware)[0]
 
         return score
 

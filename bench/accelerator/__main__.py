@@ -14,11 +14,11 @@ On one GPU or TPU chip, from a checkout, with no network:
 - agreement: loss and gradient of both learners on one batch.
 
 Each part is a process of its own with a limit of its own. A part that fails, hangs or is killed costs its own rows; the
-least important are left out where the time does not suffice (`--minutes 20` has room for all on an H100). Out of memory
-is a row, and the next way to fit is tried. On a CPU shapes are smaller and MFU is left out.
+least important are left out where the time does not suffice: give more of it, or name parts. Out of memory is a row,
+and the next way to fit is tried. On a CPU shapes are smaller and MFU is left out.
 
-Leaves ``result.json`` and ``table.md`` in ``bench/runs/accelerator/<device kind>/``. Exit code 1 where a part failed or
-timed out, or a kernel is wrong.
+Leaves ``result.json`` and ``table.md`` in ``bench/runs/accelerator/<device kind>/``, anew after each part. Exit code 1
+where a part failed or timed out, or a kernel is wrong.
 """
 
 from __future__ import annotations

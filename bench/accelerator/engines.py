@@ -29,11 +29,11 @@ def prompts(model: str, sequences: int, tokens: int) -> np.ndarray:
     return np.random.default_rng(sequences).integers(0, MODELS[model].vocab_size, shape).astype(np.int32)
 
 
-def result(side: str, how: str, sequences: int, new: int, seconds: list[float]) -> Row:
+def result(side: str, model: str, how: str, sequences: int, new: int, seconds: list[float]) -> Row:
     """Returns the row of one number of sequences, from the seconds of all turns."""
     counted = seconds[UNTIMED:]
     rate = sequences * new / statistics.median(counted)
-    row = {"side": side, "how": how, "sequences": sequences, "tokens_per_second": rate}
+    row = {"side": side, "model": model, "how": how, "sequences": sequences, "tokens_per_second": rate}
     return row | {"all_seconds": counted, "first_turn_seconds": seconds[0]}
 
 
@@ -78,13 +78,15 @@ def measure_ours(model: str, counts: list[int], prompt: int, new: int, dtype: st
         publisher.close()
         for sequences in counts:
             seconds = [runner.run(turn(sequences, number)) for number in range(UNTIMED + TIMED)]
-            yield result("rljax", "embedded", sequences, new, seconds)
+            yield result("rljax", model, "embedded", sequences, new, seconds)
         runner.run(engine.close())
 
 
-def measure_torch(model: str, counts: list[int], prompt: int, new: int, dtype: str, platform: str) -> Iterator[Row]:
-    """Yields a row for each number of sequences: `generate` as it is and, on a GPU, with a static cache, whose decoding
-    transformers compiles.
+def measure_torch(
+    model: str, counts: list[int], prompt: int, new: int, dtype: str, platform: str, cache: str
+) -> Iterator[Row]:
+    """Yields a row for each number of sequences. ``cache`` is ``dynamic``, as `generate` does by itself, or ``static``,
+    with which transformers compiles the decoding.
     """
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
@@ -99,26 +101,25 @@ def measure_torch(model: str, counts: list[int], prompt: int, new: int, dtype: s
         config = AutoConfig.for_model(**to_config(MODELS[model]))
         made = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa", dtype=precision).eval()
     made.generation_config.eos_token_id = None  # nothing ends early
-    for cache in ("dynamic", "static") if device.type == "cuda" else ("dynamic",):
-        for sequences in counts:
-            ids = torch.from_numpy(prompts(model, sequences, prompt).astype(np.int64)).to(device)
-            seconds = []
-            for _ in range(UNTIMED + TIMED):
-                begin = time.perf_counter()
-                with torch.inference_mode():
-                    out = made.generate(
-                        ids,
-                        attention_mask=torch.ones_like(ids),
-                        do_sample=True,
-                        temperature=1.0,
-                        top_k=0,
-                        top_p=1.0,
-                        max_new_tokens=new,
-                        pad_token_id=0,
-                        cache_implementation=cache,
-                    )
-                if device.type == "cuda":
-                    torch.cuda.synchronize()
-                seconds.append(time.perf_counter() - begin)
-                assert out.shape[1] == prompt + new
-            yield result("torch", f"{cache} cache", sequences, new, seconds)
+    for sequences in counts:
+        ids = torch.from_numpy(prompts(model, sequences, prompt).astype(np.int64)).to(device)
+        seconds = []
+        for _ in range(UNTIMED + TIMED):
+            begin = time.perf_counter()
+            with torch.inference_mode():
+                out = made.generate(
+                    ids,
+                    attention_mask=torch.ones_like(ids),
+                    do_sample=True,
+                    temperature=1.0,
+                    top_k=0,
+                    top_p=1.0,
+                    max_new_tokens=new,
+                    pad_token_id=0,
+                    cache_implementation=cache,
+                )
+            if device.type == "cuda":
+                torch.cuda.synchronize()
+            seconds.append(time.perf_counter() - begin)
+            assert out.shape[1] == prompt + new
+        yield result("torch", model, f"{cache} cache", sequences, new, seconds)

@@ -77,18 +77,18 @@ SCALES = {
         seconds={"kernels": 45, "learner": 30, "torch_learner": 40, "quickstart": 60, "engine": 40, "torch_engine": 40},
     ),
     "cpu": Scale(
-        shapes=((_SMALL, 512), (_SMALL, 2048)),
+        shapes=((_SMALL, 512), (_SMALL, 256)),
         dtype="fp32",
         tokens=512,
         microbatch=512,
         steps=2,
         kernel_models=(_SMALL,),
         kernel_places=(256, 253),
-        kernel_timed=(512, 2048),
+        kernel_timed=(512, 1024),
         engine_model=_SMALL,
-        sequences=(1, 32),
+        sequences=(1, 8),
         prompt=32,
-        new=32,
+        new=16,
         seconds={
             "kernels": 30,
             "learner": 60,
@@ -150,8 +150,9 @@ def usual_seconds(scale: Scale, part: Part) -> float:
 def make_parts(scale: Scale, platform: str, only: Sequence[str]) -> list[Part]:
     """Returns the parts of a run, the most important first."""
     learners = [part for model, row in scale.shapes for part in _learner_pair(scale, model, row, platform)]
-    others = [*_quickstart(scale), *_engines(scale, platform), *_first_step(scale), *_agreement(platform)]
-    parts = [_kernels(scale), *learners[:2], *others, *learners[2:]]
+    ours, theirs, *compiled = _engines(scale, platform)
+    others = [*_quickstart(scale), ours, theirs, *_first_step(scale), *_agreement(platform)]
+    parts = [_kernels(scale), *learners[:2], *others, *learners[2:], *compiled]
     return [part for part in parts if part.group in only]
 
 
@@ -190,7 +191,9 @@ def _engines(scale: Scale, platform: str) -> Iterator[Part]:
         "dtype": scale.dtype,
     }
     yield Part("engine", "engine", scale.engine_model, ours, 120)
-    yield Part("engine", "torch_engine", scale.engine_model, {**ours, "platform": platform}, 120)
+    for cache in ("dynamic", "static") if platform == "gpu" else ("dynamic",):
+        case = f"{scale.engine_model}, {cache} cache"
+        yield Part("engine", "torch_engine", case, {**ours, "platform": platform, "cache": cache}, 150)
 
 
 def _first_step(scale: Scale) -> Iterator[Part]:

@@ -43,25 +43,26 @@ class Outcome:
 
 
 def environment(group: str, caches: Path) -> dict[str, str]:
-    """Returns the environment of a part: the first device alone, memory as it is needed, no network. The compile cache
-    is the user's own, where `JAX_COMPILATION_CACHE_DIR` names one; parts of `FROM_COLD` begin with an empty one.
+    """Returns the environment of a part: the first device alone, no network. The compile cache is the user's own, where
+    `JAX_COMPILATION_CACHE_DIR` names one; parts of `FROM_COLD` begin with an empty one. JAX takes memory as it needs
+    it, and may take as much as torch; the quickstart is left to do that as it does for a user.
     """
-    cache = caches / group
     mine = None if group in FROM_COLD else os.environ.get("JAX_COMPILATION_CACHE_DIR")
-    first = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-    return os.environ | {
+    found = os.environ | {
         "PYTHONPATH": path,
-        "CUDA_VISIBLE_DEVICES": first,
-        "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
-        "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.95",  # as much as torch may take; JAX's own limit is 0.75
-        "JAX_COMPILATION_CACHE_DIR": mine or str(cache / "jax"),
-        "TORCHINDUCTOR_CACHE_DIR": str(cache / "inductor"),
-        "TRITON_CACHE_DIR": str(cache / "triton"),
+        "CUDA_VISIBLE_DEVICES": os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0],
+        "JAX_COMPILATION_CACHE_DIR": mine or str(caches / group / "jax"),
+        "TORCHINDUCTOR_CACHE_DIR": str(caches / group / "inductor"),
+        "TRITON_CACHE_DIR": str(caches / group / "triton"),
         "HF_HUB_OFFLINE": "1",
         "TOKENIZERS_PARALLELISM": "false",
         "TF_CPP_MIN_LOG_LEVEL": "2",
     }
+    if group != "quickstart":
+        found |= {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "XLA_CLIENT_MEM_FRACTION": "0.95"}
+        found.pop("XLA_PYTHON_CLIENT_MEM_FRACTION", None)  # its former name, which JAX refuses beside it
+    return found
 
 
 def run_part(part: Part, seconds: float, caches: Path) -> Outcome:

@@ -70,6 +70,8 @@ def _learners(outcomes: Sequence[Outcome], peak: float | None) -> Iterator[Cells
         sides[outcome.part.worker] += outcome.rows
     for case, sides in cases.items():
         ours, theirs = sides["learner"], sides["torch_learner"]
+        if not (ours or theirs):
+            continue  # neither ran: why is said below the table
         rates = [_rate(rows) for rows in (ours, theirs)]
         notes = [f"{row['side']}: {note}" for row in (*ours, *theirs) if (note := _note(row))]
         yield (
@@ -110,8 +112,7 @@ def _ratio(ours: float | None, theirs: float | None) -> str:
 
 def _engines(outcomes: Sequence[Outcome], peak: float | None) -> Iterator[Cells]:
     rows = [row for outcome in outcomes for row in outcome.rows]
-    model = outcomes[0].part.case
-    for sequences in dict.fromkeys(row["sequences"] for row in rows):
+    for model, sequences in dict.fromkeys((row["model"], row["sequences"]) for row in rows):
         here = [row for row in rows if row["sequences"] == sequences]
         ours, theirs = (
             max((row["tokens_per_second"] for row in here if row["side"] == side), default=None)

@@ -7,7 +7,8 @@ microbatch, and each chunk of logits gives its gradient at once, so that none is
 
 Attention is the first of these that works: FlashAttention 3 or 2 where their packages are, `flex_attention` with a
 block mask (which skips what segments and causality hide), `scaled_dot_product_attention` with a dense mask. Each is
-tried with torch.compile around the layers first; on a CPU, `scaled_dot_product_attention` alone and not compiled.
+tried with torch.compile first, layer by layer, so that one compilation serves all of them (PyTorch's regional
+compilation), and around the log-probabilities; on a CPU, `scaled_dot_product_attention` alone and not compiled.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def device_of(platform: str) -> torch.device:
     """
     if platform == "cpu":
         return torch.device("cpu")
-    if platform == "gpu" and torch.cuda.is_available():
+    if platform in ("gpu", "cuda") and torch.cuda.is_available():
         return torch.device("cuda", 0)
     raise NoDeviceError(f"torch {torch.__version__} sees no {platform} here")
 
@@ -102,7 +103,9 @@ class PackedTorchLearner:
                 parameter.data = parameter.data.to(torch.bfloat16)
         if way.remat:
             self.model.gradient_checkpointing_enable({"use_reentrant": False})
-        self._layers: Callable[..., Any] = torch.compile(self.model.model) if compiled else self.model.model
+        if compiled:
+            for layer in self.model.model.layers:
+                layer.compile()
         self._logprobs: Callable[..., Any] = torch.compile(_logprobs) if compiled else _logprobs
         self._optimizer = torch.optim.AdamW(self.masters, LEARNING_RATE, weight_decay=0.0, fused=True)
         self._flat = attention.startswith("flash")
@@ -140,7 +143,7 @@ class PackedTorchLearner:
     def _backward(self, part: Mapping[str, torch.Tensor]) -> torch.Tensor:
         if self._flat:  # one long row: FlashAttention reads the sequences off the positions
             part = {name: array.reshape(1, -1) for name, array in part.items()}
-        output = self._layers(
+        output = self.model.model(
             input_ids=part["token_ids"],
             position_ids=part["positions"],
             attention_mask=self._mask,

@@ -137,7 +137,7 @@ def test_the_most_important_parts_come_first_and_all_shapes_are_there() -> None:
 def test_a_part_that_the_time_does_not_suffice_for_is_left_out_and_said(tmp_path: Path) -> None:
     parts = make_parts(SCALES["accelerator"], "gpu", ["kernels", "engine"])
     found = list(run_parts(parts, SCALES["accelerator"], time.monotonic() + 9, tmp_path))
-    assert [outcome.status for outcome in found] == ["skipped"] * 3
+    assert [outcome.status for outcome in found] == ["skipped"] * 4
     assert found[0].why.endswith("s were left, and it takes some 45")
     assert "kernels: skipped: " in markdown(FACTS, found)
 

@@ -32,6 +32,8 @@ MODELS = {
 }
 LEARNING_RATE = 1e-6
 CLIP, MAX_NORM = 0.2, 1.0
+SHARE = 0.6
+"""Of the memory that an estimate may fill: the rest is for logits, scores, and what torch keeps besides."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +105,7 @@ def bytes_needed(shape: Shape, way: Way) -> float:
 
 def first_way(shape: Shape, memory: float | None) -> int:
     """Returns the index of the first way that should fit into so many bytes; the last where none should."""
-    fits = [memory is None or bytes_needed(shape, way) < 0.9 * memory for way in ways(shape)]
+    fits = [memory is None or bytes_needed(shape, way) < SHARE * memory for way in ways(shape)]
     return fits.index(True) if any(fits) else len(fits) - 1
 
 

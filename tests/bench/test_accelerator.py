@@ -20,7 +20,7 @@ from bench.accelerator.plan import PARTS, SCALES, Part, make_parts
 from bench.accelerator.process import Outcome, run_part
 from bench.accelerator.quickstart import facts
 from bench.accelerator.report import markdown, table
-from bench.accelerator.shapes import MODELS, Shape, Way, bytes_needed, first_way, ways
+from bench.accelerator.shapes import MODELS, SHARE, Shape, Way, bytes_needed, first_way, ways
 from rljax.learner.packing import pack, row_shapes
 from rljax.models.common.architecture import Architecture
 from tests.waiting import HANGS
@@ -115,7 +115,7 @@ def test_the_first_way_is_one_that_may_fit() -> None:
     assert first_way(shape, 1e12) == 0
     assert first_way(shape, 1e9) == len(ways(shape)) - 1
     between = (bytes_needed(shape, ways(shape)[0]) + bytes_needed(shape, ways(shape)[1])) / 2
-    assert first_way(shape, between / 0.9) == 1
+    assert first_way(shape, between / SHARE) == 1
 
 
 def test_the_most_important_parts_come_first_and_all_shapes_are_there() -> None:

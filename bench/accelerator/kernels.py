@@ -6,7 +6,6 @@ computed at the highest precision of matrix products; at the default one a GPU o
 
 from __future__ import annotations
 
-import re
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -19,18 +18,17 @@ import numpy as np
 from bench.accelerator.peaks import attention_flops
 from bench.accelerator.shapes import EIGHTHS, MODELS
 from rljax.models.common.architecture import Architecture
-from rljax.models.common.attention import attention
+from rljax.models.common.attention.attention import attention, body_for
+from rljax.models.common.attention.spans import causal_spans
 from rljax.models.common.embedding import embed
+from rljax.models.common.hardware import Hardware
 from rljax.models.common.logprobs import token_logprobs
-from rljax.models.common.transformer import unconstrained
 
 Row = dict[str, Any]
 Arrays = tuple[np.ndarray, ...]
 BOUNDS = {"float32": 1e-4, "bfloat16": 2e-2}
 TIMED = 5
 LOGPROB_TOKENS = 256  # the reference holds all their logits, in float64
-_TARGET = re.compile(r'custom_call_target="([^"]+)"|stablehlo\.custom_call @([\w.$]+)')
-_NOT_KERNELS = re.compile(r"Sharding|SPMD|annotate|MoveTo|TopK", re.IGNORECASE)
 
 
 def measure(models: list[str], lengths: list[int], timed_rows: list[int]) -> Iterator[Row]:
@@ -99,26 +97,27 @@ def compare_attention(a: Architecture, case: str, length: int, dtype: str) -> It
     q, k, v, d = drawn(dtype, heads, kv, kv, heads)
     d[segments[0] == 0] = 0  # what padding gives means nothing
     wanted = reference_attention(q, k, v, segments[0], d)
+    hardware = Hardware.of(jax.devices()[0])
 
     def both(q: Any, k: Any, v: Any, d: Any) -> Any:
-        out, pull = jax.vjp(lambda q, k, v: attention(q, k, v, jnp.asarray(segments)), q, k, v)
+        spans = causal_spans(jnp.asarray(segments))
+        out, pull = jax.vjp(lambda q, k, v: attention(q, k, v, spans, hardware), q, k, v)
         return out, *pull(d)
 
     arguments = [jnp.asarray(x, dtype)[None] for x in (q, k, v, d)]
     with jax.default_matmul_precision("highest"):
-        compiled = jax.jit(both).lower(*arguments).compile()
-        found = compiled(*arguments)
+        found = jax.jit(both)(*arguments)
     real = segments[0] > 0
-    row = {"bound": BOUNDS[dtype], "body": body_of(compiled.as_text() or "")}
+    row = {"bound": BOUNDS[dtype], "body": body_of(arguments[0], hardware)}
     yield row | {"case": f"attention, {case}, {dtype}: values", "error": error_of(found[0][0][real], wanted[0][real])}
     errors = [error_of(x[0], y) for x, y in zip(found[1:], wanted[1:], strict=True)]
     yield row | {"case": f"attention, {case}, {dtype}: gradients", "error": max(errors), "errors": errors}
 
 
-def body_of(program: str) -> str:
-    """Returns the kernels that a program calls by name; ``XLA`` where there are none."""
-    called = {a or b for a, b in _TARGET.findall(program)}
-    return ", ".join(sorted(name for name in called if not _NOT_KERNELS.search(name))) or "XLA"
+def body_of(query: jax.Array, hardware: Hardware) -> str:
+    """Returns the body that attention gets, and why it is not the platform's kernel."""
+    body = body_for(query, hardware)
+    return f"{body.name} ({body.reason})" if body.reason else body.name
 
 
 def compare_logprobs(a: Architecture, model: str, tokens: int, dtype: str) -> Row:
@@ -138,10 +137,12 @@ def compare_logprobs(a: Architecture, model: str, tokens: int, dtype: str) -> Ro
     d_logits[np.arange(tokens), targets] += d[0]
     wanted = [log_p[np.arange(tokens), targets], entropy, d_logits @ table, d_logits.T @ hidden]
 
+    hardware, wanted_ids = Hardware.of(jax.devices()[0]), jnp.asarray(targets)[None]
+
     def both(hidden: Any, table: Any, d: Any) -> Any:
         def computed(hidden: Any, table: Any) -> Any:
             params = {"embedding": table} if a.tie_embeddings else {"head": table.T}
-            return token_logprobs(params, a, hidden, jnp.asarray(targets)[None], 1.0, chunk=max(tokens // 4, 1))
+            return token_logprobs(params, a, hidden, wanted_ids, 1.0, chunk=max(tokens // 4, 1), hardware=hardware)
 
         found, pull = jax.vjp(computed, hidden, table)
         return *found, *pull((d[:1], d[1:]))
@@ -158,11 +159,11 @@ def compare_embedding(dtype: str, tokens: int = 8192, width: int = 64) -> Row:
     (d,) = drawn(dtype, (tokens, width))
     d = np.asarray(jnp.asarray(np.abs(d), dtype), np.float64)
     ids = np.where(np.arange(tokens) % 2, np.arange(tokens) % 500, 7)
-    wanted = np.zeros((512, width))
+    wanted, hardware = np.zeros((512, width)), Hardware.of(jax.devices()[0])
     np.add.at(wanted, ids, d)
 
     def gradient(table: Any, d: Any) -> Any:
-        return jax.vjp(lambda t: embed(t, jnp.asarray(ids)[None], unconstrained), table)[1](d)[0]
+        return jax.vjp(lambda t: embed(t, jnp.asarray(ids)[None], hardware), table)[1](d)[0]
 
     found = jax.jit(gradient)(jnp.zeros((512, width), dtype), jnp.asarray(d, dtype)[None])
     case = f"gradient of the embedding, {tokens} tokens, {dtype}"
@@ -179,10 +180,11 @@ def time_attention(a: Architecture, model: str, places: int) -> Row:
     )
 
     def both(q: Any, k: Any, v: Any) -> Any:
-        out, pull = jax.vjp(lambda q, k, v: attention(q, k, v, segments), q, k, v)
+        out, pull = jax.vjp(lambda q, k, v: attention(q, k, v, causal_spans(segments), hardware), q, k, v)
         return out, *pull(out)
 
-    row = {"case": f"attention, {model}, row of {places}, bfloat16: forward and backward"}
+    hardware = Hardware.of(jax.devices()[0])
+    row = {"case": f"attention, {model}, row of {places}, bfloat16: forward and backward", "body": body_of(q, hardware)}
     try:
         compiled = jax.jit(both).lower(q, k, v).compile()
         seconds = median_seconds(lambda: compiled(q, k, v))
@@ -190,7 +192,7 @@ def time_attention(a: Architecture, model: str, places: int) -> Row:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
         return row | {"out_of_memory": str(error).splitlines()[0][:200]}
-    return row | {"seconds": seconds, "flops": attention_flops(a, parts), "body": body_of(compiled.as_text() or "")}
+    return row | {"seconds": seconds, "flops": attention_flops(a, parts)}
 
 
 def median_seconds(call: Callable[[], Any]) -> float:

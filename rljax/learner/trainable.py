@@ -30,12 +30,12 @@ class TrainableModel:
     def __init__(self, objective: Objective, config: OptimizerConfig, updates: int, params: Params, mesh: Mesh) -> None:
         self.objective = objective
         optimizer = make_optimizer(config, updates)
-        self._shardings = (
+        self.shardings = (
             parameter_shardings(params, mesh),
             parameter_shardings(jax.eval_shape(optimizer.init, params), mesh),
         )
-        self._init = jax.jit(optimizer.init, out_shardings=self._shardings[1])
-        self.update = make_update(objective, config, updates, self._shardings)
+        self._init = jax.jit(optimizer.init, out_shardings=self.shardings[1])
+        self.update = make_update(objective, config, updates, self.shardings)
 
     def begin(self, params: Params) -> tuple[Params, Any]:
         """Returns a float32 copy of the parameters on the mesh, and optimizer state: training donates both, so
@@ -46,6 +46,6 @@ class TrainableModel:
                 np.asarray(x, np.float32) if isinstance(x, np.ndarray) else x, s, may_alias=False
             ),
             params,
-            self._shardings[0],
+            self.shardings[0],
         )
         return placed, self._init(placed)

@@ -80,7 +80,8 @@ def required(estimate: Estimate, target: Target, peak: float | None = None) -> f
 def _run(estimate: Estimate, target: Target) -> Iterator[str]:
     config, row = estimate.config, estimate.row
     memory = "of the host" if target.shared else "each"
-    yield f"target   {target.name}: {target.devices} × {target.hardware.platform}, {target.memory / GIB:.1f} GiB {memory}"
+    platform = target.hardware.platform
+    yield f"target   {target.name}: {target.devices} × {platform}, {target.memory / GIB:.1f} GiB {memory}"
     shape = ", ".join(f"{name} {size}" for name, size in dataclasses.asdict(estimate.mesh).items() if size > 1)
     yield f"learner  {estimate.parameters / 1e6:,.1f} M parameters, {config.model.dtype}, mesh {shape or '1 device'}"
     credit = staleness_credit(config.async_generation_ratio, config.groups_per_batch)

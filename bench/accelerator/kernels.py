@@ -114,7 +114,7 @@ def compare_attention(a: Architecture, case: str, length: int, dtype: str) -> It
     yield row | {"case": f"attention, {case}, {dtype}: gradients", "error": max(errors), "errors": errors}
 
 
-def body_of(query: jax.Array, hardware: Hardware) -> str:
+def body_of(query: Any, hardware: Hardware) -> str:
     """Returns the body that attention gets, and why it is not the platform's kernel."""
     body = body_for(query, hardware)
     return f"{body.name} ({body.reason})" if body.reason else body.name

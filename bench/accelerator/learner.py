@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from bench.accelerator.kernels import body_of
 from bench.accelerator.peaks import step_flops
 from bench.accelerator.shapes import (
     LEARNING_RATE,
@@ -24,7 +25,8 @@ from bench.accelerator.shapes import (
 )
 from rljax.config.schema import AlgorithmConfig, Config, LearnerConfig, ModelConfig, OptimizerConfig
 from rljax.learner.learner import Learner
-from rljax.learner.objective import Progress
+from rljax.learner.objective import DTYPES, Progress
+from rljax.models.common.hardware import Hardware
 from rljax.models.common.transformer import init_params
 from rljax.trajectory import Group, TaskId, Trajectory
 
@@ -85,7 +87,10 @@ def measure(shape: Shape, attempt: int | None, spawned: float) -> Iterator[Row]:
     limit = (jax.devices()[0].memory_stats() or {}).get("bytes_limit")
     attempt = first_way(shape, limit) if attempt is None else attempt
     way = ways(shape)[attempt]
-    row: Row = {"side": "rljax", "way": str(way)}
+    a = shape.architecture
+    query = jax.ShapeDtypeStruct((way.rows, shape.row, a.num_heads, a.head_dim), DTYPES[shape.dtype])
+    body = body_of(query, Hardware.of(jax.devices()[0]))
+    row: Row = {"side": "rljax", "way": str(way), "body": body}
     try:
         yield row | timed(shape, way, spawned)
     except jax.errors.JaxRuntimeError as error:

@@ -118,6 +118,9 @@ def replay(config: Config) -> int:
 
     keep_compiled(config)
     run = RunDir.existing(config)
+    for change in run.changes(config):
+        if not change.startswith(("mode ", "checkpoint ", "observe.")):
+            print(f"not as the run was trained: {change}")
     different = 0
     for done in replayed(config, run, open_ledger(config, run), open_model(config, run, _progress)):
         if done.differing is not None:

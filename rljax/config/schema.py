@@ -63,7 +63,7 @@ class ModelConfig:
     sequence_length: int | None = key(
         None, "tokens of a whole trajectory; None: max_prompt_tokens + max_response_tokens", low=2
     )
-    logprob_chunk: int = key(1024, "tokens whose logits exist at once", low=1)
+    logprob_chunk: int = key(1024, "tokens of a device whose logits exist at once", low=1)
     tiny: TinyConfig = field(default_factory=TinyConfig)
 
 
@@ -75,7 +75,7 @@ class MeshConfig:
     fsdp: int = key(1, "shards of parameters and batch", low=1)
     sequence: int = key(1, "shards of the time axis", low=1)
     expert: int = key(1, "shards of the experts (dense models: 1)", low=1, high=1)
-    tensor: int = key(1, "shards of heads and MLP", low=1)
+    tensor: int = key(1, "shards of heads and MLP; divides the model's query heads", low=1)
 
     @property
     def size(self) -> int:
@@ -88,6 +88,9 @@ class LearnerConfig:
     """The learner: how the policy is trained."""
 
     devices: str = key("auto", "auto | cpu | cpu:0-3 | gpu:0-3,6 | tpu:0-7")
+    gpu_memory_utilization: float | None = key(
+        None, "share of a GPU's memory; None: JAX's own, with sidecar.colocate 0.5", low=0, high=1, low_open=True
+    )
     mesh: MeshConfig = field(default_factory=MeshConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     max_tokens_per_row: int | None = key(None, "length of a packed row; None: longest prompt plus response", low=1)
@@ -118,7 +121,12 @@ class SidecarConfig:
     )
     num_engines: int = key(1, "engines of each explorer", low=1)
     devices: str = key(
-        "auto", "like learner.devices, and not the learner's own; cpu:N of an engine in another process is a core"
+        "auto",
+        "like learner.devices, and not the learner's own unless it is the only one or colocate is set; cpu:N of an "
+        "engine in another process is a core",
+    )
+    colocate: bool = key(
+        False, "on the learner's accelerators; from another process with a share of each GPU: gpu_memory_utilization"
     )
     max_concurrency: int = key(64, "requests that one engine runs at once", low=1)
     decode_steps: int = key(8, "embedded: tokens sampled between looks at the queue", low=1)
@@ -130,7 +138,9 @@ class SidecarConfig:
         choices=("in_flight", "drain", "abort"),
     )
     tensor_parallel_size: int = key(1, "vllm_async: accelerators of one engine", low=1)
-    gpu_memory_utilization: float = key(0.9, "vllm: share of a GPU's memory", low=0, high=1, low_open=True)
+    gpu_memory_utilization: float | None = key(
+        None, "vllm: share of a GPU's memory; None: 0.9, with colocate 0.4", low=0, high=1, low_open=True
+    )
     kv_cache_gib: float | None = key(
         None, "vllm: memory of the KV cache; None: what is left of the GPU, on a CPU what max_concurrency needs", low=0
     )

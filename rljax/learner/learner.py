@@ -29,10 +29,11 @@ from rljax.learner.prepare import Minibatch, Preparation
 from rljax.learner.programs import Program, step_programs
 from rljax.learner.ratio_metrics import ratio_drift
 from rljax.learner.scoring import make_probe_score
-from rljax.learner.sharding import constrain_activations, make_mesh, select_devices
+from rljax.learner.sharding import make_mesh, select_devices
 from rljax.learner.state import TrainState, updates_per_step
 from rljax.learner.trainable import TrainableModel
 from rljax.models.common.architecture import Architecture
+from rljax.models.common.hardware import Hardware
 from rljax.models.common.hf_names import layer_to_hf, top_to_hf, under_layer
 from rljax.models.common.transformer import Params
 from rljax.models.common.value_head import critic_params
@@ -83,7 +84,7 @@ class Learner:
         self.architecture = architecture
         mesh_config = config.learner.mesh
         self.mesh = make_mesh(mesh_config, devices or select_devices(config.learner.devices, mesh_config.size))
-        run = (config, architecture, constrain_activations(self.mesh))
+        run = (config, architecture, Hardware.of(self.mesh))
         self.objective = PolicyObjective(*run)
         estimator = config.algorithm.adv_estimator
         criticised = "values" in token_advantages.needs(estimator, config.algorithm.advantage)

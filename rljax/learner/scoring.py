@@ -33,7 +33,7 @@ class Score:
     def __init__(self, model: Model, run: Run) -> None:
         self._model = model
         self._run = run
-        self._sharded_as = functools.cache(lambda sharding: jax.jit(self._score, out_shardings=sharding))
+        self._sharded_as = functools.cache(lambda sharding: jax.jit(self.compute, out_shardings=sharding))
 
     def __call__(self, params: Params, batch: Batch, microbatches: np.int32) -> Float[Array, "slot row place"]:
         """Computes them for a placed batch; they are sharded as its `places` are."""
@@ -44,7 +44,8 @@ class Score:
         """Returns the program for such a batch, as `jax.jit` does; it takes the batch `bare`."""
         return self._sharded_as(batch.places.sharding)
 
-    def _score(self, params: Params, batch: Batch, microbatches: Int[Array, ""]) -> Float[Array, "slot row place"]:
+    def compute(self, params: Params, batch: Batch, microbatches: Int[Array, ""]) -> Float[Array, "slot row place"]:
+        """Computes them for a batch that is `bare`."""
         computed = self._model.cast(params)
 
         def write(index: Int[Array, ""], scores: Float[Array, "slot row place"]) -> Float[Array, "slot row place"]:
@@ -115,16 +116,13 @@ def make_probe_score(model: Model) -> Any:
     """Compiles ``score(params, token_ids, segments)``: the log-probability at temperature 1 of the
     token after each place of one row.
     """
-    architecture, keys = model.architecture, model.config.model
+    keys = model.config.model
 
     @jax.jit
     def score(params: Params, token_ids: Int[Array, "1 time"], segments: Int[Array, "1 time"]) -> Array:
-        computed = model.cast(params)
-        positions = jnp.arange(token_ids.shape[1])[None]
-        hidden = hidden_states(
-            computed, architecture, token_ids, positions, segments, dtype=DTYPES[keys.dtype], remat="none"
-        )
-        targets = jnp.roll(token_ids, -1, axis=1)
-        return token_logprobs(computed, architecture, hidden, targets, 1.0, chunk=keys.logprob_chunk)[0]
+        where, hardware = (model.cast(params), model.architecture), model.hardware
+        positions, targets = jnp.arange(token_ids.shape[1])[None], jnp.roll(token_ids, -1, axis=1)
+        hidden = hidden_states(*where, token_ids, positions, segments, dtype=DTYPES[keys.dtype], hardware=hardware)
+        return token_logprobs(*where, hidden, targets, 1.0, chunk=keys.logprob_chunk, hardware=hardware)[0]
 
     return score

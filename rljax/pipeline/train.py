@@ -119,8 +119,11 @@ class Trainer:
         self._lineage = leases.begin_lineage(self._db, self._learner.steps, self._life)
         self._set_damaged_aside()
         # Only now: neither a config that is refused nor a learner that was replaced may change the run's own.
-        for change in self._run.write_config(self._config, self._learner.steps):
+        failpoint("config")
+        for change in self._run.write_config(self._config, self._learner.steps, self._fence.check):
             self._observers.message(f"changed since the run last started: {change}")
+        if self._lineage > 1 and not self._learner.steps:
+            self._observers.message("no checkpoint had been saved: training begins again at step 0")
         self._observers.resume(self._learner.steps, self._fence)
         if (done := self._learner.steps) >= self._config.max_steps:
             message = f"nothing is left to train: {done} steps are done and max_steps={self._config.max_steps}"

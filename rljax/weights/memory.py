@@ -10,14 +10,15 @@ from typing import Any
 import jax
 import numpy as np
 
-from rljax.weights.publisher import OrbaxPublisher, PublishError, describe
+from rljax.weights.publisher import OrbaxPublisher, PublishError, check_dtypes, describe
 from sidecar.channels import memory
-from sidecar.channels.versions import PublishedVersion
+from sidecar.channels.versions import Manifest, PublishedVersion, TensorInfo
 from sidecar.errors import first_line
 
 
 class MemoryPublisher:
-    """Keeps versions in this process, for engines in threads of it. Arrays are copied from accelerators only.
+    """Keeps versions in this process, for engines in threads of it. Arrays are copied nowhere: those of an accelerator
+    stay on it, and take its memory until their version is withdrawn.
 
     An address names one life of the publisher, so that what an earlier process announced is gone, and not mistaken.
     """
@@ -37,7 +38,7 @@ class MemoryPublisher:
     ) -> str:
         """See `rljax.weights.publisher.Publisher.publish`."""
         try:
-            published = describe(version, lineage, tensors, model=model, dtype=dtype)
+            published = self._described(version, lineage, tensors, model, dtype)
         except (ValueError, MemoryError, RuntimeError) as error:
             raise PublishError(f"version {version} cannot be kept in memory: {first_line(error)}") from error
         address = f"{self._root}/v{version}-{lineage}"
@@ -62,11 +63,26 @@ class MemoryPublisher:
         while self._addresses:
             self._drop(self._addresses.popitem()[1])
 
+    def _described(
+        self, version: int, lineage: int, tensors: Mapping[str, jax.Array | np.ndarray], model: str, dtype: str
+    ) -> PublishedVersion:
+        if not all(is_on_accelerator(array) for array in tensors.values()):
+            return describe(version, lineage, tensors, model=model, dtype=dtype)
+        check_dtypes(tensors, dtype)
+        infos = {name: TensorInfo(tuple(array.shape), str(array.dtype), "") for name, array in tensors.items()}
+        on_device: Mapping[str, Any] = dict(tensors)
+        return PublishedVersion(Manifest(version, lineage, model, dtype, infos), on_device)
+
     def _keep(self, address: str, published: PublishedVersion) -> None:
         memory.keep(address, published)
 
     def _drop(self, address: str) -> None:
         memory.drop(address)
+
+
+def is_on_accelerator(array: jax.Array | np.ndarray) -> bool:
+    """Returns whether an array lies on accelerators, where nobody can write to it."""
+    return isinstance(array, jax.Array) and all(device.platform != "cpu" for device in array.devices())
 
 
 class RayPublisher(MemoryPublisher):
@@ -99,6 +115,11 @@ class RayPublisher(MemoryPublisher):
 
         self._addresses.clear()
         ray.kill(self._store)
+
+    def _described(
+        self, version: int, lineage: int, tensors: Mapping[str, jax.Array | np.ndarray], model: str, dtype: str
+    ) -> PublishedVersion:
+        return describe(version, lineage, tensors, model=model, dtype=dtype)
 
     def _keep(self, address: str, published: PublishedVersion) -> None:
         import ray

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 from rljax.algorithms.registry import policy_losses, token_advantages
 from rljax.config.schema import Config, OptimizerConfig
@@ -16,11 +15,12 @@ from rljax.learner.critic import ValueObjective
 from rljax.learner.objective import DTYPES, Objective, PolicyObjective
 from rljax.learner.prepare import Preparation
 from rljax.learner.programs import Program, step_programs
-from rljax.learner.sharding import constrain_activations, make_mesh
+from rljax.learner.sharding import make_mesh
 from rljax.learner.state import TrainState, make_optimizer
 from rljax.learner.trainable import TrainableModel
-from rljax.models.common import attention
 from rljax.models.common.architecture import Architecture
+from rljax.models.common.attention.attention import Body, body_for
+from rljax.models.common.hardware import Hardware
 from rljax.models.common.transformer import Params, abstract_params
 from rljax.models.common.value_head import critic_params
 
@@ -37,7 +37,7 @@ class Compiled:
 def abstract_programs(config: Config, architecture: Architecture, devices: Sequence[jax.Device]) -> list[Program]:
     """Returns what `Learner.programs` lists for a step, without any weights."""
     mesh = make_mesh(config.learner.mesh, devices[: config.learner.mesh.size])
-    run = (config, architecture, constrain_activations(mesh))
+    run = (config, architecture, Hardware.of(mesh))
     algorithm, params = config.algorithm, abstract_params(architecture)
 
     def begin(objective: Objective, optimizer: OptimizerConfig, params: Params) -> tuple[TrainableModel, Params, Any]:
@@ -69,21 +69,11 @@ def compiled(programs: Sequence[Program]) -> Iterator[Compiled]:
         began = time.perf_counter()
         found: Any = program.lower().compile().memory_analysis()
         seconds = time.perf_counter() - began
-        kept = found.argument_size_in_bytes + found.output_size_in_bytes - found.alias_size_in_bytes
-        yield Compiled(program.name, max(found.peak_memory_in_bytes, kept + found.temp_size_in_bytes), seconds)
+        yield Compiled(program.name, found.peak_memory_in_bytes, seconds)
 
 
-def attention_body(config: Config, architecture: Architecture, platform: str, length: int) -> str:
-    """Returns the body of attention that a program with rows of that length gets, and why not a faster one."""
-    dtype = DTYPES[config.model.dtype]
+def attention_body(config: Config, architecture: Architecture, hardware: Hardware, length: int) -> Body:
+    """Returns the body of attention that a program with rows of that length gets, and why not the platform's kernel."""
     shape = (1, length, architecture.num_heads, architecture.head_dim)
-    query: Any = jax.ShapeDtypeStruct(shape, dtype)
-    if platform == "tpu":
-        if attention.splash_takes(query):
-            return "splash"
-        return f"reference: splash takes rows and heads of multiples of 128, not {length} and {shape[-1]}"
-    if platform == "gpu":
-        if attention.cudnn_takes(query):
-            return "cuDNN"
-        return f"reference: cuDNN takes bf16 and heads of up to 128, not {jnp.dtype(dtype).name} and {shape[-1]}"
-    return "reference: there is no faster one for a CPU"
+    query: Any = jax.ShapeDtypeStruct(shape, DTYPES[config.model.dtype])
+    return body_for(query, hardware)

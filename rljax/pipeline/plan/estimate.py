@@ -14,9 +14,10 @@ from jax.sharding import AbstractMesh, NamedSharding
 from rljax.algorithms.registry import policy_losses, token_advantages
 from rljax.config.schema import Config, MeshConfig
 from rljax.learner.packing import RowShape, packed_shape, row_shapes
-from rljax.learner.sharding import ACTIVATIONS, AXES, PARAMETERS, parameter_shardings, spec
+from rljax.learner.sharding import AXES, PARAMETERS, parameter_shardings
 from rljax.learner.state import make_optimizer
 from rljax.models.common.architecture import Architecture
+from rljax.models.common.hardware import ACTIVATIONS, spec
 from rljax.models.common.transformer import abstract_params
 from rljax.models.common.value_head import critic_params
 

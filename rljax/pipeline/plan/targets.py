@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import jax
 import psutil
 from jax.experimental import topologies
+
+from rljax.models.common.hardware import Hardware
 
 GIB = float(2**30)
 
@@ -19,7 +22,7 @@ class Target:
 
     Attributes:
         name: as `plan.target` names it.
-        platform: cpu, gpu or tpu.
+        hardware: of one of them.
         devices: how many there are.
         memory: bytes of a device; of a CPU, the host's, which all have together.
         flops: bf16 operations a second at the peak of a device; None where nobody says.
@@ -27,7 +30,7 @@ class Target:
     """
 
     name: str
-    platform: str
+    hardware: Hardware
     devices: int
     memory: float
     flops: float | None
@@ -36,7 +39,7 @@ class Target:
     @property
     def shared(self) -> bool:
         """Whether all devices have one memory."""
-        return self.platform == "cpu"
+        return self.hardware.platform == "cpu"
 
 
 CHIPS = {
@@ -48,19 +51,29 @@ CHIPS = {
 """Platform, bytes, dense bf16 operations and bytes of the links a second of each JAX device, as makers publish them
 (of an H100's 80 GB, 79 GiB are what JAX sees)."""
 
+_WITHOUT_TPU = {
+    "TPU_SKIP_MDS_QUERY": "1",
+    "TPU_ACCELERATOR_TYPE": "v5litepod-8",
+    "TPU_WORKER_HOSTNAMES": "localhost",
+    "TPU_WORKER_ID": "0",
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+}
+"""What libtpu is told where it only compiles: to ask no metadata server of Google's cloud, and to take no chip."""
+
 
 def find_target(name: str) -> Target:
     """Returns the target that ``plan.target`` names; `validate_placement` has seen to it that there is one."""
     if name != "here":
         chip, _, shape = name.partition(":")
         platform, memory, flops, links = CHIPS[chip]
-        return Target(name, platform, math.prod(map(int, (shape or "1").split("x"))), memory, flops, links)
+        hardware = Hardware(platform, capability=9.0 if chip == "h100" else 0.0)
+        return Target(name, hardware, math.prod(map(int, (shape or "1").split("x"))), memory, flops, links)
     devices = jax.devices()
     first = devices[0]
     limit = (first.memory_stats() or {}).get("bytes_limit", psutil.virtual_memory().total)
     kind = first.device_kind.lower().replace(" ", "")
     known = next((chip for chip in CHIPS if chip in kind), None)
-    here = (f"here: {first.device_kind}", first.platform, len(devices), float(limit))
+    here = (f"here: {first.device_kind}", Hardware.of(first), len(devices), float(limit))
     return Target(*here, *(CHIPS[known][2:] if known else (None, None)))
 
 
@@ -71,6 +84,8 @@ def devices_of(name: str) -> Sequence[jax.Device] | str:
     chip, _, shape = name.partition(":")
     if CHIPS[chip][0] != "tpu":
         return "compiling for GPUs that are not here needs JAX's CUDA plug-in and a description of the chip"
+    for variable, value in _WITHOUT_TPU.items():
+        os.environ.setdefault(variable, value)
     try:
         return list(topologies.get_topology_desc(platform="tpu", topology_name=f"{chip}:{shape or '1x1'}").devices)
     except Exception as error:  # whatever the plug-in raises: there is none, or it knows no such topology

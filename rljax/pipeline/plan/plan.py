@@ -139,7 +139,7 @@ def _programs(estimate: Estimate, target: Target) -> Iterator[str | Compiled]:
     else:
         yield f"programs compiled for {target.name}"
         programs = abstract_programs(config, estimate.architecture, devices)
-        yield from compiled([program for program in programs if program.likely])
+        yield from compiled([program for program in programs if program.likely], target.hardware.platform)
         yield f"  and {sum(not program.likely for program in programs)} for batches of other shapes"
 
 

@@ -33,7 +33,7 @@ class Score:
     def __init__(self, model: Model, run: Run) -> None:
         self._model = model
         self._run = run
-        self._sharded_as = functools.cache(lambda sharding: jax.jit(self._score, out_shardings=sharding))
+        self._sharded_as = functools.cache(lambda sharding: jax.jit(self.compute, out_shardings=sharding))
 
     def __call__(self, params: Params, batch: Batch, microbatches: np.int32) -> Float[Array, "slot row place"]:
         """Computes them for a placed batch; they are sharded as its `places` are."""
@@ -44,7 +44,8 @@ class Score:
         """Returns the program for such a batch, as `jax.jit` does; it takes the batch `bare`."""
         return self._sharded_as(batch.places.sharding)
 
-    def _score(self, params: Params, batch: Batch, microbatches: Int[Array, ""]) -> Float[Array, "slot row place"]:
+    def compute(self, params: Params, batch: Batch, microbatches: Int[Array, ""]) -> Float[Array, "slot row place"]:
+        """Computes them for a batch that is `bare`."""
         computed = self._model.cast(params)
 
         def write(index: Int[Array, ""], scores: Float[Array, "slot row place"]) -> Float[Array, "slot row place"]:

@@ -19,7 +19,7 @@ from rljax.learner.sharding import make_mesh
 from rljax.learner.state import TrainState, make_optimizer
 from rljax.learner.trainable import TrainableModel
 from rljax.models.common.architecture import Architecture
-from rljax.models.common.attention.attention import body_for
+from rljax.models.common.attention.attention import Body, body_for
 from rljax.models.common.hardware import Hardware
 from rljax.models.common.transformer import Params, abstract_params
 from rljax.models.common.value_head import critic_params
@@ -63,19 +63,20 @@ def _placed(tree: Any, shardings: Any, dtype: Any = None) -> Any:
     return jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, dtype or x.dtype, sharding=s), tree, shardings)
 
 
-def compiled(programs: Sequence[Program]) -> Iterator[Compiled]:
-    """Compiles programs one after another, and yields what the compiler says of each."""
+def compiled(programs: Sequence[Program], platform: str) -> Iterator[Compiled]:
+    """Compiles programs for a platform one after another, and yields what the compiler says of each."""
     for program in programs:
         began = time.perf_counter()
         found: Any = program.lower().compile().memory_analysis()
         seconds = time.perf_counter() - began
         kept = found.argument_size_in_bytes + found.output_size_in_bytes - found.alias_size_in_bytes
-        yield Compiled(program.name, max(found.peak_memory_in_bytes, kept + found.temp_size_in_bytes), seconds)
+        whole = kept + found.temp_size_in_bytes
+        # A CPU's peak leaves out what is temporary.
+        yield Compiled(program.name, whole if platform == "cpu" else found.peak_memory_in_bytes, seconds)
 
 
-def attention_body(config: Config, architecture: Architecture, hardware: Hardware, length: int) -> str:
-    """Returns the body of attention that a program with rows of that length gets, and why not a faster one."""
+def attention_body(config: Config, architecture: Architecture, hardware: Hardware, length: int) -> Body:
+    """Returns the body of attention that a program with rows of that length gets, and why not the platform's kernel."""
     shape = (1, length, architecture.num_heads, architecture.head_dim)
     query: Any = jax.ShapeDtypeStruct(shape, DTYPES[config.model.dtype])
-    body = body_for(query, hardware)
-    return f"{body.name}: {body.reason}" if body.reason else body.name
+    return body_for(query, hardware)

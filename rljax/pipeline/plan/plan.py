@@ -80,8 +80,8 @@ def required(estimate: Estimate, target: Target, peak: float | None = None) -> f
 def _run(estimate: Estimate, target: Target) -> Iterator[str]:
     config, row = estimate.config, estimate.row
     memory = "of the host" if target.shared else "each"
-    platform = target.hardware.platform
-    yield f"target   {target.name}: {target.devices} × {platform}, {target.memory / GIB:.1f} GiB {memory}"
+    devices = f"{target.devices} × {target.hardware.platform}"
+    yield f"target   {target.name}: {devices}, {target.memory / GIB:.1f} GiB {memory}"
     shape = ", ".join(f"{name} {size}" for name, size in dataclasses.asdict(estimate.mesh).items() if size > 1)
     yield f"learner  {estimate.parameters / 1e6:,.1f} M parameters, {config.model.dtype}, mesh {shape or '1 device'}"
     credit = staleness_credit(config.async_generation_ratio, config.groups_per_batch)
@@ -127,17 +127,19 @@ def _speed(estimate: Estimate, target: Target) -> Iterator[str]:
 
 
 def _programs(estimate: Estimate, target: Target) -> Iterator[str | Compiled]:
-    config, length = estimate.config, estimate.row.length
-    yield f"attention of rows of {length}: {attention_body(config, estimate.architecture, target.hardware, length)}"
+    config, length, size = estimate.config, estimate.row.length, estimate.mesh.size
+    body = attention_body(config, estimate.architecture, target.hardware, length)
+    yield f"attention of rows of {length}: {body.name}{body.reason and f', since {body.reason}'}"
     devices = devices_of(config.plan.target)
     if isinstance(devices, str):
         yield f"unknown  what the compiler makes of it: peaks of memory, seconds to compile ({devices})"
-    elif len(devices) < config.learner.mesh.size:
-        yield f"unknown  what the compiler makes of it: {len(devices)} devices, the mesh has {config.learner.mesh.size}"
+    elif len(devices) < size or (len(devices) > size and config.plan.target != "here"):
+        # libtpu ends the process over a program for a part of its chips.
+        yield f"unknown  what the compiler makes of it: it is asked for all {len(devices)} devices, the mesh has {size}"
     else:
         yield f"programs compiled for {target.name}"
         programs = abstract_programs(config, estimate.architecture, devices)
-        yield from compiled([program for program in programs if program.likely])
+        yield from compiled([program for program in programs if program.likely], target.hardware.platform)
         yield f"  and {sum(not program.likely for program in programs)} for batches of other shapes"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -21,7 +22,7 @@ class Target:
 
     Attributes:
         name: as `plan.target` names it.
-        hardware: one of its devices.
+        hardware: of one of them.
         devices: how many there are.
         memory: bytes of a device; of a CPU, the host's, which all have together.
         flops: bf16 operations a second at the peak of a device; None where nobody says.
@@ -42,20 +43,30 @@ class Target:
 
 
 CHIPS = {
-    "v5e": (Hardware("tpu"), 16 * GIB, 197e12, 200e9),
-    "v5p": (Hardware("tpu"), 95 * GIB, 459e12, 600e9),
-    "v6e": (Hardware("tpu"), 32 * GIB, 918e12, 400e9),
-    "h100": (Hardware("gpu", capability=9.0), 79 * GIB, 989e12, 450e9),
+    "v5e": ("tpu", 16 * GIB, 197e12, 200e9),
+    "v5p": ("tpu", 95 * GIB, 459e12, 600e9),
+    "v6e": ("tpu", 32 * GIB, 918e12, 400e9),
+    "h100": ("gpu", 79 * GIB, 989e12, 450e9),
 }
-"""Hardware, bytes, dense bf16 operations and bytes of the links a second of each JAX device, as makers publish them
+"""Platform, bytes, dense bf16 operations and bytes of the links a second of each JAX device, as makers publish them
 (of an H100's 80 GB, 79 GiB are what JAX sees)."""
+
+_WITHOUT_TPU = {
+    "TPU_SKIP_MDS_QUERY": "1",
+    "TPU_ACCELERATOR_TYPE": "v5litepod-8",
+    "TPU_WORKER_HOSTNAMES": "localhost",
+    "TPU_WORKER_ID": "0",
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+}
+"""What libtpu is told where it only compiles: to ask no metadata server of Google's cloud, and to take no chip."""
 
 
 def find_target(name: str) -> Target:
     """Returns the target that ``plan.target`` names; `validate_placement` has seen to it that there is one."""
     if name != "here":
         chip, _, shape = name.partition(":")
-        hardware, memory, flops, links = CHIPS[chip]
+        platform, memory, flops, links = CHIPS[chip]
+        hardware = Hardware(platform, capability=9.0 if chip == "h100" else 0.0)
         return Target(name, hardware, math.prod(map(int, (shape or "1").split("x"))), memory, flops, links)
     devices = jax.devices()
     first = devices[0]
@@ -71,8 +82,10 @@ def devices_of(name: str) -> Sequence[jax.Device] | str:
     if name == "here":
         return jax.devices()
     chip, _, shape = name.partition(":")
-    if CHIPS[chip][0].platform != "tpu":
+    if CHIPS[chip][0] != "tpu":
         return "compiling for GPUs that are not here needs JAX's CUDA plug-in and a description of the chip"
+    for variable, value in _WITHOUT_TPU.items():
+        os.environ.setdefault(variable, value)
     try:
         return list(topologies.get_topology_desc(platform="tpu", topology_name=f"{chip}:{shape or '1x1'}").devices)
     except Exception as error:  # whatever the plug-in raises: there is none, or it knows no such topology

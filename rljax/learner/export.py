@@ -1,0 +1,67 @@
+"""Export of the weights, a layer at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from rljax.models.common.architecture import Architecture
+from rljax.models.common.hf_names import layer_of, layer_to_hf, tensor_shapes, top_to_hf, under_layer
+from rljax.models.common.transformer import Params
+
+Layerwise = Callable[[Params, int | None], dict[str, jax.Array]]
+
+
+class ExportedWeights(Mapping[str, jax.Array]):
+    """Weights by Hugging Face name, in the order of the layers. Each layer is made when a tensor of it is asked for,
+    and the one before let go: who takes them in order, and keeps none, needs room for one.
+
+    They are those of the moment in which they are read: read them before the next update, which reuses the memory of
+    the state. What was read, training never touches.
+    """
+
+    def __init__(self, params: Params, architecture: Architecture, layerwise: Layerwise) -> None:
+        """Takes the program of `make_export` for the dtype."""
+        self._params = params
+        self._names = {name: layer_of(name) for name in tensor_shapes(architecture)}
+        self._layerwise = layerwise
+        self._made: dict[str, jax.Array] = {}
+
+    def __getitem__(self, name: str) -> jax.Array:
+        layer = self._names[name]
+        if name not in self._made:
+            self._made = {}
+            self._made = self._layerwise(self._params, layer)
+        return self._made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+def make_export(dtype: Any) -> Layerwise:
+    """Makes the function that returns the tensors of one layer, or those outside of the layers, as `dtype` arrays that
+    training never touches. One small program serves all layers, however many there are.
+    """
+
+    # jit hands an output that is an input through as it is, and training would donate it: hence the copy.
+    @jax.jit
+    def top(params: Params) -> dict[str, Array]:
+        return {name: jnp.copy(x).astype(dtype) for name, x in top_to_hf(params).items()}
+
+    @jax.jit
+    def one_layer(layers: Params, layer: Array) -> dict[str, Array]:
+        return {name: x.astype(dtype) for name, x in layer_to_hf({k: x[layer] for k, x in layers.items()}).items()}
+
+    def layerwise(params: Params, layer: int | None) -> dict[str, jax.Array]:
+        if layer is None:
+            return dict(top({key: x for key, x in params.items() if key != "layers"}))
+        return under_layer(layer, one_layer(params["layers"], layer))
+
+    return layerwise

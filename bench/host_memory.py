@@ -152,7 +152,7 @@ def part(name: str, root: Path, devices: int) -> Iterator[Any]:
     config, model, checkpoints = parts_of(root, devices)
     jax.block_until_ready(jax.numpy.zeros(1))
     if name in ("masters", "files", "memory"):
-        trainable.make_optimizer = lambda *_: optax.set_to_zero()  # type: ignore[attr-defined]
+        trainable.make_optimizer = lambda *_: optax.set_to_zero()
     if name in ("masters", "load", "resume"):
         yield None
         learner: Learner = build_learner(config, model, checkpoints, STEP if name == "resume" else 0)

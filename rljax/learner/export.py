@@ -18,7 +18,8 @@ Layerwise = Callable[[Params, int | None], dict[str, jax.Array]]
 
 class ExportedWeights(Mapping[str, jax.Array]):
     """Weights by Hugging Face name, in the order of the layers. Each layer is made when a tensor of it is asked for,
-    and the one before let go: who takes them in order, and keeps none, needs room for one.
+    with the next, which the devices compute meanwhile, and others are let go: who takes them in order, and keeps none,
+    needs room for two.
 
     They are those of the moment in which they are read: read them before the next update, which reuses the memory of
     the state. What was read, training never touches.
@@ -29,14 +30,17 @@ class ExportedWeights(Mapping[str, jax.Array]):
         self._params = params
         self._names = {name: layer_of(name) for name in tensor_shapes(architecture)}
         self._layerwise = layerwise
-        self._made: dict[str, jax.Array] = {}
+        self._last = architecture.num_layers - 1
+        self._made: dict[int | None, dict[str, jax.Array]] = {}
 
     def __getitem__(self, name: str) -> jax.Array:
         layer = self._names[name]
-        if name not in self._made:
-            self._made = {}
-            self._made = self._layerwise(self._params, layer)
-        return self._made[name]
+        following = 0 if layer is None else min(layer + 1, self._last)
+        self._made = {kept: self._made[kept] for kept in (layer, following) if kept in self._made}
+        for wanted in (layer, following):
+            if wanted not in self._made:
+                self._made[wanted] = self._layerwise(self._params, wanted)
+        return self._made[layer][name]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)

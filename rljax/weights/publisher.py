@@ -34,7 +34,7 @@ from sidecar.failpoints import failpoint
 DTYPES = {"bf16": "bfloat16", "fp32": "float32"}
 """numpy's name of a dtype, by its config name."""
 
-GROUP_BYTES = 128 * 2**20
+GROUP_BYTES = 256 * 2**20
 """Bytes of tensors that are gathered on the host, and written, at once. At least one tensor is, however large."""
 
 Tensors = Mapping[str, Any]
@@ -233,13 +233,17 @@ def _save(path: Path, groups: Iterator[tuple[dict[str, np.ndarray], bool]]) -> d
     context.array.saving.enable_write_sharding_file = False
     context.memory.deepcopy_host_arrays = False
     infos: dict[str, TensorInfo] = {}
+    writing: Any = None
     with context:
         for arrays, is_last in groups:
             is_whole = is_last and not infos
+            if writing is not None:
+                writing.result()
+            # While a group is written, its checksums are taken and the next is gathered.
             writing = (ocp.save_async if is_whole else ocp.partial.save_async)(path, arrays)
-            infos |= infos_of(arrays)  # meanwhile
-            writing.result()
-            del arrays, writing  # before the next group is gathered
+            infos |= infos_of(arrays)
+            del arrays
+        writing.result()
         if not is_whole:
             ocp.partial.finalize(path)
     return infos

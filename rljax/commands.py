@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import signal
 import sys
@@ -46,10 +47,12 @@ def explore(config: Config) -> int:
 def evaluate(config: Config) -> int:
     """Runs mode evaluate: scores checkpoints on the validation tasksets."""
     from rljax.launch.engine_launchers import ENGINE_LAUNCHERS
+    from rljax.pipeline.assemble.compile_cache import keep_compiled
     from rljax.pipeline.assemble.run import open_model
     from rljax.pipeline.evaluate import evaluate as evaluated
     from rljax.pipeline.run_dir import RunDir
 
+    keep_compiled(config)
     run = RunDir.of_checkpoint(config)
     model = open_model(config, run, _progress)
     with contextlib.closing(ENGINE_LAUNCHERS[config.launcher](config)) as engine_launcher:
@@ -80,22 +83,44 @@ def play(config: Config) -> int:
         play_without_model(config, _show, lambda: input("> "))
         return 0
     from rljax.launch.engine_launchers import ENGINE_LAUNCHERS
+    from rljax.pipeline.assemble.compile_cache import keep_compiled
     from rljax.pipeline.assemble.run import open_model
     from rljax.pipeline.run_dir import RunDir
 
+    keep_compiled(config)
     run = RunDir.of_checkpoint(config)
     with contextlib.closing(ENGINE_LAUNCHERS[config.launcher](config)) as engine_launcher:
         play_with_model(config, run, open_model(config, run, _progress), engine_launcher, _show)
     return 0
 
 
+def plan(config: Config) -> int:
+    """Runs mode plan: says what the run will take on a target, and exits 1 where it does not fit."""
+    from rljax.pipeline.assemble.compile_cache import keep_compiled
+    from rljax.pipeline.plan.plan import plan as planned
+
+    keep_compiled(dataclasses.replace(config, compile_cache="off"))  # seconds to compile are what it is asked for
+    fits = False
+    for line in planned(config):
+        if isinstance(line, bool):
+            fits = line
+        else:
+            print(printable(line), flush=True)
+    return 0 if fits else 1
+
+
 def replay(config: Config) -> int:
     """Runs mode replay: trains the recorded batches again and compares with the checkpoints that the run left."""
+    from rljax.pipeline.assemble.compile_cache import keep_compiled
     from rljax.pipeline.assemble.run import open_ledger, open_model
     from rljax.pipeline.replay import replay as replayed
     from rljax.pipeline.run_dir import RunDir
 
+    keep_compiled(config)
     run = RunDir.existing(config)
+    for change in run.changes(config):
+        if not change.startswith(("mode ", "checkpoint ", "observe.")):
+            print(f"not as the run was trained: {change}")
     different = 0
     for done in replayed(config, run, open_ledger(config, run), open_model(config, run, _progress)):
         if done.differing is not None:
@@ -132,6 +157,7 @@ COMMANDS: dict[str, Callable[[Config], int]] = {
     "replay": replay,
     "audit": audit,
     "play": play,
+    "plan": plan,
 }
 
 

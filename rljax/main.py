@@ -58,9 +58,11 @@ def run(load: Callable[[], Config]) -> int:
     except Exception as error:  # what the config names, a loss for one, cannot be imported
         return _say(error, FAILED)
     from rljax import commands
+    from rljax.pipeline.assemble.devices import share_gpu_memory
     from rljax.tasks.task import BadRow
 
     try:
+        share_gpu_memory(config)
         return commands.COMMANDS[config.mode](config)
     except (ConfigError, BadRow) as error:
         return _say(error, REFUSED)

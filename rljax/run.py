@@ -30,13 +30,17 @@ from rljax.launch.heartbeat import TrainerHeartbeat
 from rljax.launch.launchers import LAUNCHERS, learner_placement
 from rljax.launch.protocol import Launched
 from rljax.launch.run_explorer import run_explorer
+from rljax.learner.sharding import select_devices
 from rljax.ledger import audit as auditing
 from rljax.ledger import processes
 from rljax.ledger.compatibility import check_model, record_validation_plan
 from rljax.ledger.database import RunFailedError, StaleWriterError, is_finished
 from rljax.observe.atomic_write import write_atomic
+from rljax.pipeline.assemble.compile_cache import keep_compiled
+from rljax.pipeline.assemble.devices import check_shared, share_gpu_memory
 from rljax.pipeline.assemble.learner import StepRunner, open_checkpoints, open_demonstrations, resume_learner
 from rljax.pipeline.assemble.run import ProgressCallback, open_ledger, open_model, validation_fingerprint
+from rljax.pipeline.banner import banner, warn_of_unseen_accelerator
 from rljax.pipeline.evaluate import Evaluator, chosen_checkpoints
 from rljax.pipeline.metrics.engines import Gauges
 from rljax.pipeline.observers import LearnerObservers, Observers
@@ -67,6 +71,8 @@ class Run:
         """
         check_names(config.algorithm)
         check_names_reach(config)
+        share_gpu_memory(config)
+        keep_compiled(config)
         self.config = config
         self.run_dir = RunDir.create(config)
         self._db = open_ledger(config, self.run_dir)
@@ -182,6 +188,7 @@ class Run:
             parts.callback(checkpoints.wait)
             demonstrations = open_demonstrations(config, self.model, db)
             placed = parts.enter_context(learner_placement(config))
+            check_shared(placed, select_devices(placed.learner.devices, placed.learner.mesh.size))
             learner, damaged = resume_learner(placed, self.model, db, checkpoints)
             step_runner = StepRunner(learner, demonstrations)
             explorer = self._launch_explorer(observers)
@@ -194,6 +201,8 @@ class Run:
             channels = (checkpoints, publisher, observers, self._gauges)
             life = heartbeat.token
             trainer = Trainer(config, self.run_dir, db, step_runner, *channels, self._stop, check, life, damaged)
+            observers.start(banner(placed, self.run_dir.root, learner))
+            warn_of_unseen_accelerator(config)
             if explorer is not None:
                 explorer.start()
             self._trainer = trainer

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import traceback
 
 LONGEST = 300
 
@@ -19,3 +20,11 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2
 def printable(text: str) -> str:
     """Returns a text of a model, an environment or an exception with its control characters written as escapes."""
     return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+def describe(error: BaseException) -> str:
+    """Returns one line: type, message, and the place where the error was raised."""
+    text = " ".join(str(error).split())[:LONGEST]
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
+    return f"{type(error).__name__}: {text}{place}" if text else f"{type(error).__name__}{place}"

@@ -9,7 +9,7 @@ import math
 import os
 import re
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 LARGEST_INTEGER = 10**9
@@ -18,6 +18,7 @@ _LEAST_NORMAL, _LARGEST = 2.0**-126, (2 - 2.0**-23) * 2.0**127
 """Magnitudes of float32 numbers; what is smaller is flushed to 0."""
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,63}")
 _SHOWN = 60
+_PASSWORD = re.compile(r"((?<=://)[^\s/:@]*:)\S*(?=@)|([?&]\w*pass\w*=)[^\s&]*")
 
 
 class ConfigError(ValueError):
@@ -101,10 +102,14 @@ def check_path(path: str, file: str) -> None:
 
 
 def shown(value: Any) -> str:
-    """Returns ``repr(value)`` for a message, cut where it is long."""
-    if isinstance(value, str) and len(value) > _SHOWN:
-        return f"{value[:_SHOWN]!r}…"
-    return repr(value)
+    """Returns ``repr(value)`` for a message, as `brief` makes it."""
+    return brief(value, repr) if isinstance(value, str) else brief(repr(value))
+
+
+def brief(text: str, quote: Callable[[str], str] = str) -> str:
+    """Returns the text for a message: without the passwords of URLs, and cut where it is long."""
+    public = _PASSWORD.sub(r"\1\2***", text)
+    return quote(public[:_SHOWN]) + "…" * (len(public) > _SHOWN)
 
 
 def _check_float(path: str, value: float, metadata: Mapping[str, Any]) -> None:
@@ -123,6 +128,8 @@ def _check_float(path: str, value: float, metadata: Mapping[str, Any]) -> None:
 def _check_range(path: str, value: float, metadata: Mapping[str, Any]) -> None:
     low, high = metadata.get("low"), metadata.get("high")
     if low is not None and (value < low or (metadata.get("low_open") and value == low)):
-        raise ConfigError(f"{path}={value}: must be {'above' if metadata.get('low_open') else 'at least'} {low}")
+        above = "above" if metadata.get("low_open") else "at least"
+        raise ConfigError(f"{path}={shown(value)}: must be {above} {low}")
     if high is not None and (value > high or (metadata.get("high_open") and value == high)):
-        raise ConfigError(f"{path}={value}: must be {'below' if metadata.get('high_open') else 'at most'} {high}")
+        below = "below" if metadata.get("high_open") else "at most"
+        raise ConfigError(f"{path}={shown(value)}: must be {below} {high}")

@@ -182,7 +182,9 @@ FOREIGN_KEYS = MOVED | {
     # Trinity-RFT: tasks and batches
     "buffer": _trinity("tasks", "rollout_batch_size", "total_epochs"),
     "batch_size": _trinity("rollout_batch_size", remark="in trajectories: tasks of a step times group_size"),
-    "train_batch_size": _trinity("rollout_batch_size", remark="in trajectories, as there"),
+    "train_batch_size": _trinity(
+        "rollout_batch_size", remark="in trajectories, as there; verl's, in prompts, times group_size"
+    ),
     "total_steps": _trinity("max_steps"),
     "explorer_input": _trinity("tasks"),
     "taskset": _trinity("tasks.train", remark="or explorer.tasksets, for one explorer alone"),
@@ -324,6 +326,16 @@ FOREIGN_KEYS = MOVED | {
     "eps_clip": _clip("OpenRLHF"),
     "eps_clip_low_high": _clip("OpenRLHF"),
     "eps_clip_high": _clip("slime", "high"),
+    "loss_mode": ForeignKey("verl", ("algorithm.pg_variant",)),
+    "staleness_threshold": ForeignKey("verl", ("async_generation_ratio",), "batches ahead, not a share"),
+    "trigger_parameter_sync_step": ForeignKey("verl", ("sync_interval",)),
+    "partial_rollout": ForeignKey("verl", ("sidecar.update_policy",), "in_flight"),
+    "rollouter": ForeignKey("verl", ("explorer",)),
+    "loss_type": ForeignKey("TRL", ("algorithm.pg_variant", "algorithm.aggregation"), "its two parts"),
+    "num_generations": ForeignKey("TRL", ("group_size",)),
+    "num_iterations": ForeignKey("TRL", ("algorithm.ppo_epochs",)),
+    "weight_sync_steps": ForeignKey("TRL", ("sync_interval",)),
+    "per_device_train_batch_size": ForeignKey("TRL", ("rollout_batch_size",), "trajectories of all devices"),
     "clip_ratio": _clip("verl"),
     "clip_ratio_low": _clip("verl", "low"),
     "clip_ratio_high": _clip("verl", "high"),

@@ -10,6 +10,7 @@ import ast
 import dataclasses
 import difflib
 import importlib.util
+import inspect
 import json
 import re
 import traceback
@@ -22,7 +23,7 @@ from ml_collections import ConfigDict
 
 from rljax.config.choice import Choice
 from rljax.config.environments import EnvironmentConfig
-from rljax.config.fields import ConfigError, check_path, shown
+from rljax.config.fields import ConfigError, brief, check_path, shown
 from rljax.config.foreign_keys import FOREIGN_KEYS
 from rljax.config.schema import Config, TasksetConfig
 from rljax.config.types import Unknown, build, element_of, options_of, type_name
@@ -119,7 +120,7 @@ def parse_arguments(arguments: Sequence[str]) -> tuple[str, dict[str, str]]:
     while left:
         name, equals, value = left.pop(0).partition("=")
         if not (name == "--config" or name.startswith("--config.")):
-            raise ConfigError(f"{name}: unknown argument; write --config=FILE.py and --config.key=value")
+            raise ConfigError(f"{brief(name)}: unknown argument; write --config=FILE.py and --config.key=value")
         if not equals:
             if not left:
                 raise ConfigError(f"{name}: no value; write {name}=VALUE")
@@ -192,6 +193,8 @@ def _call_get_config(file: Path, arg: str | None) -> dict[str, Any]:
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
+        if arg is not None and not inspect.signature(module.get_config).parameters:
+            raise ConfigError(f"takes no argument; write --config={file} without :{arg}")
         config = module.get_config(arg) if arg is not None else module.get_config()
     except ConfigError as error:
         raise ConfigError(f"{file}: {error}") from error
@@ -348,5 +351,6 @@ def _unknown(dotted: str, name: str, known: Mapping[str, Any], prefix: str) -> s
     beside = [prefix + n for n in difflib.get_close_matches(name, list(known), 1)]
     near = (beside or elsewhere) if prefix else (elsewhere or beside)
     near = near or difflib.get_close_matches(dotted, everywhere, 1, 0.7)
-    hint = f"did you mean {near[0]}?" if near else f"{prefix or 'the config '}has: {', '.join(sorted(known)[:12])}"
+    there = ", ".join(sorted(known)[:12]) + ", …" * (len(known) > 12)
+    hint = f"did you mean {near[0]}?" if near else f"{prefix or 'the config '}has: {there}"
     return f"{dotted}: unknown key; {hint}"

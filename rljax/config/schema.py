@@ -26,51 +26,14 @@ from rljax.config.environments import (
     shares,
 )
 from rljax.config.fields import key
+from rljax.config.tasksets import RowsConfig as RowsConfig
+from rljax.config.tasksets import TasksConfig as TasksConfig
+from rljax.config.tasksets import TasksetConfig as TasksetConfig
 
 
 def _seconds(default: float, help: str) -> Any:
     """Declares a key of a time limit; no clock of this program waits for longer than the bound, which is 30 years."""
     return key(default, help, low=0, low_open=True, high=10**9)
-
-
-@dataclass(frozen=True, kw_only=True)
-class RowsConfig:
-    """Source of rows, and the template of their prompts. The answers of `tasks.expert` are imitated."""
-
-    source: str = key("", "reverse_digits | add_numbers | FILE.jsonl | FILE.parquet | hub:ID | reasoning_gym:NAME")
-    split: str | None = key(None, "hub data set: its split; generator: train or validation side; None: by role")
-    subset: str | None = key(None, "subset (configuration name) of a hub data set")
-    prompt_key: str = key("question", "column that holds the prompt")
-    answer_key: str = key("answer", "column that holds the reference answer")
-    template: str = key("{prompt}", "user message; {prompt} is replaced")
-    system_prompt: str | None = key(None, "system message, where the chat template has one")
-    examples: tuple[str, ...] = key((), "few-shot turns before the prompt: prompt, answer, prompt, answer")
-    offset: int = key(0, "rows skipped at the start", low=0)
-    limit: int | None = key(None, "rows used after the offset; None: all", low=1)
-    shuffle: bool = key(True, "a new order each epoch, from the run's seed; false: the file's order")
-    args: Mapping[str, Any] = key({}, "arguments of a procedural or reasoning_gym generator")
-
-
-@dataclass(frozen=True, kw_only=True)
-class TasksetConfig(RowsConfig):
-    """One taskset. Its name is its key in `tasks.train` or `tasks.validation`."""
-
-    rewards: tuple[str, ...] = key(("exact",), "exact digits numeric format[:REGEX] reasoning_gym module:function")
-    reward_weights: tuple[float, ...] | None = key(None, "weight of each reward; None: all 1")
-    reward_args: Mapping[str, Mapping[str, Any]] = key(
-        {}, "keyword arguments of rewards, by the name of the function: reward_args.NAME.KEY"
-    )
-    weight: float = key(1.0, "share of this taskset among the tasks, relative to the others", low=0, low_open=True)
-
-
-@dataclass(frozen=True, kw_only=True)
-class TasksConfig:
-    """Tasksets of training and validation, and demonstrations: an empty ``expert.source`` is none."""
-
-    train: Mapping[str, TasksetConfig] = key({}, "training tasksets by name")
-    validation: Mapping[str, TasksetConfig] = key({}, "validation tasksets by name")
-    expert: RowsConfig = field(default_factory=RowsConfig)
-    on_bad_row: str = key("fail", "what a bad row of a file does", choices=("skip", "fail"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +63,7 @@ class ModelConfig:
     sequence_length: int | None = key(
         None, "tokens of a whole trajectory; None: max_prompt_tokens + max_response_tokens", low=2
     )
-    logprob_chunk: int = key(1024, "tokens whose logits exist at once", low=1)
+    logprob_chunk: int = key(1024, "tokens of a device whose logits exist at once", low=1)
     tiny: TinyConfig = field(default_factory=TinyConfig)
 
 
@@ -112,7 +75,7 @@ class MeshConfig:
     fsdp: int = key(1, "shards of parameters and batch", low=1)
     sequence: int = key(1, "shards of the time axis", low=1)
     expert: int = key(1, "shards of the experts (dense models: 1)", low=1, high=1)
-    tensor: int = key(1, "shards of heads and MLP", low=1)
+    tensor: int = key(1, "shards of heads and MLP; divides the model's query heads", low=1)
 
     @property
     def size(self) -> int:
@@ -125,6 +88,9 @@ class LearnerConfig:
     """The learner: how the policy is trained."""
 
     devices: str = key("auto", "auto | cpu | cpu:0-3 | gpu:0-3,6 | tpu:0-7")
+    gpu_memory_utilization: float | None = key(
+        None, "share of a GPU's memory; None: JAX's own, with sidecar.colocate 0.5", low=0, high=1, low_open=True
+    )
     mesh: MeshConfig = field(default_factory=MeshConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     max_tokens_per_row: int | None = key(None, "length of a packed row; None: longest prompt plus response", low=1)
@@ -155,7 +121,12 @@ class SidecarConfig:
     )
     num_engines: int = key(1, "engines of each explorer", low=1)
     devices: str = key(
-        "auto", "like learner.devices, and not the learner's own; cpu:N of an engine in another process is a core"
+        "auto",
+        "like learner.devices, and not the learner's own unless it is the only one or colocate is set; cpu:N of an "
+        "engine in another process is a core",
+    )
+    colocate: bool = key(
+        False, "on the learner's accelerators; from another process with a share of each GPU: gpu_memory_utilization"
     )
     max_concurrency: int = key(64, "requests that one engine runs at once", low=1)
     decode_steps: int = key(8, "embedded: tokens sampled between looks at the queue", low=1)
@@ -167,7 +138,9 @@ class SidecarConfig:
         choices=("in_flight", "drain", "abort"),
     )
     tensor_parallel_size: int = key(1, "vllm_async: accelerators of one engine", low=1)
-    gpu_memory_utilization: float = key(0.9, "vllm: share of a GPU's memory", low=0, high=1, low_open=True)
+    gpu_memory_utilization: float | None = key(
+        None, "vllm: share of a GPU's memory; None: 0.9, with colocate 0.4", low=0, high=1, low_open=True
+    )
     kv_cache_gib: float | None = key(
         None, "vllm: memory of the KV cache; None: what is left of the GPU, on a CPU what max_concurrency needs", low=0
     )
@@ -244,13 +217,20 @@ class PlayConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PlanConfig:
+    """Keys of ``mode=plan``."""
+
+    target: str = key("here", "devices: here | CHIP:SHAPE, CHIP one of v5e v5p v6e h100, SHAPE such as 8, 4x4, 2x2x1")
+
+
+@dataclass(frozen=True, kw_only=True)
 class Config:
     """A run."""
 
     mode: str = key(
         "both",
         "what this process does",
-        choices=("both", "train", "explore", "evaluate", "export", "replay", "audit", "play"),
+        choices=("both", "train", "explore", "evaluate", "export", "replay", "audit", "play", "plan"),
     )
     checkpoint: str = key(
         "latest", "evaluate, export and play: latest | all | initial | batches seen; replay: where from"
@@ -261,6 +241,11 @@ class Config:
         None, "URL of the ledger: postgresql://user:password@host:5432/database | sqlite:///FILE; None: in run_dir"
     )
     ledger_schema: str | None = key(None, "schema of this run in a PostgreSQL ledger; None: the last part of run_dir")
+    compile_cache: str = key(
+        "auto",
+        "compiled programs are kept here for later runs: a directory | off | auto: JAX_COMPILATION_CACHE_DIR, else the "
+        "user's cache",
+    )
     seed: int = key(0, "seed of everything", low=0, high=2**31 - 1)
     async_generation_ratio: float = key(
         1.0, "α: batches generated ahead of the learner, read as the decimal; 0 is synchronous", low=0, high=10**6
@@ -297,6 +282,7 @@ class Config:
     )
     observe: ObserveConfig = field(default_factory=ObserveConfig)
     play: PlayConfig = field(default_factory=PlayConfig)
+    plan: PlanConfig = field(default_factory=PlanConfig)
 
     def __post_init__(self) -> None:
         if not _rules:

@@ -79,7 +79,7 @@ def _convert(hint: Any, value: Any, path: str, unknown: Unknown) -> Any:
         except OverflowError:
             raise ConfigError(f"{path}={shown(value)}: beyond any number that is computed with") from None
     if not isinstance(value, origin) or (isinstance(value, bool) and origin is not bool):
-        raise ConfigError(f"{path}={value!r}: expected {type_name(hint)}, not {type(value).__name__}")
+        raise ConfigError(f"{path}={shown(value)}: expected {type_name(hint)}, not {type(value).__name__}")
     return value
 
 

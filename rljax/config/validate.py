@@ -68,6 +68,7 @@ def _tasksets(config: Config) -> dict[str, Mapping[str, TasksetConfig]]:
 
 def _check_paths(config: Config) -> None:
     check_path("model.path", config.model.path)
+    check_path("compile_cache", config.compile_cache)
     if config.run_dir is not None:
         check_path("run_dir", config.run_dir)
 

@@ -293,7 +293,7 @@ def _check_stable(algorithm: AlgorithmConfig, bound: int) -> None:
     if algorithm.allow_uncorrected or algorithm.correction.level != "none" or loss.bounds_step:
         return
     _check_exists(loss)
-    masked = " with correction.mode=mask" if loss.traits.weighs_tokens else ""
+    masked = " with algorithm.correction.mode=mask" if loss.traits.weighs_tokens else ""
     remedy = f"{loss.traits.remedy}, or " if loss.traits.remedy else ""
     others = ", ".join(name for name in bounding() if name != loss.name)
     least = loss.traits.least_weight
@@ -301,8 +301,8 @@ def _check_stable(algorithm: AlgorithmConfig, bound: int) -> None:
     faint = "" if least is None else f" (its least weight, {least:g}, is above {LARGEST_LEAST_WEIGHT})"
     raise ConfigError(
         f"{loss.key}={loss.name!r}: trains data up to {_steps(bound)} stale with neither trust region nor "
-        f"correction{faint}; write {remedy}one of {others}, or correction.level=token{masked}, or "
-        "allow_uncorrected=true"
+        f"correction{faint}; write {remedy}one of {others}, or algorithm.correction.level=token{masked}, "
+        "or algorithm.allow_uncorrected=true"
     )
 
 
@@ -312,5 +312,5 @@ def _check_divergence(algorithm: AlgorithmConfig, bound: int) -> None:
         raise ConfigError(
             f"algorithm.kl.estimator='k1': in the loss its expected gradient is 0 on fresh data, and on data up to "
             f"{_steps(bound)} stale it drives the policy away from them without bound; write estimator=k2 or k3, or "
-            "kl.where=reward, or allow_uncorrected=true"
+            "algorithm.kl.where=reward, or algorithm.allow_uncorrected=true"
         )

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import re
 
-from rljax.config.fields import ConfigError
+from rljax.config.fields import ConfigError, shown
 from rljax.config.schema import Config
 
 _SPAN = r"[0-9]{1,4}(-[0-9]{1,4})?"
+_TARGET = re.compile(r"here|(v5e|v5p|v6e|h100)(:[1-9][0-9]{0,3}(x[1-9][0-9]{0,2}){0,2})?")
 _DEVICES = re.compile(rf"auto|(cpu|gpu|tpu)(:{_SPAN}(,{_SPAN})*)?")
 
 
 def check_placement(config: Config) -> None:
-    """Refuses devices that are not there or taken, engines that do not fit them, and memory that nobody shares.
+    """Refuses devices that are taken, engines that do not fit them, and memory that nobody shares or that is short.
 
     Raises:
         ConfigError: on the first such.
     """
     _check_devices(config)
+    _check_colocated(config)
     _check_engine(config)
     _check_channel(config)
 
@@ -31,13 +33,34 @@ def device_indices(devices: str) -> tuple[str, frozenset[int] | None]:
     return platform, frozenset(i for low, _, high in bounds for i in range(int(low), int(high or low) + 1))
 
 
+def shares_gpu_memory(config: Config) -> bool:
+    """Returns whether learner and engines are processes on the same GPUs, so that each is given a share of them."""
+    separate = config.mode in ("train", "explore") or (config.mode == "both" and config.explorer.own_process)
+    return config.sidecar.colocate and (config.sidecar.engine != "embedded" or separate)
+
+
+def engine_memory_share(config: Config) -> float:
+    """Returns the share of a GPU's memory that an engine in a process of its own takes."""
+    return config.sidecar.gpu_memory_utilization or (0.4 if config.sidecar.colocate else 0.9)
+
+
+def learner_memory_share(config: Config) -> float | None:
+    """Returns the share of a GPU's memory that JAX takes in the learner's process; None for what it takes by itself."""
+    return config.learner.gpu_memory_utilization or (0.5 if shares_gpu_memory(config) else None)
+
+
 def _check_devices(config: Config) -> None:
     placed = {"learner.devices": config.learner.devices, "sidecar.devices": config.sidecar.devices}
     for path, devices in placed.items():
         if not _DEVICES.fullmatch(devices):
             raise ConfigError(
-                f"{path}={devices!r}: write auto, cpu, cpu:0-3, gpu:0-3,6 or tpu:0-7, with indices of up to 4 digits"
+                f"{path}={shown(devices)}: write auto, cpu, cpu:0-3, gpu:0-3,6 or tpu:0-7, with indices of up to 4 "
+                "digits"
             )
+    if not _TARGET.fullmatch(config.plan.target):
+        raise ConfigError(
+            f"plan.target={config.plan.target!r}: write here, or a chip and how many: v5e:4x4, v5p:2x2x1, v6e:8, h100:8"
+        )
     (platform, mine), (other, theirs) = (device_indices(d) for d in placed.values())
     indices = mine
     if indices is not None and len(indices) != config.learner.mesh.size:
@@ -45,10 +68,43 @@ def _check_devices(config: Config) -> None:
             f"learner.devices={config.learner.devices!r}: names {len(indices)} devices, "
             f"learner.mesh multiplies to {config.learner.mesh.size}"
         )
-    if platform == other and platform in ("gpu", "tpu") and (mine is None or theirs is None or mine & theirs):
+    overlap = platform == other and platform in ("gpu", "tpu") and (mine is None or theirs is None or mine & theirs)
+    if overlap and not config.sidecar.colocate:
         raise ConfigError(
             f"sidecar.devices={config.sidecar.devices!r}: overlaps learner.devices={config.learner.devices!r}; "
-            "give each its own accelerators (CPUs may be shared)"
+            "give each its own accelerators (CPUs may be shared), or write sidecar.colocate=true"
+        )
+
+
+def _check_colocated(config: Config) -> None:
+    """Checks that what is to share the learner's accelerators can, and that the shares fit into their memory."""
+    sidecar, what = config.sidecar, "sidecar.colocate=true"
+    if not sidecar.colocate:
+        return
+    if config.launcher == "ray":
+        raise ConfigError(f"{what}: launcher=ray gives every engine accelerators of its own; write launcher=local")
+    places = (("learner.devices", config.learner.devices), ("sidecar.devices", sidecar.devices))
+    named = {device_indices(devices)[0] for _, devices in places} - {"auto"}
+    if len(named) > 1:
+        raise ConfigError(f"{what}: {' and '.join(f'{key}={d!r}' for key, d in places)} have no device in common")
+    if not shares_gpu_memory(config):
+        return
+    if named - {"gpu"}:
+        raise ConfigError(
+            f"{what}: processes can share a GPU, by a part of its memory for each, and no {min(named)}; write gpu, or "
+            "leave it out"
+        )
+    shares = learner_memory_share(config) or 0.0, engine_memory_share(config)
+    if sum(shares) > 1:
+        raise ConfigError(
+            f"{what}: learner.gpu_memory_utilization={shares[0]:g} and sidecar.gpu_memory_utilization={shares[1]:g} "
+            "are more than the GPU has; lower one of them (the defaults are 0.5 and 0.4)"
+        )
+    needed = sidecar.num_engines * sidecar.tensor_parallel_size
+    if sidecar.engine != "embedded" and config.mode == "both" and needed > config.learner.mesh.size:
+        raise ConfigError(
+            f"{what}: num_engines × tensor_parallel_size needs {needed} GPUs, and the learner has "
+            f"{config.learner.mesh.size} (learner.mesh), each with room for one engine; lower one of them"
         )
 
 

@@ -11,7 +11,8 @@ from typing import Protocol
 from rljax.config.registries import user_defined_names
 from rljax.config.schema import Config
 from rljax.config.validate import ConfigError
-from rljax.launch.shutdown import SHUTDOWN, EndRecord
+from rljax.launch.protocol import Launched
+from rljax.launch.shutdown import SHUTDOWN
 from rljax.ledger import processes
 from rljax.ledger.database import Database
 from rljax.tasks.rewards.registry import own_rewards
@@ -41,60 +42,31 @@ class ProcessHandle(Protocol):
         ...
 
 
-class ExplorerProcess:
-    """An explorer in another process; see `rljax.launch.protocol.Launched`. Its failure is handled like a thread's."""
+class ExplorerProcess(Launched):
+    """Watches an explorer in another process."""
 
     def __init__(
         self, db: Database, name: str, handle: ProcessHandle, needed: bool, held: contextlib.ExitStack | None = None
     ) -> None:
         """Takes the handle of the process; ``held`` is closed after the explorer."""
+        super().__init__(db, name, needed)
         self._db = db
-        self._name = name
         self._handle = handle
-        self._end = EndRecord(db, name, needed)
         self._held = held or contextlib.ExitStack()
         self._stopping = threading.Event()
-        self.error: BaseException | None = None
-        self._thread = threading.Thread(target=self._watch, name=f"explorer {name}", daemon=True)
-
-    def start(self) -> None:
-        """Starts exploring."""
-        self._thread.start()
 
     def gauges(self) -> Mapping[str, float]:
         """Returns the gauges of the explorer's last heartbeat."""
         return processes.gauges(self._db, "explorer").get(self._name, {})
 
-    @property
-    def alive(self) -> bool:
-        """True while the explorer runs."""
-        return self._thread.is_alive()
-
-    @property
-    def waiting_for(self) -> str:
-        """Always empty: the other process does not report what it waits for."""
-        return ""
-
     def stop(self) -> None:
-        """Asks the explorer to hand its claims back and end."""
+        """See `Launched`."""
         if not self._stopping.is_set():
             self._stopping.set()
             self._handle.stop()
 
-    def join(self, seconds: float) -> None:
-        """Waits for the end of the explorer, so long at most."""
-        self._thread.join(seconds)
-
-    def check(self) -> None:
-        """See `rljax.launch.protocol.Launched`."""
-        self._end.record_late()
-
     def close(self) -> None:
-        """Closes the explorer.
-
-        Raises:
-            TimeoutError: it did not end in time, and was killed.
-        """
+        """See `Launched`; what did not end in time is killed."""
         with self._held:
             if self._thread.ident is None:
                 return
@@ -104,7 +76,7 @@ class ExplorerProcess:
                 self._handle.kill()
                 raise TimeoutError(f"explorer {self._name}: did not end within {SHUTDOWN:g} s and was killed")
 
-    def _watch(self) -> None:
+    def _run(self) -> None:
         try:
             self._handle.start()
             if self._stopping.is_set():  # perhaps before there was anything to stop

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
-import threading
 from collections.abc import Mapping
 
 from rljax.config.schema import Config
-from rljax.launch.shutdown import SHUTDOWN, EndRecord
+from rljax.launch.protocol import Launched
+from rljax.launch.shutdown import SHUTDOWN
 from rljax.ledger.database import Database, RunFailedError
 from rljax.observe.trace import NullTrace, Trace
 from rljax.pipeline.assemble.run import Model
@@ -41,12 +41,8 @@ def explorer_thread(
     return ExplorerThread(db, config.explorer.name, explorer, workflows, engine_launcher, needed)
 
 
-class ExplorerThread:
-    """Runs an explorer on an event loop in a thread of its own.
-
-    When it fails, others may still explore, or be started: the run fails with it only where it is ``needed`` and the
-    last one, or where a bad row is to fail the run.
-    """
+class ExplorerThread(Launched):
+    """Runs an explorer on an event loop in a thread of its own."""
 
     def __init__(
         self,
@@ -57,23 +53,16 @@ class ExplorerThread:
         engine_launcher: EngineLauncher,
         needed: bool,
     ) -> None:
-        self._name = name
+        super().__init__(db, name, needed)
         self._explorer = explorer
         self._workflows = workflows
         self._engine_launcher = engine_launcher
-        self._end = EndRecord(db, name, needed)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping = False
         self._gauges: Mapping[str, float] = {}
-        self.error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name=f"explorer {name}", daemon=True)
-
-    def start(self) -> None:
-        """Starts exploring."""
-        self._thread.start()
 
     def gauges(self) -> Mapping[str, float]:
-        """Returns the sums over the engines, as of now; the last known ones while the explorer starts or ends."""
+        """See `Launched`: as of now; the last known ones while the explorer starts or ends."""
         loop = self._loop
         if loop is not None and self._thread.is_alive():
             question = self._explorer.gauges()
@@ -89,36 +78,19 @@ class ExplorerThread:
         return self._gauges
 
     @property
-    def alive(self) -> bool:
-        """True while the explorer runs."""
-        return self._thread.is_alive()
-
-    @property
     def waiting_for(self) -> str:
-        """Reason for which the explorer waits, as text."""
+        """See `Launched`."""
         return self._explorer.waiting_for
 
     def stop(self) -> None:
-        """Asks the explorer to hand its claims back and end. Any thread, any signal handler."""
+        """See `Launched`."""
         self._stopping = True
         if self._loop is not None:
             with contextlib.suppress(RuntimeError):  # a closed loop: it has ended by itself
                 self._loop.call_soon_threadsafe(self._explorer.stop)
 
-    def join(self, seconds: float) -> None:
-        """Waits for the end of the explorer, so long at most."""
-        self._thread.join(seconds)
-
-    def check(self) -> None:
-        """See `rljax.launch.protocol.Launched`."""
-        self._end.record_late()
-
     def close(self) -> None:
-        """Closes the explorer.
-
-        Raises:
-            TimeoutError: it did not end in time.
-        """
+        """See `Launched`."""
         self.stop()
         if self._thread.ident is None:
             with contextlib.closing(self._engine_launcher):

@@ -48,7 +48,9 @@ class Child:
         directory = run.root.absolute() / "logs"
         directory.mkdir(exist_ok=True)
         self._log = directory / f"{config.explorer.name}.log"
-        self._config = json.dumps(as_plain(_without_learner_devices(explorer_config(config))))
+        self._config = json.dumps(as_plain(explorer_config(_with_engine_devices(config))))
+        # Beside engines in processes of their own it computes nothing: accelerators are theirs and the learner's.
+        self._environment = {} if config.sidecar.engine == "embedded" else {"JAX_PLATFORMS": "cpu"}
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -56,7 +58,7 @@ class Child:
         with self._log.open("wb") as log:
             self._process = lifeline.start(
                 [sys.executable, "-m", "rljax.child_main", str(os.getpid())],
-                env={**os.environ, **lifeline.import_path()},
+                env={**os.environ, **lifeline.import_path(), **self._environment},
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
@@ -103,11 +105,13 @@ def last_error_line(log: Path) -> str:
     return next((line.removeprefix("rljax: ") for line in reversed(lines) if line.startswith("rljax: ")), "")
 
 
-def _without_learner_devices(config: Config) -> Config:
-    """Returns the config with ``sidecar.devices=auto`` resolved to the accelerators that the learner leaves."""
+def _with_engine_devices(config: Config) -> Config:
+    """Returns the config with ``sidecar.devices=auto`` resolved to accelerators: those that the learner leaves, or with
+    ``colocate`` its own.
+    """
     if config.sidecar.devices != "auto":
         return config
-    devices = engine_devices(dataclasses.replace(config, mode="both"))
+    devices = engine_devices(config)
     if devices[0].platform == "cpu":
         return config
     named = f"{devices[0].platform}:{','.join(str(device.id) for device in devices)}"

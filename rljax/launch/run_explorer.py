@@ -9,6 +9,7 @@ from rljax.config.schema import Config
 from rljax.launch.protocol import Launched, Launcher
 from rljax.ledger.database import Database
 from rljax.pipeline.assemble.run import Model, publish_initial_weights
+from rljax.pipeline.banner import explorer_banner, warn_of_unseen_accelerator
 from rljax.pipeline.observers import Observers
 from rljax.pipeline.run_dir import RunDir
 
@@ -28,6 +29,9 @@ def run_explorer(
     """
     with Observers(config, run.root, config.explorer.name, None) as observers:
         publish_initial_weights(config, run, db, model)
+        observers.start(explorer_banner(config, run.root))
+        if config.sidecar.engine == "embedded" and config.launcher == "local":
+            warn_of_unseen_accelerator(config)
         explorer: Launched = launch(config, run, db, model, observers.trace, needed=False)
         with contextlib.closing(explorer):
             if on_start is not None:

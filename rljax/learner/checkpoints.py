@@ -206,6 +206,8 @@ class Checkpoints:
             return read(self.directory / str(step))
         except DamagedArrayError as error:
             raise self._damaged(step, error) from error
+        except (json.JSONDecodeError, UnicodeDecodeError) as error:  # Orbax's own notes beside arrays that are whole
+            raise self._damaged(step, first_line(error)) from error
         except Exception as error:  # Orbax has no common base class for what it raises here
             raise self._failed("read", step, error) from error
 
@@ -256,7 +258,7 @@ class Checkpoints:
         (self.directory / str(step)).rename(aside)
         return aside
 
-    def _damaged(self, step: int, error: BaseException) -> DamagedCheckpointError:
+    def _damaged(self, step: int, error: object) -> DamagedCheckpointError:
         older = [str(s) for s in self.committed() if s < step]
         hint = f"the one before is of step {older[-1]}" if older else "there is none before it"
         return DamagedCheckpointError(f"the checkpoint of step {step} in {self.directory} is damaged: {error}; {hint}")

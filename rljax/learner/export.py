@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
@@ -13,7 +13,8 @@ from rljax.models.common.architecture import Architecture
 from rljax.models.common.hf_names import layer_of, layer_to_hf, tensor_shapes, top_to_hf, under_layer
 from rljax.models.common.transformer import Params
 
-Layerwise = Callable[[Params, int | None], dict[str, jax.Array]]
+Exports = tuple[Any, Any]
+"""Jitted functions: of the parameters, for the tensors outside of the layers; of the stacked layers and a number."""
 
 
 class ExportedWeights(Mapping[str, jax.Array]):
@@ -25,11 +26,11 @@ class ExportedWeights(Mapping[str, jax.Array]):
     the state. What was read, training never touches.
     """
 
-    def __init__(self, params: Params, architecture: Architecture, layerwise: Layerwise) -> None:
-        """Takes the program of `make_export` for the dtype."""
+    def __init__(self, params: Params, architecture: Architecture, exports: Exports) -> None:
+        """Takes what `make_export` made for the dtype."""
         self._params = params
         self._names = {name: layer_of(name) for name in tensor_shapes(architecture)}
-        self._layerwise = layerwise
+        self._top, self._one_layer = exports
         self._last = architecture.num_layers - 1
         self._made: dict[int | None, dict[str, jax.Array]] = {}
 
@@ -39,8 +40,13 @@ class ExportedWeights(Mapping[str, jax.Array]):
         self._made = {kept: self._made[kept] for kept in (layer, following) if kept in self._made}
         for wanted in (layer, following):
             if wanted not in self._made:
-                self._made[wanted] = self._layerwise(self._params, wanted)
+                self._made[wanted] = self._make(wanted)
         return self._made[layer][name]
+
+    def _make(self, layer: int | None) -> dict[str, jax.Array]:
+        if layer is None:
+            return dict(self._top(self._params))
+        return under_layer(layer, self._one_layer(self._params["layers"], layer))
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)
@@ -49,8 +55,8 @@ class ExportedWeights(Mapping[str, jax.Array]):
         return len(self._names)
 
 
-def make_export(dtype: Any) -> Layerwise:
-    """Makes the function that returns the tensors of one layer, or those outside of the layers, as `dtype` arrays that
+def make_export(dtype: Any) -> Exports:
+    """Makes the functions that return the tensors outside of the layers, and those of one layer, as `dtype` arrays that
     training never touches. One small program serves all layers, however many there are.
     """
 
@@ -63,9 +69,4 @@ def make_export(dtype: Any) -> Layerwise:
     def one_layer(layers: Params, layer: Array) -> dict[str, Array]:
         return {name: x.astype(dtype) for name, x in layer_to_hf({k: x[layer] for k, x in layers.items()}).items()}
 
-    def layerwise(params: Params, layer: int | None) -> dict[str, jax.Array]:
-        if layer is None:
-            return dict(top({key: x for key, x in params.items() if key != "layers"}))
-        return under_layer(layer, one_layer(params["layers"], layer))
-
-    return layerwise
+    return top, one_layer

@@ -22,20 +22,22 @@ from rljax.algorithms.shaping import RunningMoments
 from rljax.config.schema import Config, KlConfig
 from rljax.learner.checkpoints import Checkpoints
 from rljax.learner.critic import ValueObjective
-from rljax.learner.export import ExportedWeights, Layerwise, make_export
+from rljax.learner.export import ExportedWeights, Exports, make_export
 from rljax.learner.metrics import NONFINITE, describe, step_metrics
 from rljax.learner.objective import DTYPES, PolicyObjective, Progress
 from rljax.learner.packing import Batch, PackedBatch
 from rljax.learner.prepare import Minibatch, Preparation
+from rljax.learner.programs import Program, step_programs
 from rljax.learner.ratio_metrics import ratio_drift
-from rljax.learner.sharding import constrain_activations, make_mesh, select_devices
+from rljax.learner.scoring import make_probe_score
+from rljax.learner.sharding import make_mesh, select_devices
 from rljax.learner.state import TrainState, updates_per_step
 from rljax.learner.trainable import TrainableModel
 from rljax.models.common.architecture import Architecture
+from rljax.models.common.hardware import Hardware
 from rljax.models.common.hf_names import place_hf
-from rljax.models.common.logprobs import token_logprobs
 from rljax.models.common.stored import Tensor
-from rljax.models.common.transformer import Params, abstract_params, hidden_states
+from rljax.models.common.transformer import Params, abstract_params
 from rljax.models.common.value_head import critic_params
 from rljax.trajectory import Group, Trajectory
 
@@ -84,7 +86,7 @@ class Learner:
         self.architecture = architecture
         mesh_config = config.learner.mesh
         self.mesh = make_mesh(mesh_config, devices or select_devices(config.learner.devices, mesh_config.size))
-        run = (config, architecture, constrain_activations(self.mesh))
+        run = (config, architecture, Hardware.of(self.mesh))
         self.objective = PolicyObjective(*run)
         estimator = config.algorithm.adv_estimator
         criticised = "values" in token_advantages.needs(estimator, config.algorithm.advantage)
@@ -109,7 +111,7 @@ class Learner:
         Raises:
             ValueError: they are not those of the architecture, or cannot be read.
         """
-        self._begin(place_hf(tensors, self.architecture, self._policy.shardings))
+        self._begin(place_hf(tensors, self.architecture, self._policy.shardings[0]))
 
     def _begin(self, placed: Params) -> None:
         def critic(trained: TrainableModel) -> tuple[Params, Any]:
@@ -137,11 +139,8 @@ class Learner:
     @functools.cached_property
     def _as_reference(self) -> Callable[[Params], Params]:
         # A copy where nothing has to be cast: the policy's buffers are donated.
-        dtype = DTYPES[self.config.model.dtype]
-        return jax.jit(
-            lambda params: jax.tree.map(lambda x: jnp.copy(x).astype(dtype), params),
-            out_shardings=self._policy.shardings,
-        )
+        dtype, like = DTYPES[self.config.model.dtype], self._policy.shardings[0]
+        return jax.jit(lambda params: jax.tree.map(lambda x: jnp.copy(x).astype(dtype), params), out_shardings=like)
 
     @property
     def steps(self) -> int:
@@ -155,6 +154,19 @@ class Learner:
         dtype = DTYPES[self.config.model.dtype]
         own = self._aux_state(lambda: jax.tree.map(lambda x: x.update(dtype=dtype), params), lambda c: c.abstract)
         return TrainState(params, opt_state, 0, own)
+
+    def programs(self, probe: int) -> list[Program]:
+        """Lists all that a run compiles from now on: what trains, by `step_programs`, and what publishes a version with
+        a probe of so many tokens.
+        """
+        state, tokens = self.abstract_state, np.zeros((1, _padded(probe)), np.int32)
+        top, one_layer = self._exports[self.config.resolved_sync_dtype]
+        return [
+            Program("export", top, (state.params,), publishes=True),
+            Program("export of a layer", one_layer, (state.params["layers"], 0), publishes=True),
+            Program("probe", self._score, (state.params, tokens, tokens), publishes=True),
+            *step_programs(self.config, self._preparation, self._policy, self._critic, state),
+        ]
 
     def restore(self, checkpoints: Checkpoints, step: int) -> None:
         """Restores the state of a committed checkpoint, which any mesh may have written.
@@ -192,9 +204,8 @@ class Learner:
             ValueError: a trajectory does not fit a row.
         """
         minibatches, given = self._minibatches(groups, reused, demonstrations)
-        step = jnp.asarray(self.steps, jnp.int32)
-        kl_coef = jnp.asarray(self.state.aux_state.get("kl_coef", 0.0), jnp.float32)
-        progress = Progress(step, jnp.zeros((), jnp.int32), kl_coef)
+        kl_coef = np.asarray(self.state.aux_state.get("kl_coef", 0.0), np.float32)
+        progress = Progress(np.asarray(self.steps, np.int32), np.zeros((), np.int32), kl_coef)
         placed = [(m, self._preparation.placed(m)) for m in minibatches if m.packed.microbatches]
         updates, of_critic = [], []
         for _ in range(self.config.algorithm.ppo_epochs):
@@ -301,37 +312,22 @@ class Learner:
         """Computes the log-probability of every token but the first, given those before: temperature
         1, untruncated (promise P7).
         """
-        length = max(_SHORTEST_SCORE, 1 << (len(token_ids) - 1).bit_length())
-        padded = np.zeros((2, 1, length), np.int32)
+        padded = np.zeros((2, 1, _padded(len(token_ids))), np.int32)
         padded[0, 0, : len(token_ids)] = token_ids
         padded[1, 0, : len(token_ids)] = 1
         return np.asarray(self._score(self.state.params, padded[0], padded[1]))[0, : len(token_ids) - 1]
 
     def export(self, dtype: str) -> ExportedWeights:
-        """Returns the weights under Hugging Face names, as ``fp32`` or ``bf16`` arrays, made layer by layer as they are
-        read; to be read before the next update.
-        """
+        """Returns the weights by Hugging Face name, ``fp32`` or ``bf16``: made as they are read, before an update."""
         return ExportedWeights(self.state.params, self.architecture, self._exports[dtype])
 
     @functools.cached_property
-    def _exports(self) -> Mapping[str, Layerwise]:
+    def _exports(self) -> Mapping[str, Exports]:
         return {name: make_export(dtype) for name, dtype in DTYPES.items()}
 
     @functools.cached_property
     def _score(self) -> Any:
-        model = self.config.model
-
-        @jax.jit
-        def score(params: Params, token_ids: Int[Array, "1 time"], segments: Int[Array, "1 time"]) -> Array:
-            computed = self.objective.cast(params)
-            positions = jnp.arange(token_ids.shape[1])[None]
-            hidden = hidden_states(
-                computed, self.architecture, token_ids, positions, segments, dtype=DTYPES[model.dtype], remat="none"
-            )
-            targets = jnp.roll(token_ids, -1, axis=1)
-            return token_logprobs(computed, self.architecture, hidden, targets, 1.0, chunk=model.logprob_chunk)[0]
-
-        return score
+        return make_probe_score(self.objective)
 
     def pack(
         self, groups: Sequence[Group], *, reused: Sequence[Group] = (), demonstrations: Sequence[Trajectory] = ()
@@ -394,6 +390,10 @@ def _warn_of_warm_up(config: Config) -> None:
             warm_up,
             config.max_steps,
         )
+
+
+def _padded(tokens: int) -> int:
+    return max(_SHORTEST_SCORE, 1 << (tokens - 1).bit_length())
 
 
 def _array(moments: RunningMoments) -> np.ndarray:

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from rljax.algorithms.correction import correction
-from rljax.algorithms.inputs import LossInputs
+from rljax.algorithms.inputs import LossInputs, TokenLoss
 from rljax.algorithms.kl import kl_penalty
 from rljax.algorithms.registry import PolicyLoss, policy_losses
+from rljax.config.fields import ConfigError
 from rljax.config.schema import Config
 from rljax.learner.packing import Batch
 from rljax.learner.ratio_metrics import Sums, mean_of, ratio_metrics, ratio_sums
 from rljax.models.common.architecture import Architecture
+from rljax.models.common.hardware import Hardware
 from rljax.models.common.logprobs import token_logprobs
-from rljax.models.common.transformer import Constrain, Params, hidden_states
+from rljax.models.common.transformer import Params, hidden_states
+from sidecar.errors import describe
 
 DTYPES = {"fp32": jnp.float32, "bf16": jnp.bfloat16}
 _RATIOS, _SAMPLED = "ratios/", "sampled/"
@@ -27,7 +31,7 @@ _RATIOS, _SAMPLED = "ratios/", "sampled/"
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Progress:
-    """Progress of training: what a loss may depend on besides parameters and batch; scalars.
+    """Progress of training: what a loss may depend on besides parameters and batch; scalars of NumPy, or of JAX.
 
     Attributes:
         step: batches trained before this one.
@@ -35,9 +39,9 @@ class Progress:
         kl_coef: weight of the divergence from the reference in the loss.
     """
 
-    step: Int[Array, ""] = field(default_factory=lambda: jnp.zeros((), jnp.int32))
-    updates: Int[Array, ""] = field(default_factory=lambda: jnp.zeros((), jnp.int32))
-    kl_coef: Float[Array, ""] = field(default_factory=lambda: jnp.zeros((), jnp.float32))
+    step: Int[Any, ""] = field(default_factory=lambda: np.zeros((), np.int32))
+    updates: Int[Any, ""] = field(default_factory=lambda: np.zeros((), np.int32))
+    kl_coef: Float[Any, ""] = field(default_factory=lambda: np.zeros((), np.float32))
 
 
 class Objective(Protocol):
@@ -67,7 +71,7 @@ class Model:
 
     config: Config
     architecture: Architecture
-    constrain: Constrain
+    hardware: Hardware
 
     def cast(self, params: Params) -> Params:
         """Casts parameters to the dtype of the computation."""
@@ -84,7 +88,7 @@ class Model:
             batch.segment_ids,
             dtype=DTYPES[model.dtype],
             remat=model.remat,
-            constrain=self.constrain,
+            hardware=self.hardware,
         )
         return batch.trained(hidden)
 
@@ -111,7 +115,7 @@ class PolicyObjective(Model):
             batch.trained(batch.targets),
             batch.trained(batch.temperature),
             chunk=self.config.model.logprob_chunk,
-            constrain=self.constrain,
+            hardware=self.hardware,
         )
 
     def microbatch_loss(
@@ -124,7 +128,7 @@ class PolicyObjective(Model):
         algorithm = self.config.algorithm
         logprobs, entropy = self.logprobs(params, batch)
         inputs = loss_inputs(batch, logprobs, progress)
-        token_loss, metrics = self.policy_loss(inputs)
+        token_loss, metrics = self._token_loss(inputs)
         weight, corrected = correction(inputs, algorithm.correction)
         regularizer = -algorithm.entropy_coef * entropy
         logged = {f"policy/{name}": values for name, values in metrics.items()}
@@ -146,6 +150,24 @@ class PolicyObjective(Model):
         sums |= {_RATIOS + name: value for name, value in ratios.items()}
         largest = jnp.max(jnp.where(inputs.sampled, jax.lax.stop_gradient(inputs.ratio), 0.0))
         return loss, (sums, {"policy/ratio_max": largest})
+
+    def _token_loss(self, inputs: LossInputs) -> TokenLoss:
+        """Calls the loss that the config names.
+
+        Raises:
+            ConfigError: it raised, or what it returned is no loss of each token.
+        """
+        where = f"algorithm.pg_variant={self.config.algorithm.pg_variant!r}"
+        try:
+            token_loss, metrics = self.policy_loss(inputs)
+        except Exception as error:
+            raise ConfigError(f"{where}: {describe(error)}") from error
+        if jnp.shape(token_loss) != inputs.logprobs.shape:
+            raise ConfigError(
+                f"{where}: returned a loss of shape {jnp.shape(token_loss)}; write one for each token, of the shape of "
+                f"logprobs, {inputs.logprobs.shape}: weights and algorithm.aggregation come after it"
+            )
+        return token_loss, metrics
 
     def metrics(self, sums: Sums, tokens: Int[Array, ""]) -> Sums:
         """Returns means of what the loss logs over the trained tokens, and of the rest over those of them that were

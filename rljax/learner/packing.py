@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
@@ -176,6 +176,30 @@ def row_shapes(row_tokens: int, rows: int, trajectories: int, sequence_shards: i
     return tuple(shapes.values())
 
 
+def rooms(length: int) -> tuple[int, ...]:
+    """Returns the numbers of trained places that there may be room for in rows of that length, largest first."""
+    return tuple(dict.fromkeys(-(-length // (1 << halvings)) for halvings in range(MAX_HALVINGS + 1)))
+
+
+def packed_shape(
+    prompts: int, responses: Int[np.ndarray, " trajectories"], shapes: Sequence[RowShape]
+) -> tuple[RowShape, int]:
+    """Returns what `pack` chooses for one-turn trajectories of such lengths, in tokens: the
+    shape, and the room for trained places.
+    """
+    shape, (row, *_) = _choose(prompts + responses - 1, shapes)
+    most = np.bincount(row, weights=responses).max()
+    return shape, min(size for size in rooms(shape.length) if size >= most)
+
+
+def abstract_batch(shape: RowShape, room: int) -> Batch:
+    """Returns shapes and dtypes of a batch of `pack`, as `jax.ShapeDtypeStruct`."""
+    one = pack((), (), np.zeros(0), (replace(shape, slots=1),)).batch
+    places: Any = np.zeros((1, shape.rows, room), np.int32)
+    one = replace(one, places=places)
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct((shape.slots, *x.shape[1:]), x.dtype), one)
+
+
 def best_fit_decreasing(
     lengths: Int[np.ndarray, " segments"], capacity: int
 ) -> tuple[Int[np.ndarray, " segments"], Int[np.ndarray, " segments"], Int[np.ndarray, " segments"], int]:
@@ -303,9 +327,7 @@ def _turn_numbers(trajectory: Trajectory) -> Int[np.ndarray, " time"]:
 def _places(trained: Int[np.ndarray, " tokens"], rows: int, length: int) -> Any:
     row, place = np.divmod(np.sort(trained), length)
     counts = np.bincount(row, minlength=rows)
-    room = min(
-        size for halvings in range(MAX_HALVINGS + 1) if (size := -(-length // (1 << halvings))) >= counts.max(initial=0)
-    )
+    room = min(size for size in rooms(length) if size >= counts.max(initial=0))
     places = np.full((rows, room), length, np.int32)
     places[row, np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts)] = place
     return places

@@ -18,8 +18,19 @@ from rljax.algorithms.shaping import RunningMoments, kept_tokens
 from rljax.config.schema import Config
 from rljax.learner.critic import ValueObjective
 from rljax.learner.objective import PolicyObjective
-from rljax.learner.packing import Batch, PackedBatch, Scores, pack, row_shapes, trained_counts
-from rljax.learner.scoring import behaviour_divergence, make_score, sequence_gaps
+from rljax.learner.packing import (
+    Batch,
+    PackedBatch,
+    RowShape,
+    Scores,
+    abstract_batch,
+    pack,
+    packed_shape,
+    rooms,
+    row_shapes,
+    trained_counts,
+)
+from rljax.learner.scoring import Score, bare, behaviour_divergence, gaps_sharded_as
 from rljax.learner.sharding import batch_sharding
 from rljax.models.common.transformer import Params
 from rljax.trajectory import Group, Trajectory
@@ -97,13 +108,48 @@ class Preparation:
         self._room = self._size + reused + -(-config.demonstrations_per_batch // cuts)
         learner = config.learner
         self._shapes = row_shapes(config.row_tokens, learner.rows_per_microbatch, self._room, learner.mesh.sequence)
-        self.logprobs = make_score(policy, lambda params, batch: policy.logprobs(params, batch)[0])
-        self.values = make_score(critic, critic.values) if critic else None
+        self.logprobs = Score(policy, lambda params, batch: policy.logprobs(params, batch)[0])
+        self.values = Score(critic, critic.values) if critic else None
 
     def place(self, batch: Batch) -> Batch:
         """Puts a packed batch on the mesh."""
         sharding = batch_sharding(batch.mask.shape, self._mesh)
         return jax.device_put(batch, jax.tree.map(lambda _: sharding, batch))
+
+    def abstract_batches(self) -> list[tuple[Batch, bool]]:
+        """Returns what `placed` may return before there are scores, by shapes, dtypes and shardings: those that are
+        likely first, each with whether it is.
+
+        Likely is what responses lead to that are all as long as they may be, and such as are spread evenly over all
+        lengths; the prompts of both are as long as they may be.
+        """
+        longest = self._config.model.max_response_tokens
+        prompts = self._config.longest - longest
+        spread = np.linspace(1, longest, self._size).astype(np.int64)
+        likely = [packed_shape(prompts, r, self._shapes) for r in (np.full(self._size, longest), spread)]
+        every = [(shape, room) for shape in self._shapes for room in rooms(shape.length)]
+        return [(self._abstract(*one), one in likely) for one in dict.fromkeys([*likely, *every])]
+
+    def _abstract(self, shape: RowShape, room: int) -> Batch:
+        batch = abstract_batch(shape, room)
+        if self._config.demonstrations_per_batch:
+            batch = replace(batch, expert=batch.mask)
+        sharding = batch_sharding(batch.mask.shape, self._mesh)
+        return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), batch)
+
+    def abstract_scores(self, batch: Batch, has_reference: bool) -> tuple[Batch, Any]:
+        """Returns an abstract batch as an update gets it, and the `Minibatch.group_of` beside it."""
+        one: Any = jax.ShapeDtypeStruct(batch.places.shape, np.float32, sharding=batch.places.sharding)
+        gap = one if "sequences" in self._needs else None
+        scores = Scores(
+            proximal_logprobs=one if "proximal" in self._needs else None,
+            reference_logprobs=one if has_reference else None,
+            sequence_gap=gap,
+            group_gap=gap,
+            values=one if self.values else None,
+        )
+        returns = batch.advantages if self.values else None
+        return replace(batch, returns=returns, scores=scores), jax.ShapeDtypeStruct((self._room,), np.int32)
 
     def minibatches(
         self,
@@ -151,7 +197,8 @@ class Preparation:
         if "sequences" not in self._needs:
             return batch
         logprobs = self.logprobs(params, batch, minibatch.microbatches)
-        gaps = sequence_gaps(logprobs, batch.scores.reference_logprobs, batch, minibatch.group_of)
+        inputs = (logprobs, batch.scores.reference_logprobs, bare(batch), minibatch.group_of)
+        gaps = gaps_sharded_as(batch.places.sharding)(*inputs)
         return replace(batch, scores=replace(batch.scores, sequence_gap=gaps[0], group_gap=gaps[1]))
 
     def _cut(

@@ -4,41 +4,60 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.sharding import NamedSharding
 from jaxtyping import Array, Float, Int
 
 from rljax.algorithms.kl import kl_penalty
 from rljax.algorithms.ratios import log_difference
-from rljax.learner.objective import Model, trained_mask
-from rljax.learner.packing import Batch
+from rljax.learner.objective import DTYPES, Model, trained_mask
+from rljax.learner.packing import Batch, Scores
 from rljax.learner.train_step import microbatch
-from rljax.models.common.transformer import Params
+from rljax.models.common.logprobs import token_logprobs
+from rljax.models.common.transformer import Params, hidden_states
 
-Score = Callable[[Params, Batch, Any], Float[Array, "slot row place"]]
 Run = Callable[[Params, Batch], Float[Array, "row place"]]
 
 
-def make_score(model: Model, run: Run) -> Score:
-    """Compiles ``score(params, batch, microbatches)``: the results of ``run`` for each microbatch, 0 where not trained.
+class Score:
+    """Computes the results of ``run`` for each microbatch of a batch, 0 where not trained.
 
     One forward pass, microbatch by microbatch: neither logits nor activations of the whole batch exist at once.
     """
 
-    @jax.jit
-    def score(params: Params, batch: Batch, microbatches: Int[Array, ""]) -> Float[Array, "slot row place"]:
-        computed = model.cast(params)
+    def __init__(self, model: Model, run: Run) -> None:
+        self._model = model
+        self._run = run
+        self._sharded_as = functools.cache(lambda sharding: jax.jit(self._score, out_shardings=sharding))
+
+    def __call__(self, params: Params, batch: Batch, microbatches: np.int32) -> Float[Array, "slot row place"]:
+        """Computes them for a placed batch; they are sharded as its `places` are."""
+        found: Array = self.program(batch)(params, bare(batch), microbatches)
+        return found
+
+    def program(self, batch: Batch) -> Any:
+        """Returns the program for such a batch, as `jax.jit` does; it takes the batch `bare`."""
+        return self._sharded_as(batch.places.sharding)
+
+    def _score(self, params: Params, batch: Batch, microbatches: Int[Array, ""]) -> Float[Array, "slot row place"]:
+        computed = self._model.cast(params)
 
         def write(index: Int[Array, ""], scores: Float[Array, "slot row place"]) -> Float[Array, "slot row place"]:
             part = microbatch(batch, index)
-            values = jnp.where(trained_mask(part), run(computed, part), 0.0)
+            values = jnp.where(trained_mask(part), self._run(computed, part), 0.0)
             return jax.lax.dynamic_update_index_in_dim(scores, values, index, 0)
 
         return jax.lax.fori_loop(0, microbatches, write, jnp.zeros(batch.places.shape, jnp.float32))
 
-    return score
+
+def bare(batch: Batch) -> Batch:
+    """Returns the batch without what a forward pass does not read: one program scores it before and after."""
+    return replace(batch, returns=None, scores=Scores())
 
 
 @functools.partial(jax.jit, static_argnames="estimator")
@@ -49,14 +68,13 @@ def behaviour_divergence(
 
     Args:
         batch: with the behaviour log-probabilities.
-        reference: of the reference policy, as `make_score` gives them.
+        reference: of the reference policy, as `Score` gives them.
         estimator: see `kl_penalty`.
     """
     behaviour = jax.vmap(lambda part: part.trained(part.behaviour_logprobs))(batch)
     return jnp.where(trained_mask(batch), kl_penalty(behaviour, reference, estimator), 0.0)
 
 
-@jax.jit
 def sequence_gaps(
     logprobs: Float[Array, "slot row place"],
     reference: Float[Array, "slot row place"],
@@ -66,7 +84,7 @@ def sequence_gaps(
     """Computes Σ logπ − logπ_ref over each trajectory's trained tokens, and its mean over the members of the group.
 
     Args:
-        logprobs: of the policy, as `make_score` gives them.
+        logprobs: of the policy, as `Score` gives them.
         reference: of the reference policy.
         batch: that they are of.
         group_of: number of each trajectory's group, counted from 0; -1 where there is no trajectory.
@@ -85,3 +103,25 @@ def sequence_gaps(
     members = jax.ops.segment_sum(there, groups, num_segments=count + 1)
     of_group = jax.ops.segment_sum(by_trajectory * there, groups, num_segments=count + 1) / jnp.maximum(members, 1)
     return by_trajectory[owners], of_group[groups][owners]
+
+
+@functools.cache
+def gaps_sharded_as(sharding: NamedSharding) -> Any:
+    """Returns `sequence_gaps` under jit, with results of that sharding."""
+    return jax.jit(sequence_gaps, out_shardings=(sharding, sharding))
+
+
+def make_probe_score(model: Model) -> Any:
+    """Compiles ``score(params, token_ids, segments)``: the log-probability at temperature 1 of the
+    token after each place of one row.
+    """
+    keys = model.config.model
+
+    @jax.jit
+    def score(params: Params, token_ids: Int[Array, "1 time"], segments: Int[Array, "1 time"]) -> Array:
+        where, hardware = (model.cast(params), model.architecture), model.hardware
+        positions, targets = jnp.arange(token_ids.shape[1])[None], jnp.roll(token_ids, -1, axis=1)
+        hidden = hidden_states(*where, token_ids, positions, segments, dtype=DTYPES[keys.dtype], hardware=hardware)
+        return token_logprobs(*where, hidden, targets, 1.0, chunk=keys.logprob_chunk, hardware=hardware)[0]
+
+    return score

@@ -1,4 +1,5 @@
-"""Sharding rules: which mesh axis shards which dimension of parameters, optimizer state, batch and activations.
+"""Sharding rules: which mesh axis shards which dimension of parameters, optimizer state and batch. Those of activations
+are in `rljax.models.common.hardware`.
 
 A rule names one entry per dimension: a mesh axis, several, or None. An entry whose axes do not divide its dimension
 evenly is dropped, so that the dimension is replicated: a model with two key-value heads still runs on eight devices.
@@ -7,7 +8,7 @@ evenly is dropped, so that the dimension is replicated: a model with two key-val
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -18,15 +19,14 @@ from jax.sharding import PartitionSpec as P
 from rljax.config.schema import MeshConfig
 from rljax.config.validate import ConfigError
 from rljax.config.validate_placement import device_indices
+from rljax.models.common.hardware import BATCH, TABLE, Rule, spec
 
 AXES = ("data", "fsdp", "sequence", "expert", "tensor")
-BATCH = ("data", "fsdp")
-Rule = tuple[str | tuple[str, ...] | None, ...]
 
 # Parameters by their last name; those of layers have the layer as their first dimension. Megatron's pairing over
 # `tensor` (columns, then rows) needs one reduction per attention and per MLP.
 PARAMETERS: Mapping[str, Rule] = {
-    "embedding": ("tensor", "fsdp"),
+    "embedding": TABLE,
     "head": ("fsdp", "tensor"),
     "final_norm": (None,),
     "value_head": (None,),
@@ -45,16 +45,6 @@ PARAMETERS: Mapping[str, Rule] = {
     "gate": (None, "fsdp", "tensor"),
     "up": (None, "fsdp", "tensor"),
     "down": (None, "tensor", "fsdp"),
-}
-
-# Activations by the names that the model gives them; `logits` are those of some tokens or of some of the vocabulary.
-# `embedding_gradient` is sharded like its table, so that each device adds up its columns of the table and no other.
-ACTIVATIONS: Mapping[str, Rule] = {
-    "hidden": (BATCH, "sequence", None),
-    "embedding_gradient": ("data", "sequence", "fsdp"),
-    "heads": (BATCH, "sequence", "tensor", None),
-    "mlp": (BATCH, "sequence", "tensor"),
-    "logits": (BATCH, "sequence", "tensor"),
 }
 
 BATCH_ROWS: Rule = (None, BATCH, "sequence")
@@ -105,25 +95,6 @@ def make_mesh(mesh: MeshConfig, devices: Sequence[jax.Device]) -> Mesh:
     return Mesh(np.array(devices).reshape(shape), AXES, axis_types=(AxisType.Auto,) * len(AXES))
 
 
-def spec(rule: Rule, shape: Sequence[int], mesh: Mesh) -> P:
-    """Returns the partition of an array of that shape under a rule; entries that do not divide
-    their dimension are dropped.
-
-    Raises:
-        ValueError: the rule has another number of dimensions, or names a mesh axis twice.
-    """
-    if len(rule) != len(shape):
-        raise ValueError(f"sharding rule {rule} has {len(rule)} dimensions, the array {tuple(shape)} has {len(shape)}")
-    groups = [() if entry is None else (entry,) if isinstance(entry, str) else entry for entry in rule]
-    axes = [axis for group in groups for axis in group]
-    if len(set(axes)) != len(axes):
-        raise ValueError(f"sharding rule {rule} names a mesh axis twice")
-    fits = [
-        size % math.prod(mesh.shape[axis] for axis in group) == 0 for group, size in zip(groups, shape, strict=True)
-    ]
-    return P(*[entry if fit else None for entry, fit in zip(rule, fits, strict=True)])
-
-
 def parameter_shardings(tree: Any, mesh: Mesh) -> Any:
     """Returns the shardings of a tree of parameters, or of optimizer state made of such trees; scalars are replicated.
 
@@ -149,12 +120,3 @@ def parameter_shardings(tree: Any, mesh: Mesh) -> Any:
 def batch_sharding(shape: Sequence[int], mesh: Mesh) -> NamedSharding:
     """Returns the sharding of ``[slot, row, time]`` arrays: rows over data and fsdp, time over sequence."""
     return NamedSharding(mesh, spec(BATCH_ROWS, shape, mesh))
-
-
-def constrain_activations(mesh: Mesh) -> Callable[[jax.Array, str], jax.Array]:
-    """Returns the function that the model calls on its activations, by name, to shard them over the mesh."""
-
-    def constrain(x: jax.Array, name: str) -> jax.Array:
-        return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, spec(ACTIVATIONS[name], x.shape, mesh)))
-
-    return constrain

@@ -27,8 +27,8 @@ class TrainableModel:
         mesh: of the learner.
 
     Attributes:
-        shardings: of the parameters.
-        abstract: shapes, dtypes and shardings of the parameters and of the optimizer state.
+        shardings: of the parameters and of the optimizer state.
+        abstract: shapes, dtypes and shardings of both.
         init: makes the optimizer state of placed parameters.
     """
 
@@ -36,12 +36,12 @@ class TrainableModel:
         self.objective = objective
         optimizer = make_optimizer(config, updates)
         shapes = params, jax.eval_shape(optimizer.init, params)
-        self.shardings, of_optimizer = (parameter_shardings(tree, mesh) for tree in shapes)
+        self.shardings = parameter_shardings(shapes[0], mesh), parameter_shardings(shapes[1], mesh)
         self.abstract: tuple[Params, Any] = jax.tree.map(
-            lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), shapes, (self.shardings, of_optimizer)
+            lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), shapes, self.shardings
         )
-        self.init = jax.jit(optimizer.init, out_shardings=of_optimizer)
-        self.update = make_update(objective, config, updates, (self.shardings, of_optimizer))
+        self.init = jax.jit(optimizer.init, out_shardings=self.shardings[1])
+        self.update = make_update(objective, config, updates, self.shardings)
 
     def place(self, params: Params) -> Params:
         """Returns a float32 copy of the parameters on the mesh: training donates it, so it may not be the caller's."""
@@ -50,5 +50,5 @@ class TrainableModel:
                 np.asarray(x, np.float32) if isinstance(x, np.ndarray) else x, s, may_alias=False
             ),
             params,
-            self.shardings,
+            self.shardings[0],
         )

@@ -8,7 +8,7 @@ import platform
 import statistics
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -74,6 +74,11 @@ class Observers:
         if self._traced and self._may_merge():
             merge_traces(self._root, self._limit)
 
+    def start(self, banner: Sequence[str]) -> None:
+        """Shows the lines with which this process starts."""
+        for line in banner:
+            self.progress.message(line)
+
     def _may_merge(self) -> bool:
         return True  # any process merges all parts, the newest wins
 
@@ -107,6 +112,14 @@ class LearnerObservers(Observers):
         self._resources.close()
         self._metrics.close()
         super().__exit__(kind, error, traceback)
+
+    def start(self, banner: Sequence[str]) -> None:
+        """Shows the lines with which the learner starts, and adds them to ``logs/learner.log``."""
+        super().start(banner)
+        log = self._root / "logs" / f"{LEARNER}.log"
+        log.parent.mkdir(exist_ok=True)
+        with log.open("a") as file:
+            file.write("\n".join((time.strftime("%Y-%m-%d %H:%M:%S"), *banner, "")))
 
     def _may_merge(self) -> bool:
         return not self.is_replaced()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from rljax.config.schema import Config
 from rljax.config.validate import ConfigError
 from rljax.ledger.backend import backend_of
 from rljax.ledger.database import ledger_exists
-from rljax.observe.atomic_write import write_atomic
+from rljax.observe.atomic_write import atomic_path
 from rljax.observe.report.data import flat
 from sidecar.channels.versions import is_address
 
@@ -89,18 +89,27 @@ class RunDir:
         """Returns the path of the config that trained the first ``steps`` batches, where a resume changed it."""
         return self.root / f"config.step-{steps}.json"
 
-    def write_config(self, config: Config, steps: int) -> list[str]:
+    def changes(self, config: Config) -> list[str]:
+        """Returns the differences of a config from the run's own, a line a key."""
+        return _changes(_read(self.config), json.dumps(publishable(config)))
+
+    def write_config(self, config: Config, steps: int, check: Callable[[], None]) -> list[str]:
         """Writes the resolved config of a learner that begins at ``steps``, without the ledger's password.
 
         Returns the differences from the previous config, a line a key, and keeps that one as `former_config`: the
-        first of several, which has made a checkpoint. Before the first step there is nothing that it could explain.
+        first of several, which has made a checkpoint. At step 0 there is nothing that it could explain.
+        ``check`` is called before a file is replaced, and raises where another learner has taken over.
         """
         text = json.dumps(publishable(config), indent=2) + "\n"
-        former = _read(self.config) if steps else ""
+        former = _read(self.config)
         changes = _changes(former, text)
-        if changes and not self.former_config(steps).exists():
-            write_atomic(self.former_config(steps), former)
-        write_atomic(self.config, text)
+        written = {self.config: text}
+        if changes and steps and not self.former_config(steps).exists():
+            written = {self.former_config(steps): former, **written}
+        for path, content in written.items():
+            with atomic_path(path) as draft:
+                draft.write_text(content, encoding="utf-8")
+                check()
         return changes
 
 

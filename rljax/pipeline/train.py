@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -10,6 +11,7 @@ from dataclasses import dataclass, field
 
 from rljax.config.schema import Config
 from rljax.learner.checkpoints import Checkpoints, DamagedCheckpointError
+from rljax.learner.programs import Compilation, CompileMeter
 from rljax.ledger import leases, processes, validations, versions
 from rljax.ledger.database import Database, LedgerError, StaleWriterError
 from rljax.ledger.fence import Fence
@@ -27,6 +29,8 @@ from sidecar.failpoints import failpoint
 
 log = logging.getLogger(__name__)
 
+COMPILE_WAIT = 0.2
+"""Seconds between looks at whether the run is to stop, while its programs are compiled."""
 LOOK_FOR_DEAD = 2.0
 """Seconds between looks for processes that died while the learner waits."""
 
@@ -98,7 +102,7 @@ class Trainer:
         self._pruned = 0
         self._stop = stop
         self._check_explorer = check_explorer
-        self._compiled = False
+        self._compiles = CompileMeter()
         self._warned_at: int | None = None
 
     def steps(self) -> Iterator[dict[str, float]]:
@@ -115,13 +119,23 @@ class Trainer:
         self._lineage = leases.begin_lineage(self._db, self._learner.steps, self._life)
         self._set_damaged_aside()
         # Only now: neither a config that is refused nor a learner that was replaced may change the run's own.
-        for change in self._run.write_config(self._config, self._learner.steps):
+        failpoint("config")
+        for change in self._run.write_config(self._config, self._learner.steps, self._fence.check):
             self._observers.message(f"changed since the run last started: {change}")
+        if self._lineage > 1 and not self._learner.steps:
+            self._observers.message("no checkpoint had been saved: training begins again at step 0")
         self._observers.resume(self._learner.steps, self._fence)
         if (done := self._learner.steps) >= self._config.max_steps:
             message = f"nothing is left to train: {done} steps are done and max_steps={self._config.max_steps}"
             self._observers.message(f"{message}; raise max_steps to go on")
-        self._publish(Clock())
+        with self._compiles, contextlib.closing(self._compile_ahead()) as ahead:
+            self._publish(Clock())
+            self._await_programs(ahead)
+            yield from self._train_all()
+        if not self._stop.is_set():
+            self._finish()
+
+    def _train_all(self) -> Iterator[dict[str, float]]:
         try:
             clock = Clock()
             while self._learner.steps < self._config.max_steps and not self._stop.is_set():
@@ -144,8 +158,30 @@ class Trainer:
         finally:
             if self._stop.is_set():
                 self.save()
-        if not self._stop.is_set():
-            self._finish()
+
+    def _compile_ahead(self) -> Compilation:
+        """Begins to compile what the steps will run, side by side, while engines start and the first version is
+        published. Where the learner shares its processors with all else, only what is likely to be run.
+        """
+        if self._learner.steps >= self._config.max_steps:
+            return Compilation([])
+        programs = [p for p in self._learner.programs(len(self._probe)) if not p.publishes]
+        shared = self._learner.mesh.devices.flat[0].platform == "cpu"
+        return Compilation([p for p in programs if p.likely or not shared])
+
+    def _await_programs(self, ahead: Compilation) -> None:
+        began = looked = time.perf_counter()
+        while not ahead.wait(COMPILE_WAIT) and not self._stop.is_set():
+            self._observers.waiting(str(ahead), 0, self._config.groups_per_batch)
+            if (now := time.perf_counter()) - looked > LOOK_FOR_DEAD:
+                self._look_for_dead()
+                looked = now
+            if now - began > self._config.wait_timeout:
+                raise TimeoutError(f"trainer: waited {self._config.wait_timeout:g} s for {ahead}")
+        self._observers.waiting(None, 0, self._config.groups_per_batch)
+        if ahead.programs:
+            self._observers.message(f"learner's {ahead}")
+        self._compiles.take()
 
     def _set_damaged_aside(self) -> None:
         done = self._learner.steps
@@ -221,11 +257,7 @@ class Trainer:
         self._observers.waiting(None, size, size)
         since = time.perf_counter()
         failpoint("train")
-        if not self._compiled:
-            self._observers.waiting("the first step, which compiles what the learner computes", size, size)
         metrics = self._step_runner.train(batch)
-        self._compiled = True
-        self._observers.waiting(None, size, size)
         publishes, shown = self._publishes(self._learner.steps), int(metrics["batch/demonstrations"])
         leases.mark_trained(self._db, self._lineage, batch.step, publishes, shown)
         spent = clock.add("train", since) - since
@@ -291,6 +323,7 @@ class Trainer:
         values |= {f"time/{name}": clock.spent.get(name, 0.0) for name in ("wait", "train", "publish", "checkpoint")}
         values |= {name: seconds for name, seconds in clock.spent.items() if name.startswith("wait/")}
         values["time/step"] = wall
+        values["compile/programs"], values["compile/seconds"] = self._compiles.take()
         busy = self._engines.share() * wall
         values["time/engine_busy"] = busy
         sampled = values["tokens/sampled"]

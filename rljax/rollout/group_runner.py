@@ -9,6 +9,7 @@ group may begin with more members than it needs: the last ones to end are cancel
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from typing import Any
@@ -26,6 +27,7 @@ from rljax.rollout.environments.session import EnvironmentLost
 from rljax.rollout.workflows.workflow import Attempt, Workflow
 from rljax.tasks.task import BadRow, Task
 from rljax.trajectory import Group, Trajectory
+from sidecar.errors import printable
 from sidecar.failpoints import failpoint
 from sidecar.protocol import EngineError
 
@@ -39,6 +41,8 @@ many without a whole one among them no other would come to more: the explorer sa
 BAD_ROWS_IN_A_ROW = 10_000
 """Bad rows, with no good one between them, after which skipping ends, where a pass over the tasksets is not shorter."""
 
+NOTES_SHOWN = 10
+"""Failures of one kind that an explorer logs."""
 LOST_LIMIT = 16
 """Attempts that a member may lose by the fault of others, before the next counts as its own failure."""
 
@@ -99,6 +103,7 @@ class GroupRunner:
         self._under_way: set[tuple[int, int]] = set()
         self._drops = 0
         self._bad_rows = 0
+        self._noted: Counter[str] = Counter()
 
     @property
     def free_groups(self) -> int:
@@ -115,7 +120,7 @@ class GroupRunner:
         try:
             group = await self._run(claim, task)
             self._drops = self._bad_rows = 0
-            reason = next((f"{name}: {why}" for name, keep in self._filters if (why := keep(group))), None)
+            reason = self._filtered(group)
             failpoint("store")
             if reason is not None:
                 await self._ledger.call(claims.settle, claim, "filtered", reason)
@@ -130,6 +135,22 @@ class GroupRunner:
                 self._count_drop(claim, error)
         except StaleWriterError as error:
             log.warning("%s; its tokens are lost and the task is open again", error)
+
+    def _filtered(self, group: Group) -> str | None:
+        """Returns the first filter that drops the group, and why.
+
+        Raises:
+            TypeError: a filter returned neither text nor None.
+        """
+        for name, drops in self._filters:
+            why = drops(group)
+            if not (why is None or isinstance(why, str)):
+                raise TypeError(
+                    f"algorithm.filters={name}: returned {why!r}; write the reason to drop a group, as text, or None"
+                )
+            if why:
+                return f"{name}: {why}"
+        return None
 
     async def bad_row(self, claim: Claim, error: BadRow) -> None:
         """Drops a claim whose row is bad, or fails the run, as configured.
@@ -236,7 +257,10 @@ class GroupRunner:
                 return trajectory
 
     def _note(self, kind: str, message: object) -> None:
-        log.warning("%s: %s", kind, message)
+        self._noted[kind] += 1
+        if self._noted[kind] <= NOTES_SHOWN:
+            rest = "; the ledger keeps those that follow" if self._noted[kind] == NOTES_SHOWN else ""
+            log.warning("%s: %s%s", kind, printable(str(message)), rest)
         self._ledger.post(processes.note, self._name, kind, str(message))
 
 

@@ -15,9 +15,10 @@ import numpy as np
 
 from rljax.models.common.architecture import Architecture
 from rljax.models.common.cache import KVCache, init_cache
+from rljax.models.common.hardware import Hardware
 from rljax.models.common.transformer import Params
 from rljax.sampler import buckets, programs
-from rljax.sampler.programs import Decoded, Rows
+from rljax.sampler.programs import Decoded, Model, Rows
 from sidecar.stepping.jobs import Job, Tokenizer, end_of_text
 
 Trace = Callable[[str, float, float, dict[str, float]], None]
@@ -55,6 +56,7 @@ class RunningBatch:
         self._steps = decode_steps
         self._dtype = dtype
         self._device = device
+        self._model = Model(architecture=architecture, hardware=Hardware.of(device), dtype=dtype)
         self._tokenizer = tokenizer
         self._trace = trace
         self._batch_buckets = buckets.batch_buckets(slots)
@@ -121,10 +123,9 @@ class RunningBatch:
             self.params,
             self._cache,
             rows,
-            architecture=self._architecture,
-            dtype=self._dtype,
             steps=self._steps,
             truncate=truncate,
+            **self._model,
         )
         host: Decoded = jax.device_get(decoded)
         self._advance(rows, host)
@@ -140,7 +141,7 @@ class RunningBatch:
         """Returns log-probabilities at temperature 1 of all tokens but the first, float32 ``[n - 1]``."""
         padded = np.zeros((1, buckets.round_up(len(token_ids), self._prompt_lengths)), np.int32)
         padded[0, : len(token_ids)] = token_ids
-        scores = programs.score(self.params, padded, architecture=self._architecture, dtype=self._dtype)
+        scores = programs.score(self.params, padded, **self._model)
         return np.array(scores[: len(token_ids) - 1])
 
     def _advance(self, rows: Rows, decoded: Decoded) -> None:
@@ -221,9 +222,7 @@ class RunningBatch:
         for row, (content, _) in enumerate(chunk):
             tokens = np.frombuffer(content, np.int32)
             token_ids[row, : len(tokens)], lengths[row] = tokens, len(tokens)
-        prompts = programs.read_prompts(
-            self.params, token_ids, lengths, architecture=self._architecture, dtype=self._dtype
-        )
+        prompts = programs.read_prompts(self.params, token_ids, lengths, **self._model)
         pairs = [(row, slot) for row, (_, slots) in enumerate(chunk) for slot in slots]
         copies = np.full((2, buckets.round_up(len(pairs), self._batch_buckets)), [[0], [self.slots]], np.int32)
         copies[:, : len(pairs)] = np.asarray(pairs, np.int32).T

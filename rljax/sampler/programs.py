@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +12,7 @@ from jaxtyping import Array, Bool, Float, Int, UInt
 
 from rljax.models.common.architecture import Architecture
 from rljax.models.common.cache import KVCache, decode_step, prefill
+from rljax.models.common.hardware import Hardware
 from rljax.models.common.hf_names import from_hf_by_layer
 from rljax.models.common.logprobs import token_logprobs
 from rljax.models.common.transformer import Params
@@ -21,6 +22,14 @@ _SCORE_CHUNK = 256  # tokens whose logits exist at once
 
 Either = Any
 """A NumPy array on the host's side of a program, a JAX array within."""
+
+
+class Model(TypedDict):
+    """What every program is compiled for: the model, the engine's device, and the dtype of the computation."""
+
+    architecture: Architecture
+    hardware: Hardware
+    dtype: str
 
 
 class Rows(NamedTuple):
@@ -72,17 +81,18 @@ class _Loop(NamedTuple):
     decoded: Decoded
 
 
-@functools.partial(jax.jit, static_argnames=("architecture", "dtype"))
+@functools.partial(jax.jit, static_argnames=("architecture", "hardware", "dtype"))
 def read_prompts(
     params: Params,
     token_ids: Int[Array, "rows time"],
     lengths: Int[Array, " rows"],
     *,
     architecture: Architecture,
+    hardware: Hardware,
     dtype: str,
 ) -> KVCache:
     """Computes keys and values of whole sequences, as a cache of one slot a row. `lengths` are at least 1."""
-    return prefill(params, architecture, token_ids, lengths, dtype=jnp.dtype(dtype))[1]
+    return prefill(params, architecture, token_ids, lengths, dtype=jnp.dtype(dtype), hardware=hardware)[1]
 
 
 @functools.partial(jax.jit, donate_argnames="cache")
@@ -112,13 +122,16 @@ def resize(cache: KVCache, sources: Int[Array, " slots"], *, length: int) -> KVC
     return KVCache(tuple(one(keys, 3) for keys in cache.key), tuple(one(values, 2) for values in cache.value))
 
 
-@functools.partial(jax.jit, static_argnames=("architecture", "dtype", "steps", "truncate"), donate_argnames="cache")
+@functools.partial(
+    jax.jit, static_argnames=("architecture", "hardware", "dtype", "steps", "truncate"), donate_argnames="cache"
+)
 def decode(
     params: Params,
     cache: KVCache,
     rows: Rows,
     *,
     architecture: Architecture,
+    hardware: Hardware,
     dtype: str,
     steps: int,
     truncate: bool,
@@ -130,6 +143,7 @@ def decode(
         cache: holds every position of each slot before ``rows.position``; given away.
         rows: of the slots.
         architecture: of the model.
+        hardware: of the engine.
         dtype: of the computation.
         steps: tokens at most.
         truncate: whether a request in the batch uses top-k or top-p.
@@ -151,7 +165,9 @@ def decode(
         active = done.budget > 0
         # beyond the cache, nothing is written
         position = jnp.where(active, rows.position + loop.step, cache.length)
-        logits, filled = decode_step(params, architecture, loop.cache, loop.token, position, dtype=jnp.dtype(dtype))
+        logits, filled = decode_step(
+            params, architecture, loop.cache, loop.token, position, dtype=jnp.dtype(dtype), hardware=hardware
+        )
         uniforms = request_uniforms(rows.seeds, rows.sampled + loop.step)
         token, logprob = sample(logits, rows.temperature, rows.top_k, rows.top_p, uniforms, truncate=truncate)
         stopped = active & jnp.any(token[:, None] == rows.stops, axis=-1)
@@ -168,15 +184,15 @@ def decode(
     return end.cache, end.decoded
 
 
-@functools.partial(jax.jit, static_argnames=("architecture", "dtype"))
+@functools.partial(jax.jit, static_argnames=("architecture", "hardware", "dtype"))
 def score(
-    params: Params, token_ids: Int[Array, "1 time"], *, architecture: Architecture, dtype: str
+    params: Params, token_ids: Int[Array, "1 time"], *, architecture: Architecture, hardware: Hardware, dtype: str
 ) -> Float[Array, " time"]:
     """Computes the log-probability at temperature 1 of the token after each position; the last entry means nothing."""
     length = jnp.full(1, token_ids.shape[1])
-    hidden, _ = prefill(params, architecture, token_ids, length, dtype=jnp.dtype(dtype))
+    hidden, _ = prefill(params, architecture, token_ids, length, dtype=jnp.dtype(dtype), hardware=hardware)
     targets = jnp.roll(token_ids, -1, axis=1)
-    logprobs, _ = token_logprobs(params, architecture, hidden, targets, 1.0, chunk=_SCORE_CHUNK)
+    logprobs, _ = token_logprobs(params, architecture, hidden, targets, 1.0, chunk=_SCORE_CHUNK, hardware=hardware)
     return logprobs[0]
 
 

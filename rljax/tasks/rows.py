@@ -60,7 +60,7 @@ class Columns:
         """Checks a row and returns its problem.
 
         Args:
-            row: the row as the source has it.
+            row: the row as the source has it; where a value could not be decoded the error stands in its place.
             where: file and line, for the message.
 
         Raises:
@@ -68,6 +68,9 @@ class Columns:
         """
         if not isinstance(row, Mapping):
             raise BadRow(f"{where}: a {type(row).__name__}, not an object with columns")
+        for name, value in row.items():
+            if isinstance(value, UnicodeDecodeError):
+                raise BadRow(f"{where}: column {name!r} holds bytes that are no UTF-8 text")
         prompt = _text(row, self.prompt, where)
         if not prompt.strip():
             raise BadRow(f"{where}: the prompt ({self.prompt!r}) is empty")

@@ -97,19 +97,31 @@ def parquet_rows(path: Path, columns: Columns, on_bad_row: str, key: str, needed
         reason = str(error).splitlines()[0]
         raise ConfigError(f"{key}.source={str(path)!r}: not a Parquet file ({reason})") from error
     _check_columns(columns, table.column_names, key)
-    batches = table.select([columns.prompt, columns.answer]).to_batches(max_chunksize=_SCAN)
+    scanned = [name for name in table.column_names if name in (columns.prompt, columns.answer) or _damaged(table[name])]
+    batches = table.select(scanned).to_batches(max_chunksize=_SCAN)
     scan = (row for batch in batches for row in _plain_rows(batch))
     return TableRows(str(path), scan, lambda place: table.slice(place, 1).to_pylist()[0], columns, on_bad_row, needed)
 
 
+def _damaged(column: Any) -> bool:
+    """Returns whether a value of an Arrow column is not what its type says, such as text that is no UTF-8."""
+    import pyarrow
+
+    try:
+        column.validate(full=True)
+    except pyarrow.ArrowInvalid:
+        return True
+    return False
+
+
 def _plain_rows(batch: Any) -> list[dict[str, Any]]:
-    """Returns the rows of an Arrow batch; text that is not valid stays bytes, so that its row alone is bad."""
+    """Returns the rows of an Arrow batch; in the place of text that is no UTF-8 stands the error, for `Columns`."""
 
     def plain(value: Any) -> Any:
         try:
             return value.as_py()
         except UnicodeDecodeError as error:
-            return error.object
+            return error
 
     try:
         rows: list[dict[str, Any]] = batch.to_pylist()

@@ -7,14 +7,17 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from rljax.weights.publisher import OrbaxPublisher, PublishError, Tensors, describe, gathered, infos_of
+import jax
+
+from rljax.weights.publisher import OrbaxPublisher, PublishError, Tensors, check_dtypes, describe, gathered, infos_of
 from sidecar.channels import memory
-from sidecar.channels.versions import Manifest, TensorInfo
+from sidecar.channels.versions import Manifest, PublishedVersion, TensorInfo
 from sidecar.errors import first_line
 
 
 class MemoryPublisher:
-    """Keeps versions in this process, for engines in threads of it. Arrays are copied from accelerators only.
+    """Keeps versions in this process, for engines in threads of it. Arrays are copied nowhere: those of an accelerator
+    stay on it, and take its memory until their version is withdrawn.
 
     An address names one life of the publisher, so that what an earlier process announced is gone, and not mistaken.
     """
@@ -59,10 +62,21 @@ class MemoryPublisher:
             self._drop(self._addresses.popitem()[1])
 
     def _keep(self, address: str, version: int, lineage: int, tensors: Tensors, *, model: str, dtype: str) -> None:
-        memory.keep(address, describe(version, lineage, tensors, model=model, dtype=dtype))
+        if not is_on_accelerator(next(iter(tensors.values()))):  # all are of one learner
+            memory.keep(address, describe(version, lineage, tensors, model=model, dtype=dtype))
+            return
+        on_device = dict(tensors)
+        check_dtypes(on_device, dtype)
+        infos = {name: TensorInfo(tuple(array.shape), str(array.dtype), "") for name, array in on_device.items()}
+        memory.keep(address, PublishedVersion(Manifest(version, lineage, model, dtype, infos), on_device))
 
     def _drop(self, address: str) -> None:
         memory.drop(address)
+
+
+def is_on_accelerator(array: Any) -> bool:
+    """Returns whether an array lies on accelerators, where nobody can write to it."""
+    return isinstance(array, jax.Array) and all(device.platform != "cpu" for device in array.devices())
 
 
 class RayPublisher(MemoryPublisher):

@@ -123,10 +123,12 @@ def test_an_explorer_is_given_a_taskset_on_the_command_line(simple: str) -> None
         ("learner.optimizer.critic_warmup=1", "write algorithm.critic.warmup_steps"),
         ("learner.optimizer.epsilon=1e-8", "unknown key; did you mean learner.optimizer.eps?"),
         ("pg_clip=0.2", "ROLL has it; write algorithm.loss.clip_low, algorithm.loss.clip_high"),
+        ("num_generations=8", "num_generations: unknown key; TRL has it; write group_size"),
+        ("loss_mode=gspo", "verl has it; write algorithm.pg_variant"),
         ("algorithm.cliprange=0.2", "TRL has it; write algorithm.loss.clip_low, algorithm.loss.clip_high"),
     ],
 )
-def test_an_ancestors_key_is_refused_with_what_to_write(override: str, advice: str, simple: str) -> None:
+def test_a_foreign_key_is_refused_with_what_to_write(override: str, advice: str, simple: str) -> None:
     path, overrides = parse_arguments([f"--config={simple}", f"--config.{override}"])
     with pytest.raises(ConfigError) as refused:
         load_config(path, overrides)
@@ -148,12 +150,12 @@ def test_the_help_says_the_defaults_that_hold() -> None:
     }
 
 
-def test_ancestors_are_answered_with_keys_that_exist_and_never_hide_one() -> None:
+def test_foreign_keys_are_answered_with_keys_that_exist_and_never_hide_one() -> None:
     paths = [path for path, _, _ in key_help()]
-    for name, ancestor in FOREIGN_KEYS.items():
-        assert ancestor.here or ancestor.remark, name
+    for name, foreign in FOREIGN_KEYS.items():
+        assert foreign.here or foreign.remark, name
         assert name not in paths
-        for key in ancestor.here:
+        for key in foreign.here:
             assert any(path == key or path.startswith(f"{key}.") for path in paths), (name, key)
 
 
@@ -173,6 +175,7 @@ def test_a_key_that_a_config_file_makes_up_is_answered_too(line: str, advice: st
         load_config(str(file))
 
 
+QUICKSTART = str(Path(__file__).parents[2] / "configs" / "quickstart.py")
 MADE_UP_ELSEWHERE = [
     (
         "policy_losses.register('mine', bounds_stp=True)",
@@ -201,11 +204,15 @@ def test_the_argument_of_a_config_file_and_its_faults(simple: str, tmp_path: Pat
     assert load_config(simple).run_dir == "runs/simple"
     with pytest.raises(ConfigError, match=r"simple\.py: ValueError: invalid literal"):
         load_config(f"{simple}:many")
+    with pytest.raises(ConfigError, match=r"quickstart\.py: takes no argument; write --config=.* without :x$"):
+        load_config(f"{QUICKSTART}:x")
+    with pytest.raises(ConfigError, match=r"the config has: algorithm, .*, …$"):
+        load_config(simple, {"zzzz.n": "8"})
     with pytest.raises(ConfigError, match=r"no such config file; did you mean .*simple\.py\?"):
         load_config(str(tmp_path / "simpel.py"))
     with pytest.raises(ConfigError, match="--config: missing"):
         parse_arguments([])
-    with pytest.raises(ConfigError, match=r"--steps: unknown argument; write --config=FILE\.py"):
+    with pytest.raises(ConfigError, match=r"^--steps: unknown argument; write --config=FILE\.py"):
         parse_arguments([f"--config={simple}", "--steps=3"])
 
 
@@ -220,18 +227,26 @@ def test_a_repeated_argument_that_contradicts_the_first_is_refused(simple: str) 
         parse_arguments([*same, "--config=other.py"])
 
 
+@pytest.mark.parametrize("url", ["postgresql://u:S3CR:@T@h/db", "postgresql://u@h/db?x=1&sslpassword=S3CR:@T"])
+def test_no_message_of_a_command_line_holds_a_password(simple: str, url: str) -> None:
+    for wrong in ([url], [f"--ledger={url}"], [f"--config.ledger={url}", "--config.ledger=sqlite"]):
+        with pytest.raises(ConfigError) as refused:
+            parse_arguments([f"--config={simple}", *wrong])
+        assert "S3CR" not in str(refused.value)
+        assert "@T" not in str(refused.value)
+
+
 def test_a_config_file_of_a_name_that_no_file_has_is_one_line(simple: str) -> None:
     for name in ("a" * 5000 + ".py", "a" * 5000 + ".json"):
         with pytest.raises(ConfigError, match=r"^--config='a{60}'…: the path is too long; write a shorter one$"):
             load_config(name)
     with pytest.raises(ConfigError, match=r"^seed=2147483648: must be at most 2147483647$"):
         load_config(simple, {"seed": "2147483648"})
-    with pytest.raises(ConfigError, match=r"^async_generation_ratio=10+: beyond any number that is computed with$"):
+    with pytest.raises(ConfigError, match=r"^async_generation_ratio=10{59}…: beyond any number that is computed with$"):
         load_config(simple, {"async_generation_ratio": 10**400})
 
 
 def test_none_is_no_tuple() -> None:
-    quickstart = str(Path(__file__).parents[2] / "configs" / "quickstart.py")
     with pytest.raises(ConfigError, match=r"filters=None: expected a tuple: a,b,c; an empty one is written .*=\(\)"):
-        load_config(quickstart, {"algorithm.filters": "None"})
-    assert load_config(quickstart, {"algorithm.filters": "()"}).algorithm.filters == ()
+        load_config(QUICKSTART, {"algorithm.filters": "None"})
+    assert load_config(QUICKSTART, {"algorithm.filters": "()"}).algorithm.filters == ()

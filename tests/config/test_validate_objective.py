@@ -186,7 +186,9 @@ def test_weights_that_stay_near_1_are_no_trust_region() -> None:
         "algorithm.pg_variant='cispo': trains data up to 1 step stale with neither trust region nor correction (its "
         "least weight, 0.9, is above 0.5); write loss.clip_low=1 as in the paper, or loss.use_unified_mask=true, or "
     )
-    assert str(caught.value).endswith("or correction.level=token with correction.mode=mask, or allow_uncorrected=true")
+    assert str(caught.value).endswith(
+        "or algorithm.correction.level=token with algorithm.correction.mode=mask, or algorithm.allow_uncorrected=true"
+    )
     with pytest.raises(
         ConfigError, match=r"\(its least weight, 0.9, is above 0.5\); write loss.low=0, or one of .*cispo, .*ppo"
     ):

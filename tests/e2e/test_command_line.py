@@ -76,6 +76,7 @@ def test_run_leaves_everything_behind_and_a_second_one_says_so(tmp_path: Path, c
     replayed = run(run_dir, cache, "async_generation_ratio=1.0", "mode=replay")
     assert replayed.returncode == 0, replayed.stderr
     assert "bit for bit the same" in replayed.stdout
+    assert "not as the run was trained" not in replayed.stdout
     evaluated = run(run_dir, cache, "async_generation_ratio=1.0", "mode=evaluate", "checkpoint=all")
     assert evaluated.returncode == 0, evaluated.stderr
     scores = {row["step"]: row["val/digits/score"] for row in json.loads((run_dir / "evaluation.json").read_text())}

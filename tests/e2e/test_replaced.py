@@ -27,7 +27,9 @@ def _digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-@pytest.mark.parametrize(("place", "lineages"), [("begin:1", 1), ("checkpoint:2", 2), ("publish:4", 2)])
+@pytest.mark.parametrize(
+    ("place", "lineages"), [("begin:1", 1), ("config:1", 2), ("checkpoint:2", 2), ("publish:4", 2)]
+)
 def test_a_trainer_that_was_stopped_and_replaced_changes_nothing_when_it_continues(
     tmp_path: Path, cache: Path, place: str, lineages: int
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import math
@@ -13,27 +14,50 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
 
 from rljax.config.schema import CorrectionConfig, KlConfig, MeshConfig
 from rljax.learner.checkpoints import Checkpoints
 from rljax.learner.learner import Learner
-from rljax.learner.sharding import batch_sharding, constrain_activations, make_mesh, parameter_shardings
+from rljax.learner.objective import PolicyObjective, Progress
+from rljax.learner.packing import RowShape, pack
+from rljax.learner.sharding import batch_sharding, make_mesh, parameter_shardings
+from rljax.learner.state import make_optimizer
 from rljax.learner.train_step import loss_and_gradient
+from rljax.learner.trainable import TrainableModel
+from rljax.models.common.architecture import Architecture
+from rljax.models.common.attention.attention import attended_by, attention
+from rljax.models.common.attention.dense import dense_attention
+from rljax.models.common.attention.spans import causal_spans
 from rljax.models.common.embedding import embed
-from tests.learner.made_up import ARCHITECTURE, make_config, make_groups, make_params, relative_error
+from rljax.models.common.hardware import CPU, Hardware
+from rljax.models.common.logprobs import token_logprobs
+from rljax.models.common.transformer import abstract_params
+from tests.learner.made_up import (
+    ARCHITECTURE,
+    make_config,
+    make_groups,
+    make_params,
+    relative_error,
+    trajectories_of,
+)
 
 ALL_AXES = {"data": 2, "fsdp": 2, "tensor": 2}
 LAYOUTS: list[dict[str, int]] = [
     {},
     {"data": 2},
-    {"data": 4},
     {"data": 8},
     {"fsdp": 2},
-    {"fsdp": 4},
     {"fsdp": 8},
     {"tensor": 2},
     {"tensor": 4},
     {"tensor": 8},  # more than there are key-value heads
+    {"sequence": 4},
+    {"data": 2, "sequence": 4},
+    {"data": 2, "tensor": 4},
+    {"fsdp": 2, "sequence": 4},
+    {"sequence": 2, "tensor": 4},
     ALL_AXES,
     {"fsdp": 2, "sequence": 2, "tensor": 2},
 ]
@@ -107,10 +131,12 @@ def embedding_gradients() -> list[dict]:
         table = {"embedding": jnp.ones((64, 32), jnp.bfloat16)}
         table = jax.device_put(table, parameter_shardings(table, mesh))
         placed = jax.device_put(tokens[None], batch_sharding(tokens[None].shape, mesh))
-        constrain = constrain_activations(mesh)
+        hardware = Hardware.of(mesh)
 
-        def total(table: dict[str, jax.Array], ids: jax.Array, constrain: Any = constrain) -> jax.Array:
-            return jnp.sum(constrain(embed(table["embedding"], ids[0], constrain), "hidden").astype(jnp.float32))
+        def total(table: dict[str, jax.Array], ids: jax.Array, hardware: Hardware = hardware) -> jax.Array:
+            return jnp.sum(
+                hardware.constrain(embed(table["embedding"], ids[0], hardware), "hidden").astype(jnp.float32)
+            )
 
         gradient_of = jax.jit(jax.grad(total)).lower(table, placed).compile()
         gradient = np.asarray(gradient_of(table, placed)["embedding"], np.float64)
@@ -126,7 +152,8 @@ def train_objectives() -> list[dict]:
 
     def logged(layout: dict[str, int], keys: dict[str, Any]) -> list[dict[str, float]]:
         learner = make_learner(layout, algorithm=keys, optimizer={"learning_rate": 1e-3})
-        return [learner.train(batch) for batch in groups]
+        metrics = [learner.train(batch) for batch in groups]
+        return [*metrics, {"score": float(learner.score(np.arange(20, dtype=np.int32)).sum())}]  # of one row
 
     return [{"keys": str(keys), "one": logged({}, keys), "eight": logged(ALL_AXES, keys)} for keys in OBJECTIVES]
 
@@ -143,12 +170,116 @@ def save_on_eight(directory: Path) -> list[dict]:
     return [metrics]
 
 
+KERNELS: list[dict[str, int]] = [
+    {"data": 2, "tensor": 4},  # more than there are key-value heads
+    {"fsdp": 2, "sequence": 4},
+    {"sequence": 2, "tensor": 2},
+]
+
+
+def attention_bodies() -> list[dict]:
+    """How far every body of attention under every layout is from that of one device, values and gradients."""
+    time, width, rng = 320, 32, np.random.default_rng(0)
+    query, key, value = (jnp.asarray(rng.standard_normal((2, time, h, width)), jnp.float32) for h in (4, 2, 2))
+    segments = np.stack([np.repeat([1, 2, 3, 0], [100, 1, 170, 49]), np.repeat([1, 2], [30, 290])])
+    spans, weight = causal_spans(jnp.asarray(segments, jnp.int32)), (segments > 0)[:, :, None, None]
+
+    def of(body: Any) -> Any:
+        def total(*tensors: jax.Array) -> tuple[jax.Array, jax.Array]:
+            attended = body(*tensors, spans) * weight
+            return jnp.sum(jnp.sin(attended)), attended
+
+        return jax.jit(jax.grad(total, argnums=(0, 1, 2), has_aux=True))(query, key, value)
+
+    expected = of(lambda *x: dense_attention(*x, CPU))
+    results = []
+    for layout in KERNELS:
+        hardware = Hardware.of(make_mesh(MeshConfig(**layout), jax.devices()[: math.prod(layout.values())]))
+        bodies = {
+            "chosen": lambda *x, on=hardware: attention(*x, on),
+            "splash": lambda *x, on=hardware: attended_by("splash", *x, on, interpret=True),
+            "triton": lambda *x, on=hardware: attended_by("triton", *x, on, interpret=True),
+        }
+        found = {name: relative_error(jax.device_get(of(body)), expected) for name, body in bodies.items()}
+        results.append({"layout": layout, **found})
+    return results
+
+
+TARGETS: list[dict[str, Any]] = [
+    {"platform": "tpu"},
+    {"platform": "tpu", "dtype": "fp32"},
+    {"platform": "gpu", "capability": 9.0},
+    {"platform": "gpu", "capability": 7.5},
+    {"platform": "gpu", "capability": 9.0, "dtype": "fp32"},
+]
+LOWERED: list[dict[str, int]] = [{}, {"data": 8}, {"fsdp": 8}, {"tensor": 4}, {"fsdp": 2, "sequence": 2, "tensor": 2}]
+LOWERED_ROW = 328  # which no width is: an array of its square is one of scores
+
+
+def lowered_updates() -> list[dict]:
+    """What the real update is for accelerators that are not here, by layout: its kernel, and whether it holds T×T."""
+    architecture = dataclasses.replace(ARCHITECTURE, num_heads=4, num_kv_heads=2, head_dim=64, vocab_size=128)
+    results = []
+    for target in TARGETS:
+        for layout in LOWERED if target.get("dtype") is None else [{"fsdp": 2, "sequence": 2, "tensor": 2}]:
+            text = lower_update(architecture, layout, **target)
+            kernel = "splash" if "tpu_custom_call" in text else "triton" if "xla.gpu.triton" in text else "none"
+            squares = re.search(rf"{LOWERED_ROW}x{LOWERED_ROW}x", text) is not None
+            results.append({"target": target, "layout": layout, "kernel": kernel, "squares": squares})
+    return results
+
+
+def lower_update(
+    architecture: Architecture, layout: dict[str, int], platform: str, dtype: str = "bf16", capability: float = 0.0
+) -> str:
+    """The update of a policy, in StableHLO."""
+    config = make_config(mesh=layout, learner={"rows_per_microbatch": 8}, model={"dtype": dtype})
+    mesh = make_mesh(config.learner.mesh, jax.devices()[: config.learner.mesh.size])
+    params = abstract_params(architecture)
+    objective = PolicyObjective(config, architecture, Hardware(platform, mesh, capability))
+    policy = TrainableModel(objective, config.learner.optimizer, 10, params, mesh)
+    opt_state = jax.eval_shape(make_optimizer(config.learner.optimizer, 10).init, params)
+    trajectories = trajectories_of(make_groups(0))
+    tokens = [np.zeros(len(t.token_ids), np.float32) for t in trajectories]
+    packed = pack(trajectories, tokens, np.ones(len(tokens)), [RowShape(LOWERED_ROW, 8, 2)])
+    described = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), packed.batch)
+    arguments = (params, opt_state, described, np.int32(1), Progress())
+    lowering = {"gpu": "cuda"}.get(platform, platform)
+    return policy.update.trace(*arguments).lower(lowering_platforms=(lowering,)).as_text()
+
+
+def vocabulary() -> list[dict]:
+    """Whether a vocabulary that is cut over `tensor` is whole on any device, in lookup, head or their gradients; and
+    whether as many logits exist at once as a device has room for.
+    """
+    hardware = Hardware.of(make_mesh(MeshConfig(fsdp=2, tensor=4), jax.devices()))
+    words = 1016  # which nothing else is, nor a quarter of it
+    architecture = dataclasses.replace(ARCHITECTURE, vocab_size=words, tie_embeddings=True)
+    tree = {"embedding": jax.ShapeDtypeStruct((words, 32), jnp.float32)}
+    placed = jax.tree.map(
+        lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), tree, parameter_shardings(tree, hardware.mesh)
+    )
+    ids = jax.ShapeDtypeStruct((8, 64), jnp.int32, sharding=NamedSharding(hardware.mesh, P("fsdp")))
+
+    def loss(params: Any, ids: jax.Array) -> jax.Array:
+        hidden = hardware.constrain(embed(params["embedding"], ids, hardware), "hidden")
+        return jnp.sum(token_logprobs(params, architecture, hidden, ids, 1.0, chunk=64, hardware=hardware)[0])
+
+    text = jax.jit(jax.grad(loss)).lower(placed, ids).compile().as_text()
+    shapes = set(re.findall(r"[\[,](\d+)[\],]", text))
+    at_once = f"f32[{words // 4},4,64]" in text  # 256 tokens a device, of a quarter of the words: as many as of 64
+    return [{"whole": str(words) in shapes, "part": str(words // 4) in shapes, "at_once": at_once}]
+
+
 if __name__ == "__main__":
     what, where = sys.argv[1], Path(sys.argv[2])
     work = {
         "layouts": compare_layouts,
         "embedding": embedding_gradients,
         "objectives": train_objectives,
+        "bodies": attention_bodies,
+        "lowered": lowered_updates,
+        "vocabulary": vocabulary,
         "save": functools.partial(save_on_eight, where),
     }
     outcome = work[what]()

@@ -240,6 +240,25 @@ def test_a_directory_that_cannot_be_written_fails_at_once(tmp_path: Path) -> Non
         checkpoints.save(1, make_state(1), {})
 
 
+def test_no_file_of_a_checkpoint_is_lost_unnoticed(tmp_path: Path) -> None:
+    """What a power cut leaves of any: nothing, or zeros. It is called damaged, or it held nothing that is needed."""
+    saved(tmp_path / "whole", 1)
+    files = [path for path in (tmp_path / "whole" / "1").rglob("*") if path.is_file()]
+    assert len(files) > 5
+    for number, file in enumerate(files):
+        for content in (b"", bytes(1000)):
+            copied = tmp_path / f"{number}.{len(content)}"
+            shutil.copytree(tmp_path / "whole", copied)
+            (copied / file.relative_to(tmp_path / "whole")).write_bytes(content)
+            checkpoints = Checkpoints(copied, keep=9)
+            if checkpoints.committed():
+                try:
+                    restored = checkpoints.restore(1, abstract(make_state(1)))
+                except DamagedCheckpointError:
+                    continue
+                assert_same(restored, make_state(1))
+
+
 def saved(directory: Path, *steps: int, size: int = 64) -> Checkpoints:
     checkpoints = Checkpoints(directory, keep=9)
     for step in steps:

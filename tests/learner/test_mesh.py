@@ -13,6 +13,7 @@ from rljax.learner.checkpoints import Checkpoints
 from rljax.learner.learner import Learner
 from rljax.models.common.transformer import abstract_params
 from tests.learner.made_up import ARCHITECTURE, make_config, make_groups, make_params
+from tests.learner.mesh_worker import KERNELS
 
 pytestmark = pytest.mark.slow
 
@@ -73,3 +74,26 @@ def test_a_checkpoint_of_eight_devices_is_restored_onto_one(tmp_path: Path) -> N
     # and what eight devices computed is what one does
     alone = Learner(make_config(), ARCHITECTURE, make_params())
     assert alone.train(make_groups(0))["loss"] == pytest.approx(metrics["loss"], rel=1e-5)
+
+
+def test_attention_does_not_depend_on_the_mesh(tmp_path: Path) -> None:
+    outcome = run_on_eight_devices("bodies", tmp_path)
+    assert [result["layout"] for result in outcome] == KERNELS
+    for result in outcome:
+        for name in ("chosen", "splash", "triton"):
+            assert result[name] < 1e-5, result
+
+
+def test_every_mesh_of_accelerators_gets_their_kernel_and_no_array_of_a_row_squared(tmp_path: Path) -> None:
+    outcome = run_on_eight_devices("lowered", tmp_path)
+    assert len(outcome) == 17
+    for result in outcome:
+        target = result["target"]
+        slow_gpu = target["platform"] == "gpu" and (target["capability"] < 8 or target.get("dtype") == "fp32")
+        kernel = "none" if slow_gpu else {"gpu": "triton", "tpu": "splash"}[target["platform"]]
+        assert result["kernel"] == kernel, result
+        assert not result["squares"], result
+
+
+def test_a_vocabulary_that_is_cut_is_whole_on_no_device(tmp_path: Path) -> None:
+    assert run_on_eight_devices("vocabulary", tmp_path) == [{"whole": False, "part": True, "at_once": True}]

@@ -5,8 +5,9 @@ from jax.sharding import PartitionSpec as P
 
 from rljax.config.schema import MeshConfig
 from rljax.config.validate import ConfigError
-from rljax.learner.sharding import ACTIVATIONS, AXES, PARAMETERS, make_mesh, parameter_shardings, select_devices, spec
+from rljax.learner.sharding import AXES, PARAMETERS, make_mesh, parameter_shardings, select_devices
 from rljax.models.common.architecture import Architecture
+from rljax.models.common.hardware import ACTIVATIONS, spec
 from rljax.models.common.transformer import abstract_params
 
 

@@ -8,12 +8,15 @@ import numpy as np
 import pytest
 
 from rljax.algorithms.credit_assignment import batch_advantages
-from rljax.algorithms.registry import aggregations
+from rljax.algorithms.registry import aggregations, policy_losses
+from rljax.config.fields import ConfigError
 from rljax.config.schema import Config, ModelConfig
 from rljax.learner.objective import PolicyObjective as Objective
+from rljax.learner.objective import Progress
 from rljax.learner.packing import pack, row_shapes
 from rljax.learner.train_step import loss_and_gradient
-from rljax.models.common.transformer import Params, hidden_states, output_head, unconstrained
+from rljax.models.common.hardware import CPU
+from rljax.models.common.transformer import Params, hidden_states, output_head
 from rljax.trajectory import Group
 from tests.learner.made_up import (
     ARCHITECTURE,
@@ -45,10 +48,28 @@ def evaluate(config: Config, groups: list[Group], shape: int = 0, **rows: int) -
     return float(loss), gradient, {name: float(value) for name, value in metrics.items()}
 
 
+@pytest.mark.parametrize(
+    ("loss", "told"),
+    [
+        (lambda inputs: (jnp.mean(inputs.advantages), {}), r"returned a loss of shape \(\); write one for each token"),
+        (lambda inputs: (inputs.nope, {}), r"AttributeError: .*'nope' \(.*test_train_step\.py:\d+\)"),
+    ],
+    ids=["mean", "raises"],
+)
+def test_a_loss_that_is_none_is_refused_by_name(loss: Any, told: str) -> None:
+    """A mean would be broadcast, and train nothing in silence."""
+    policy_losses.register("made_up", bounds_step=True)(loss)
+    config = make_config(algorithm={"pg_variant": "made_up"})
+    packed = pack([], np.zeros(0), np.zeros(0), row_shapes(row_tokens=24, rows=2, trajectories=16)[:1])
+    batch = jax.tree.map(lambda x: x[0], packed.batch)
+    with pytest.raises(ConfigError, match=rf"^algorithm\.pg_variant='made_up': {told}"):
+        jax.eval_shape(Objective(config, ARCHITECTURE, CPU).microbatch_loss, PARAMS, batch, Progress())
+
+
 @functools.cache
 def compiled(variant: str, model: ModelConfig) -> Any:
     config = make_config(algorithm={"pg_variant": variant}, model=vars(model))
-    objective = Objective(config, ARCHITECTURE, unconstrained)
+    objective = Objective(config, ARCHITECTURE, CPU)
     return jax.jit(functools.partial(loss_and_gradient, objective))
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from rljax.config.validate import ConfigError
@@ -14,7 +15,7 @@ from rljax.ledger import claims, processes, versions
 from rljax.ledger.database import LedgerError, RunFailedError
 from rljax.rollout import group_runner as groups
 from rljax.rollout.environments.session import EnvironmentLost
-from rljax.rollout.group_runner import NothingButDrops
+from rljax.rollout.group_runner import NOTES_SHOWN, NothingButDrops
 from rljax.rollout.workflows.workflow import Attempt
 from rljax.tasks.task import BadRow, Task
 from sidecar.protocol import EngineError, GenerateRequest
@@ -190,6 +191,30 @@ def test_filtered_group_is_replaced_and_counted(tmp_path: Path) -> None:
     assert report["balanced"], report["problems"]
     assert set(report["filtered"]) == {"thirds: every third"}
     assert all(g.task.index % 3 for b in batches for g in b.groups)
+
+
+@pytest.mark.parametrize("answer", [True, False, 0, np.bool_(True)])
+def test_a_filter_that_answers_otherwise_ends_the_run(tmp_path: Path, answer: object) -> None:
+    """A bool reads both ways: it would drop every group, or none, for ever."""
+    with pytest.raises(TypeError, match=r"^algorithm\.filters=few: returned .*; write the reason to drop a group, as "):
+        run_simulation(tmp_path, filters=[("few", lambda _: answer)])
+
+
+def test_failures_of_a_kind_are_logged_up_to_a_number_and_escaped(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def fail() -> None:
+        raise ValueError("\x1b[2J")
+
+    def misbehave(task: Task, attempt: Attempt) -> Any:
+        return fail() if task.id.index % 2 else None
+
+    _, _, report = run_simulation(tmp_path, misbehave=misbehave)
+    assert report["dropped"] == {"ValueError": report["dropped"]["ValueError"]}
+    said = [r.message for r in caplog.records if r.message.startswith("ValueError: ")]
+    assert len(said) == NOTES_SHOWN < report["dropped"]["ValueError"] * SPEC.group_size
+    assert said[-1].endswith("; the ledger keeps those that follow")
+    assert all("\\x1b[2J" in line and "\x1b" not in line for line in said)
 
 
 def test_bad_row_is_dropped_or_fails_the_run_as_configured(tmp_path: Path) -> None:

@@ -7,9 +7,13 @@ import json
 import shutil
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from rljax.weights import memory
+from rljax.weights.memory import MemoryPublisher
 from sidecar.channels.versions import MANIFEST_NAME, read_version
 from sidecar.protocol import PauseMode, WeightUpdate, WeightUpdateError
 
@@ -52,6 +56,22 @@ def test_new_weights_in_flight(lab):
         # the whole prefix seen by the new weights: with any old keys or values this would be far off
         np.testing.assert_allclose(completion.logprobs[cut:], new[cut:], atol=1e-4)
         assert np.abs(old[cut:] - new[cut:]).max() > 0.1
+
+
+def test_a_version_that_never_left_the_device_is_the_same_as_its_files(lab, tmp_path, monkeypatch):
+    monkeypatch.setattr(memory, "is_on_accelerator", lambda array: isinstance(array, jax.Array))
+    tensors = {name: jnp.asarray(array) for name, array in read_version(lab.updates[1].path).tensors.items()}
+    address = MemoryPublisher(tmp_path).publish(1, 1, tensors, model="tiny", dtype="fp32")
+    token_ids = np.arange(20, dtype=np.int32)
+
+    async def main(update):
+        async with lab.engine(version=None) as engine:
+            await engine.update_weights(update)
+            return await engine.score(token_ids)
+
+    handed_over, read = (asyncio.run(main(update)) for update in (WeightUpdate(1, 1, address), lab.updates[1]))
+    np.testing.assert_array_equal(handed_over, read)
+    assert not any(array.is_deleted() for array in tensors.values())
 
 
 def test_the_stream_goes_on_after_an_update(lab):

@@ -9,8 +9,11 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 from rljax.models.common.architecture import Architecture
-from rljax.models.common.attention import attention, cached_attention
+from rljax.models.common.attention.attention import attention
+from rljax.models.common.attention.cached import cached_attention
+from rljax.models.common.attention.spans import causal_spans
 from rljax.models.common.einsum import einsum_fp32
+from rljax.models.common.hardware import CPU, Hardware
 from rljax.models.common.norm import rms_norm
 from rljax.models.common.rope import rotation
 from rljax.models.common.transformer import Params, bind_block, output_head
@@ -56,6 +59,7 @@ def prefill(
     lengths: Int[Array, " rows"],
     *,
     dtype: DTypeLike = jnp.float32,
+    hardware: Hardware = CPU,
 ) -> tuple[Float[Array, "rows time hidden"], KVCache]:
     """Reads whole sequences at once and fills a cache.
 
@@ -66,6 +70,7 @@ def prefill(
         token_ids: the rows, padded on the right with anything.
         lengths: true length of each row, at least 1.
         dtype: of the computation and the cache.
+        hardware: that it is computed on.
 
     Returns:
         What `transformer.hidden_states` returns for the rows, and a cache of one slot a row, as long as the rows.
@@ -73,13 +78,13 @@ def prefill(
     rows, time = token_ids.shape
     steps = jnp.broadcast_to(jnp.arange(time, dtype=jnp.int32), (rows, time))
     cos, sin = rotation(steps, architecture)
-    real = (steps < lengths[:, None]).astype(jnp.int32)
+    spans = causal_spans((steps < lengths[:, None]).astype(jnp.int32))
     x = params["embedding"][token_ids].astype(dtype)
     keys, values = [], []
     for weights in params["layers"]:
         block = bind_block(architecture, weights, dtype)
-        query, key, value = block.project(x, cos, sin)
-        x = block.finish(x, attention(query, key, value, real))
+        query, key, value = block.project(x, cos, sin, hardware)
+        x = block.finish(x, attention(query, key, value, spans, hardware), hardware)
         keys.append(key.transpose(0, 2, 3, 1))
         values.append(value.swapaxes(1, 2))
     return rms_norm(x, params["final_norm"], architecture.rms_eps), KVCache(tuple(keys), tuple(values))
@@ -93,6 +98,7 @@ def decode_step(
     positions: Int[Array, " slots"],
     *,
     dtype: DTypeLike = jnp.float32,
+    hardware: Hardware = CPU,
 ) -> tuple[Float[Array, "slots vocabulary"], KVCache]:
     """Reads one token into every slot.
 
@@ -104,6 +110,7 @@ def decode_step(
         positions: its position; the slot's earlier positions must have been filled. A position at or beyond the cache's
             length writes nothing; an idle slot's result means nothing and harms no other.
         dtype: of the computation.
+        hardware: that it is computed on.
 
     Returns:
         Float32 logits after the token of each slot, and the cache.
@@ -116,14 +123,14 @@ def decode_step(
     filled_keys, filled_values = [], []
     for weights, keys, values in zip(params["layers"], cache.key, cache.value, strict=True):
         block = bind_block(architecture, weights, dtype)
-        query, key, value = block.project(x, cos, sin)
+        query, key, value = block.project(x, cos, sin, hardware)
         keys = keys.at[slot, head, :, place].set(key[:, 0].astype(keys.dtype), mode="drop")
         values = values.at[slot, head, place].set(value[:, 0].astype(values.dtype), mode="drop")
-        attended = cached_attention(query[:, 0], keys.astype(dtype), values.astype(dtype), mask)
-        x = block.finish(x, attended[:, None])
+        attended = cached_attention(query[:, 0], keys.astype(dtype), values.astype(dtype), mask, hardware)
+        x = block.finish(x, attended[:, None], hardware)
         filled_keys.append(keys)
         filled_values.append(values)
     hidden = rms_norm(x[:, 0], params["final_norm"], architecture.rms_eps)
     head = output_head(params, architecture).astype(dtype)
-    logits = einsum_fp32("bh,hv->bv", hidden, head)
+    logits = einsum_fp32("bh,hv->bv", hidden, head, hardware)
     return logits, KVCache(tuple(filled_keys), tuple(filled_values))

@@ -3,10 +3,12 @@
 import jax
 import jax.numpy as jnp
 
+from rljax.models.common.hardware import CPU, Hardware
 
-def einsum_fp32(subscripts: str, a: jax.Array, b: jax.Array) -> jax.Array:
+
+def einsum_fp32(subscripts: str, a: jax.Array, b: jax.Array, hardware: Hardware = CPU) -> jax.Array:
     """Computes the ``einsum`` of two arrays, float or bfloat16, accumulated and returned in float32."""
-    if jax.default_backend() == "cpu":
+    if hardware.platform == "cpu":
         # XLA has no bfloat16 x bfloat16 = float32 for a CPU without bfloat16 instructions.
         a, b = a.astype(jnp.float32), b.astype(jnp.float32)
     return jnp.einsum(subscripts, a, b, preferred_element_type=jnp.float32)

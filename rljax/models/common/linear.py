@@ -2,30 +2,39 @@
 
 from __future__ import annotations
 
+import functools
+
 import jax
 from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float
 
+from rljax.models.common.hardware import Hardware
+
 PRODUCT = "product"
 """Name of every product for rematerialisation policies."""
 
 
-@jax.custom_vjp
-def _matmul(x: Float[Array, "... rows"], weight: Float[Array, "rows columns"]) -> Float[Array, "... columns"]:
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _matmul(
+    hardware: Hardware, x: Float[Array, "... rows"], weight: Float[Array, "rows columns"]
+) -> Float[Array, "... columns"]:
+    del hardware
     return lax.dot_general(x, weight, (((x.ndim - 1,), (0,)), ((), ())))
 
 
-def _forward(x: jax.Array, weight: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-    return _matmul(x, weight), (x, weight)
+def _forward(hardware: Hardware, x: jax.Array, weight: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    return _matmul(hardware, x, weight), (x, weight)
 
 
-def _backward(residuals: tuple[jax.Array, jax.Array], cotangent: jax.Array) -> tuple[jax.Array, jax.Array]:
+def _backward(
+    hardware: Hardware, residuals: tuple[jax.Array, jax.Array], cotangent: jax.Array
+) -> tuple[jax.Array, jax.Array]:
     x, weight = residuals
     d_x = lax.dot_general(cotangent, weight, (((x.ndim - 1,), (1,)), ((), ())))
     # JAX's own rule makes the gradient transposed and turns it. XLA on CPU copies activations for that, as it does for
     # several contracted axes; elsewhere the axes stay separate, since each may be sharded over devices of its own.
-    if jax.default_backend() == "cpu":
+    if hardware.platform == "cpu":
         x, cotangent = x.reshape(-1, x.shape[-1]), cotangent.reshape(-1, cotangent.shape[-1])
     leading = tuple(range(x.ndim - 1))
     d_weight = lax.dot_general(x, cotangent, ((leading, leading), ((), ())))
@@ -35,6 +44,8 @@ def _backward(residuals: tuple[jax.Array, jax.Array], cotangent: jax.Array) -> t
 _matmul.defvjp(_forward, _backward)
 
 
-def linear(x: Float[Array, "... rows"], weight: Float[Array, "rows columns"]) -> Float[Array, "... columns"]:
+def linear(
+    x: Float[Array, "... rows"], weight: Float[Array, "rows columns"], hardware: Hardware
+) -> Float[Array, "... columns"]:
     """Computes ``x @ weight`` for a weight stored [in, out]; result in the dtype of `x`, named `PRODUCT`."""
-    return checkpoint_name(_matmul(x, weight), PRODUCT)
+    return checkpoint_name(_matmul(hardware, x, weight), PRODUCT)

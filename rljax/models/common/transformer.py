@@ -26,8 +26,11 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 from rljax.models.common.architecture import Architecture
-from rljax.models.common.attention import ATTENDED, attention
+from rljax.models.common.attention.attention import attention
+from rljax.models.common.attention.blockwise import ATTENDED
+from rljax.models.common.attention.spans import causal_spans
 from rljax.models.common.embedding import embed
+from rljax.models.common.hardware import CPU, Hardware
 from rljax.models.common.linear import PRODUCT, linear
 from rljax.models.common.norm import rms_norm
 from rljax.models.common.rope import rotate, rotation
@@ -35,18 +38,7 @@ from rljax.models.common.rope import rotate, rotation
 Params = dict[str, Any]
 """Nested dict of arrays, as in the table above."""
 
-Constrain = Callable[[jax.Array, str], jax.Array]
-"""Applied to activations by name (hidden, embedding_gradient, heads, mlp, logits), so that a caller can shard
-them over a mesh.
-"""
-
 _SAVED = {"none": (PRODUCT, ATTENDED), "dots": (PRODUCT,), "full": ()}  # what each remat policy keeps
-
-
-def unconstrained(x: jax.Array, name: str) -> jax.Array:
-    """Returns activations as they are: the `Constrain` that shards nothing."""
-    del name
-    return x
 
 
 class Block(nnx.Module):
@@ -87,15 +79,17 @@ class Block(nnx.Module):
         x: Float[Array, "batch time hidden"],
         cos: Float[Array, "batch time 1 pairs"],
         sin: Float[Array, "batch time 1 pairs"],
-        constrain: Constrain = unconstrained,
+        hardware: Hardware,
     ) -> tuple[Float[Array, "batch time heads head_dim"], ...]:
         """Projects the layer's input to queries, keys and values; rotates the first two."""
         a = self.architecture
         normed = rms_norm(x, self.attention_norm[...], a.rms_eps)
-        query, key, value = (linear(normed, w[...]) for w in (self.query, self.key, self.value))
+        query, key, value = (linear(normed, w[...], hardware) for w in (self.query, self.key, self.value))
         if a.attention_bias:
             query, key, value = query + self.query_bias[...], key + self.key_bias[...], value + self.value_bias[...]
-        query, key, value = (constrain(y.reshape(*x.shape[:2], -1, a.head_dim), "heads") for y in (query, key, value))
+        query, key, value = (
+            hardware.constrain(y.reshape(*x.shape[:2], -1, a.head_dim), "heads") for y in (query, key, value)
+        )
         if a.qk_norm:
             query = rms_norm(query, self.query_norm[...], a.rms_eps)
             key = rms_norm(key, self.key_norm[...], a.rms_eps)
@@ -105,17 +99,17 @@ class Block(nnx.Module):
         self,
         x: Float[Array, "batch time hidden"],
         attended: Float[Array, "batch time heads head_dim"],
-        constrain: Constrain = unconstrained,
+        hardware: Hardware,
     ) -> Float[Array, "batch time hidden"]:
         """Returns the layer's output, given its input and what its heads attended to."""
         a = self.architecture
-        mixed = linear(attended.reshape(*x.shape[:2], -1), self.output[...])
+        mixed = linear(attended.reshape(*x.shape[:2], -1), self.output[...], hardware)
         if a.output_bias:
             mixed = mixed + self.output_bias[...]
-        x = constrain(x + mixed, "hidden")
+        x = hardware.constrain(x + mixed, "hidden")
         normed = rms_norm(x, self.mlp_norm[...], a.rms_eps)
-        inner = jax.nn.silu(linear(normed, self.gate[...])) * linear(normed, self.up[...])
-        return constrain(x + linear(constrain(inner, "mlp"), self.down[...]), "hidden")
+        inner = jax.nn.silu(linear(normed, self.gate[...], hardware)) * linear(normed, self.up[...], hardware)
+        return hardware.constrain(x + linear(hardware.constrain(inner, "mlp"), self.down[...], hardware), "hidden")
 
 
 class Transformer(nnx.Module):
@@ -173,7 +167,7 @@ def hidden_states(
     *,
     dtype: DTypeLike = jnp.float32,
     remat: str = "none",
-    constrain: Constrain = unconstrained,
+    hardware: Hardware = CPU,
 ) -> Float[Array, "batch time hidden"]:
     """Returns the normalised output of the last layer: what the output head reads.
 
@@ -186,19 +180,20 @@ def hidden_states(
         dtype: of the computation; norms and attention scores are float32 always.
         remat: what the backward pass recomputes: ``none`` (no matrix product but attention's own), ``dots`` (all but
             the products with weights) or ``full`` (whole layers).
-        constrain: called on activations with their names.
+        hardware: that it is computed on.
 
     Returns:
         Activations of type `dtype`. Those of padding mean nothing.
     """
     cos, sin = rotation(positions, architecture)
+    spans = causal_spans(segment_ids)
 
     def layer(x: jax.Array, weights: Params) -> tuple[jax.Array, None]:
         block = bind_block(architecture, weights, dtype)
-        query, key, value = block.project(x, cos, sin, constrain)
-        return block.finish(x, attention(query, key, value, segment_ids), constrain), None
+        query, key, value = block.project(x, cos, sin, hardware)
+        return block.finish(x, attention(query, key, value, spans, hardware), hardware), None
 
-    x = constrain(embed(params["embedding"], token_ids, constrain).astype(dtype), "hidden")
+    x = hardware.constrain(embed(params["embedding"], token_ids, hardware).astype(dtype), "hidden")
     x, _ = jax.lax.scan(rematerialised(layer, remat), x, params["layers"])
     return rms_norm(x, params["final_norm"], architecture.rms_eps)
 

@@ -1,40 +1,93 @@
-"""Resolves the devices that the engines compute on."""
+"""Resolves the devices that the engines compute on, and what of a GPU's memory this process takes."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import jax
+from jax._src.xla_bridge import backends_are_initialized  # there is no public way to ask without starting them
 
 from rljax.config.schema import Config
 from rljax.config.validate import ConfigError
-from rljax.config.validate_placement import device_indices
+from rljax.config.validate_placement import (
+    device_indices,
+    engine_memory_share,
+    learner_memory_share,
+    shares_gpu_memory,
+)
 from rljax.learner.sharding import named_devices, select_devices
+
+MEMORY_SHARE, FORMER_MEMORY_SHARE = "XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION"
+"""Environment variables: the share of each GPU's memory that JAX takes, read once, when it starts. It refuses both."""
+
+
+def share_gpu_memory(config: Config) -> None:
+    """Sets the share of each GPU's memory that JAX will take in this process, where the config names one.
+
+    Raises:
+        ConfigError: JAX has started already, with another share.
+    """
+    if config.mode == "explore":
+        of_engine = shares_gpu_memory(config) and config.sidecar.engine == "embedded"
+        key, share = "sidecar", engine_memory_share(config) if of_engine else None
+    else:
+        key, share = "learner", learner_memory_share(config)
+    if share is None or os.environ.get(MEMORY_SHARE) == f"{share:g}":
+        return
+    if backends_are_initialized():
+        raise ConfigError(
+            f"{key}.gpu_memory_utilization={share:g}: JAX has started in this process, and keeps what it took then; "
+            f"begin in a new one, or set {MEMORY_SHARE}={share:g} before JAX is used"
+        )
+    os.environ.pop(FORMER_MEMORY_SHARE, None)
+    os.environ[MEMORY_SHARE] = f"{share:g}"
+
+
+def check_shared(config: Config, devices: Sequence[jax.Device]) -> None:
+    """Checks that processes which share the memory of ``devices`` can: it can be divided on GPUs alone.
+
+    Raises:
+        ConfigError: the config asks for it, and a device is no GPU.
+    """
+    others = sorted({device.platform for device in devices} - {"gpu"})
+    if others and shares_gpu_memory(config):
+        raise ConfigError(
+            f"sidecar.colocate=true: processes can share a GPU, by a part of its memory for each, and JAX has "
+            f"{', '.join(others)} here; leave it out, or install JAX for the GPU"
+        )
 
 
 def engine_devices(config: Config) -> list[jax.Device]:
     """Returns the devices that ``sidecar.devices`` names; engine i computes on the i-th, starting over after the last.
 
-    ``auto`` stands for every device of this process, and beside a learner for those that it leaves free. A CPU is
-    shared where there is no other.
+    ``auto`` stands for every device of this process, and beside a learner for those that it leaves free; where there
+    is only one, learner and engines of this process share it. ``colocate`` shares all that the learner has.
 
     Raises:
-        ConfigError: a device is not there, or the learner of this process has it too and it is no CPU.
+        ConfigError: a device is not there, or is or is not the learner's as it should be.
     """
     key, devices = "sidecar.devices", config.sidecar.devices
     named = named_devices(key, devices)
     if config.mode != "both":
+        check_shared(config, named)
         return named
-    taken = set(select_devices(config.learner.devices, config.learner.mesh.size))
+    taken = select_devices(config.learner.devices, config.learner.mesh.size)
+    learners = f"the learner has {', '.join(sorted(map(str, taken)))}"
+    if config.sidecar.colocate:
+        check_shared(config, taken)
+        shared = [device for device in named if device in taken]
+        if not shared or (devices != "auto" and len(shared) < len(named)):
+            raise ConfigError(f"{key}={devices!r}: with colocate=true engines use what {learners}; write auto")
+        return shared
     free = [device for device in named if device not in taken]
     if devices == "auto" and free:
         return free
-    if any(device in taken and device.platform != "cpu" for device in named):
-        raise ConfigError(
-            f"{key}={devices!r}: the learner has {', '.join(sorted(map(str, taken)))}; an engine needs an accelerator "
-            "of its own, or cpu"
-        )
+    alone = devices == "auto" and len(named) == 1 and not config.explorer.own_process
+    if not alone and any(device in taken and device.platform != "cpu" for device in named):
+        advice = "of its own, or cpu; or write sidecar.colocate=true"
+        raise ConfigError(f"{key}={devices!r}: {learners}; an engine needs an accelerator {advice}")
     return named
 
 
@@ -42,24 +95,31 @@ def engine_gpus(config: Config, index: int) -> list[str]:
     """Returns the GPUs of engine number ``index`` in a child process, as ``CUDA_VISIBLE_DEVICES`` names them.
 
     ``sidecar.devices`` counts those that this process may use, from 0; ``auto`` and ``gpu`` stand for all that a
-    learner in this process leaves free. Engines take them in turn, ``tensor_parallel_size`` each.
+    learner in this process leaves free, or with ``colocate`` for those that it has. Engines take them in turn,
+    ``tensor_parallel_size`` each.
 
     Raises:
-        ConfigError: the GPUs are not there, or are the learner's.
+        ConfigError: the GPUs are not there, or are or are not the learner's as they should be.
     """
     sidecar, there = config.sidecar, _visible_gpus()
     what, (_, named) = f"sidecar.devices={sidecar.devices!r}", device_indices(sidecar.devices)
-    taken = _learners_gpus(config)
-    chosen = sorted(named) if named is not None else [i for i in range(len(there)) if i not in taken]
+    taken, colocate = _learners_gpus(config), sidecar.colocate and config.mode == "both"
+    usable = [i for i in range(len(there)) if config.mode != "both" or (i in taken) == colocate]
+    chosen = usable if named is None else sorted(named)
     if not there or max(chosen, default=0) >= len(there):
         raise ConfigError(f"{what}: this machine has {len(there)} GPUs, counted from 0; correct it, or write cpu")
-    if taken & set(chosen):
-        raise ConfigError(f"{what}: the learner has {sorted(taken)}; an engine needs a GPU of its own")
+    if not colocate and taken & set(chosen):
+        raise ConfigError(
+            f"{what}: the learner has {sorted(taken)}; an engine needs a GPU of its own, or sidecar.colocate=true"
+        )
+    if colocate and not taken.issuperset(chosen):
+        raise ConfigError(f"{what}: with colocate=true engines use what the learner has, {sorted(taken)}; write auto")
     needed = sidecar.num_engines * sidecar.tensor_parallel_size
     if len(chosen) < needed:
         raise ConfigError(
-            f"{what}: num_engines × tensor_parallel_size needs {needed} GPUs, and the learner leaves {len(chosen)} of "
-            f"{len(there)}; lower one of them"
+            f"{what}: num_engines × tensor_parallel_size needs {needed} GPUs, and the learner "
+            f"{'has' if colocate else 'leaves'} {len(chosen)} of {len(there)}; lower one of them"
+            + ("" if colocate else ", or write sidecar.colocate=true")
         )
     return [there[i] for i in chosen[index * sidecar.tensor_parallel_size :][: sidecar.tensor_parallel_size]]
 

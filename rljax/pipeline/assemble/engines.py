@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from rljax.config.schema import Config
 from rljax.config.validate import ConfigError
-from rljax.config.validate_placement import device_indices
+from rljax.config.validate_placement import device_indices, engine_memory_share
 from rljax.models.common.architecture import Architecture
 from rljax.observe.trace import NullTrace, Trace
 from rljax.pipeline.assemble.devices import engine_devices, engine_gpus
@@ -72,6 +72,8 @@ def engine_spec(config: Config, run: RunDir, model: Model, index: int, engine_la
     """
     sidecar, name = config.sidecar, f"engine {index}"
     gpu = (engine_launcher.platform(index) or local_platform(config)) == "gpu"
+    if sidecar.colocate and not gpu:
+        raise ConfigError("sidecar.colocate=true: this machine has no GPU that could be shared; leave it out")
     cores = () if gpu else _cores(config)
     threads = None if gpu else sidecar.cpu_threads or max(1, _spare_cores(cores) // sidecar.num_engines)
     log = run.root.absolute() / "logs" / f"{config.explorer.name}-engine-{index}.log"
@@ -177,7 +179,7 @@ def _vllm(config: Config, model: Model, gpu: bool, threads: int | None) -> tuple
         slots=sidecar.max_concurrency,
         dtype=config.engine_dtype,
         tensor_parallel_size=sidecar.tensor_parallel_size,
-        gpu_memory_utilization=sidecar.gpu_memory_utilization,
+        gpu_memory_utilization=engine_memory_share(config),
         kv_cache_bytes=kv_cache,
         enforce_eager=sidecar.enforce_eager or not gpu,
         enable_prefix_caching=sidecar.enable_prefix_caching,

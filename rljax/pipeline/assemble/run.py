@@ -88,13 +88,17 @@ def open_model(config: Config, run: RunDir, progress: ProgressCallback | None = 
 
     Raises:
         ModelNotFound: it is not here and cannot be fetched.
-        ConfigError: prompt and response do not fit into the model's context.
+        ConfigError: prompt and response do not fit into the model's context, or `tensor` does not divide its heads.
     """
     directory = resolve_model(config.model, config.seed, run.root, progress)
     architecture = load_architecture(directory)
     longest = config.longest
     if longest > architecture.max_position_embeddings:
         raise ConfigError(context_error(longest, architecture.max_position_embeddings))
+    tensor, heads = config.learner.mesh.tensor, architecture.num_heads
+    if heads % tensor:
+        divisors = ", ".join(str(n) for n in range(1, heads + 1) if heads % n == 0)
+        raise ConfigError(f"learner.mesh.tensor={tensor}: must divide the model's {heads} heads; write {divisors}")
     tokenizer = load_tokenizer(directory)
     return Model(directory, architecture, tokenizer, _stop_token_ids(directory, tokenizer))
 

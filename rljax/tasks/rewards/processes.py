@@ -17,6 +17,7 @@ from rljax.tasks.rewards import worker
 from rljax.tasks.rewards.reward import Reward, RewardError, RewardTimeout
 from rljax.tasks.task import RewardTerm, Task
 from rljax.timeouts import done_within
+from sidecar.errors import describe
 from sidecar.workers.lifeline import in_lasting_thread
 
 if TYPE_CHECKING:
@@ -173,7 +174,7 @@ class WorkerProcesses:
             self._retire(pool)
             return None
         except Exception as error:
-            raise RewardError(f"its worker process failed: {worker.describe(error)}") from error
+            raise RewardError(f"its worker process failed: {describe(error)}") from error
 
     def _retire(self, pool: ProcessPool) -> None:
         """Abandons a broken pool: the calls that wait for it go to the next one."""

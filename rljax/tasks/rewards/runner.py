@@ -13,8 +13,8 @@ from rljax.tasks.rewards.processes import WorkerProcesses
 from rljax.tasks.rewards.registry import Place, Scorer, resolve_reward
 from rljax.tasks.rewards.reward import Reward, RewardError, RewardTimeout, as_reward
 from rljax.tasks.rewards.threads import DeadlineThreads
-from rljax.tasks.rewards.worker import describe
 from rljax.tasks.task import RewardTerm, Task
+from sidecar.errors import describe
 
 _LOG = logging.getLogger(__name__)
 

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from rljax.tasks.rewards.reward import Reward, RewardError, RewardFunction, RewardTimeout, as_reward
-from rljax.tasks.rewards.worker import Failure, describe
+from rljax.tasks.rewards.worker import Failure
 from rljax.tasks.task import Task
 from rljax.timeouts import done_within
+from sidecar.errors import describe
 
 _THREADS = 8
 _MAX_HUNG = 16

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
-import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -12,6 +11,7 @@ from functools import lru_cache
 from rljax.tasks.rewards.registry import Scorer, resolve_reward
 from rljax.tasks.rewards.reward import Reward, as_reward
 from rljax.tasks.task import RewardTerm, Task
+from sidecar.errors import describe
 from sidecar.workers.child_process import redirect_output
 from sidecar.workers.lifeline import hold
 
@@ -55,14 +55,6 @@ def judge(term: RewardTerm, task: Task, response: str) -> Reward | Failure:
         return as_reward(_scorer(term.name).function(task, response, **term.args))
     except BaseException as error:
         return Failure(describe(error))
-
-
-def describe(error: BaseException) -> str:
-    """Returns one line: type, message, and the place where the error was raised."""
-    text = " ".join(str(error).split())[:300]
-    frames = traceback.extract_tb(error.__traceback__)
-    place = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
-    return f"{type(error).__name__}: {text}{place}" if text else f"{type(error).__name__}{place}"
 
 
 @lru_cache(maxsize=64)

@@ -9,7 +9,8 @@ import pytest
 
 from rljax.models.common.architecture import Architecture
 from rljax.models.common.embedding import embed
-from rljax.models.common.transformer import hidden_states, init_params, unconstrained
+from rljax.models.common.hardware import CPU
+from rljax.models.common.transformer import hidden_states, init_params
 
 pytestmark = pytest.mark.slow
 
@@ -17,7 +18,7 @@ pytestmark = pytest.mark.slow
 @pytest.mark.parametrize("times", [256, 1000, 8192])
 def test_a_row_that_is_looked_up_many_times_gets_every_gradient(times: int) -> None:
     def total(table: jax.Array) -> jax.Array:
-        return jnp.sum(embed(table, jnp.ones((1, times), jnp.int32), unconstrained).astype(jnp.float32))
+        return jnp.sum(embed(table, jnp.ones((1, times), jnp.int32), CPU).astype(jnp.float32))
 
     gradient = jax.jit(jax.grad(total))(jnp.ones((4, 8), jnp.bfloat16))
     assert gradient.dtype == jnp.bfloat16
@@ -32,7 +33,7 @@ def test_rows_and_gradient_are_those_of_numpy_rounded_once(dtype: jnp.dtype) -> 
     table = jnp.asarray(rng.normal(size=(16, 8)), dtype)
     token_ids = np.minimum(rng.geometric(0.3, (4, 512)) - 1, 15)
     weights = jnp.asarray(rng.normal(0.3, 1.0, (4, 512, 8)), dtype)
-    rows, pull = jax.vjp(lambda t: embed(t, jnp.asarray(token_ids), unconstrained), table)
+    rows, pull = jax.vjp(lambda t: embed(t, jnp.asarray(token_ids), CPU), table)
     np.testing.assert_array_equal(rows, np.asarray(table)[token_ids])
     expected = np.zeros((16, 8))
     np.add.at(expected, token_ids, np.asarray(weights, np.float64))
@@ -48,7 +49,7 @@ def test_a_float32_gradient_is_jaxs_own_bit_for_bit() -> None:
     token_ids = jnp.asarray(rng.integers(0, 5, (4, 512)))
     weights = jnp.asarray(rng.normal(size=(4, 512, 8)), jnp.float32)
     own = jax.vjp(lambda t: t[token_ids], table)[1](weights)
-    ours = jax.vjp(lambda t: embed(t, token_ids, unconstrained), table)[1](weights)
+    ours = jax.vjp(lambda t: embed(t, token_ids, CPU), table)[1](weights)
     np.testing.assert_array_equal(own, ours)
 
 

@@ -7,17 +7,40 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import jax
 import pytest
+from jaxlib.xla_client import generate_pjrt_gpu_plugin_options
 
-from rljax.config.schema import Config, SidecarConfig, TasksConfig, TasksetConfig
+from rljax import main
+from rljax.config.load import load_config
+from rljax.config.schema import (
+    Config,
+    ExplorerConfig,
+    LearnerConfig,
+    MeshConfig,
+    SidecarConfig,
+    TasksConfig,
+    TasksetConfig,
+)
 from rljax.config.validate import ConfigError
-from rljax.pipeline.assemble.devices import engine_devices, engine_gpus
+from rljax.learner.sharding import select_devices
+from rljax.pipeline.assemble import devices as assemble
+from rljax.pipeline.assemble import engines
+from rljax.pipeline.assemble.devices import check_shared, engine_devices, engine_gpus, share_gpu_memory
+from rljax.pipeline.assemble.engines import engine_spec
+from rljax.pipeline.run_dir import RunDir
+from rljax.run import Run
+from sidecar.hosting.local import LocalEngineLauncher
 from tests.waiting import HANGS
 
 ROOT = Path(__file__).parents[3]
+SHIPPED = {file.name: load_config(str(file)) for file in sorted((ROOT / "configs").glob("*.py"))}
+EMBEDDED = [name for name, shipped in SHIPPED.items() if shipped.sidecar.engine == "embedded"]
 ON_FOUR = """
 import json
 from rljax.config.schema import Config, LearnerConfig, SidecarConfig, TasksConfig, TasksetConfig
@@ -60,20 +83,90 @@ def test_a_device_that_is_not_there_is_refused() -> None:
         engine_devices(dataclasses.replace(config("cpu:7"), mode="explore"))
 
 
-def test_an_accelerator_is_not_shared_with_the_learner(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Gpu:
-        platform = "gpu"
+class Accelerator:
+    """A device of a simulated machine."""
 
-        def __repr__(self) -> str:
-            return "gpu:0"
+    def __init__(self, platform: str, id: int) -> None:
+        self.platform, self.id = platform, id
 
-    only = [Gpu()]
-    monkeypatch.setattr(jax, "devices", lambda platform=None: only)
-    with pytest.raises(ConfigError, match=r"sidecar\.devices='auto': the learner has gpu:0; .* of its own, or cpu"):
-        engine_devices(config("auto"))
+    def __repr__(self) -> str:
+        return f"{self.platform}:{self.id}"
 
 
-def engines_on(devices: str, **sidecar: int) -> list[list[str]]:
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Accelerator]]:
+    """Simulates a machine with so many accelerators of a platform."""
+
+    def simulate(count: int, platform: str = "gpu") -> list[Accelerator]:
+        made = [Accelerator(platform, i) for i in range(count)]
+        monkeypatch.setattr(jax, "devices", lambda _=None: made)
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", ",".join(str(i) for i in range(count)))
+        return made
+
+    return simulate
+
+
+def placed(devices: str = "auto", *, learner: str = "auto", size: int = 1, apart: bool = False, **sidecar: Any) -> Any:
+    """The devices of the embedded engines."""
+    changes = {
+        "learner": LearnerConfig(devices=learner, mesh=MeshConfig(fsdp=size), rows_per_microbatch=8 * size),
+        "sidecar": SidecarConfig(devices=devices, **sidecar),
+        "explorer": ExplorerConfig(own_process=apart),
+    }
+    return engine_devices(dataclasses.replace(config("auto"), **changes))
+
+
+@pytest.mark.parametrize("platform", ["gpu", "tpu"])
+@pytest.mark.parametrize("name", EMBEDDED)
+def test_each_embedded_config_shares_the_one_accelerator_and_splits_two(name: str, platform: str, machine: Any) -> None:
+    shipped = SHIPPED[name]
+    (only,) = machine(1, platform)
+    assert engine_devices(shipped) == [only]
+    assert select_devices(shipped.learner.devices, shipped.learner.mesh.size) == [only]
+    for alpha in (0.0, 1.0, 16.0):
+        assert engine_devices(dataclasses.replace(shipped, async_generation_ratio=alpha)) == [only]
+    first, second = machine(2, platform)
+    assert engine_devices(shipped) == [second]
+    assert select_devices(shipped.learner.devices, shipped.learner.mesh.size) == [first]
+
+
+def test_an_accelerator_that_was_named_or_one_of_several_is_not_shared_unasked(machine: Any) -> None:
+    machine(1)
+    one = r"the learner has gpu:0; an engine needs an accelerator of its own, or cpu; or write sidecar.colocate=true"
+    with pytest.raises(ConfigError, match=rf"sidecar\.devices='gpu:0': {one}"):
+        placed("gpu:0")
+    with pytest.raises(ConfigError, match=rf"sidecar\.devices='auto': {one}"):
+        placed(apart=True)  # two processes cannot, without a share of its memory each
+    machine(2)
+    with pytest.raises(ConfigError, match=r"sidecar\.devices='auto': the learner has gpu:0, gpu:1; an engine needs"):
+        placed(size=2)
+
+
+def test_engines_that_are_colocated_have_the_learners_devices(machine: Any) -> None:
+    first, second, *_ = machine(4)
+    assert placed(colocate=True) == [first]
+    assert placed(colocate=True, size=2) == [first, second]
+    assert placed("gpu:1", colocate=True, size=2) == [second]
+    assert placed("gpu:0", learner="gpu:0", colocate=True, apart=True) == [first]
+    with pytest.raises(ConfigError, match=r"'gpu:2': with colocate=true engines use what the learner has gpu:0; write"):
+        placed("gpu:2", colocate=True)
+    with pytest.raises(ConfigError, match=r"'gpu:0-2': with colocate=true"):
+        placed("gpu:0-2", colocate=True, size=2)
+    machine(1, "tpu")
+    assert [device.platform for device in placed(colocate=True)] == ["tpu"]
+    with pytest.raises(ConfigError, match=r"processes can share a GPU, .* and JAX has tpu here; leave it out"):
+        placed(colocate=True, apart=True)
+
+
+def test_a_process_of_its_own_shares_a_gpu_and_no_other_device(machine: Any) -> None:
+    for mode in ("train", "explore"):
+        apart = dataclasses.replace(config("auto"), mode=mode, sidecar=SidecarConfig(colocate=True))
+        check_shared(apart, machine(1))
+        with pytest.raises(ConfigError, match=r"and JAX has cpu here; leave it out, or install JAX for the GPU"):
+            check_shared(apart, machine(1, "cpu"))
+
+
+def engines_on(devices: str, **sidecar: Any) -> list[list[str]]:
     asked = dataclasses.replace(config(devices).sidecar, engine="vllm_async", **sidecar)
     whole = dataclasses.replace(config(devices), sidecar=asked)
     return [engine_gpus(whole, index) for index in range(asked.num_engines)]
@@ -94,12 +187,85 @@ def test_gpus_that_are_not_there_or_the_learners_are_refused(monkeypatch: pytest
     with pytest.raises(ConfigError, match=r"sidecar\.devices='gpu:1-2': this machine has 2 GPUs, counted from 0"):
         engines_on("gpu:1-2")
 
-    class Gpu:
-        platform, id = "gpu", 0
-
-    monkeypatch.setattr(jax, "devices", lambda platform=None: [Gpu()])
+    monkeypatch.setattr(jax, "devices", lambda platform=None: [Accelerator("gpu", 0)])
     assert engines_on("auto") == [["5"]]
-    with pytest.raises(ConfigError, match=r"the learner has \[0\]; an engine needs a GPU of its own"):
+    with pytest.raises(ConfigError, match=r"the learner has \[0\]; an engine needs a GPU of its own, or sidecar"):
         engines_on("gpu:0")
-    with pytest.raises(ConfigError, match=r"needs 2 GPUs, and the learner leaves 1 of 2"):
+    with pytest.raises(ConfigError, match=r"needs 2 GPUs, and the learner leaves 1 of 2; lower one of them, or write"):
         engines_on("auto", num_engines=2)
+
+
+def test_vllm_beside_the_learner_sees_the_learners_gpus(machine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine(1)
+    assert engines_on("auto", colocate=True) == [["0"]]
+    assert engines_on("gpu:0", colocate=True) == [["0"]]
+    machine(2)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5")
+    assert engines_on("auto", colocate=True) == [["4"]]
+    with pytest.raises(ConfigError, match=r"'gpu:1': with colocate=true engines use what the learner has, \[0\]"):
+        engines_on("gpu:1", colocate=True)
+    machine(1, "cpu")
+    with pytest.raises(ConfigError, match=r"needs 1 GPUs, and the learner has 0 of 1; lower"):
+        engines_on("auto", colocate=True)
+
+
+def asked(mode: str = "both", share: float | None = None, **sidecar: Any) -> Config:
+    changed = {"learner": LearnerConfig(gpu_memory_utilization=share), "sidecar": SidecarConfig(**sidecar)}
+    return dataclasses.replace(config("auto"), mode=mode, **changed)
+
+
+@pytest.mark.parametrize(
+    ("config", "fraction"),
+    [
+        (asked(), ""),
+        (asked(share=0.85), "0.85"),
+        (asked(engine="vllm"), ""),
+        (asked(engine="vllm", colocate=True), "0.5"),
+        (asked(engine="vllm", colocate=True, share=0.25), "0.25"),
+        (asked("train", colocate=True), "0.5"),
+        (asked("explore", colocate=True), "0.4"),
+        (asked("explore", colocate=True, gpu_memory_utilization=0.3), "0.3"),
+        (asked("explore", engine="vllm", colocate=True), ""),
+    ],
+)
+def test_jax_takes_the_share_of_a_gpu_that_the_config_gives_it(
+    config: Config, fraction: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What jaxlib itself makes of the environment is what its CUDA client is opened with."""
+    for name in ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION"):
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    if fraction:
+        monkeypatch.setenv("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.6")  # the user's, which would be refused beside ours
+    monkeypatch.setattr(assemble, "backends_are_initialized", lambda: False)
+    share_gpu_memory(config)
+    options = generate_pjrt_gpu_plugin_options()
+    assert options.get("memory_fraction") == (float(fraction) if fraction else None)
+
+
+def test_a_share_comes_too_late_once_jax_has_started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("XLA_CLIENT_MEM_FRACTION", raising=False)
+    jax.devices()
+    late = dataclasses.replace(asked(share=0.85), run_dir=str(tmp_path / "run"))
+    with pytest.raises(ConfigError, match=r"learner\.gpu_memory_utilization=0\.85: JAX has started in this process"):
+        Run(late)
+    assert not (tmp_path / "run").exists()
+    assert main.run(lambda: late) == main.REFUSED
+    monkeypatch.setenv("XLA_CLIENT_MEM_FRACTION", "0.85")
+    share_gpu_memory(late)
+
+
+@pytest.mark.parametrize(("colocate", "share"), [(True, 0.4), (False, 0.9)])
+def test_vllm_is_given_its_share(colocate: bool, share: float, machine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine(1)
+    monkeypatch.setattr(jax, "devices", lambda _=None: [Accelerator("gpu" if colocate else "cpu", 0)])
+    beside = asked(engine="vllm", colocate=colocate, devices="gpu")
+    model: Any = SimpleNamespace(directory=Path("model"), architecture=SimpleNamespace(max_position_embeddings=256))
+    spec = engine_spec(beside, RunDir(Path("run")), model, 0, LocalEngineLauncher())
+    assert spec.environment["CUDA_VISIBLE_DEVICES"] == "0"
+    assert spec.arguments["settings"]["gpu_memory_utilization"] == share
+    on_cpu = dataclasses.replace(beside, sidecar=dataclasses.replace(beside.sidecar, devices="auto"))
+    monkeypatch.setattr(engines, "local_platform", lambda _: "cpu")
+    if colocate:
+        with pytest.raises(ConfigError, match=r"sidecar\.colocate=true: this machine has no GPU that could be shared"):
+            engine_spec(on_cpu, RunDir(Path("run")), model, 0, LocalEngineLauncher())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ import pytest
 from rljax.config.schema import (
     Config,
     GeneratingConfig,
+    LearnerConfig,
+    MeshConfig,
     ModelConfig,
     SidecarConfig,
     TasksConfig,
@@ -40,6 +43,13 @@ def test_prompt_and_response_longer_than_the_context_are_refused(tmp_path: Path)
     (directory / "config.json").write_text(json.dumps({**fields, "max_position_embeddings": 99}))
     with pytest.raises(ConfigError, match=r"max_prompt_tokens \+ .* = 100: more than the model's context of 99"):
         open_model(fits, run)
+
+
+def test_a_tensor_axis_that_does_not_divide_the_heads_is_refused(tmp_path: Path) -> None:
+    config = small_config(tmp_path / "run", ModelConfig())
+    odd = replace(config, learner=LearnerConfig(mesh=MeshConfig(tensor=3)))
+    with pytest.raises(ConfigError, match=r"learner.mesh.tensor=3: must divide the model's 4 heads; write 1, 2, 4"):
+        open_model(odd, RunDir.create(odd))
 
 
 def test_probe_is_the_same_everywhere_and_fits(tmp_path: Path) -> None:

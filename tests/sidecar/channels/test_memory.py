@@ -7,12 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jax
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
 
-from rljax.weights.memory import MemoryPublisher, RayPublisher
+from rljax.weights import memory as weights
+from rljax.weights.memory import MemoryPublisher, RayPublisher, is_on_accelerator
 from rljax.weights.publisher import OrbaxPublisher, PublishError
 from sidecar.channels.memory import packed, unpacked
 from sidecar.channels.versions import VersionError, VersionGoneError, is_address, receive
@@ -43,6 +45,23 @@ def test_arrays_of_the_learner_are_not_copied_on_a_cpu(tmp_path: Path) -> None:
     found = receive(publish(MemoryPublisher(tmp_path), tensors={"a": array}, dtype="bf16")).tensors["a"]
     assert found.ctypes.data == array.unsafe_buffer_pointer()
     assert found.dtype == ml_dtypes.bfloat16
+
+
+def test_arrays_of_an_accelerator_stay_on_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the one device of learner and engine a version is handed over, not copied by way of the host."""
+    tensors = {name: jnp.asarray(array) for name, array in TENSORS.items()}
+    assert not any(is_on_accelerator(array) for array in (*tensors.values(), *TENSORS.values())), "a CPU is none"
+    monkeypatch.setattr(weights, "is_on_accelerator", lambda array: isinstance(array, jax.Array))
+    monkeypatch.setattr(jax, "device_get", lambda _: pytest.fail("it went by way of the host"))
+    found = receive(publish(MemoryPublisher(tmp_path), tensors=tensors))
+    assert all(found.tensors[name] is array for name, array in tensors.items())
+    assert {name: (t.shape, t.dtype) for name, t in found.manifest.tensors.items()} == {
+        "a": ((2, 3), "float32"),
+        "b": ((3,), "float32"),
+        "scalar": ((), "float32"),
+    }
+    with pytest.raises(PublishError, match="tensor a is float32, to be published as bf16"):
+        publish(MemoryPublisher(tmp_path), tensors=tensors, dtype="bf16")
 
 
 def test_a_version_that_somebody_wrote_to_is_refused(tmp_path: Path) -> None:

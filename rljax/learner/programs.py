@@ -1,0 +1,159 @@
+"""Programs that a learner runs: what it will compile, known from shapes alone, and compiled side by side before the
+first batch. jit finds what was compiled here when it is called with arguments of the same shapes and shardings.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import wait as wait_for
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.monitoring
+import numpy as np
+
+from rljax.config.schema import Config
+from rljax.learner.objective import Progress
+from rljax.learner.prepare import Preparation
+from rljax.learner.scoring import behaviour_divergence, gaps_sharded_as
+from rljax.learner.state import TrainState
+from rljax.learner.trainable import TrainableModel
+
+log = logging.getLogger(__name__)
+
+_COMPILED = "/jax/core/compile/backend_compile_duration"
+"""JAX's event for each program that XLA compiled, or that was read from the compile cache."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """A function under jit, and the abstract arguments that it is called with.
+
+    Attributes:
+        name: of what it computes, and of its shapes; no two of a learner have the same.
+        function: as `jax.jit` returns it.
+        arguments: arrays, or `jax.ShapeDtypeStruct` with their shardings.
+        likely: whether a run is expected to need it; otherwise it is one that some batches need.
+        publishes: whether it is run to publish a version, the first before any batch; otherwise it is part of a step.
+    """
+
+    name: str
+    function: Any
+    arguments: tuple[Any, ...]
+    likely: bool = True
+    publishes: bool = False
+
+    def lower(self) -> jax.stages.Lowered:
+        """Traces and lowers the program for the platform of its arguments' devices."""
+        lowered: jax.stages.Lowered = self.function.lower(*self.arguments)
+        return lowered
+
+
+def step_programs(
+    config: Config, preparation: Preparation, policy: TrainableModel, critic: TrainableModel | None, state: TrainState
+) -> Iterator[Program]:
+    """Yields the programs of a step, for each shape that a minibatch may be packed into; those of likely shapes first.
+
+    Args:
+        config: of the run.
+        preparation: of the minibatches.
+        policy: what is trained.
+        critic: None without one.
+        state: abstract or not: shapes, dtypes and shardings are read.
+    """
+    count, coefficient = np.zeros((), np.int32), np.zeros((), np.float32)
+    own, progress = state.aux_state, Progress(count, count, coefficient)
+    for batch, likely in preparation.abstract_batches():
+        slots, rows, length = batch.mask.shape
+        shape = f"{slots}×{rows}×{length}, {batch.places.shape[-1]} trained"
+
+        def program(name: str, function: Any, *arguments: Any, shape: str = shape, likely: bool = likely) -> Program:
+            return Program(f"{name} {shape}", function, arguments, likely)
+
+        scored, group_of = preparation.abstract_scores(batch, "reference" in own)
+        score, scores = preparation.logprobs.program(batch), scored.scores
+        gaps = scores.sequence_gap is not None
+        if scores.proximal_logprobs is not None or gaps:
+            yield program("log-probabilities", score, state.params, batch, count)
+        if scores.reference_logprobs is not None:
+            yield program("reference", score, own["reference"], batch, count)
+            if config.algorithm.kl.where == "reward":
+                estimator = config.algorithm.kl.resolved_estimator
+                yield program("divergence", behaviour_divergence, batch, scores.reference_logprobs, estimator)
+        if gaps:
+            both = (scores.sequence_gap, scores.reference_logprobs)
+            yield program("sums of log-ratios", gaps_sharded_as(batch.places.sharding), *both, batch, group_of)
+        if critic is not None and preparation.values is not None:
+            yield program("values", preparation.values.program(batch), own["critic"], batch, count)
+            trained = (own["critic"], own["critic_opt_state"])
+            yield program("critic's update", critic.update, *trained, scored, count, progress)
+        yield program("update", policy.update, state.params, state.opt_state, scored, count, progress)
+
+
+class Compilation:
+    """Compiles programs side by side, in threads. One that fails is named in a warning: only a run that needs it
+    stops, where it does.
+
+    Args:
+        programs: in the order in which they are begun.
+    """
+
+    def __init__(self, programs: Sequence[Program]) -> None:
+        self._began = time.perf_counter()
+        self._last = self._began
+        threads = max(1, min(len(programs), len(os.sched_getaffinity(0))))
+        self._pool = ThreadPoolExecutor(threads, "compile")
+        self.programs = tuple(programs)
+        self._left = {self._pool.submit(self._compile, program) for program in programs}
+
+    def _compile(self, program: Program) -> None:
+        try:
+            program.lower().compile()
+        except Exception as error:
+            log.warning("%s could not be compiled: %s", program.name, " ".join(str(error).split()))
+
+    def wait(self, seconds: float) -> bool:
+        """Waits for the programs, so many seconds at most; returns whether all are compiled."""
+        done, self._left = wait_for(self._left, seconds)
+        self._last = time.perf_counter() if done else self._last
+        return not self._left
+
+    def __str__(self) -> str:
+        every = len(self.programs)
+        return f"programs: {every - len(self._left)} of {every} compiled in {self._last - self._began:.1f} s"
+
+    def close(self) -> None:
+        """Begins no more programs; those under way end by themselves."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+class CompileMeter:
+    """Counts the programs that the thread which makes it compiles, from then on. Use as a context manager."""
+
+    def __init__(self) -> None:
+        self._thread = threading.get_ident()
+        self._count = 0
+        self._seconds = 0.0
+
+    def __enter__(self) -> CompileMeter:
+        jax.monitoring.register_event_duration_secs_listener(self._listen)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        jax.monitoring.unregister_event_duration_listener(self._listen)
+
+    def _listen(self, event: str, duration_secs: float, **_: str | int) -> None:
+        if event == _COMPILED and threading.get_ident() == self._thread:
+            self._count += 1
+            self._seconds += duration_secs
+
+    def take(self) -> tuple[int, float]:
+        """Returns the programs since the last call, and the seconds that they took to compile or to be read."""
+        taken, self._count, self._seconds = (self._count, self._seconds), 0, 0.0
+        return taken

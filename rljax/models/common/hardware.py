@@ -1,0 +1,119 @@
+"""Hardware that a program is compiled for, and how the model's activations are laid over it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+Rule = tuple[str | tuple[str, ...] | None, ...]
+"""One entry per dimension of an array: the mesh axis that shards it, several, or None."""
+
+BATCH = ("data", "fsdp")
+
+TABLE: Rule = ("tensor", "fsdp")
+"""Of the embedding and of a transposed output head: rows, one a word, and columns."""
+
+# Activations by the names that the model gives them; `logits` are those of some tokens or of some of the vocabulary.
+# `columns` are embeddings whose width is sharded like that of their table, so that each device looks up, and adds up
+# the gradient of, its columns of the table and no other.
+ACTIVATIONS: Mapping[str, Rule] = {
+    "hidden": (BATCH, "sequence", None),
+    "columns": ("data", "sequence", "fsdp"),
+    "heads": (BATCH, "sequence", "tensor", None),
+    "mlp": (BATCH, "sequence", "tensor"),
+    "logits": (BATCH, "sequence", "tensor"),
+}
+_GPUS = ("cuda", "rocm")
+
+
+def spec(rule: Rule, shape: Sequence[int], mesh: Mesh) -> P:
+    """Returns the partition of an array of that shape under a rule; entries that do not divide
+    their dimension are dropped.
+
+    Raises:
+        ValueError: the rule has another number of dimensions, or names a mesh axis twice.
+    """
+    if len(rule) != len(shape):
+        raise ValueError(f"sharding rule {rule} has {len(rule)} dimensions, the array {tuple(shape)} has {len(shape)}")
+    groups = [() if entry is None else (entry,) if isinstance(entry, str) else entry for entry in rule]
+    axes = [axis for group in groups for axis in group]
+    if len(set(axes)) != len(axes):
+        raise ValueError(f"sharding rule {rule} names a mesh axis twice")
+    fits = [
+        size % math.prod(mesh.shape[axis] for axis in group) == 0 for group, size in zip(groups, shape, strict=True)
+    ]
+    return P(*[entry if fit else None for entry, fit in zip(rule, fits, strict=True)])
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """Hardware that a program is compiled for, which need not be what this process runs on. Hashable: a static
+    argument.
+
+    Attributes:
+        platform: ``cpu``, ``gpu`` or ``tpu``.
+        mesh: of the devices that share the program; None for one device.
+        capability: compute capability of NVIDIA's GPUs; 0 of everything else.
+    """
+
+    platform: str = "cpu"
+    mesh: Mesh | None = None
+    capability: float = 0.0
+
+    @classmethod
+    def of(cls, devices: Mesh | jax.Device) -> Hardware:
+        """Returns the hardware of a mesh, or of one device."""
+        mesh, device = (devices, devices.devices.flat[0]) if isinstance(devices, Mesh) else (None, devices)
+        platform = "gpu" if device.platform in _GPUS else device.platform
+        capability = str(getattr(device, "compute_capability", ""))  # of AMD's GPUs it is a word
+        return cls(platform, mesh, float(capability) if capability[:1].isdigit() else 0.0)
+
+    @property
+    def shared(self) -> bool:
+        """Whether several devices share the program."""
+        return self.mesh is not None and self.mesh.size > 1
+
+    def constrain(self, x: jax.Array, name: str) -> jax.Array:
+        """Shards an activation over the mesh by the rule of its name."""
+        if self.mesh is None:
+            return x
+        return jax.lax.with_sharding_constraint(
+            x, NamedSharding(self.mesh, spec(ACTIVATIONS[name], x.shape, self.mesh))
+        )
+
+    def axes(self, rule: Rule, shape: Sequence[int]) -> tuple[tuple[str, ...], ...]:
+        """Returns the mesh axes that cut each dimension of an array of that shape under a rule: see `spec`. Axes of
+        one device cut nothing and are left out.
+        """
+        if self.mesh is None:
+            return ((),) * len(rule)
+        groups = [() if e is None else (e,) if isinstance(e, str) else e for e in spec(rule, shape, self.mesh)]
+        return tuple(tuple(axis for axis in group if self.mesh.shape[axis] > 1) for group in groups)
+
+    def parts(self, axes: Sequence[str]) -> int:
+        """Returns into how many parts these mesh axes cut a dimension."""
+        return math.prod(self.mesh.shape[axis] for axis in axes) if self.mesh is not None else 1
+
+    def by_device(self, function: Callable[..., Any], inputs: Any, outputs: Any) -> Callable[..., Any]:
+        """Returns the function that every device runs on its own parts of the arrays (``jax.shard_map``); the
+        function itself where there is one device.
+
+        Args:
+            function: of the parts; it does its own collectives.
+            inputs: partition of each argument.
+            outputs: partition of the results.
+        """
+        if not self.shared:
+            return function
+        # No check of what is replicated: kernels do not say it of their results.
+        return jax.shard_map(function, mesh=self.mesh, in_specs=inputs, out_specs=outputs, check_vma=False)
+
+
+CPU = Hardware()
+"""One CPU: what programs for it compute is right on every device."""

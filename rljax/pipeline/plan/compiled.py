@@ -1,0 +1,81 @@
+"""What the compiler says of a run's programs, from shapes alone."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from rljax.algorithms.registry import policy_losses, token_advantages
+from rljax.config.schema import Config, OptimizerConfig
+from rljax.learner.critic import ValueObjective
+from rljax.learner.objective import DTYPES, Objective, PolicyObjective
+from rljax.learner.prepare import Preparation
+from rljax.learner.programs import Program, step_programs
+from rljax.learner.sharding import make_mesh
+from rljax.learner.state import TrainState, make_optimizer
+from rljax.learner.trainable import TrainableModel
+from rljax.models.common.architecture import Architecture
+from rljax.models.common.attention.attention import body_for
+from rljax.models.common.hardware import Hardware
+from rljax.models.common.transformer import Params, abstract_params
+from rljax.models.common.value_head import critic_params
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """What the compiler says of one program: bytes of a device at its peak, and the seconds that it took."""
+
+    name: str
+    peak: float
+    seconds: float
+
+
+def abstract_programs(config: Config, architecture: Architecture, devices: Sequence[jax.Device]) -> list[Program]:
+    """Returns what `Learner.programs` lists for a step, without any weights."""
+    mesh = make_mesh(config.learner.mesh, devices[: config.learner.mesh.size])
+    run = (config, architecture, Hardware.of(mesh))
+    algorithm, params = config.algorithm, abstract_params(architecture)
+
+    def begin(objective: Objective, optimizer: OptimizerConfig, params: Params) -> tuple[TrainableModel, Params, Any]:
+        model = TrainableModel(objective, optimizer, config.max_steps, params, mesh)
+        opt_state = jax.eval_shape(make_optimizer(optimizer, config.max_steps).init, params)
+        return model, _placed(params, model.shardings[0]), _placed(opt_state, model.shardings[1])
+
+    policy_objective = PolicyObjective(*run)
+    policy, placed, opt_state = begin(policy_objective, config.learner.optimizer, params)
+    own: dict[str, Any] = {}
+    if algorithm.kl.where != "none" or "reference" in policy_losses.needs(algorithm.pg_variant, algorithm.loss):
+        own["reference"] = _placed(params, policy.shardings[0], DTYPES[config.model.dtype])
+    values, critic = None, None
+    if "values" in token_advantages.needs(algorithm.adv_estimator, algorithm.advantage):
+        values = ValueObjective(*run)
+        begun = begin(values, algorithm.critic.optimizer, jax.eval_shape(critic_params, params))
+        critic, own["critic"], own["critic_opt_state"] = begun
+    preparation = Preparation(config, policy_objective, values, mesh)
+    return list(step_programs(config, preparation, policy, critic, TrainState(placed, opt_state, 0, own)))
+
+
+def _placed(tree: Any, shardings: Any, dtype: Any = None) -> Any:
+    return jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, dtype or x.dtype, sharding=s), tree, shardings)
+
+
+def compiled(programs: Sequence[Program]) -> Iterator[Compiled]:
+    """Compiles programs one after another, and yields what the compiler says of each."""
+    for program in programs:
+        began = time.perf_counter()
+        found: Any = program.lower().compile().memory_analysis()
+        seconds = time.perf_counter() - began
+        kept = found.argument_size_in_bytes + found.output_size_in_bytes - found.alias_size_in_bytes
+        yield Compiled(program.name, max(found.peak_memory_in_bytes, kept + found.temp_size_in_bytes), seconds)
+
+
+def attention_body(config: Config, architecture: Architecture, hardware: Hardware, length: int) -> str:
+    """Returns the body of attention that a program with rows of that length gets, and why not a faster one."""
+    shape = (1, length, architecture.num_heads, architecture.head_dim)
+    query: Any = jax.ShapeDtypeStruct(shape, DTYPES[config.model.dtype])
+    body = body_for(query, hardware)
+    return f"{body.name}: {body.reason}" if body.reason else body.name

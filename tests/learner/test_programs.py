@@ -1,0 +1,124 @@
+"""What a learner says that it will compile is what it runs: once that is compiled, nothing is."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rljax.config.algorithm import KlConfig
+from rljax.learner.learner import Learner
+from rljax.learner.packing import packed_shape, row_shapes
+from rljax.learner.programs import Compilation, CompileMeter, Program
+from rljax.trajectory import Group, TaskId
+from tests.learner.made_up import ARCHITECTURE, MAX_PROMPT, MAX_RESPONSE, make_config, make_params, make_trajectory
+from tests.learner.test_aux_state import critic
+
+PROBE = 20
+REWARDS = (0.0, 1.0, 2.0, 0.5)
+KEYS: dict[str, dict[str, Any]] = {
+    "alone": {},
+    "proximal": {"pg_variant": "decoupled_ppo", "minibatch_size": 8},
+    "reference in the reward": {"kl": KlConfig(where="reward", estimator="k1", refresh_steps=1)},
+    "whole trajectories": {
+        "pg_variant": "opmd_pairwise",
+        "adv_estimator": "opmd_mean",
+        "aggregation": "seq-mean-token-sum",
+        "loss": {"tau": 0.5},
+    },
+    "critic": {"adv_estimator": "gae", "critic": critic(value_clip=0.1)},
+}
+
+
+@pytest.fixture
+def meter() -> Iterator[CompileMeter]:
+    with CompileMeter() as made:
+        yield made
+
+
+def groups_of(response: int) -> list[Group]:
+    """Four groups, in which every prompt is as long as it may be and every response has that length."""
+    rng = np.random.default_rng(response)
+    return [
+        Group(TaskId("made-up", 0, n), tuple(make_trajectory(rng, MAX_PROMPT, response, r) for r in REWARDS))
+        for n in range(4)
+    ]
+
+
+def compiled(programs: list[Program]) -> str:
+    work = Compilation(programs)
+    assert work.wait(120)
+    work.close()
+    return str(work)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", KEYS)
+def test_a_run_compiles_nothing_that_was_not_listed_and_compiled_before(meter: CompileMeter, name: str) -> None:
+    learner = Learner(make_config(algorithm=KEYS[name]), ARCHITECTURE, make_params())
+    programs = [program for program in learner.programs(PROBE) if program.likely]
+    said = compiled(programs)
+    assert said.startswith(f"programs: {len(programs)} of {len(programs)} compiled in ")
+    meter.take()
+    for _ in range(2):  # the second step gets what the first one returned
+        learner.export("fp32")
+        learner.score(np.arange(PROBE))
+        learner.train(groups_of(MAX_RESPONSE))
+    assert meter.take()[0] == 0
+
+
+@pytest.mark.slow
+def test_what_is_unlikely_is_listed_and_what_is_compiled_in_a_step_is_counted(meter: CompileMeter) -> None:
+    learner = Learner(make_config(), ARCHITECTURE, make_params())
+    listed = learner.programs(PROBE)
+    batches = [p.arguments[2] for p in listed if not p.publishes]
+    groups = groups_of(1)
+    (packed,) = learner.pack(groups)
+    needed = packed.batch.mask.shape + packed.batch.places.shape[-1:]
+    assert needed in [b.mask.shape + b.places.shape[-1:] for b in batches]
+    compiled([p for p in listed if p.likely])
+    meter.take()
+    learner.train(groups)
+    programs, seconds = meter.take()
+    assert programs == 1
+    assert seconds > 0
+    learner.train(groups)
+    assert meter.take()[0] == 0
+
+
+def test_every_shape_that_a_batch_may_be_packed_into_is_listed_once() -> None:
+    """Rows of 24, 16 and 8 places, each with room for all of them, a half, a quarter and an eighth; 2, 4 and 8 rows."""
+    learner = Learner(make_config(), ARCHITECTURE, make_params())
+    updates = [p for p in learner.programs(PROBE) if not p.publishes]
+    assert len({p.name for p in updates}) == len(updates) == 12
+    found = {(p.arguments[2].mask.shape[1:], p.arguments[2].places.shape[-1]) for p in updates}
+    lengths = {24: (2, (24, 12, 6, 3)), 16: (4, (16, 8, 4, 2)), 8: (8, (8, 4, 2, 1))}
+    assert found == {((rows, n), room) for n, (rows, rooms) in lengths.items() for room in rooms}
+    likely = [p.likely for p in updates]
+    assert likely == sorted(likely, reverse=True), "what is likely comes first"
+
+
+def test_the_packed_shape_of_lengths() -> None:
+    """Rows of 64, 32 and 16. Prompts of 6 tokens with 3 sampled ones take 8 places: two fit into a row of 16, which
+    trains 6 of them: room for 8. Of those of 20 + 30 tokens, 49 places, one fits into a row of 64, with 30 trained.
+    """
+    shapes = row_shapes(65, 16, 128)
+    assert [(s.rows, s.length) for s in shapes] == [(16, 64), (32, 32), (64, 16)]
+    assert packed_shape(6, np.full(128, 3), shapes) == (shapes[2], 8)
+    assert packed_shape(20, np.full(8, 30), shapes) == (shapes[0], 32)
+
+
+def test_a_program_that_cannot_be_compiled_is_named_and_the_others_are(caplog: pytest.LogCaptureFixture) -> None:
+    def fails(x: jax.Array) -> jax.Array:
+        raise ValueError("no such\nkernel")
+
+    one = jax.ShapeDtypeStruct((3,), jnp.float32)
+    programs = [Program("bad", jax.jit(fails), (one,)), Program("good", jax.jit(jnp.sin), (one,))]
+    with caplog.at_level(logging.WARNING):
+        assert compiled(programs).startswith("programs: 2 of 2 ")
+    assert [record.getMessage() for record in caplog.records] == ["bad could not be compiled: no such kernel"]

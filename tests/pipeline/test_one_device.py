@@ -1,0 +1,41 @@
+"""Learner and embedded engine share one device, which stands for an accelerator; the versions never leave it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import pytest
+
+from rljax.config.load import load_config
+from rljax.pipeline.assemble.devices import engine_devices
+from rljax.run import Run
+from rljax.weights import memory
+
+pytestmark = pytest.mark.slow
+
+SMALLEST = Path(__file__).parents[1] / "e2e" / "smallest.py"
+
+
+@pytest.mark.parametrize(("alpha", "staleness"), [(0.0, 0), (2.5, 3)])
+def test_a_run_on_one_device_needs_no_other(
+    alpha: float, staleness: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (only,) = jax.devices()
+    monkeypatch.setattr(memory, "is_on_accelerator", lambda array: array.devices() == {only})
+    monkeypatch.setattr(memory, "describe", lambda *_, **__: pytest.fail("a version went by way of the host"))
+    keys: dict[str, Any] = {"run_dir": str(tmp_path / "run"), "max_steps": 4, "sync_method": "memory"}
+    config = load_config(str(SMALLEST), {"async_generation_ratio": alpha, **keys})
+    assert engine_devices(config) == [only]
+    with Run(config) as run:
+        rows = list(run)
+        assert run.audit()["balanced"]
+    assert [row["step"] for row in rows] == [1, 2, 3, 4]
+    assert max(row["staleness/max"] for row in rows) <= staleness
+    gaps = [row["parity/max_abs_logprob_gap"] for row in rows if "parity/max_abs_logprob_gap" in row]
+    assert gaps
+    assert max(gaps) < 1e-3
+    said = (tmp_path / "run" / "logs" / "learner.log").read_text()
+    assert "1 × embedded on cpu:0, shared with the learner" in said
+    assert not list((tmp_path / "run" / "weights").iterdir())

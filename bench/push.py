@@ -7,7 +7,7 @@ What: a learner in this process and a stepped vLLM engine (one OpenMP thread) in
 of random weights: the default tiny one, SmolLM2-135M's shape, and one of 494M (Qwen2.5-0.5B's shape). Medians; the
 channels take turns, the first push of each is not counted.
 
-map: `Learner.export`, inside jit. write: the publisher (checksums, and files or Ray's object store). read: the receiver
+write: `Learner.export`, inside jit, and the publisher (checksums, and files or Ray's object store). read: the receiver
 (and its checksums), while the engine samples. check: names and shapes. load: the engine's thread takes the weights, and
 samples nothing meanwhile. together: from the beginning of the export until `update_weights` has returned.
 pause: the largest gap between two tokens of the running requests during the push. They keep no KV of older weights, so
@@ -55,7 +55,7 @@ PROMPT_TOKENS, NEW_TOKENS, REQUESTS = 32, 400, 8
 GAPS_AFTER = 3
 """Gaps between tokens after an update that still belong to it."""
 LOOK_SECONDS = 0.05
-PARTS = ("map", "write", "read", "check", "load", "together", "largest_gap", "usual_gap")
+PARTS = ("write", "read", "check", "load", "together", "largest_gap", "usual_gap")
 QWEN_500M = Architecture(
     family="qwen2",
     vocab_size=151_936,
@@ -86,8 +86,7 @@ class Pusher:
         if version:
             await self._gaps(GAPS_AFTER)
         begin = time.perf_counter()
-        tensors = jax.block_until_ready(self.learner.export("bf16"))
-        mapped = time.perf_counter()
+        tensors = self.learner.export("bf16")  # made layer by layer as it is written
         path = self.publishers[channel].publish(version, 1, tensors, model="random", dtype="bf16")
         written = time.perf_counter()
         await self.engine.update_weights(WeightUpdate(version, 1, path))
@@ -96,7 +95,7 @@ class Pusher:
         await self.engine.abort([f"{version}/{i}" for i in range(REQUESTS)])
         await asyncio.gather(*running)
         self.publishers[channel].delete(version, 1)
-        return {**seen, "map": mapped - begin, "write": written - mapped, "together": end - begin}
+        return {**seen, "write": written - begin, "together": end - begin}
 
     async def _gaps(self, count: int) -> dict[str, float]:
         """Returns the times recorded by the engine's `Watch`, once so many more gaps between tokens have ended."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
+import math
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,15 @@ from typing import Any
 import jax
 from orbax.checkpoint import v1 as ocp
 
-from rljax.learner.checksums import DamagedArrayError, checksum_of_metadata, checksums_of, verify_arrays
+from rljax.learner.checksums import (
+    DamagedArrayError,
+    checksum_of_metadata,
+    checksums_of,
+    named_leaves,
+    read_arrays,
+    unflattened,
+    verify_arrays,
+)
 from rljax.learner.state import TrainState
 from rljax.ledger.database import StaleWriterError
 from rljax.ledger.fence import Fence
@@ -164,35 +173,37 @@ class Checkpoints:
             DamagedCheckpointError: it is not what was saved.
             CheckpointError: there is none of that step, or it does not fit `abstract_state`.
         """
-        return self._load(step, abstract_state, abstract_state.params)
+
+        def read(path: Path) -> TrainState:
+            verify_arrays(path, self._checksums(path))
+            _check_shapes(_tree(path)["params"], abstract_state.params)
+            return self._load_state(path, abstract_state)
+
+        return self._load(step, read)
 
     def restore_params(self, step: int, abstract_params: Params) -> Params:
-        """Reads the weights alone of a committed checkpoint, float32, onto one device of this process.
+        """Reads the weights alone of a committed checkpoint: float32 numpy arrays.
 
         Raises:
             DamagedCheckpointError: they are not what was saved.
             CheckpointError: there is none of that step, or it does not fit `abstract_params`.
         """
-        # Without a sharding Orbax would ask for the devices that wrote the checkpoint.
-        here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-        params = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=here), abstract_params)
-        context = _context()
-        context.pytree.loading.partial_load = True
-        with context:
-            return self._load(step, {"params": params}, params, only="params.")["params"]
 
-    def _load(self, step: int, abstract: Any, params: Params, only: str = "") -> Any:
+        def read(path: Path) -> Params:
+            saved = self._checksums(path)
+            names = [name for name in saved or named_leaves(_tree(path)) if name.startswith("params.")]
+            arrays = dict(zip(names, read_arrays(path, {name: saved.get(name) for name in names}), strict=True))
+            params: Params = unflattened(arrays)["params"]
+            _check_shapes(params, abstract_params)
+            return params
+
+        return self._load(step, read)
+
+    def _load(self, step: int, read: Callable[[Path], Any]) -> Any:
         if step not in self.committed():
             raise CheckpointError(f"no committed checkpoint of step {step} in {self.directory}; {self._present()}")
-        path = self.directory / str(step)
         try:
-            self._verify(path, only)
-            saved, wanted = _shapes(_tree(path)["params"]), _shapes(params)
-            differing = sorted(name for name in saved.keys() | wanted.keys() if saved.get(name) != wanted.get(name))
-            if differing:
-                first = differing[0]
-                raise ValueError(f"it is of another model: {first} is {saved.get(first)}, not {wanted.get(first)}")
-            return self._load_state(path, abstract) if isinstance(abstract, TrainState) else ocp.load(path, abstract)
+            return read(self.directory / str(step))
         except DamagedArrayError as error:
             raise self._damaged(step, error) from error
         except (json.JSONDecodeError, UnicodeDecodeError) as error:  # Orbax's own notes beside arrays that are whole
@@ -206,17 +217,20 @@ class Checkpoints:
         _check_aux_state(tree.get(name) or {}, abstract.aux_state)
         fields = {field.name: getattr(abstract, field.name) for field in dataclasses.fields(abstract)}
         fields[name] = fields.pop("aux_state")
-        loaded = ocp.load(path, fields)
+        context = ocp.Context()
+        # One large array at a time, or several small ones: else all of the state is on the host before it is placed.
+        arrays = [x for x in jax.tree.leaves(fields) if isinstance(x, jax.ShapeDtypeStruct)]
+        context.memory.read_concurrent_bytes = 1 + max(math.prod(x.shape) * x.dtype.itemsize for x in arrays)
+        with context:
+            loaded = ocp.load(path, fields)
         loaded["aux_state"] = loaded.pop(name)
         return TrainState(**loaded)
 
-    def _verify(self, path: Path, only: str) -> None:
-        """Compares the arrays whose names begin with ``only`` with their checksums, before Orbax reads them."""
+    def _checksums(self, path: Path) -> dict[str, str]:
         saved = _custom_metadata(path).get(_CHECKSUMS)
         if saved is None:
             log.warning("%s was saved without checksums, by an earlier rljax: its arrays are not checked", path)
-            return
-        verify_arrays(path, {name: wanted for name, wanted in saved.items() if name.startswith(only)})
+        return dict(saved or {})
 
     def metadata(self, step: int) -> dict[str, Any]:
         """Returns what `save` was given as `metadata`.
@@ -303,7 +317,15 @@ def _tree(path: Path) -> Mapping[str, Any]:
     return found
 
 
-def _shapes(params: Any) -> dict[str, tuple[int, ...]]:
+def _check_shapes(saved: Params, wanted: Params) -> None:
+    there, here = _shapes(saved), _shapes(wanted)
+    differing = sorted(name for name in there.keys() | here.keys() if there.get(name) != here.get(name))
+    if differing:
+        first = differing[0]
+        raise ValueError(f"it is of another model: {first} is {there.get(first)}, not {here.get(first)}")
+
+
+def _shapes(params: Params) -> dict[str, tuple[int, ...]]:
     return {jax.tree_util.keystr(path): tuple(x.shape) for path, x in jax.tree_util.tree_leaves_with_path(params)}
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ from sidecar.errors import first_line
 
 _READ_SECONDS = 1200.0
 """Seconds in which one array must be read: beyond it the disk counts as hanging, not as slow."""
+_WORKERS = 4
+"""Arrays that are put together on the host at once, to take their checksums."""
 # Where Orbax keeps the arrays within its checkpoint; tests/learner/test_checkpoints.py pins it.
 _ARRAYS = "state"
 
@@ -28,15 +31,28 @@ class DamagedArrayError(ValueError):
 def checksums_of(state: Any) -> dict[str, str]:
     """Returns the checksum of every leaf of a pytree of arrays and numbers, by the name that Orbax saves it under.
 
-    All of the state is copied to the host for it, as Orbax does to write it.
+    The shards of the state are copied to the host for it, as Orbax does to write them.
     """
-    leaves = [
-        (jax.tree_util.keystr(path, simple=True, separator="."), leaf)
-        for path, leaf in jax.tree_util.tree_leaves_with_path(state)
-    ]
-    with ThreadPoolExecutor() as pool:  # zlib lets go of the interpreter
-        sums = pool.map(lambda leaf: checksum(np.asarray(leaf)), [leaf for _, leaf in leaves])
-        return {name: found for (name, _), found in zip(leaves, sums, strict=True)}
+    leaves = named_leaves(state)
+    with ThreadPoolExecutor(_WORKERS) as pool:  # zlib lets go of the interpreter
+        return dict(zip(leaves, pool.map(lambda leaf: checksum(_on_host(leaf)), leaves.values()), strict=True))
+
+
+def named_leaves(tree: Any) -> dict[str, Any]:
+    """Returns the leaves of a pytree by the names that Orbax saves them under."""
+    return {
+        jax.tree_util.keystr(path, simple=True, separator="."): leaf
+        for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
+    }
+
+
+def unflattened(leaves: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the nested dicts whose `named_leaves` these are."""
+    tree: dict[str, Any] = {}
+    for name, leaf in leaves.items():
+        *way, last = name.split(".")
+        functools.reduce(lambda node, key: node.setdefault(key, {}), way, tree)[last] = leaf
+    return tree
 
 
 def checksum_of_metadata(metadata: Mapping[str, Any]) -> str:
@@ -57,11 +73,38 @@ def verify_arrays(checkpoint: Path, expected: Mapping[str, str]) -> None:
         PermissionError: this user may not read it.
         TimeoutError: the disk does not answer.
     """
+    for _ in read_arrays(checkpoint, expected):
+        pass
+
+
+def read_arrays(checkpoint: Path, expected: Mapping[str, str | None]) -> Iterator[np.ndarray]:
+    """Yields arrays of a checkpoint, read one after the other and compared with their checksums.
+
+    Args:
+        checkpoint: the directory, absolute.
+        expected: checksums by name, or None where there is none.
+
+    Raises:
+        DamagedArrayError, PermissionError, TimeoutError: as `verify_arrays`.
+    """
     context = tensorstore.Context({})  # one: the index is read once for all arrays
     for name, wanted in expected.items():
-        found = checksum(_read(checkpoint, name, context))
-        if found != wanted:
+        array = _read(checkpoint, name, context)
+        if wanted is not None and (found := checksum(array)) != wanted:
             raise DamagedArrayError(f"{name} is corrupted: its checksum is {found}, and {wanted} was saved")
+        yield array
+        del array  # before the next is read
+
+
+def _on_host(leaf: Any) -> np.ndarray:
+    if not isinstance(leaf, jax.Array) or len(leaf.sharding.device_set) == 1:
+        return np.asarray(leaf)
+    # Not by `numpy.asarray`: an array keeps what that returns for as long as it lives.
+    array = np.empty(leaf.shape, leaf.dtype)
+    for shard in leaf.addressable_shards:
+        if shard.replica_id == 0:
+            array[shard.index] = np.asarray(shard.data)
+    return array
 
 
 def _read(checkpoint: Path, name: str, context: tensorstore.Context) -> np.ndarray:

@@ -21,6 +21,7 @@ from rljax.algorithms.registry import check_names, policy_losses, token_advantag
 from rljax.algorithms.shaping import RunningMoments
 from rljax.config.schema import Config, KlConfig
 from rljax.learner.critic import ValueObjective
+from rljax.learner.export import ExportedWeights, Exports, make_export
 from rljax.learner.metrics import NONFINITE, describe, step_metrics
 from rljax.learner.objective import DTYPES, PolicyObjective, Progress
 from rljax.learner.packing import Batch, PackedBatch
@@ -33,8 +34,9 @@ from rljax.learner.state import TrainState, updates_per_step
 from rljax.learner.trainable import TrainableModel
 from rljax.models.common.architecture import Architecture
 from rljax.models.common.hardware import Hardware
-from rljax.models.common.hf_names import layer_to_hf, top_to_hf, under_layer
-from rljax.models.common.transformer import Params
+from rljax.models.common.hf_names import place_hf
+from rljax.models.common.stored import Tensor
+from rljax.models.common.transformer import Params, abstract_params
 from rljax.models.common.value_head import critic_params
 from rljax.trajectory import Group, Trajectory
 
@@ -64,7 +66,7 @@ class Learner:
     Args:
         config: of the run.
         architecture: of the model.
-        params: float32 weights to start from, numpy or JAX; copied.
+        params: float32 weights to start from, numpy or JAX; copied. None: there is no state until `load` or `restore`.
         devices: of the mesh; None: what ``learner.devices`` names.
 
     Raises:
@@ -75,7 +77,7 @@ class Learner:
         self,
         config: Config,
         architecture: Architecture,
-        params: Params,
+        params: Params | None = None,
         devices: Sequence[jax.Device] | None = None,
     ) -> None:
         check_names(config.algorithm)
@@ -93,27 +95,47 @@ class Learner:
         critic = ValueObjective(*run) if criticised else None
         self._preparation = Preparation(config, self.objective, critic, self.mesh)
         updates = config.max_steps * updates_per_step(config)
-        self._policy = TrainableModel(self.objective, config.learner.optimizer, updates, params, self.mesh)
+        shapes = abstract_params(architecture)
+        self._policy = TrainableModel(self.objective, config.learner.optimizer, updates, shapes, self.mesh)
         self._critic = None
         if critic is not None:
             optimizer = config.algorithm.critic.optimizer
-            self._critic = TrainableModel(critic, optimizer, updates, critic_params(params), self.mesh)
-        placed, opt_state = self._policy.begin(params)
-        self.state = TrainState(placed, opt_state, 0, self._aux_state(params, placed))
+            self._critic = TrainableModel(critic, optimizer, updates, critic_params(shapes), self.mesh)
+        self.state: TrainState
+        if params is not None:
+            self._begin(self._policy.place(params))
         self._nonfinite_in_a_row = 0
         self._warned_of_drift = self._warned_of_untrained_step = False
 
-    def _aux_state(self, params: Params, placed: Params) -> dict[str, Any]:
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Begins with the weights of a model by Hugging Face name, read one after the other onto the mesh.
+
+        Raises:
+            ValueError: they are not those of the architecture, or cannot be read.
+        """
+        self._begin(place_hf(tensors, self.architecture, self._policy.shardings[0]))
+
+    def _begin(self, placed: Params) -> None:
+        def critic(trained: TrainableModel) -> tuple[Params, Any]:
+            params = trained.place(critic_params(placed))
+            return params, trained.init(params)
+
+        own = self._aux_state(lambda: self._as_reference(placed), critic)
+        self.state = TrainState(placed, self._policy.init(placed), 0, own)
+
+    def _aux_state(
+        self, reference: Callable[[], Params], critic: Callable[[TrainableModel], tuple[Params, Any]]
+    ) -> dict[str, Any]:
         algorithm = self.config.algorithm
         found: dict[str, Any] = {}
         if algorithm.kl.where != "none" or "reference" in policy_losses.needs(algorithm.pg_variant, algorithm.loss):
-            found["reference"] = self._as_reference(placed)
+            found["reference"] = reference()
         if algorithm.kl.where != "none":
             found["kl_coef"] = np.asarray(algorithm.kl.coef, np.float64)
         if "running" in (algorithm.norm_mean, algorithm.norm_std):
             found["moments"] = _array(RunningMoments())
         if self._critic is not None:
-            found["critic"], found["critic_opt_state"] = self._critic.begin(critic_params(params))
+            found["critic"], found["critic_opt_state"] = critic(self._critic)
         return found
 
     @functools.cached_property
@@ -130,10 +152,10 @@ class Learner:
     @property
     def abstract_state(self) -> TrainState:
         """Shapes, dtypes and shardings of the state, for `Checkpoints.restore`."""
-        return jax.tree.map(
-            lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding) if isinstance(x, jax.Array) else x,
-            self.state,
-        )
+        params, opt_state = self._policy.abstract
+        dtype = DTYPES[self.config.model.dtype]
+        own = self._aux_state(lambda: jax.tree.map(lambda x: x.update(dtype=dtype), params), lambda c: c.abstract)
+        return TrainState(params, opt_state, 0, own)
 
     def programs(self, probe: int) -> list[Program]:
         """Lists all that a run compiles from now on: what trains, by `step_programs`, and what publishes a version with
@@ -151,16 +173,16 @@ class Learner:
     def restore(self, checkpoints: Checkpoints, step: int) -> None:
         """Restores the state of a committed checkpoint, which any mesh may have written.
 
-        The present state is freed first: two never have to fit. If this raises, the learner can only
-        restore another checkpoint.
+        The present state, if there is one, is freed first: two never have to fit. If this raises, the learner can only
+        restore another checkpoint, or `load`.
 
         Raises:
             DamagedCheckpointError: the checkpoint is not what was saved.
             CheckpointError: the checkpoint is not there or is not of this model.
         """
-        abstract = self.abstract_state
-        jax.tree.map(lambda x: x.delete() if isinstance(x, jax.Array) else None, self.state)
-        self.state = checkpoints.restore(step, abstract)
+        if hasattr(self, "state"):
+            jax.tree.map(lambda x: x.delete() if isinstance(x, jax.Array) else None, self.state)
+        self.state = checkpoints.restore(step, self.abstract_state)
         self._nonfinite_in_a_row = 0
 
     def train(
@@ -297,30 +319,13 @@ class Learner:
         padded[1, 0, : len(token_ids)] = 1
         return np.asarray(self._score(self.state.params, padded[0], padded[1]))[0, : len(token_ids) - 1]
 
-    def export(self, dtype: str) -> dict[str, jax.Array]:
-        """Returns the weights under Hugging Face names, as ``fp32`` or ``bf16`` arrays that
-        training never touches again.
-        """
-        top, one_layer = self._exports[dtype]
-        tensors: dict[str, jax.Array] = top(self.state.params)
-        for layer in range(self.architecture.num_layers):
-            tensors |= under_layer(layer, one_layer(self.state.params["layers"], layer))
-        return tensors
+    def export(self, dtype: str) -> ExportedWeights:
+        """Returns the weights by Hugging Face name, ``fp32`` or ``bf16``: made as they are read, before an update."""
+        return ExportedWeights(self.state.params, self.architecture, self._exports[dtype])
 
     @functools.cached_property
-    def _exports(self) -> Mapping[str, tuple[Any, Any]]:
-        # Layer by layer: one small program serves all of them, however many there are.
-        # jit hands an output that is an input through as it is, and training would donate it: hence the copy.
-        def top(params: Params, dtype: Any) -> dict[str, Array]:
-            return {name: jnp.copy(x).astype(dtype) for name, x in top_to_hf(params).items()}
-
-        def one_layer(layers: Params, layer: Array, dtype: Any) -> dict[str, Array]:
-            return {name: x.astype(dtype) for name, x in layer_to_hf({k: x[layer] for k, x in layers.items()}).items()}
-
-        return {
-            name: (jax.jit(functools.partial(top, dtype=dtype)), jax.jit(functools.partial(one_layer, dtype=dtype)))
-            for name, dtype in DTYPES.items()
-        }
+    def _exports(self) -> Mapping[str, Exports]:
+        return {name: make_export(dtype) for name, dtype in DTYPES.items()}
 
     @functools.cached_property
     def _score(self) -> Any:

@@ -23,29 +23,32 @@ class TrainableModel:
         objective: what is minimised.
         config: of the optimizer.
         updates: that the schedule is made for.
-        params: their shapes.
+        params: their shapes and dtypes.
         mesh: of the learner.
+
+    Attributes:
+        shardings: of the parameters and of the optimizer state.
+        abstract: shapes, dtypes and shardings of both.
+        init: makes the optimizer state of placed parameters.
     """
 
     def __init__(self, objective: Objective, config: OptimizerConfig, updates: int, params: Params, mesh: Mesh) -> None:
         self.objective = objective
         optimizer = make_optimizer(config, updates)
-        self.shardings = (
-            parameter_shardings(params, mesh),
-            parameter_shardings(jax.eval_shape(optimizer.init, params), mesh),
+        shapes = params, jax.eval_shape(optimizer.init, params)
+        self.shardings = parameter_shardings(shapes[0], mesh), parameter_shardings(shapes[1], mesh)
+        self.abstract: tuple[Params, Any] = jax.tree.map(
+            lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), shapes, self.shardings
         )
-        self._init = jax.jit(optimizer.init, out_shardings=self.shardings[1])
+        self.init = jax.jit(optimizer.init, out_shardings=self.shardings[1])
         self.update = make_update(objective, config, updates, self.shardings)
 
-    def begin(self, params: Params) -> tuple[Params, Any]:
-        """Returns a float32 copy of the parameters on the mesh, and optimizer state: training donates both, so
-        neither may be the caller's.
-        """
-        placed = jax.tree.map(
+    def place(self, params: Params) -> Params:
+        """Returns a float32 copy of the parameters on the mesh: training donates it, so it may not be the caller's."""
+        return jax.tree.map(
             lambda x, s: jax.device_put(
                 np.asarray(x, np.float32) if isinstance(x, np.ndarray) else x, s, may_alias=False
             ),
             params,
             self.shardings[0],
         )
-        return placed, self._init(placed)

@@ -13,10 +13,11 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import save_file
 
 from rljax.models.common.architecture import Architecture
-from rljax.models.common.hf_names import from_hf, tensor_shapes
+from rljax.models.common.hf_names import check_tensors, from_hf, tensor_shapes
+from rljax.models.common.stored import StoredTensor, Tensor
 from rljax.models.common.transformer import Params
 from rljax.models.families.registry import from_config, to_config
 from sidecar.channels.versions import checksum
@@ -77,38 +78,47 @@ def load_directory(path: Path) -> tuple[Architecture, Params]:
     Raises:
         ValueError: one line that names the directory and what is missing, unreadable, damaged or unsupported.
     """
+    architecture = load_architecture(path)
+    return architecture, from_hf(stored_tensors(path), architecture)
+
+
+def stored_tensors(path: Path) -> dict[str, StoredTensor]:
+    """Finds the tensors of a model directory, by Hugging Face name, those of its architecture and no other. None is
+    read but when it is used.
+
+    Raises:
+        ValueError: as `load_directory`; whether a tensor has its checksum is seen when it is read.
+    """
     path = Path(path)
     architecture = load_architecture(path)
-    tensors: dict[str, np.ndarray] = {}
+    found: dict[str, StoredTensor] = {}
     for file in _weight_files(path):
         try:
-            found = load_file(file)
-            checksums = _checksums(file)
+            found |= _tensors_of(file)
         except FileNotFoundError:
             raise ValueError(f"{path}: the weight file {file.name} is missing") from None
         except SafetensorError as error:
             raise ValueError(f"{file} is damaged or incomplete ({error}); fetch it again") from None
-        for name, wanted in checksums.items():
-            if name not in found or checksum(found[name]) != wanted:
-                raise ValueError(
-                    f"{file} is damaged: the checksum of {name} is not {wanted}; put a copy in its place, or remove "
-                    f"{path} and make it again the way it was made"
-                )
-        tensors.update(found)
     try:
-        return architecture, from_hf(tensors, architecture)
+        check_tensors(found, architecture)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
+    return {name: found[name] for name in tensor_shapes(architecture)}
 
 
-def _checksums(file: Path) -> dict[str, str]:
-    """Returns the checksums that `save_directory` left in the file's header; empty for a file of others."""
+def _tensors_of(file: Path) -> dict[str, StoredTensor]:
     with safe_open(file, framework="numpy") as opened:
-        written = (opened.metadata() or {}).get(_CHECKSUMS, "{}")
+        shapes = {name: tuple(opened.get_slice(name).get_shape()) for name in opened.keys()}  # noqa: SIM118
+        written = (opened.metadata() or {}).get(_CHECKSUMS, "{}")  # a file of others has none
     try:
-        return dict(json.loads(written))
+        checksums = dict(json.loads(written))
     except (ValueError, TypeError):
         raise ValueError(f"{file} is damaged: its checksums cannot be read; put a copy in its place") from None
+    if lost := sorted(checksums.keys() - shapes.keys()):
+        raise ValueError(
+            f"{file} is damaged: it has a checksum of {lost[0]}, and no such tensor; put a copy in its place"
+        )
+    return {name: StoredTensor(file, name, shape, checksums.get(name)) for name, shape in shapes.items()}
 
 
 def _weight_files(path: Path) -> list[Path]:
@@ -126,7 +136,7 @@ def _weight_files(path: Path) -> list[Path]:
 def save_directory(
     path: Path,
     architecture: Architecture,
-    named_tensors: Mapping[str, np.ndarray],
+    named_tensors: Mapping[str, Tensor],
     tokenizer_source: Path | None,
     dtype: str,
     shard_bytes: int = _SHARD_BYTES,
@@ -189,7 +199,7 @@ def _copy_tokenizer(source: Path, target: Path) -> dict[str, Any]:
     return {key: config[key] for key in _SPECIAL_IDS if config.get(key) is not None}
 
 
-def _write_weights(directory: Path, tensors: Mapping[str, np.ndarray], dtype: np.dtype, shard_bytes: int) -> None:
+def _write_weights(directory: Path, tensors: Mapping[str, Tensor], dtype: np.dtype, shard_bytes: int) -> None:
     shards: list[list[str]] = [[]]
     filled = 0
     for name, tensor in tensors.items():

@@ -7,7 +7,7 @@ import contextlib
 import json
 import logging
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -16,8 +16,9 @@ from rljax.config.validate import ConfigError
 from rljax.learner.checkpoints import Checkpoints
 from rljax.ledger.versions import Announced
 from rljax.models.common.hf_names import to_hf
+from rljax.models.common.stored import Tensor
 from rljax.models.common.transformer import abstract_params
-from rljax.models.files import load_directory, save_directory
+from rljax.models.files import save_directory, stored_tensors
 from rljax.observe.atomic_write import write_atomic
 from rljax.observe.trace import NullTrace
 from rljax.pipeline.assemble.engines import make_pool
@@ -61,17 +62,14 @@ def chosen_checkpoints(config: Config, run: RunDir) -> list[int]:
     raise ConfigError(f"checkpoint={config.checkpoint}: write latest, all, initial or one of those kept: {known}")
 
 
-def weights_of(config: Config, run: RunDir, model: Model, steps: int) -> dict[str, np.ndarray]:
-    """Returns the weights of a checkpoint by Hugging Face name, in float32."""
+def weights_of(config: Config, run: RunDir, model: Model, steps: int) -> Mapping[str, Tensor]:
+    """Returns the weights of a checkpoint by Hugging Face name, in float32. Those that the model came with are read
+    when they are used.
+    """
     if steps == INITIAL:
-        architecture, params = load_directory(model.directory)
-    else:
-        checkpoints = Checkpoints(run.checkpoints, config.learner.checkpoints_to_keep)
-        architecture, params = (
-            model.architecture,
-            checkpoints.restore_params(steps, abstract_params(model.architecture)),
-        )
-    return {name: np.asarray(tensor, np.float32) for name, tensor in to_hf(params, architecture).items()}
+        return {name: tensor.astype(np.float32) for name, tensor in stored_tensors(model.directory).items()}
+    checkpoints = Checkpoints(run.checkpoints, config.learner.checkpoints_to_keep)
+    return to_hf(checkpoints.restore_params(steps, abstract_params(model.architecture)), model.architecture)
 
 
 class Evaluator:

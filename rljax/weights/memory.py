@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
 
-from rljax.weights.publisher import OrbaxPublisher, PublishError, check_dtypes, describe
+from rljax.weights.publisher import OrbaxPublisher, PublishError, Tensors, check_dtypes, describe, gathered, infos_of
 from sidecar.channels import memory
 from sidecar.channels.versions import Manifest, PublishedVersion, TensorInfo
 from sidecar.errors import first_line
@@ -33,16 +32,15 @@ class MemoryPublisher:
         self._root = f"memory:{uuid.uuid4().hex}"
         self._addresses: dict[tuple[int, int], str] = {}
 
-    def publish(
-        self, version: int, lineage: int, tensors: Mapping[str, jax.Array | np.ndarray], *, model: str, dtype: str
-    ) -> str:
+    def publish(self, version: int, lineage: int, tensors: Tensors, *, model: str, dtype: str) -> str:
         """See `rljax.weights.publisher.Publisher.publish`."""
-        try:
-            published = self._described(version, lineage, tensors, model, dtype)
-        except (ValueError, MemoryError, RuntimeError) as error:
-            raise PublishError(f"version {version} cannot be kept in memory: {first_line(error)}") from error
         address = f"{self._root}/v{version}-{lineage}"
-        self._keep(address, published)
+        try:
+            self._keep(address, version, lineage, tensors, model=model, dtype=dtype)
+        except (ValueError, MemoryError, RuntimeError) as error:
+            if isinstance(error, PublishError):
+                raise
+            raise PublishError(f"version {version} cannot be kept in memory: {first_line(error)}") from error
         self._addresses[version, lineage] = address
         return address
 
@@ -63,24 +61,20 @@ class MemoryPublisher:
         while self._addresses:
             self._drop(self._addresses.popitem()[1])
 
-    def _described(
-        self, version: int, lineage: int, tensors: Mapping[str, jax.Array | np.ndarray], model: str, dtype: str
-    ) -> PublishedVersion:
-        if not all(is_on_accelerator(array) for array in tensors.values()):
-            return describe(version, lineage, tensors, model=model, dtype=dtype)
-        check_dtypes(tensors, dtype)
-        infos = {name: TensorInfo(tuple(array.shape), str(array.dtype), "") for name, array in tensors.items()}
-        on_device: Mapping[str, Any] = dict(tensors)
-        return PublishedVersion(Manifest(version, lineage, model, dtype, infos), on_device)
-
-    def _keep(self, address: str, published: PublishedVersion) -> None:
-        memory.keep(address, published)
+    def _keep(self, address: str, version: int, lineage: int, tensors: Tensors, *, model: str, dtype: str) -> None:
+        if not is_on_accelerator(next(iter(tensors.values()))):  # all are of one learner
+            memory.keep(address, describe(version, lineage, tensors, model=model, dtype=dtype))
+            return
+        on_device = dict(tensors)
+        check_dtypes(on_device, dtype)
+        infos = {name: TensorInfo(tuple(array.shape), str(array.dtype), "") for name, array in on_device.items()}
+        memory.keep(address, PublishedVersion(Manifest(version, lineage, model, dtype, infos), on_device))
 
     def _drop(self, address: str) -> None:
         memory.drop(address)
 
 
-def is_on_accelerator(array: jax.Array | np.ndarray) -> bool:
+def is_on_accelerator(array: Any) -> bool:
     """Returns whether an array lies on accelerators, where nobody can write to it."""
     return isinstance(array, jax.Array) and all(device.platform != "cpu" for device in array.devices())
 
@@ -116,21 +110,21 @@ class RayPublisher(MemoryPublisher):
         self._addresses.clear()
         ray.kill(self._store)
 
-    def _described(
-        self, version: int, lineage: int, tensors: Mapping[str, jax.Array | np.ndarray], model: str, dtype: str
-    ) -> PublishedVersion:
-        return describe(version, lineage, tensors, model=model, dtype=dtype)
-
-    def _keep(self, address: str, published: PublishedVersion) -> None:
+    def _keep(self, address: str, version: int, lineage: int, tensors: Tensors, *, model: str, dtype: str) -> None:
         import ray
 
+        parts, infos = [], dict[str, TensorInfo]()
         try:
-            reference = ray.put(memory.packed(published))
+            for arrays, _ in gathered(tensors, dtype):
+                parts.append(ray.put(memory.packed(arrays)))
+                infos |= infos_of(arrays)
+                del arrays  # the store has a copy; the next are yet to be gathered
+            manifest = ray.put(Manifest(version, lineage, model, dtype, infos).to_json())
         except ray.exceptions.RayError as error:
             raise PublishError(
                 f"{address} cannot be put into Ray's object store: {first_line(error)}; give the store more memory"
             ) from error
-        self._ask("keep a version", self._store.keep, address.partition("/")[2], [reference])
+        self._ask("keep a version", self._store.keep, address.partition("/")[2], [manifest, *parts])
 
     def _drop(self, address: str) -> None:
         self._ask("drop a version", self._store.drop, address.partition("/")[2])

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import jax
 import numpy as np
 
-from rljax.weights.publisher import OrbaxPublisher, PublishError, check_dtypes, describe
+from rljax.weights.publisher import OrbaxPublisher, PublishError, Tensors, check_dtypes, describe
 from sidecar.channels.nccl import (
     BUFFER_BYTES,
     DEADLINE,
@@ -103,16 +103,15 @@ class NcclPublisher:
         self._accepting = threading.Thread(target=self._accept, name="weights", daemon=True)
         self._accepting.start()
 
-    def publish(
-        self, version: int, lineage: int, tensors: Mapping[str, jax.Array | np.ndarray], *, model: str, dtype: str
-    ) -> str:
+    def publish(self, version: int, lineage: int, tensors: Tensors, *, model: str, dtype: str) -> str:
         """See `rljax.weights.publisher.Publisher.publish`. The tensors stay where they are; nothing waits for them."""
+        tensors = dict(tensors)
         try:
             check_dtypes(tensors, dtype)
         except ValueError as error:
             raise PublishError(f"version {version} cannot be sent: {error}") from error
         infos = {name: TensorInfo(tuple(t.shape), str(t.dtype), "") for name, t in tensors.items()}
-        self._held[version, lineage] = Held(Manifest(version, lineage, model, dtype, infos), dict(tensors))
+        self._held[version, lineage] = Held(Manifest(version, lineage, model, dtype, infos), tensors)
         return address(self._host, self._port, self._key, version, lineage)
 
     def delete(self, version: int, lineage: int) -> None:

@@ -10,11 +10,11 @@ import contextlib
 import re
 import shutil
 import uuid
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
-import jax
 import numpy as np
 from orbax.checkpoint import v1 as ocp
 
@@ -34,6 +34,14 @@ from sidecar.failpoints import failpoint
 DTYPES = {"bf16": "bfloat16", "fp32": "float32"}
 """numpy's name of a dtype, by its config name."""
 
+GROUP_BYTES = 256 * 2**20
+"""Bytes of tensors that are gathered on the host, and written, at once. At least one tensor is, however large."""
+
+Tensors = Mapping[str, Any]
+"""By Hugging Face name, what `numpy.asarray` makes an array of. Each is asked for once, in order, and let go: a learner
+makes its own layer by layer.
+"""
+
 _HIDDEN = ".unfinished-"
 _HIDDEN_BY = re.compile(r"\.unfinished-(\d+)-[0-9a-f]{32}(?![0-9a-f-])")  # Orbax may add words of its own
 _VISIBLE = re.compile(r"v(\d+)-(\d+)")
@@ -43,18 +51,20 @@ class PublishError(RuntimeError):
     """A version could not be written; nothing of it is visible. One line: what, where, what to do."""
 
 
+class DtypeError(ValueError):
+    """A tensor is not of the type that its version is to have."""
+
+
 class Publisher(Protocol):
     """Publishes versions to engines, over one channel. One process publishes; any number read."""
 
-    def publish(
-        self, version: int, lineage: int, tensors: Mapping[str, jax.Array | np.ndarray], *, model: str, dtype: str
-    ) -> str:
+    def publish(self, version: int, lineage: int, tensors: Tensors, *, model: str, dtype: str) -> str:
         """Makes a version visible, whole or not at all, and returns the path or address that a `WeightUpdate` carries.
 
         Args:
             version: batches that these weights have seen.
             lineage: life of the learner.
-            tensors: by Hugging Face name, unstacked, all of type `dtype`.
+            tensors: unstacked, all of type `dtype`.
             model: name of the model, for people.
             dtype: ``bf16`` or ``fp32``.
 
@@ -99,24 +109,27 @@ class OrbaxPublisher:
                 f"{self.directory} cannot be used for weights: {error}; choose another run_dir"
             ) from error
 
-    def publish(
-        self, version: int, lineage: int, tensors: Mapping[str, jax.Array | np.ndarray], *, model: str, dtype: str
-    ) -> str:
+    def publish(self, version: int, lineage: int, tensors: Tensors, *, model: str, dtype: str) -> str:
         """See `Publisher.publish`. A version that is there already is replaced, unless it is the same."""
         final = version_directory(self.directory, version, lineage)
-        published = describe(version, lineage, tensors, model=model, dtype=dtype)
         hidden = self._hidden(lineage)
+        draft = hidden / final.name  # Orbax does not find the parts of what has a hidden name itself
         try:
-            _save(hidden, published.tensors)
+            hidden.mkdir()
+            infos = _save(draft, gathered(tensors, dtype))
             failpoint("write")
-            (hidden / MANIFEST_NAME).write_text(published.manifest.to_json())
-            self._rename_into_place(hidden, final, published.manifest)
+            manifest = Manifest(version, lineage, model, dtype, infos)
+            (draft / MANIFEST_NAME).write_text(manifest.to_json())
+            self._rename_into_place(draft, final, manifest)
+        except DtypeError:
+            raise
         except (OSError, ValueError, RuntimeError) as error:
-            shutil.rmtree(hidden, ignore_errors=True)
             raise PublishError(
                 f"version {version} cannot be published to {final}: {first_line(error)}; "
                 "free disk space or choose another run_dir"
             ) from error
+        finally:
+            shutil.rmtree(hidden, ignore_errors=True)
         return str(final)
 
     def delete(self, version: int, lineage: int) -> None:
@@ -149,54 +162,88 @@ class OrbaxPublisher:
         found = (_VISIBLE.fullmatch(entry.name) for entry in self.directory.iterdir())
         return sorted((int(match[1]), int(match[2])) for match in found if match)
 
-    def _rename_into_place(self, hidden: Path, final: Path, manifest: Manifest) -> None:
+    def _rename_into_place(self, draft: Path, final: Path, manifest: Manifest) -> None:
         if final.exists():
             # two processes may publish the initial weights at once; whoever reads the first must not lose them
             with contextlib.suppress(VersionError):
                 if read_manifest(final) == manifest:
-                    shutil.rmtree(hidden, ignore_errors=True)
                     return
             self.delete(manifest.version, manifest.lineage)
-        hidden.rename(final)
+        draft.rename(final)
 
     def _hidden(self, lineage: int) -> Path:
         return self.directory / f"{_HIDDEN}{lineage}-{uuid.uuid4().hex}"
 
 
-def describe(
-    version: int, lineage: int, tensors: Mapping[str, jax.Array | np.ndarray], *, model: str, dtype: str
-) -> PublishedVersion:
+def describe(version: int, lineage: int, tensors: Tensors, *, model: str, dtype: str) -> PublishedVersion:
     """Returns the version as numpy arrays, with the manifest that engines check them against.
 
     Raises:
-        ValueError: a tensor is not of type ``dtype``.
+        DtypeError: a tensor is not of type ``dtype``.
     """
-    fetched: dict[str, np.ndarray] = jax.device_get(dict(tensors))
-    arrays = {name: fetched[name] for name in tensors}  # JAX sorts them by name
-    check_dtypes(arrays, dtype)
-    infos = {name: TensorInfo(a.shape, str(a.dtype), checksum(a)) for name, a in arrays.items()}
-    return PublishedVersion(Manifest(version, lineage, model, dtype, infos), arrays)
+    arrays: dict[str, np.ndarray] = {}
+    for group, _ in gathered(tensors, dtype):
+        arrays |= group
+    return PublishedVersion(Manifest(version, lineage, model, dtype, infos_of(arrays)), arrays)
 
 
-def check_dtypes(arrays: Mapping[str, jax.Array | np.ndarray], dtype: str) -> None:
+def gathered(tensors: Tensors, dtype: str) -> Iterator[tuple[dict[str, np.ndarray], bool]]:
+    """Yields the tensors on the host, in groups of `GROUP_BYTES`, and whether a group is the last.
+
+    Raises:
+        DtypeError: a tensor is not of type ``dtype``.
+    """
+    group: dict[str, np.ndarray] = {}
+    size, left = 0, len(tensors)
+    for name in tensors:
+        group[name] = np.asarray(tensors[name])
+        check_dtypes({name: group[name]}, dtype)
+        size, left = size + group[name].nbytes, left - 1
+        if size >= GROUP_BYTES or not left:
+            yield group, not left
+            group, size = {}, 0
+
+
+def infos_of(arrays: Mapping[str, np.ndarray]) -> dict[str, TensorInfo]:
+    """Returns what a manifest says of arrays."""
+    with ThreadPoolExecutor() as pool:  # zlib lets go of the interpreter
+        sums = list(pool.map(checksum, arrays.values()))
+    return {name: TensorInfo(a.shape, str(a.dtype), s) for (name, a), s in zip(arrays.items(), sums, strict=True)}
+
+
+def check_dtypes(arrays: Mapping[str, Any], dtype: str) -> None:
     """Checks that every array is of the type that a version says it is of.
 
     Raises:
-        ValueError: an array is of another type.
+        DtypeError: an array is of another type.
     """
     if dtype not in DTYPES:
-        raise ValueError(f"dtype {dtype!r} is unknown; choose one of {', '.join(DTYPES)}")
+        raise DtypeError(f"dtype {dtype!r} is unknown; choose one of {', '.join(DTYPES)}")
     for name, array in arrays.items():
         if str(array.dtype) != DTYPES[dtype]:
-            raise ValueError(f"tensor {name} is {array.dtype}, to be published as {dtype}; cast it first")
+            raise DtypeError(f"tensor {name} is {array.dtype}, to be published as {dtype}; cast it first")
 
 
-def _save(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
+def _save(path: Path, groups: Iterator[tuple[dict[str, np.ndarray], bool]]) -> dict[str, TensorInfo]:
+    """Writes groups of arrays one after the other as one checkpoint; returns what the manifest says of them."""
     context = ocp.Context()
     # Of what a checkpoint may hold, a version needs the arrays alone. On a tiny model each of these costs milliseconds.
     context.array.saving.use_compression = False
     context.array.saving.array_metadata_store = None
     context.array.saving.enable_write_sharding_file = False
     context.memory.deepcopy_host_arrays = False
+    infos: dict[str, TensorInfo] = {}
+    writing: Any = None
     with context:
-        ocp.save(path, dict(arrays))
+        for arrays, is_last in groups:
+            is_whole = is_last and not infos
+            if writing is not None:
+                writing.result()
+            # While a group is written, its checksums are taken and the next is gathered.
+            writing = (ocp.save_async if is_whole else ocp.partial.save_async)(path, arrays)
+            infos |= infos_of(arrays)
+            del arrays
+        writing.result()
+        if not is_whole:
+            ocp.partial.finalize(path)
+    return infos

@@ -5,6 +5,7 @@ Both are lost with the learner's process; it publishes again when it is restarte
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -55,35 +56,35 @@ class WeightStore:
         self._kept: dict[str, list[Any]] = {}
 
     def keep(self, version: str, references: list[Any]) -> None:
-        """Holds one reference, in a list so that Ray does not fetch what it refers to."""
+        """Holds references to the manifest and the parts, in a list so that Ray does not fetch what they refer to."""
         self._kept[version] = references
 
     def drop(self, version: str) -> None:
-        """Drops the reference; the store frees the version once no engine reads it any more."""
+        """Drops the references; the store frees the version once no engine reads it any more."""
         self._kept.pop(version, None)
 
     def find(self, version: str) -> list[Any]:
-        """Returns the reference in a list; an empty one if the version is not here."""
+        """Returns the references; an empty list if the version is not here."""
         return self._kept.get(version, [])
 
 
-def packed(published: PublishedVersion) -> dict[str, Any]:
-    """Returns a version as plain data: Ray moves flat bytes without a copy, but not numpy's foreign dtypes."""
-    tensors = {n: np.ascontiguousarray(t).reshape(-1).view(np.uint8) for n, t in published.tensors.items()}
-    return {"manifest": published.manifest.to_json(), "tensors": tensors}
+def packed(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Returns tensors as plain data: Ray moves flat bytes without a copy, but not numpy's foreign dtypes."""
+    return {n: np.ascontiguousarray(t).reshape(-1).view(np.uint8) for n, t in tensors.items()}
 
 
-def unpacked(content: dict[str, Any], where: str) -> PublishedVersion:
-    """Returns the version that `packed` made into plain data, without a copy.
+def unpacked(written: str, parts: Sequence[Mapping[str, np.ndarray]], where: str) -> PublishedVersion:
+    """Returns the version of a manifest's text and the parts that `packed` made into plain data, without a copy.
 
     Raises:
         VersionError: there is no such tensor, or not as many bytes as the manifest says.
     """
-    manifest = parse_manifest(content["manifest"], where)
+    manifest = parse_manifest(written, where)
+    plain = {name: flat for part in parts for name, flat in part.items()}
     tensors = {}
     for name, info in manifest.tensors.items():
         try:
-            tensors[name] = content["tensors"][name].view(np.dtype(info.dtype)).reshape(info.shape)
+            tensors[name] = plain[name].view(np.dtype(info.dtype)).reshape(info.shape)
         except (KeyError, ValueError) as error:
             raise VersionError(f"{where}: tensor {name} does not fit its manifest; publish it again") from error
     return PublishedVersion(manifest, tensors)
@@ -104,11 +105,11 @@ def read_ray(address: str) -> PublishedVersion:
     store, _, version = address.removeprefix("ray:").partition("/")
     try:
         found: list[Any] = ray.get(ray.get_actor(store, namespace=NAMESPACE).find.remote(version), timeout=RAY_SECONDS)
-        content = ray.get(found[0], timeout=RAY_SECONDS) if found else None
+        content = ray.get(found, timeout=RAY_SECONDS)
     except (ValueError, ray.exceptions.RayActorError, ray.exceptions.ObjectLostError):
-        content = None
+        content = list[Any]()
     except ray.exceptions.RayError as error:
         raise VersionError(f"{address} was not handed over by Ray: {first_line(error)}; look at the cluster") from error
-    if content is None:
+    if not content:
         raise VersionGoneError(gone(address))
-    return checked(unpacked(content, address), address)
+    return checked(unpacked(content[0], content[1:], address), address)

@@ -212,7 +212,7 @@ def test_score_is_raw_log_probability_at_temperature_one(fresh: Learner) -> None
 
 
 def test_an_export_is_not_touched_by_the_training_that_follows(fresh: Learner) -> None:
-    exported = {dtype: fresh.export(dtype) for dtype in ("fp32", "bf16")}
+    exported = {dtype: dict(fresh.export(dtype)) for dtype in ("fp32", "bf16")}
     embedding = np.array(fresh.state.params["embedding"])
     query = np.array(fresh.state.params["layers"]["query"][1])
     for seed in range(3):

@@ -32,6 +32,9 @@ class StubLearner:
     def __init__(self) -> None:
         self.steps = 0
 
+    def load(self, tensors: object) -> None:
+        """Begins with the model as it came, at step 0."""
+
     def restore(self, checkpoints: Checkpoints, step: int) -> None:
         self.steps = int(checkpoints.restore(step, abstract(make_state(step))).step)
 
@@ -55,7 +58,8 @@ def db(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Database]:
     opened = Database(SqliteFile(tmp_path / "ledger.db"), RunSpec.of(CONFIG))
     leases.begin_lineage(opened, 0)
     opened.write(lambda tx: tx.execute(update(schema.run).values(trained=6)))
-    monkeypatch.setattr(build, "build_learner", lambda *_: StubLearner())
+    monkeypatch.setattr(build, "Learner", lambda *_: StubLearner())
+    monkeypatch.setattr(build, "stored_tensors", lambda directory: directory)
     yield opened
     opened.close()
 
@@ -63,7 +67,8 @@ def db(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Database]:
 def started(db: Database, checkpoints: Checkpoints, life: str | None = None) -> int:
     """Resumes a learner and begins its lineage; returns the step that it goes on from."""
     nothing: Any = None
-    learner, damaged = build.resume_learner(CONFIG, nothing, db, checkpoints)
+    model: Any = SimpleNamespace(architecture=nothing, directory=nothing)
+    learner, damaged = build.resume_learner(CONFIG, model, db, checkpoints)
     learner.architecture = SimpleNamespace(vocab_size=10)  # type: ignore[assignment]
     channels = (checkpoints, nothing, nothing, dict)
     stop, check = threading.Event(), lambda: None

@@ -31,9 +31,14 @@ if sys.argv[2] == "after the arrays":
 elif sys.argv[2] == "before the rename":
     Path.rename = die
 else:
-    save = publisher._save
-    publisher._save = lambda path, arrays: (save(path, dict(list(arrays.items())[:1])), die())
-publisher.OrbaxPublisher(Path(sys.argv[1])).publish(5, 2, {"a": np.ones((3, 4), np.float32)}, model="", dtype="fp32")
+    publisher.GROUP_BYTES = 1
+    gathered = publisher.gathered
+    def first(*arguments):
+        yield next(gathered(*arguments))
+        die()
+    publisher.gathered = first
+tensors = {name: np.ones((3, 4), np.float32) for name in "ab"}
+publisher.OrbaxPublisher(Path(sys.argv[1])).publish(5, 2, tensors, model="", dtype="fp32")
 """
 
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
 
 from rljax.models.common.architecture import Architecture
+from rljax.models.common.stored import Tensor
 from rljax.models.common.transformer import Params, abstract_params
 
 _LAYER = {
@@ -29,6 +34,7 @@ _LAYER = {
     "up": "mlp.up_proj.weight",
     "down": "mlp.down_proj.weight",
 }
+_LAYERS = "model.layers."
 _TOP = {"embedding": "model.embed_tokens.weight", "final_norm": "model.norm.weight", "head": "lm_head.weight"}
 _IGNORED = ("rotary_emb.inv_freq",)  # a constant that old checkpoints carry
 
@@ -56,7 +62,7 @@ def _places(architecture: Architecture) -> dict[str, _Place]:
             # torch's Linear keeps [out, in]; ours are [in, out]
             transposed = len(leaf.shape) == 3
             shape = leaf.shape[:0:-1] if transposed else leaf.shape[1:]
-            places[f"model.layers.{layer}.{_LAYER[key]}"] = _Place(key, layer, transposed, shape)
+            places[f"{_LAYERS}{layer}.{_LAYER[key]}"] = _Place(key, layer, transposed, shape)
     return places
 
 
@@ -65,35 +71,43 @@ def tensor_shapes(architecture: Architecture) -> dict[str, tuple[int, ...]]:
     return {name: tuple(place.shape) for name, place in _places(architecture).items()}
 
 
-def to_hf(params: Params, architecture: Architecture) -> dict[str, jax.Array]:
-    """Converts the parameters to Hugging Face names: unstacked, [out, in], dtype unchanged. Can be jitted."""
+def layer_of(name: str) -> int | None:
+    """Returns the layer that a tensor's Hugging Face name says it is of; None: of none."""
+    _, _, rest = name.partition(_LAYERS)
+    return int(rest.partition(".")[0]) if rest else None
+
+
+def to_hf(params: Params, architecture: Architecture) -> dict[str, Any]:
+    """Converts the parameters to Hugging Face names: unstacked, [out, in], dtype unchanged. Can be jitted; numpy
+    arrays give views of them.
+    """
     tensors = top_to_hf(params)
     for layer in range(architecture.num_layers):
         tensors |= under_layer(layer, layer_to_hf({key: array[layer] for key, array in params["layers"].items()}))
     return tensors
 
 
-def top_to_hf(params: Params) -> dict[str, jax.Array]:
+def top_to_hf(params: Params) -> dict[str, Any]:
     """Converts the parameters outside the layers like `to_hf`. Can be jitted."""
     return {
-        name: jnp.swapaxes(params[key], 0, 1) if key == "head" else params[key]
+        name: params[key].swapaxes(0, 1) if key == "head" else params[key]
         for key, name in _TOP.items()
         if key in params
     }
 
 
-def layer_to_hf(layer: Params) -> dict[str, jax.Array]:
+def layer_to_hf(layer: Params) -> dict[str, Any]:
     """Converts one layer like `to_hf`, under names that `under_layer` completes. Can be jitted."""
     # torch's Linear keeps [out, in]; ours are [in, out]
-    return {_LAYER[key]: jnp.swapaxes(array, 0, 1) if array.ndim == 2 else array for key, array in layer.items()}
+    return {_LAYER[key]: array.swapaxes(0, 1) if array.ndim == 2 else array for key, array in layer.items()}
 
 
-def under_layer(layer: int, tensors: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
+def under_layer(layer: int, tensors: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the tensors of a layer under their whole Hugging Face names."""
-    return {f"model.layers.{layer}.{name}": tensor for name, tensor in tensors.items()}
+    return {f"{_LAYERS}{layer}.{name}": tensor for name, tensor in tensors.items()}
 
 
-def from_hf(tensors: Mapping[str, np.ndarray], architecture: Architecture) -> Params:
+def from_hf(tensors: Mapping[str, Tensor], architecture: Architecture) -> Params:
     """Converts a model's Hugging Face tensors to the stacked float32 parameter tree of numpy arrays.
 
     Args:
@@ -118,6 +132,70 @@ def from_hf(tensors: Mapping[str, np.ndarray], architecture: Architecture) -> Pa
     return params
 
 
+def place_hf(tensors: Mapping[str, Tensor], architecture: Architecture, shardings: Params) -> Params:
+    """Converts like `from_hf`, onto devices: no device gets more than its shards, and beside what stays nothing is held
+    but a layer or two.
+
+    Args:
+        tensors: as `from_hf` takes them; each is read once.
+        architecture: of the model.
+        shardings: tree of `NamedSharding`, one for each parameter.
+
+    Raises:
+        ValueError: as `from_hf`.
+    """
+    places = _places(architecture)
+    _check(tensors, places, architecture.tie_embeddings)
+    top = {name: place for name, place in places.items() if place.layer is None}
+    params: Params = {}
+    for name, place in top.items():  # first: they are the largest, and what stays is not there yet
+        convert = jax.jit(functools.partial(_ours, transposed=place.transposed), out_shardings=shardings[place.key])
+        params[place.key] = jax.block_until_ready(convert(_put(tensors[name], place, shardings[place.key])))
+
+    stacked, insert = _stacked(architecture, shardings["layers"])
+    for layer in range(architecture.num_layers):
+        of_layer = {
+            place.key: _put(tensors[name], place, shardings["layers"][place.key])
+            for name, place in places.items()
+            if place.layer == layer
+        }
+        jax.block_until_ready(stacked)  # else the devices could be several layers behind
+        stacked = insert(stacked, of_layer, np.int32(layer))
+    return params | {"layers": stacked}
+
+
+def _put(tensor: Tensor, place: _Place, sharding: NamedSharding) -> jax.Array:
+    """Puts a tensor in its own layout and dtype onto the shards of its parameter."""
+    array = np.asarray(tensor)
+    if array.dtype.itemsize > np.dtype(np.float32).itemsize:
+        array = array.astype(np.float32)  # JAX would do so too, and warn
+    axes = sharding.spec if place.layer is None else sharding.spec[1:]
+    axes = axes[::-1] if place.transposed else axes
+    return jax.device_put(array, NamedSharding(sharding.mesh, P(*axes)), may_alias=False)
+
+
+def _ours(tensor: jax.Array, transposed: bool) -> jax.Array:
+    return (tensor.swapaxes(0, 1) if transposed else tensor).astype(jnp.float32)
+
+
+def _stacked(architecture: Architecture, shardings: Params) -> tuple[Params, Any]:
+    """Returns layers of zeros, and the program that fills in one of them in place."""
+    abstract = abstract_params(architecture)["layers"]
+
+    def zeros() -> Params:
+        return {key: jnp.zeros(leaf.shape, leaf.dtype) for key, leaf in abstract.items()}
+
+    def insert(layers: Params, layer: Params, index: jax.Array) -> Params:
+        return {
+            key: jax.lax.dynamic_update_index_in_dim(
+                array, _ours(layer[key], transposed=layer[key].ndim == 2), index, 0
+            )
+            for key, array in layers.items()
+        }
+
+    return jax.jit(zeros, out_shardings=shardings)(), jax.jit(insert, donate_argnums=0, out_shardings=shardings)
+
+
 def from_hf_by_layer(tensors: Mapping[str, jax.Array], architecture: Architecture) -> Params:
     """Converts like `from_hf`, with ``layers`` as a tuple of one tree a layer: how the
     sampler reads them without copying.
@@ -131,12 +209,12 @@ def from_hf_by_layer(tensors: Mapping[str, jax.Array], architecture: Architectur
     return params
 
 
-def check_tensors(tensors: Mapping[str, np.ndarray], architecture: Architecture) -> None:
+def check_tensors(tensors: Mapping[str, Tensor], architecture: Architecture) -> None:
     """Raises the ValueError that `from_hf` raises for tensors that are not those of the model."""
     _check(tensors, _places(architecture), architecture.tie_embeddings)
 
 
-def _check(tensors: Mapping[str, np.ndarray], places: Mapping[str, _Place], tied: bool) -> None:
+def _check(tensors: Mapping[str, Tensor], places: Mapping[str, _Place], tied: bool) -> None:
     missing = sorted(set(places) - set(tensors))
     ignored = {name for name in tensors if name.endswith(_IGNORED) or (tied and name == _TOP["head"])}
     unexpected = sorted(set(tensors) - set(places) - ignored)

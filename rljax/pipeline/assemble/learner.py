@@ -11,7 +11,7 @@ from rljax.learner.learner import Learner
 from rljax.ledger.compatibility import check_demonstrations
 from rljax.ledger.database import Database
 from rljax.ledger.leases import LeasedBatch, survives
-from rljax.models.files import load_directory
+from rljax.models.files import stored_tensors
 from rljax.pipeline.assemble.run import Model
 from rljax.pipeline.run_dir import RunDir
 from rljax.tasks.demonstrations import Demonstrations
@@ -30,17 +30,19 @@ def build_learner(config: Config, model: Model, checkpoints: Checkpoints, steps:
         ConfigError: a name in the algorithm section leads nowhere, or the devices are not there.
         CheckpointError: the checkpoint cannot be restored.
     """
-    architecture, params = load_directory(model.directory)
-    learner = Learner(config, architecture, params)
+    learner = Learner(config, model.architecture)
     if steps:
         learner.restore(checkpoints, steps)
+    else:
+        learner.load(stored_tensors(model.directory))
     return learner
 
 
 def resume_learner(
     config: Config, model: Model, db: Database, checkpoints: Checkpoints
 ) -> tuple[Learner, dict[int, DamagedCheckpointError]]:
-    """Restores the learner from the newest whole checkpoint of the living history; without any, the model as it came.
+    """Restores the learner from the newest whole checkpoint of the living history; without any, the model as it came,
+    whose weights are not read otherwise.
 
     A damaged checkpoint is passed over in favour of the next older one. Those passed over are returned too, by step,
     for `rljax.pipeline.train.Trainer` to set aside: until it has begun its lineage, another trainer may write there.
@@ -49,7 +51,7 @@ def resume_learner(
         ConfigError: as `build_learner`.
         CheckpointError: a checkpoint does not fit, or all of them are damaged.
     """
-    learner = build_learner(config, model, checkpoints, 0)
+    learner = Learner(config, model.architecture)
     damaged: dict[int, DamagedCheckpointError] = {}
     for step in reversed(checkpoints.committed()):
         try:
@@ -65,6 +67,7 @@ def resume_learner(
         raise CheckpointError(
             f"{newest}; no whole checkpoint is left: put a copy in its place, or choose another run_dir"
         ) from newest
+    learner.load(stored_tensors(model.directory))
     return learner, {}
 
 

@@ -19,8 +19,7 @@ from rljax.ledger.backend import backend_of
 from rljax.ledger.database import Database, LedgerError, StaleWriterError, run_row
 from rljax.ledger.run_spec import RunSpec
 from rljax.models.common.architecture import Architecture
-from rljax.models.common.hf_names import to_hf
-from rljax.models.files import load_architecture, load_directory
+from rljax.models.files import load_architecture, stored_tensors
 from rljax.models.resolve import resolve_model
 from rljax.models.tokenizer import load_tokenizer
 from rljax.pipeline.run_dir import RunDir
@@ -134,9 +133,8 @@ def publish_initial_weights(config: Config, run: RunDir, db: Database, model: Mo
     """
     if versions.newest(db) is not None:
         return
-    architecture, params = load_directory(model.directory)
     dtype = config.resolved_sync_dtype
-    tensors = {name: np.asarray(t).astype(DTYPES[dtype]) for name, t in to_hf(params, architecture).items()}
+    tensors = {name: tensor.astype(DTYPES[dtype]) for name, tensor in stored_tensors(model.directory).items()}
     publisher = OrbaxPublisher(run.weights)
     try:
         path = publisher.publish(0, 0, tensors, model=config.model.path, dtype=dtype)

@@ -1,0 +1,72 @@
+"""Export of the weights, a layer at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from rljax.models.common.architecture import Architecture
+from rljax.models.common.hf_names import layer_of, layer_to_hf, tensor_shapes, top_to_hf, under_layer
+from rljax.models.common.transformer import Params
+
+Exports = tuple[Any, Any]
+"""Jitted functions: of the parameters, for the tensors outside of the layers; of the stacked layers and a number."""
+
+
+class ExportedWeights(Mapping[str, jax.Array]):
+    """Weights by Hugging Face name, in the order of the layers. Each layer is made when a tensor of it is asked for,
+    with the next, which the devices compute meanwhile, and others are let go: who takes them in order, and keeps none,
+    needs room for two.
+
+    They are those of the moment in which they are read: read them before the next update, which reuses the memory of
+    the state. What was read, training never touches.
+    """
+
+    def __init__(self, params: Params, architecture: Architecture, exports: Exports) -> None:
+        """Takes what `make_export` made for the dtype."""
+        self._params = params
+        self._names = {name: layer_of(name) for name in tensor_shapes(architecture)}
+        self._top, self._one_layer = exports
+        self._last = architecture.num_layers - 1
+        self._made: dict[int | None, dict[str, jax.Array]] = {}
+
+    def __getitem__(self, name: str) -> jax.Array:
+        layer = self._names[name]
+        following = 0 if layer is None else min(layer + 1, self._last)
+        self._made = {kept: self._made[kept] for kept in (layer, following) if kept in self._made}
+        for wanted in (layer, following):
+            if wanted not in self._made:
+                self._made[wanted] = self._make(wanted)
+        return self._made[layer][name]
+
+    def _make(self, layer: int | None) -> dict[str, jax.Array]:
+        if layer is None:
+            return dict(self._top(self._params))
+        return under_layer(layer, self._one_layer(self._params["layers"], layer))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+def make_export(dtype: Any) -> Exports:
+    """Makes the functions that return the tensors outside of the layers, and those of one layer, as `dtype` arrays that
+    training never touches. One small program serves all layers, however many there are.
+    """
+
+    # jit hands an output that is an input through as it is, and training would donate it: hence the copy.
+    @jax.jit
+    def top(params: Params) -> dict[str, Array]:
+        return {name: jnp.copy(x).astype(dtype) for name, x in top_to_hf(params).items()}
+
+    @jax.jit
+    def one_layer(layers: Params, layer: Array) -> dict[str, Array]:
+        return {name: x.astype(dtype) for name, x in layer_to_hf({k: x[layer] for k, x in layers.items()}).items()}
+
+    return top, one_layer

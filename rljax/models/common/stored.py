@@ -1,0 +1,65 @@
+"""Tensors in safetensors files, each read when it is asked for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes  # noqa: F401  (numpy learns the name bfloat16)
+import numpy as np
+from safetensors import SafetensorError, safe_open
+
+from sidecar.channels.versions import checksum
+
+
+@dataclass(frozen=True)
+class StoredTensor:
+    """A tensor in a file. Whoever makes an array of it (`numpy.asarray`) has it read; nothing keeps what was read.
+
+    Attributes:
+        file: a safetensors file.
+        name: of the tensor in it.
+        shape: of the tensor.
+        checksum: of its bytes; None: unknown.
+        dtype: that it is read as; None: as it is stored.
+    """
+
+    file: Path
+    name: str
+    shape: tuple[int, ...]
+    checksum: str | None = None
+    dtype: np.dtype | None = None
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return int(np.prod(self.shape))
+
+    def astype(self, dtype: Any) -> StoredTensor:
+        """Returns the tensor, to be read as another dtype."""
+        return replace(self, dtype=np.dtype(dtype))
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        """Reads the tensor: a new array at every call.
+
+        Raises:
+            ValueError: the file cannot be read, or the tensor does not have its checksum; names the file.
+        """
+        del copy
+        try:
+            # Opened anew: what a mapped file has shown stays in memory until it is closed.
+            with safe_open(self.file, framework="numpy") as opened:
+                array: np.ndarray = opened.get_tensor(self.name)
+        except (SafetensorError, OSError) as error:
+            raise ValueError(f"{self.file} is damaged or incomplete ({error}); fetch it again") from None
+        if self.checksum is not None and checksum(array) != self.checksum:
+            raise ValueError(
+                f"{self.file} is damaged: the checksum of {self.name} is not {self.checksum}; put a copy in its place, "
+                f"or remove {self.file.parent} and make it again the way it was made"
+            )
+        return array.astype(dtype or self.dtype or array.dtype, copy=False)
+
+
+Tensor = np.ndarray | StoredTensor
+"""What has a shape and becomes an array on the host."""

@@ -108,7 +108,7 @@ class Learner:
         self._warned_of_drift = self._warned_of_untrained_step = False
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Begins with a model's weights by Hugging Face name, read one after the other onto the mesh; see `place_hf`."""
+        """Begins with a model's weights by Hugging Face name, read one by one onto the mesh; see `place_hf`."""
         self._begin(place_hf(tensors, self.architecture, self._policy.shardings[0]))
 
     def _begin(self, placed: Params) -> None:

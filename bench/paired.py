@@ -12,7 +12,6 @@ import multiprocessing
 import os
 import platform
 import statistics
-import subprocess
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -23,6 +22,9 @@ import psutil
 from rich import box
 from rich.console import Console
 from rich.table import Table
+
+from bench.machine import commit as commit
+from bench.machine import processor as processor
 
 CORES = 2
 """Cores that each program may use; the targets are for two."""
@@ -137,25 +139,6 @@ def print_machine() -> None:
     packages = " ".join(f"{name} {importlib.metadata.version(name)}" for name in ("jax", "torch", "transformers"))
     print(f"machine: {processor()}, {os.cpu_count()} cores, Python {platform.python_version()}, {packages}; {state}")
     print(f"commit: {commit()}", flush=True)
-
-
-def processor() -> str:
-    """Returns the processor's own name, where the system has it."""
-    try:
-        with open("/proc/cpuinfo") as lines:
-            return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()
-
-
-def commit() -> str:
-    """Returns the commit that runs, and whether the working tree, but for results, differs from
-    it; ``unknown`` outside one.
-    """
-    head = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False, timeout=10)
-    status = ["git", "status", "--porcelain", "--", ".", ":!bench/runs"]
-    changed = subprocess.run(status, capture_output=True, text=True, check=False, timeout=10)
-    return (head.stdout.strip() or "unknown") + (" with changes" if changed.stdout.strip() else "")
 
 
 def _live(pipe: Connection, start: Callable[[], Answer]) -> None:

@@ -8,7 +8,7 @@ import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +20,6 @@ from rljax.algorithms.kl import adapted
 from rljax.algorithms.registry import check_names, policy_losses, token_advantages
 from rljax.algorithms.shaping import RunningMoments
 from rljax.config.schema import Config, KlConfig
-from rljax.learner.checkpoints import Checkpoints
 from rljax.learner.critic import ValueObjective
 from rljax.learner.metrics import NONFINITE, describe, step_metrics
 from rljax.learner.objective import DTYPES, PolicyObjective, Progress
@@ -38,6 +37,9 @@ from rljax.models.common.hf_names import layer_to_hf, top_to_hf, under_layer
 from rljax.models.common.transformer import Params
 from rljax.models.common.value_head import critic_params
 from rljax.trajectory import Group, Trajectory
+
+if TYPE_CHECKING:  # a learner that only computes needs neither ledger nor database
+    from rljax.learner.checkpoints import Checkpoints
 
 log = logging.getLogger(__name__)
 

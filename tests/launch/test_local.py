@@ -1,16 +1,23 @@
-"""An explorer in a thread: what its neighbours see while it ends."""
+"""An explorer in a thread, what its neighbours see while it ends; or in a process, what it is told of devices."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 from pathlib import Path
 from typing import Any
 
+import jax
 import pytest
 
+from rljax.config.load import from_plain
+from rljax.config.schema import ExplorerConfig, SidecarConfig
+from rljax.config.validate import ConfigError
+from rljax.config.validate_placement import shares_gpu_memory
 from rljax.launch import explorer_thread
 from rljax.launch.explorer_thread import ExplorerThread
+from rljax.launch.local import Child
 from rljax.pipeline.run_dir import RunDir
 from sidecar.hosting.local import LocalEngineLauncher
 from tests.config.test_schema import make
@@ -83,3 +90,42 @@ def test_nor_does_one_that_cannot_be_made(tmp_path: Path, monkeypatch: pytest.Mo
     with pytest.raises(ValueError, match=r"^no such taskset$"):
         explorer_thread.explorer_thread(make(), RunDir(tmp_path), nothing, nothing, nothing, launcher, needed=True)
     assert workflows.discarded == 1
+
+
+class Gpu:
+    platform = "gpu"
+
+    def __init__(self, id: int) -> None:
+        self.id = id
+
+
+@pytest.mark.parametrize(
+    ("gpus", "sidecar", "named"),
+    [
+        (2, SidecarConfig(), "gpu:1"),
+        (3, SidecarConfig(engine="vllm"), "gpu:1,2"),
+        (1, SidecarConfig(colocate=True), "gpu:0"),
+        (2, SidecarConfig(engine="vllm", colocate=True), "gpu:0"),
+    ],
+)
+def test_an_explorers_process_is_told_its_engines_devices(
+    gpus: int, sidecar: SidecarConfig, named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It does not know the learner's: with a share of a GPU for each they may be the same."""
+    there = [Gpu(i) for i in range(gpus)]
+    monkeypatch.setattr(jax, "devices", lambda _=None: there)
+    child = Child(make(explorer=ExplorerConfig(own_process=True), sidecar=sidecar), RunDir(tmp_path))
+    told = from_plain(json.loads(child._config))
+    assert (told.mode, told.sidecar.devices) == ("explore", named)
+    assert shares_gpu_memory(told) == sidecar.colocate
+    only_cpu = {"JAX_PLATFORMS": "cpu"} if sidecar.engine == "vllm" else {}
+    assert child._environment == only_cpu, "JAX would take of a GPU, in a process that does not compute with it"
+
+
+def test_one_gpu_is_not_shared_by_two_processes_that_were_given_no_share(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = [Gpu(0)]
+    monkeypatch.setattr(jax, "devices", lambda _=None: there)
+    with pytest.raises(ConfigError, match=r"or write sidecar\.colocate=true"):
+        Child(make(explorer=ExplorerConfig(own_process=True)), RunDir(tmp_path))

@@ -125,7 +125,7 @@ def test_vllm_beside_the_learner_on_one_gpu_says_who_has_what(monkeypatch: pytes
         ({"launcher": "ray"}, "1 × embedded on the Ray cluster · "),
         (
             {"explorer": ExplorerConfig(own_process=True)},
-            "1 × embedded on cpu:0, shared with the learner in an",
+            "1 × embedded on cpu:0 in another process, shared with the",
         ),
         ({"sidecar": SidecarConfig(engine="vllm", devices="cpu", num_engines=2)}, "2 × vllm on cpu · "),
     ],

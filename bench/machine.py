@@ -1,0 +1,32 @@
+"""The machine and the commit that are measured. Imports nothing beyond the standard library."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+
+
+def processor() -> str:
+    """Returns the processor's own name, where the system has it."""
+    try:
+        with open("/proc/cpuinfo") as lines:
+            return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
+
+
+def commit() -> str:
+    """Returns the commit that runs, and whether the working tree, but for results, differs from
+    it; ``unknown`` outside one, or where there is no git.
+    """
+    try:
+        head = _git("rev-parse", "HEAD")
+        changed = _git("status", "--porcelain", "--", ".", ":!bench/runs")
+    except FileNotFoundError:
+        return "unknown"
+    return (head or "unknown") + (" with changes" if changed else "")
+
+
+def _git(*arguments: str) -> str:
+    done = subprocess.run(["git", *arguments], capture_output=True, text=True, check=False, timeout=10)
+    return done.stdout.strip()

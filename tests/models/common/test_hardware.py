@@ -1,0 +1,52 @@
+"""What programs are compiled for, and where they take it from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import AbstractMesh, Mesh
+
+from rljax.models.common.hardware import ACTIVATIONS, CPU, Hardware
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.mark.parametrize(
+    ("device", "platform", "capability"),
+    [
+        ({"platform": "gpu", "compute_capability": "9.0"}, "gpu", 9.0),
+        ({"platform": "cuda", "compute_capability": "7.5"}, "gpu", 7.5),
+        ({"platform": "rocm", "compute_capability": "gfx942"}, "gpu", 0.0),
+        ({"platform": "tpu"}, "tpu", 0.0),
+    ],
+)
+def test_a_device_says_what_it_is(device: Any, platform: str, capability: float) -> None:
+    assert Hardware.of(SimpleNamespace(**device)) == Hardware(platform, None, capability)
+
+
+def test_a_mesh_says_what_its_devices_are() -> None:
+    mesh = Mesh(np.array(jax.devices("cpu")[:1]), ("data",))
+    assert Hardware.of(mesh) == Hardware("cpu", mesh)
+    assert not Hardware.of(mesh).shared
+    assert hash(Hardware.of(mesh)) == hash(Hardware("cpu", mesh))
+
+
+def test_axes_of_one_device_and_those_that_do_not_divide_cut_nothing() -> None:
+    axes = ("data", "fsdp", "sequence", "expert", "tensor")
+    hardware: Any = Hardware("tpu", AbstractMesh((2, 4, 1, 1, 2), axes))
+    assert hardware.axes(ACTIVATIONS["heads"], (8, 64, 6, 16)) == (("data", "fsdp"), (), ("tensor",), ())
+    assert hardware.axes(ACTIVATIONS["heads"], (1, 64, 3, 16)) == ((), (), (), ())
+    assert hardware.parts(("data", "fsdp")) == 8
+    assert CPU.axes(ACTIVATIONS["heads"], (8, 64, 6, 16)) == ((), (), (), ())
+
+
+def test_no_program_asks_where_this_process_runs() -> None:
+    files = [f for room in ("models", "learner", "sampler") for f in (ROOT / "rljax" / room).rglob("*.py")]
+    assert len(files) > 40
+    asking = [f.name for f in files if "default_backend" in f.read_text()]
+    assert not asking, "it may be compiled for elsewhere: take `Hardware` along"

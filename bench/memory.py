@@ -24,7 +24,7 @@ from bench.paired import print_machine, print_table
 from rljax.config.schema import Config, LearnerConfig, ModelConfig
 from rljax.learner.objective import PolicyObjective, Progress
 from rljax.learner.packing import Batch
-from rljax.learner.scoring import Score
+from rljax.learner.scoring import Score, bare
 from rljax.learner.train_step import loss_and_gradient
 from rljax.models.common.architecture import Architecture
 from rljax.models.common.hardware import Hardware
@@ -120,8 +120,9 @@ def main() -> None:
         for slots in (1, 2):
             step = temporary_mib(lambda p, b, n: loss_and_gradient(full, p, b, n), params, abstract_batch(slots), count)
             rows.append([f"the same in the learner's loop over {slots} microbatch{'es'[: 2 * (slots - 1)]}", step, ""])
-        score = Score(full, lambda p, b: full.logprobs(p, b)[0]).compute
-        alone = temporary_mib(score, params, abstract_batch(2), count)
+        scored = bare(abstract_batch(2))
+        score = Score(full, lambda p, b: full.logprobs(p, b)[0])
+        alone = temporary_mib(score.program(scored), params, scored, count)
         rows.append(["log-probabilities alone (reference, proximal), of 2 microbatches", alone, ""])
     print_table(f"loss and gradient at {ROWS}x{TIME}, float32", ("what", "MiB", f"<= {TARGET_MIB}"), rows)
 

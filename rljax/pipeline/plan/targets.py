@@ -43,12 +43,12 @@ class Target:
 
 
 CHIPS = {
-    "v5e": ("tpu", 16 * GIB, 197e12, 200e9),
-    "v5p": ("tpu", 95 * GIB, 459e12, 600e9),
-    "v6e": ("tpu", 32 * GIB, 918e12, 400e9),
-    "h100": ("gpu", 79 * GIB, 989e12, 450e9),
+    "v5e": (Hardware("tpu"), 16 * GIB, 197e12, 200e9),
+    "v5p": (Hardware("tpu"), 95 * GIB, 459e12, 600e9),
+    "v6e": (Hardware("tpu"), 32 * GIB, 918e12, 400e9),
+    "h100": (Hardware("gpu", capability=9.0), 79 * GIB, 989e12, 450e9),
 }
-"""Platform, bytes, dense bf16 operations and bytes of the links a second of each JAX device, as makers publish them
+"""Hardware, bytes, dense bf16 operations and bytes of the links a second of each JAX device, as makers publish them
 (of an H100's 80 GB, 79 GiB are what JAX sees)."""
 
 _WITHOUT_TPU = {
@@ -65,8 +65,7 @@ def find_target(name: str) -> Target:
     """Returns the target that ``plan.target`` names; `validate_placement` has seen to it that there is one."""
     if name != "here":
         chip, _, shape = name.partition(":")
-        platform, memory, flops, links = CHIPS[chip]
-        hardware = Hardware(platform, capability=9.0 if chip == "h100" else 0.0)
+        hardware, memory, flops, links = CHIPS[chip]
         return Target(name, hardware, math.prod(map(int, (shape or "1").split("x"))), memory, flops, links)
     devices = jax.devices()
     first = devices[0]
@@ -82,7 +81,7 @@ def devices_of(name: str) -> Sequence[jax.Device] | str:
     if name == "here":
         return jax.devices()
     chip, _, shape = name.partition(":")
-    if CHIPS[chip][0] != "tpu":
+    if CHIPS[chip][0].platform != "tpu":
         return "compiling for GPUs that are not here needs JAX's CUDA plug-in and a description of the chip"
     for variable, value in _WITHOUT_TPU.items():
         os.environ.setdefault(variable, value)

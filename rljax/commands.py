@@ -119,7 +119,7 @@ def replay(config: Config) -> int:
     keep_compiled(config)
     run = RunDir.existing(config)
     for change in run.changes(config):
-        if not change.startswith(("mode ", "checkpoint ", "observe.")):
+        if not change.startswith(("mode ", "checkpoint ", "observe.", "compile_cache ", "plan.")):
             print(f"not as the run was trained: {change}")
     different = 0
     for done in replayed(config, run, open_ledger(config, run), open_model(config, run, _progress)):

@@ -355,6 +355,12 @@ class Config:
         return self.model.sequence_length or self.model.max_prompt_tokens + self.model.max_response_tokens
 
     @property
+    def longest_parts(self) -> tuple[int, int]:
+        """Tokens of the prompt and of the response of a trajectory whose response is as long as it may be."""
+        response = min(self.model.max_response_tokens, self.longest - 1)
+        return self.longest - response, response
+
+    @property
     def context(self) -> int:
         """Longest prompt and response together that engines take, in tokens."""
         return self.sidecar.max_model_len or self.longest

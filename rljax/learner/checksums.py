@@ -97,14 +97,11 @@ def read_arrays(checkpoint: Path, expected: Mapping[str, str | None]) -> Iterato
 
 
 def _on_host(leaf: Any) -> np.ndarray:
-    if not isinstance(leaf, jax.Array) or len(leaf.sharding.device_set) == 1:
-        return np.asarray(leaf)
-    # Not by `numpy.asarray`: an array keeps what that returns for as long as it lives.
-    array = np.empty(leaf.shape, leaf.dtype)
-    for shard in leaf.addressable_shards:
-        if shard.replica_id == 0:
-            array[shard.index] = np.asarray(shard.data)
-    return array
+    if isinstance(leaf, jax.Array):
+        # An array keeps what `numpy.asarray` made of it for as long as it lives: this one lives until then.
+        parts = [shard.data for shard in leaf.addressable_shards]
+        leaf = jax.make_array_from_single_device_arrays(leaf.shape, leaf.sharding, parts)
+    return np.asarray(leaf)
 
 
 def _read(checkpoint: Path, name: str, context: tensorstore.Context) -> np.ndarray:

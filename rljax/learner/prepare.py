@@ -123,8 +123,7 @@ class Preparation:
         Likely is what responses lead to that are all as long as they may be, and such as are spread evenly over all
         lengths; the prompts of both are as long as they may be.
         """
-        longest = self._config.model.max_response_tokens
-        prompts = self._config.longest - longest
+        prompts, longest = self._config.longest_parts
         spread = np.linspace(1, longest, self._size).astype(np.int64)
         likely = [packed_shape(prompts, r, self._shapes) for r in (np.full(self._size, longest), spread)]
         every = [(shape, room) for shape in self._shapes for room in rooms(shape.length)]

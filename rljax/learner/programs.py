@@ -110,7 +110,9 @@ class Compilation:
         threads = max(1, min(len(programs), len(os.sched_getaffinity(0))))
         self._pool = ThreadPoolExecutor(threads, "compile")
         self.programs = tuple(programs)
-        self._left = {self._pool.submit(self._compile, program) for program in programs}
+        begun = {self._pool.submit(self._compile, program): program for program in programs}
+        self._left = set(begun)
+        self._likely = {future for future, program in begun.items() if program.likely}
 
     def _compile(self, program: Program) -> None:
         try:
@@ -119,10 +121,12 @@ class Compilation:
             log.warning("%s could not be compiled: %s", program.name, " ".join(str(error).split()))
 
     def wait(self, seconds: float) -> bool:
-        """Waits for the programs, so many seconds at most; returns whether all are compiled."""
-        done, self._left = wait_for(self._left, seconds)
+        """Waits for the likely programs, so many seconds at most; returns whether they are compiled."""
+        wait_for(self._likely & self._left, seconds)
+        done = {future for future in self._left if future.done()}
+        self._left -= done
         self._last = time.perf_counter() if done else self._last
-        return not self._left
+        return not self._likely & self._left
 
     def __str__(self) -> str:
         every = len(self.programs)

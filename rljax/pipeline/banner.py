@@ -133,8 +133,8 @@ def _places(config: Config, learners: Sequence[jax.Device]) -> str:
         devices = engine_devices(config)[: config.sidecar.num_engines]
         shared = ", shared with the learner" if set(devices) & set(learners) else ""
         return f"on {_names(devices)}{beside}{shared}"
-    if local_platform(config) == "cpu":
-        return f"on cpu{beside}"
+    if (platform := local_platform(config)) != "gpu":
+        return f"on {platform}{beside}"
     gpus = [gpu for index in range(config.sidecar.num_engines) for gpu in engine_gpus(config, index)]
     return f"on GPU {', '.join(gpus)}{beside}{', shared with the learner' if config.sidecar.colocate else ''}"
 

@@ -170,14 +170,13 @@ class Trainer:
         return Compilation([p for p in programs if p.likely or not shared])
 
     def _await_programs(self, ahead: Compilation) -> None:
-        began = looked = time.perf_counter()
+        looked = time.perf_counter()
         while not ahead.wait(COMPILE_WAIT) and not self._stop.is_set():
             self._observers.waiting(str(ahead), 0, self._config.groups_per_batch)
             if (now := time.perf_counter()) - looked > LOOK_FOR_DEAD:
+                leases.check_living(self._db, self._lineage)
                 self._look_for_dead()
                 looked = now
-            if now - began > self._config.wait_timeout:
-                raise TimeoutError(f"trainer: waited {self._config.wait_timeout:g} s for {ahead}")
         self._observers.waiting(None, 0, self._config.groups_per_batch)
         if ahead.programs:
             self._observers.message(f"learner's {ahead}")

@@ -97,7 +97,12 @@ def parquet_rows(path: Path, columns: Columns, on_bad_row: str, key: str, needed
         reason = str(error).splitlines()[0]
         raise ConfigError(f"{key}.source={str(path)!r}: not a Parquet file ({reason})") from error
     _check_columns(columns, table.column_names, key)
-    scanned = [name for name in table.column_names if name in (columns.prompt, columns.answer) or _damaged(table[name])]
+    needed_columns = (columns.prompt, columns.answer)
+    scanned = [
+        number  # two columns may have one name
+        for number, name in enumerate(table.column_names)
+        if name in needed_columns or _damaged(table.column(number))
+    ]
     batches = table.select(scanned).to_batches(max_chunksize=_SCAN)
     scan = (row for batch in batches for row in _plain_rows(batch))
     return TableRows(str(path), scan, lambda place: table.slice(place, 1).to_pylist()[0], columns, on_bad_row, needed)

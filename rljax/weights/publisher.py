@@ -235,15 +235,18 @@ def _save(path: Path, groups: Iterator[tuple[dict[str, np.ndarray], bool]]) -> d
     infos: dict[str, TensorInfo] = {}
     writing: Any = None
     with context:
-        for arrays, is_last in groups:
-            is_whole = is_last and not infos
+        try:
+            for arrays, is_last in groups:
+                is_whole = is_last and not infos
+                if writing is not None:
+                    writing.result()
+                # While a group is written, its checksums are taken and the next is gathered.
+                writing = (ocp.save_async if is_whole else ocp.partial.save_async)(path, arrays)
+                infos |= infos_of(arrays)
+                del arrays
+        finally:
             if writing is not None:
-                writing.result()
-            # While a group is written, its checksums are taken and the next is gathered.
-            writing = (ocp.save_async if is_whole else ocp.partial.save_async)(path, arrays)
-            infos |= infos_of(arrays)
-            del arrays
-        writing.result()
+                writing.result()  # also where a tensor failed: nobody may clear away what is being written
         if not is_whole:
             ocp.partial.finalize(path)
     return infos

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,6 +19,7 @@ from rljax.learner.programs import Compilation, CompileMeter, Program
 from rljax.trajectory import Group, TaskId
 from tests.learner.made_up import ARCHITECTURE, MAX_PROMPT, MAX_RESPONSE, make_config, make_params, make_trajectory
 from tests.learner.test_aux_state import critic
+from tests.waiting import HANGS
 
 PROBE = 20
 REWARDS = (0.0, 1.0, 2.0, 0.5)
@@ -66,7 +68,7 @@ def test_a_run_compiles_nothing_that_was_not_listed_and_compiled_before(meter: C
     assert said.startswith(f"programs: {len(programs)} of {len(programs)} compiled in ")
     meter.take()
     for _ in range(2):  # the second step gets what the first one returned
-        learner.export("fp32")
+        dict(learner.export("fp32"))
         learner.score(np.arange(PROBE))
         learner.train(groups_of(MAX_RESPONSE))
     assert meter.take()[0] == 0
@@ -101,6 +103,28 @@ def test_every_shape_that_a_batch_may_be_packed_into_is_listed_once() -> None:
     assert found == {((rows, n), room) for n, (rows, rooms) in lengths.items() for room in rooms}
     likely = [p.likely for p in updates]
     assert likely == sorted(likely, reverse=True), "what is likely comes first"
+
+
+def test_a_response_may_be_as_long_as_the_whole_trajectory() -> None:
+    """As in environments, whose turns share ``sequence_length``: a token of prompt is always there."""
+    model = {"max_prompt_tokens": 8, "max_response_tokens": 16, "sequence_length": 16}
+    learner = Learner(make_config(model=model), ARCHITECTURE, make_params())
+    assert any(p.likely for p in learner.programs(PROBE) if not p.publishes)
+
+
+def test_only_what_is_likely_is_waited_for() -> None:
+    held, one = threading.Event(), jax.ShapeDtypeStruct((3,), jnp.float32)
+
+    def slow(x: jax.Array) -> jax.Array:
+        assert held.wait(HANGS)
+        return x
+
+    programs = [Program("likely", jax.jit(jnp.cos), (one,)), Program("rare", jax.jit(slow), (one,), likely=False)]
+    work = Compilation(programs)
+    assert work.wait(HANGS)
+    assert str(work).startswith("programs: 1 of 2 ")
+    held.set()
+    work.close()
 
 
 def test_the_packed_shape_of_lengths() -> None:

@@ -57,6 +57,19 @@ def test_a_crash_leaves_nothing_visible(tmp_path, moment):
     read_version(tmp_path / "v4-2")
 
 
+def test_a_tensor_that_fails_in_mid_version_leaves_nothing(tmp_path, monkeypatch):
+    class Failing(dict):
+        def __getitem__(self, name):
+            if name == "b.weight":
+                raise RuntimeError("out of memory")
+            return super().__getitem__(name)
+
+    monkeypatch.setattr("rljax.weights.publisher.GROUP_BYTES", 1)
+    with pytest.raises(PublishError, match=r"version 5 cannot be published to .*: out of memory; "):
+        OrbaxPublisher(tmp_path).publish(5, 2, Failing(TENSORS), model="", dtype="fp32")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_failed_write_is_one_line_and_leaves_nothing(tmp_path, monkeypatch):
     def full(path, arrays):
         Path(path).mkdir()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
 import stat
 import time
 from pathlib import Path
@@ -24,6 +25,8 @@ _DIRECTORY, _ENABLED, _LEAST = (
 )
 _LEAST_SECONDS = 0.1
 """What compiles faster is not kept; JAX's own default of 1 s leaves out most of a small model's programs."""
+_ENTRY = re.compile(r".+-[0-9a-f]{64}-cache")
+"""Name of an entry: of the program, and a hash of all that it was compiled from."""
 _UNUSED = 30 * 86_400.0
 """Seconds after which a program that nobody has read is deleted."""
 _SWEPT = ".rljax-swept"
@@ -81,7 +84,9 @@ def _sweep(directory: Path) -> None:
     """
     now, swept = time.time(), directory / _SWEPT
     since = swept.stat().st_mtime if swept.exists() else 0.0
-    for entry in directory.glob("*-cache"):
+    for entry in directory.iterdir():
+        if not _ENTRY.fullmatch(entry.name):
+            continue  # the user may have named a directory that holds other things
         with contextlib.suppress(FileNotFoundError):  # another process sweeps too
             times = entry.stat()
             unused = max(times.st_atime, times.st_mtime) < now - _UNUSED

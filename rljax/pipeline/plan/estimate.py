@@ -53,8 +53,8 @@ class Estimate:
         config, learner = self.config, self.config.learner
         size = config.algorithm.minibatch_size or config.rollout_batch_size
         shapes = row_shapes(config.row_tokens, learner.rows_per_microbatch, size, self.mesh.sequence)
-        longest = config.model.max_response_tokens
-        return packed_shape(config.longest - longest, np.full(size, longest), shapes)[0]
+        prompt, response = config.longest_parts
+        return packed_shape(prompt, np.full(size, response), shapes)[0]
 
     @property
     def parameters(self) -> int:

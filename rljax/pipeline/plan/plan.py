@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Iterator
 from pathlib import Path
+
+import jax
 
 from rljax.config.schema import Config, MeshConfig, staleness_credit
 from rljax.config.validate import ConfigError
@@ -16,6 +19,7 @@ from rljax.models.tiny import tiny_architecture
 from rljax.pipeline.plan.compiled import Compiled, abstract_programs, attention_body, compiled
 from rljax.pipeline.plan.estimate import BYTES, Estimate
 from rljax.pipeline.plan.targets import GIB, Target, devices_of, find_target
+from sidecar.errors import first_line
 
 
 def plan(config: Config) -> Iterator[str | bool]:
@@ -25,14 +29,16 @@ def plan(config: Config) -> Iterator[str | bool]:
     yield from _run(estimate, target)
     yield from _memory(estimate, target)
     yield from _speed(estimate, target)
-    found = []
+    peaks = []
     for said in _programs(estimate, target):
         if isinstance(said, Compiled):
-            found.append(said)
+            peaks.append(said.peak)
             yield f"  {said.name}: {said.peak / GIB:.2f} GiB at the peak, {said.seconds:.0f} s to compile"
+        elif isinstance(said, bool):
+            peaks.append(math.inf)
         else:
             yield said
-    yield from _verdict(estimate, target, max((one.peak for one in found), default=None))
+    yield from _verdict(estimate, target, max(peaks, default=None))
 
 
 def plan_architecture(config: Config) -> Architecture:
@@ -69,7 +75,9 @@ def required(estimate: Estimate, target: Target, peak: float | None = None) -> f
         peak: of the learner's programs, where the compiler has said it.
     """
     config, mesh = estimate.config, estimate.mesh
-    learner = sum(estimate.memory().values()) if peak is None else peak
+    kinds = estimate.memory()
+    # No program takes all of these at once, and all of them stay.
+    learner = sum(kinds.values()) if peak is None else peak + kinds.get("reference", 0) + kinds.get("critic", 0)
     engine, engines = sum(estimate.engine().values()), config.sidecar.num_engines
     if target.shared:
         return learner * mesh.size + engine * engines
@@ -126,7 +134,7 @@ def _speed(estimate: Estimate, target: Target) -> Iterator[str]:
     )
 
 
-def _programs(estimate: Estimate, target: Target) -> Iterator[str | Compiled]:
+def _programs(estimate: Estimate, target: Target) -> Iterator[str | Compiled | bool]:
     config, length, size = estimate.config, estimate.row.length, estimate.mesh.size
     body = attention_body(config, estimate.architecture, target.hardware, length)
     yield f"attention of rows of {length}: {body.name}{body.reason and f', since {body.reason}'}"
@@ -139,7 +147,11 @@ def _programs(estimate: Estimate, target: Target) -> Iterator[str | Compiled]:
     else:
         yield f"programs compiled for {target.name}"
         programs = abstract_programs(config, estimate.architecture, devices)
-        yield from compiled([program for program in programs if program.likely], target.hardware.platform)
+        try:
+            yield from compiled([program for program in programs if program.likely], target.hardware.platform)
+        except jax.errors.JaxRuntimeError as error:  # a TPU's compiler refuses what does not fit
+            yield f"  the compiler refuses it: {first_line(error)}"
+            yield False
         yield f"  and {sum(not program.likely for program in programs)} for batches of other shapes"
 
 
@@ -150,6 +162,8 @@ def _verdict(estimate: Estimate, target: Target, peak: float | None) -> Iterator
         yield f"fits: {needed / GIB:.2f} of {limit / GIB:.2f} GiB"
     elif estimate.mesh.size > target.devices:
         yield f"does not fit: the mesh needs {estimate.mesh.size} devices, there are {target.devices}"
+    elif math.isinf(needed):
+        yield "does not fit: the compiler finds no room for it"
     else:
         yield f"does not fit: {needed / GIB:.2f} GiB, {(needed - limit) / GIB:.2f} more than there are"
     if not fits:

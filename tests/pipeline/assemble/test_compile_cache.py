@@ -77,7 +77,10 @@ def test_what_others_could_write_or_nobody_can_is_not_used_and_said(tmp_path: Pa
     assert f"compile_cache: {tmp_path}/file/below: compiled programs are not kept (Not a directory)" in said
     old = tmp_path / "old"
     old.mkdir()
-    (old / "a-cache").touch()
-    os.utime(old / "a-cache", (0, 0))
+    unread = f"jit_f-{'0a' * 32}-cache"
+    for name in (unread, "my-cache"):
+        (old / name).touch()
+        os.utime(old / name, (0, 0))
     compiles(tmp_path, str(old))
-    assert "a-cache" not in entries(old), "nobody has read it for a month"
+    assert unread not in entries(old), "nobody has read it for a month"
+    assert "my-cache" in entries(old), "it is none of JAX's"

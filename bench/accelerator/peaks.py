@@ -14,7 +14,11 @@ embeddings, norms, softmax and optimizer are left out.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from rljax.config.chips import chip_of
 from rljax.models.common.architecture import Architecture
@@ -46,3 +50,42 @@ def step_flops(a: Architecture, sequences: Sequence[int], trained: int) -> float
     """Returns what an update over sequences of so many tokens needs, of which ``trained`` have log-probabilities."""
     dense = matrix_parameters(a) * sum(sequences) + a.vocab_size * a.hidden_size * trained
     return 6.0 * dense + a.num_layers * attention_flops(a, sequences)
+
+
+def time_steps(
+    step: Callable[[], float], a: Architecture, sequences: Sequence[int], steps: int, opened: float, spawned: float
+) -> dict[str, Any]:
+    """Returns the row of a learner's steps: the median of so many, after two that do not count.
+
+    Args:
+        step: makes an update, waits for it and returns its loss.
+        a: of the model.
+        sequences: tokens of each that a step trains, all of them.
+        steps: that are timed.
+        opened: when the learner was ready, in Unix seconds.
+        spawned: when its process was started.
+
+    Raises:
+        RuntimeError: a loss is not finite.
+    """
+
+    def seconds_of_one() -> float:
+        begin = time.perf_counter()
+        loss = step()
+        seconds = time.perf_counter() - begin
+        if not math.isfinite(loss):
+            raise RuntimeError(f"the loss is {loss}")
+        return seconds
+
+    seconds_of_one()
+    first = time.time()
+    seconds_of_one()  # the first one compiles; the second finds memory where the allocator had it
+    seconds = [seconds_of_one() for _ in range(steps)]
+    return {
+        "tokens": sum(sequences),
+        "flops": step_flops(a, sequences, sum(sequences)),
+        "seconds": statistics.median(seconds),
+        "all_seconds": seconds,
+        "ready_seconds": opened - spawned,
+        "first_step_seconds": first - spawned,
+    }

@@ -165,7 +165,7 @@ def _programs(estimate: Estimate, target: Target) -> Iterator[str | Compiled | b
     config, length, size = estimate.config, estimate.row.length, estimate.mesh.size
     body = attention_body(config, estimate.architecture, target.hardware, length)
     yield f"attention of rows of {length}: {body.name}{body.reason and f', since {body.reason}'}"
-    devices = devices_of(target)
+    devices = devices_of(target.name)
     if isinstance(devices, str):
         yield f"unknown  what the compiler makes of it: peaks of memory, seconds to compile ({devices})"
     elif len(devices) < size or (len(devices) > size and target.chip and target.chip.ring and target.name != "here"):
@@ -226,6 +226,8 @@ def nearest_mesh(estimate: Estimate, target: Target) -> str | None:
         learner = dataclasses.replace(
             config.learner, mesh=MeshConfig(fsdp=fsdp, tensor=tensor), rows_per_microbatch=max(rows, fsdp)
         )
+        if learner == config.learner:
+            continue  # it is what does not fit
         try:
             other = Estimate(dataclasses.replace(config, learner=learner), estimate.architecture, learner.mesh)
         except ConfigError:  # rows that such a mesh does not divide

@@ -126,7 +126,27 @@ def find_target(config: Config) -> Target:
     hardware, limit = Hardware.of(devices[0]), (devices[0].memory_stats() or {}).get("bytes_limit")
     share = share if hardware.platform == "gpu" and limit else 1.0  # of JAX's devices the limit is what it takes
     memory = limit / share if limit else float(psutil.virtual_memory().total)
-    return Target(name, hardware, (len(devices),), memory, share, chip_of(devices[0].device_kind))
+    return Target(name, hardware, _axes(devices), memory, share, chip_of(devices[0].device_kind))
+
+
+def _named(target: str) -> tuple[Chip, tuple[int, ...]]:
+    """Returns chip and shape of a target; that of so many TPUs is as square as may be."""
+    name, _, shape = target.partition(":")
+    chip, sizes = chip_named(name), tuple(map(int, (shape or "1").split("x")))
+    if chip.platform == "tpu" and len(sizes) == 1:
+        width = next(n for n in range(math.isqrt(sizes[0]), 0, -1) if sizes[0] % n == 0)
+        return chip, (width, sizes[0] // width) + (1,) * (chip.ring == 4)  # whose rings are of four has three axes
+    return chip, sizes
+
+
+def _axes(devices: Sequence[Any]) -> tuple[int, ...]:
+    """Returns how many devices there are, of TPUs by axis of their torus."""
+    places = [getattr(device, "coords", None) for device in devices]
+    if devices[0].platform == "tpu" and all(places):
+        shape = tuple(max(axis) + 1 for axis in zip(*places, strict=True))  # type: ignore[arg-type]
+        if math.prod(shape) == len(devices):
+            return shape
+    return (len(devices),)
 
 
 _WITHOUT_TPU = {
@@ -151,21 +171,23 @@ platform_name: "CUDA" dnn_version_info { major: 9 minor: 10 patch: 0 } device_de
 """What XLA reads off an H100 where there is one."""
 
 
-def devices_of(target: Target) -> Sequence[jax.Device] | str:
+def devices_of(name: str) -> Sequence[jax.Device] | str:
     """Returns devices that programs can be compiled for, present or not; where there are none, why."""
-    if target.name == "here":
+    if name == "here":
         return jax.devices()
-    chip, _, shape = target.name.partition(":")
+    chip, shape = _named(name)
+    gpu, size = chip.platform == "gpu", math.prod(shape)
+    if gpu and chip.name != "h100":
+        return f"XLA is told here what an H100 is, and of no {chip.name}"
+    for variable, value in {} if gpu else _WITHOUT_TPU.items():
+        os.environ.setdefault(variable, value)
     try:
-        if target.hardware.platform == "gpu":
-            if chip != "h100":
-                return f"XLA is told here what an H100 is, and of no {chip}"
-            machines = f"1x{target.devices // target.machine}x{target.machine}"
-            described = {"target_config": _H100, "topology": machines}
-            return list(topologies.get_topology_desc(chip, platform="cuda", **described).devices)
-        for variable, value in _WITHOUT_TPU.items():
-            os.environ.setdefault(variable, value)
-        return list(topologies.get_topology_desc(platform="tpu", topology_name=f"{chip}:{shape or '1x1'}").devices)
+        if gpu:
+            each = min(shape[-1], MACHINE)
+            described = {"target_config": _H100, "topology": f"1x{size // each}x{each}"}
+            return list(topologies.get_topology_desc(chip.name, platform="cuda", **described).devices)
+        topology = f"{chip.name}:{'x'.join(map(str, shape))}"
+        return list(topologies.get_topology_desc(platform="tpu", topology_name=topology).devices)
     except Exception as error:  # whatever the plug-in raises: there is none, or it knows no such topology
-        plugin = "libtpu" if target.hardware.platform == "tpu" else "jax[cuda12]"
+        plugin = "jax[cuda12]" if gpu else "libtpu"
         return f"{plugin} is not here, or refuses (pip install {plugin}): {' '.join(str(error).split())[:120]}"

@@ -276,6 +276,14 @@ def test_the_nearest_mesh_is_the_smallest_that_fits() -> None:
     assert shared.needed == sum(one.memory().values()) + sum(one.engine().values()), "no device is left for the engine"
 
 
+def test_so_many_tpus_are_a_torus(monkeypatch: pytest.MonkeyPatch) -> None:
+    shapes = {name: target_named(name).shape for name in ("v5e:8", "v5e", "v6e:16", "v5p:4", "v5p:2x2x4")}
+    assert shapes == {"v5e:8": (2, 4), "v5e": (1, 1), "v6e:16": (4, 4), "v5p:4": (2, 2, 1), "v5p:2x2x4": (2, 2, 4)}
+    here = [Device("tpu", "TPU v5 lite", 15.75, (x, y, 0)) for y in range(4) for x in range(2)]
+    monkeypatch.setattr(jax, "devices", lambda *_: here)
+    assert target_named("here").shape == (2, 4, 1)
+
+
 @pytest.mark.parametrize(("name", "devices"), [("v5e:4x4", 16), ("v5p:2x2x1", 4), ("h100:8", 8), ("h100:8x8", 64)])
 def test_targets_have_as_many_devices_as_their_shape(name: str, devices: int) -> None:
     assert target_named(name).devices == devices
@@ -334,8 +342,8 @@ class Device:
 
     id = 0
 
-    def __init__(self, platform: str, kind: str, gib: float | None) -> None:
-        self.platform, self.device_kind = platform, kind
+    def __init__(self, platform: str, kind: str, gib: float | None, coords: tuple[int, ...] | None = None) -> None:
+        self.platform, self.device_kind, self.coords = platform, kind, coords
         self.memory_stats = lambda: {"bytes_limit": gib * GIB} if gib else None
 
 

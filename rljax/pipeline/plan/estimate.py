@@ -68,11 +68,16 @@ class Estimate:
         return BYTES[self.config.model.dtype]
 
     @property
+    def gradient_width(self) -> int:
+        """Bytes of a number of a microbatch's gradient, which devices add up."""
+        return 4 if self.config.learner.reduce_dtype == "fp32" else self.width
+
+    @property
     def packed(self) -> tuple[RowShape, int]:
         """The shape that responses as long as they may be are packed into, and the trained places of a row."""
         config, learner = self.config, self.config.learner
         size = config.algorithm.minibatch_size or config.rollout_batch_size
-        shapes = row_shapes(config.row_tokens, learner.rows_per_microbatch, size, self.mesh.sequence)
+        shapes = row_shapes(config.row_tokens, learner.rows_per_microbatch, size, learner.time_shards)
         prompt, response = config.longest_parts
         return packed_shape(prompt, np.full(size, response), shapes)
 
@@ -118,7 +123,7 @@ class Estimate:
             "masters": self.sharded(params),
             "moments": self.sharded(moments),
             "gradients": self.sharded(params),
-            "copies": self.sharded(params, self.width) if self.width < 4 else 0.0,
+            "copies": self.sharded(params, self.width) if self.gradient_width < 4 else 0.0,
             "activations": self.activations(),
         }
         needs = policy_losses.needs(algorithm.pg_variant, algorithm.loss)
@@ -137,15 +142,20 @@ class Estimate:
         """
         a, width, mesh = self.architecture, self.width, self.mesh
         heads = (2 * a.num_heads + 2 * a.num_kv_heads) * a.head_dim
-        inside = self.places * (4 * a.hidden_size + (heads + 5 * a.intermediate_size) / mesh.tensor) * width
-        inputs = self.places * a.hidden_size * width
+        stream = (
+            a.hidden_size * mesh.sequence / self.config.learner.time_shards
+        )  # two of four are gathered for products
+        wide = 2 * stream + 2 * a.hidden_size + (heads + 5 * a.intermediate_size) / mesh.tensor
+        inside, inputs = self.places * wide * width, self.places * stream * width
         products = 3 * inputs + self.places * (heads + 2 * a.intermediate_size) / mesh.tensor * width
         attended = self.places * a.num_heads * a.head_dim / mesh.tensor * width
         kept = {"full": inputs, "dots": products - attended, "none": products}[self.config.model.remat]
-        middle = self.logits + self.words * a.hidden_size * width * (1 + (mesh.fsdp > 1))
+        middle = self.logits + self.words * a.hidden_size * (self.gradient_width + width * (mesh.fsdp > 1))
         layer = (self.parameters - self.head * (1 if a.tie_embeddings else 2)) / a.num_layers * width / mesh.tensor
         gathered = 2 * layer * (mesh.fsdp > 1) + 2 * self.keys_and_values * mesh.sequence * (mesh.sequence > 1)
-        return a.num_layers * kept + max(middle, inside + gathered + self.sharded(abstract_params(a), width))
+        return a.num_layers * kept + max(
+            middle, inside + gathered + self.sharded(abstract_params(a), self.gradient_width)
+        )
 
     @property
     def words(self) -> float:
@@ -250,17 +260,16 @@ class Estimate:
         mesh, a, layers = self.mesh, self.architecture, self.architecture.num_layers
         again = self.config.model.remat == "full"
         hidden, weights = self.places * a.hidden_size * self.width, self.used * self.width / mesh.tensor
-        reduced, keys = self.sharded(abstract_params(a), self.width), self.keys_and_values * mesh.sequence
+        reduced, keys = self.sharded(abstract_params(a), self.gradient_width), self.keys_and_values * mesh.sequence
+        reducing = "reduce-scatter and all-gather" if self.config.learner.sequence_parallel else "all-reduce"
         each = [  # of the layers' part in the first two, that of the head besides is little
             Sent("all-gather", "weights", "fsdp", 2 * weights),
-            Sent("reduce-scatter", "gradients", "fsdp", weights),
+            Sent("reduce-scatter", "gradients", "fsdp", weights * self.gradient_width / self.width),
             Sent("all-reduce", "gradients", "data", 2 * reduced),
             Sent("all-reduce", "gradients", "sequence", 2 * reduced),
-            Sent(
-                "all-gather", "keys and values", "sequence", (1 + again) * layers * self.keys_and_values * mesh.sequence
-            ),
+            Sent("all-gather", "keys and values", "sequence", (1 + again) * layers * keys),
             Sent("reduce-scatter", "their gradients", "sequence", layers * keys),
-            Sent("all-reduce", "activations", "tensor", 2 * (4 + again) * layers * hidden),
+            Sent(reducing, "activations", "tensor", 2 * (4 + again) * layers * hidden),
         ]
         sizes = dataclasses.asdict(mesh)
         return [one.by((sizes[one.axis] - 1) / sizes[one.axis]) for one in each if sizes[one.axis] > 1]

@@ -115,13 +115,9 @@ def find_target(config: Config) -> Target:
     """Returns the target that ``plan.target`` names; `validate_placement` has seen to it that there is one."""
     name, share = config.plan.target, learner_memory_share(config) or jax_memory_share()
     if name != "here":
-        chip_name, _, shape = name.partition(":")
-        chip = chip_named(chip_name)
-        hardware, sizes = (
-            Hardware(chip.platform, capability=chip.capability),
-            tuple(map(int, (shape or "1").split("x"))),
-        )
-        return Target(name, hardware, tuple(sizes), chip.memory, share if chip.platform == "gpu" else 1.0, chip)
+        chip, shape = _named(name)
+        hardware = Hardware(chip.platform, capability=chip.capability)
+        return Target(name, hardware, shape, chip.memory, share if chip.platform == "gpu" else 1.0, chip)
     devices = jax.devices()
     hardware, limit = Hardware.of(devices[0]), (devices[0].memory_stats() or {}).get("bytes_limit")
     share = share if hardware.platform == "gpu" and limit else 1.0  # of JAX's devices the limit is what it takes

@@ -15,6 +15,7 @@ from rljax.config.schema import (
     LearnerConfig,
     MeshConfig,
     ModelConfig,
+    OptimizerConfig,
     PlanConfig,
     SidecarConfig,
     TasksConfig,
@@ -183,6 +184,34 @@ def test_the_host_has_what_was_measured() -> None:
     assert host["to load the model"] == 151_936 * 896 * 2
     assert host["to save a checkpoint"] == pytest.approx(12 * 494_032_768, rel=1e-3)
     assert estimated(half, {}, 1, 256, sync_method="memory").host()["to publish a version"] == 2 * 494_032_768
+
+
+def test_keys_of_the_step_are_counted() -> None:
+    """Moments of 2 + 4 bytes; gradients of 4 + 4, not 4 + 2, that leave no copy, the second of a microbatch; the stream
+    between blocks cut in 4 by `tensor`.
+    """
+    mesh = {"fsdp": 2, "tensor": 4}
+
+    def with_keys(**keys: Any) -> Estimate:
+        base = estimated(SEVEN, mesh, 2, 8192)
+        config = dataclasses.replace(base.config, learner=dataclasses.replace(base.config.learner, **keys))
+        return Estimate(config, SEVEN, config.learner.mesh)
+
+    each = 7_615_616_512 / 8
+    assert with_keys(optimizer=OptimizerConfig(mu_dtype="bf16")).memory()["moments"] == pytest.approx(
+        6 * each, rel=1e-3
+    )
+    wide = with_keys(reduce_dtype="fp32")
+    assert wide.memory()["copies"] == 0
+    plain, name = with_keys(), ("reduce-scatter", "gradients")
+    assert wide.memory()["gradients"] == pytest.approx(4 * each, rel=1e-3)
+    assert wide.memory()["activations"] - plain.memory()["activations"] == pytest.approx(2 * each, rel=1e-3)
+    assert moved(wide)[name] == pytest.approx(2 * moved(plain)[name])
+    cut = with_keys(sequence_parallel=True)
+    # of each of 28 layers, 8192 places of one row in bf16, three quarters; of the layer at work, of the 4 streams 2
+    less = 8192 * 3584 * 2 * 3 / 4 * (28 + 2)
+    assert plain.memory()["activations"] - cut.memory()["activations"] == pytest.approx(less)
+    assert ("reduce-scatter and all-gather", "activations") in moved(cut)
 
 
 def test_rules_that_do_not_divide_are_named() -> None:

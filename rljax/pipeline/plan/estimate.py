@@ -145,6 +145,7 @@ class Estimate:
         stream = (
             a.hidden_size * mesh.sequence / self.config.learner.time_shards
         )  # two of four are gathered for products
+        # Of the four streams of a layer products gather two.
         wide = 2 * stream + 2 * a.hidden_size + (heads + 5 * a.intermediate_size) / mesh.tensor
         inside, inputs = self.places * wide * width, self.places * stream * width
         products = 3 * inputs + self.places * (heads + 2 * a.intermediate_size) / mesh.tensor * width

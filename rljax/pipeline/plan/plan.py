@@ -173,7 +173,7 @@ def _programs(estimate: Estimate, target: Target) -> Iterator[str | Compiled | b
         yield f"unknown  what the compiler makes of it: it is asked for all {len(devices)} devices, the mesh has {size}"
     else:
         yield f"programs compiled for {target.name}"
-        programs = abstract_programs(config, estimate.architecture, devices)
+        programs = abstract_programs(config, estimate.architecture, devices, target.hardware)
         try:
             yield from compiled([program for program in programs if program.likely], target.hardware.platform)
         except jax.errors.JaxRuntimeError as error:  # a TPU's compiler refuses what does not fit

@@ -139,7 +139,7 @@ def _axes(devices: Sequence[Any]) -> tuple[int, ...]:
     """Returns how many devices there are, of TPUs by axis of their torus."""
     places = [getattr(device, "coords", None) for device in devices]
     if devices[0].platform == "tpu" and all(places):
-        shape = tuple(max(axis) + 1 for axis in zip(*places, strict=True))  # type: ignore[arg-type]
+        shape = tuple(max(axis) + 1 for axis in zip(*places, strict=True))
         if math.prod(shape) == len(devices):
             return shape
     return (len(devices),)

@@ -45,8 +45,9 @@ def abstract_programs(
         devices: that they are compiled for; the first are taken.
         hardware: what they are traced for, its mesh left out; None: the devices.
     """
-    mesh, cut = make_mesh(config.learner.mesh, devices[: config.learner.mesh.size]), config.learner.sequence_parallel
-    traced = replace(hardware, mesh=mesh, sequence_parallel=cut) if hardware else Hardware.of(mesh, cut)
+    mesh = make_mesh(config.learner.mesh, devices[: config.learner.mesh.size])
+    parallel = config.learner.sequence_parallel
+    traced = replace(hardware, mesh=mesh, sequence_parallel=parallel) if hardware else Hardware.of(mesh, parallel)
     run = (config, architecture, traced)
     algorithm, params = config.algorithm, abstract_params(architecture)
 

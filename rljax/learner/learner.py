@@ -321,7 +321,7 @@ class Learner:
 
     @functools.cached_property
     def _exports(self) -> Mapping[str, Exports]:
-        return {name: make_export(dtype) for name, dtype in DTYPES.items()}
+        return {name: make_export(self.architecture, dtype) for name, dtype in DTYPES.items()}
 
     @functools.cached_property
     def _score(self) -> Any:

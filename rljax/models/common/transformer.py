@@ -1,4 +1,4 @@
-"""The one transformer: a Flax NNX module for Llama, Qwen2 and Qwen3, used as functions of a plain parameter pytree.
+"""The one transformer: a Flax NNX module for all families, used as functions of a plain parameter pytree.
 
 Parameters (float32 masters), with layers stacked on a leading axis L:
 
@@ -6,9 +6,10 @@ Parameters (float32 masters), with layers stacked on a leading axis L:
     layers/attention_norm [L, D]       layers/mlp_norm [L, D]
     layers/query [L, D, H*K]           layers/key, layers/value [L, D, G*K]      layers/output [L, H*K, D]
     layers/query_bias [L, H*K]         layers/key_bias, value_bias [L, G*K]      layers/output_bias [L, D]
-    layers/query_norm, key_norm [L, K]
     layers/gate, layers/up [L, D, F]   layers/down [L, F, D]
     final_norm [D]                     head [D, V] (untied models only)
+
+A family may add parameters to the layers: see `rljax.models.common.family_parts`.
 
 V vocabulary, D hidden, H heads, G key-value heads, K head width, F MLP width. Matrices are [in, out].
 """
@@ -17,7 +18,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -30,6 +31,7 @@ from rljax.models.common.attention.attention import attention
 from rljax.models.common.attention.blockwise import ATTENDED
 from rljax.models.common.attention.spans import causal_spans
 from rljax.models.common.embedding import embed
+from rljax.models.common.family_parts import parts_of
 from rljax.models.common.hardware import CPU, Hardware
 from rljax.models.common.linear import PRODUCT, linear
 from rljax.models.common.norm import rms_norm
@@ -41,8 +43,19 @@ Params = dict[str, Any]
 _SAVED = {"none": (PRODUCT, ATTENDED), "dots": (PRODUCT,), "full": ()}  # what each remat policy keeps
 
 
+def constant(value: float, size: int) -> nnx.Param:
+    """Makes a float32 vector parameter that begins as one value."""
+    return nnx.Param(jnp.full((size,), value, jnp.float32))
+
+
 class Block(nnx.Module):
-    """One decoder layer: attention and gated MLP, each behind an RMS norm and a residual."""
+    """One decoder layer: attention and gated MLP, each behind an RMS norm and a residual.
+
+    Attributes:
+        biased_output: whether the attention's output has a bias where query, key and value have one.
+    """
+
+    biased_output: ClassVar[bool] = True
 
     def __init__(self, architecture: Architecture, rngs: nnx.Rngs) -> None:
         a = architecture
@@ -51,9 +64,6 @@ class Block(nnx.Module):
 
         def matrix(rows: int, columns: int) -> nnx.Param:
             return nnx.Param(rows**-0.5 * jax.random.normal(rngs.params(), (rows, columns), jnp.float32))
-
-        def constant(value: float, size: int) -> nnx.Param:
-            return nnx.Param(jnp.full((size,), value, jnp.float32))
 
         self.attention_norm = constant(1.0, a.hidden_size)
         self.query = matrix(a.hidden_size, queries)
@@ -64,11 +74,8 @@ class Block(nnx.Module):
             self.query_bias = constant(0.0, queries)
             self.key_bias = constant(0.0, keys)
             self.value_bias = constant(0.0, keys)
-        if a.output_bias:
-            self.output_bias = constant(0.0, a.hidden_size)
-        if a.qk_norm:
-            self.query_norm = constant(1.0, a.head_dim)
-            self.key_norm = constant(1.0, a.head_dim)
+            if self.biased_output:
+                self.output_bias = constant(0.0, a.hidden_size)
         self.mlp_norm = constant(1.0, a.hidden_size)
         self.gate = matrix(a.hidden_size, a.intermediate_size)
         self.up = matrix(a.hidden_size, a.intermediate_size)
@@ -90,10 +97,16 @@ class Block(nnx.Module):
         query, key, value = (
             hardware.constrain(y.reshape(*x.shape[:2], -1, a.head_dim), "heads") for y in (query, key, value)
         )
-        if a.qk_norm:
-            query = rms_norm(query, self.query_norm[...], a.rms_eps)
-            key = rms_norm(key, self.key_norm[...], a.rms_eps)
+        query, key = self.before_rotation(query, key)
         return rotate(query, cos, sin), rotate(key, cos, sin), value
+
+    def before_rotation(
+        self,
+        query: Float[Array, "batch time heads head_dim"],
+        key: Float[Array, "batch time kv_heads head_dim"],
+    ) -> tuple[Float[Array, "batch time heads head_dim"], Float[Array, "batch time kv_heads head_dim"]]:
+        """Returns the queries and keys as they are rotated; a family may change them here."""
+        return query, key
 
     def finish(
         self,
@@ -104,7 +117,7 @@ class Block(nnx.Module):
         """Returns the layer's output, given its input and what its heads attended to."""
         a = self.architecture
         mixed = linear(attended.reshape(*x.shape[:2], -1), self.output[...], hardware)
-        if a.output_bias:
+        if a.attention_bias and self.biased_output:
             mixed = mixed + self.output_bias[...]
         x = hardware.constrain(x + mixed, "hidden")
         normed = rms_norm(x, self.mlp_norm[...], a.rms_eps)
@@ -117,7 +130,7 @@ class Transformer(nnx.Module):
 
     def __init__(self, architecture: Architecture, rngs: nnx.Rngs) -> None:
         a = architecture
-        stacked = nnx.split_rngs(splits=a.num_layers)(nnx.vmap(lambda layer_rngs: Block(a, layer_rngs)))
+        stacked = nnx.split_rngs(splits=a.num_layers)(nnx.vmap(lambda layer_rngs: parts_of(a).block(a, layer_rngs)))
         self.embedding = nnx.Param(
             a.hidden_size**-0.5 * jax.random.normal(rngs.params(), (a.vocab_size, a.hidden_size), jnp.float32)
         )
@@ -147,7 +160,7 @@ def abstract_params(architecture: Architecture) -> Params:
 
 @functools.cache
 def _block_graph(architecture: Architecture) -> tuple[Any, Any]:
-    graph, state = nnx.split(nnx.eval_shape(lambda: Block(architecture, nnx.Rngs(0))))
+    graph, state = nnx.split(nnx.eval_shape(lambda: parts_of(architecture).block(architecture, nnx.Rngs(0))))
     return graph, jax.tree.structure(state)
 
 

@@ -1,4 +1,4 @@
-"""Whether both sides of the learner's step compute the same function: loss and gradient of one batch in float32."""
+"""Checks that both sides of the learner's step compute the same function: loss and gradient of one batch in float32."""
 
 from __future__ import annotations
 

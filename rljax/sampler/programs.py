@@ -25,7 +25,7 @@ Either = Any
 
 
 class Model(TypedDict):
-    """What every program is compiled for: the model, the engine's device, and the dtype of the computation."""
+    """Static arguments of every program: the model, the engine's device, and the dtype of the computation."""
 
     architecture: Architecture
     hardware: Hardware

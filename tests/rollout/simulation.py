@@ -189,7 +189,7 @@ async def learn(db: Database, seconds: float, validate: frozenset[int] = frozens
 
 
 def run_simulation(tmp_path: Path, seconds: float = 1.0, validate: frozenset[int] = frozenset(), **options: Any) -> Any:
-    """Runs explorer and learner to the end; returns (house, batches, audit)."""
+    """Runs explorer and learner to the end; returns (simulation, batches, audit)."""
 
     async def main(loop: asyncio.AbstractEventLoop) -> Any:
         simulation = build(tmp_path, loop, **options)

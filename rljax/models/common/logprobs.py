@@ -60,7 +60,7 @@ def token_logprobs(
 
 
 class _Layout(NamedTuple):
-    """How the work is laid over the devices: tokens over some mesh axes, the vocabulary over others."""
+    """Layout of the work over the devices: tokens over some mesh axes, the vocabulary over others."""
 
     hardware: Hardware
     chunk: int

@@ -1,4 +1,4 @@
-"""What the compiler says of a run's programs, from shapes alone."""
+"""Compiles a run's programs, from shapes alone."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from rljax.models.common.value_head import critic_params
 
 @dataclass(frozen=True)
 class Compiled:
-    """What the compiler says of one program: bytes of a device at its peak, and the seconds that it took."""
+    """The compiler's figures of one program: bytes of a device at its peak, and the seconds that it took."""
 
     name: str
     peak: float

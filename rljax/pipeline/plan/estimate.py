@@ -1,4 +1,4 @@
-"""What a run takes, by arithmetic on shapes and sharding rules: memory of a device, traffic, operations."""
+"""Estimates what a run takes, by arithmetic on shapes and sharding rules: memory of a device, traffic, operations."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ class Target:
 
     @property
     def shared(self) -> bool:
-        """Whether all devices have one memory."""
+        """True where all devices have one memory."""
         return self.hardware.platform == "cpu"
 
 

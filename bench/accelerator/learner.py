@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from rljax.models.transformer import init_params
 
 from bench.accelerator.kernels import body_of
 from bench.accelerator.peaks import step_flops
@@ -27,7 +28,6 @@ from rljax.config.schema import AlgorithmConfig, Config, LearnerConfig, ModelCon
 from rljax.learner.learner import Learner
 from rljax.learner.objective import DTYPES, Progress
 from rljax.models.common.hardware import Hardware
-from rljax.models.common.transformer import init_params
 from rljax.trajectory import Group, TaskId, Trajectory
 
 Row = dict[str, Any]

@@ -38,7 +38,7 @@ class Target:
 
     @property
     def shared(self) -> bool:
-        """Whether all devices have one memory."""
+        """True where all devices have one memory."""
         return self.hardware.platform == "cpu"
 
 
@@ -58,7 +58,7 @@ _WITHOUT_TPU = {
     "TPU_WORKER_ID": "0",
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
 }
-"""What libtpu is told where it only compiles: to ask no metadata server of Google's cloud, and to take no chip."""
+"""Settings of libtpu where it only compiles: to ask no metadata server of Google's cloud, and to take no chip."""
 
 
 def find_target(name: str) -> Target:

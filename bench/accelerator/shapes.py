@@ -71,6 +71,11 @@ class Shape:
         """Places of each sequence of a row."""
         return tuple(self.row // 8 * part for part in EIGHTHS)
 
+    @property
+    def all_sequences(self) -> list[int]:
+        """Places of each sequence of a step."""
+        return [places for places in self.sequences for _ in range(self.rows)]
+
 
 @dataclass(frozen=True)
 class Way:

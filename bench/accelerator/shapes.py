@@ -74,7 +74,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Way:
-    """Settings by which a step fits: whether layers are computed again in the backward pass, and rows of a microbatch."""
+    """Settings by which a step fits: whether layers are computed again in the backward pass, rows of a microbatch."""
 
     remat: bool
     rows: int

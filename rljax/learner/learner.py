@@ -237,8 +237,8 @@ class Learner:
 
     @property
     def _expects_mean_one(self) -> bool:
-        """True where the ratios of a policy's own samples have mean 1: not if their distribution was truncated, and not if
-        the outcome of the samples decides whether they are trained.
+        """True where the ratios of a policy's own samples have mean 1: not if their distribution was truncated, and not
+        if the outcome of the samples decides whether they are trained.
         """
         sampling, algorithm = self.config.sidecar.generating_args, self.config.algorithm
         truncated = sampling.top_p < 1 or sampling.top_k

@@ -13,15 +13,25 @@ _DEVICES = re.compile(rf"auto|(cpu|gpu|tpu)(:{_SPAN}(,{_SPAN})*)?")
 
 
 def check_placement(config: Config) -> None:
-    """Refuses devices that are taken, engines that do not fit them, and memory that nobody shares or that is short.
+    """Refuses devices that are taken, keys that the mesh gives nothing to do, engines that do not fit, and memory that
+    nobody shares or that is short.
 
     Raises:
         ConfigError: on the first such.
     """
     _check_devices(config)
+    _check_layout(config)
     _check_colocated(config)
     _check_engine(config)
     _check_channel(config)
+
+
+def _check_layout(config: Config) -> None:
+    if config.learner.sequence_parallel and config.learner.mesh.tensor == 1:
+        raise ConfigError(
+            "learner.sequence_parallel=true: it cuts rows over learner.mesh.tensor, which is 1; raise that, leave it "
+            "out, or write learner.mesh.sequence"
+        )
 
 
 def device_indices(devices: str) -> tuple[str, frozenset[int] | None]:

@@ -88,7 +88,7 @@ class Learner:
         self.architecture = architecture
         mesh_config = config.learner.mesh
         self.mesh = make_mesh(mesh_config, devices or select_devices(config.learner.devices, mesh_config.size))
-        run = (config, architecture, Hardware.of(self.mesh))
+        run = (config, architecture, Hardware.of(self.mesh, config.learner.sequence_parallel))
         self.objective = PolicyObjective(*run)
         estimator = config.algorithm.adv_estimator
         criticised = "values" in token_advantages.needs(estimator, config.algorithm.advantage)

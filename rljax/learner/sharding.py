@@ -7,19 +7,21 @@ evenly is dropped, so that the dimension is replicated: a model with two key-val
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
+from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from rljax.config.schema import MeshConfig
 from rljax.config.validate import ConfigError
 from rljax.config.validate_placement import device_indices
-from rljax.models.common.hardware import BATCH, TABLE, Rule, spec
+from rljax.models.common.hardware import BATCH, GPUS, TABLE, Rule, spec
 from rljax.models.families.registry import FAMILIES
 
 AXES = ("data", "fsdp", "sequence", "expert", "tensor")
@@ -82,7 +84,7 @@ def select_devices(devices: str, count: int) -> list[jax.Device]:
 
 
 def make_mesh(mesh: MeshConfig, devices: Sequence[jax.Device]) -> Mesh:
-    """Makes the learner's mesh over `devices`, row-major, so that neighbours share the tensor axis.
+    """Makes the learner's mesh over `devices`; those along an axis are near each other, above all along `tensor`.
 
     Raises:
         ValueError: the number of devices is not the product of the axes.
@@ -92,7 +94,19 @@ def make_mesh(mesh: MeshConfig, devices: Sequence[jax.Device]) -> Mesh:
         raise ValueError(
             f"the mesh {dict(zip(AXES, shape, strict=True))} needs {math.prod(shape)} devices, got {len(devices)}"
         )
-    return Mesh(np.array(devices).reshape(shape), AXES, axis_types=(AxisType.Auto,) * len(AXES))
+    return Mesh(_arranged(shape, devices), AXES, axis_types=(AxisType.Auto,) * len(AXES))
+
+
+def _arranged(shape: tuple[int, ...], devices: Sequence[jax.Device]) -> np.ndarray:
+    """Returns devices in the shape of a mesh whose later axes move more: chips by their torus, GPUs host by host."""
+    platform = devices[0].platform
+    if platform == "tpu":
+        for split in (False, True):  # a side of the torus for one axis, before parts of it for several
+            with contextlib.suppress(NotImplementedError, AssertionError, ValueError):  # some of a slice's chips
+                return mesh_utils.create_device_mesh(shape, devices, allow_split_physical_axes=split)
+    elif platform in GPUS:
+        devices = sorted(devices, key=lambda device: (device.process_index, device.id))
+    return np.array(devices).reshape(shape)
 
 
 def parameter_shardings(tree: Any, mesh: Mesh) -> Any:

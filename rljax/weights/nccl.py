@@ -1,7 +1,7 @@
 """Publishes weights over NCCL or TCP: holds versions on the learner's devices, and sends them to engines on request.
 
 A thread for each engine serves it beside the training; what a version holds are copies that training never touches. A
-version is kept until the ledger says that no process needs it. `sidecar.channels.nccl` and `link` describe the protocol.
+version is kept until the ledger says that no process needs it. `sidecar.channels.nccl` describes the protocol.
 """
 
 from __future__ import annotations

@@ -42,9 +42,9 @@ def make_config(**changes: Any) -> Config:
     return Config(**{**sizes, **changes}, algorithm=algorithm, model=model, learner=learner)
 
 
-def make_params(seed: int = 0) -> Params:
+def make_params(seed: int = 0, architecture: Architecture = ARCHITECTURE) -> Params:
     """Initial weights, numpy."""
-    return jax.tree.map(np.asarray, init_params(ARCHITECTURE, seed))
+    return jax.tree.map(np.asarray, init_params(architecture, seed))
 
 
 def make_trajectory(

@@ -34,7 +34,7 @@ from rljax.models.common.embedding import embed
 from rljax.models.common.family_parts import parts_of
 from rljax.models.common.hardware import CPU, Hardware
 from rljax.models.common.linear import PRODUCT, linear
-from rljax.models.common.norm import rms_norm
+from rljax.models.common.norm import rms_norm, spread
 from rljax.models.common.rope import rotate, rotation
 
 Params = dict[str, Any]
@@ -90,10 +90,11 @@ class Block(nnx.Module):
     ) -> tuple[Float[Array, "batch time heads head_dim"], ...]:
         """Projects the layer's input to queries, keys and values; rotates the first two."""
         a = self.architecture
-        normed = rms_norm(x, self.attention_norm[...], a.rms_eps)
+        normed = hardware.gathered(rms_norm(x, self.attention_norm[...], a.rms_eps))
         query, key, value = (linear(normed, w[...], hardware) for w in (self.query, self.key, self.value))
         if a.attention_bias:
-            query, key, value = query + self.query_bias[...], key + self.key_bias[...], value + self.value_bias[...]
+            query = query + spread(self.query_bias[...], query)
+            key, value = key + spread(self.key_bias[...], key), value + spread(self.value_bias[...], value)
         query, key, value = (
             hardware.constrain(y.reshape(*x.shape[:2], -1, a.head_dim), "heads") for y in (query, key, value)
         )
@@ -118,11 +119,11 @@ class Block(nnx.Module):
         a = self.architecture
         mixed = linear(attended.reshape(*x.shape[:2], -1), self.output[...], hardware)
         if a.attention_bias and self.biased_output:
-            mixed = mixed + self.output_bias[...]
-        x = hardware.constrain(x + mixed, "hidden")
-        normed = rms_norm(x, self.mlp_norm[...], a.rms_eps)
+            mixed = mixed + spread(self.output_bias[...], mixed)
+        x = hardware.residual(x + mixed)
+        normed = hardware.gathered(rms_norm(x, self.mlp_norm[...], a.rms_eps))
         inner = jax.nn.silu(linear(normed, self.gate[...], hardware)) * linear(normed, self.up[...], hardware)
-        return hardware.constrain(x + linear(hardware.constrain(inner, "mlp"), self.down[...], hardware), "hidden")
+        return hardware.residual(x + linear(hardware.constrain(inner, "mlp"), self.down[...], hardware))
 
 
 class Transformer(nnx.Module):
@@ -164,11 +165,12 @@ def _block_graph(architecture: Architecture) -> tuple[Any, Any]:
     return graph, jax.tree.structure(state)
 
 
-def bind_block(architecture: Architecture, weights: Params, dtype: DTypeLike) -> Block:
-    """Binds one slice of ``params["layers"]``, cast to `dtype`, to a layer and returns it."""
+def bind_block(architecture: Architecture, weights: Params, dtype: DTypeLike | None = None) -> Block:
+    """Binds one slice of ``params["layers"]``, cast to `dtype` if there is one, to a layer and returns it."""
     graph, structure = _block_graph(architecture)
+    leaves = [w if dtype is None else w.astype(dtype) for w in jax.tree.leaves(weights)]
     # A new state each time: threads trace side by side.
-    return nnx.merge(graph, jax.tree.unflatten(structure, [w.astype(dtype) for w in jax.tree.leaves(weights)]))
+    return nnx.merge(graph, jax.tree.unflatten(structure, leaves))
 
 
 def hidden_states(
@@ -185,7 +187,7 @@ def hidden_states(
     """Returns the normalised output of the last layer: what the output head reads.
 
     Args:
-        params: as `init_params` makes them; cast to `dtype` where they are used.
+        params: as `init_params` makes them; cast to `dtype` where they are used. Gradients are summed in their dtype.
         architecture: the model's shape.
         token_ids: packed rows of tokens.
         positions: place of each token within its own trajectory, counted from 0.
@@ -202,13 +204,13 @@ def hidden_states(
     spans = causal_spans(segment_ids)
 
     def layer(x: jax.Array, weights: Params) -> tuple[jax.Array, None]:
-        block = bind_block(architecture, weights, dtype)
+        block = bind_block(architecture, weights)
         query, key, value = block.project(x, cos, sin, hardware)
         return block.finish(x, attention(query, key, value, spans, hardware), hardware), None
 
-    x = hardware.constrain(embed(params["embedding"], token_ids, hardware).astype(dtype), "hidden")
+    x = hardware.residual(embed(params["embedding"], token_ids, hardware).astype(dtype))
     x, _ = jax.lax.scan(rematerialised(layer, remat), x, params["layers"])
-    return rms_norm(x, params["final_norm"], architecture.rms_eps)
+    return hardware.gathered(rms_norm(x, params["final_norm"], architecture.rms_eps))
 
 
 def rematerialised(layer: Callable[..., Any], remat: str) -> Callable[..., Any]:

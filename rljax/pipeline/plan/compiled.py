@@ -37,7 +37,7 @@ class Compiled:
 def abstract_programs(config: Config, architecture: Architecture, devices: Sequence[jax.Device]) -> list[Program]:
     """Returns what `Learner.programs` lists for a step, without any weights."""
     mesh = make_mesh(config.learner.mesh, devices[: config.learner.mesh.size])
-    run = (config, architecture, Hardware.of(mesh))
+    run = (config, architecture, Hardware.of(mesh, config.learner.sequence_parallel))
     algorithm, params = config.algorithm, abstract_params(architecture)
 
     def begin(objective: Objective, optimizer: OptimizerConfig, params: Params) -> tuple[TrainableModel, Params, Any]:

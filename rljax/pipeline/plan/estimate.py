@@ -48,11 +48,16 @@ class Estimate:
         return BYTES[self.config.model.dtype]
 
     @property
+    def gradient_width(self) -> int:
+        """Bytes of a number of a microbatch's gradient, which devices add up."""
+        return 4 if self.config.learner.reduce_dtype == "fp32" else self.width
+
+    @property
     def row(self) -> RowShape:
         """The shape that responses as long as they may be are packed into."""
         config, learner = self.config, self.config.learner
         size = config.algorithm.minibatch_size or config.rollout_batch_size
-        shapes = row_shapes(config.row_tokens, learner.rows_per_microbatch, size, self.mesh.sequence)
+        shapes = row_shapes(config.row_tokens, learner.rows_per_microbatch, size, learner.time_shards)
         prompt, response = config.longest_parts
         return packed_shape(prompt, np.full(size, response), shapes)[0]
 
@@ -77,8 +82,8 @@ class Estimate:
         found = {
             "masters": self.sharded(params),
             "moments": self.sharded(moments),
-            "gradients": self.sharded(params) + self.sharded(params, self.width),
-            "copies": self.sharded(params, self.width) if self.width < 4 else 0.0,
+            "gradients": self.sharded(params) + self.sharded(params, self.gradient_width),
+            "copies": self.sharded(params, self.width) if self.gradient_width < 4 else 0.0,
             "activations": self.activations(),
         }
         needs = policy_losses.needs(algorithm.pg_variant, algorithm.loss)
@@ -97,12 +102,14 @@ class Estimate:
         a, width = self.architecture, self.width
         places = self.row.rows * self.row.length / (self.mesh.data * self.mesh.fsdp * self.mesh.sequence)
         heads = (2 * a.num_heads + 2 * a.num_kv_heads) * a.head_dim
-        inside = places * (4 * a.hidden_size + (heads + 3 * a.intermediate_size) / self.mesh.tensor) * width
-        kept = {"full": places * a.hidden_size * width, "dots": 0.75 * inside, "none": inside}[self.config.model.remat]
+        stream = a.hidden_size * self.mesh.sequence / self.config.learner.time_shards
+        inside = places * (4 * stream + (heads + 3 * a.intermediate_size) / self.mesh.tensor) * width
+        kept = {"full": places * stream * width, "dots": 0.75 * inside, "none": inside}[self.config.model.remat]
         chunk = min(self.config.model.logprob_chunk, self.row.rows * self.row.length)
         logits = 3 * 4 * chunk * a.vocab_size / self.mesh.size
         gathered = (self.parameters - a.vocab_size * a.hidden_size) / a.num_layers * width / self.mesh.tensor
         head = a.vocab_size * a.hidden_size * width / self.mesh.tensor
+        inside += places * 2 * (a.hidden_size - stream) * width  # inputs of products, gathered
         return a.num_layers * kept + inside + logits + gathered * (self.mesh.fsdp > 1) + head
 
     def engine(self) -> dict[str, float]:
@@ -152,12 +159,16 @@ class Estimate:
         mesh, a, params = self.mesh, self.architecture, abstract_params(self.architecture)
         places = self.row.rows * self.row.length / (mesh.data * mesh.fsdp * mesh.sequence)
         whole = self.parameters * self.width / mesh.tensor
-        passes = 3 if self.config.model.remat == "full" else 2
+        passes, wider = 3 if self.config.model.remat == "full" else 2, self.gradient_width / self.width
+        reducing = "reduce-scatter and all-gather" if self.config.learner.sequence_parallel else "all-reduce"
         found = {
             "all-gather of weights (fsdp)": passes * whole * (mesh.fsdp - 1) / mesh.fsdp,
-            "reduce-scatter of gradients (fsdp)": whole * (mesh.fsdp - 1) / mesh.fsdp,
-            "all-reduce of gradients (data)": 2 * self.sharded(params, self.width) * (mesh.data - 1) / mesh.data,
-            "all-reduce of activations (tensor)": 2
+            "reduce-scatter of gradients (fsdp)": whole * wider * (mesh.fsdp - 1) / mesh.fsdp,
+            "all-reduce of gradients (data)": 2
+            * self.sharded(params, self.gradient_width)
+            * (mesh.data - 1)
+            / mesh.data,
+            f"{reducing} of activations (tensor)": 2
             * (passes + 1)
             * a.num_layers
             * places

@@ -10,7 +10,15 @@ from typing import Any
 import jax
 import pytest
 
-from rljax.config.schema import Config, LearnerConfig, MeshConfig, ModelConfig, PlanConfig, SidecarConfig
+from rljax.config.schema import (
+    Config,
+    LearnerConfig,
+    MeshConfig,
+    ModelConfig,
+    OptimizerConfig,
+    PlanConfig,
+    SidecarConfig,
+)
 from rljax.config.validate import ConfigError
 from rljax.learner.learner import Learner
 from rljax.main import main
@@ -72,6 +80,32 @@ def test_kinds_of_memory_by_hand() -> None:
         "reduce-scatter of gradients (fsdp)": pytest.approx(2 * 7_615_616_512 * 7 / 8),
     }
     assert not list(estimate.dropped())
+
+
+def test_keys_of_the_step_are_counted() -> None:
+    """Moments of 2 + 4 bytes; gradients of 4 + 4 that leave no copy; the stream between blocks cut in 4 by `tensor`."""
+    mesh = {"fsdp": 2, "tensor": 4}
+
+    def with_keys(**keys: Any) -> Estimate:
+        base = estimated(SEVEN, mesh, 2, 8192)
+        config = dataclasses.replace(base.config, learner=dataclasses.replace(base.config.learner, **keys))
+        return Estimate(config, SEVEN, config.learner.mesh)
+
+    each = 7_615_616_512 / 8
+    assert with_keys(optimizer=OptimizerConfig(mu_dtype="bf16")).memory()["moments"] == pytest.approx(
+        6 * each, rel=1e-3
+    )
+    wide = with_keys(reduce_dtype="fp32")
+    assert wide.memory()["gradients"] == pytest.approx(8 * each, rel=1e-3)
+    assert wide.memory()["copies"] == 0
+    plain = with_keys()
+    name = "reduce-scatter of gradients (fsdp)"
+    assert wide.traffic()[name] == pytest.approx(2 * plain.traffic()[name])
+    cut = with_keys(sequence_parallel=True)
+    # of each of 28 layers, 8192 places of one row in bf16, three quarters; of the layer at work, of the 4 streams 2
+    less = 8192 * 3584 * 2 * 3 / 4 * (28 + 2)
+    assert plain.memory()["activations"] - cut.memory()["activations"] == pytest.approx(less)
+    assert "reduce-scatter and all-gather of activations (tensor)" in cut.traffic()
 
 
 def test_rules_that_do_not_divide_are_named() -> None:

@@ -57,7 +57,7 @@ class Target:
 
     @property
     def devices(self) -> int:
-        """How many there are."""
+        """Number of them."""
         return math.prod(self.shape)
 
     @property

@@ -222,6 +222,10 @@ class Config:
     )
     max_staleness: int | None = key(None, "S, in steps; None: ⌈α⌉ + sync_interval − 1, the least possible", low=0)
     sync_interval: int = key(1, "steps between published versions", low=1)
+    fill_interval: bool = key(
+        False,
+        "engines generate the batches of a whole sync_interval beside their training; α counts what lies beyond",
+    )
     sync_method: str = key(
         "checkpoint",
         "how weights travel: checkpoint: files; memory: this process's or Ray's; nccl: the learner sends",
@@ -283,6 +287,12 @@ class Config:
         return least if self.max_staleness is None else self.max_staleness
 
     @property
+    def staleness_credit(self) -> int:
+        """Groups that may be claimed and not yet consumed (promise P1)."""
+        filled = self.sync_interval if self.fill_interval else 1
+        return staleness_credit(self.async_generation_ratio, self.groups_per_batch, filled)
+
+    @property
     def resolved_ledger_schema(self) -> str:
         """Schema of this run in a PostgreSQL ledger."""
         return self.ledger_schema or Path(self.run_dir or "runs/unnamed").absolute().name
@@ -298,8 +308,7 @@ class Config:
     def train_groups(self) -> dict[str, int]:
         """Groups of environments that train at once, by tag."""
         manager = self.rollout.train_env_manager
-        ahead = staleness_credit(self.async_generation_ratio, self.groups_per_batch)
-        groups = manager.num_env_groups or max(ahead, len(manager.tags))
+        groups = manager.num_env_groups or max(self.staleness_credit, len(manager.tags))
         return shares(manager.tags, groups, manager.num_groups_partition, "rollout.train_env_manager")
 
     @property
@@ -351,12 +360,13 @@ class Config:
         return self.model.dtype if self.sync_dtype == "auto" else self.sync_dtype
 
 
-def staleness_credit(alpha: float, batch_groups: int) -> int:
-    """Returns ⌊(1+α)·b⌋, the groups that may be claimed and not yet consumed (promise P1).
+def staleness_credit(alpha: float, batch_groups: int, batches: int = 1) -> int:
+    """Returns ⌊(n+α)·b⌋, the groups that may be claimed and not yet consumed (promise P1); n is 1, or the batches of
+    an interval that is filled.
 
     Exact: α is the decimal that the user wrote, the shortest one that is read as this float. 0.15 is 15/100 here.
     """
-    return math.floor((1 + Fraction(str(alpha))) * batch_groups)
+    return math.floor((batches + Fraction(str(alpha))) * batch_groups)
 
 
 _rules: tuple[Callable[[Config], None], ...] = ()

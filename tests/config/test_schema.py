@@ -387,7 +387,9 @@ def test_the_staleness_bound(alpha: float, k: int, given: int | None, bound: int
 def test_what_may_be_generated_ahead_is_the_floor_of_the_decimal(hundredths: int) -> None:
     """By integers alone; ⌊(1 + α)·b⌋ in floating point differs in some of these."""
     for groups in range(1, 65):
-        assert staleness_credit(float(f"{hundredths / 100:.2f}"), groups) == groups + hundredths * groups // 100
+        ahead = hundredths * groups // 100
+        assert staleness_credit(float(f"{hundredths / 100:.2f}"), groups) == groups + ahead
+        assert staleness_credit(float(f"{hundredths / 100:.2f}"), groups, 10) == 10 * groups + ahead
 
 
 def test_environments_are_made_for_all_that_may_be_generated_ahead() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import jax
 
-from rljax.config.schema import Config, MeshConfig, staleness_credit
+from rljax.config.schema import Config, MeshConfig
 from rljax.config.validate import ConfigError
 from rljax.models.common.architecture import Architecture
 from rljax.models.files import load_architecture
@@ -92,8 +92,8 @@ def _run(estimate: Estimate, target: Target) -> Iterator[str]:
     yield f"target   {target.name}: {devices}, {target.memory / GIB:.1f} GiB {memory}"
     shape = ", ".join(f"{name} {size}" for name, size in dataclasses.asdict(estimate.mesh).items() if size > 1)
     yield f"learner  {estimate.parameters / 1e6:,.1f} M parameters, {config.model.dtype}, mesh {shape or '1 device'}"
-    credit = staleness_credit(config.async_generation_ratio, config.groups_per_batch)
-    yield f"steps    staleness at most {config.staleness_bound}, {credit} groups of {config.group_size} ahead at most"
+    ahead = f"{config.staleness_credit} groups of {config.group_size} ahead at most"
+    yield f"steps    staleness at most {config.staleness_bound}, {ahead}"
     rows = -(-config.rollout_batch_size * config.longest // row.length)
     yield f"         {rows} rows of {row.length} a step, {row.rows} a microbatch, where responses are as long as may be"
     sidecar = config.sidecar

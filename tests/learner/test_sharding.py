@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from jax.sharding import AbstractMesh, AxisType
 from jax.sharding import PartitionSpec as P
-from rljax.models.transformer import abstract_params
 
 from rljax.config.schema import MeshConfig
 from rljax.config.validate import ConfigError
 from rljax.learner.sharding import AXES, PARAMETERS, make_mesh, parameter_shardings, select_devices
 from rljax.models.common.architecture import Architecture
 from rljax.models.common.hardware import ACTIVATIONS, spec
+from rljax.models.transformer import abstract_params
 
 
 def mesh_of(**sizes: int) -> AbstractMesh:

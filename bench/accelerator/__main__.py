@@ -1,4 +1,4 @@
-"""What a real device makes of rljax, in a few minutes: kernels, learner, engine, quickstart, compile cache.
+"""Measures what a real device makes of rljax, in a few minutes: kernels, learner, engine, quickstart, compile cache.
 
     python -m bench.accelerator [--minutes 8] [--only PART ...] [--out DIRECTORY] [--quick]
 

@@ -26,7 +26,7 @@ from rljax.config.schema import AlgorithmConfig, Config, LearnerConfig, ModelCon
 from rljax.learner.learner import Learner
 from rljax.learner.objective import DTYPES, Progress
 from rljax.models.common.hardware import Hardware
-from rljax.models.common.transformer import init_params
+from rljax.models.transformer import init_params
 from rljax.trajectory import Group, TaskId, Trajectory
 
 Row = dict[str, Any]

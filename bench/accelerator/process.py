@@ -25,7 +25,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a part.
+    """Outcome of a part.
 
     Attributes:
         part: which one.

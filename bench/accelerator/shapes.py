@@ -38,7 +38,7 @@ SHARE = 0.6
 
 @dataclass(frozen=True)
 class Shape:
-    """What one step trains.
+    """Tokens and rows that one step trains.
 
     Attributes:
         model: a name of `MODELS`.
@@ -79,7 +79,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Way:
-    """How a step is made to fit: whether layers are computed again in the backward pass, and rows of a microbatch."""
+    """Settings by which a step fits: whether the backward pass computes layers again, and rows of a microbatch."""
 
     remat: bool
     rows: int

@@ -22,13 +22,15 @@ from rljax.config.schema import MeshConfig
 from rljax.config.validate import ConfigError
 from rljax.config.validate_placement import device_indices
 from rljax.models.common.hardware import BATCH, GPUS, TABLE, Rule, spec
+from rljax.models.families.registry import FAMILIES
 
 Present = Callable[[str], Sequence[Any]]
 """Returns the devices of a platform: of each, platform and number are read. See `jax_devices`."""
 AXES = ("data", "fsdp", "sequence", "expert", "tensor")
 
-# Parameters by their last name; those of layers have the layer as their first dimension. Megatron's pairing over
-# `tensor` (columns, then rows) needs one reduction per attention and per MLP.
+# Parameters by their last name, but for those that a family alone has (they stand in its file); those of layers have
+# the layer as their first dimension. Megatron's pairing over `tensor` (columns, then rows) needs one reduction per
+# attention and per MLP.
 PARAMETERS: Mapping[str, Rule] = {
     "embedding": TABLE,
     "head": ("fsdp", "tensor"),
@@ -44,8 +46,6 @@ PARAMETERS: Mapping[str, Rule] = {
     "key_bias": (None, "tensor"),
     "value_bias": (None, "tensor"),
     "output_bias": (None, None),
-    "query_norm": (None, None),
-    "key_norm": (None, None),
     "gate": (None, "fsdp", "tensor"),
     "up": (None, "fsdp", "tensor"),
     "down": (None, "tensor", "fsdp"),
@@ -136,13 +136,17 @@ def parameter_shardings(tree: Any, mesh: Mesh) -> Any:
         ValueError: a parameter has no rule.
     """
 
+    rules = dict(PARAMETERS)
+    for family in FAMILIES.values():
+        rules |= family.sharding
+
     def place(path: tuple[Any, ...], leaf: Any) -> NamedSharding:
         if not leaf.shape:
             return NamedSharding(mesh, P())
         name = str(getattr(path[-1], "key", path[-1]))
-        if name not in PARAMETERS:
-            raise ValueError(f"parameter {name!r} has no sharding rule; add one to rljax/learner/sharding.py")
-        return NamedSharding(mesh, spec(PARAMETERS[name], leaf.shape, mesh))
+        if name not in rules:
+            raise ValueError(f"parameter {name!r} has no sharding rule; add one to its file in rljax/models/families/")
+        return NamedSharding(mesh, spec(rules[name], leaf.shape, mesh))
 
     return jax.tree_util.tree_map_with_path(place, tree)
 

@@ -1,4 +1,4 @@
-"""What the compiler says of a run's programs, from shapes alone."""
+"""Compiles a run's programs, from shapes alone."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ from rljax.learner.trainable import TrainableModel
 from rljax.models.common.architecture import Architecture
 from rljax.models.common.attention.attention import Body, body_for
 from rljax.models.common.hardware import Hardware
-from rljax.models.common.transformer import Params, abstract_params
+from rljax.models.common.params import Params
 from rljax.models.common.value_head import critic_params
+from rljax.models.transformer import abstract_params
 
 
 @dataclass(frozen=True)
 class Compiled:
-    """What the compiler says of one program: bytes of a device at its peak, and the seconds that it took."""
+    """The compiler's figures of one program: bytes of a device at its peak, and the seconds that it took."""
 
     name: str
     peak: float

@@ -1,4 +1,4 @@
-"""What a run takes, by arithmetic on shapes and sharding rules: memory of a device, traffic, operations."""
+"""Estimates what a run takes, by arithmetic on shapes and sharding rules: memory of a device, traffic, operations."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from rljax.learner.sharding import AXES, PARAMETERS, parameter_shardings
 from rljax.learner.state import make_optimizer
 from rljax.models.common.architecture import Architecture
 from rljax.models.common.hardware import ACTIVATIONS, spec
-from rljax.models.common.hf_names import tensor_shapes
-from rljax.models.common.transformer import abstract_params
 from rljax.models.common.value_head import critic_params
+from rljax.models.hf_names import tensor_shapes
+from rljax.models.transformer import abstract_params
 from rljax.weights.publisher import GROUP_BYTES
 
 BYTES = {"fp32": 4, "bf16": 2}

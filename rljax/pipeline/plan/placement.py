@@ -1,4 +1,4 @@
-"""Where a run puts its engines among a target's devices, by the run's own rules, and what each of them must hold."""
+"""Places of a run's engines among a target's devices, by the run's own rules, and the memory that each needs."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Pool:
 
     @property
     def fits(self) -> bool:
-        """Whether it suffices."""
+        """True where it suffices."""
         return self.needed <= self.limit
 
     def __str__(self) -> str:

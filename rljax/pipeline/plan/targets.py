@@ -57,12 +57,12 @@ class Target:
 
     @property
     def devices(self) -> int:
-        """How many there are."""
+        """Number of them."""
         return math.prod(self.shape)
 
     @property
     def host_only(self) -> bool:
-        """Whether all devices have one memory, the host's."""
+        """True where all devices have one memory, the host's."""
         return self.hardware.platform == "cpu"
 
     @property
@@ -152,7 +152,7 @@ _WITHOUT_TPU = {
     "TPU_WORKER_ID": "0",
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
 }
-"""What libtpu is told where it only compiles: to ask no metadata server of Google's cloud, and to take no chip."""
+"""Settings of libtpu where it only compiles: to ask no metadata server of Google's cloud, and to take no chip."""
 _H100 = """
 gpu_device_info {
   threads_per_block_limit: 1024 threads_per_warp: 32 shared_memory_per_block: 49152 shared_memory_per_core: 233472
@@ -164,7 +164,7 @@ gpu_device_info {
 }
 platform_name: "CUDA" dnn_version_info { major: 9 minor: 10 patch: 0 } device_description_str: "NVIDIA H100 80GB HBM3"
 """
-"""What XLA reads off an H100 where there is one."""
+"""Description of an H100, as XLA reads it off one."""
 
 
 def devices_of(name: str) -> Sequence[jax.Device] | str:

@@ -15,7 +15,7 @@ from jax.sharding import AbstractMesh, NamedSharding
 from rljax.algorithms.registry import policy_losses, token_advantages
 from rljax.config.schema import Config, MeshConfig
 from rljax.learner.packing import RowShape, packed_shape, row_shapes
-from rljax.learner.sharding import AXES, PARAMETERS, parameter_shardings
+from rljax.learner.sharding import AXES, parameter_rules, parameter_shardings
 from rljax.learner.state import make_optimizer
 from rljax.models.common.architecture import Architecture
 from rljax.models.common.hardware import ACTIVATIONS, spec
@@ -232,9 +232,10 @@ class Estimate:
             "key-value heads": (ACTIVATIONS["heads"], (*places, a.num_kv_heads, a.head_dim)),
             "logits": (ACTIVATIONS["logits"], (*places, a.vocab_size)),
         }
+        rules = parameter_rules()
         for path, leaf in jax.tree_util.tree_leaves_with_path(abstract_params(a)):
             name = str(getattr(path[-1], "key", path[-1]))
-            shapes[name] = (PARAMETERS[name], leaf.shape)
+            shapes[name] = (rules[name], leaf.shape)
         for name, (rule, shape) in shapes.items():
             for entry, held, size in zip(rule, spec(rule, shape, self.layout), shape, strict=True):
                 if entry is not None and held is None:

@@ -94,7 +94,7 @@ def _run(estimate: Estimate, target: Target, placement: Placement | ConfigError)
     config, row = estimate.config, estimate.row
     memory = "of the host" if target.host_only else "each"
     learners = f", of which JAX takes {target.share:g}: {target.memory * target.share / GIB:.1f} GiB"
-    kind = f"{target.devices} × {target.hardware.platform}"
+    kind = f"{target.devices} × {target.kind} ({target.hardware.platform})"
     yield f"target   {target.name}: {kind}, {target.memory / GIB:.1f} GiB {memory}{learners * (target.share < 1)}"
     shape = ", ".join(f"{name} {size}" for name, size in dataclasses.asdict(estimate.mesh).items() if size > 1)
     yield f"learner  {estimate.parameters / 1e6:,.1f} M parameters, {config.model.dtype}, mesh {shape or '1 device'}"
@@ -151,7 +151,7 @@ def _speed(estimate: Estimate, target: Target) -> Iterator[str]:
             line += f" over {over}, {rate / 1e9:g} GB/s: {size / rate:.1f} s"
         yield line
     if target.chip is None:
-        yield "speed    what this device computes at its peak is not known: it has no line in rljax/config/chips.py"
+        yield f"speed    unknown: what {target.kind!r} computes at its peak has no line in rljax/config/chips.py"
         return
     computing = step["operations"] / target.chip.flops / estimate.mesh.size
     yield (

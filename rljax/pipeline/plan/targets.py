@@ -41,6 +41,7 @@ class Target:
 
     Attributes:
         name: as `plan.target` names it.
+        kind: of its devices, as JAX names it or their maker.
         hardware: of one of them.
         shape: how many there are: of TPUs by axis of their torus, of GPUs machines and GPUs of each.
         memory: bytes of a device; of a CPU, the host's, which all have together.
@@ -49,6 +50,7 @@ class Target:
     """
 
     name: str
+    kind: str
     hardware: Hardware
     shape: tuple[int, ...]
     memory: float
@@ -117,12 +119,13 @@ def find_target(config: Config) -> Target:
     if name != "here":
         chip, shape = _named(name)
         hardware = Hardware(chip.platform, capability=chip.capability)
-        return Target(name, hardware, shape, chip.memory, share if chip.platform == "gpu" else 1.0, chip)
+        return Target(name, chip.name, hardware, shape, chip.memory, share if chip.platform == "gpu" else 1.0, chip)
     devices = jax.devices()
     hardware, limit = Hardware.of(devices[0]), (devices[0].memory_stats() or {}).get("bytes_limit")
     share = share if hardware.platform == "gpu" and limit else 1.0  # of JAX's devices the limit is what it takes
     memory = limit / share if limit else float(psutil.virtual_memory().total)
-    return Target(name, hardware, _axes(devices), memory, share, chip_of(devices[0].device_kind))
+    kind = devices[0].device_kind
+    return Target(name, kind, hardware, _axes(devices), memory, share, chip_of(kind))
 
 
 def _named(target: str) -> tuple[Chip, tuple[int, ...]]:

@@ -221,6 +221,7 @@ def test_rules_that_do_not_divide_are_named() -> None:
     assert "heads: 28 is not divided by tensor" in found
     assert "key-value heads: 4 is not divided by tensor" in found
     assert not any(line.startswith("gate") for line in found)
+    assert not list(estimated(THIRTY_TWO, {"tensor": 8}, 8, 8192).dropped()), "a family's own parameters have rules too"
 
 
 def target_named(name: str, **learner: Any) -> Target:
@@ -339,6 +340,7 @@ def test_a_program_that_the_compiler_refuses_does_not_fit(
     command = ["--config=configs/quickstart.py", "--config.mode=plan", f"--config.run_dir={tmp_path}"]
     assert main(command) == 1
     said = capsys.readouterr().out
+    assert "speed    unknown: what 'cpu' computes at its peak has no line in rljax/config/chips.py" in said
     assert f"the compiler refuses it: {line}" in said
     assert "does not fit: the compiler finds no room for it" in said
     target = target_named("h100:8")
@@ -415,7 +417,7 @@ def test_the_chip_that_is_here_is_known_by_jax_name_of_it(
     monkeypatch.delenv("XLA_CLIENT_MEM_FRACTION", raising=False)
     monkeypatch.setattr(jax, "devices", lambda *_: [Device(platform, kind, gib)])
     target = target_named("here")
-    assert (target.chip.name if target.chip else None) == name
+    assert (target.kind, target.chip.name if target.chip else None) == (kind, name)
     if whole is not None:
         assert target.memory / GIB == pytest.approx(whole, rel=0.01)
         assert target.memory * target.share == pytest.approx(gib * GIB if gib else None)

@@ -20,7 +20,7 @@ LONG = ("max_steps=400", "eval_steps=None", "save_steps=400")
 
 @pytest.fixture(autouse=True)
 def quickly_missed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ray's own agents end once they have looked for a dead head for a minute, by default; nothing here tests that minute."""
+    """Ray's own agents look for a dead head for a minute before they end; none of it is tested here."""
     monkeypatch.setenv("RAY_gcs_rpc_server_reconnect_timeout_s", "5")
 
 

@@ -100,10 +100,10 @@ def get_config(arg: str = "both") -> ConfigDict:
         mode="explore" if new else arg,
         run_dir=str(Path(os.environ.get("TRINITY_CHECKPOINT_ROOT_DIR", "./checkpoints")) / "async_gsm8k"),
         # sync_offset, 0 there by default: the batches by which the explorer runs ahead of the synchronisation. At 0 the
-        # ten batches of an interval are all made with the version that begins it, and no token is staler than 9 steps.
-        # There the explorer makes them while the trainer trains, here it waits for each to be trained; with 1
-        # (sync_offset 1) both are busy all the time, and a token may be 10 steps old.
+        # ten batches of an interval are made with the version that begins it, while the trainer trains, and no token is
+        # staler than 9 steps; with 1 (sync_offset 1) both are busy all the time, and a token may be 10 steps old.
         async_generation_ratio=0.0,
+        fill_interval=True,
         sync_method="checkpoint",
         sync_interval=10,
         group_size=REPEAT_TIMES,

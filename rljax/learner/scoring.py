@@ -18,8 +18,10 @@ from rljax.algorithms.ratios import log_difference
 from rljax.learner.objective import DTYPES, Model, trained_mask
 from rljax.learner.packing import Batch, Scores
 from rljax.learner.train_step import microbatch
+from rljax.models.common.hardware import Hardware
 from rljax.models.common.logprobs import token_logprobs
-from rljax.models.common.transformer import Params, hidden_states
+from rljax.models.common.params import Params
+from rljax.models.transformer import hidden_states
 
 Run = Callable[[Params, Batch], Float[Array, "row place"]]
 
@@ -33,7 +35,10 @@ class Score:
     def __init__(self, model: Model, run: Run) -> None:
         self._model = model
         self._run = run
-        self._sharded_as = functools.cache(lambda sharding: jax.jit(self.compute, out_shardings=sharding))
+        options = model.compiler_options
+        self._sharded_as = functools.cache(
+            lambda sharding: jax.jit(self.compute, out_shardings=sharding, compiler_options=options)
+        )
 
     def __call__(self, params: Params, batch: Batch, microbatches: np.int32) -> Float[Array, "slot row place"]:
         """Computes them for a placed batch; they are sharded as its `places` are."""
@@ -109,7 +114,8 @@ def sequence_gaps(
 @functools.cache
 def gaps_sharded_as(sharding: NamedSharding) -> Any:
     """Returns `sequence_gaps` under jit, with results of that sharding."""
-    return jax.jit(sequence_gaps, out_shardings=(sharding, sharding))
+    options = Hardware.of(sharding.mesh).repeatable()
+    return jax.jit(sequence_gaps, out_shardings=(sharding, sharding), compiler_options=options)
 
 
 def make_probe_score(model: Model) -> Any:

@@ -186,10 +186,14 @@ def in_flight(tx: Transaction) -> tuple[dict[int, int], int]:
     return deadlines, leased
 
 
-def unannounced_steps(tx: Transaction, row: Row) -> list[int]:
-    """Returns the publishing steps that are trained and whose version is not announced yet."""
+def unconsumed_steps(tx: Transaction, row: Row) -> list[int]:
+    """Returns the steps that are trained and not consumed: those that publish until their version is announced, or,
+    where the interval is filled, all that the announced version has not seen.
+    """
     if row.announced >= row.trained:
         return []
+    if tx.spec.fill_interval:
+        return list(range(row.announced, row.trained))
     s = schema.steps.c
     rows = tx.execute(
         select(s.step).where(s.lineage == row.lineage, s.publishes, s.step >= row.announced, s.step < row.trained)
@@ -212,7 +216,8 @@ def _claimable_groups(tx: Transaction, spec: RunSpec, row: Row) -> tuple[int, st
         return 0, f"the validation of version {pending.version} comes first"
     deadlines, leased = in_flight(tx)
     living = sum(deadlines.values()) + leased
-    used, allowed = living + b * len(unannounced_steps(tx, row)), staleness_credit(spec.alpha, b)
+    used = living + b * len(unconsumed_steps(tx, row))
+    allowed = staleness_credit(spec.alpha, b, spec.sync_interval if spec.fill_interval else 1)
     deadline, step = row.announced + spec.staleness_bound, row.trained + int(row.leasing)
     in_time = claimable(deadlines, step, b, deadline)
     to_the_end = spec.max_steps * b - row.trained * b - living

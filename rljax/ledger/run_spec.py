@@ -24,6 +24,7 @@ class RunSpec:
     demonstrations: int = 0
     max_uses: int = 1
     reused_groups: int = 0
+    fill_interval: bool = False
 
     MUTABLE: ClassVar[tuple[str, ...]] = ("max_steps", "total_epochs", "claim_timeout")
     KEYS: ClassVar[dict[str, str]] = {
@@ -52,6 +53,7 @@ class RunSpec:
             demonstrations=config.demonstrations_per_batch,
             max_uses=config.algorithm.max_uses,
             reused_groups=config.reused_per_batch,
+            fill_interval=config.fill_interval,
         )
 
     def demonstrated_at(self, step: int) -> range:

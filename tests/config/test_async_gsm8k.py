@@ -122,3 +122,8 @@ def test_every_key_of_the_files_has_its_value(mode: str, read: Any, written: dic
 def test_no_token_is_staler_than_there() -> None:
     """sync_interval + sync_offset - 1 steps."""
     assert load_config(f"{CONFIG}:both").staleness_bound == 9
+
+
+def test_all_batches_of_an_interval_are_made_with_its_version_as_there() -> None:
+    """Ten of 64 tasks."""
+    assert load_config(f"{CONFIG}:both").staleness_credit == 640

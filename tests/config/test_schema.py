@@ -101,6 +101,22 @@ BOUNDS: list[tuple[Mapping[str, Any], str]] = [
         taskset(rewards=("exact", "digits"), reward_weights=(1.0, float("inf"))),
         "tasks.train.digits.reward_weights[1]=inf: must be finite",
     ),
+    (
+        {"learner": LearnerConfig(sequence_parallel=True)},
+        "learner.sequence_parallel=true: it cuts rows over learner.mesh.tensor, which is 1; raise that",
+    ),
+    *(
+        (
+            changes,
+            f"{path}.nu_dtype='bf16': beta2=0.999 lets it fall by 0.001 of itself in an update, which bf16 rounds away",
+        )
+        for path, changes in {
+            "learner.optimizer": {"learner": LearnerConfig(optimizer=OptimizerConfig(nu_dtype="bf16"))},
+            "algorithm.critic.optimizer": {
+                "algorithm": AlgorithmConfig(critic=CriticConfig(optimizer=OptimizerConfig(nu_dtype="bf16")))
+            },
+        }.items()
+    ),
     ({"learner": LearnerConfig(mesh=MeshConfig(expert=2))}, "learner.mesh.expert=2: must be at most 1"),
     ({"model": ModelConfig(dtype="fp8")}, "model.dtype='fp8': not one of fp32, bf16"),
     ({"rollout": RolloutConfig(max_retries=-1)}, "rollout.max_retries=-1: must be at least 0"),
@@ -371,7 +387,9 @@ def test_the_staleness_bound(alpha: float, k: int, given: int | None, bound: int
 def test_what_may_be_generated_ahead_is_the_floor_of_the_decimal(hundredths: int) -> None:
     """By integers alone; ⌊(1 + α)·b⌋ in floating point differs in some of these."""
     for groups in range(1, 65):
-        assert staleness_credit(float(f"{hundredths / 100:.2f}"), groups) == groups + hundredths * groups // 100
+        ahead = hundredths * groups // 100
+        assert staleness_credit(float(f"{hundredths / 100:.2f}"), groups) == groups + ahead
+        assert staleness_credit(float(f"{hundredths / 100:.2f}"), groups, 10) == 10 * groups + ahead
 
 
 def test_environments_are_made_for_all_that_may_be_generated_ahead() -> None:

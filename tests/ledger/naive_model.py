@@ -44,7 +44,10 @@ class NaiveLedger:
         epochs: int | None,
         max_uses: int = 1,
         reused: int = 0,
+        filled: int | None = None,
     ) -> None:
+        """``filled`` is k where the interval is filled."""
+        self.filled = filled
         self.max_uses, self.reused = max_uses, reused
         self.alpha, self.b, self.bound, self.max_steps = Fraction(alpha), b, bound, max_steps
         self.sets, self.epochs = sets, epochs
@@ -69,11 +72,19 @@ class NaiveLedger:
 
     @property
     def credit(self) -> int:
+        """Of what lives; where the interval is filled, of what lives or is trained, from the run's beginning on."""
+        if self.filled is not None:
+            return floor((self.seen + self.filled + self.alpha) * self.b)
         return floor((1 + self.alpha) * self.b)
 
     @property
+    def seen(self) -> int:
+        return self.restarted_from if self.announced is None else self.announced
+
+    @property
     def outstanding(self) -> int:
-        return len(self.within("claimed", "ready", "leased")) + self.b * len(self.unannounced)
+        living = len(self.within("claimed", "ready", "leased"))
+        return living + self.b * (len(self.unannounced) if self.filled is None else self.t)
 
     @property
     def next_step(self) -> int:

@@ -134,6 +134,33 @@ def test_a_claim_must_fit_behind_the_step_that_is_leased(place: Backend) -> None
     assert found.reason == "staleness: as many groups of version 0 are open as can be trained by step 3"
 
 
+def test_a_filled_interval_by_hand(place: Backend) -> None:
+    """α=0, k=3, b=2: six groups at version 0, due at step 2, none until version 3, and again six."""
+    bench = LedgerBench(place, make_spec(alpha=0, k=3, b=2, fill_interval=True))
+    made = bench.claim()
+    assert [c.deadline for c in made] == [2] * 6
+    for claim in made:
+        bench.store(claim)
+    for step in range(3):
+        assert claims.claim(bench.db, "e", ["a"], 10).reason.startswith("credit: 6 of 6 groups are outstanding")
+        bench.indices()
+        bench.trained(announce=step == 2)
+    assert [c.deadline for c in bench.claim()] == [5] * 6
+
+
+def test_alpha_counts_what_lies_beyond_a_filled_interval(place: Backend) -> None:
+    """α=0.5, k=2, b=2: five groups at version 0, due by step 2; version 2 lets in four more, due by step 4."""
+    bench = LedgerBench(place, make_spec(alpha=0.5, k=2, b=2, fill_interval=True))
+    made = bench.claim()
+    assert [c.deadline for c in made] == [2] * 5
+    for claim in made:
+        bench.store(claim)
+    for step in range(2):
+        bench.indices()
+        bench.trained(announce=step == 1)
+    assert [c.deadline for c in bench.claim()] == [4] * 4
+
+
 def test_only_a_registered_living_explorer_claims(place: Backend) -> None:
     """Nobody would reopen the claims of one that was declared dead, if it then died."""
     bench = LedgerBench(place, make_spec())

@@ -58,6 +58,7 @@ class LedgerMachine(RuleBasedStateMachine):
         epochs=st.sampled_from([None, None, None, 1, 2]),
         sizes=st.tuples(st.integers(1, 20), st.integers(1, 20)),
         reuse=st.sampled_from([(1, 0), (1, 0), (2, 1), (2, 5), (4, 3)]),
+        fills=st.booleans(),
     )
     def begin(
         self,
@@ -68,17 +69,19 @@ class LedgerMachine(RuleBasedStateMachine):
         epochs: int | None,
         sizes: tuple[int, int],
         reuse: tuple[int, int],
+        fills: bool,
     ) -> None:
         """``reuse`` is `RunSpec.max_uses` and `RunSpec.reused_groups`."""
         uses, reused = reuse
         keys = {"max_steps": steps, "total_epochs": epochs, "max_uses": uses, "reused_groups": reused}
-        spec = make_spec(float(self.alpha), k, b, extra, **keys)
+        spec = make_spec(float(self.alpha), k, b, extra, fill_interval=fills, **keys)
         self.k = k
         self.db = Database(self.place, spec, self.clock)
         sets = {"a": (sizes[0], 1), "b": (sizes[1], 2)}
         claims.register_tasksets(self.db, [TasksetSize(name, n, float(w)) for name, (n, w) in sets.items()])
         self.tokens = {name: processes.register(self.db, name, "explorer") for name in EXPLORERS}
-        self.model = NaiveLedger(self.alpha, b, spec.staleness_bound, steps, sets, epochs, uses, reused)
+        filled = k if fills else None
+        self.model = NaiveLedger(self.alpha, b, spec.staleness_bound, steps, sets, epochs, uses, reused, filled)
         self.expired: list[Claim] = []
         self.lineage = leases.begin_lineage(self.db, 0)
         self.announce(0, validate=False)
@@ -354,20 +357,22 @@ def test_the_ledger_does_what_the_model_does(alpha: str, places: Places, dialect
     run_state_machine_as_test(functools.partial(LedgerMachine, alpha, places), settings=quick)  # type: ignore[arg-type]
 
 
-LIVES = list(itertools.product(["0", "0.5", "1", "2.5", "7"], [1, 2, 3, 4], [0, 1, 3]))
+ALPHAS = ["0", "0.5", "1", "2.5", "7"]
+LIVES = list(itertools.product(ALPHAS, [1, 2, 3, 4], [0, 1, 3], [False]))
+LIVES += itertools.product(ALPHAS, [2, 3, 4], [0, 1], [True])
 
 
 @pytest.mark.parametrize(
-    ("dialect", "alpha", "k", "extra"),
+    ("dialect", "alpha", "k", "extra", "fills"),
     [("sqlite", *life) for life in LIVES] + [("postgresql", *life) for life in LIVES[::7]],
 )
-def test_long_lives(alpha: str, k: int, extra: int, places: Places) -> None:
+def test_long_lives(alpha: str, k: int, extra: int, fills: bool, places: Places) -> None:
     """Seeded walks through the same machine, weighted towards getting somewhere: hypothesis prefers short lives."""
-    chance = random.Random(f"{alpha} {k} {extra}")
+    chance = random.Random(f"{alpha} {k} {extra}")  # the same life, filled or not
     machine = LedgerMachine(alpha, places)
     try:
         b, epochs = (1, 2, 5)[(k + extra) % 3], chance.choice([None, None, None, 4])
-        machine.begin(k, extra, b, chance.randint(6, 20), epochs, (7, 12), ((1, 0), (2, 2), (4, 5))[(k + b) % 3])
+        machine.begin(k, extra, b, chance.randint(6, 20), epochs, (7, 12), ((1, 0), (2, 2), (4, 5))[(k + b) % 3], fills)
         for _ in range(25):
             _one_event(machine, chance)
             machine.states_agree()

@@ -162,8 +162,10 @@ def build(
     return Simulation(db, explorer, engines[0], pool, checks)
 
 
-async def learn(db: Database, seconds: float, validate: frozenset[int] = frozenset()) -> list[leases.LeasedBatch]:
-    """Trains to the end in modelled time; returns the batches."""
+async def learn(
+    db: Database, seconds: float, validate: frozenset[int] = frozenset(), publishing: float = 0.0
+) -> list[leases.LeasedBatch]:
+    """Trains to the end in modelled time, ``seconds`` a step, ``publishing`` more for a version; gives the batches."""
     lineage = leases.begin_lineage(db, 0)
     versions.announce(db, lineage, 0, "weights/v0", validate=0 in validate)
     batches: list[leases.LeasedBatch] = []
@@ -179,6 +181,7 @@ async def learn(db: Database, seconds: float, validate: frozenset[int] = frozens
         leases.mark_trained(db, lineage, found.step, publishes=(found.step + 1) % db.spec.sync_interval == 0)
         batches.append(found)
         if (found.step + 1) % db.spec.sync_interval == 0:
+            await asyncio.sleep(publishing)
             versions.announce(
                 db, lineage, found.step + 1, f"weights/v{found.step + 1}", validate=found.step + 1 in validate
             )
@@ -188,13 +191,19 @@ async def learn(db: Database, seconds: float, validate: frozenset[int] = frozens
     return batches
 
 
-def run_simulation(tmp_path: Path, seconds: float = 1.0, validate: frozenset[int] = frozenset(), **options: Any) -> Any:
-    """Runs explorer and learner to the end; returns (house, batches, audit)."""
+def run_simulation(
+    tmp_path: Path,
+    seconds: float = 1.0,
+    validate: frozenset[int] = frozenset(),
+    publishing: float = 0.0,
+    **options: Any,
+) -> Any:
+    """Runs explorer and learner to the end; returns (simulation, batches, audit)."""
 
     async def main(loop: asyncio.AbstractEventLoop) -> Any:
         simulation = build(tmp_path, loop, **options)
         exploring = asyncio.ensure_future(simulation.explorer.run())
-        learning = asyncio.ensure_future(learn(simulation.db, seconds, validate))
+        learning = asyncio.ensure_future(learn(simulation.db, seconds, validate, publishing))
         await asyncio.wait({exploring, learning}, return_when=asyncio.FIRST_EXCEPTION)
         for task in (exploring, learning):
             if task.done() and task.exception() is not None:

@@ -8,12 +8,15 @@ import sys
 import threading
 import time
 
-SECONDS = 3.0
+SECONDS = 1.0
 """Seconds after the second Ctrl-C in which the process may still end by itself."""
+HARD_SECONDS = 3.0
+"""Seconds after which the kernel ends it, whoever has the interpreter's lock; exit code 142."""
 
 
 def end_on_second_interrupt() -> None:
-    """Has a second Ctrl-C end this process in `SECONDS`, and its children with it. Call it in the main thread.
+    """Has a second Ctrl-C end this process in `SECONDS`, or `HARD_SECONDS` where it is too busy even to end, and its
+    children with it. Call it in the main thread.
 
     Python handles signals in the main thread, when that returns from what it is doing: not while XLA compiles there. So
     their numbers go into a pipe, at which a thread waits.
@@ -28,6 +31,7 @@ def _wait_for_two(reading: int) -> None:
     interrupts = 0
     while interrupts < 2:
         interrupts += os.read(reading, 64).count(signal.SIGINT)
+    signal.setitimer(signal.ITIMER_REAL, HARD_SECONDS)  # nothing here handles its signal, which so is the end
     time.sleep(SECONDS)
     shown = "\x1b[?25h" if sys.stderr.isatty() else ""  # the live view has hidden the cursor
     print(f"{shown}\nrljax: interrupted twice and ended at once; the same command resumes", file=sys.stderr, flush=True)

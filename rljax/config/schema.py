@@ -190,7 +190,9 @@ class PlayConfig:
 class PlanConfig:
     """Keys of ``mode=plan``."""
 
-    target: str = key("here", "devices: here | CHIP:SHAPE, CHIP one of v5e v5p v6e h100, SHAPE such as 8, 4x4, 2x2x1")
+    target: str = key(
+        "here", "devices: here | CHIP:SHAPE, CHIP as in rljax/config/chips.py, SHAPE such as 8, 4x4, 2x2x1"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -315,8 +317,7 @@ class Config:
     def val_groups(self) -> dict[str, int]:
         """Seeds of a validation, by tag."""
         manager = self.rollout.val_env_manager
-        path = "rollout.val_env_manager"
-        return shares(manager.tags, manager.num_env_groups, manager.num_groups_partition, path)
+        return shares(manager.tags, manager.num_env_groups, manager.num_groups_partition, "rollout.val_env_manager")
 
     @property
     def validates(self) -> bool:
@@ -325,7 +326,7 @@ class Config:
 
     @property
     def autotunes(self) -> bool:
-        """Whether kernels of a GPU may be chosen by timing them."""
+        """True where kernels of a GPU may be chosen by timing them."""
         return self.compile_cache != "off" if self.learner.autotune is None else self.learner.autotune
 
     @property

@@ -12,7 +12,7 @@ from rljax.config.validate import ConfigError
 from rljax.learner.sharding import AXES, PARAMETERS, make_mesh, parameter_shardings, select_devices
 from rljax.models.common.architecture import Architecture
 from rljax.models.common.hardware import ACTIVATIONS, spec
-from rljax.models.common.transformer import abstract_params
+from rljax.models.transformer import abstract_params
 
 
 def mesh_of(**sizes: int) -> AbstractMesh:

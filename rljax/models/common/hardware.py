@@ -81,7 +81,7 @@ class Hardware:
 
     @property
     def shared(self) -> bool:
-        """Whether several devices share the program."""
+        """True where several devices share the program."""
         return self.mesh is not None and self.mesh.size > 1
 
     def constrain(self, x: jax.Array, name: str) -> jax.Array:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import inspect
+import io
 import pkgutil
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -176,7 +178,8 @@ def _import_module(name: str, what: str) -> ModuleType:
     if name == "__main__":
         raise ConfigError(f"{what}: a worker process has another __main__; decorate it with register_reward instead")
     try:
-        return importlib.import_module(name)
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+            return importlib.import_module(name)  # what it prints is in the log of the workers, which import it too
     except ModuleNotFoundError as error:
         missing = error.name or name
         if name != missing and not name.startswith(f"{missing}."):

@@ -324,7 +324,7 @@ class Config:
 
     @property
     def autotunes(self) -> bool:
-        """Whether kernels of a GPU may be chosen by timing them."""
+        """True where kernels of a GPU may be chosen by timing them."""
         return self.compile_cache != "off" if self.learner.autotune is None else self.learner.autotune
 
     @property

@@ -49,7 +49,7 @@ class Objective(Protocol):
 
     @property
     def compiler_options(self) -> dict[str, bool] | None:
-        """What XLA is told of the programs that train: see `Hardware.repeatable`."""
+        """Options that XLA gets for the programs that train: see `Hardware.repeatable`."""
         ...
 
     def differentiated(self, params: Params) -> Params:
@@ -84,7 +84,7 @@ class Model:
 
     @property
     def compiler_options(self) -> dict[str, bool] | None:
-        """What XLA is told of the programs that train: see `Hardware.repeatable`."""
+        """Options that XLA gets for the programs that train: see `Hardware.repeatable`."""
         return self.hardware.repeatable(self.config.autotunes)
 
     def differentiated(self, params: Params) -> Params:

@@ -21,7 +21,7 @@ from tests.learner.made_up import ARCHITECTURE, make_config, make_groups, make_p
 
 pytestmark = pytest.mark.slow
 
-BIASED = Architecture("qwen2", 32, 32, 64, 2, 4, 2, 8, tie_embeddings=True, attention_bias=True, output_bias=True)
+BIASED = Architecture("llama", 32, 32, 64, 2, 4, 2, 8, tie_embeddings=True, attention_bias=True)
 
 
 @pytest.mark.parametrize("architecture", [ARCHITECTURE, BIASED], ids=["head", "tied and biased"])

@@ -32,12 +32,12 @@ from typing import Any
 
 import jax
 import numpy as np
+from rljax.models.transformer import init_params
 
 from bench.paired import print_machine, print_table
 from rljax.config.schema import Config, ModelConfig, RayConfig, SidecarConfig, TasksConfig, TasksetConfig
 from rljax.learner.learner import Learner
 from rljax.models.common.architecture import Architecture
-from rljax.models.common.transformer import init_params
 from rljax.models.families.registry import to_config
 from rljax.models.files import load_architecture
 from rljax.models.smollm2 import smollm2_directory

@@ -71,10 +71,15 @@ class Shape:
         """Places of each sequence of a row."""
         return tuple(self.row // 8 * part for part in EIGHTHS)
 
+    @property
+    def all_sequences(self) -> list[int]:
+        """Places of each sequence of a step."""
+        return [places for places in self.sequences for _ in range(self.rows)]
+
 
 @dataclass(frozen=True)
 class Way:
-    """Settings by which a step fits: whether layers are computed again in the backward pass, rows of a microbatch."""
+    """Settings by which a step fits: whether the backward pass computes layers again, and rows of a microbatch."""
 
     remat: bool
     rows: int

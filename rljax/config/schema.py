@@ -190,7 +190,9 @@ class PlayConfig:
 class PlanConfig:
     """Keys of ``mode=plan``."""
 
-    target: str = key("here", "devices: here | CHIP:SHAPE, CHIP one of v5e v5p v6e h100, SHAPE such as 8, 4x4, 2x2x1")
+    target: str = key(
+        "here", "devices: here | CHIP:SHAPE, CHIP as in rljax/config/chips.py, SHAPE such as 8, 4x4, 2x2x1"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

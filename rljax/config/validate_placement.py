@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 
+from rljax.config.chips import CHIPS
 from rljax.config.fields import ConfigError, shown
 from rljax.config.schema import Config
 
 _SPAN = r"[0-9]{1,4}(-[0-9]{1,4})?"
-_TARGET = re.compile(r"here|(v5e|v5p|v6e|h100)(:[1-9][0-9]{0,3}(x[1-9][0-9]{0,2}){0,2})?")
+_CHIPS = "|".join(chip.name for chip in CHIPS)
+_TARGET = re.compile(rf"here|({_CHIPS})(:[1-9][0-9]{{0,3}}(x[1-9][0-9]{{0,2}}){{0,2}})?")
 _DEVICES = re.compile(rf"auto|(cpu|gpu|tpu)(:{_SPAN}(,{_SPAN})*)?")
 
 
@@ -69,7 +71,8 @@ def _check_devices(config: Config) -> None:
             )
     if not _TARGET.fullmatch(config.plan.target):
         raise ConfigError(
-            f"plan.target={config.plan.target!r}: write here, or a chip and how many: v5e:4x4, v5p:2x2x1, v6e:8, h100:8"
+            f"plan.target={config.plan.target!r}: write here, or a chip and how many, v5e:4x4, v5p:2x2x1, h100:8, or "
+            f"h100:8x8 (8 machines of 8 each); chips are {', '.join(chip.name for chip in CHIPS)}"
         )
     (platform, mine), (other, theirs) = (device_indices(d) for d in placed.values())
     indices = mine

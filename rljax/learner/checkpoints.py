@@ -28,7 +28,7 @@ from rljax.learner.checksums import (
 from rljax.learner.state import TrainState
 from rljax.ledger.database import StaleWriterError
 from rljax.ledger.fence import Fence
-from rljax.models.common.transformer import Params
+from rljax.models.common.params import Params
 from sidecar.errors import first_line
 from sidecar.failpoints import failpoint
 

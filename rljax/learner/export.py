@@ -10,8 +10,8 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from rljax.models.common.architecture import Architecture
-from rljax.models.common.hf_names import layer_of, layer_to_hf, tensor_shapes, top_to_hf, under_layer
-from rljax.models.common.transformer import Params
+from rljax.models.common.params import Params
+from rljax.models.hf_names import layer_of, layer_to_hf, tensor_shapes, top_to_hf, under_layer
 
 Exports = tuple[Any, Any]
 """Jitted functions: of the parameters, for the tensors outside of the layers; of the stacked layers and a number."""

@@ -21,7 +21,8 @@ from rljax.learner.ratio_metrics import Sums, mean_of, ratio_metrics, ratio_sums
 from rljax.models.common.architecture import Architecture
 from rljax.models.common.hardware import Hardware
 from rljax.models.common.logprobs import token_logprobs
-from rljax.models.common.transformer import Params, hidden_states
+from rljax.models.common.params import Params
+from rljax.models.transformer import hidden_states
 from sidecar.errors import describe
 
 DTYPES = {"fp32": jnp.float32, "bf16": jnp.bfloat16}
@@ -49,7 +50,7 @@ class Objective(Protocol):
 
     @property
     def compiler_options(self) -> dict[str, bool] | None:
-        """Options that XLA gets for the programs that train: see `Hardware.repeatable`."""
+        """Options of XLA for the programs that train: see `Hardware.repeatable`."""
         ...
 
     def differentiated(self, params: Params) -> Params:
@@ -84,7 +85,7 @@ class Model:
 
     @property
     def compiler_options(self) -> dict[str, bool] | None:
-        """Options that XLA gets for the programs that train: see `Hardware.repeatable`."""
+        """Options of XLA for the programs that train: see `Hardware.repeatable`."""
         return self.hardware.repeatable(self.config.autotunes)
 
     def differentiated(self, params: Params) -> Params:

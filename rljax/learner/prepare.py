@@ -32,7 +32,7 @@ from rljax.learner.packing import (
 )
 from rljax.learner.scoring import Score, bare, behaviour_divergence, gaps_sharded_as
 from rljax.learner.sharding import batch_sharding
-from rljax.models.common.transformer import Params
+from rljax.models.common.params import Params
 from rljax.trajectory import Group, Trajectory
 
 AuxState = Mapping[str, Any]

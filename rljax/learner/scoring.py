@@ -20,7 +20,8 @@ from rljax.learner.packing import Batch, Scores
 from rljax.learner.train_step import microbatch
 from rljax.models.common.hardware import Hardware
 from rljax.models.common.logprobs import token_logprobs
-from rljax.models.common.transformer import Params, hidden_states
+from rljax.models.common.params import Params
+from rljax.models.transformer import hidden_states
 
 Run = Callable[[Params, Batch], Float[Array, "row place"]]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -24,6 +24,8 @@ from rljax.config.validate_placement import device_indices
 from rljax.models.common.hardware import BATCH, GPUS, TABLE, Rule, spec
 from rljax.models.families.registry import FAMILIES
 
+Present = Callable[[str], Sequence[Any]]
+"""Returns the devices of a platform: of each, platform and number are read. See `jax_devices`."""
 AXES = ("data", "fsdp", "sequence", "expert", "tensor")
 
 # Parameters by their last name, but for those that a family alone has (they stand in its file); those of layers have
@@ -52,29 +54,43 @@ PARAMETERS: Mapping[str, Rule] = {
 BATCH_ROWS: Rule = (None, BATCH, "sequence")
 
 
-def named_devices(key: str, devices: str) -> list[jax.Device]:
+def jax_devices(platform: str) -> Sequence[jax.Device]:
+    """Returns the devices of a platform, with ``auto`` of the one that JAX computes on.
+
+    Raises:
+        RuntimeError: there are none.
+    """
+    return jax.devices() if platform == "auto" else jax.devices(platform)
+
+
+def named_devices(key: str, devices: str, present: Present = jax_devices) -> list[jax.Device]:
     """Returns the devices that ``auto``, ``cpu``, ``cpu:0-3`` or ``gpu:0-3,6`` names.
+
+    Args:
+        key: that names them.
+        devices: its value.
+        present: returns those of a platform: this machine's, or those that a plan is made for.
 
     Raises:
         ConfigError: the platform or an index is not there; begins with `key`.
     """
     platform, indices = device_indices(devices)
     try:
-        present = jax.devices() if platform == "auto" else jax.devices(platform)
+        there = present(platform)
     except RuntimeError as error:
         raise ConfigError(f"{key}={devices!r}: this machine has no {platform} ({error})") from error
-    if indices is not None and max(indices) >= len(present):
-        raise ConfigError(f"{key}={devices!r}: this machine has {len(present)} ({', '.join(map(str, present))})")
-    return [d for index, d in enumerate(present) if indices is None or index in indices]
+    if indices is not None and max(indices) >= len(there):
+        raise ConfigError(f"{key}={devices!r}: this machine has {len(there)} ({', '.join(map(str, there))})")
+    return [d for index, d in enumerate(there) if indices is None or index in indices]
 
 
-def select_devices(devices: str, count: int) -> list[jax.Device]:
-    """Returns the first `count` of the devices that ``learner.devices`` names.
+def select_devices(devices: str, count: int, present: Present = jax_devices) -> list[jax.Device]:
+    """Returns the first `count` of the devices that ``learner.devices`` names; see `named_devices`.
 
     Raises:
-        ConfigError: there are fewer, or `named_devices` raises.
+        ConfigError: they are not there.
     """
-    chosen = named_devices("learner.devices", devices)
+    chosen = named_devices("learner.devices", devices, present)
     if len(chosen) < count:
         raise ConfigError(
             f"learner.mesh: multiplies to {count} devices, learner.devices={devices!r} gives {len(chosen)} "

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Int
 
 from rljax.config.schema import Config, OptimizerConfig
 from rljax.learner.objective import DTYPES
-from rljax.models.common.transformer import Params
+from rljax.models.common.params import Params
 
 
 @jax.tree_util.register_dataclass

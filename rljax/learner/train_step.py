@@ -16,7 +16,7 @@ from rljax.learner.objective import Objective, Progress
 from rljax.learner.packing import Batch
 from rljax.learner.ratio_metrics import Sums
 from rljax.learner.state import learning_rate, make_optimizer, updates_made
-from rljax.models.common.transformer import Params
+from rljax.models.common.params import Params
 
 
 def microbatch(batch: Batch, index: Int[Array, ""] | int) -> Batch:

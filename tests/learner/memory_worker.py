@@ -18,8 +18,8 @@ import numpy as np
 from rljax.learner.checkpoints import Checkpoints
 from rljax.learner.learner import Learner
 from rljax.models.common.architecture import Architecture
-from rljax.models.common.hf_names import from_hf, tensor_shapes
 from rljax.models.files import save_directory, stored_tensors
+from rljax.models.hf_names import from_hf, tensor_shapes
 from rljax.pipeline.assemble.learner import build_learner
 from rljax.pipeline.assemble.run import Model
 from rljax.weights import publisher

@@ -12,7 +12,7 @@ from rljax.config.validate import ConfigError
 from rljax.learner.sharding import AXES, make_mesh, parameter_rules, parameter_shardings, select_devices
 from rljax.models.common.architecture import Architecture
 from rljax.models.common.hardware import ACTIVATIONS, spec
-from rljax.models.common.transformer import abstract_params
+from rljax.models.transformer import abstract_params
 
 
 def mesh_of(**sizes: int) -> AbstractMesh:
@@ -96,9 +96,10 @@ class Chip:
     core_on_chip: int = 0
 
 
-def torus(*sides: int) -> list[Any]:
+def torus(*sides: int, kind: str = "TPU v4") -> list[Any]:
     """Chips in an order that has nothing to do with where they stand."""
-    chips = [Chip(i, "tpu", (int(x), int(y), int(z))) for i, (x, y, z) in enumerate(np.ndindex(sides))]
+    places = [(int(x), int(y), int(z)) for x, y, z in np.ndindex(sides)]
+    chips = [Chip(i, "tpu", place, device_kind=kind) for i, place in enumerate(places)]
     return [chips[i] for i in np.random.default_rng(0).permutation(len(chips))]
 
 
@@ -109,16 +110,20 @@ def spread(group: Any) -> int:
 
 
 @pytest.mark.parametrize(
-    ("sides", "sizes"),
+    ("kind", "sides", "sizes"),
     [
-        ((4, 4, 1), {"fsdp": 4, "tensor": 4}),
-        ((4, 4, 1), {"fsdp": 2, "sequence": 2, "tensor": 4}),  # sides have to be split
-        ((2, 2, 4), {"fsdp": 2, "tensor": 8}),
-        ((4, 4, 4), {"data": 4, "fsdp": 4, "tensor": 4}),
+        ("TPU v4", (4, 4, 1), {"fsdp": 4, "tensor": 4}),
+        ("TPU v4", (4, 4, 1), {"fsdp": 2, "sequence": 2, "tensor": 4}),  # sides have to be split
+        ("TPU v4", (2, 2, 4), {"fsdp": 2, "tensor": 8}),
+        ("TPU v4", (4, 4, 4), {"data": 4, "fsdp": 4, "tensor": 4}),
+        ("TPU v5 lite", (2, 4, 1), {"fsdp": 2, "tensor": 4}),
+        ("TPU v5", (2, 2, 1), {"data": 2, "tensor": 2}),
     ],
 )
-def test_chips_along_tensor_stand_together_on_the_torus(sides: tuple[int, ...], sizes: dict[str, int]) -> None:
-    chips = torus(*sides)
+def test_chips_along_tensor_stand_together_on_the_torus(
+    kind: str, sides: tuple[int, ...], sizes: dict[str, int]
+) -> None:
+    chips = torus(*sides, kind=kind)
     mesh = make_mesh(MeshConfig(**sizes), chips)
     assert set(mesh.devices.flat) == set(chips)
     for group in mesh.devices.reshape(-1, sizes["tensor"]):

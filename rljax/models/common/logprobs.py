@@ -17,7 +17,7 @@ from rljax.models.common.architecture import Architecture
 from rljax.models.common.einsum import einsum_fp32, product_in
 from rljax.models.common.embedding import own_rows
 from rljax.models.common.hardware import ACTIVATIONS, CPU, TABLE, Hardware
-from rljax.models.common.transformer import Params
+from rljax.models.common.params import Params
 
 _CACHED_LOGITS = 2**19  # logits of one step that stay in the cache of a CPU core
 _LOWEST = -1e30  # finite, so that 0 times it is 0

@@ -9,9 +9,8 @@ from typing import Any
 from flax import nnx
 
 from rljax.models.common.architecture import DEFAULT_ROPE_THETA, Architecture, Llama3Rope
+from rljax.models.common.block import LAYER_NAMES, Block
 from rljax.models.common.hardware import Rule
-from rljax.models.common.hf_names import LAYER_NAMES
-from rljax.models.common.transformer import Block
 
 _DEFAULT_WINDOW = 4096
 """Default of transformers, for a config.json that uses a sliding window without its size; null is none."""

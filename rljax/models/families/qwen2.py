@@ -1,6 +1,6 @@
 """Qwen2 and Qwen2.5: query, key and value have a bias, the attention's output has none."""
 
-from rljax.models.common.transformer import Block
+from rljax.models.common.block import Block
 from rljax.models.families.family import Family
 
 

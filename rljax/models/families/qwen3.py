@@ -6,9 +6,8 @@ from flax import nnx
 from jaxtyping import Array, Float
 
 from rljax.models.common.architecture import Architecture
-from rljax.models.common.hf_names import LAYER_NAMES
+from rljax.models.common.block import LAYER_NAMES, Block, constant
 from rljax.models.common.norm import rms_norm
-from rljax.models.common.transformer import Block, constant
 from rljax.models.families.family import Family
 
 

@@ -88,10 +88,21 @@ def open_model(config: Config, run: RunDir, progress: ProgressCallback | None = 
 
     Raises:
         ModelNotFound: it is not here and cannot be fetched.
-        ConfigError: prompt and response do not fit into the model's context, or `tensor` does not divide its heads.
+        ConfigError: as `check_architecture`.
     """
     directory = resolve_model(config.model, config.seed, run.root, progress)
     architecture = load_architecture(directory)
+    check_architecture(config, architecture)
+    tokenizer = load_tokenizer(directory)
+    return Model(directory, architecture, tokenizer, _stop_token_ids(directory, tokenizer))
+
+
+def check_architecture(config: Config, architecture: Architecture) -> None:
+    """Checks that the run can train such a model.
+
+    Raises:
+        ConfigError: prompt and response do not fit into the model's context, or `tensor` does not divide its heads.
+    """
     longest = config.longest
     if longest > architecture.max_position_embeddings:
         raise ConfigError(context_error(longest, architecture.max_position_embeddings))
@@ -99,8 +110,6 @@ def open_model(config: Config, run: RunDir, progress: ProgressCallback | None = 
     if heads % tensor:
         divisors = ", ".join(str(n) for n in range(1, heads + 1) if heads % n == 0)
         raise ConfigError(f"learner.mesh.tensor={tensor}: must divide the model's {heads} heads; write {divisors}")
-    tokenizer = load_tokenizer(directory)
-    return Model(directory, architecture, tokenizer, _stop_token_ids(directory, tokenizer))
 
 
 def _stop_token_ids(directory: Path, tokenizer: Any) -> tuple[int, ...]:

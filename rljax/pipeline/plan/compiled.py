@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -21,8 +21,9 @@ from rljax.learner.trainable import TrainableModel
 from rljax.models.common.architecture import Architecture
 from rljax.models.common.attention.attention import Body, body_for
 from rljax.models.common.hardware import Hardware
-from rljax.models.common.transformer import Params, abstract_params
+from rljax.models.common.params import Params
 from rljax.models.common.value_head import critic_params
+from rljax.models.transformer import abstract_params
 
 
 @dataclass(frozen=True)
@@ -34,10 +35,21 @@ class Compiled:
     seconds: float
 
 
-def abstract_programs(config: Config, architecture: Architecture, devices: Sequence[jax.Device]) -> list[Program]:
-    """Returns what `Learner.programs` lists for a step, without any weights."""
+def abstract_programs(
+    config: Config, architecture: Architecture, devices: Sequence[jax.Device], hardware: Hardware | None = None
+) -> list[Program]:
+    """Returns what `Learner.programs` lists for a step, without any weights.
+
+    Args:
+        config: of the run.
+        architecture: of the policy.
+        devices: that they are compiled for; the first are taken.
+        hardware: what they are traced for, its mesh left out; None: the devices.
+    """
     mesh = make_mesh(config.learner.mesh, devices[: config.learner.mesh.size])
-    run = (config, architecture, Hardware.of(mesh, config.learner.sequence_parallel))
+    parallel = config.learner.sequence_parallel
+    traced = replace(hardware, mesh=mesh, sequence_parallel=parallel) if hardware else Hardware.of(mesh, parallel)
+    run = (config, architecture, traced)
     algorithm, params = config.algorithm, abstract_params(architecture)
 
     def begin(objective: Objective, optimizer: OptimizerConfig, params: Params) -> tuple[TrainableModel, Params, Any]:

@@ -14,26 +14,11 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from rljax.models.common.architecture import Architecture
-from rljax.models.common.family_parts import parts_of
+from rljax.models.common.params import Params
 from rljax.models.common.stored import Tensor
-from rljax.models.common.transformer import Params, abstract_params
+from rljax.models.families.registry import FAMILIES
+from rljax.models.transformer import abstract_params
 
-LAYER_NAMES = {
-    "attention_norm": "input_layernorm.weight",
-    "query": "self_attn.q_proj.weight",
-    "key": "self_attn.k_proj.weight",
-    "value": "self_attn.v_proj.weight",
-    "output": "self_attn.o_proj.weight",
-    "query_bias": "self_attn.q_proj.bias",
-    "key_bias": "self_attn.k_proj.bias",
-    "value_bias": "self_attn.v_proj.bias",
-    "output_bias": "self_attn.o_proj.bias",
-    "mlp_norm": "post_attention_layernorm.weight",
-    "gate": "mlp.gate_proj.weight",
-    "up": "mlp.up_proj.weight",
-    "down": "mlp.down_proj.weight",
-}
-"""Hugging Face name of each parameter of a layer, within its layer; a family may have further ones."""
 _LAYERS = "model.layers."
 _TOP = {"embedding": "model.embed_tokens.weight", "final_norm": "model.norm.weight", "head": "lm_head.weight"}
 _IGNORED = ("rotary_emb.inv_freq",)  # a constant that old checkpoints carry
@@ -50,7 +35,7 @@ class _Place:
 
 
 def _places(architecture: Architecture) -> dict[str, _Place]:
-    tree, names = abstract_params(architecture), parts_of(architecture).names
+    tree, names = abstract_params(architecture), FAMILIES[architecture.family].names
     places = {}
     for key, name in _TOP.items():
         if key in tree:
@@ -100,7 +85,7 @@ def top_to_hf(params: Params) -> dict[str, Any]:
 def layer_to_hf(layer: Params, architecture: Architecture) -> dict[str, Any]:
     """Converts one layer like `to_hf`, under names that `under_layer` completes. Can be jitted."""
     # torch's Linear keeps [out, in]; ours are [in, out]
-    names = parts_of(architecture).names
+    names = FAMILIES[architecture.family].names
     return {names[key]: array.swapaxes(0, 1) if array.ndim == 2 else array for key, array in layer.items()}
 
 

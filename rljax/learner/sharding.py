@@ -126,7 +126,7 @@ def _arranged(shape: tuple[int, ...], devices: Sequence[jax.Device]) -> np.ndarr
 
 
 def parameter_rules() -> dict[str, Rule]:
-    """Returns the rules of all parameters by their last name, those that a family alone has among them."""
+    """Returns the rules of `PARAMETERS`, and those of the families' own parameters."""
     rules = dict(PARAMETERS)
     for family in FAMILIES.values():
         rules |= family.sharding
@@ -143,6 +143,7 @@ def parameter_shardings(tree: Any, mesh: Mesh) -> Any:
     Raises:
         ValueError: a parameter has no rule.
     """
+
     rules = parameter_rules()
 
     def place(path: tuple[Any, ...], leaf: Any) -> NamedSharding:

@@ -16,7 +16,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
-from rljax.models.transformer import abstract_params
 
 from rljax.config.schema import CorrectionConfig, KlConfig, MeshConfig
 from rljax.learner.checkpoints import Checkpoints
@@ -34,6 +33,7 @@ from rljax.models.common.attention.spans import causal_spans
 from rljax.models.common.embedding import embed
 from rljax.models.common.hardware import CPU, Hardware
 from rljax.models.common.logprobs import token_logprobs
+from rljax.models.transformer import abstract_params
 from tests.learner.made_up import (
     ARCHITECTURE,
     make_config,
@@ -297,7 +297,10 @@ def lowered_updates() -> list[dict]:
             text = lower_update(architecture, layout, **target)
             kernel = "splash" if "tpu_custom_call" in text else "triton" if "xla.gpu.triton" in text else "none"
             squares = re.search(rf"{LOWERED_ROW}x{LOWERED_ROW}x", text) is not None
-            results.append({"target": target, "layout": layout, "kernel": kernel, "squares": squares})
+            scatters = text.count("stablehlo.scatter")
+            results.append(
+                {"target": target, "layout": layout, "kernel": kernel, "squares": squares, "scatters": scatters}
+            )
     return results
 
 

@@ -225,14 +225,13 @@ class Estimate:
     def dropped(self) -> Iterator[str]:
         """Yields the sharding rules whose mesh axes do not divide the dimension, so that every device has all of it."""
         a = self.architecture
-        places = (self.row.rows, self.row.length)
+        places, rules = (self.row.rows, self.row.length), parameter_rules()
         shapes: dict[str, tuple[Any, tuple[int, ...]]] = {
             "hidden": (ACTIVATIONS["hidden"], (*places, a.hidden_size)),
             "heads": (ACTIVATIONS["heads"], (*places, a.num_heads, a.head_dim)),
             "key-value heads": (ACTIVATIONS["heads"], (*places, a.num_kv_heads, a.head_dim)),
             "logits": (ACTIVATIONS["logits"], (*places, a.vocab_size)),
         }
-        rules = parameter_rules()
         for path, leaf in jax.tree_util.tree_leaves_with_path(abstract_params(a)):
             name = str(getattr(path[-1], "key", path[-1]))
             shapes[name] = (rules[name], leaf.shape)

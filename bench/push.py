@@ -32,7 +32,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from rljax.models.transformer import init_params
 
 from bench.paired import print_machine, print_table
 from rljax.config.schema import Config, ModelConfig, RayConfig, SidecarConfig, TasksConfig, TasksetConfig
@@ -42,6 +41,7 @@ from rljax.models.families.registry import to_config
 from rljax.models.files import load_architecture
 from rljax.models.smollm2 import smollm2_directory
 from rljax.models.tiny import tiny_architecture
+from rljax.models.transformer import init_params
 from rljax.pipeline.assemble.engines import engine_spec
 from rljax.pipeline.assemble.run import Model
 from rljax.pipeline.run_dir import RunDir

@@ -40,10 +40,10 @@ def result(side: str, model: str, how: str, sequences: int, new: int, seconds: l
 def measure_ours(model: str, counts: list[int], prompt: int, new: int, dtype: str) -> Iterator[Row]:
     """Yields a row for each number of sequences."""
     import jax
-    from rljax.models.transformer import init_params
 
     from rljax.config.schema import SidecarConfig
     from rljax.models.hf_names import to_hf
+    from rljax.models.transformer import init_params
     from rljax.sampler.engine import EmbeddedEngine
     from rljax.weights.memory import MemoryPublisher
     from sidecar.protocol import GenerateRequest, PauseMode, SamplingParams, WeightUpdate

@@ -7,11 +7,11 @@ from typing import Any
 
 import jax
 import numpy as np
-from rljax.models.common.params import Params
-from rljax.models.transformer import init_params
 
 from rljax.config.schema import AlgorithmConfig, Config, LearnerConfig, MeshConfig, ModelConfig, OptimizerConfig
 from rljax.models.common.architecture import Architecture
+from rljax.models.common.params import Params
+from rljax.models.transformer import init_params
 from rljax.trajectory import Group, TaskId, Trajectory
 
 ARCHITECTURE = Architecture(

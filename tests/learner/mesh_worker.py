@@ -16,7 +16,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
-from rljax.models.transformer import abstract_params
 
 from rljax.config.schema import CorrectionConfig, KlConfig, MeshConfig
 from rljax.learner.checkpoints import Checkpoints
@@ -34,6 +33,7 @@ from rljax.models.common.attention.spans import causal_spans
 from rljax.models.common.embedding import embed
 from rljax.models.common.hardware import CPU, Hardware
 from rljax.models.common.logprobs import token_logprobs
+from rljax.models.transformer import abstract_params
 from tests.learner.made_up import (
     ARCHITECTURE,
     make_config,

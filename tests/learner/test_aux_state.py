@@ -11,13 +11,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from rljax.models.common.params import Params
-from rljax.models.transformer import hidden_states
 
 from rljax.learner.checkpoints import Checkpoints
 from rljax.learner.learner import Learner
 from rljax.learner.train_step import loss_and_gradient
 from rljax.models.common.logprobs import token_logprobs
+from rljax.models.common.params import Params
+from rljax.models.transformer import hidden_states
 from rljax.trajectory import Group, Trajectory
 from tests.learner.made_up import (
     ARCHITECTURE,

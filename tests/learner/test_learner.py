@@ -8,7 +8,6 @@ import jax.monitoring
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from rljax.models.transformer import hidden_states, output_head
 
 from rljax.config.algorithm import KlConfig
 from rljax.config.validate import ConfigError
@@ -17,6 +16,7 @@ from rljax.learner.learner import Learner, NonFiniteError
 from rljax.learner.packing import MAX_HALVINGS, MAX_ROW_LENGTHS
 from rljax.learner.scoring import behaviour_divergence
 from rljax.models.hf_names import tensor_shapes
+from rljax.models.transformer import hidden_states, output_head
 from rljax.trajectory import Group
 from tests.learner.made_up import ARCHITECTURE, make_config, make_groups, make_params, make_trajectory
 

@@ -8,10 +8,10 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from rljax.models.transformer import abstract_params
 
 from rljax.learner.checkpoints import Checkpoints
 from rljax.learner.learner import Learner
+from rljax.models.transformer import abstract_params
 from tests.learner.made_up import ARCHITECTURE, make_config, make_groups, make_params
 from tests.learner.mesh_worker import KERNELS
 

@@ -6,8 +6,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from rljax.models.common.params import Params
-from rljax.models.transformer import hidden_states, output_head
 
 from rljax.algorithms.credit_assignment import batch_advantages
 from rljax.algorithms.registry import aggregations, policy_losses
@@ -18,6 +16,8 @@ from rljax.learner.objective import Progress
 from rljax.learner.packing import pack, row_shapes
 from rljax.learner.train_step import loss_and_gradient
 from rljax.models.common.hardware import CPU
+from rljax.models.common.params import Params
+from rljax.models.transformer import hidden_states, output_head
 from rljax.trajectory import Group
 from tests.learner.made_up import (
     ARCHITECTURE,

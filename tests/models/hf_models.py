@@ -9,11 +9,11 @@ from typing import Any
 import jax
 import numpy as np
 import torch
-from rljax.models.common.params import Params
-from rljax.models.transformer import hidden_states, output_head
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedConfig, PreTrainedModel, Qwen2Config, Qwen3Config
 
 from rljax.models.common.architecture import Architecture
+from rljax.models.common.params import Params
+from rljax.models.transformer import hidden_states, output_head
 
 VOCABULARY = 61
 _SHAPE: dict[str, Any] = {

@@ -15,12 +15,12 @@ import jax
 import numpy as np
 import pytest
 import torch
-from rljax.models.transformer import init_params
 from transformers import AutoModelForCausalLM, Qwen3Config
 
 from rljax.models.common.architecture import Architecture
 from rljax.models.families.registry import to_config
 from rljax.models.hf_names import to_hf
+from rljax.models.transformer import init_params
 from rljax.sampler.engine import EmbeddedEngine
 from rljax.weights.publisher import OrbaxPublisher
 from sidecar.protocol import Completion, GenerateRequest, SamplingParams, WeightUpdate

@@ -6,11 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from rljax.models.transformer import hidden_states, init_params
 
 from rljax.models.common.architecture import Architecture
 from rljax.models.common.embedding import embed
 from rljax.models.common.hardware import CPU
+from rljax.models.transformer import hidden_states, init_params
 
 pytestmark = pytest.mark.slow
 

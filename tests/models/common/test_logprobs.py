@@ -10,10 +10,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
-from rljax.models.common.params import Params
 
 from rljax.models.common.architecture import Architecture
 from rljax.models.common.logprobs import token_logprobs
+from rljax.models.common.params import Params
 
 pytestmark = pytest.mark.slow
 

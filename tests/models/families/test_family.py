@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 from flax import nnx
 from jax.sharding import PartitionSpec as P
-from rljax.models.common.block import LAYER_NAMES, Block, constant
-from rljax.models.transformer import abstract_params, hidden_states, init_params
 
 from rljax.config.schema import MeshConfig
 from rljax.learner.sharding import make_mesh, parameter_shardings
 from rljax.models.common.architecture import Architecture
+from rljax.models.common.block import LAYER_NAMES, Block, constant
 from rljax.models.families.family import Family
 from rljax.models.families.registry import FAMILIES
 from rljax.models.hf_names import from_hf, tensor_shapes, to_hf
+from rljax.models.transformer import abstract_params, hidden_states, init_params
 
 SHAPE: dict[str, Any] = {
     "vocab_size": 16,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import os
 import sys
@@ -36,7 +37,10 @@ if settings.get_current_profile_name() == "default":  # a list of planted bugs b
 
 
 def pytest_configure() -> None:
-    """Keeps what XLA compiles, for this process, those that it starts, and later sessions."""
+    """Keeps what XLA compiles, for this process, those that it starts, and later sessions; puts the garbage collector
+    off until all tests are imported.
+    """
+    gc.disable()
     kept = {
         "jax_compilation_cache_dir": str(COMPILED),
         "jax_persistent_cache_min_compile_time_secs": 0.1,
@@ -65,6 +69,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason=NO_VLLM))
         rank[item.path] = min(rank.get(item.path, len(LONGEST)), [*marked, True].index(True))
     items.sort(key=lambda item: rank[item.path])
+
+
+def pytest_collection_finish() -> None:
+    """Spares the garbage collector what stays until the end: it would go through all modules again and again."""
+    gc.freeze()
+    gc.enable()
 
 
 def kinds(item: pytest.Item) -> set[str]:

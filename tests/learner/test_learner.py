@@ -155,11 +155,11 @@ def test_non_finite_updates_in_a_row_stop_the_run_in_one_line(fresh: Learner) ->
 
 
 @pytest.mark.parametrize(
-    ("keys", "programs"),
-    [({}, 1), ({"kl": KlConfig(where="reward", estimator="k1")}, 3)],
+    ("keys", "programs", "steps"),
+    [({}, 1, 25), ({"kl": KlConfig(where="reward", estimator="k1")}, 3, 8)],
     ids=["step", "step, reference and divergence"],
 )
-def test_a_run_compiles_a_bounded_number_of_programs(keys: dict[str, Any], programs: int) -> None:
+def test_a_run_compiles_a_bounded_number_of_programs(keys: dict[str, Any], programs: int, steps: int) -> None:
     compiled: list[str] = []
 
     def listen(event: str, duration: float, **fields: Any) -> None:
@@ -173,7 +173,7 @@ def test_a_run_compiles_a_bounded_number_of_programs(keys: dict[str, Any], progr
     shapes = set()
     jax.monitoring.register_event_duration_secs_listener(listen)
     try:
-        for step in range(25):
+        for step in range(steps):
             longest = int(rng.integers(1, 17))
             groups = make_groups(step)
             groups = [

@@ -1,17 +1,22 @@
-"""Handles a second Ctrl-C, which ends the process."""
+"""Ends the process: by a second Ctrl-C, and at its own end, whatever XLA is compiling."""
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
 import signal
 import sys
 import threading
 import time
+from typing import NoReturn
 
 SECONDS = 1.0
 """Seconds after the second Ctrl-C in which the process may still end by itself."""
 HARD_SECONDS = 3.0
 """Seconds after which the kernel ends it, whoever has the interpreter's lock; exit code 142."""
+COMPILING = "compile"
+"""Beginning of the names of threads that compile programs which nobody waits for any more when a run has ended."""
 
 
 def end_on_second_interrupt() -> None:
@@ -25,6 +30,20 @@ def end_on_second_interrupt() -> None:
     os.set_blocking(writing, False)
     signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
     threading.Thread(target=_wait_for_two, args=(reading,), name="interrupts", daemon=True).start()
+
+
+def end_process(code: int) -> NoReturn:
+    """Ends this process with an exit code, once all else is closed and recorded.
+
+    Python would wait for threads that compile, and XLA cannot be interrupted: so they end with the process.
+    """
+    if any(thread.name.startswith(COMPILING) for thread in threading.enumerate()):
+        logging.shutdown()
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError):  # nobody reads it any more
+                stream.flush()
+        os._exit(code)
+    sys.exit(code)
 
 
 def _wait_for_two(reading: int) -> None:

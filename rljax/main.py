@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from rljax.config.load import key_help, load_config, parse_arguments, without_password
 from rljax.config.schema import Config
 from rljax.config.validate import ConfigError
-from rljax.interrupts import end_on_second_interrupt
+from rljax.interrupts import end_on_second_interrupt, end_process
 from sidecar.errors import printable
 from sidecar.imports import uncollected_imports
 
@@ -114,4 +114,4 @@ def _is_foreign(error: Exception) -> bool:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end_process(main())

@@ -57,13 +57,17 @@ lock, mutex = ctypes.PyDLL(None).pthread_mutex_lock, ctypes.create_string_buffer
 lock(mutex)
 interrupts.time = types.SimpleNamespace(sleep=lambda _: lock(mutex))  # and no thread computes any more
 """
-    command = [sys.executable, "-c", BEGINS + locked + STUBBORN["a step that goes on"]]
+    begins = BEGINS.replace("interrupts.end_on", locked + "interrupts.end_on")
+    command = [sys.executable, "-c", begins + STUBBORN["a step that goes on"]]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as program:
         assert program.stdout is not None
         assert program.stdout.readline() == "ready\n"
         deliver(program)
         deliver(program)
-        assert program.wait(timeout=60) == -signal.SIGALRM
+        try:
+            assert program.wait(timeout=60) == -signal.SIGALRM
+        finally:
+            program.kill()
     assert interrupts.SECONDS < interrupts.HARD_SECONDS < 5
 
 

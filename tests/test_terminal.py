@@ -108,4 +108,5 @@ def test_what_others_log_is_theirs(escaping: None) -> None:
 
 def test_lines_of_foreign_exceptions() -> None:
     error = RuntimeError(EVIL)
-    assert (first_line(error), describe(error)) == (HARMLESS, f"RuntimeError: {HARMLESS}")
+    assert first_line(error) == HARMLESS.partition(r"\r")[0]
+    assert describe(RuntimeError("a\x1b[2J")) == r"RuntimeError: a\x1b[2J"

@@ -21,6 +21,7 @@ from rljax.learner.ratio_metrics import Sums, mean_of, ratio_metrics, ratio_sums
 from rljax.models.common.architecture import Architecture
 from rljax.models.common.hardware import Hardware
 from rljax.models.common.logprobs import token_logprobs
+from rljax.models.common.ordered import select_places
 from rljax.models.common.params import Params
 from rljax.models.transformer import hidden_states
 from sidecar.errors import describe
@@ -107,7 +108,7 @@ class Model:
             remat=model.remat,
             hardware=self.hardware,
         )
-        return batch.trained(hidden)
+        return select_places(hidden, batch.places) if self.hardware.platform == "gpu" else batch.trained(hidden)
 
 
 @dataclass(frozen=True)

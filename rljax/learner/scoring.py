@@ -20,6 +20,7 @@ from rljax.learner.packing import Batch, Scores
 from rljax.learner.train_step import microbatch
 from rljax.models.common.hardware import Hardware
 from rljax.models.common.logprobs import token_logprobs
+from rljax.models.common.ordered import sum_by_row
 from rljax.models.common.params import Params
 from rljax.models.transformer import hidden_states
 
@@ -103,11 +104,15 @@ def sequence_gaps(
         batch.owners, batch.places
     )
     gaps = log_difference(logprobs, reference, trained_mask(batch))
-    by_trajectory = jax.ops.segment_sum(gaps.reshape(-1), owners.reshape(-1), num_segments=count)
+
+    def summed(values: Float[Array, " values"], ids: Int[Array, " values"], rows: int) -> Float[Array, " rows"]:
+        return sum_by_row(ids, values[:, None], rows)[:, 0]
+
+    by_trajectory = summed(gaps.reshape(-1), owners.reshape(-1), count)
     there = (group_of >= 0).astype(jnp.float32)
     groups = jnp.where(group_of >= 0, group_of, count)
-    members = jax.ops.segment_sum(there, groups, num_segments=count + 1)
-    of_group = jax.ops.segment_sum(by_trajectory * there, groups, num_segments=count + 1) / jnp.maximum(members, 1)
+    members = summed(there, groups, count + 1)
+    of_group = summed(by_trajectory * there, groups, count + 1) / jnp.maximum(members, 1)
     return by_trajectory[owners], of_group[groups][owners]
 
 

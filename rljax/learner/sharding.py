@@ -125,6 +125,14 @@ def _arranged(shape: tuple[int, ...], devices: Sequence[jax.Device]) -> np.ndarr
     return np.array(devices).reshape(shape)
 
 
+def parameter_rules() -> dict[str, Rule]:
+    """Returns the rules of `PARAMETERS`, and those of the families' own parameters."""
+    rules = dict(PARAMETERS)
+    for family in FAMILIES.values():
+        rules |= family.sharding
+    return rules
+
+
 def parameter_shardings(tree: Any, mesh: Mesh) -> Any:
     """Returns the shardings of a tree of parameters, or of optimizer state made of such trees; scalars are replicated.
 
@@ -136,9 +144,7 @@ def parameter_shardings(tree: Any, mesh: Mesh) -> Any:
         ValueError: a parameter has no rule.
     """
 
-    rules = dict(PARAMETERS)
-    for family in FAMILIES.values():
-        rules |= family.sharding
+    rules = parameter_rules()
 
     def place(path: tuple[Any, ...], leaf: Any) -> NamedSharding:
         if not leaf.shape:

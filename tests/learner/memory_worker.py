@@ -135,7 +135,7 @@ def publish(learner: Learner, directory: Path) -> dict[str, Any]:
     """Publishes in groups of a layer, and reads the version as an engine does."""
     publisher.GROUP_BYTES = LAYER_BYTES
     state, on_device, sizes = live_bytes(), [], []
-    for arrays, _ in gathered(learner.export("bf16"), "bf16"):
+    for arrays in gathered(learner.export("bf16"), "bf16"):
         on_device.append(live_bytes() - state)
         sizes.append(sum(array.nbytes for array in arrays.values()))
     path = OrbaxPublisher(directory / "weights").publish(3, 1, learner.export("bf16"), model="", dtype="bf16")

@@ -297,7 +297,10 @@ def lowered_updates() -> list[dict]:
             text = lower_update(architecture, layout, **target)
             kernel = "splash" if "tpu_custom_call" in text else "triton" if "xla.gpu.triton" in text else "none"
             squares = re.search(rf"{LOWERED_ROW}x{LOWERED_ROW}x", text) is not None
-            results.append({"target": target, "layout": layout, "kernel": kernel, "squares": squares})
+            scatters = text.count("stablehlo.scatter")
+            results.append(
+                {"target": target, "layout": layout, "kernel": kernel, "squares": squares, "scatters": scatters}
+            )
     return results
 
 

@@ -9,7 +9,7 @@ from jax.sharding import PartitionSpec as P
 
 from rljax.config.schema import MeshConfig
 from rljax.config.validate import ConfigError
-from rljax.learner.sharding import AXES, PARAMETERS, make_mesh, parameter_shardings, select_devices
+from rljax.learner.sharding import AXES, make_mesh, parameter_rules, parameter_shardings, select_devices
 from rljax.models.common.architecture import Architecture
 from rljax.models.common.hardware import ACTIVATIONS, spec
 from rljax.models.transformer import abstract_params
@@ -35,7 +35,7 @@ def test_a_rule_may_not_use_an_axis_twice_nor_have_another_rank() -> None:
 
 
 def test_no_rule_collides() -> None:
-    for rule in [*PARAMETERS.values(), *ACTIVATIONS.values()]:
+    for rule in [*parameter_rules().values(), *ACTIVATIONS.values()]:
         spec(rule, (8,) * len(rule), mesh_of(data=2, fsdp=2, tensor=2))
 
 

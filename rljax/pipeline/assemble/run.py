@@ -19,6 +19,7 @@ from rljax.ledger.backend import backend_of
 from rljax.ledger.database import Database, LedgerError, StaleWriterError, run_row
 from rljax.ledger.run_spec import RunSpec
 from rljax.models.common.architecture import Architecture
+from rljax.models.common.stored import DamagedFileError
 from rljax.models.files import load_architecture, stored_tensors
 from rljax.models.resolve import resolve_model
 from rljax.models.tokenizer import load_tokenizer
@@ -148,7 +149,7 @@ def publish_initial_weights(config: Config, run: RunDir, db: Database, model: Mo
     try:
         path = publisher.publish(0, 0, tensors, model=config.model.path, dtype=dtype)
         versions.announce(db, 0, 0, run.announced_path(path))
-    except (StaleWriterError, PublishError):
+    except (StaleWriterError, PublishError, DamagedFileError):
         if versions.newest(db) is None and versions.lineage(db) == 0:
             raise
         if (0, 0) not in versions.standing(db):  # what the learner has looked through may have come after that

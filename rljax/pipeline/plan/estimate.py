@@ -15,7 +15,7 @@ from jax.sharding import AbstractMesh, NamedSharding
 from rljax.algorithms.registry import policy_losses, token_advantages
 from rljax.config.schema import Config, MeshConfig
 from rljax.learner.packing import RowShape, packed_shape, row_shapes
-from rljax.learner.sharding import AXES, PARAMETERS, parameter_shardings
+from rljax.learner.sharding import AXES, parameter_rules, parameter_shardings
 from rljax.learner.state import make_optimizer
 from rljax.models.common.architecture import Architecture
 from rljax.models.common.hardware import ACTIVATIONS, spec
@@ -225,7 +225,7 @@ class Estimate:
     def dropped(self) -> Iterator[str]:
         """Yields the sharding rules whose mesh axes do not divide the dimension, so that every device has all of it."""
         a = self.architecture
-        places = (self.row.rows, self.row.length)
+        places, rules = (self.row.rows, self.row.length), parameter_rules()
         shapes: dict[str, tuple[Any, tuple[int, ...]]] = {
             "hidden": (ACTIVATIONS["hidden"], (*places, a.hidden_size)),
             "heads": (ACTIVATIONS["heads"], (*places, a.num_heads, a.head_dim)),
@@ -234,7 +234,7 @@ class Estimate:
         }
         for path, leaf in jax.tree_util.tree_leaves_with_path(abstract_params(a)):
             name = str(getattr(path[-1], "key", path[-1]))
-            shapes[name] = (PARAMETERS[name], leaf.shape)
+            shapes[name] = (rules[name], leaf.shape)
         for name, (rule, shape) in shapes.items():
             for entry, held, size in zip(rule, spec(rule, shape, self.layout), shape, strict=True):
                 if entry is not None and held is None:

@@ -145,6 +145,8 @@ def pools(estimate: Estimate, target: Target, placement: Placement, peak: float 
 
 def _learners_share(needed: float, target: Target, taken: float) -> str:
     """Returns the key and the value with which so many bytes fit; empty where none does. ``taken`` is another's."""
+    if math.isinf(needed):  # a compiler that refuses does not say by how much
+        return ""
     share = math.ceil(100 * needed / target.memory) / 100
     most = 1 - (taken / target.memory or SPARE)
     return f"learner.gpu_memory_utilization={share:g}" if target.share < share <= most else ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,7 @@ BIG = [
     (SEVEN, {"fsdp": 2, "tensor": 4}, 2, 8192, 20.0),
     (SEVEN, {"fsdp": 16}, 16, 8192, 13.7),
     (SEVEN, {"fsdp": 4, "tensor": 4}, 4, 8192, 11.25),
+    (ONE_AND_A_HALF, {}, 8, 2048, 31.62),  # an H100
     (ONE_AND_A_HALF, {"fsdp": 16}, 16, 2048, 3.27),
     (ONE_AND_A_HALF, {"fsdp": 8}, 8, 2048, 4.92),
     (ONE_AND_A_HALF, {"fsdp": 2, "tensor": 4}, 8, 2048, 4.74),
@@ -322,6 +324,26 @@ def test_targets_have_as_many_devices_as_their_shape(name: str, devices: int) ->
 def test_other_targets_are_refused(name: str) -> None:
     with pytest.raises(ConfigError, match=r"^plan\.target='.*': write here, or a chip and how many"):
         Config(mode="plan", plan=PlanConfig(target=name))
+
+
+def test_a_program_that_the_compiler_refuses_does_not_fit(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As libtpu and XLA for GPUs do where a program has no room."""
+    line = "RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used 18.36G of 15.75G hbm."
+
+    def refused(*_: Any) -> Any:
+        raise jax.errors.JaxRuntimeError(f"{line}\n\nTotal hbm usage >= 18.88G")
+
+    monkeypatch.setattr("rljax.pipeline.plan.plan.compiled", refused)
+    command = ["--config=configs/quickstart.py", "--config.mode=plan", f"--config.run_dir={tmp_path}"]
+    assert main(command) == 1
+    said = capsys.readouterr().out
+    assert f"the compiler refuses it: {line}" in said
+    assert "does not fit: the compiler finds no room for it" in said
+    target = target_named("h100:8")
+    learner, *_ = needed(estimated(ONE_AND_A_HALF, {}, 8, 2048), target, math.inf)
+    assert (learner.fits, learner.advice) == (False, "")
 
 
 @pytest.mark.parametrize("name", KEYS)

@@ -18,12 +18,6 @@ APART = "explorer.own_process=true"
 LONG = ("max_steps=400", "eval_steps=None", "save_steps=400")
 
 
-@pytest.fixture(autouse=True)
-def quickly_missed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ray's own agents look for a dead head for a minute before they end; none of it is tested here."""
-    monkeypatch.setenv("RAY_gcs_rpc_server_reconnect_timeout_s", "5")
-
-
 def test_a_run_on_ray_survives_the_death_of_an_engine_and_leaves_nothing_behind(tmp_path: Path, cache: Path) -> None:
     started = Started(tmp_path / "run", cache, *RAY, "max_steps=30")
     program = psutil.Process(started.process.pid)

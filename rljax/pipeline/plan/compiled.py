@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,15 +25,31 @@ from rljax.models.common.hardware import Hardware
 from rljax.models.common.params import Params
 from rljax.models.common.value_head import critic_params
 from rljax.models.transformer import abstract_params
+from rljax.pipeline.plan.collectives import Collective, collectives
+
+KERNELS = {"tpu_custom_call": "splash", "__gpu$xla.gpu.triton": "triton"}
+"""Bodies of attention by what a program that has them calls."""
 
 
 @dataclass(frozen=True)
 class Compiled:
-    """The compiler's figures of one program: bytes of a device at its peak, and the seconds that it took."""
+    """The compiler's figures of one program.
+
+    Attributes:
+        name: of the program.
+        peak: bytes of a device at its peak.
+        seconds: that it took to lower and compile.
+        arguments: bytes of a device that its arguments take.
+        kernels: bodies of attention in it that are kernels, by name.
+        collectives: in it.
+    """
 
     name: str
     peak: float
     seconds: float
+    arguments: float
+    kernels: frozenset[str]
+    collectives: tuple[Collective, ...]
 
 
 def abstract_programs(
@@ -75,16 +92,33 @@ def _placed(tree: Any, shardings: Any, dtype: Any = None) -> Any:
     return jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, dtype or x.dtype, sharding=s), tree, shardings)
 
 
-def compiled(programs: Sequence[Program], platform: str) -> Iterator[Compiled]:
-    """Compiles programs for a platform one after another, and yields what the compiler says of each."""
+def compiled(
+    programs: Sequence[Program], platform: str, options: Mapping[str, Any] | None = None
+) -> Iterator[Compiled]:
+    """Compiles programs for a platform one after another, and yields what the compiler says of each.
+
+    Args:
+        programs: what to compile.
+        platform: of their devices.
+        options: for the compiler; see `jax.stages.Lowered.compile`.
+    """
     for program in programs:
         began = time.perf_counter()
-        found: Any = program.lower().compile().memory_analysis()
+        executable = program.lower().compile(compiler_options=dict(options) if options else None)
         seconds = time.perf_counter() - began
+        found: Any = executable.memory_analysis()
         kept = found.argument_size_in_bytes + found.output_size_in_bytes - found.alias_size_in_bytes
-        whole = kept + found.temp_size_in_bytes
         # A CPU's peak leaves out what is temporary.
-        yield Compiled(program.name, whole if platform == "cpu" else found.peak_memory_in_bytes, seconds)
+        peak = kept + found.temp_size_in_bytes if platform == "cpu" else found.peak_memory_in_bytes
+        text = executable.as_text() or ""
+        sent = tuple(collectives(text))
+        yield Compiled(program.name, peak, seconds, found.argument_size_in_bytes, kernels(text), sent)
+
+
+def kernels(text: str) -> frozenset[str]:
+    """Returns the bodies of attention that a program, optimised or only lowered, calls as kernels."""
+    called = set(re.findall(r'(?:custom_call_target="|custom_call @)([\w$.]+)', text))
+    return frozenset(KERNELS[target] for target in called & KERNELS.keys())
 
 
 def attention_body(config: Config, architecture: Architecture, hardware: Hardware, length: int) -> Body:

@@ -186,7 +186,8 @@ def devices_of(name: str) -> Sequence[jax.Device] | str:
             described = {"target_config": _H100, "topology": f"1x{size // each}x{each}"}
             return list(topologies.get_topology_desc(chip.name, platform="cuda", **described).devices)
         topology = f"{chip.name}:{'x'.join(map(str, shape))}"
-        return list(topologies.get_topology_desc(platform="tpu", topology_name=topology).devices)
+        few = {"chips_per_host_bounds": (*shape, 1)[:3]} if size < 4 else {}  # libtpu takes a host to have four
+        return list(topologies.get_topology_desc(platform="tpu", topology_name=topology, **few).devices)
     except Exception as error:  # whatever the plug-in raises: there is none, or it knows no such topology
         plugin = "jax[cuda12]" if gpu else "libtpu"
         return f"{plugin} is not here, or refuses (pip install {plugin}): {' '.join(str(error).split())[:120]}"

@@ -50,8 +50,11 @@ def escape_log_records() -> None:
         return
 
     def record(name: str, *arguments: Any, **options: Any) -> logging.LogRecord:
+        made = make(name, *arguments, **options)
         ours = name.partition(".")[0] in ("rljax", "sidecar", "envs")
-        return (_EscapedRecord if ours else make)(name, *arguments, **options)
+        if ours:
+            made.__class__ = _EscapedRecord  # and all that the program's own factory has put into it stays
+        return made
 
     record.escapes = True  # type: ignore[attr-defined]
     logging.setLogRecordFactory(record)

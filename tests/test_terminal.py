@@ -102,6 +102,20 @@ def test_what_is_logged_in_a_program_of_the_users(name: str, escaping: None) -> 
     assert "\x1b" not in written.getvalue()
 
 
+def test_what_a_factory_of_the_program_puts_into_records_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its formatter names it: a record without it would not be written at all."""
+
+    class Traced(logging.LogRecord):
+        def __init__(self, *arguments: object, **options: object) -> None:
+            super().__init__(*arguments, **options)  # type: ignore[arg-type]
+            self.trace_id = "t-17"
+
+    monkeypatch.setattr(logging, "_logRecordFactory", Traced)
+    escape_log_records()
+    record = logging.getLogger("rljax").makeRecord("rljax", 20, "f.py", 1, EVIL, (), None)
+    assert logging.Formatter("%(trace_id)s %(message)s").format(record) == f"t-17 {HARMLESS}"
+
+
 def test_what_others_log_is_theirs(escaping: None) -> None:
     assert type(logging.getLogger("other").makeRecord("other", 20, "", 1, EVIL, (), None)) is logging.LogRecord
 

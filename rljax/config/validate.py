@@ -232,12 +232,15 @@ def _check_algorithm(config: Config) -> None:
 
 
 def _check_moments(path: str, optimizer: OptimizerConfig) -> None:
-    """Refuses a second moment that could not fall: bf16 rounds away what changes a number by less than 2**-8 of it."""
-    if optimizer.nu_dtype == "bf16" and 1 - optimizer.beta2 < 2**-8:
-        raise ConfigError(
-            f"{path}.nu_dtype='bf16': beta2={optimizer.beta2:g} lets it fall by {1 - optimizer.beta2:.2g} of itself in "
-            "an update, which bf16 rounds away, so that it never would; write beta2=0.99 or less, or leave it fp32"
-        )
+    """Refuses a moment that could not fall: bf16 rounds away what changes a number by less than 2**-8 of it."""
+    moments = {"mu_dtype": ("beta1", 0.9), "nu_dtype": ("beta2", 0.99)}
+    for name, (decay, enough) in moments.items():
+        kept = getattr(optimizer, decay)
+        if getattr(optimizer, name) == "bf16" and 1 - kept < 2**-8:
+            raise ConfigError(
+                f"{path}.{name}='bf16': {decay}={kept:g} lets it fall by {1 - kept:.2g} of itself in an update, which "
+                f"bf16 rounds away, so that it never would; write {decay}={enough:g} or less, or leave it fp32"
+            )
 
 
 def _check_estimator(algorithm: AlgorithmConfig) -> None:

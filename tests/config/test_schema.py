@@ -117,6 +117,10 @@ BOUNDS: list[tuple[Mapping[str, Any], str]] = [
             },
         }.items()
     ),
+    (
+        {"learner": LearnerConfig(optimizer=OptimizerConfig(mu_dtype="bf16", beta1=0.998))},
+        "learner.optimizer.mu_dtype='bf16': beta1=0.998 lets it fall by 0.002 of itself in an update",
+    ),
     ({"learner": LearnerConfig(mesh=MeshConfig(expert=2))}, "learner.mesh.expert=2: must be at most 1"),
     ({"model": ModelConfig(dtype="fp8")}, "model.dtype='fp8': not one of fp32, bf16"),
     ({"rollout": RolloutConfig(max_retries=-1)}, "rollout.max_retries=-1: must be at least 0"),

@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import importlib
 import inspect
-import io
 import multiprocessing
 import pkgutil
 import re
+import sys
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -181,8 +182,9 @@ def _import_module(name: str, what: str) -> ModuleType:
     try:
         with contextlib.ExitStack() as silent:
             if multiprocessing.parent_process() is None:  # a worker, which imports it too, has a log for what it prints
-                silent.enter_context(contextlib.redirect_stdout(io.StringIO()))
-                silent.enter_context(contextlib.redirect_stderr(io.StringIO()))
+                out, err = (silent.enter_context(_Silenced(stream)) for stream in (sys.stdout, sys.stderr))
+                silent.enter_context(contextlib.redirect_stdout(out))
+                silent.enter_context(contextlib.redirect_stderr(err))
             return importlib.import_module(name)
     except ModuleNotFoundError as error:
         missing = error.name or name
@@ -194,6 +196,30 @@ def _import_module(name: str, what: str) -> ModuleType:
         raise ConfigError(f"{what}: no module {missing!r}; {nearest(missing, siblings, 'there are')}") from error
     except Exception as error:
         raise ConfigError(f"{what}: importing it fails: {type(error).__name__}: {error}") from error
+
+
+class _Silenced:
+    """A stream that drops what the thread which makes it writes, while it is entered. What others write goes on, and
+    later all: what a module keeps of a stream, such as a handler of its log, works as ever.
+    """
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+        self._thread: int | None = threading.get_ident()
+
+    def __enter__(self) -> Any:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._thread = None
+
+    def write(self, text: str) -> int:
+        """Writes text, or drops it."""
+        written: int = len(text) if threading.get_ident() == self._thread else self._stream.write(text)
+        return written
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
 
 def _check_signature(function: Callable[..., object], what: str) -> None:

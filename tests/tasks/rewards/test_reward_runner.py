@@ -1,6 +1,7 @@
 import asyncio
 import contextlib
 import functools
+import logging
 import os
 import signal
 import subprocess
@@ -16,6 +17,7 @@ import psutil
 import pytest
 
 from rljax.tasks.rewards import Reward, RewardError, RewardRunner, RewardTimeout, processes, register_reward
+from rljax.tasks.rewards.registry import resolve_reward
 from rljax.tasks.task import RewardTerm, Task
 from rljax.trajectory import TaskId
 
@@ -399,6 +401,23 @@ async def test_what_a_module_of_rewards_prints_when_it_is_imported_is_in_the_log
         assert (await runner.score(task, "four")).score == 4
         assert log.read_text() == "begun\nbadly\n"
     assert capfd.readouterr() == ("", "")
+
+
+def test_a_module_of_rewards_may_log_to_the_terminal_though_its_import_is_silent(
+    directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (directory / "logging_one.py").write_text(
+        "import logging, sys, threading\n"
+        "handler = logging.StreamHandler()\n"
+        "print('begun')\n"
+        "other = threading.Thread(target=lambda: print('progress'))\n"
+        "other.start(); other.join()\n"
+        "def length(task, response): return len(response)\n"
+    )
+    resolve_reward("logging_one:length", "rewards")
+    handler = sys.modules["logging_one"].handler
+    handler.emit(logging.makeLogRecord({"msg": "logged later"}))
+    assert capsys.readouterr() == ("progress\n", "logged later\n")
 
 
 def test_a_notebook_can_use_it(directory: Path) -> None:

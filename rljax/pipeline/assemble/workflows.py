@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from rljax.algorithms.registry import advantages
+from rljax.config.fields import ConfigError
 from rljax.config.schema import Config, GeneratingConfig
 from rljax.pipeline.assemble.run import Model
 from rljax.rollout.environments.hosts import EnvironmentHost, LoopHost, ProcessHost
@@ -38,7 +40,8 @@ class Workflows:
         """
         self._config = config
         self._model = model
-        self._rewards = make_rewards(config, logs / f"{config.explorer.name}-rewards.log")
+        compares = "greedy" in advantages.needs(config.algorithm.adv_estimator, config.algorithm.advantage)
+        self._rewards = make_rewards(config, logs / f"{config.explorer.name}-rewards.log", compares)
         rollout, log = config.rollout, logs / f"{config.explorer.name}-environments.log"
         train, val = rollout.train_env_manager, rollout.val_env_manager
         if train.tags or val.tags:
@@ -54,7 +57,6 @@ class Workflows:
         ]
         self.training = self._workflow(config.sidecar.generating_args, self._hosts[0])
         likeliest = replace(config.sidecar.generating_args, temperature=0.0, top_p=1.0, top_k=0)
-        compares = "greedy" in advantages.needs(config.algorithm.adv_estimator, config.algorithm.advantage)
         self.greedy = self._workflow(likeliest, self._hosts[0]) if compares else None
         self.validation = self._workflow(config.sidecar.val_generating_args, self._hosts[1])
 
@@ -68,6 +70,14 @@ class Workflows:
         await smoke_check(config.train_groups, config.custom_envs, training)
         held_out = [tag for tag in config.val_groups if tag not in config.train_groups]
         await smoke_check(held_out, config.custom_envs, validation)
+
+    async def try_rewards(self, section: str, tasksets: Mapping[str, Taskset]) -> None:
+        """Calls every reward of these tasksets once.
+
+        Raises:
+            ConfigError: one fails.
+        """
+        await self._rewards.try_out((f"{section}.{name}", taskset) for name, taskset in tasksets.items())
 
     async def close(self) -> None:
         """Closes worker processes of rewards and environments."""
@@ -104,15 +114,32 @@ class Workflows:
         return DispatchByTask(questions, environments)
 
 
-def make_rewards(config: Config, log: Path) -> RewardRunner:
-    """Builds the rewards of training and validation; ``log`` takes what rewards print in worker processes."""
+def make_rewards(config: Config, log: Path, compares: bool = False) -> RewardRunner:
+    """Builds the rewards of training and validation; ``log`` takes what rewards print in worker processes.
+
+    Raises:
+        ConfigError: one does not exist; or it takes whole groups, and ``compares``: each is compared with a response
+            that is in none.
+    """
     names = set()
     for section, tasksets in (config.explored, ("tasks.validation", config.tasks.validation)):
         for taskset, asked in tasksets.items():
             for name in asked.rewards:
-                resolve_reward(name, f"{section}.{taskset}.rewards")
+                key = f"{section}.{taskset}.rewards"
+                if resolve_reward(name, key).of_groups and compares and section != "tasks.validation":
+                    estimator = f"adv_estimator={config.algorithm.adv_estimator}"
+                    raise ConfigError(
+                        f"{key}={name!r}: takes whole groups, and {estimator} compares with a response outside"
+                    )
                 names.add(name)
-    return RewardRunner(names, timeout=config.rollout.reward_timeout, workers=config.rollout.reward_workers, log=log)
+    rollout = config.rollout
+    return RewardRunner(
+        names,
+        timeout=rollout.reward_timeout,
+        workers=rollout.reward_workers or len(os.sched_getaffinity(0)),
+        at_once=rollout.reward_concurrency,
+        log=log,
+    )
 
 
 def training_tasksets(config: Config) -> dict[str, Taskset]:

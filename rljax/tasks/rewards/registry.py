@@ -30,6 +30,7 @@ class Place(Enum):
     INLINE = "on the event loop: it is known to be quick"
     THREAD = "on a thread: it exists in this process alone"
     PROCESS = "in a worker process, which can be killed"
+    AWAITED = "on an event loop of the rewards' own: it is an async function"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,11 @@ class Scorer:
     score_on_timeout: float | None = None
     check_answer: Callable[[str], None] | None = None
 
+    @property
+    def of_groups(self) -> bool:
+        """Whether it takes the responses of a whole group: its second parameter is called ``responses``."""
+        return _takes_groups(self.function)
+
 
 _BUILT_IN = {
     scorer.name: scorer
@@ -68,11 +74,12 @@ _registered: dict[str, Scorer] = {}
 
 
 def register_reward(name: str) -> Callable[[RewardFunction], RewardFunction]:
-    """Registers a function ``(task, response) -> float | Reward`` by a name for ``rewards``. A decorator.
+    """Registers a `RewardFunction` by a name for ``rewards``. A decorator.
 
     Its keyword-only parameters are the keys that ``reward_args`` may have.
 
-    Meant for a notebook: the function stays in this process and runs on a thread. A thread cannot be killed, so a
+    Meant for a notebook: the function stays in this process and runs on a thread, an ``async def`` on an event loop. A
+    thread cannot be killed, so a
     reward that may hang is better placed in a file and named ``module:function``. A later one of the same name
     replaces it.
 
@@ -84,7 +91,7 @@ def register_reward(name: str) -> Callable[[RewardFunction], RewardFunction]:
         if name in _BUILT_IN or not re.fullmatch(r"\w+", name):
             raise ConfigError(f"register_reward({name!r}): built-in or not a plain name; choose another")
         _check_signature(function, f"register_reward({name!r})")
-        _registered[name] = Scorer(name, name, function, Place.THREAD)
+        _registered[name] = Scorer(name, name, function, _place(function, Place.THREAD))
         return function
 
     return add
@@ -114,7 +121,8 @@ def resolve_reward(name: str, key: str) -> Scorer:
             raise ConfigError(f"{key}={name!r}: not a regular expression ({error})") from error
         return Scorer(name, "format", pattern, Place.PROCESS, score_on_timeout=0.0)
     if ":" in name:
-        return Scorer(name, name.rpartition(":")[2], _imported(name, key), Place.PROCESS)
+        function = _imported(name, key)
+        return Scorer(name, name.rpartition(":")[2], function, _place(function, Place.PROCESS))
     hint = nearest(name, [*_BUILT_IN, *_registered], "there are")
     raise ConfigError(f"{key}={name!r}: no such reward; {hint}, or write module:function")
 
@@ -146,7 +154,8 @@ def reward_terms(
     for unread in set(given) - set(short):
         raise ConfigError(f"{path}.{unread}: nothing reads it; add {unread} to {key}")
     built = [by_name(s.name, s.function).build(given.get(s.part, {}), f"{path}.{s.part}") for s in scorers]
-    return tuple(RewardTerm(*term) for term in zip(names, parts, factors, built, strict=True))
+    of_groups = [scorer.of_groups for scorer in scorers]
+    return tuple(RewardTerm(*term) for term in zip(names, parts, factors, built, of_groups, strict=True))
 
 
 def answer_checks(names: Sequence[str], key: str) -> tuple[Callable[[str], None], ...]:
@@ -157,6 +166,19 @@ def answer_checks(names: Sequence[str], key: str) -> tuple[Callable[[str], None]
     """
     checks = (resolve_reward(name, key).check_answer for name in names)
     return tuple(check for check in checks if check is not None)
+
+
+def _place(function: RewardFunction, otherwise: Place) -> Place:
+    called = (function, getattr(function, "__call__", None))  # noqa: B004 — an object may have an async one
+    return Place.AWAITED if any(map(inspect.iscoroutinefunction, called)) else otherwise
+
+
+def _takes_groups(function: RewardFunction) -> bool:
+    try:
+        positional = [p for p in inspect.signature(function).parameters.values() if p.kind is not p.KEYWORD_ONLY]
+    except (TypeError, ValueError):  # a function of C code may not tell its signature
+        return False
+    return len(positional) > 1 and positional[1].name == "responses"
 
 
 def _imported(name: str, key: str) -> RewardFunction:
@@ -195,6 +217,6 @@ def _check_signature(function: Callable[..., object], what: str) -> None:
         own = {p.name: None for p in signature.parameters.values() if p.kind is p.KEYWORD_ONLY}
         signature.bind("task", "response", **own)
     except TypeError as error:
-        raise ConfigError(f"{what}: must take (task, response): {error}") from error
+        raise ConfigError(f"{what}: must take (task, response) or (task, responses): {error}") from error
     except ValueError:
         return  # a function of C code may not tell its signature; the first call will

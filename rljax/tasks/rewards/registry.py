@@ -14,6 +14,7 @@ from typing import Any
 
 from rljax.config.fields import ConfigError
 from rljax.config.registries import by_name
+from rljax.tasks.rewards.code import code
 from rljax.tasks.rewards.gym_score import reasoning_gym_score
 from rljax.tasks.rewards.numeric import check_reference, numeric
 from rljax.tasks.rewards.reward import RewardFunction
@@ -67,6 +68,7 @@ _BUILT_IN = {
         Scorer("digits", "digits", digits, Place.INLINE),
         Scorer("format", "format", think_answer_format, Place.INLINE),
         Scorer("numeric", "numeric", numeric, Place.PROCESS, score_on_timeout=0.0, check_answer=check_reference),
+        Scorer("code", "code", code, Place.PROCESS, score_on_timeout=0.0),
         Scorer("reasoning_gym", "reasoning_gym", reasoning_gym_score, Place.PROCESS, score_on_timeout=0.0),
     )
 }

@@ -46,6 +46,7 @@ class Scorer:
         score_on_timeout: the score of a response that it cannot judge in time; None: that is an error. Where the
             response alone decides how long judging takes, dropping the trajectory would favour what is easily judged.
         check_answer: raises ValueError for a reference answer by which no response could be right.
+        reads_answer: whether it needs a reference answer at all.
     """
 
     name: str
@@ -54,6 +55,7 @@ class Scorer:
     place: Place
     score_on_timeout: float | None = None
     check_answer: Callable[[str], None] | None = None
+    reads_answer: bool = True
 
     @property
     def of_groups(self) -> bool:
@@ -66,9 +68,9 @@ _BUILT_IN = {
     for scorer in (
         Scorer("exact", "exact", exact, Place.INLINE),
         Scorer("digits", "digits", digits, Place.INLINE),
-        Scorer("format", "format", think_answer_format, Place.INLINE),
+        Scorer("format", "format", think_answer_format, Place.INLINE, reads_answer=False),
         Scorer("numeric", "numeric", numeric, Place.PROCESS, score_on_timeout=0.0, check_answer=check_reference),
-        Scorer("code", "code", code, Place.PROCESS, score_on_timeout=0.0),
+        Scorer("code", "code", code, Place.PROCESS, score_on_timeout=0.0, reads_answer=False),
         Scorer("reasoning_gym", "reasoning_gym", reasoning_gym_score, Place.PROCESS, score_on_timeout=0.0),
     )
 }
@@ -121,7 +123,7 @@ def resolve_reward(name: str, key: str) -> Scorer:
             pattern = PatternFormat(name.removeprefix(_FORMAT))
         except re.error as error:
             raise ConfigError(f"{key}={name!r}: not a regular expression ({error})") from error
-        return Scorer(name, "format", pattern, Place.PROCESS, score_on_timeout=0.0)
+        return Scorer(name, "format", pattern, Place.PROCESS, score_on_timeout=0.0, reads_answer=False)
     if ":" in name:
         function = _imported(name, key)
         return Scorer(name, name.rpartition(":")[2], function, _place(function, Place.PROCESS))
@@ -168,6 +170,15 @@ def answer_checks(names: Sequence[str], key: str) -> tuple[Callable[[str], None]
     """
     checks = (resolve_reward(name, key).check_answer for name in names)
     return tuple(check for check in checks if check is not None)
+
+
+def answer_is_read(names: Sequence[str], key: str) -> bool:
+    """Returns whether any of these rewards needs a reference answer; your own is taken to.
+
+    Raises:
+        ConfigError: see `resolve_reward`.
+    """
+    return any(resolve_reward(name, key).reads_answer for name in names)
 
 
 def _place(function: RewardFunction, otherwise: Place) -> Place:
@@ -219,6 +230,6 @@ def _check_signature(function: Callable[..., object], what: str) -> None:
         own = {p.name: None for p in signature.parameters.values() if p.kind is p.KEYWORD_ONLY}
         signature.bind("task", "response", **own)
     except TypeError as error:
-        raise ConfigError(f"{what}: must take (task, response) or (task, responses): {error}") from error
+        raise ConfigError(f"{what}: must take (task, response): {error}") from error
     except ValueError:
         return  # a function of C code may not tell its signature; the first call will

@@ -31,7 +31,9 @@ class RowsConfig:
 class TasksetConfig(RowsConfig):
     """One taskset. Its name is its key in `tasks.train` or `tasks.validation`."""
 
-    rewards: tuple[str, ...] = key(("exact",), "exact digits numeric code format[:REGEX] reasoning_gym module:function")
+    rewards: tuple[str, ...] = key(
+        ("exact",), "exact digits numeric choice code llm_judge format[:REGEX] reasoning_gym module:function"
+    )
     reward_weights: tuple[float, ...] | None = key(None, "weight of each reward; None: all 1")
     reward_args: Mapping[str, Mapping[str, Any]] = key(
         {}, "keyword arguments of rewards, by the name of the function: reward_args.NAME.KEY"

@@ -14,8 +14,10 @@ from typing import Any
 
 from rljax.config.fields import ConfigError
 from rljax.config.registries import by_name
+from rljax.tasks.rewards.choice import check_letter, choice
 from rljax.tasks.rewards.code import code
 from rljax.tasks.rewards.gym_score import reasoning_gym_score
+from rljax.tasks.rewards.judge import llm_judge
 from rljax.tasks.rewards.numeric import check_reference, numeric
 from rljax.tasks.rewards.reward import RewardFunction
 from rljax.tasks.rewards.text import PatternFormat, digits, exact, think_answer_format
@@ -70,6 +72,8 @@ _BUILT_IN = {
         Scorer("digits", "digits", digits, Place.INLINE),
         Scorer("format", "format", think_answer_format, Place.INLINE, reads_answer=False),
         Scorer("numeric", "numeric", numeric, Place.PROCESS, score_on_timeout=0.0, check_answer=check_reference),
+        Scorer("choice", "choice", choice, Place.INLINE, check_answer=check_letter),
+        Scorer("llm_judge", "llm_judge", llm_judge, Place.AWAITED, reads_answer=False),
         Scorer("code", "code", code, Place.PROCESS, score_on_timeout=0.0, reads_answer=False),
         Scorer("reasoning_gym", "reasoning_gym", reasoning_gym_score, Place.PROCESS, score_on_timeout=0.0),
     )

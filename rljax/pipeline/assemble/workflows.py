@@ -40,8 +40,7 @@ class Workflows:
         """
         self._config = config
         self._model = model
-        compares = "greedy" in advantages.needs(config.algorithm.adv_estimator, config.algorithm.advantage)
-        self._rewards = make_rewards(config, logs / f"{config.explorer.name}-rewards.log", compares)
+        self._rewards = make_rewards(config, logs / f"{config.explorer.name}-rewards.log")
         rollout, log = config.rollout, logs / f"{config.explorer.name}-environments.log"
         train, val = rollout.train_env_manager, rollout.val_env_manager
         if train.tags or val.tags:
@@ -57,7 +56,7 @@ class Workflows:
         ]
         self.training = self._workflow(config.sidecar.generating_args, self._hosts[0])
         likeliest = replace(config.sidecar.generating_args, temperature=0.0, top_p=1.0, top_k=0)
-        self.greedy = self._workflow(likeliest, self._hosts[0]) if compares else None
+        self.greedy = self._workflow(likeliest, self._hosts[0]) if _compares(config) else None
         self.validation = self._workflow(config.sidecar.val_generating_args, self._hosts[1])
 
     async def open(self) -> None:
@@ -114,27 +113,43 @@ class Workflows:
         return DispatchByTask(questions, environments)
 
 
-def make_rewards(config: Config, log: Path, compares: bool = False) -> RewardRunner:
-    """Builds the rewards of training and validation; ``log`` takes what rewards print in worker processes.
+def check_tasks(config: Config) -> None:
+    """Opens the rewards and tasksets that an explorer with this config serves, and lets them go.
 
     Raises:
-        ConfigError: one does not exist; or it takes whole groups, and ``compares``: each is compared with a response
-            that is in none.
+        ConfigError, BadRow: one of them does not work.
     """
+    _reward_names(config)
+    training_tasksets(config)
+    held_out_tasksets(config)
+
+
+def _compares(config: Config) -> bool:
+    return "greedy" in advantages.needs(config.algorithm.adv_estimator, config.algorithm.advantage)
+
+
+def _reward_names(config: Config) -> set[str]:
     names = set()
     for section, tasksets in (config.explored, ("tasks.validation", config.tasks.validation)):
         for taskset, asked in tasksets.items():
             for name in asked.rewards:
                 key = f"{section}.{taskset}.rewards"
-                if resolve_reward(name, key).of_groups and compares and section != "tasks.validation":
+                if resolve_reward(name, key).of_groups and _compares(config) and section != "tasks.validation":
                     estimator = f"adv_estimator={config.algorithm.adv_estimator}"
-                    raise ConfigError(
-                        f"{key}={name!r}: takes whole groups, and {estimator} compares with a response outside"
-                    )
+                    raise ConfigError(f"{key}={name!r}: takes whole groups; {estimator} compares with one outside")
                 names.add(name)
+    return names
+
+
+def make_rewards(config: Config, log: Path) -> RewardRunner:
+    """Builds the rewards of training and validation; ``log`` takes what rewards print in worker processes.
+
+    Raises:
+        ConfigError: one does not exist; or it takes whole groups, and the estimator compares with a response in none.
+    """
     rollout = config.rollout
     return RewardRunner(
-        names,
+        _reward_names(config),
         timeout=rollout.reward_timeout,
         workers=rollout.reward_workers or len(os.sched_getaffinity(0)),
         at_once=rollout.reward_concurrency,

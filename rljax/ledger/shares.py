@@ -10,7 +10,7 @@ _ROUNDING = 1e-9  # of a task
 
 @dataclass(frozen=True)
 class Share:
-    """What a taskset has had.
+    """Tasks that a taskset has had, and its weight.
 
     Attributes:
         weight: its share, relative to the others.

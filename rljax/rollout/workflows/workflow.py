@@ -56,7 +56,7 @@ class Workflow(Protocol):
 
 @runtime_checkable
 class JudgesGroups(Protocol):
-    """What a workflow has besides whose tasks have rewards that take a whole group."""
+    """Part of a workflow that its tasks need where a reward takes a whole group."""
 
     async def judge_group(self, task: Task, members: Sequence[Trajectory]) -> list[Trajectory]:
         """Returns the trajectories of a group with these rewards added."""

@@ -20,6 +20,7 @@ from rljax.config.registries import by_name
 from rljax.tasks.rewards.choice import check_letter, choice
 from rljax.tasks.rewards.code import code
 from rljax.tasks.rewards.gym_score import reasoning_gym_score
+from rljax.tasks.rewards.ifeval import ifeval
 from rljax.tasks.rewards.judge import llm_judge
 from rljax.tasks.rewards.numeric import check_reference, numeric
 from rljax.tasks.rewards.reward import RewardFunction
@@ -64,7 +65,7 @@ class Scorer:
 
     @property
     def of_groups(self) -> bool:
-        """Whether it takes the responses of a whole group: its second parameter is called ``responses``."""
+        """True for one that takes the responses of a whole group: its second parameter is called ``responses``."""
         return _takes_groups(self.function)
 
 
@@ -76,6 +77,7 @@ _BUILT_IN = {
         Scorer("format", "format", think_answer_format, Place.INLINE, reads_answer=False),
         Scorer("numeric", "numeric", numeric, Place.PROCESS, score_on_timeout=0.0, check_answer=check_reference),
         Scorer("choice", "choice", choice, Place.INLINE, check_answer=check_letter),
+        Scorer("ifeval", "ifeval", ifeval, Place.PROCESS, score_on_timeout=0.0, reads_answer=False),
         Scorer("llm_judge", "llm_judge", llm_judge, Place.AWAITED, reads_answer=False),
         Scorer("code", "code", code, Place.PROCESS, score_on_timeout=0.0, reads_answer=False),
         Scorer("reasoning_gym", "reasoning_gym", reasoning_gym_score, Place.PROCESS, score_on_timeout=0.0),

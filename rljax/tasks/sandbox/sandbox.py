@@ -55,7 +55,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a program ended.
+    """End of a program, and what it wrote.
 
     Attributes:
         reason: empty where it ended by itself with status 0; else ``time``, ``memory``, ``output``, ``status N`` or

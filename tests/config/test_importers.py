@@ -145,6 +145,21 @@ def test_agentic_units(write: Any) -> None:
     assert config.custom_envs["FrozenLake"].format_penalty == 0.01  # -0.01 there
 
 
+def test_what_validates_is_read_too(write: Any) -> None:
+    more = nested(RLVR, "validation", {"data_args": {"file_name": "v.jsonl"}, "generating_args": {"temperature": 0.6}})
+    config = load_config(write(more))
+    rows = config.tasks.validation["math_rule"]
+    assert (rows.source, rows.prompt_key, rows.answer_key) == ("v.jsonl", "prompt", "ground_truth")
+    assert config.sidecar.val_generating_args.temperature == 0.6
+    sets = [{"name": "e", "path": "openai/gsm8k", "subset_name": "main", "format": {"prompt_key": "q"}}]
+    more = nested(nested(TRINITY, "buffer.explorer_input.eval_tasksets", sets), "explorer.eval_interval", 7)
+    config = load_config(write(more))
+    tasks = config.tasks.validation["e"]
+    assert (tasks.source, tasks.split, tasks.prompt_key) == ("hub:openai/gsm8k", "test", "q")
+    assert tasks.rewards == ("numeric", "format")
+    assert config.eval_steps == 7
+
+
 def test_rlvr_units(write: Any) -> None:
     config = load_config(write(RLVR))
     assert (config.rollout_batch_size, config.group_size) == (64, 4)  # 16 prompts × 4

@@ -117,7 +117,12 @@ RLVR = {
     "actor_train.training_args.gradient_accumulation_steps": {"algorithm.minibatch_size": 512},
     "actor_train.training_args.warmup_steps": {"learner.optimizer.warmup_steps": 1},
     "actor_train.data_args.template": UNNEEDED,
-    "actor_train.data_args.file_name": {"tasks.train.math_rule.source": "data/math_deepmath_deal.jsonl"},
+    "actor_train.data_args.file_name": {
+        "tasks.train.math_rule.source": "data/math_deepmath_deal.jsonl",
+        "tasks.train.math_rule.prompt_key": "prompt",
+        "tasks.train.math_rule.answer_key": "ground_truth",
+        "tasks.train.math_rule.rewards": ("numeric",),
+    },
     "actor_train.strategy_args.strategy_name": UNNEEDED,
     "actor_train.strategy_args.strategy_config.tensor_model_parallel_size": {"learner.mesh.tensor": 2},
     "actor_train.strategy_args.strategy_config.pipeline_model_parallel_size": UNNEEDED,

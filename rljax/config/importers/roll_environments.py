@@ -8,6 +8,7 @@ from rljax.config.importers.rule import Rule, needless, only, refused, same, to
 
 _TRAIN, _ENVIRONMENT, _VALIDATION = "actor_train", "custom_envs.*", "validation.generating_args"
 _TRAIN_MANAGER, _VAL_MANAGER = "train_env_manager", "val_env_manager"
+_COLUMNS = " ".join(f"tasks.train.NAME.{key}" for key in ("source", "prompt_key", "answer_key", "rewards"))
 
 
 def _each(group: str, keys: str, why: str) -> list[Rule]:
@@ -16,8 +17,18 @@ def _each(group: str, keys: str, why: str) -> list[Rule]:
 
 def _manager(path: str, ours: str) -> list[Rule]:
     return [
-        same(f"{path}.max_env_num_per_worker", f"{ours}.max_env_num_per_worker", "environments in one process"),
-        same(f"{path}.max_traj_per_env", "rollout.train_env_manager.max_traj_per_env")
+        to(
+            f"{path}.max_env_num_per_worker",
+            f"{ours}.max_env_num_per_worker",
+            lambda found: {f"{ours}.max_env_num_per_worker": found.value} if found.value else "0 bounds nothing",
+            "environments in one process",
+        ),
+        to(
+            f"{path}.max_traj_per_env",
+            "rollout.train_env_manager.max_traj_per_env",
+            lambda found: {"rollout.train_env_manager.max_traj_per_env": None if found.value == -1 else found.value},
+            "-1 is None",
+        )
         if path == _TRAIN_MANAGER
         else needless(f"{path}.max_traj_per_env", "val_batch_size says it"),
         to(f"{path}.num_groups_partition", f"{ours}.num_groups_partition", tasks.partition, "left out: equal shares"),
@@ -136,10 +147,10 @@ ENVIRONMENTS: list[Rule] = [
 
 _DATA = "data_args"
 RLVR: list[Rule] = [
-    to(f"{_TRAIN}.{_DATA}.file_name", "tasks.train.NAME.source", tasks.rows, "a taskset for each file", whole=True),
+    to(f"{_TRAIN}.{_DATA}.file_name", _COLUMNS, tasks.rows, "a taskset for each file", whole=True),
     to(
         f"validation.{_DATA}.file_name",
-        "tasks.validation.NAME.source",
+        _COLUMNS.replace("train", "validation"),
         tasks.rows,
         "a taskset for each file",
         whole=True,

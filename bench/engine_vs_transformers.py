@@ -39,8 +39,8 @@ def prompts(sequences: int, vocab_size: int) -> np.ndarray:
 def start_rljax() -> Answer:
     """Starts rljax's side in its process: an engine of as many slots as there are sequences at most."""
     from rljax.config.schema import SidecarConfig
-    from rljax.models.common.hf_names import to_hf
     from rljax.models.files import load_directory
+    from rljax.models.hf_names import to_hf
     from rljax.sampler.engine import EmbeddedEngine
     from rljax.weights.publisher import OrbaxPublisher
     from sidecar.protocol import GenerateRequest, SamplingParams, WeightUpdate

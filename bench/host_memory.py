@@ -107,8 +107,8 @@ def prepare(root: Path, devices: int, quick: bool) -> None:
     import ml_dtypes
     import numpy as np
 
-    from rljax.models.common.hf_names import tensor_shapes
     from rljax.models.files import save_directory
+    from rljax.models.hf_names import tensor_shapes
     from rljax.pipeline.assemble.learner import build_learner
 
     architecture = architecture_of(quick)

@@ -55,8 +55,8 @@ def start_rljax() -> Answer:
 
     from rljax.learner.learner import Learner
     from rljax.learner.train_step import loss_and_gradient
-    from rljax.models.common.hf_names import to_hf
     from rljax.models.files import load_directory
+    from rljax.models.hf_names import to_hf
 
     architecture, params = load_directory(smollm2_directory())
     opened: dict[str, Any] = {}

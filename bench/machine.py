@@ -22,7 +22,7 @@ def commit() -> str:
     try:
         head = _git("rev-parse", "HEAD")
         changed = _git("status", "--porcelain", "--", ".", ":!bench/runs")
-    except FileNotFoundError:
+    except (OSError, subprocess.SubprocessError):
         return "unknown"
     return (head or "unknown") + (" with changes" if changed else "")
 

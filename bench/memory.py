@@ -28,9 +28,10 @@ from rljax.learner.scoring import Score, bare
 from rljax.learner.train_step import loss_and_gradient
 from rljax.models.common.architecture import Architecture
 from rljax.models.common.hardware import Hardware
-from rljax.models.common.transformer import Params, abstract_params, hidden_states, output_head
+from rljax.models.common.params import Params
 from rljax.models.files import load_architecture
 from rljax.models.smollm2 import smollm2_directory
+from rljax.models.transformer import abstract_params, hidden_states, output_head
 
 ROWS, TIME = 8, 256
 TARGET_MIB = 345

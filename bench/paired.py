@@ -83,7 +83,7 @@ class Pairs:
 
     @property
     def speed(self) -> float:
-        """How many times faster ours is: the median over the pairs."""
+        """Computes how many times faster ours is: the median over the pairs."""
         return statistics.median(b / a for a, b in zip(self.ours, self.theirs, strict=True))
 
     @property

@@ -37,11 +37,11 @@ from bench.paired import print_machine, print_table
 from rljax.config.schema import Config, ModelConfig, RayConfig, SidecarConfig, TasksConfig, TasksetConfig
 from rljax.learner.learner import Learner
 from rljax.models.common.architecture import Architecture
-from rljax.models.common.transformer import init_params
 from rljax.models.families.registry import to_config
 from rljax.models.files import load_architecture
 from rljax.models.smollm2 import smollm2_directory
 from rljax.models.tiny import tiny_architecture
+from rljax.models.transformer import init_params
 from rljax.pipeline.assemble.engines import engine_spec
 from rljax.pipeline.assemble.run import Model
 from rljax.pipeline.run_dir import RunDir

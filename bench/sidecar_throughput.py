@@ -140,8 +140,8 @@ def exploring(config: Config) -> Iterator[Any]:
 def announce(db: Any, run: Any, model: Any) -> int:
     """Publishes the model as version 0, as a learner does that starts; returns its lineage."""
     from rljax.ledger import leases, versions
-    from rljax.models.common.hf_names import to_hf
     from rljax.models.files import load_directory
+    from rljax.models.hf_names import to_hf
     from rljax.weights.publisher import DTYPES, OrbaxPublisher
 
     lineage = leases.begin_lineage(db, 0)

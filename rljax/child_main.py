@@ -9,9 +9,10 @@ import json
 import sys
 
 from rljax.config.load import from_plain
+from rljax.interrupts import end_process
 from rljax.main import run
 from sidecar.workers import lifeline
 
 if __name__ == "__main__":
     lifeline.hold(int(sys.argv[1]))
-    sys.exit(run(lambda: from_plain(json.load(sys.stdin))))
+    end_process(run(lambda: from_plain(json.load(sys.stdin))))

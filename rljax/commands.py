@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import importlib
 import json
 import signal
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 
 from rljax.config.schema import Config
 from sidecar.errors import printable
+from sidecar.imports import uncollected_imports
 
 
 def train(config: Config) -> int:
@@ -159,6 +161,14 @@ COMMANDS: dict[str, Callable[[Config], int]] = {
     "play": play,
     "plan": plan,
 }
+
+
+def import_modules(mode: str) -> None:
+    """Imports what a mode that trains or generates needs in any case, each of which imports many more."""
+    if mode in ("both", "train", "explore", "evaluate", "replay"):
+        with uncollected_imports():
+            importlib.import_module("rljax.run")
+            importlib.import_module("transformers")
 
 
 def _on_signals(stop: Callable[[], None]) -> None:

@@ -1,19 +1,27 @@
-"""Handles a second Ctrl-C, which ends the process."""
+"""Ends the process: by a second Ctrl-C, and at its own end, whatever XLA is compiling."""
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
 import signal
 import sys
 import threading
 import time
+from typing import NoReturn
 
-SECONDS = 3.0
+SECONDS = 1.0
 """Seconds after the second Ctrl-C in which the process may still end by itself."""
+HARD_SECONDS = 3.0
+"""Seconds after which the kernel ends it, whoever has the interpreter's lock; exit code 142."""
+COMPILING = "compile"
+"""Beginning of the names of threads that compile programs which nobody waits for any more when a run has ended."""
 
 
 def end_on_second_interrupt() -> None:
-    """Has a second Ctrl-C end this process in `SECONDS`, and its children with it. Call it in the main thread.
+    """Has a second Ctrl-C end this process in `SECONDS`, or `HARD_SECONDS` where it is too busy even to end, and its
+    children with it. Call it in the main thread.
 
     Python handles signals in the main thread, when that returns from what it is doing: not while XLA compiles there. So
     their numbers go into a pipe, at which a thread waits.
@@ -24,10 +32,25 @@ def end_on_second_interrupt() -> None:
     threading.Thread(target=_wait_for_two, args=(reading,), name="interrupts", daemon=True).start()
 
 
+def end_process(code: int) -> NoReturn:
+    """Ends this process with an exit code, once all else is closed and recorded.
+
+    Python would wait for threads that compile, and XLA cannot be interrupted: so they end with the process.
+    """
+    if any(thread.name.startswith(COMPILING) for thread in threading.enumerate()):
+        logging.shutdown()
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError):  # nobody reads it any more
+                stream.flush()
+        os._exit(code)
+    sys.exit(code)
+
+
 def _wait_for_two(reading: int) -> None:
     interrupts = 0
     while interrupts < 2:
         interrupts += os.read(reading, 64).count(signal.SIGINT)
+    signal.setitimer(signal.ITIMER_REAL, HARD_SECONDS)  # nothing here handles its signal, which so is the end
     time.sleep(SECONDS)
     shown = "\x1b[?25h" if sys.stderr.isatty() else ""  # the live view has hidden the cursor
     print(f"{shown}\nrljax: interrupted twice and ended at once; the same command resumes", file=sys.stderr, flush=True)

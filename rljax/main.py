@@ -24,8 +24,9 @@ from rljax.config.load import as_plain, key_help, parse_arguments, read_source, 
 from rljax.config.load import load as load_source
 from rljax.config.schema import Config
 from rljax.config.validate import ConfigError
-from rljax.interrupts import end_on_second_interrupt
+from rljax.interrupts import end_on_second_interrupt, end_process
 from sidecar.errors import printable
+from sidecar.imports import uncollected_imports
 
 REFUSED, FAILED = 2, 1
 
@@ -70,11 +71,13 @@ def run(load: Callable[[], Config]) -> int:
         return _say(error, REFUSED)
     except Exception as error:  # what the config names, a loss for one, cannot be imported
         return _say(error, FAILED)
-    from rljax import commands
-    from rljax.pipeline.assemble.devices import share_gpu_memory
-    from rljax.tasks.task import BadRow
+    with uncollected_imports():
+        from rljax import commands
+        from rljax.pipeline.assemble.devices import share_gpu_memory
+        from rljax.tasks.task import BadRow
 
     try:
+        commands.import_modules(config.mode)
         share_gpu_memory(config)
         return commands.COMMANDS[config.mode](config)
     except (ConfigError, BadRow) as error:
@@ -151,4 +154,4 @@ def _is_foreign(error: Exception) -> bool:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end_process(main())

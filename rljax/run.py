@@ -33,13 +33,15 @@ from rljax.launch.run_explorer import run_explorer
 from rljax.learner.sharding import select_devices
 from rljax.ledger import audit as auditing
 from rljax.ledger import processes
+from rljax.ledger.backend import backend_of
 from rljax.ledger.compatibility import check_model, record_validation_plan
-from rljax.ledger.database import RunFailedError, StaleWriterError, is_finished
+from rljax.ledger.database import RunFailedError, StaleWriterError, is_finished, ledger_exists
 from rljax.observe.atomic_write import write_atomic
 from rljax.pipeline.assemble.compile_cache import keep_compiled
 from rljax.pipeline.assemble.devices import check_shared, share_gpu_memory
 from rljax.pipeline.assemble.learner import StepRunner, open_checkpoints, open_demonstrations, resume_learner
 from rljax.pipeline.assemble.run import ProgressCallback, open_ledger, open_model, validation_fingerprint
+from rljax.pipeline.assemble.workflows import check_tasks
 from rljax.pipeline.banner import banner, warn_of_unseen_accelerator
 from rljax.pipeline.evaluate import Evaluator, chosen_checkpoints
 from rljax.pipeline.metrics.engines import Gauges
@@ -47,6 +49,7 @@ from rljax.pipeline.observers import LearnerObservers, Observers
 from rljax.pipeline.run_dir import RunDir
 from rljax.pipeline.train import Trainer
 from rljax.weights.channels import open_publisher
+from sidecar.errors import escape_log_records
 
 T = TypeVar("T")
 
@@ -73,7 +76,11 @@ class Run:
         check_names_reach(config)
         share_gpu_memory(config)
         keep_compiled(config)
+        escape_log_records()
         self.config = config
+        run_dir = RunDir.at(config)
+        if config.mode != "train" and not ledger_exists(backend_of(config, run_dir.root)):
+            check_tasks(config)  # before the run begins: of one that is refused there is no directory
         self.run_dir = RunDir.create(config)
         self._db = open_ledger(config, self.run_dir)
         self.model = open_model(config, self.run_dir, progress)

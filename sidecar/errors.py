@@ -1,16 +1,18 @@
-"""Formats texts of exceptions, models and environments for our own one-line errors."""
+"""Formats texts of exceptions, models and environments for our own one-line errors and logs."""
 
 from __future__ import annotations
 
+import logging
 import re
 import traceback
+from typing import Any
 
 LONGEST = 300
 
 
 def first_line(error: BaseException) -> str:
-    """Returns the first line of an error, up to 300 characters; its type where it has no text."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0][:LONGEST]
+    """Returns the first line of an error, up to 300 characters, escaped; its type where it has no text."""
+    return printable((str(error).strip() or type(error).__name__).splitlines()[0][:LONGEST])
 
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -23,8 +25,33 @@ def printable(text: str) -> str:
 
 
 def describe(error: BaseException) -> str:
-    """Returns one line: type, message, and the place where the error was raised."""
-    text = " ".join(str(error).split())[:LONGEST]
+    """Returns one line: type, escaped message, and the place where the error was raised."""
+    text = printable(" ".join(str(error).split())[:LONGEST])
     frames = traceback.extract_tb(error.__traceback__)
     place = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
     return f"{type(error).__name__}: {text}{place}" if text else f"{type(error).__name__}{place}"
+
+
+class _EscapedRecord(logging.LogRecord):
+    """Record of ours, whose text and traceback no handler can write unescaped."""
+
+    def getMessage(self) -> str:
+        if self.exc_info and not self.exc_text:
+            self.exc_text = printable(logging.Formatter().formatException(self.exc_info))
+        return printable(super().getMessage())
+
+
+def escape_log_records() -> None:
+    """Has what rljax, sidecar and envs log reach every handler with its control characters escaped; others' records
+    are made as before.
+    """
+    make = logging.getLogRecordFactory()
+    if getattr(make, "escapes", False):
+        return
+
+    def record(name: str, *arguments: Any, **options: Any) -> logging.LogRecord:
+        ours = name.partition(".")[0] in ("rljax", "sidecar", "envs")
+        return (_EscapedRecord if ours else make)(name, *arguments, **options)
+
+    record.escapes = True  # type: ignore[attr-defined]
+    logging.setLogRecordFactory(record)

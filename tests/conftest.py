@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import os
 import sys
@@ -15,7 +16,7 @@ from hypothesis import settings
 from rljax.algorithms import registry
 from rljax.config.registries import Registry
 from rljax.tasks.rewards import registry as rewards
-from tests import postgres
+from tests import libtpu, postgres
 
 TESTS = Path(__file__).parent
 COMPILED = TESTS.parent / ".pytest_cache" / "compiled"
@@ -29,6 +30,7 @@ ENGINES = ("vllm", "ray")
 LONGEST = (*ENGINES, "e2e", "slow")
 """Files with such tests come first, in this order."""
 NO_VLLM = f"no build of vLLM for CPUs is installed for Python {sys.version_info.major}.{sys.version_info.minor}"
+NO_LIBTPU = f"there is no {libtpu.PYTHON} with libtpu (make try-tpu; {libtpu.VARIABLE} names another)"
 
 if settings.get_current_profile_name() == "default":  # a list of planted bugs brings its own
     settings.register_profile("rljax", deadline=None)  # on a busy machine any example may take long
@@ -36,7 +38,10 @@ if settings.get_current_profile_name() == "default":  # a list of planted bugs b
 
 
 def pytest_configure() -> None:
-    """Keeps what XLA compiles, for this process, those that it starts, and later sessions."""
+    """Keeps what XLA compiles, for this process, those that it starts, and later sessions; puts the garbage collector
+    off until all tests are imported.
+    """
+    gc.disable()
     kept = {
         "jax_compilation_cache_dir": str(COMPILED),
         "jax_persistent_cache_min_compile_time_secs": 0.1,
@@ -53,7 +58,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Marks by folder and by what is asked for. The tests of a file are one group of a parallel session, those of
     engines, wherever they are, another. The longest files come first, so that none is begun when nothing else is left.
     """
-    missing = importlib.util.find_spec("vllm") is None
+    missing = {"vllm": NO_VLLM} if importlib.util.find_spec("vllm") is None else {}
+    missing |= {} if libtpu.PYTHON.exists() else {"libtpu": NO_LIBTPU}
     rank: dict[Path, int] = {}
     for item in items:
         for name in sorted(kinds(item)):
@@ -61,10 +67,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         marked = [item.get_closest_marker(name) is not None for name in LONGEST]
         engines = any(marked[: len(ENGINES)])
         item.add_marker(pytest.mark.xdist_group("engines" if engines else item.path.relative_to(TESTS).as_posix()))
-        if missing and item.get_closest_marker("vllm"):
-            item.add_marker(pytest.mark.skip(reason=NO_VLLM))
+        for name, reason in missing.items():
+            if item.get_closest_marker(name):
+                item.add_marker(pytest.mark.skip(reason=reason))
         rank[item.path] = min(rank.get(item.path, len(LONGEST)), [*marked, True].index(True))
     items.sort(key=lambda item: rank[item.path])
+
+
+def pytest_collection_finish() -> None:
+    """Spares the garbage collector what stays until the end: it would go through all modules again and again."""
+    gc.freeze()
+    gc.enable()
 
 
 def kinds(item: pytest.Item) -> set[str]:
@@ -80,10 +93,12 @@ def kinds(item: pytest.Item) -> set[str]:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> Generator[None]:
-    """Says at the end that there was no vLLM."""
+    """Says at the end what was not there."""
     yield
-    if any(NO_VLLM in str(report.longrepr) for report in terminalreporter.stats.get("skipped", [])):
-        terminalreporter.write_line(f"NOT TESTED: {NO_VLLM}, the tests that need it were skipped", yellow=True)
+    skipped = [str(report.longrepr) for report in terminalreporter.stats.get("skipped", [])]
+    for reason in (NO_VLLM, NO_LIBTPU):
+        if any(reason in said for said in skipped):
+            terminalreporter.write_line(f"NOT TESTED: {reason}, the tests that need it were skipped", yellow=True)
 
 
 @pytest.fixture(scope="session")

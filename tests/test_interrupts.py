@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from rljax import interrupts
+
 pytestmark = pytest.mark.slow
 
 STUBBORN = {
@@ -46,6 +48,27 @@ def deliver(program: subprocess.Popen[str]) -> None:
         int(line.split()[1], 16) for line in status.read_text().splitlines() if line.startswith(("SigP", "ShdP"))
     ):
         time.sleep(0.01)
+
+
+def test_a_process_that_never_gets_its_lock_back_is_ended_by_the_kernel() -> None:
+    locked = """
+import ctypes
+lock, mutex = ctypes.PyDLL(None).pthread_mutex_lock, ctypes.create_string_buffer(64)
+lock(mutex)
+interrupts.time = types.SimpleNamespace(sleep=lambda _: lock(mutex))  # and no thread computes any more
+"""
+    begins = BEGINS.replace("interrupts.end_on", locked + "interrupts.end_on")
+    command = [sys.executable, "-c", begins + STUBBORN["a step that goes on"]]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as program:
+        assert program.stdout is not None
+        assert program.stdout.readline() == "ready\n"
+        deliver(program)
+        deliver(program)
+        try:
+            assert program.wait(timeout=60) == -signal.SIGALRM
+        finally:
+            program.kill()
+    assert interrupts.SECONDS < interrupts.HARD_SECONDS < 5
 
 
 @pytest.mark.parametrize("does", STUBBORN)

@@ -1,7 +1,8 @@
-"""The plan of the house against the code: no circles, and documents that name what exists."""
+"""The structure of the code: no circles, and documents that name what exists."""
 
 from __future__ import annotations
 
+import ast
 import re
 from functools import cache
 from pathlib import Path
@@ -54,6 +55,22 @@ def test_no_folder_imports_itself_by_way_of_others() -> None:
         if shared:
             siblings.add_edge(".".join(above[: shared + 1]), ".".join(below[: shared + 1]))
     assert circles(siblings) == []
+
+
+RIDDLES = {"What", "Whether", "Who", "Whom", "Whose", "Which", "How", "Where", "When", "Why"}
+
+
+def test_docstrings_open_with_what_a_thing_is_or_does() -> None:
+    """A docstring that opens like a question makes its reader guess."""
+    riddles = [
+        f"{path.relative_to(ROOT)}: {text.splitlines()[0]}"
+        for path in SOURCES
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        and (text := ast.get_docstring(node))
+        and text.split()[0].strip(".,:;") in RIDDLES
+    ]
+    assert riddles == []
 
 
 NAMED = re.compile(r"`((?:[\w.-]+/)*[\w.-]+(?:/|\.(?:py|md|toml|ipynb)))`")

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from rljax.main import _Printable, main
 from rljax.observe.progress import Progress
-from sidecar.errors import printable
+from sidecar.errors import describe, escape_log_records, first_line, printable
 
 EVIL = "a\x1b]0;owned\x07\x1b[2J\x9b31m\rb\u202e"
 HARMLESS = r"a\x1b]0;owned\x07\x1b[2J\x9b31m\rb\u202e"
@@ -72,3 +72,41 @@ def test_the_live_view(mode: str) -> None:
     assert HARMLESS in file.getvalue()
     assert "\x1b]" not in file.getvalue()
     assert "\x07" not in file.getvalue()
+
+
+@pytest.fixture
+def escaping(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What `rljax.Run` does first, for the time of a test."""
+    monkeypatch.setattr(logging, "_logRecordFactory", logging.getLogRecordFactory())
+    escape_log_records()
+    escape_log_records()  # another run of the same process
+
+
+@pytest.mark.parametrize("name", ["rljax.rollout.explorer", "sidecar.hosting.local", "envs"])
+def test_what_is_logged_in_a_program_of_the_users(name: str, escaping: None) -> None:
+    """Its handlers are its own, and know nothing of ours."""
+    written = io.StringIO()
+    handler = logging.StreamHandler(written)
+    logger = logging.getLogger(name)
+    logger.addHandler(handler)
+    try:
+        logger.warning("an environment says %s", EVIL)
+        try:
+            fails(None)
+        except RuntimeError:
+            logger.warning("and fails", exc_info=True)
+    finally:
+        logger.removeHandler(handler)
+    assert written.getvalue().startswith(f"an environment says {HARMLESS}\nand fails\nTraceback")
+    assert written.getvalue().count(HARMLESS) == 2
+    assert "\x1b" not in written.getvalue()
+
+
+def test_what_others_log_is_theirs(escaping: None) -> None:
+    assert type(logging.getLogger("other").makeRecord("other", 20, "", 1, EVIL, (), None)) is logging.LogRecord
+
+
+def test_lines_of_foreign_exceptions() -> None:
+    error = RuntimeError(EVIL)
+    assert first_line(error) == HARMLESS.partition(r"\r")[0]
+    assert describe(RuntimeError("a\x1b[2J")) == r"RuntimeError: a\x1b[2J"

@@ -1,4 +1,4 @@
-"""What a real device makes of rljax: ``python -m bench.accelerator``; see `bench.accelerator.__main__`."""
+"""Measures what a real device makes of rljax: ``python -m bench.accelerator``; see `bench.accelerator.__main__`."""
 
 
 class NoDeviceError(RuntimeError):

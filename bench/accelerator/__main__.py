@@ -1,4 +1,4 @@
-"""What a real device makes of rljax, in a few minutes: kernels, learner, engine, quickstart, compile cache.
+"""Measures what a real device makes of rljax, in a few minutes: kernels, learner, engine, quickstart, compile cache.
 
     python -m bench.accelerator [--minutes 8] [--only PART ...] [--out DIRECTORY] [--quick]
 
@@ -18,7 +18,16 @@ least important are left out where the time does not suffice: give more of it, o
 and the next way to fit is tried. On a CPU shapes are smaller and MFU is left out.
 
 Leaves ``result.json`` and ``table.md`` in ``bench/runs/accelerator/<device kind>/``, anew after each part. Exit code 1
-where a part failed or timed out, or a kernel is wrong.
+where a part failed or timed out, a kernel is wrong, or nothing was measured.
+
+It imports rljax from the checkout, which need not be installed. Beside jax and numpy, with what they need themselves:
+kernels need flax, jaxtyping and optax; learner and first-step safetensors and tensorstore too; the engine these and
+orbax-checkpoint; torch's sides torch and transformers; the quickstart all that pyproject.toml lists. A part whose
+packages are missing is left out, and its line says which is missing first. To a machine without a network wheels are
+brought:
+
+    pip download --only-binary=:all: -d wheels flax jaxtyping optax safetensors tensorstore orbax-checkpoint
+    pip install --no-index --no-deps --target site wheels/*.whl && export PYTHONPATH=$PWD/site
 """
 
 from __future__ import annotations
@@ -52,6 +61,8 @@ from bench.machine import commit, processor
 RESERVE = 5.0
 """Seconds of the budget that are kept for the report."""
 DEVICE_SECONDS = 120.0
+SMI_SECONDS = 30.0
+CUDA = "jax[cuda12], the extra cuda"
 PACKAGES = ("jax", "jaxlib", "flax", "torch", "transformers", "triton", "flash-attn")
 
 
@@ -70,7 +81,7 @@ def run_parts(parts: list[Part], scale: Scale, end: float, caches: Path) -> Iter
             yield Outcome(part, "skipped", 0.0, [], why)
             continue
         print(f"{part.name} ...", flush=True)
-        outcome = run_part(part, min(part.limit, left), caches)
+        outcome = attempted(part, min(part.limit, left), caches)
         print(f"  {outcome.status} in {outcome.seconds:.1f} s {outcome.why}", flush=True)
         for row in outcome.rows:
             print(f"  {json.dumps(row)[:400]}", flush=True)
@@ -78,6 +89,15 @@ def run_parts(parts: list[Part], scale: Scale, end: float, caches: Path) -> Iter
         if outcome.status == "done":
             longest[part.worker] = max(longest.get(part.worker, 0.0), outcome.seconds)
         queue.extendleft(further_attempts(outcome))
+
+
+def attempted(part: Part, seconds: float, caches: Path) -> Outcome:
+    """Runs a part as `run_part` does; what goes wrong around it costs this part alone."""
+    begin = time.monotonic()
+    try:
+        return run_part(part, seconds, caches)
+    except Exception as error:
+        return Outcome(part, "failed", time.monotonic() - begin, [], f"{type(error).__name__}: {error}")
 
 
 def further_attempts(outcome: Outcome) -> list[Part]:
@@ -100,7 +120,7 @@ def device_facts(caches: Path) -> dict[str, Any]:
     facts, notes = found.rows[0], []
     gpu = nvidia_smi()
     if gpu and facts["platform"] == "cpu":
-        notes.append(f"JAX does not see the GPU ({gpu}): install jax[cuda13]; this is a run on the CPU")
+        notes.append(f"JAX does not see the GPU ({gpu}): install {CUDA}; this is a run on the CPU")
     peak = peak_of(facts["kind"])
     name = f"{processor()}, {os.cpu_count()} cores, Python {platform.python_version()}"
     return facts | {
@@ -114,7 +134,9 @@ def device_facts(caches: Path) -> dict[str, Any]:
 
 
 def nvidia_smi() -> str:
-    """Returns name, driver, memory and power limit of the first NVIDIA GPU; empty where there is none."""
+    """Returns name, driver, memory and power limit of the first NVIDIA GPU; empty where there is none, and why where
+    it does not say.
+    """
     if shutil.which("nvidia-smi") is None:
         return ""
     query = [
@@ -124,7 +146,11 @@ def nvidia_smi() -> str:
         "-i",
         "0",
     ]
-    return subprocess.run(query, capture_output=True, text=True, check=False, timeout=30).stdout.strip()
+    try:
+        done = subprocess.run(query, capture_output=True, text=True, check=True, timeout=SMI_SECONDS)
+    except (OSError, subprocess.SubprocessError) as error:
+        return f"nvidia-smi does not answer: {error}"
+    return done.stdout.strip()
 
 
 def version_of(package: str) -> str:
@@ -138,9 +164,12 @@ def version_of(package: str) -> str:
 def write(out: Path, facts: dict[str, Any], scale: Scale, outcomes: list[Outcome]) -> str:
     """Writes ``result.json`` and ``table.md`` of what there is so far; returns the latter."""
     out.mkdir(parents=True, exist_ok=True)
-    report = markdown(facts, outcomes)
     result = facts | {"scale": asdict(scale), "parts": [asdict(outcome) for outcome in outcomes]}
     (out / "result.json").write_text(json.dumps(result, indent=1) + "\n")
+    try:
+        report = markdown(facts, outcomes)
+    except Exception as error:  # rows of a part that a later part must not suffer for
+        report = f"the table cannot be made, see result.json: {type(error).__name__}: {error}\n"
     (out / "table.md").write_text(report)
     return report
 
@@ -174,7 +203,7 @@ def main() -> int:
             facts["seconds"] = round(time.monotonic() - begin, 1)
             report = write(out, facts, scale, outcomes)  # now: who lends a device may take it back at any time
     print(f"\n{report}\nin {out}")
-    return int(any(map(is_bad, outcomes)))
+    return int(any(map(is_bad, outcomes)) or not any(outcome.status == "done" for outcome in outcomes))
 
 
 if __name__ == "__main__":

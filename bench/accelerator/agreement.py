@@ -1,4 +1,4 @@
-"""Whether both sides of the learner's step compute the same function: loss and gradient of one batch in float32."""
+"""Checks that both sides of the learner's step compute the same function: loss and gradient of one batch in float32."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bench.accelerator.shapes import Shape, Way
 from bench.accelerator.torch_learner import PackedTorchLearner, bodies, device_of
 from rljax.learner.learner import Learner
 from rljax.learner.train_step import loss_and_gradient
-from rljax.models.common.hf_names import to_hf
+from rljax.models.hf_names import to_hf
 
 AGREEMENT = 1e-3
 """Largest gradient error of a tensor over its largest magnitude, as in `bench.learner_vs_torch`."""

@@ -42,8 +42,8 @@ def measure_ours(model: str, counts: list[int], prompt: int, new: int, dtype: st
     import jax
 
     from rljax.config.schema import SidecarConfig
-    from rljax.models.common.hf_names import to_hf
-    from rljax.models.common.transformer import init_params
+    from rljax.models.hf_names import to_hf
+    from rljax.models.transformer import init_params
     from rljax.sampler.engine import EmbeddedEngine
     from rljax.weights.memory import MemoryPublisher
     from sidecar.protocol import GenerateRequest, PauseMode, SamplingParams, WeightUpdate

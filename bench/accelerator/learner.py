@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -11,7 +10,7 @@ import jax
 import numpy as np
 
 from bench.accelerator.kernels import body_of
-from bench.accelerator.peaks import step_flops
+from bench.accelerator.peaks import time_steps
 from bench.accelerator.shapes import (
     LEARNING_RATE,
     MAX_NORM,
@@ -27,7 +26,7 @@ from rljax.config.schema import AlgorithmConfig, Config, LearnerConfig, ModelCon
 from rljax.learner.learner import Learner
 from rljax.learner.objective import DTYPES, Progress
 from rljax.models.common.hardware import Hardware
-from rljax.models.common.transformer import init_params
+from rljax.models.transformer import init_params
 from rljax.trajectory import Group, TaskId, Trajectory
 
 Row = dict[str, Any]
@@ -105,27 +104,12 @@ def timed(shape: Shape, way: Way, spawned: float) -> Row:
     opened = time.time()
 
     def step() -> float:
-        begin = time.perf_counter()
-        metrics = learner.train(groups)
+        loss = learner.train(groups)["loss"]
         jax.block_until_ready(learner.state.params)
-        if not np.isfinite(metrics["loss"]):
-            raise RuntimeError(f"the loss is {metrics['loss']}")
-        return time.perf_counter() - begin
+        return loss
 
-    step()
-    first = time.time()
-    step()  # the first one compiles; the second finds memory where the allocator had it
-    seconds = [step() for _ in range(shape.steps)]
-    sequences = [n for n in shape.sequences for _ in range(shape.rows)]
-    return {
-        "tokens": sum(sequences),
-        "flops": step_flops(shape.architecture, sequences, sum(sequences)),
-        "seconds": statistics.median(seconds),
-        "all_seconds": seconds,
-        "ready_seconds": opened - spawned,
-        "first_step_seconds": first - spawned,
-        **peak_memory(learner, groups),
-    }
+    row = time_steps(step, shape.architecture, shape.all_sequences, shape.steps, opened, spawned)
+    return row | peak_memory(learner, groups)
 
 
 def peak_memory(learner: Learner, groups: list[Group]) -> Row:

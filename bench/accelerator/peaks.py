@@ -1,4 +1,5 @@
 """The arithmetic that a step needs, and what a device could do at most: both sides of model FLOPs utilisation (MFU).
+Peaks are those of `rljax.config.chips`.
 
 MFU (Chowdhery et al. 2022, PaLM, appendix B) = FLOPs that forward and backward pass need / (seconds x peak). What is
 computed again (remat) does not count, nor does what a mask hides. A multiplication and an addition are two FLOPs, the
@@ -13,36 +14,20 @@ embeddings, norms, softmax and optimizer are left out.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
+import math
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
 
+from rljax.config.chips import chip_of
 from rljax.models.common.architecture import Architecture
-
-_NVIDIA = "NVIDIA's datasheet of {}, dense (half of its figure with sparsity where it gives that)"
-_GOOGLE = "cloud.google.com/tpu/docs/{}"
-
-PEAKS: tuple[tuple[str, float, str], ...] = (
-    (r"H100 PCIe", 756e12, _NVIDIA.format("the H100 PCIe")),
-    (r"H100 NVL", 835e12, _NVIDIA.format("the H100 NVL")),
-    (r"H100\b", 989.4e12, _NVIDIA.format("the H100 SXM")),
-    (r"H200 NVL", 835e12, _NVIDIA.format("the H200 NVL")),
-    (r"G?H200\b", 989.4e12, _NVIDIA.format("the H200 SXM and GH200")),
-    (r"A100\b", 312e12, _NVIDIA.format("the A100")),
-    (r"L40S\b", 362e12, _NVIDIA.format("the L40S")),
-    (r"L4\b", 121e12, _NVIDIA.format("the L4")),
-    (r"T4\b", 65e12, _NVIDIA.format("the T4") + "; float16, bfloat16 has no units there"),
-    (r"V100\b", 125e12, _NVIDIA.format("the V100") + "; float16, bfloat16 has no units there"),
-    (r"TPU v4$", 275e12, _GOOGLE.format("v4")),
-    (r"TPU v5 ?(lite|e)$", 197e12, _GOOGLE.format("v5e")),
-    (r"TPU v5p?$", 459e12, _GOOGLE.format("v5p")),
-    (r"TPU v6 ?(lite|e)$", 918e12, _GOOGLE.format("v6e")),
-)
-"""Pattern of JAX's ``device_kind``, bfloat16 FLOP/s of one device, source. The first that fits counts."""
 
 
 def peak_of(kind: str) -> tuple[float, str] | None:
     """Returns the peak of a kind of device in FLOP/s and its source; None where it is not known."""
-    return next(((flops, source) for pattern, flops, source in PEAKS if re.search(rf"\b{pattern}", kind)), None)
+    chip = chip_of(kind)
+    return (chip.flops, chip.source) if chip else None
 
 
 def matrix_parameters(a: Architecture) -> int:
@@ -65,3 +50,42 @@ def step_flops(a: Architecture, sequences: Sequence[int], trained: int) -> float
     """Returns what an update over sequences of so many tokens needs, of which ``trained`` have log-probabilities."""
     dense = matrix_parameters(a) * sum(sequences) + a.vocab_size * a.hidden_size * trained
     return 6.0 * dense + a.num_layers * attention_flops(a, sequences)
+
+
+def time_steps(
+    step: Callable[[], float], a: Architecture, sequences: Sequence[int], steps: int, opened: float, spawned: float
+) -> dict[str, Any]:
+    """Returns the row of a learner's steps: the median of so many, after two that do not count.
+
+    Args:
+        step: makes an update, waits for it and returns its loss.
+        a: of the model.
+        sequences: tokens of each that a step trains, all of them.
+        steps: that are timed.
+        opened: when the learner was ready, in Unix seconds.
+        spawned: when its process was started.
+
+    Raises:
+        RuntimeError: a loss is not finite.
+    """
+
+    def seconds_of_one() -> float:
+        begin = time.perf_counter()
+        loss = step()
+        seconds = time.perf_counter() - begin
+        if not math.isfinite(loss):
+            raise RuntimeError(f"the loss is {loss}")
+        return seconds
+
+    seconds_of_one()
+    first = time.time()
+    seconds_of_one()  # the first one compiles; the second finds memory where the allocator had it
+    seconds = [seconds_of_one() for _ in range(steps)]
+    return {
+        "tokens": sum(sequences),
+        "flops": step_flops(a, sequences, sum(sequences)),
+        "seconds": statistics.median(seconds),
+        "all_seconds": seconds,
+        "ready_seconds": opened - spawned,
+        "first_step_seconds": first - spawned,
+    }

@@ -138,7 +138,7 @@ class Part:
 
     @property
     def name(self) -> str:
-        """What the part is called in the report."""
+        """Name of the part in the report."""
         return f"{self.group}: {self.worker}, {self.case}" if self.case else self.group
 
 

@@ -25,7 +25,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a part.
+    """Outcome of a part.
 
     Attributes:
         part: which one.
@@ -89,25 +89,32 @@ def run_part(part: Part, seconds: float, caches: Path) -> Outcome:
             except subprocess.TimeoutExpired:
                 code = None
             finally:
-                kill_group(process)
+                ended = kill_group(process)
         took, rows = time.time() - begin, whole_rows(file)
         last = last_line(printed)
     skipped = next((row["skipped"] for row in rows if "skipped" in row), None)
     if skipped is not None:
         return Outcome(part, "skipped", took, [row for row in rows if "skipped" not in row], skipped)
     if code is None:
-        return Outcome(part, "timed out", took, rows, f"ended after {seconds:.0f} s; it last said: {last}")
+        how = "ended" if ended else "could not be ended, and keeps the device,"
+        return Outcome(part, "timed out", took, rows, f"{how} after {seconds:.0f} s; it last said: {last}")
     if code:
         signalled = f"by {signal.Signals(-code).name}" if code < 0 else f"with {code}"
         return Outcome(part, "failed", took, rows, f"ended {signalled}: {last}")
     return Outcome(part, "done", took, rows)
 
 
-def kill_group(process: subprocess.Popen[bytes]) -> None:
-    """Kills whatever is left of the process and of those that it started."""
-    with contextlib.suppress(ProcessLookupError):
+def kill_group(process: subprocess.Popen[bytes]) -> bool:
+    """Kills whatever is left of the process and of those that it started; returns whether it has ended. One that waits
+    for its device in the kernel may not.
+    """
+    with contextlib.suppress(ProcessLookupError, PermissionError):  # they have ended; what is left is another user's
         os.killpg(process.pid, signal.SIGKILL)
-    process.wait(KILL_SECONDS)
+    try:
+        process.wait(KILL_SECONDS)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
 
 
 def whole_rows(file: Path) -> list[Row]:

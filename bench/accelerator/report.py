@@ -21,7 +21,7 @@ def markdown(facts: Row, outcomes: Sequence[Outcome]) -> str:
     if peak:
         lines.append(f"- MFU: of {peak['flops'] / 1e12:g} TFLOP/s ({peak['source']}); see `bench/accelerator/peaks.py`")
     else:
-        lines.append(f"- MFU is left out: the peak of {facts['kind']!r} is not in `bench/accelerator/peaks.py`")
+        lines.append(f"- MFU is left out: the peak of {facts['kind']!r} is not in `rljax/config/chips.py`")
     lines += [f"- {note}" for note in facts["notes"]]
     rows = list(table(outcomes, peak and peak["flops"]))
     cells = [COLUMNS, ("---",) * len(COLUMNS), *rows]

@@ -38,7 +38,7 @@ SHARE = 0.6
 
 @dataclass(frozen=True)
 class Shape:
-    """What one step trains.
+    """Tokens and rows that one step trains.
 
     Attributes:
         model: a name of `MODELS`.
@@ -71,10 +71,15 @@ class Shape:
         """Places of each sequence of a row."""
         return tuple(self.row // 8 * part for part in EIGHTHS)
 
+    @property
+    def all_sequences(self) -> list[int]:
+        """Places of each sequence of a step."""
+        return [places for places in self.sequences for _ in range(self.rows)]
+
 
 @dataclass(frozen=True)
 class Way:
-    """How a step is made to fit: whether layers are computed again in the backward pass, and rows of a microbatch."""
+    """Settings by which a step fits: whether the backward pass computes layers again, and rows of a microbatch."""
 
     remat: bool
     rows: int

@@ -13,7 +13,6 @@ compilation), and around the log-probabilities; on a CPU, `scaled_dot_product_at
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -25,7 +24,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.utils import is_flash_attn_2_available
 
 from bench.accelerator import NoDeviceError
-from bench.accelerator.peaks import step_flops
+from bench.accelerator.peaks import time_steps
 from bench.accelerator.shapes import (
     CLIP,
     LEARNING_RATE,
@@ -247,26 +246,11 @@ def timed(learner: PackedTorchLearner, shape: Shape, on_gpu: bool, spawned: floa
     opened = time.time()
 
     def step() -> float:
-        begin = time.perf_counter()
         loss = learner.step()
         if on_gpu:
             torch.cuda.synchronize()
-        if not np.isfinite(loss):
-            raise RuntimeError(f"the loss is {loss}")
-        return time.perf_counter() - begin
+        return loss
 
-    step()
-    first = time.time()
-    step()
-    seconds = [step() for _ in range(shape.steps)]
-    sequences = [n for n in shape.sequences for _ in range(shape.rows)]
+    row = time_steps(step, shape.architecture, shape.all_sequences, shape.steps, opened, spawned)
     memory = {"peak_bytes": torch.cuda.max_memory_allocated(), "peak_from": "the device"} if on_gpu else {}
-    return {
-        "tokens": sum(sequences),
-        "flops": step_flops(shape.architecture, sequences, sum(sequences)),
-        "seconds": statistics.median(seconds),
-        "all_seconds": seconds,
-        "ready_seconds": opened - spawned,
-        "first_step_seconds": first - spawned,
-        **memory,
-    }
+    return row | memory

@@ -8,6 +8,7 @@ from jaxtyping import Array, Float, Int
 
 from rljax.algorithms.inputs import LossInputs
 from rljax.algorithms.ratios import bounded_exp
+from rljax.models.common.ordered import sum_by_stretch
 
 
 def span_sum(values: Float[Array, "batch time"], inputs: LossInputs, level: str) -> Float[Array, "batch time"]:
@@ -22,9 +23,7 @@ def span_sum(values: Float[Array, "batch time"], inputs: LossInputs, level: str)
     values = jnp.where(inputs.mask, values, 0.0)
     if level == "token":
         return values
-    spans = _spans(inputs, level)
-    sums = jax.vmap(lambda row, ids: jax.ops.segment_sum(row, ids, row.shape[0] + 1))(values, spans)
-    return jnp.where(inputs.mask, jnp.take_along_axis(sums, spans, axis=1), 0.0)
+    return jnp.where(inputs.mask, sum_by_stretch(values, _spans(inputs, level)), 0.0)
 
 
 def span_mean(values: Float[Array, "batch time"], inputs: LossInputs, level: str) -> Float[Array, "batch time"]:

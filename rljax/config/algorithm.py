@@ -23,6 +23,8 @@ class OptimizerConfig:
     beta1: float = key(0.9, "decay of the first moment", low=0, high=1, high_open=True)
     beta2: float = key(0.999, "decay of the second moment", low=0, high=1, high_open=True)
     eps: float = key(1e-8, "Adam's epsilon", low=0, low_open=True)
+    mu_dtype: str = key("fp32", "dtype that the first moment is kept in", choices=("fp32", "bf16"))
+    nu_dtype: str = key("fp32", "of the second moment; bf16 needs beta2 <= 0.996", choices=("fp32", "bf16"))
     grad_clip: float | None = key(1.0, "largest global gradient norm; None: no clipping", low=0)
 
 

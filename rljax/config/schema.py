@@ -26,6 +26,8 @@ from rljax.config.environments import (
     shares,
 )
 from rljax.config.fields import key
+from rljax.config.learner import LearnerConfig as LearnerConfig
+from rljax.config.learner import MeshConfig as MeshConfig
 from rljax.config.tasksets import RowsConfig as RowsConfig
 from rljax.config.tasksets import TasksConfig as TasksConfig
 from rljax.config.tasksets import TasksetConfig as TasksetConfig
@@ -65,38 +67,6 @@ class ModelConfig:
     )
     logprob_chunk: int = key(1024, "tokens of a device whose logits exist at once", low=1)
     tiny: TinyConfig = field(default_factory=TinyConfig)
-
-
-@dataclass(frozen=True, kw_only=True)
-class MeshConfig:
-    """Sizes of the mesh axes; their product is the number of learner devices."""
-
-    data: int = key(1, "replicas", low=1)
-    fsdp: int = key(1, "shards of parameters and batch", low=1)
-    sequence: int = key(1, "shards of the time axis", low=1)
-    expert: int = key(1, "shards of the experts (dense models: 1)", low=1, high=1)
-    tensor: int = key(1, "shards of heads and MLP; divides the model's query heads", low=1)
-
-    @property
-    def size(self) -> int:
-        """Number of devices."""
-        return self.data * self.fsdp * self.sequence * self.expert * self.tensor
-
-
-@dataclass(frozen=True, kw_only=True)
-class LearnerConfig:
-    """The learner: how the policy is trained."""
-
-    devices: str = key("auto", "auto | cpu | cpu:0-3 | gpu:0-3,6 | tpu:0-7")
-    gpu_memory_utilization: float | None = key(
-        None, "share of a GPU's memory; None: JAX's own, with sidecar.colocate 0.5", low=0, high=1, low_open=True
-    )
-    mesh: MeshConfig = field(default_factory=MeshConfig)
-    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
-    max_tokens_per_row: int | None = key(None, "length of a packed row; None: longest prompt plus response", low=1)
-    rows_per_microbatch: int = key(8, "packed rows in one forward and backward pass", low=1)
-    max_nonfinite_steps: int = key(3, "non-finite updates in a row before the run stops", low=1)
-    checkpoints_to_keep: int = key(2, "committed checkpoints kept; the oldest is where a replay can start", low=1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -220,7 +190,9 @@ class PlayConfig:
 class PlanConfig:
     """Keys of ``mode=plan``."""
 
-    target: str = key("here", "devices: here | CHIP:SHAPE, CHIP one of v5e v5p v6e h100, SHAPE such as 8, 4x4, 2x2x1")
+    target: str = key(
+        "here", "devices: here | CHIP:SHAPE, CHIP as in rljax/config/chips.py, SHAPE such as 8, 4x4, 2x2x1"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -345,13 +317,17 @@ class Config:
     def val_groups(self) -> dict[str, int]:
         """Seeds of a validation, by tag."""
         manager = self.rollout.val_env_manager
-        path = "rollout.val_env_manager"
-        return shares(manager.tags, manager.num_env_groups, manager.num_groups_partition, path)
+        return shares(manager.tags, manager.num_env_groups, manager.num_groups_partition, "rollout.val_env_manager")
 
     @property
     def validates(self) -> bool:
         """True where the config has validation tasksets or environments."""
         return bool(self.tasks.validation or self.rollout.val_env_manager.tags)
+
+    @property
+    def autotunes(self) -> bool:
+        """True where kernels of a GPU may be chosen by timing them."""
+        return self.compile_cache != "off" if self.learner.autotune is None else self.learner.autotune
 
     @property
     def row_tokens(self) -> int:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from rljax.config.algorithm import AlgorithmConfig
+from rljax.config.algorithm import AlgorithmConfig, OptimizerConfig
 from rljax.config.fields import ConfigError as ConfigError
 from rljax.config.fields import check_bounds, check_name, check_path
 from rljax.config.fields import walk as walk
@@ -43,6 +43,8 @@ def check_config(config: Config) -> None:
     _check_sampling(config)
     _check_tasks(config)
     _check_algorithm(config)
+    _check_moments("learner.optimizer", config.learner.optimizer)
+    _check_moments("algorithm.critic.optimizer", config.algorithm.critic.optimizer)
     _check_context(config)
 
 
@@ -227,6 +229,15 @@ def _check_algorithm(config: Config) -> None:
         if hasattr(one.keys, "check"):
             one.keys.check(one.group)
     _check_estimator(algorithm)
+
+
+def _check_moments(path: str, optimizer: OptimizerConfig) -> None:
+    """Refuses a second moment that could not fall: bf16 rounds away what changes a number by less than 2**-8 of it."""
+    if optimizer.nu_dtype == "bf16" and 1 - optimizer.beta2 < 2**-8:
+        raise ConfigError(
+            f"{path}.nu_dtype='bf16': beta2={optimizer.beta2:g} lets it fall by {1 - optimizer.beta2:.2g} of itself in "
+            "an update, which bf16 rounds away, so that it never would; write beta2=0.99 or less, or leave it fp32"
+        )
 
 
 def _check_estimator(algorithm: AlgorithmConfig) -> None:

@@ -4,24 +4,36 @@ from __future__ import annotations
 
 import re
 
+from rljax.config.chips import CHIPS
 from rljax.config.fields import ConfigError, shown
 from rljax.config.schema import Config
 
 _SPAN = r"[0-9]{1,4}(-[0-9]{1,4})?"
-_TARGET = re.compile(r"here|(v5e|v5p|v6e|h100)(:[1-9][0-9]{0,3}(x[1-9][0-9]{0,2}){0,2})?")
+_CHIPS = "|".join(chip.name for chip in CHIPS)
+_TARGET = re.compile(rf"here|({_CHIPS})(:[1-9][0-9]{{0,3}}(x[1-9][0-9]{{0,2}}){{0,2}})?")
 _DEVICES = re.compile(rf"auto|(cpu|gpu|tpu)(:{_SPAN}(,{_SPAN})*)?")
 
 
 def check_placement(config: Config) -> None:
-    """Refuses devices that are taken, engines that do not fit them, and memory that nobody shares or that is short.
+    """Refuses devices that are taken, keys that the mesh gives nothing to do, engines that do not fit, and memory that
+    nobody shares or that is short.
 
     Raises:
         ConfigError: on the first such.
     """
     _check_devices(config)
+    _check_layout(config)
     _check_colocated(config)
     _check_engine(config)
     _check_channel(config)
+
+
+def _check_layout(config: Config) -> None:
+    if config.learner.sequence_parallel and config.learner.mesh.tensor == 1:
+        raise ConfigError(
+            "learner.sequence_parallel=true: it cuts rows over learner.mesh.tensor, which is 1; raise that, leave it "
+            "out, or write learner.mesh.sequence"
+        )
 
 
 def device_indices(devices: str) -> tuple[str, frozenset[int] | None]:
@@ -59,7 +71,8 @@ def _check_devices(config: Config) -> None:
             )
     if not _TARGET.fullmatch(config.plan.target):
         raise ConfigError(
-            f"plan.target={config.plan.target!r}: write here, or a chip and how many: v5e:4x4, v5p:2x2x1, v6e:8, h100:8"
+            f"plan.target={config.plan.target!r}: write here, or a chip and how many, v5e:4x4, v5p:2x2x1, h100:8, or "
+            f"h100:8x8 (8 machines of 8 each); chips are {', '.join(chip.name for chip in CHIPS)}"
         )
     (platform, mine), (other, theirs) = (device_indices(d) for d in placed.values())
     indices = mine

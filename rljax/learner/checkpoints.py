@@ -28,7 +28,7 @@ from rljax.learner.checksums import (
 from rljax.learner.state import TrainState
 from rljax.ledger.database import StaleWriterError
 from rljax.ledger.fence import Fence
-from rljax.models.common.transformer import Params
+from rljax.models.common.params import Params
 from sidecar.errors import first_line
 from sidecar.failpoints import failpoint
 
@@ -217,6 +217,7 @@ class Checkpoints:
         _check_aux_state(tree.get(name) or {}, abstract.aux_state)
         fields = {field.name: getattr(abstract, field.name) for field in dataclasses.fields(abstract)}
         fields[name] = fields.pop("aux_state")
+        _tell_of_casts(path, tree, fields)
         context = ocp.Context()
         # One large array at a time, or several small ones: else all of the state is on the host before it is placed.
         arrays = [x for x in jax.tree.leaves(fields) if isinstance(x, jax.ShapeDtypeStruct)]
@@ -323,6 +324,20 @@ def _check_shapes(saved: Params, wanted: Params) -> None:
     if differing:
         first = differing[0]
         raise ValueError(f"it is of another model: {first} is {there.get(first)}, not {here.get(first)}")
+
+
+def _tell_of_casts(path: Path, saved: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+    there, here = (
+        {name: x.dtype for name, x in named_leaves(tree).items() if hasattr(x, "dtype")} for tree in (saved, wanted)
+    )
+    differing = sorted(name for name in there.keys() & here.keys() if there[name] != here[name])
+    if differing:
+        first, more = differing[0], f" and {len(differing) - 1} more" * (len(differing) > 1)
+        log.warning(
+            "%s: %s%s were saved in %s and go on in %s: model.dtype, or mu_dtype or nu_dtype of the optimizer, was "
+            "another",
+            *(path, first, more, there[first], here[first]),
+        )
 
 
 def _shapes(params: Params) -> dict[str, tuple[int, ...]]:

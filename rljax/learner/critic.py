@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int
 from rljax.learner.objective import Model, Progress, masked_sum, sampled_mask
 from rljax.learner.packing import Batch
 from rljax.learner.ratio_metrics import Sums
-from rljax.models.common.transformer import Params
+from rljax.models.common.params import Params
 from rljax.models.common.value_head import values
 
 _TOKENS = "tokens"

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from rljax.models.common.architecture import Architecture
-from rljax.models.common.hf_names import layer_of, layer_to_hf, tensor_shapes, top_to_hf, under_layer
-from rljax.models.common.transformer import Params
+from rljax.models.common.params import Params
+from rljax.models.hf_names import layer_of, layer_to_hf, tensor_shapes, top_to_hf, under_layer
 
 Exports = tuple[Any, Any]
 """Jitted functions: of the parameters, for the tensors outside of the layers; of the stacked layers and a number."""
@@ -55,7 +55,7 @@ class ExportedWeights(Mapping[str, jax.Array]):
         return len(self._names)
 
 
-def make_export(dtype: Any) -> Exports:
+def make_export(architecture: Architecture, dtype: Any) -> Exports:
     """Makes the functions that return the tensors outside of the layers, and those of one layer, as `dtype` arrays that
     training never touches. One small program serves all layers, however many there are.
     """
@@ -67,6 +67,7 @@ def make_export(dtype: Any) -> Exports:
 
     @jax.jit
     def one_layer(layers: Params, layer: Array) -> dict[str, Array]:
-        return {name: x.astype(dtype) for name, x in layer_to_hf({k: x[layer] for k, x in layers.items()}).items()}
+        tensors = layer_to_hf({key: array[layer] for key, array in layers.items()}, architecture)
+        return {name: x.astype(dtype) for name, x in tensors.items()}
 
     return top, one_layer

@@ -34,10 +34,11 @@ from rljax.learner.state import TrainState, updates_per_step
 from rljax.learner.trainable import TrainableModel
 from rljax.models.common.architecture import Architecture
 from rljax.models.common.hardware import Hardware
-from rljax.models.common.hf_names import place_hf
+from rljax.models.common.params import Params
 from rljax.models.common.stored import Tensor
-from rljax.models.common.transformer import Params, abstract_params
 from rljax.models.common.value_head import critic_params
+from rljax.models.hf_names import place_hf
+from rljax.models.transformer import abstract_params
 from rljax.trajectory import Group, Trajectory
 
 if TYPE_CHECKING:  # a learner that only computes needs neither ledger nor database
@@ -88,7 +89,7 @@ class Learner:
         self.architecture = architecture
         mesh_config = config.learner.mesh
         self.mesh = make_mesh(mesh_config, devices or select_devices(config.learner.devices, mesh_config.size))
-        run = (config, architecture, Hardware.of(self.mesh))
+        run = (config, architecture, Hardware.of(self.mesh, config.learner.sequence_parallel))
         self.objective = PolicyObjective(*run)
         estimator = config.algorithm.adv_estimator
         criticised = "values" in token_advantages.needs(estimator, config.algorithm.advantage)
@@ -237,8 +238,8 @@ class Learner:
 
     @property
     def _expects_mean_one(self) -> bool:
-        """Whether the ratios of a policy's own samples have mean 1: not if their distribution was truncated, and not if
-        the outcome of the samples decides whether they are trained.
+        """True where the ratios of a policy's own samples have mean 1: not if their distribution was truncated, and
+        not if the outcome of the samples decides whether they are trained.
         """
         sampling, algorithm = self.config.sidecar.generating_args, self.config.algorithm
         truncated = sampling.top_p < 1 or sampling.top_k
@@ -321,7 +322,7 @@ class Learner:
 
     @functools.cached_property
     def _exports(self) -> Mapping[str, Exports]:
-        return {name: make_export(dtype) for name, dtype in DTYPES.items()}
+        return {name: make_export(self.architecture, dtype) for name, dtype in DTYPES.items()}
 
     @functools.cached_property
     def _score(self) -> Any:

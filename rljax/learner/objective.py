@@ -21,7 +21,9 @@ from rljax.learner.ratio_metrics import Sums, mean_of, ratio_metrics, ratio_sums
 from rljax.models.common.architecture import Architecture
 from rljax.models.common.hardware import Hardware
 from rljax.models.common.logprobs import token_logprobs
-from rljax.models.common.transformer import Params, hidden_states
+from rljax.models.common.ordered import select_places
+from rljax.models.common.params import Params
+from rljax.models.transformer import hidden_states
 from sidecar.errors import describe
 
 DTYPES = {"fp32": jnp.float32, "bf16": jnp.bfloat16}
@@ -47,8 +49,13 @@ class Progress:
 class Objective(Protocol):
     """A loss that is a sum over microbatches."""
 
-    def cast(self, params: Params) -> Params:
-        """Casts parameters to the dtype of the computation."""
+    @property
+    def compiler_options(self) -> dict[str, bool] | None:
+        """Options of XLA for the programs that train: see `Hardware.repeatable`."""
+        ...
+
+    def differentiated(self, params: Params) -> Params:
+        """Returns what the gradient is taken of: masters in the dtype in which devices add up its parts."""
         ...
 
     def microbatch_loss(
@@ -77,6 +84,17 @@ class Model:
         """Casts parameters to the dtype of the computation."""
         return jax.tree.map(lambda p: p.astype(DTYPES[self.config.model.dtype]), params)
 
+    @property
+    def compiler_options(self) -> dict[str, bool] | None:
+        """Options of XLA for the programs that train: see `Hardware.repeatable`."""
+        return self.hardware.repeatable(self.config.autotunes)
+
+    def differentiated(self, params: Params) -> Params:
+        """Returns what the gradient is taken of: masters in the dtype in which devices add up its parts. The model
+        casts those that are wider than its computation where it uses them.
+        """
+        return params if self.config.learner.reduce_dtype == "fp32" else self.cast(params)
+
     def hidden(self, params: Params, batch: Batch) -> Float[Array, "row place hidden"]:
         """Computes the hidden states at one microbatch's trained places: of the token before each trained target."""
         model = self.config.model
@@ -90,7 +108,7 @@ class Model:
             remat=model.remat,
             hardware=self.hardware,
         )
-        return batch.trained(hidden)
+        return select_places(hidden, batch.places) if self.hardware.platform == "gpu" else batch.trained(hidden)
 
 
 @dataclass(frozen=True)

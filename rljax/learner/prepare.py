@@ -32,7 +32,7 @@ from rljax.learner.packing import (
 )
 from rljax.learner.scoring import Score, bare, behaviour_divergence, gaps_sharded_as
 from rljax.learner.sharding import batch_sharding
-from rljax.models.common.transformer import Params
+from rljax.models.common.params import Params
 from rljax.trajectory import Group, Trajectory
 
 AuxState = Mapping[str, Any]
@@ -107,7 +107,7 @@ class Preparation:
         reused = -(-config.reused_per_batch // cuts) * config.group_size
         self._room = self._size + reused + -(-config.demonstrations_per_batch // cuts)
         learner = config.learner
-        self._shapes = row_shapes(config.row_tokens, learner.rows_per_microbatch, self._room, learner.mesh.sequence)
+        self._shapes = row_shapes(config.row_tokens, learner.rows_per_microbatch, self._room, learner.time_shards)
         self.logprobs = Score(policy, lambda params, batch: policy.logprobs(params, batch)[0])
         self.values = Score(critic, critic.values) if critic else None
 

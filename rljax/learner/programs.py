@@ -19,6 +19,7 @@ import jax.monitoring
 import numpy as np
 
 from rljax.config.schema import Config
+from rljax.interrupts import COMPILING
 from rljax.learner.objective import Progress
 from rljax.learner.prepare import Preparation
 from rljax.learner.scoring import behaviour_divergence, gaps_sharded_as
@@ -108,9 +109,9 @@ class Compilation:
         self._began = time.perf_counter()
         self._last = self._began
         threads = max(1, min(len(programs), len(os.sched_getaffinity(0))))
-        self._pool = ThreadPoolExecutor(threads, "compile")
+        self._pool = ThreadPoolExecutor(threads, COMPILING)
         self.programs = tuple(programs)
-        begun = {self._pool.submit(self._compile, program): program for program in programs}
+        self._begun = begun = {self._pool.submit(self._compile, program): program for program in programs}
         self._left = set(begun)
         self._likely = {future for future, program in begun.items() if program.likely}
 
@@ -127,6 +128,11 @@ class Compilation:
         self._left -= done
         self._last = time.perf_counter() if done else self._last
         return not self._likely & self._left
+
+    @property
+    def left(self) -> tuple[str, ...]:
+        """Names of the likely programs that are not yet compiled, as of the last `wait`; first those begun first."""
+        return tuple(program.name for future, program in self._begun.items() if future in self._likely & self._left)
 
     def __str__(self) -> str:
         every = len(self.programs)

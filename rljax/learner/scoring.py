@@ -18,8 +18,11 @@ from rljax.algorithms.ratios import log_difference
 from rljax.learner.objective import DTYPES, Model, trained_mask
 from rljax.learner.packing import Batch, Scores
 from rljax.learner.train_step import microbatch
+from rljax.models.common.hardware import Hardware
 from rljax.models.common.logprobs import token_logprobs
-from rljax.models.common.transformer import Params, hidden_states
+from rljax.models.common.ordered import sum_by_row
+from rljax.models.common.params import Params
+from rljax.models.transformer import hidden_states
 
 Run = Callable[[Params, Batch], Float[Array, "row place"]]
 
@@ -33,7 +36,10 @@ class Score:
     def __init__(self, model: Model, run: Run) -> None:
         self._model = model
         self._run = run
-        self._sharded_as = functools.cache(lambda sharding: jax.jit(self.compute, out_shardings=sharding))
+        options = model.compiler_options
+        self._sharded_as = functools.cache(
+            lambda sharding: jax.jit(self.compute, out_shardings=sharding, compiler_options=options)
+        )
 
     def __call__(self, params: Params, batch: Batch, microbatches: np.int32) -> Float[Array, "slot row place"]:
         """Computes them for a placed batch; they are sharded as its `places` are."""
@@ -98,18 +104,23 @@ def sequence_gaps(
         batch.owners, batch.places
     )
     gaps = log_difference(logprobs, reference, trained_mask(batch))
-    by_trajectory = jax.ops.segment_sum(gaps.reshape(-1), owners.reshape(-1), num_segments=count)
+
+    def summed(values: Float[Array, " values"], ids: Int[Array, " values"], rows: int) -> Float[Array, " rows"]:
+        return sum_by_row(ids, values[:, None], rows)[:, 0]
+
+    by_trajectory = summed(gaps.reshape(-1), owners.reshape(-1), count)
     there = (group_of >= 0).astype(jnp.float32)
     groups = jnp.where(group_of >= 0, group_of, count)
-    members = jax.ops.segment_sum(there, groups, num_segments=count + 1)
-    of_group = jax.ops.segment_sum(by_trajectory * there, groups, num_segments=count + 1) / jnp.maximum(members, 1)
+    members = summed(there, groups, count + 1)
+    of_group = summed(by_trajectory * there, groups, count + 1) / jnp.maximum(members, 1)
     return by_trajectory[owners], of_group[groups][owners]
 
 
 @functools.cache
 def gaps_sharded_as(sharding: NamedSharding) -> Any:
     """Returns `sequence_gaps` under jit, with results of that sharding."""
-    return jax.jit(sequence_gaps, out_shardings=(sharding, sharding))
+    options = Hardware.of(sharding.mesh).repeatable()
+    return jax.jit(sequence_gaps, out_shardings=(sharding, sharding), compiler_options=options)
 
 
 def make_probe_score(model: Model) -> Any:

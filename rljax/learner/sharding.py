@@ -7,24 +7,30 @@ evenly is dropped, so that the dimension is replicated: a model with two key-val
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
+from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from rljax.config.schema import MeshConfig
 from rljax.config.validate import ConfigError
 from rljax.config.validate_placement import device_indices
-from rljax.models.common.hardware import BATCH, TABLE, Rule, spec
+from rljax.models.common.hardware import BATCH, GPUS, TABLE, Rule, spec
+from rljax.models.families.registry import FAMILIES
 
+Present = Callable[[str], Sequence[Any]]
+"""Returns the devices of a platform: of each, platform and number are read. See `jax_devices`."""
 AXES = ("data", "fsdp", "sequence", "expert", "tensor")
 
-# Parameters by their last name; those of layers have the layer as their first dimension. Megatron's pairing over
-# `tensor` (columns, then rows) needs one reduction per attention and per MLP.
+# Parameters by their last name, but for those that a family alone has (they stand in its file); those of layers have
+# the layer as their first dimension. Megatron's pairing over `tensor` (columns, then rows) needs one reduction per
+# attention and per MLP.
 PARAMETERS: Mapping[str, Rule] = {
     "embedding": TABLE,
     "head": ("fsdp", "tensor"),
@@ -40,8 +46,6 @@ PARAMETERS: Mapping[str, Rule] = {
     "key_bias": (None, "tensor"),
     "value_bias": (None, "tensor"),
     "output_bias": (None, None),
-    "query_norm": (None, None),
-    "key_norm": (None, None),
     "gate": (None, "fsdp", "tensor"),
     "up": (None, "fsdp", "tensor"),
     "down": (None, "tensor", "fsdp"),
@@ -50,29 +54,43 @@ PARAMETERS: Mapping[str, Rule] = {
 BATCH_ROWS: Rule = (None, BATCH, "sequence")
 
 
-def named_devices(key: str, devices: str) -> list[jax.Device]:
+def jax_devices(platform: str) -> Sequence[jax.Device]:
+    """Returns the devices of a platform, with ``auto`` of the one that JAX computes on.
+
+    Raises:
+        RuntimeError: there are none.
+    """
+    return jax.devices() if platform == "auto" else jax.devices(platform)
+
+
+def named_devices(key: str, devices: str, present: Present = jax_devices) -> list[jax.Device]:
     """Returns the devices that ``auto``, ``cpu``, ``cpu:0-3`` or ``gpu:0-3,6`` names.
+
+    Args:
+        key: that names them.
+        devices: its value.
+        present: returns those of a platform: this machine's, or those that a plan is made for.
 
     Raises:
         ConfigError: the platform or an index is not there; begins with `key`.
     """
     platform, indices = device_indices(devices)
     try:
-        present = jax.devices() if platform == "auto" else jax.devices(platform)
+        there = present(platform)
     except RuntimeError as error:
         raise ConfigError(f"{key}={devices!r}: this machine has no {platform} ({error})") from error
-    if indices is not None and max(indices) >= len(present):
-        raise ConfigError(f"{key}={devices!r}: this machine has {len(present)} ({', '.join(map(str, present))})")
-    return [d for index, d in enumerate(present) if indices is None or index in indices]
+    if indices is not None and max(indices) >= len(there):
+        raise ConfigError(f"{key}={devices!r}: this machine has {len(there)} ({', '.join(map(str, there))})")
+    return [d for index, d in enumerate(there) if indices is None or index in indices]
 
 
-def select_devices(devices: str, count: int) -> list[jax.Device]:
-    """Returns the first `count` of the devices that ``learner.devices`` names.
+def select_devices(devices: str, count: int, present: Present = jax_devices) -> list[jax.Device]:
+    """Returns the first `count` of the devices that ``learner.devices`` names; see `named_devices`.
 
     Raises:
-        ConfigError: there are fewer, or `named_devices` raises.
+        ConfigError: they are not there.
     """
-    chosen = named_devices("learner.devices", devices)
+    chosen = named_devices("learner.devices", devices, present)
     if len(chosen) < count:
         raise ConfigError(
             f"learner.mesh: multiplies to {count} devices, learner.devices={devices!r} gives {len(chosen)} "
@@ -82,7 +100,7 @@ def select_devices(devices: str, count: int) -> list[jax.Device]:
 
 
 def make_mesh(mesh: MeshConfig, devices: Sequence[jax.Device]) -> Mesh:
-    """Makes the learner's mesh over `devices`, row-major, so that neighbours share the tensor axis.
+    """Makes the learner's mesh over `devices`; those along an axis are near each other, above all along `tensor`.
 
     Raises:
         ValueError: the number of devices is not the product of the axes.
@@ -92,7 +110,27 @@ def make_mesh(mesh: MeshConfig, devices: Sequence[jax.Device]) -> Mesh:
         raise ValueError(
             f"the mesh {dict(zip(AXES, shape, strict=True))} needs {math.prod(shape)} devices, got {len(devices)}"
         )
-    return Mesh(np.array(devices).reshape(shape), AXES, axis_types=(AxisType.Auto,) * len(AXES))
+    return Mesh(_arranged(shape, devices), AXES, axis_types=(AxisType.Auto,) * len(AXES))
+
+
+def _arranged(shape: tuple[int, ...], devices: Sequence[jax.Device]) -> np.ndarray:
+    """Returns devices in the shape of a mesh whose later axes move more: chips by their torus, GPUs host by host."""
+    platform = devices[0].platform
+    if platform == "tpu":
+        for split in (False, True):  # a side of the torus for one axis, before parts of it for several
+            with contextlib.suppress(NotImplementedError, AssertionError, ValueError):  # some of a slice's chips
+                return mesh_utils.create_device_mesh(shape, devices, allow_split_physical_axes=split)
+    elif platform in GPUS:
+        devices = sorted(devices, key=lambda device: (device.process_index, device.id))
+    return np.array(devices).reshape(shape)
+
+
+def parameter_rules() -> dict[str, Rule]:
+    """Returns the rules of `PARAMETERS`, and those of the families' own parameters."""
+    rules = dict(PARAMETERS)
+    for family in FAMILIES.values():
+        rules |= family.sharding
+    return rules
 
 
 def parameter_shardings(tree: Any, mesh: Mesh) -> Any:
@@ -106,13 +144,15 @@ def parameter_shardings(tree: Any, mesh: Mesh) -> Any:
         ValueError: a parameter has no rule.
     """
 
+    rules = parameter_rules()
+
     def place(path: tuple[Any, ...], leaf: Any) -> NamedSharding:
         if not leaf.shape:
             return NamedSharding(mesh, P())
         name = str(getattr(path[-1], "key", path[-1]))
-        if name not in PARAMETERS:
-            raise ValueError(f"parameter {name!r} has no sharding rule; add one to rljax/learner/sharding.py")
-        return NamedSharding(mesh, spec(PARAMETERS[name], leaf.shape, mesh))
+        if name not in rules:
+            raise ValueError(f"parameter {name!r} has no sharding rule; add one to its file in rljax/models/families/")
+        return NamedSharding(mesh, spec(rules[name], leaf.shape, mesh))
 
     return jax.tree_util.tree_map_with_path(place, tree)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +12,8 @@ import optax
 from jaxtyping import Array, Float, Int
 
 from rljax.config.schema import Config, OptimizerConfig
-from rljax.models.common.transformer import Params
+from rljax.learner.objective import DTYPES
+from rljax.models.common.params import Params
 
 
 @jax.tree_util.register_dataclass
@@ -21,7 +23,8 @@ class TrainState:
 
     Attributes:
         params: float32 master weights.
-        opt_state: Adam's moments (float32) and the count of updates made, skipped ones excluded.
+        opt_state: Adam's moments (float32, or bfloat16 as the config says) and the count of updates made, skipped ones
+            excluded.
         step: batches trained.
         aux_state: what else the config asks for, by name: ``critic``, its float32 master weights and
             ``critic_opt_state``; ``reference``, weights in the dtype that is computed in; ``kl_coef`` and ``moments``,
@@ -71,9 +74,28 @@ def make_optimizer(config: OptimizerConfig, total_updates: int) -> optax.Gradien
         eps=config.eps,
         weight_decay=config.weight_decay,
     )
+    if "bf16" in (config.mu_dtype, config.nu_dtype):
+        adamw = _narrow(adamw, {"mu": DTYPES[config.mu_dtype], "nu": DTYPES[config.nu_dtype]})
     if config.grad_clip is None:
         return adamw
     return optax.chain(optax.clip_by_global_norm(config.grad_clip), adamw)
+
+
+def _narrow(adamw: optax.GradientTransformation, dtypes: Mapping[str, Any]) -> optax.GradientTransformation:
+    """Returns the optimizer with its moments kept in these dtypes and computed with in float32; optax's own
+    ``mu_dtype`` decays it in the narrow one.
+    """
+
+    def cast(state: Any, dtypes: Mapping[str, Any]) -> Any:
+        adam, *rest = state
+        moments = {name: optax.tree.cast(getattr(adam, name), dtype) for name, dtype in dtypes.items()}
+        return (adam._replace(**moments), *rest)
+
+    def update(gradient: Params, state: Any, params: Params | None = None) -> tuple[Params, Any]:
+        changes, moved = adamw.update(gradient, cast(state, dict.fromkeys(dtypes, jnp.float32)), params)
+        return changes, cast(moved, dtypes)
+
+    return optax.GradientTransformation(lambda params: cast(adamw.init(params), dtypes), update)
 
 
 def updates_made(opt_state: Any) -> Int[Array, ""]:

@@ -16,7 +16,7 @@ from rljax.learner.objective import Objective, Progress
 from rljax.learner.packing import Batch
 from rljax.learner.ratio_metrics import Sums
 from rljax.learner.state import learning_rate, make_optimizer, updates_made
-from rljax.models.common.transformer import Params
+from rljax.models.common.params import Params
 
 
 def microbatch(batch: Batch, index: Int[Array, ""] | int) -> Batch:
@@ -33,10 +33,10 @@ def loss_and_gradient(
 ) -> tuple[Float[Array, ""], Params, Sums]:
     """Computes loss, gradient and metrics of a packed batch, however it is split into microbatches.
 
-    Masters are cast once, before the loop over microbatches. The loop runs as often as there are filled microbatches, a
-    number that is data and not shape: one program serves every batch of the same row length, and padding beyond the
-    last filled microbatch is never computed. Gradients are summed in float32. The weights of the tokens carry the
-    global normalisation already, so that microbatches simply add up.
+    Masters are cast once, before the loop over microbatches, unless the gradient is reduced in their own dtype. The
+    loop runs as often as there are filled microbatches, a number that is data and not shape: one program serves every
+    batch of the same row length, and padding beyond the last filled microbatch is never computed. Gradients are summed
+    in float32. The weights of the tokens carry the global normalisation already, so that microbatches simply add up.
 
     Args:
         objective: what to differentiate.
@@ -49,7 +49,7 @@ def loss_and_gradient(
         Loss and gradient, float32, and metrics by name.
     """
     progress = Progress() if progress is None else progress
-    computed = objective.cast(params)
+    computed = objective.differentiated(params)
     differentiate = jax.value_and_grad(objective.microbatch_loss, has_aux=True)
 
     def add(index: Int[Array, ""], total: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -111,4 +111,5 @@ def make_update(
         )
         return params, opt_state, metrics
 
-    return jax.jit(update, donate_argnums=(0, 1), out_shardings=(*shardings, None))
+    options = objective.compiler_options
+    return jax.jit(update, donate_argnums=(0, 1), out_shardings=(*shardings, None), compiler_options=options)

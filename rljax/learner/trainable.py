@@ -13,7 +13,7 @@ from rljax.learner.objective import Objective
 from rljax.learner.sharding import parameter_shardings
 from rljax.learner.state import make_optimizer
 from rljax.learner.train_step import make_update
-from rljax.models.common.transformer import Params
+from rljax.models.common.params import Params
 
 
 class TrainableModel:

@@ -16,10 +16,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from rljax.models.common.architecture import Architecture
-from rljax.models.common.hf_names import check_tensors, from_hf, tensor_shapes
+from rljax.models.common.params import Params
 from rljax.models.common.stored import StoredTensor, Tensor
-from rljax.models.common.transformer import Params
 from rljax.models.families.registry import from_config, to_config
+from rljax.models.hf_names import check_tensors, from_hf, tensor_shapes
 from sidecar.channels.versions import checksum
 
 _WEIGHTS = "model.safetensors"

@@ -15,16 +15,18 @@ import tempfile
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import platformdirs
-from gguf import GGUFReader, dequantize
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from rljax.models.common.architecture import Architecture
 from rljax.models.files import save_directory
 from rljax.models.tokenizer import save_tokenizer
+
+if TYPE_CHECKING:
+    from gguf import GGUFReader
 
 Progress = Callable[[str, float], None]
 """Called with what is being done and which fraction of it is done."""
@@ -106,6 +108,8 @@ def fetch_gguf(directory: Path) -> Path:
 
 def convert(gguf_file: Path, target: Path, progress: Progress) -> None:
     """Writes the Hugging Face directory `target` of the GGUF file; leaves it alone when another process made it."""
+    from gguf import GGUFReader, dequantize  # half a second, which only the first run with this model needs
+
     reader = GGUFReader(gguf_file)
     architecture = _architecture(reader)
     tensors = {}

@@ -13,11 +13,11 @@ import numpy as np
 from rljax.config.schema import ModelConfig
 from rljax.config.validate import ConfigError
 from rljax.models.common.architecture import Architecture
-from rljax.models.common.hf_names import to_hf
-from rljax.models.common.transformer import init_params
 from rljax.models.families.registry import FAMILIES
 from rljax.models.files import load_architecture, save_directory
+from rljax.models.hf_names import to_hf
 from rljax.models.tokenizer import save_tiny_tokenizer, tiny_vocabulary
+from rljax.models.transformer import init_params
 
 _LEAST_POSITIONS = 2048
 

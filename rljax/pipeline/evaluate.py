@@ -15,10 +15,10 @@ from rljax.config.schema import Config
 from rljax.config.validate import ConfigError
 from rljax.learner.checkpoints import Checkpoints
 from rljax.ledger.versions import Announced
-from rljax.models.common.hf_names import to_hf
 from rljax.models.common.stored import Tensor
-from rljax.models.common.transformer import abstract_params
 from rljax.models.files import save_directory, stored_tensors
+from rljax.models.hf_names import to_hf
+from rljax.models.transformer import abstract_params
 from rljax.observe.atomic_write import write_atomic
 from rljax.observe.trace import NullTrace
 from rljax.pipeline.assemble.engines import make_pool

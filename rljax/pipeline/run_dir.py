@@ -45,13 +45,18 @@ class RunDir:
         return self.root / "config.json"
 
     @classmethod
+    def at(cls, config: Config) -> RunDir:
+        """Returns the directory that a config names, be it there or not."""
+        return cls(Path(config.run_dir or "runs/unnamed"))
+
+    @classmethod
     def create(cls, config: Config) -> RunDir:
         """Creates the directory and checks that it can be written.
 
         Raises:
             ConfigError: it cannot be written.
         """
-        run = cls(Path(config.run_dir or "runs/unnamed"))
+        run = cls.at(config)
         try:
             for path in (run.root, run.weights, run.checkpoints):
                 path.mkdir(parents=True, exist_ok=True)
@@ -71,7 +76,7 @@ class RunDir:
             ConfigError: there is none.
             LedgerError: the ledger's server cannot be asked.
         """
-        run = cls(Path(config.run_dir or "runs/unnamed"))
+        run = cls.at(config)
         if not ledger_exists(backend_of(config, run.root)):
             raise ConfigError(f"run_dir={run.root}: no run here; train first, or correct run_dir")
         return run

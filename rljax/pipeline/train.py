@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -170,10 +171,20 @@ class Trainer:
         return Compilation([p for p in programs if p.likely or not shared])
 
     def _await_programs(self, ahead: Compilation) -> None:
-        looked = time.perf_counter()
+        looked, seconds = time.perf_counter(), self._config.wait_timeout
+        progress_timeout = ProgressTimeout(seconds)
         while not ahead.wait(COMPILE_WAIT) and not self._stop.is_set():
             self._observers.waiting(str(ahead), 0, self._config.groups_per_batch)
-            if (now := time.perf_counter()) - looked > LOOK_FOR_DEAD:
+            now = time.perf_counter()
+            # One program may take long: as long as something computes, a tenth of one core at least, it is slow and
+            # not stuck. What else computes here soon waits for the learner.
+            computed = sum(os.times()[:4]) // (seconds / 10)
+            if progress_timeout.is_over((len(ahead.left), computed), now):
+                raise TimeoutError(
+                    f"trainer: waited {seconds:g} s for the compiler, which computes nothing: {ahead.left[0]} is not "
+                    "compiled; remove what the compile cache holds, or report it to JAX"
+                )
+            if now - looked > LOOK_FOR_DEAD:
                 leases.check_living(self._db, self._lineage)
                 self._look_for_dead()
                 looked = now

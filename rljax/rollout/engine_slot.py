@@ -87,7 +87,7 @@ class EngineSlot:
 
     @property
     def started(self) -> bool:
-        """Whether there has been an engine."""
+        """True once there has been an engine."""
         return hasattr(self, "engine")
 
     def enter(self, request: GenerateRequest, recall: asyncio.Timeout) -> None:
@@ -112,7 +112,7 @@ class EngineSlot:
 
     @property
     def alive(self) -> bool:
-        """Whether there is an engine to be asked."""
+        """True while there is an engine to be asked."""
         return self.replacement is None and self.failure is None
 
     async def ask(self, what: str, call: Callable[[Engine], Awaitable[T]]) -> T:

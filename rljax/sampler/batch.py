@@ -13,10 +13,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rljax.models.cache import KVCache, init_cache
 from rljax.models.common.architecture import Architecture
-from rljax.models.common.cache import KVCache, init_cache
 from rljax.models.common.hardware import Hardware
-from rljax.models.common.transformer import Params
+from rljax.models.common.params import Params
 from rljax.sampler import buckets, programs
 from rljax.sampler.programs import Decoded, Model, Rows
 from sidecar.stepping.jobs import Job, Tokenizer, end_of_text

@@ -9,8 +9,8 @@ import jax
 import numpy as np
 
 from rljax.models.common.architecture import Architecture
-from rljax.models.common.hf_names import check_tensors
-from rljax.models.common.transformer import Params
+from rljax.models.common.params import Params
+from rljax.models.hf_names import check_tensors
 from rljax.sampler import programs
 from rljax.sampler.batch import RunningBatch, Trace
 from sidecar.channels.versions import PublishedVersion, Receiver, receive

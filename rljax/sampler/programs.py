@@ -10,12 +10,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, UInt
 
+from rljax.models.cache import KVCache, decode_step, prefill
 from rljax.models.common.architecture import Architecture
-from rljax.models.common.cache import KVCache, decode_step, prefill
 from rljax.models.common.hardware import Hardware
-from rljax.models.common.hf_names import from_hf_by_layer
 from rljax.models.common.logprobs import token_logprobs
-from rljax.models.common.transformer import Params
+from rljax.models.common.params import Params
+from rljax.models.hf_names import from_hf_by_layer
 from rljax.sampler.sampling import request_uniforms, sample
 
 _SCORE_CHUNK = 256  # tokens whose logits exist at once
@@ -25,7 +25,7 @@ Either = Any
 
 
 class Model(TypedDict):
-    """What every program is compiled for: the model, the engine's device, and the dtype of the computation."""
+    """Static arguments of every program: the model, the engine's device, and the dtype of the computation."""
 
     architecture: Architecture
     hardware: Hardware

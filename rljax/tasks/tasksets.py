@@ -146,9 +146,10 @@ def _open(config: TasksetConfig, on_bad_row: str, role: Role, key: str) -> Rows:
         return ReasoningGymRows(source.removeprefix(_GYM), _side(config, role, key), config.args, key)
     if source.startswith(_HUB):
         split = config.split or role
-        if source == _HUB:
+        dataset = source.removeprefix(_HUB)
+        if not dataset.strip("/"):
             raise ConfigError(f"{key}.source={source!r}: names no data set; write {_HUB}OWNER/NAME")
-        return hub_rows(source.removeprefix(_HUB), config.subset, split, columns, on_bad_row, key, needed)
+        return hub_rows(dataset, config.subset, split, columns, on_bad_row, key, needed)
     path = Path(source).expanduser()
     if path.suffix not in _FILES:
         raise ConfigError(

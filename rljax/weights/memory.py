@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 
+from rljax.models.common.stored import DamagedFileError
 from rljax.weights.publisher import OrbaxPublisher, PublishError, Tensors, check_dtypes, describe, gathered, infos_of
 from sidecar.channels import memory
 from sidecar.channels.versions import Manifest, PublishedVersion, TensorInfo
@@ -37,9 +38,9 @@ class MemoryPublisher:
         address = f"{self._root}/v{version}-{lineage}"
         try:
             self._keep(address, version, lineage, tensors, model=model, dtype=dtype)
+        except (PublishError, DamagedFileError):
+            raise
         except (ValueError, MemoryError, RuntimeError) as error:
-            if isinstance(error, PublishError):
-                raise
             raise PublishError(f"version {version} cannot be kept in memory: {first_line(error)}") from error
         self._addresses[version, lineage] = address
         return address
@@ -115,7 +116,7 @@ class RayPublisher(MemoryPublisher):
 
         parts, infos = [], dict[str, TensorInfo]()
         try:
-            for arrays, _ in gathered(tensors, dtype):
+            for arrays in gathered(tensors, dtype):
                 parts.append(ray.put(memory.packed(arrays)))
                 infos |= infos_of(arrays)
                 del arrays  # the store has a copy; the next are yet to be gathered

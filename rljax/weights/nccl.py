@@ -20,7 +20,7 @@ import jax
 import numpy as np
 
 from rljax.weights.publisher import OrbaxPublisher, PublishError, Tensors, check_dtypes, describe
-from sidecar.channels.nccl import (
+from sidecar.channels.link import (
     BUFFER_BYTES,
     DEADLINE,
     PROTOCOL,

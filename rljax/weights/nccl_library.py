@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sidecar.channels.nccl import TransferError
+from sidecar.channels.link import TransferError
 
 _SUCCESS, _IN_PROGRESS = 0, 7  # ncclResult_t
 _NOT_READY = 600  # CUDA_ERROR_NOT_READY

@@ -10,14 +10,18 @@ import contextlib
 import re
 import shutil
 import uuid
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+import jax
 import numpy as np
-from orbax.checkpoint import v1 as ocp
+import orbax.checkpoint as orbax
+from orbax.checkpoint import type_handlers
 
+from rljax.models.common.stored import DamagedFileError
 from sidecar.channels.versions import (
     MANIFEST_NAME,
     Manifest,
@@ -70,6 +74,7 @@ class Publisher(Protocol):
 
         Raises:
             PublishError: it could not be written.
+            DamagedFileError: it comes from the files of a model, and one is damaged.
         """
         ...
 
@@ -116,12 +121,12 @@ class OrbaxPublisher:
         draft = hidden / final.name  # Orbax does not find the parts of what has a hidden name itself
         try:
             hidden.mkdir()
-            infos = _save(draft, gathered(tensors, dtype))
+            infos = _save(draft, tensors, dtype)
             failpoint("write")
             manifest = Manifest(version, lineage, model, dtype, infos)
             (draft / MANIFEST_NAME).write_text(manifest.to_json())
             self._rename_into_place(draft, final, manifest)
-        except DtypeError:
+        except (DtypeError, DamagedFileError):
             raise
         except (OSError, ValueError, RuntimeError) as error:
             raise PublishError(
@@ -182,13 +187,13 @@ def describe(version: int, lineage: int, tensors: Tensors, *, model: str, dtype:
         DtypeError: a tensor is not of type ``dtype``.
     """
     arrays: dict[str, np.ndarray] = {}
-    for group, _ in gathered(tensors, dtype):
+    for group in gathered(tensors, dtype):
         arrays |= group
     return PublishedVersion(Manifest(version, lineage, model, dtype, infos_of(arrays)), arrays)
 
 
-def gathered(tensors: Tensors, dtype: str) -> Iterator[tuple[dict[str, np.ndarray], bool]]:
-    """Yields the tensors on the host, in groups of `GROUP_BYTES`, and whether a group is the last.
+def gathered(tensors: Tensors, dtype: str) -> Iterator[dict[str, np.ndarray]]:
+    """Yields the tensors on the host, in groups of `GROUP_BYTES`.
 
     Raises:
         DtypeError: a tensor is not of type ``dtype``.
@@ -200,7 +205,7 @@ def gathered(tensors: Tensors, dtype: str) -> Iterator[tuple[dict[str, np.ndarra
         check_dtypes({name: group[name]}, dtype)
         size, left = size + group[name].nbytes, left - 1
         if size >= GROUP_BYTES or not left:
-            yield group, not left
+            yield group
             group, size = {}, 0
 
 
@@ -224,29 +229,67 @@ def check_dtypes(arrays: Mapping[str, Any], dtype: str) -> None:
             raise DtypeError(f"tensor {name} is {array.dtype}, to be published as {dtype}; cast it first")
 
 
-def _save(path: Path, groups: Iterator[tuple[dict[str, np.ndarray], bool]]) -> dict[str, TensorInfo]:
-    """Writes groups of arrays one after the other as one checkpoint; returns what the manifest says of them."""
-    context = ocp.Context()
-    # Of what a checkpoint may hold, a version needs the arrays alone. On a tiny model each of these costs milliseconds.
-    context.array.saving.use_compression = False
-    context.array.saving.array_metadata_store = None
-    context.array.saving.enable_write_sharding_file = False
-    context.memory.deepcopy_host_arrays = False
-    infos: dict[str, TensorInfo] = {}
-    writing: Any = None
-    with context:
+def _save(path: Path, tensors: Tensors, dtype: str) -> dict[str, TensorInfo]:
+    """Writes the tensors, group by group, as one checkpoint; returns what the manifest says of them."""
+    writer = _GroupWriter(gathered(tensors, dtype))
+    # Of what a checkpoint may hold, a version needs the arrays alone: on a tiny model all else costs milliseconds.
+    arrays = type_handlers.ArrayHandler(array_metadata_store=None)  # there is none; Orbax warns where it has no handler
+    handler = orbax.PyTreeCheckpointHandler(
+        use_zarr3=True,
+        use_compression=False,
+        type_handler_registry=type_handlers.create_type_handler_registry((_Leaf, writer), (jax.Array, arrays)),
+    )
+    leaves = {name: _Leaf(name) for name in tensors}
+    with orbax.Checkpointer(orbax.CompositeCheckpointHandler(state=handler)) as checkpointer:
         try:
-            for arrays, is_last in groups:
-                is_whole = is_last and not infos
-                if writing is not None:
-                    writing.result()
-                # While a group is written, its checksums are taken and the next is gathered.
-                writing = (ocp.save_async if is_whole else ocp.partial.save_async)(path, arrays)
-                infos |= infos_of(arrays)
-                del arrays
+            checkpointer.save(path, orbax.args.Composite(state=orbax.args.PyTreeSave(leaves)))
         finally:
-            if writing is not None:
-                writing.result()  # also where a tensor failed: nobody may clear away what is being written
-        if not is_whole:
-            ocp.partial.finalize(path)
-    return infos
+            if writer.failure is not None:
+                raise writer.failure
+    return writer.infos
+
+
+@dataclass(frozen=True)
+class _Leaf:
+    """A tensor of a version in Orbax's tree, by its name: not yet gathered."""
+
+    name: str
+
+
+class _GroupWriter(type_handlers.NumpyHandler):
+    """Writes tensors as Orbax writes numpy arrays, but in the order and the groups in which they are gathered.
+
+    Orbax's own partial saves do the same at a cost that grows with the square of the number of groups, and beyond.
+    """
+
+    def __init__(self, groups: Iterable[dict[str, np.ndarray]]) -> None:
+        super().__init__(deepcopy_host_arrays=False)
+        self._groups = groups
+        self.infos: dict[str, TensorInfo] = {}
+        self.failure: Exception | None = None
+        """Why no more was written. Orbax goes on without: what else it writes would otherwise outlive the failure."""
+
+    async def serialize(self, values: Sequence[_Leaf], infos: Any, args: Any = None) -> Sequence[Any]:
+        """Writes all groups, as `TypeHandler.serialize` says; no write is left to be waited for."""
+        places = {leaf.name: place for leaf, *place in zip(values, infos, args, strict=True)}
+        writing: Sequence[Any] = ()
+        try:
+            for arrays in self._groups:
+                _await_all(writing)
+                # While a group is written, its checksums are taken and the next is gathered.
+                chosen = zip(*(places[name] for name in arrays), strict=True)
+                writing = await super().serialize(list(arrays.values()), *map(list, chosen))
+                self.infos |= infos_of(arrays)
+                del arrays
+            _await_all(writing)
+        except Exception as error:
+            for write in writing:
+                with contextlib.suppress(Exception):  # of two failures the first is told
+                    write.result()
+            self.failure = error
+        return ()
+
+
+def _await_all(writing: Sequence[Any]) -> None:
+    for write in writing:
+        write.result()

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from sidecar.imports import uncollected_imports
 from sidecar.protocol import Engine
 
 
@@ -46,7 +47,9 @@ class EngineSpec:
             os.sched_setaffinity(0, self.cores)
             os.sched_setaffinity(os.getpid(), self.cores)
         module, _, function = self.factory.partition(":")
-        engine: Engine = getattr(importlib.import_module(module), function)(name=self.name, **self.arguments)
+        with uncollected_imports():
+            factory = getattr(importlib.import_module(module), function)
+        engine: Engine = factory(name=self.name, **self.arguments)
         return engine
 
 

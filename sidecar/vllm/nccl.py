@@ -13,7 +13,7 @@ from typing import Any
 from vllm.distributed.weight_transfer.base import WeightTransferInitRequest, WeightTransferUpdateRequest
 from vllm.v1.engine.async_llm import AsyncLLM
 
-from sidecar.channels.nccl import DEADLINE
+from sidecar.channels.link import DEADLINE
 
 
 class AsyncTransferEngine:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 import time
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,9 +16,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bench.accelerator.__main__ import further_attempts, is_bad, run_parts
+import bench.accelerator.__main__ as main_module
+from bench.accelerator import process
+from bench.accelerator.__main__ import CUDA, further_attempts, is_bad, nvidia_smi, run_parts, write
 from bench.accelerator.learner import make_groups
-from bench.accelerator.peaks import parameters, peak_of, step_flops
+from bench.accelerator.peaks import parameters, peak_of, step_flops, time_steps
 from bench.accelerator.plan import PARTS, SCALES, Part, make_parts
 from bench.accelerator.process import Outcome, run_part
 from bench.accelerator.quickstart import facts
@@ -68,10 +73,17 @@ def test_models_have_as_many_parameters_as_their_cards_say(name: str, published:
         ("NVIDIA H100 PCIe", 756),
         ("NVIDIA H200", 989.4),
         ("NVIDIA GH200 480GB", 989.4),
+        ("NVIDIA H100 NVL", 835),
+        ("NVIDIA B200", 2250),
         ("NVIDIA A100-SXM4-40GB", 312),
+        ("NVIDIA A100-SXM4-80GB", 312),
+        ("NVIDIA A10G", 70),
+        ("NVIDIA A10", 125),
+        ("Tesla V100-SXM2-16GB", 125),
         ("NVIDIA L40S", 362),
         ("NVIDIA L4", 121),
         ("Tesla T4", 65),
+        ("TPU v4", 275),
         ("TPU v5 lite", 197),
         ("TPU v5e", 197),
         ("TPU v5", 459),
@@ -88,6 +100,27 @@ def test_peaks_are_found_by_jax_names_of_devices(kind: str, teraflops: float) ->
 @pytest.mark.parametrize("kind", ["cpu", "NVIDIA GeForce RTX 4090", "TPU v5 something"])
 def test_a_device_of_unknown_peak_has_none(kind: str) -> None:
     assert peak_of(kind) is None
+
+
+def test_steps_are_timed_after_two_that_do_not_count() -> None:
+    """Steps of 50, 40, 3, 1 and 2 ms: the median of the last three; 2 layers, so that operations are `step_flops`'."""
+    seconds = iter([0.05, 0.04, 0.003, 0.001, 0.002])
+
+    def step() -> float:
+        end = time.perf_counter() + next(seconds)
+        while time.perf_counter() < end:
+            pass
+        return 0.5
+
+    opened = time.time()
+    row = time_steps(step, MODELS["quick"], [5, 3], 3, opened, opened - 7)
+    assert 0.002 <= row["seconds"] < 0.04
+    assert len(row["all_seconds"]) == 3
+    assert (row["tokens"], row["flops"]) == (8, step_flops(MODELS["quick"], [5, 3], 8))
+    assert row["ready_seconds"] == 7
+    assert row["first_step_seconds"] >= 7.05
+    with pytest.raises(RuntimeError, match="the loss is nan"):
+        time_steps(lambda: float("nan"), MODELS["quick"], [5], 1, opened, opened)
 
 
 @pytest.mark.parametrize("row", [2048, 8192, 32768])
@@ -148,6 +181,79 @@ def test_a_part_that_fails_says_why_and_the_next_one_runs(tmp_path: Path) -> Non
     assert (failed.status, failed.why) == ("failed", "ended with 1: KeyError: 'no such worker'")
     assert (done.status, done.rows[0]["platform"]) == ("done", "cpu")
     assert [is_bad(failed), is_bad(done)] == [True, False]
+
+
+def test_what_goes_wrong_around_a_part_costs_this_part_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: Any, **__: Any) -> Any:
+        raise OSError("Cannot allocate memory")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(subprocess, "Popen", refused)
+        parts = [part("device", "a"), part("device", "b")]
+        found = list(run_parts(parts, SCALES["quick"], time.monotonic() + HANGS, tmp_path))
+    assert [(outcome.status, outcome.why) for outcome in found] == [("failed", "OSError: Cannot allocate memory")] * 2
+
+
+def test_a_process_that_cannot_be_killed_does_not_stop_the_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waits for its device in the kernel: the signal is not heard."""
+    started: list[int] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "killpg", lambda pid, number: started.append(pid))
+        patch.setattr(process, "KILL_SECONDS", 0.01)
+        outcome = run_part(part("device"), 0.01, tmp_path)
+    assert outcome.status == "timed out"
+    assert outcome.why.startswith("could not be ended, and keeps the device, after 0 s")
+    os.killpg(started[0], signal.SIGKILL)
+
+
+@pytest.mark.parametrize("script", ["exec sleep 60", "echo Unable to determine the device handle; exit 9"])
+def test_an_nvidia_smi_that_does_not_answer_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str
+) -> None:
+    """As where a GPU has fallen off its bus."""
+    smi = tmp_path / "nvidia-smi"
+    smi.write_text(f"#!/bin/sh\n{script}\n")
+    smi.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setattr(main_module, "SMI_SECONDS", 0.2)
+    assert nvidia_smi().startswith("nvidia-smi does not answer: Command ")
+
+
+def test_a_table_that_cannot_be_made_leaves_what_was_measured(tmp_path: Path) -> None:
+    outcome = Outcome(Part("kernels", "kernels", "", {}, 1), "done", 1.0, [{"case": "no figure"}])
+    assert write(tmp_path, FACTS, SCALES["quick"], [outcome]).startswith("the table cannot be made, see result.json: ")
+    assert json.loads((tmp_path / "result.json").read_text())["parts"][0]["rows"] == [{"case": "no figure"}]
+
+
+def test_the_extra_that_is_named_is_the_one_that_is_there() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert extras["cuda"][0].startswith(CUDA.partition(",")[0])
+
+
+def test_it_starts_with_jax_and_numpy_alone() -> None:
+    """What needs more is a part, whose line says what is missing."""
+    allowed = ["jax", "jaxlib", "numpy", "scipy", "ml_dtypes", "opt_einsum", "bench", "rljax", "sidecar", "envs"]
+    code = f"""
+import sys
+class Refused:
+    def find_spec(self, name, path=None, target=None):
+        top = name.partition(".")[0]
+        if top not in {{*{allowed!r}, *sys.stdlib_module_names}}:
+            raise ModuleNotFoundError(name, name=name)
+sys.meta_path.insert(0, Refused())
+import bench.accelerator.__main__, bench.accelerator.worker
+"""
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", code],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)])},
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_part_that_hangs_is_ended(tmp_path: Path) -> None:

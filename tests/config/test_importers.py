@@ -428,7 +428,7 @@ def test_what_is_published_is_what_resolves() -> None:
         ("strategy_name", "mesh axes take the place of a strategy"),
         ("recompute_granularity", "write model.remat"),
         ("use_distributed_optimizer", "leave it out: parameters, gradients and moments are sharded"),
-        ("sequence_parallel", "leave it out"),
+        ("sequence_parallel", "did you mean learner.sequence_parallel?"),
         ("file_name", "write tasks.train.NAME.source"),
         ("num_beams", "leave it out: 1: attempts are sampled; else: there is no beam search"),
         ("mem_fraction_static", "write sidecar.gpu_memory_utilization"),

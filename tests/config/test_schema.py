@@ -101,6 +101,22 @@ BOUNDS: list[tuple[Mapping[str, Any], str]] = [
         taskset(rewards=("exact", "digits"), reward_weights=(1.0, float("inf"))),
         "tasks.train.digits.reward_weights[1]=inf: must be finite",
     ),
+    (
+        {"learner": LearnerConfig(sequence_parallel=True)},
+        "learner.sequence_parallel=true: it cuts rows over learner.mesh.tensor, which is 1; raise that",
+    ),
+    *(
+        (
+            changes,
+            f"{path}.nu_dtype='bf16': beta2=0.999 lets it fall by 0.001 of itself in an update, which bf16 rounds away",
+        )
+        for path, changes in {
+            "learner.optimizer": {"learner": LearnerConfig(optimizer=OptimizerConfig(nu_dtype="bf16"))},
+            "algorithm.critic.optimizer": {
+                "algorithm": AlgorithmConfig(critic=CriticConfig(optimizer=OptimizerConfig(nu_dtype="bf16")))
+            },
+        }.items()
+    ),
     ({"learner": LearnerConfig(mesh=MeshConfig(expert=2))}, "learner.mesh.expert=2: must be at most 1"),
     ({"model": ModelConfig(dtype="fp8")}, "model.dtype='fp8': not one of fp32, bf16"),
     ({"rollout": RolloutConfig(max_retries=-1)}, "rollout.max_retries=-1: must be at least 0"),

@@ -126,7 +126,7 @@ RLVR = {
     "actor_train.strategy_args.strategy_name": UNNEEDED,
     "actor_train.strategy_args.strategy_config.tensor_model_parallel_size": {"learner.mesh.tensor": 2},
     "actor_train.strategy_args.strategy_config.pipeline_model_parallel_size": UNNEEDED,
-    "actor_train.strategy_args.strategy_config.sequence_parallel": UNNEEDED,
+    "actor_train.strategy_args.strategy_config.sequence_parallel": {"learner.sequence_parallel": True},
     "actor_train.strategy_args.strategy_config.use_distributed_optimizer": UNNEEDED,
     "actor_train.device_mapping": "refused",
     "actor_train.infer_batch_size": UNNEEDED,

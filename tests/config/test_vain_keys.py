@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rljax.config.schema import AlgorithmConfig, KlConfig
+from rljax.config.schema import AlgorithmConfig, KlConfig, LearnerConfig, OptimizerConfig
 from rljax.config.validate import ConfigError
 from tests.config.test_schema import make
 
@@ -92,3 +92,15 @@ def test_a_limit_that_no_token_passes_is_refused(more: dict[str, Any], limit: in
     make(algorithm=AlgorithmConfig(drop_staler_than=limit), mode="evaluate", **more)
     if limit:
         make(algorithm=AlgorithmConfig(drop_staler_than=limit), async_generation_ratio=float(limit + 1))
+
+
+def test_kernels_are_timed_where_the_choice_is_kept() -> None:
+    kept = {
+        (None, "auto"): True,
+        (None, "off"): False,
+        (True, "off"): True,
+        (False, "auto"): False,
+    }
+    for (autotune, cache), timed in kept.items():
+        assert make(learner=LearnerConfig(autotune=autotune), compile_cache=cache).autotunes is timed
+    make(learner=LearnerConfig(optimizer=OptimizerConfig(nu_dtype="bf16", beta2=0.99)))

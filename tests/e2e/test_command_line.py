@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-from program import Started, audit_of, query, run
+from program import LIMIT, Started, audit_of, query, run
 
 STEP_KEYS = {
     "step",
@@ -137,12 +139,18 @@ def test_a_trainer_alone_gives_up_in_time_and_says_what_it_waited_for(tmp_path: 
     assert "an explorer: 0 of" in alone.stderr
 
 
-def test_import_is_light() -> None:
-    """`import rljax` loads no accelerator library, and a refused config none either."""
-    import subprocess
-    import sys
-
-    heavy = ("jax", "torch", "ray", "vllm", "flax", "transformers")
-    code = f"import sys, rljax, rljax.main, rljax.config.load; print([m for m in {heavy} if m in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+@pytest.mark.parametrize(
+    ("modules", "heavy"),
+    [
+        ("rljax, rljax.main, rljax.config.load", ("jax", "torch", "ray", "vllm", "flax", "transformers")),
+        ("rljax.run", ("torch", "ray", "vllm", "gguf", "plotly", "pandas")),
+    ],
+    ids=["before the config is known", "a run"],
+)
+def test_import_is_light(modules: str, heavy: tuple[str, ...]) -> None:
+    """What a process does not need at once costs each of them seconds: a refused config loads no accelerator library,
+    and a run no package of one engine, one model or the report.
+    """
+    code = f"import sys, {modules}; print([m for m in {heavy} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=LIMIT)
     assert done.stdout.strip() == "[]"

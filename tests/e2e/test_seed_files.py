@@ -23,6 +23,7 @@ DEVICES = (
     "learner.devices=cpu",
     "learner.mesh.fsdp=1",
     "learner.mesh.tensor=1",
+    "learner.sequence_parallel=false",
     "sidecar.devices=cpu",
     "sidecar.engine=embedded",
     "sidecar.dtype=auto",

@@ -22,8 +22,8 @@ from rljax.config.schema import Config
 from rljax.config.validate import ConfigError
 from rljax.launch.ray_cluster import ClusterError, RayCluster
 from rljax.ledger.versions import Announced
-from rljax.models.common.hf_names import to_hf
 from rljax.models.files import load_directory
+from rljax.models.hf_names import to_hf
 from rljax.pipeline.assemble.run import Model, open_model
 from rljax.pipeline.run_dir import RunDir
 from rljax.rollout.engine_pool import EnginePool

@@ -10,7 +10,8 @@ import numpy as np
 
 from rljax.config.schema import AlgorithmConfig, Config, LearnerConfig, MeshConfig, ModelConfig, OptimizerConfig
 from rljax.models.common.architecture import Architecture
-from rljax.models.common.transformer import Params, init_params
+from rljax.models.common.params import Params
+from rljax.models.transformer import init_params
 from rljax.trajectory import Group, TaskId, Trajectory
 
 ARCHITECTURE = Architecture(
@@ -42,9 +43,9 @@ def make_config(**changes: Any) -> Config:
     return Config(**{**sizes, **changes}, algorithm=algorithm, model=model, learner=learner)
 
 
-def make_params(seed: int = 0) -> Params:
+def make_params(seed: int = 0, architecture: Architecture = ARCHITECTURE) -> Params:
     """Initial weights, numpy."""
-    return jax.tree.map(np.asarray, init_params(ARCHITECTURE, seed))
+    return jax.tree.map(np.asarray, init_params(architecture, seed))
 
 
 def make_trajectory(

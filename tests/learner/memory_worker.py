@@ -18,8 +18,8 @@ import numpy as np
 from rljax.learner.checkpoints import Checkpoints
 from rljax.learner.learner import Learner
 from rljax.models.common.architecture import Architecture
-from rljax.models.common.hf_names import from_hf, tensor_shapes
 from rljax.models.files import save_directory, stored_tensors
+from rljax.models.hf_names import from_hf, tensor_shapes
 from rljax.pipeline.assemble.learner import build_learner
 from rljax.pipeline.assemble.run import Model
 from rljax.weights import publisher
@@ -135,7 +135,7 @@ def publish(learner: Learner, directory: Path) -> dict[str, Any]:
     """Publishes in groups of a layer, and reads the version as an engine does."""
     publisher.GROUP_BYTES = LAYER_BYTES
     state, on_device, sizes = live_bytes(), [], []
-    for arrays, _ in gathered(learner.export("bf16"), "bf16"):
+    for arrays in gathered(learner.export("bf16"), "bf16"):
         on_device.append(live_bytes() - state)
         sizes.append(sum(array.nbytes for array in arrays.values()))
     path = OrbaxPublisher(directory / "weights").publish(3, 1, learner.export("bf16"), model="", dtype="bf16")

@@ -33,7 +33,7 @@ from rljax.models.common.attention.spans import causal_spans
 from rljax.models.common.embedding import embed
 from rljax.models.common.hardware import CPU, Hardware
 from rljax.models.common.logprobs import token_logprobs
-from rljax.models.common.transformer import abstract_params
+from rljax.models.transformer import abstract_params
 from tests.learner.made_up import (
     ARCHITECTURE,
     make_config,
@@ -62,6 +62,16 @@ LAYOUTS: list[dict[str, int]] = [
     {"fsdp": 2, "sequence": 2, "tensor": 2},
 ]
 
+CUT_OVER_TENSOR: list[dict[str, int]] = [{"sequence": 2, "tensor": 4}, ALL_AXES]  # sequence parallelism
+
+# Fewer key-value heads than devices, and words that no axis divides.
+ODD = dataclasses.replace(ARCHITECTURE, num_heads=6, num_kv_heads=2, vocab_size=33)
+ODD_LAYOUTS: list[tuple[dict[str, int], bool]] = [
+    ({}, False),
+    ({"tensor": 6}, False),
+    ({"sequence": 2, "tensor": 3}, True),
+]
+
 
 # Together: sums over a trajectory, a group and a minibatch, every forward pass that a loss may ask for, a critic.
 OBJECTIVES: list[dict[str, Any]] = [
@@ -88,32 +98,41 @@ OBJECTIVES: list[dict[str, Any]] = [
 ]
 
 
-def make_learner(layout: dict[str, int], **changes: Any) -> Learner:
+def make_learner(
+    layout: dict[str, int],
+    sequence_parallel: bool = False,
+    architecture: Architecture = ARCHITECTURE,
+    **changes: Any,
+) -> Learner:
     """A learner over as many devices as the layout multiplies to."""
+    learner = {"rows_per_microbatch": 8, "sequence_parallel": sequence_parallel}
     # chunks smaller than the batch, so that the chunked log-probabilities are laid over the mesh too
-    config = make_config(mesh=layout, learner={"rows_per_microbatch": 8}, model={"logprob_chunk": 64}, **changes)
-    return Learner(config, ARCHITECTURE, make_params())
+    config = make_config(mesh=layout, learner=learner, model={"logprob_chunk": 64}, **changes)
+    return Learner(config, architecture, make_params(architecture=architecture))
 
 
 def compare_layouts() -> list[dict]:
     """Loss and gradient of one batch under every layout, against one device."""
     groups = make_groups(3)
-    results, expected = [], None
-    for layout in LAYOUTS:
-        learner = make_learner(layout)
+    usual = [*((layout, False) for layout in LAYOUTS), *((layout, True) for layout in CUT_OVER_TENSOR)]
+    runs = [*((ARCHITECTURE, *one) for one in usual), *((ODD, *one) for one in ODD_LAYOUTS)]
+    results, expected = [], {}
+    for architecture, layout, sequence_parallel in runs:
+        learner = make_learner(layout, sequence_parallel, architecture)
         packed = learner.pack(groups)[0]
         gradient_of = jax.jit(functools.partial(loss_and_gradient, learner.objective))
         loss, gradient, _ = gradient_of(learner.state.params, learner.place(packed.batch), packed.microbatches)
-        expected = expected or (float(loss), jax.device_get(gradient))
+        alone = expected.setdefault(architecture, (float(loss), jax.device_get(gradient)))
         devices = {d for leaf in jax.tree.leaves(learner.state.params) for d in leaf.sharding.device_set}
         cut = sum(not leaf.sharding.is_fully_replicated for leaf in jax.tree.leaves(learner.state.params))
         results.append(
             {
                 "layout": layout,
+                "sequence_parallel": sequence_parallel,
                 "devices": len(devices),
                 "cut": cut,
-                "loss": abs(float(loss) - expected[0]) / abs(expected[0]),
-                "gradient": relative_error(jax.device_get(gradient), expected[1]),
+                "loss": abs(float(loss) - alone[0]) / abs(alone[0]),
+                "gradient": relative_error(jax.device_get(gradient), alone[1]),
             }
         )
     return results
@@ -144,6 +163,59 @@ def embedding_gradients() -> list[dict]:
         error = np.abs(gradient - expected[:, None]).max()
         results.append({"layout": layout, "error": error, "most": expected.max(), "whole": whole})
     return results
+
+
+def kept_streams() -> list[dict]:
+    """What the backward pass of all layers keeps of the residual stream on a device, with and without sequence
+    parallelism: shapes of float32 arrays with every layer and the model's width.
+    """
+    architecture = dataclasses.replace(ARCHITECTURE, num_layers=7)  # as many as of nothing else
+    results = []
+    for parallel in (False, True):
+        config = make_config(
+            mesh={"fsdp": 2, "tensor": 4},
+            learner={"rows_per_microbatch": 8, "sequence_parallel": parallel},
+            model={"remat": "full"},
+        )
+        text = compiled_gradient(config, architecture).as_text()
+        shapes = set(re.findall(r"f32\[7,(\d+),(\d+),32\]", text))
+        results.append({"parallel": parallel, "kept": sorted([int(rows), int(time)] for rows, time in shapes)})
+    return results
+
+
+def reductions() -> list[dict]:
+    """How many arrays devices add up in bf16, and in float32, that are no activations: by `learner.reduce_dtype`.
+
+    XLA adds in float32 on a CPU; a sum that was to be of bf16 is called promoted there.
+    """
+    results = []
+    for reduce_dtype in ("auto", "fp32"):
+        learner = {"rows_per_microbatch": 8, "reduce_dtype": reduce_dtype}
+        config = make_config(mesh={"data": 2, "fsdp": 4}, learner=learner, model={"dtype": "bf16"})
+        text = compiled_gradient(config).as_text()
+        narrow, wide = [], []
+        for line in re.findall(r"= (.* (?:all-reduce|reduce-scatter)\(.*)", text):
+            results_of = re.split(r" (?:all-reduce|reduce-scatter)\(", line)[0]
+            shapes = [shape.split(",") for shape in re.findall(r"f32\[([\d,]+)\]", results_of)]
+            weights = [shape for shape in shapes if str(ROW) not in shape]
+            (narrow if "_promoted" in line else wide).extend(weights)
+        results.append({"reduce_dtype": reduce_dtype, "narrow": len(narrow), "wide": len(wide)})
+    return results
+
+
+ROW = 48  # which no width is
+
+
+def compiled_gradient(config: Any, architecture: Architecture = ARCHITECTURE, rows: int = 8) -> Any:
+    """The gradient of one batch, compiled from shapes."""
+    mesh = make_mesh(config.learner.mesh, jax.devices()[: config.learner.mesh.size])
+    objective = PolicyObjective(config, architecture, Hardware.of(mesh, config.learner.sequence_parallel))
+    params = TrainableModel(objective, config.learner.optimizer, 1, abstract_params(architecture), mesh).abstract[0]
+    batch = pack([], [], np.zeros(0), [RowShape(ROW, rows, 1)]).batch
+    laid = batch_sharding(batch.mask.shape, mesh)
+    described = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=laid), batch)
+    gradient_of = jax.jit(lambda *x: loss_and_gradient(objective, *x)[:2])
+    return gradient_of.lower(params, described, np.int32(1)).compile()
 
 
 def train_objectives() -> list[dict]:
@@ -225,7 +297,10 @@ def lowered_updates() -> list[dict]:
             text = lower_update(architecture, layout, **target)
             kernel = "splash" if "tpu_custom_call" in text else "triton" if "xla.gpu.triton" in text else "none"
             squares = re.search(rf"{LOWERED_ROW}x{LOWERED_ROW}x", text) is not None
-            results.append({"target": target, "layout": layout, "kernel": kernel, "squares": squares})
+            scatters = text.count("stablehlo.scatter")
+            results.append(
+                {"target": target, "layout": layout, "kernel": kernel, "squares": squares, "scatters": scatters}
+            )
     return results
 
 
@@ -280,6 +355,8 @@ if __name__ == "__main__":
         "bodies": attention_bodies,
         "lowered": lowered_updates,
         "vocabulary": vocabulary,
+        "streams": kept_streams,
+        "reductions": reductions,
         "save": functools.partial(save_on_eight, where),
     }
     outcome = work[what]()

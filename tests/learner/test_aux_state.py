@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,8 @@ from rljax.learner.checkpoints import Checkpoints
 from rljax.learner.learner import Learner
 from rljax.learner.train_step import loss_and_gradient
 from rljax.models.common.logprobs import token_logprobs
-from rljax.models.common.transformer import Params, hidden_states
+from rljax.models.common.params import Params
+from rljax.models.transformer import hidden_states
 from rljax.trajectory import Group, Trajectory
 from tests.learner.made_up import (
     ARCHITECTURE,
@@ -26,6 +29,7 @@ from tests.learner.made_up import (
     make_groups,
     make_params,
     relative_error,
+    trajectories_of,
 )
 
 pytestmark = pytest.mark.slow
@@ -50,22 +54,35 @@ def critic(**keys: Any) -> Any:
 
 
 @jax.jit
-def by_place(params: Params, ids: jax.Array, temperature: jax.Array) -> jax.Array:
-    here, positions = ids[None, :-1], jnp.arange(LONGEST - 1)[None]
+def by_place(params: Params, ids: jax.Array, temperatures: jax.Array) -> jax.Array:
+    here = ids[:, :-1]
+    positions = jnp.broadcast_to(jnp.arange(LONGEST - 1), here.shape)
     hidden = hidden_states(params, ARCHITECTURE, here, positions, jnp.ones_like(here))
-    return token_logprobs(params, ARCHITECTURE, hidden, ids[None, 1:], temperature, chunk=1024)[0][0]
+    return token_logprobs(params, ARCHITECTURE, hidden, ids[:, 1:], temperatures[:, None], chunk=1024)[0]
 
 
-def logprobs_of(params: Params, trajectory: Trajectory) -> jax.Array:
-    """Log-probabilities of a trajectory's trained tokens, by itself and unpacked."""
-    ids = np.zeros(LONGEST, np.int32)
-    ids[: len(trajectory.token_ids)] = trajectory.token_ids
-    found = by_place(params, jnp.asarray(ids), jnp.float32(trajectory.temperature))
-    return found[: len(trajectory.token_ids) - 1][trajectory.loss_mask[1:]]
+def trained_logprobs(params: Params, trajectories: Sequence[Trajectory]) -> tuple[jax.Array, np.ndarray]:
+    """Log-probabilities of trajectories in a row each, and which of them are of trained tokens."""
+    ids, trained = np.zeros((len(trajectories), LONGEST), np.int32), np.zeros((len(trajectories), LONGEST), bool)
+    for row, trajectory in enumerate(trajectories):
+        ids[row, : len(trajectory.token_ids)] = trajectory.token_ids
+        trained[row, : len(trajectory.token_ids)] = trajectory.loss_mask
+    temperatures = np.asarray([t.temperature for t in trajectories], np.float32)
+    return by_place(params, ids, temperatures), trained[:, 1:]
 
 
-def gap_of(params: Params, reference: Params, trajectory: Trajectory) -> jax.Array:
-    return jnp.sum(logprobs_of(params, trajectory) - logprobs_of(reference, trajectory))
+def logprobs_of(params: Params, *trajectories: Trajectory) -> np.ndarray:
+    """Log-probabilities of the trained tokens of each trajectory, one trajectory after the other."""
+    found, trained = trained_logprobs(params, trajectories)
+    return np.asarray(found)[trained]
+
+
+def gaps_of(params: Params, reference: Params, groups: Sequence[Group]) -> list[jax.Array]:
+    """Σ(logπ − logπ_ref) of the trajectories of each group."""
+    members = trajectories_of(list(groups))
+    found, trained = trained_logprobs(params, members)
+    gaps = jnp.sum((found - trained_logprobs(reference, members)[0]) * trained, axis=1)
+    return jnp.split(gaps, np.cumsum([len(g.trajectories) for g in groups])[:-1])
 
 
 def test_the_reference_is_what_the_run_began_with_until_it_is_refreshed() -> None:
@@ -89,10 +106,8 @@ def test_a_divergence_in_the_loss_is_k2_of_the_policy_and_the_reference() -> Non
             0,
             learner.state.aux_state,
         )
-    members = [t for g in groups for t in g.trajectories]
-    gaps = np.concatenate(
-        [logprobs_of(held.state.params, t) - logprobs_of(reference, t) for t in members], dtype=np.float64
-    )
+    members = trajectories_of(groups)
+    gaps = (logprobs_of(held.state.params, *members) - logprobs_of(reference, *members)).astype(np.float64)
     expected = float(np.mean(gaps**2 / 2))
     without, with_it = plain.train(groups), held.train(groups)
     assert with_it["policy/kl_reference"] == pytest.approx(expected, rel=1e-4)
@@ -104,7 +119,7 @@ def test_a_divergence_in_the_reward_lowers_the_advantage_of_what_it_comes_after(
     plain, charged = make_learner(), make_learner(algorithm=keys)
     groups = make_groups(6)
     trajectory = groups[0].trajectories[0]
-    charges = 0.1 * (trajectory.logprobs[trajectory.loss_mask] - np.asarray(logprobs_of(make_params(), trajectory)))
+    charges = 0.1 * (trajectory.logprobs[trajectory.loss_mask] - logprobs_of(make_params(), trajectory))
     before, after = (learner.pack(groups)[0] for learner in (plain, charged))
     counts = [len(t.token_ids) for g in groups for t in g.trajectories]
     one, other = (p.by_token(laid(p, p.batch.advantages), counts)[0] for p in (before, after))
@@ -155,19 +170,18 @@ def test_the_coefficient_follows_the_divergence() -> None:
 def pairwise_objective(params: Params, reference: Params, groups: list[Group], tau: float) -> jax.Array:
     """Mean over groups of 1/(2τK²)·Σ_{i<j} (a_i − a_j)², a = R − τ·Σ(logπ − logπ_ref), from its definition."""
     total = jnp.zeros(())
-    for group in groups:
-        members = group.trajectories
-        a = [t.reward - tau * gap_of(params, reference, t) for t in members]
-        total += sum((x - y) ** 2 for x, y in itertools.combinations(a, 2)) / (2 * tau * len(members) ** 2)
+    for group, gaps in zip(groups, gaps_of(params, reference, groups), strict=True):
+        a = [t.reward - tau * gap for t, gap in zip(group.trajectories, gaps, strict=True)]
+        total += sum((x - y) ** 2 for x, y in itertools.combinations(a, 2)) / (2 * tau * len(a) ** 2)
     return total / len(groups)
 
 
 def kimi_objective(params: Params, reference: Params, groups: list[Group], tau: float) -> jax.Array:
     """Mean over trajectories of 1/(2τ)·(R − τ·log Ẑ − τ·Σ(logπ − logπ_ref))²."""
     squares = []
-    for group in groups:
+    for group, gaps in zip(groups, gaps_of(params, reference, groups), strict=True):
         log_z = np.log(np.mean(np.exp(group.rewards.astype(np.float64) / tau)))
-        squares += [(t.reward - tau * log_z - tau * gap_of(params, reference, t)) ** 2 for t in group.trajectories]
+        squares += [(t.reward - tau * log_z - tau * gap) ** 2 for t, gap in zip(group.trajectories, gaps, strict=True)]
     return jnp.mean(jnp.stack(squares)) / (2 * tau)
 
 
@@ -189,7 +203,8 @@ def test_losses_of_whole_trajectories_have_the_gradient_of_their_objective(
     minibatches, _ = learner._preparation.minibatches(groups, 1, state.params, state.aux_state)
     (minibatch,) = minibatches
     batch = learner._preparation.summed(learner._preparation.placed(minibatch), minibatch, state.params)
-    _, gradient, _ = loss_and_gradient(learner.objective, state.params, batch, minibatch.microbatches)
+    gradient_of = jax.jit(partial(loss_and_gradient, learner.objective))
+    _, gradient, _ = gradient_of(state.params, batch, minibatch.microbatches)
     reference = jax.tree.map(jnp.asarray, make_params())
     expected = jax.jit(jax.grad(lambda params: objective(params, reference, groups, 0.5)))(state.params)
     assert relative_error(gradient, expected) < 2e-4
@@ -234,7 +249,7 @@ def test_value_clip_takes_the_larger_error() -> None:
     params = dict(learner.state.aux_state["critic"])
     params["value_head"] = params["value_head"] + 0.3
     objective = learner._critic.objective
-    loss, _, metrics = loss_and_gradient(objective, params, batch, minibatch.microbatches)
+    loss, _, metrics = jax.jit(partial(loss_and_gradient, objective))(params, batch, minibatch.microbatches)
     found = minibatch.by_token(learner._preparation.values(params, batch, minibatch.microbatches))
     assert given.returns is not None
     errors = []

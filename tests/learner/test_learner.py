@@ -15,8 +15,8 @@ from rljax.learner.checkpoints import Checkpoints
 from rljax.learner.learner import Learner, NonFiniteError
 from rljax.learner.packing import MAX_HALVINGS, MAX_ROW_LENGTHS
 from rljax.learner.scoring import behaviour_divergence
-from rljax.models.common.hf_names import tensor_shapes
-from rljax.models.common.transformer import hidden_states, output_head
+from rljax.models.hf_names import tensor_shapes
+from rljax.models.transformer import hidden_states, output_head
 from rljax.trajectory import Group
 from tests.learner.made_up import ARCHITECTURE, make_config, make_groups, make_params, make_trajectory
 
@@ -155,11 +155,11 @@ def test_non_finite_updates_in_a_row_stop_the_run_in_one_line(fresh: Learner) ->
 
 
 @pytest.mark.parametrize(
-    ("keys", "programs"),
-    [({}, 1), ({"kl": KlConfig(where="reward", estimator="k1")}, 3)],
+    ("keys", "programs", "steps"),
+    [({}, 1, 25), ({"kl": KlConfig(where="reward", estimator="k1")}, 3, 8)],
     ids=["step", "step, reference and divergence"],
 )
-def test_a_run_compiles_a_bounded_number_of_programs(keys: dict[str, Any], programs: int) -> None:
+def test_a_run_compiles_a_bounded_number_of_programs(keys: dict[str, Any], programs: int, steps: int) -> None:
     compiled: list[str] = []
 
     def listen(event: str, duration: float, **fields: Any) -> None:
@@ -173,7 +173,7 @@ def test_a_run_compiles_a_bounded_number_of_programs(keys: dict[str, Any], progr
     shapes = set()
     jax.monitoring.register_event_duration_secs_listener(listen)
     try:
-        for step in range(25):
+        for step in range(steps):
             longest = int(rng.integers(1, 17))
             groups = make_groups(step)
             groups = [

@@ -11,7 +11,7 @@ import pytest
 
 from rljax.learner.checkpoints import Checkpoints
 from rljax.learner.learner import Learner
-from rljax.models.common.transformer import abstract_params
+from rljax.models.transformer import abstract_params
 from tests.learner.made_up import ARCHITECTURE, make_config, make_groups, make_params
 from tests.learner.mesh_worker import KERNELS
 
@@ -33,7 +33,8 @@ def run_on_eight_devices(what: str, directory: Path) -> list[dict[str, Any]]:
 
 def test_loss_and_gradient_do_not_depend_on_the_mesh(tmp_path: Path) -> None:
     outcome = run_on_eight_devices("layouts", tmp_path)
-    assert {result["devices"] for result in outcome} == {1, 2, 4, 8}
+    assert {result["devices"] for result in outcome} == {1, 2, 4, 6, 8}
+    assert sum(result["sequence_parallel"] for result in outcome) == 3
     for result in outcome:
         assert result["loss"] < 1e-5, result
         assert result["gradient"] < 1e-5, result
@@ -56,6 +57,21 @@ def test_what_a_step_logs_does_not_depend_on_the_mesh(tmp_path: Path) -> None:
             assert one.keys() == eight.keys()
             for name, value in one.items():
                 assert eight[name] == pytest.approx(value, rel=1e-4, abs=1e-5), (result["keys"], name)
+
+
+def test_sequence_parallelism_keeps_a_part_of_each_row_on_a_device(tmp_path: Path) -> None:
+    alone, parallel = run_on_eight_devices("streams", tmp_path)
+    # of 8 rows of 48 places: 4 rows over `fsdp`, 48 / 4 places over `tensor`
+    assert alone["kept"] == [[4, 48]]
+    assert parallel["kept"] == [[4, 12]]
+
+
+def test_gradients_of_weights_are_reduced_in_the_dtype_that_the_config_says(tmp_path: Path) -> None:
+    narrow, wide = run_on_eight_devices("reductions", tmp_path)
+    params = abstract_params(ARCHITECTURE)
+    assert narrow["narrow"] >= len(jax.tree.leaves(params["layers"]))
+    assert wide["narrow"] == 0
+    assert wide["wide"] >= len(jax.tree.leaves(params))
 
 
 def test_a_checkpoint_of_eight_devices_is_restored_onto_one(tmp_path: Path) -> None:
@@ -93,6 +109,8 @@ def test_every_mesh_of_accelerators_gets_their_kernel_and_no_array_of_a_row_squa
         kernel = "none" if slow_gpu else {"gpu": "triton", "tpu": "splash"}[target["platform"]]
         assert result["kernel"] == kernel, result
         assert not result["squares"], result
+        if target["platform"] == "gpu":
+            assert not result["scatters"], "one that is deterministic adds one number after the other there"
 
 
 def test_a_vocabulary_that_is_cut_is_whole_on_no_device(tmp_path: Path) -> None:

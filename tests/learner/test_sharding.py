@@ -1,14 +1,18 @@
+from dataclasses import dataclass
+from typing import Any
+
 import jax
+import numpy as np
 import pytest
 from jax.sharding import AbstractMesh, AxisType
 from jax.sharding import PartitionSpec as P
 
 from rljax.config.schema import MeshConfig
 from rljax.config.validate import ConfigError
-from rljax.learner.sharding import AXES, PARAMETERS, make_mesh, parameter_shardings, select_devices
+from rljax.learner.sharding import AXES, make_mesh, parameter_rules, parameter_shardings, select_devices
 from rljax.models.common.architecture import Architecture
 from rljax.models.common.hardware import ACTIVATIONS, spec
-from rljax.models.common.transformer import abstract_params
+from rljax.models.transformer import abstract_params
 
 
 def mesh_of(**sizes: int) -> AbstractMesh:
@@ -31,7 +35,7 @@ def test_a_rule_may_not_use_an_axis_twice_nor_have_another_rank() -> None:
 
 
 def test_no_rule_collides() -> None:
-    for rule in [*PARAMETERS.values(), *ACTIVATIONS.values()]:
+    for rule in [*parameter_rules().values(), *ACTIVATIONS.values()]:
         spec(rule, (8,) * len(rule), mesh_of(data=2, fsdp=2, tensor=2))
 
 
@@ -78,3 +82,62 @@ def test_devices_that_are_not_there_are_refused() -> None:
         select_devices("tpu", 1)
     with pytest.raises(ConfigError, match=r"learner.devices='cpu:0,63': this machine has 1 "):
         select_devices("cpu:0,63", 1)
+
+
+@dataclass(frozen=True)
+class Chip:
+    """What says where a device stands, of one that is not here."""
+
+    id: int
+    platform: str
+    coords: tuple[int, int, int] = (0, 0, 0)
+    process_index: int = 0
+    device_kind: str = "TPU v4"
+    core_on_chip: int = 0
+
+
+def torus(*sides: int, kind: str = "TPU v4") -> list[Any]:
+    """Chips in an order that has nothing to do with where they stand."""
+    places = [(int(x), int(y), int(z)) for x, y, z in np.ndindex(sides)]
+    chips = [Chip(i, "tpu", place, device_kind=kind) for i, place in enumerate(places)]
+    return [chips[i] for i in np.random.default_rng(0).permutation(len(chips))]
+
+
+def spread(group: Any) -> int:
+    """Chips in the smallest box around a group."""
+    places = np.array([chip.coords for chip in group])
+    return int(np.prod(places.max(axis=0) - places.min(axis=0) + 1))
+
+
+@pytest.mark.parametrize(
+    ("kind", "sides", "sizes"),
+    [
+        ("TPU v4", (4, 4, 1), {"fsdp": 4, "tensor": 4}),
+        ("TPU v4", (4, 4, 1), {"fsdp": 2, "sequence": 2, "tensor": 4}),  # sides have to be split
+        ("TPU v4", (2, 2, 4), {"fsdp": 2, "tensor": 8}),
+        ("TPU v4", (4, 4, 4), {"data": 4, "fsdp": 4, "tensor": 4}),
+        ("TPU v5 lite", (2, 4, 1), {"fsdp": 2, "tensor": 4}),
+        ("TPU v5", (2, 2, 1), {"data": 2, "tensor": 2}),
+    ],
+)
+def test_chips_along_tensor_stand_together_on_the_torus(
+    kind: str, sides: tuple[int, ...], sizes: dict[str, int]
+) -> None:
+    chips = torus(*sides, kind=kind)
+    mesh = make_mesh(MeshConfig(**sizes), chips)
+    assert set(mesh.devices.flat) == set(chips)
+    for group in mesh.devices.reshape(-1, sizes["tensor"]):
+        assert spread(group) == sizes["tensor"]
+
+
+@pytest.mark.parametrize("taken", [[0, 1, 4], [0, 5, 10, 15], [0, 1, 2, 3, 4, 5, 6]])
+def test_some_chips_of_a_slice_are_taken_in_their_order(taken: list[int]) -> None:
+    chips = sorted(torus(4, 4, 1), key=lambda chip: chip.id)
+    some = [chips[i] for i in taken]
+    assert list(make_mesh(MeshConfig(tensor=len(some)), some).devices.flat) == some
+
+
+def test_tensor_stays_within_a_host_of_gpus() -> None:
+    gpus: list[Any] = [Chip(i, "gpu", process_index=i % 2, device_kind="NVIDIA H100") for i in range(16)]
+    mesh = make_mesh(MeshConfig(fsdp=2, tensor=8), gpus)
+    assert [{gpu.process_index for gpu in row} for row in mesh.devices.reshape(2, 8)] == [{0}, {1}]

@@ -1,4 +1,5 @@
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -59,3 +60,34 @@ def test_adamw_with_clipping_against_float64() -> None:
         weights = weights - 0.1 * (direction + 0.01 * weights)
         assert int(updates_made(state)) == n
     np.testing.assert_allclose(params["w"], weights, rtol=1e-5)
+
+
+def test_moments_in_bfloat16_are_kept_so_and_computed_with_in_float32() -> None:
+    config = OptimizerConfig(learning_rate=0.1, beta1=0.8, beta2=0.95, eps=1e-6, mu_dtype="bf16", nu_dtype="bf16")
+    optimizer = make_optimizer(config, 100)
+    rng = np.random.default_rng(0)
+    weights = rng.normal(size=50)
+    params = {"w": jnp.asarray(weights, jnp.float32)}
+    state = optimizer.init(params)
+    first, second = np.zeros(50), np.zeros(50)
+    for n in range(1, 30):
+        gradient = rng.normal(size=50) * 0.1  # of norm below 1: not clipped
+        changes, state = optimizer.update({"w": jnp.asarray(gradient, jnp.float32)}, state, params)
+        params = jax.tree.map(jnp.add, params, changes)
+        exact, exact_second = 0.8 * first + 0.2 * gradient, 0.95 * second + 0.05 * gradient**2
+        weights = weights - 0.1 * exact / (1 - 0.8**n) / (np.sqrt(exact_second / (1 - 0.95**n)) + 1e-6)
+        first, second = (x.astype(jnp.bfloat16).astype(np.float64) for x in (exact, exact_second))
+    adam = state[1][0]
+    assert (adam.mu["w"].dtype, adam.nu["w"].dtype) == (jnp.bfloat16, jnp.bfloat16)
+    # a number next to the middle of two is rounded to either
+    assert np.mean(np.asarray(adam.mu["w"], np.float64) == first) > 0.9
+    assert np.mean(np.asarray(adam.nu["w"], np.float64) == second) > 0.9
+    np.testing.assert_allclose(params["w"], weights, atol=2e-3)
+    assert int(updates_made(state)) == 29
+
+
+@pytest.mark.parametrize("kept", [{"mu_dtype": "bf16"}, {"nu_dtype": "bf16", "beta2": 0.99}])
+def test_either_moment_alone_may_be_narrow(kept: dict[str, Any]) -> None:
+    adam = make_optimizer(OptimizerConfig(grad_clip=None, **kept), 1).init({"w": jnp.zeros(3)})[0]
+    narrow = {name for name, moment in (("mu", adam.mu), ("nu", adam.nu)) if moment["w"].dtype == jnp.bfloat16}
+    assert narrow == {next(iter(kept)).removesuffix("_dtype")}

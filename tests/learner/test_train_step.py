@@ -16,7 +16,8 @@ from rljax.learner.objective import Progress
 from rljax.learner.packing import pack, row_shapes
 from rljax.learner.train_step import loss_and_gradient
 from rljax.models.common.hardware import CPU
-from rljax.models.common.transformer import Params, hidden_states, output_head
+from rljax.models.common.params import Params
+from rljax.models.transformer import hidden_states, output_head
 from rljax.trajectory import Group
 from tests.learner.made_up import (
     ARCHITECTURE,

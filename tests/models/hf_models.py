@@ -12,7 +12,8 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedConfig, PreTrainedModel, Qwen2Config, Qwen3Config
 
 from rljax.models.common.architecture import Architecture
-from rljax.models.common.transformer import Params, hidden_states, output_head
+from rljax.models.common.params import Params
+from rljax.models.transformer import hidden_states, output_head
 
 VOCABULARY = 61
 _SHAPE: dict[str, Any] = {

@@ -13,9 +13,9 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rljax.models.common.architecture import Architecture
-from rljax.models.common.hf_names import to_hf
 from rljax.models.families.registry import from_config
 from rljax.models.files import load_directory, save_directory
+from rljax.models.hf_names import to_hf
 from rljax.models.tokenizer import save_tiny_tokenizer
 from tests.models.hf_models import (
     CONFIGS,

@@ -11,11 +11,12 @@ import pytest
 import torch
 
 from rljax.models.common.architecture import Architecture
-from rljax.models.common.hf_names import to_hf
 from rljax.models.common.logprobs import token_logprobs
+from rljax.models.common.params import Params
 from rljax.models.common.rope import inverse_frequencies
-from rljax.models.common.transformer import Params, abstract_params, hidden_states
 from rljax.models.files import load_directory
+from rljax.models.hf_names import to_hf
+from rljax.models.transformer import abstract_params, hidden_states
 from tests.models.hf_models import (
     CONFIGS,
     FAMILIES,

@@ -13,9 +13,9 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedConfig, Qwen2Config, Qwen3Config
 
 from rljax.config.schema import ModelConfig, TinyConfig
-from rljax.models.common.hf_names import tensor_shapes
 from rljax.models.families.registry import to_config
 from rljax.models.files import load_directory
+from rljax.models.hf_names import tensor_shapes
 from rljax.models.tiny import make_tiny, tiny_architecture
 from rljax.models.tokenizer import load_tokenizer
 from tests.models.hf_models import assert_same_logits, load_with_transformers, our_logits, reference_logits, tokens

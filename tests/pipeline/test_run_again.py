@@ -6,6 +6,7 @@ import contextlib
 import functools
 import threading
 from collections.abc import Generator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 from rljax.config.schema import Config, TasksConfig, TasksetConfig
+from rljax.config.validate import ConfigError
 from rljax.ledger import leases, processes
 from rljax.ledger.database import Database, RunSpec
 from rljax.ledger.sqlite import SqliteFile
@@ -27,6 +29,24 @@ CONFIG = Config(
     total_epochs=2,
     tasks=TasksConfig(train={"digits": TasksetConfig(source="reverse_digits", rewards=("digits",))}),
 )
+
+
+@pytest.mark.parametrize(
+    ("taskset", "message"),
+    [
+        (TasksetConfig(source="reverse_digits", rewards=("digit",)), "'digit': no such reward"),
+        (TasksetConfig(source="nowhere.jsonl"), r"source='nowhere.jsonl': cannot be read"),
+    ],
+)
+@pytest.mark.parametrize("section", ["train", "validation"])
+@pytest.mark.parametrize("mode", ["both", "explore"])
+def test_of_a_run_that_is_refused_nothing_is_left(
+    tmp_path: Path, mode: str, section: str, taskset: TasksetConfig, message: str
+) -> None:
+    tasks = {"train": CONFIG.tasks.train, "validation": {}} | {section: {"mine": taskset}}
+    with pytest.raises(ConfigError, match=message):
+        Run(replace(CONFIG, mode=mode, run_dir=str(tmp_path / "run"), compile_cache="off", tasks=TasksConfig(**tasks)))
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ import pytest
 
 from rljax.learner.checkpoints import Checkpoints
 from rljax.learner.learner import Learner
-from rljax.models.common.hf_names import to_hf
 from rljax.models.files import save_directory
+from rljax.models.hf_names import to_hf
 from rljax.pipeline.assemble.run import Model
 from rljax.pipeline.evaluate import weights_of
 from tests.learner.made_up import ARCHITECTURE, make_config, make_params

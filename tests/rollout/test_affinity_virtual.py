@@ -94,7 +94,7 @@ def test_no_engine_gets_a_request_that_has_noticeably_more_than_another(
 ) -> None:
     seen, _, pool = play(starts, engines, dies_after=dies_after, holds=tuple(holds))
     for index, loads, _ in seen:
-        occupied = loads if dies_after == 10**9 else loads[1:]  # the seat of the one that dies is vacant for a while
+        occupied = loads if dies_after == 10**9 else loads[1:]  # the slot of the one that dies is vacant for a while
         least = min([*occupied, loads[index]])
         assert loads[index] <= least + least // UNNOTICED, (index, loads)
     assert all(not slot.affinities and not slot.requests for slot in pool._slots), "the table went with the requests"

@@ -114,7 +114,7 @@ def test_who_met_the_death_may_be_cancelled_at_any_moment_of_the_restart(tmp_pat
             async with asyncio.timeout(limit):
                 await pool.generate(request(), 1)
         assert loop.time() == limit
-        assert (await pool.gauges())["tokens"] == 8, "counted once while the seat is vacant"
+        assert (await pool.gauges())["tokens"] == 8, "counted once while the slot is vacant"
         assert (await pool.generate(request("b"), 1)).versions.tolist() == [0] * 4
         assert loop.time() == 1.0 + 4.0 + 5.0 + 10.0
         assert (await pool.gauges())["tokens"] == 8 + 8

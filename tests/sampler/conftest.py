@@ -18,9 +18,9 @@ import torch
 from transformers import AutoModelForCausalLM, Qwen3Config
 
 from rljax.models.common.architecture import Architecture
-from rljax.models.common.hf_names import to_hf
-from rljax.models.common.transformer import init_params
 from rljax.models.families.registry import to_config
+from rljax.models.hf_names import to_hf
+from rljax.models.transformer import init_params
 from rljax.sampler.engine import EmbeddedEngine
 from rljax.weights.publisher import OrbaxPublisher
 from sidecar.protocol import Completion, GenerateRequest, SamplingParams, WeightUpdate

@@ -200,10 +200,11 @@ def test_a_pipe_or_device_is_refused_and_not_waited_for(tmp_path: Path, suffix: 
         )
 
 
-def test_a_hub_source_without_a_name_is_refused() -> None:
+@pytest.mark.parametrize("source", ["hub:", "hub:/"])
+def test_a_hub_source_without_a_name_is_refused(source: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        load(TasksetConfig(source="hub:"))
-    assert str(caught.value) == "tasks.train.mine.source='hub:': names no data set; write hub:OWNER/NAME"
+        load(TasksetConfig(source=source))
+    assert str(caught.value) == f"tasks.train.mine.source={source!r}: names no data set; write hub:OWNER/NAME"
 
 
 @pytest.mark.parametrize("answer", ["", "!!!", "\u5341\u516b", "so it is\n#### "])

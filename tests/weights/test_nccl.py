@@ -21,7 +21,8 @@ import pytest
 from rljax.weights import nccl
 from rljax.weights.nccl import NcclPublisher, TcpCommunicator
 from rljax.weights.publisher import PublishError
-from sidecar.channels.nccl import Link, Phase, TransferError, WeightReceiver, chunks, expected_sizes
+from sidecar.channels.link import Link, Phase, TransferError, chunks, expected_sizes
+from sidecar.channels.nccl import WeightReceiver
 from sidecar.channels.versions import Manifest, TensorInfo, VersionError, VersionGoneError, is_address, receive
 from tests.waiting import HANGS
 

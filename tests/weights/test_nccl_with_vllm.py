@@ -18,7 +18,8 @@ import pytest
 from rljax.weights import nccl
 from rljax.weights.nccl import NcclPublisher
 from rljax.weights.nccl_library import NcclCommunicator, pack
-from sidecar.channels.nccl import TransferError, WeightReceiver, chunks, update_info
+from sidecar.channels.link import TransferError, chunks, update_info
+from sidecar.channels.nccl import WeightReceiver
 from sidecar.protocol import EngineError
 from tests.waiting import HANGS
 

@@ -11,10 +11,13 @@ from pathlib import Path
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
+from rljax.models.common.stored import DamagedFileError, StoredTensor
 from rljax.weights import publisher
+from rljax.weights.memory import MemoryPublisher
 from rljax.weights.publisher import OrbaxPublisher, PublishError
-from sidecar.channels.versions import VersionError, read_version
+from sidecar.channels.versions import VersionError, checksum, read_version
 from tests.waiting import HANGS
 
 TENSORS = {"a": jnp.arange(6, dtype=jnp.float32).reshape(2, 3), "b.weight": jnp.ones(4, jnp.float32)}
@@ -71,7 +74,7 @@ def test_a_tensor_that_fails_in_mid_version_leaves_nothing(tmp_path, monkeypatch
 
 
 def test_a_failed_write_is_one_line_and_leaves_nothing(tmp_path, monkeypatch):
-    def full(path, arrays):
+    def full(path, tensors, dtype):
         Path(path).mkdir()
         raise OSError(28, "No space left on device")
 
@@ -83,6 +86,27 @@ def test_a_failed_write_is_one_line_and_leaves_nothing(tmp_path, monkeypatch):
         channel.publish(1, 1, TENSORS, model="", dtype="fp32")
     assert "\n" not in str(error.value)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("damage", ["flipped", "cut"])
+@pytest.mark.parametrize("channel", [OrbaxPublisher, MemoryPublisher])
+def test_a_damaged_file_of_the_model_is_what_is_named(tmp_path, channel, damage):
+    """The disk is not full: to free space would not help."""
+    file = tmp_path / "model" / "model.safetensors"
+    file.parent.mkdir()
+    save_file({"a": np.asarray(TENSORS["a"])}, file)
+    if damage == "flipped":
+        file.write_bytes(file.read_bytes()[:-1] + b"!")
+    else:
+        file.write_bytes(file.read_bytes()[:-1])
+    stored = StoredTensor(file, "a", (2, 3), checksum(np.asarray(TENSORS["a"])))
+    with pytest.raises(DamagedFileError) as error:
+        channel(tmp_path / "weights").publish(1, 1, {"a": stored}, model="", dtype="fp32")
+    what_to_do = {"flipped": "put a copy in its place, or remove", "cut": "fetch it again"}[damage]
+    assert str(error.value).startswith(f"{file} is damaged")
+    assert what_to_do in str(error.value)
+    assert "\n" not in str(error.value)
+    assert list((tmp_path / "weights").iterdir()) == []
 
 
 def test_an_unusable_directory_is_one_line(tmp_path):

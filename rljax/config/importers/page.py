@@ -1,14 +1,18 @@
-"""Shows a translation side by side, and writes it as a config file of one's own."""
+"""Shows a translation side by side, as a config file of one's own, and as the tables of docs/from_*.md.
+
+python -m rljax.config.importers.page ROLL FILE.yaml …
+"""
 
 from __future__ import annotations
 
 import pprint
-from collections.abc import Collection, Iterator, Mapping
+import sys
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from rljax.config.fields import shown
-from rljax.config.importers.rule import Rule
-from rljax.config.importers.translate import TABLES, Row, Translation
+from rljax.config.importers.rule import LEFT_OUT
+from rljax.config.importers.translate import TABLES, Row, Translation, translate
 
 _WIDTH = 64
 _HEAD = '''"""{files} of {whose}, in our words.
@@ -63,18 +67,35 @@ def config_file(translation: Translation, values: Mapping[str, Any]) -> str:
     return _HEAD.format(files=" and ".join(translation.files), whose=translation.whose, values=written)
 
 
-def table(whose: str) -> str:
-    """Returns a program's keys as a table of Markdown: what each becomes, and what differs and why."""
-    lines = ["| its key | ours | what differs, and why |", "|---|---|---|"]
-    lines += [f"| `{rule.path}` | {_cell(rule)} | {rule.remark.replace('|', '/')} |" for rule in _sorted(whose)]
-    return "\n".join(lines)
+def pages(whose: str, files: Sequence[str]) -> Iterator[str]:
+    """Yields the lines of a program's page: each file beside ours, then all of its keys, as tables of Markdown."""
+    for file in files:
+        translation = translate(file, whose)
+        yield from (
+            f"## `{'`, `'.join(translation.files)}`",
+            "",
+            "| there | here | what differs, and why |",
+            "|---|---|---|",
+        )
+        for row in translation.rows:
+            if row.given:
+                here = ", ".join(f"`{key} = {_cell(shown(value))}`" for key, value in row.here.items())
+                yield f"| `{_cell(_theirs(row))}` | {here or _nothing(row.refused)} | {_cell(row.remark)} |"
+        yield ""
+    yield from ("## All keys", "", "| there | here | what differs, and why |", "|---|---|---|")
+    for rule in TABLES[whose]:
+        here = ", ".join(f"`{key}`" for key in rule.here)
+        default = "" if rule.default in (LEFT_OUT, None) else f" = {_cell(shown(rule.default))}"
+        yield f"| `{rule.path}{default}` | {here or _nothing(rule.refused)} | {_cell(rule.remark)} |"
 
 
-def _sorted(whose: str) -> list[Rule]:
-    return sorted(TABLES[whose], key=lambda rule: (rule.path.count(".") > 0, rule.path.split(".")[:-1]))
+def _nothing(refused: bool) -> str:
+    return "*refused*" if refused else "not needed"
 
 
-def _cell(rule: Rule) -> str:
-    if rule.here:
-        return ", ".join(f"`{key}`" for key in rule.here)
-    return "*refused*" if rule.refused else "—"
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+if __name__ == "__main__":
+    print("\n".join(pages(sys.argv[1], sys.argv[2:])))

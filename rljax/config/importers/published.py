@@ -1,4 +1,4 @@
-"""What the ancestors publish and their files leave unsaid: environments, blocks of ``defaults:``, examples."""
+"""Values that the ancestors publish and their files leave unsaid: environments, blocks of ``defaults:``, examples."""
 
 from __future__ import annotations
 
@@ -171,4 +171,4 @@ EXAMPLES: dict[str, dict[str, Any]] = {
 }
 """By the name of a file that ROLL publishes: what its excerpts in the documentation leave out."""
 FRAGMENT = _LAKE
-"""What completes an excerpt of environments alone, which names no model."""
+"""Completes an excerpt of environments alone, which names no model."""

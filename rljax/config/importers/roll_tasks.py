@@ -25,14 +25,14 @@ def _agentic(found: Found, values: Values) -> Values | str:
 
 
 def train_tags(found: Found) -> Values | str:
-    """``train_env_manager.tags``; tags whose environment is published bring it along."""
+    """Translates ``train_env_manager.tags``; tags whose environment is published bring it along."""
     if not isinstance(found.value, list):
         raise Refusal("write a list of tags")
     return _agentic(found, {"rollout.train_env_manager.tags": tuple(found.value)})
 
 
 def val_tags(found: Found) -> Values | str:
-    """``val_env_manager.tags``; a shop validates on goals that are held out."""
+    """Translates ``val_env_manager.tags``; a shop validates on goals that are held out."""
     tags: list[str] = []
     more: dict[str, Any] = {}
     for tag in found.value:
@@ -61,7 +61,7 @@ def shop(environment: dict[str, Any]) -> dict[str, Any]:
 
 
 def partition(found: Found) -> Values | str:
-    """``num_groups_partition``, by its manager; that of the validation has ``val_batch_size`` episodes in all."""
+    """Translates ``num_groups_partition``, by its manager; that of the validation has ``val_batch_size`` episodes in all."""
     path, numbers = found.path.partition(".")[0], found.value
     tags, groups = found.beside("tags", []), found.document.number(f"{path}.num_env_groups")
     if not isinstance(numbers, list) or len(numbers) != len(tags) or sum(numbers) != groups:
@@ -79,7 +79,7 @@ def val_seeds(document: Document) -> int:
 
 
 def val_batch(found: Found) -> Values | str:
-    """``val_batch_size``: of all tags together."""
+    """Translates ``val_batch_size``: of all tags together."""
     if is_rlvr(found.document):
         return (
             {"val_batch_size": found.value} if found.document.given("validation") is not LEFT_OUT else "no validation"
@@ -88,7 +88,7 @@ def val_batch(found: Found) -> Values | str:
 
 
 def pattern(found: Found) -> Values:
-    """``action_pattern``: the action is ROLL's last group, and the first one here."""
+    """Translates ``action_pattern``: the action is ROLL's last group, and the first one here."""
     text = str(found.value)
     opening = [m.start() for m in re.finditer(r"(?<!\\)\((?!\?)", text)]
     for at in reversed(opening[:-1]):
@@ -97,14 +97,14 @@ def pattern(found: Found) -> Values:
 
 
 def penalty(found: Found) -> Values:
-    """``format_penalty`` of an environment: what is added there is taken off here."""
+    """Translates ``format_penalty`` of an environment: what is added there is taken off here."""
     if isinstance(found.value, bool) or not isinstance(found.value, int | float) or found.value > 0:
         raise Refusal("write a number of 0 or below", "custom_envs.NAME.format_penalty")
     return {"custom_envs.NAME.format_penalty": abs(float(found.value))}
 
 
 def environment(found: Found) -> Values:
-    """``env_type``: the environment, where it computes, and of a shop which goals it trains on."""
+    """Translates ``env_type``: the environment, where it computes, and of a shop which goals it trains on."""
     kinds: dict[Any, dict[str, Any]] = {
         "frozen_lake": {"id": "rljax/FrozenLake-v0", "place": "loop"},
         "sokoban": {"id": "rljax/SimpleSokoban-v0", "place": "loop"},
@@ -120,7 +120,7 @@ def environment(found: Found) -> Values:
 
 
 def manager(found: Found) -> Values | str:
-    """``env_manager_cls``: one dialogue, or a row for each turn."""
+    """Translates ``env_manager_cls``: one dialogue, or a row for each turn."""
     name = str(found.value).rpartition(".")[2]
     if name == "TrajEnvManager":
         return "history_length=None: one dialogue, one row"
@@ -130,7 +130,7 @@ def manager(found: Found) -> Values | str:
 
 
 def template(found: Found) -> Values:
-    """``agent_template``, whose names differ a little."""
+    """Translates ``agent_template``, whose names differ a little."""
     text = str(found.value)
     for theirs, ours in (("{current_observation}", "{observation}"), ("{current_step}", "{turn_idx}")):
         text = text.replace(theirs, ours)
@@ -143,7 +143,7 @@ def template(found: Found) -> Values:
 
 
 def rows(found: Found) -> Values | str:
-    """``data_args.file_name`` of actor_train or validation: a taskset for each file of the one domain."""
+    """Translates ``data_args.file_name`` of actor_train or validation: a taskset for each file of the one domain."""
     names = [found.value] if isinstance(found.value, str) else found.value
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names) or not names:
         raise Refusal("write FILE.jsonl, or a list of such")
@@ -169,7 +169,7 @@ def _worker(document: Document, domain: str) -> str:
 
 
 def judged(found: Found) -> Values | str:
-    """``rewards.DOMAIN.worker_cls``: a reward that there is; and one domain a run."""
+    """Translates ``rewards.DOMAIN.worker_cls``: a reward that there is; and one domain a run."""
     worker = str(found.value).rpartition(".")[2]
     if worker not in REWARDS:
         raise Refusal(
@@ -197,13 +197,13 @@ def completed(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def prompt(found: Found) -> Values:
-    """``data_args.prompt``: the column of the question."""
+    """Translates ``data_args.prompt``: the column of the question."""
     side = "validation" if found.path.startswith("validation") else "train"
     return {f"tasks.{side}.{domain_of(found.document)}.prompt_key": found.value}
 
 
 def val_group(found: Found) -> Values | str:
-    """``val_env_manager.group_size``: 1, since a validation is greedy."""
+    """Translates ``val_env_manager.group_size``: 1, since a validation is greedy."""
     if found.value != 1:
         raise Refusal(
             "a validation is greedy, and greedy episodes of one seed are all the same; write 1, or "
@@ -215,14 +215,14 @@ def val_group(found: Found) -> Values | str:
 
 
 def history(found: Found) -> Values | str:
-    """``history_length``, which a trajectory in one dialogue does not read."""
+    """Translates ``history_length``, which a trajectory in one dialogue does not read."""
     if str(found.beside("env_manager_cls", "")).endswith("StepEnvManager"):
         return {"custom_envs.NAME.history_length": found.value}
     return "one dialogue shows all turns"
 
 
 def shares(found: Found) -> Values | str:
-    """``domain_interleave_probs``: of one domain, all."""
+    """Translates ``domain_interleave_probs``: of one domain, all."""
     if not isinstance(found.value, dict) or [name for name, share in found.value.items() if share] in ([], None):
         raise Refusal("write DOMAIN: SHARE")
     asked = [name for name, share in found.value.items() if share]
@@ -236,12 +236,12 @@ def shares(found: Found) -> Values | str:
 
 
 def tags(found: Found) -> str:
-    """``tag_included``: nothing is left out of the files of a run of one domain."""
+    """Translates ``tag_included``: nothing is left out of the files of a run of one domain."""
     return "a run of one domain trains all rows of its files"
 
 
 def query_filter(found: Found) -> Values | str:
-    """``query_filter_config``: groups that are too easy or too hard are replaced."""
+    """Translates ``query_filter_config``: groups that are too easy or too hard are replaced."""
     kind, args = found.value.get("type", "no_filter"), found.value.get("filter_args") or {}
     if kind == "no_filter":
         return "it is off"
@@ -256,5 +256,5 @@ def query_filter(found: Found) -> Values | str:
 
 
 def turn(found: Found) -> Values:
-    """``max_tokens_per_step``: what the environment says or ``max_new_tokens``, whichever is less."""
+    """Translates ``max_tokens_per_step``: what the environment says or ``max_new_tokens``, whichever is less."""
     return {"custom_envs.NAME.max_tokens_per_turn": min(found.value, lengths(found)["model.max_response_tokens"])}

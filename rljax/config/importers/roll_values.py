@@ -1,4 +1,4 @@
-"""What takes more than a name: ROLL's units, devices and environments in ours."""
+"""Translates what takes more than a name: ROLL's units, devices and objective in ours."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def replicas(document: Document) -> int:
 
 
 def learner_devices(found: Found) -> Values:
-    """``actor_train.device_mapping``: devices, and the mesh axis that is left of them."""
+    """Translates ``actor_train.device_mapping``: devices, and the mesh axis that is left of them."""
     node, numbers = found.document.number("num_gpus_per_node", 8), _train_devices(found.document)
     if len({number // node for number in numbers}) > 1:
         raise Refusal(
@@ -94,7 +94,7 @@ def learner_devices(found: Found) -> Values:
 
 
 def minibatch(found: Found) -> Values:
-    """``per_device_train_batch_size × gradient_accumulation_steps × data-parallel size`` trajectories an update."""
+    """Translates ``per_device_train_batch_size × gradient_accumulation_steps × data-parallel size`` trajectories an update."""
     document, batch = found.document, trajectories(found.document)
     rows, dp = document.number(f"{_TRAINING}.per_device_train_batch_size"), replicas(document)
     update = rows * document.number(f"{_TRAINING}.gradient_accumulation_steps") * dp
@@ -108,7 +108,7 @@ def minibatch(found: Found) -> Values:
 
 
 def microbatch(found: Found) -> Values:
-    """Both what an update holds and the rows of a pass, which are of all devices here."""
+    """Translates both what an update holds and the rows of a pass, which are of all devices here."""
     rows = found.document.number(f"{_TRAINING}.per_device_train_batch_size")
     return {"learner.rows_per_microbatch": rows * replicas(found.document), **minibatch(found)}
 
@@ -135,7 +135,7 @@ def is_rlvr(document: Document) -> bool:
 
 
 def engines(found: Found) -> Values:
-    """``actor_infer.device_mapping``: where engines are, and how many."""
+    """Translates ``actor_infer.device_mapping``: where engines are, and how many."""
     document = found.document
     numbers, mine = _mapped(document, "actor_infer", [0]), set(_train_devices(document))
     each, node = engine_gpus(document), document.number("num_gpus_per_node", 8)
@@ -157,7 +157,7 @@ def engine_gpus(document: Document) -> int:
 
 
 def engine(found: Found) -> Values:
-    """``actor_infer.strategy_args.strategy_name``."""
+    """Translates ``actor_infer.strategy_args.strategy_name``."""
     if found.value in ("sglang", "hf_infer", "megatron_infer", "fsdp2_infer"):
         raise Refusal(f"there is no {found.value} engine; write --config.sidecar.engine=vllm", "sidecar.engine")
     if found.value != "vllm":
@@ -176,13 +176,13 @@ def remat(found: Found) -> Values:
 
 
 def run_dir(found: Found) -> Values:
-    """``output_dir`` and ``exp_name``."""
+    """Translates ``output_dir`` and ``exp_name``."""
     folder, name = found.document.get("output_dir"), found.document.get("exp_name", found.document.name)
     return {"run_dir": f"{str(folder).rstrip('/')}/{name}"}
 
 
 def kl(found: Found) -> Values | str:
-    """Where the divergence is taken from, how it is estimated, and its weight: of one of ROLL's two places."""
+    """Translates where the divergence is taken from, how it is estimated and weighed: one of ROLL's two places."""
     get = found.document.get
     loss, reward = bool(get("use_kl_loss")), bool(get("add_token_level_kl"))
     if loss and reward:
@@ -205,7 +205,7 @@ def kl(found: Found) -> Values | str:
 
 
 def clip(found: Found) -> Values | str:
-    """Bounds of the ratio, of a loss that has some: ``pg_clip``, or two where ``use_pg_clip_range``."""
+    """Translates the bounds of the ratio, of a loss that has some: ``pg_clip``, or two where ``use_pg_clip_range``."""
     get = found.document.get
     if get("actor_train.pg_variant", "ppo") != "ppo":
         return "only ppo clips the ratio by it"
@@ -225,7 +225,7 @@ def of_estimator(key: str, *names: str) -> Any:
 
 
 def normalization(found: Found) -> Values | str:
-    """``reward_normalization`` of agentic files, and ``norm_*_type``: over what rewards are compared."""
+    """Translates ``reward_normalization`` of agentic files, and ``norm_*_type``: over what rewards are compared."""
     get = found.document.get
     grouping, method = get("reward_normalization.grouping", "batch"), get("reward_normalization.method", "identity")
     named = {"traj_group_id": "group", "tags": "tag", "batch": "batch"}
@@ -244,7 +244,7 @@ def normalization(found: Found) -> Values | str:
 
 
 def lengths(found: Found) -> Values:
-    """Budgets of prompt, response and trajectory."""
+    """Translates the budgets of prompt, response and trajectory."""
     get, number = found.document.get, found.document.number
     if is_rlvr(found.document):
         prompt, response = number("prompt_length"), number("response_length") or number("sequence_length")
@@ -264,7 +264,7 @@ def lengths(found: Found) -> Values:
 
 
 def turn_budget(found: Found) -> Values:
-    """``max_new_tokens`` of ``generating_args``: of RLVR it is the response, as ROLL itself has it."""
+    """Translates ``max_new_tokens`` of ``generating_args``: of RLVR it is the response, as ROLL itself has it."""
     budget = lengths(found)["model.max_response_tokens"]
     return {"sidecar.generating_args.max_new_tokens": budget, "sidecar.val_generating_args.max_new_tokens": budget}
 
@@ -275,7 +275,7 @@ def top_k(key: str) -> Any:
 
 
 def sequences(found: Found) -> str:
-    """``num_return_sequences`` must be that of the group, or 1."""
+    """Translates ``num_return_sequences`` must be that of the group, or 1."""
     if found.value in (None, 1, group(found.document)):
         return "group_size says it: each attempt is a request of its own"
     raise Refusal(f"the group has {group(found.document)}; write the same number in both places, or leave it out")
@@ -295,7 +295,7 @@ def of_rewards(key: str) -> Any:
 
 
 def correction(found: Found) -> Values | str:
-    """``train_infer_correction``: a truncated weight, or one filter that masks."""
+    """Translates ``train_infer_correction``: a truncated weight, or one filter that masks."""
     get = found.document.get
     levels = {"token": "token", "segment": "turn", "geometric": "geometric", "sequence": "sequence"}
     filters = [one for one in get("train_infer_correction.filters", []) or [] if one.get("enabled")]
@@ -317,8 +317,15 @@ def correction(found: Found) -> Values | str:
 
 
 def dynamic(found: Found) -> Values:
-    """``max_tokens_per_microbatch_in_train``: tokens of a device in one pass; rows are of all devices here."""
+    """Translates ``max_tokens_per_microbatch_in_train``: tokens of a device in one pass; rows are of all devices here."""
     whole = found.document.number("sequence_length") or sum(
         found.document.number(f"{part}_length", 1) or 1 for part in ("prompt", "response")
     )
     return {"learner.rows_per_microbatch": max(int(found.value) // whole, 1) * replicas(found.document)}
+
+
+def sequence_parallel(found: Found) -> Values | str:
+    """Translates ``sequence_parallel``, which one shard of the tensor axis has nothing to cut for."""
+    if found.value and parallel(found.document, "tensor_model_parallel_size") == 1:
+        return "tensor_model_parallel_size=1 has nothing to cut"
+    return {"learner.sequence_parallel": found.value}

@@ -107,7 +107,7 @@ LEARNER: list[Rule] = [
         "write megatron_train, fsdp2_train or deepspeed_train: their sizes become learner.mesh",
         "learner.mesh.*",
     ),
-    same(f"{_CONFIG}.tensor_model_parallel_size", "learner.mesh.tensor"),
+    same(f"{_CONFIG}.tensor_model_parallel_size", "learner.mesh.tensor", "of an engine: sidecar.tensor_parallel_size"),
     same(f"{_CONFIG}.context_parallel_size", "learner.mesh.sequence"),
     only(
         f"{_CONFIG}.pipeline_model_parallel_size",
@@ -122,7 +122,20 @@ LEARNER: list[Rule] = [
         f"{_CONFIG}.expert_model_parallel_size", (1,), "dense models have no experts", "write 1", "learner.mesh.expert"
     ),
     needless(f"{_CONFIG}.use_distributed_optimizer", _SHARDED),
-    needless(f"{_CONFIG}.sequence_parallel", "XLA lays activations out by the mesh"),
+    to(
+        f"{_CONFIG}.sequence_parallel",
+        "learner.sequence_parallel",
+        made.sequence_parallel,
+        "between blocks time is cut over mesh.tensor",
+    ),
+    *[
+        to(
+            f"{_CONFIG}.{key}",
+            "learner.reduce_dtype",
+            lambda f: {"learner.reduce_dtype": "fp32" if f.value else "auto"},
+        )
+        for key in ("accumulate_allreduce_grads_in_fp32", "grad_reduce_in_fp32")
+    ],
     to(f"{_CONFIG}.recompute_granularity", "model.remat", made.remat, "full is full, selective is dots"),
     *_each(_CONFIG, "recompute_method recompute_num_layers recompute_modules", "model.remat says it, of all layers"),
     *_each(

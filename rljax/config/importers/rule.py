@@ -1,4 +1,4 @@
-"""What a table of an ancestor's keys is made of: for each key what it becomes, why it is not needed, or what to write.
+"""The parts of a table of an ancestor's keys: what each becomes, why it is not needed, or what to write.
 
 A rule's function is given the key as it stands (`Found`) and returns our keys with their values, or a sentence that
 says why nothing has to be said, or raises `Refusal`. Importer, hints (`rljax.config.foreign_keys`) and pages read it.
@@ -91,7 +91,7 @@ Make = Callable[[Found], Values | str]
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What becomes of a key.
+    """Says what becomes of a key.
 
     Attributes:
         path: of the key; ``*`` stands for any one name.

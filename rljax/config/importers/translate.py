@@ -27,12 +27,12 @@ _MARKS = ("buffer", "algorithm", "synchronizer", "explorer", "cluster", "checkpo
 
 
 class RefusedFile(ConfigError):
-    """The keys of a file that are refused: a table of lines."""
+    """Keys of a file are refused: a table of lines."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What became of a key.
+    """Says what became of a key.
 
     Attributes:
         path: of the key, in the file.

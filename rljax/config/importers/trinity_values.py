@@ -1,4 +1,4 @@
-"""What takes more than a name: Trinity-RFT's units, devices and algorithms in ours."""
+"""Translates what takes more than a name: Trinity-RFT's units, devices and algorithms in ours."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _KL = {"none": None, "k1": "k1", "k2": "k2", "k3": "k3", "low_var_kl": "k3_clamp
 
 
 def algorithm(found: Found) -> Values:
-    """``algorithm_type``: estimator, loss and divergence at once, each with Trinity's default."""
+    """Translates ``algorithm_type``: estimator, loss and divergence at once, each with Trinity's default."""
     if found.value not in ALGORITHMS:
         raise Refusal(
             f"not one of {', '.join(ALGORITHMS)}; write --config.algorithm.adv_estimator and pg_variant",
@@ -83,7 +83,7 @@ advantage, loss = named("algorithm.adv_estimator", _ADVANTAGES), named("algorith
 
 
 def kl(found: Found) -> Values | str:
-    """``kl_loss_fn`` and ``kl_penalty_fn``: the estimator, and what the divergence is taken from."""
+    """Translates ``kl_loss_fn`` and ``kl_penalty_fn``: the estimator, and what the divergence is taken from."""
     where = "loss" if "kl_loss_fn" in found.path else "reward"
     if found.value not in _KL:
         raise Refusal(f"not one of {', '.join(_KL)}; write --config.algorithm.kl.estimator", "algorithm.kl.estimator")
@@ -94,7 +94,7 @@ def kl(found: Found) -> Values | str:
 
 
 def run_dir(found: Found) -> Values:
-    """``checkpoint_root_dir/project/group/name``."""
+    """Translates ``checkpoint_root_dir/project/group/name``."""
     get = found.document.get
     parts = [get("checkpoint_root_dir") or "./checkpoints", get("project"), get("group"), get("name")]
     return {"run_dir": "/".join(str(part).rstrip("/") for part in parts if part)}
@@ -106,7 +106,7 @@ def repeat_times(document: Document) -> int:
 
 
 def batch(found: Found) -> Values:
-    """``batch_size × repeat_times = train_batch_size``, which counts experiences; ours are trajectories."""
+    """Translates ``batch_size × repeat_times = train_batch_size``, which counts experiences; ours are trajectories."""
     tasks, trained = found.document.given("buffer.batch_size"), found.document.given("buffer.train_batch_size")
     repeats = repeat_times(found.document)
     trained = None if trained in (LEFT_OUT, None, 0) else found.document.number("buffer.train_batch_size")
@@ -133,14 +133,14 @@ def max_steps(document: Document) -> int:
 
 
 def epochs(found: Found) -> Values:
-    """``total_epochs``; the steps are the whole batches in them."""
+    """Translates ``total_epochs``; the steps are the whole batches in them."""
     if found.document.get("buffer.total_steps") is not None:
         return {"total_epochs": None, "max_steps": max_steps(found.document)}
     return {"total_epochs": found.value, "max_steps": max_steps(found.document)}
 
 
 def cluster(found: Found) -> Values:
-    """``cluster``: what there is, divided between engines and trainer as Trinity does."""
+    """Translates ``cluster``: what there is, divided between engines and trainer as Trinity does."""
     document, mode = found.document, found.document.get("mode")
     nodes, each = document.number("cluster.node_num", 1), document.number("cluster.gpu_per_node", NODE)
     total, taken = nodes * each, engine_gpus(document)
@@ -178,7 +178,7 @@ def context(document: Document) -> int:
 
 
 def lengths(found: Found) -> Values:
-    """``max_model_len``, ``max_prompt_tokens`` and ``max_response_tokens``."""
+    """Translates ``max_model_len``, ``max_prompt_tokens`` and ``max_response_tokens``."""
     number, whole = found.document.number, context(found.document)
     response = number("model.max_response_tokens") or max(whole - (number("model.max_prompt_tokens") or whole // 2), 1)
     prompt = number("model.max_prompt_tokens") or whole - response
@@ -192,7 +192,7 @@ def lengths(found: Found) -> Values:
 
 
 def rows(found: Found) -> Values | str:
-    """``max_token_len_per_gpu``: rows in one pass, of all GPUs."""
+    """Translates ``max_token_len_per_gpu``: rows in one pass, of all GPUs."""
     document = found.document
     if document.get("mode") == "explore":
         return "an explorer does not train"
@@ -207,14 +207,14 @@ def rows(found: Found) -> Values | str:
 
 
 def concurrency(found: Found) -> Values:
-    """``runner_per_model``: a runner has a task, which is ``repeat_times`` attempts."""
+    """Translates ``runner_per_model``: a runner has a task, which is ``repeat_times`` attempts."""
     return {
         "sidecar.max_concurrency": found.document.number("explorer.runner_per_model", 8) * repeat_times(found.document)
     }
 
 
 def synchronisation(found: Found) -> Values:
-    """``sync_interval``, ``sync_offset`` and ``sync_style``."""
+    """Translates ``sync_interval``, ``sync_offset`` and ``sync_style``."""
     get = found.document.get
     style, interval = get("synchronizer.sync_style", "fixed"), found.document.number("synchronizer.sync_interval", 1)
     if style == "fixed":
@@ -231,7 +231,7 @@ def synchronisation(found: Found) -> Values:
 
 
 def taskset(found: Found) -> Values | str:
-    """A key of ``buffer.explorer_input.taskset``: all that the taskset says."""
+    """Translates a key of ``buffer.explorer_input.taskset``: all that the taskset says."""
     if found.document.given(_TASKSET) is LEFT_OUT:
         return "there is no taskset"
     values = read_taskset(found.document.get(_TASKSET) or {}, found.document)
@@ -280,7 +280,7 @@ def read_taskset(given: dict[str, Any], document: Document) -> dict[str, Any]:
 
 
 def validation(found: Found) -> Values:
-    """``eval_tasksets``: a list of tasksets, by their names."""
+    """Translates ``eval_tasksets``: a list of tasksets, by their names."""
     if not isinstance(found.value, list) or not all(isinstance(one, dict) for one in found.value):
         raise Refusal("write a list of tasksets")
     values: dict[str, Any] = {}
@@ -292,6 +292,6 @@ def validation(found: Found) -> Values:
 
 
 def evaluates(found: Found) -> Values | str:
-    """``eval_interval``: of a run that has something to validate on."""
+    """Translates ``eval_interval``: of a run that has something to validate on."""
     listed = found.document.get("buffer.explorer_input.eval_tasksets")
     return {"eval_steps": found.value if listed else None}

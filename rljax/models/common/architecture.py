@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 DEFAULT_ROPE_THETA = 10_000.0
 
@@ -34,11 +34,10 @@ class Architecture:
         rope_scaling: Llama-3 scaling of the rotary frequencies, or None.
         rms_eps: epsilon of every RMS norm.
         tie_embeddings: whether the output head is the embedding.
-        attention_bias: whether query, key and value have a bias.
-        qk_norm: whether queries and keys are RMS-normalised per head, as in Qwen3.
+        attention_bias: whether query, key and value have a bias; the family says whether the output has one too.
+        qk_norm: whether queries and keys are RMS-normalised per head. It follows from the family, and is kept in the
+            printed form by which runs know their model.
         max_position_embeddings: longest sequence the model was made for.
-        output_bias: whether the attention's output projection has a bias. It follows from the family and
-            `attention_bias`, and so is no part of the printed form that distinguishes models.
     """
 
     family: str
@@ -56,7 +55,6 @@ class Architecture:
     attention_bias: bool = False
     qk_norm: bool = False
     max_position_embeddings: int = 2048
-    output_bias: bool = field(default=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.num_heads % self.num_kv_heads:

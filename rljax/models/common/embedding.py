@@ -11,6 +11,7 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float, Int
 
 from rljax.models.common.hardware import ACTIVATIONS, TABLE, Hardware
+from rljax.models.common.ordered import sum_by_row
 
 
 def embed(
@@ -78,7 +79,10 @@ def _backward(
     def add_up(token_ids: jax.Array, d_rows: jax.Array) -> jax.Array:
         own = (shape[0] // hardware.parts(rows), d_rows.shape[-1])
         places = own_rows(token_ids, own[0], rows)
-        total = jnp.zeros(own, jnp.float32).at[places].add(d_rows.astype(jnp.float32), mode="drop")
+        if hardware.platform == "gpu":
+            total = sum_by_row(places.reshape(-1), d_rows.astype(jnp.float32).reshape(-1, own[1]), own[0])
+        else:
+            total = jnp.zeros(own, jnp.float32).at[places].add(d_rows.astype(jnp.float32), mode="drop")
         return (lax.psum(total, batch + time) if batch + time else total).astype(table.dtype)
 
     by_device = hardware.by_device(add_up, (P(batch, time), P(batch, time, columns)), P(rows, columns))

@@ -20,16 +20,19 @@ TABLE: Rule = ("tensor", "fsdp")
 """Of the embedding and of a transposed output head: rows, one a word, and columns."""
 
 # Activations by the names that the model gives them; `logits` are those of some tokens or of some of the vocabulary.
+# `residual` is the stream between blocks under Megatron's sequence parallelism: cut along time over `tensor` too.
 # `columns` are embeddings whose width is sharded like that of their table, so that each device looks up, and adds up
 # the gradient of, its columns of the table and no other.
 ACTIVATIONS: Mapping[str, Rule] = {
     "hidden": (BATCH, "sequence", None),
+    "residual": (BATCH, ("sequence", "tensor"), None),
     "columns": ("data", "sequence", "fsdp"),
     "heads": (BATCH, "sequence", "tensor", None),
     "mlp": (BATCH, "sequence", "tensor"),
     "logits": (BATCH, "sequence", "tensor"),
 }
-_GPUS = ("cuda", "rocm")
+GPUS = ("gpu", "cuda", "rocm")
+"""What JAX calls them."""
 
 
 def spec(rule: Rule, shape: Sequence[int], mesh: Mesh) -> P:
@@ -60,23 +63,25 @@ class Hardware:
         platform: ``cpu``, ``gpu`` or ``tpu``.
         mesh: of the devices that share the program; None for one device.
         capability: compute capability of NVIDIA's GPUs; 0 of everything else.
+        sequence_parallel: whether the residual stream is cut over `tensor`; see `learner.sequence_parallel`.
     """
 
     platform: str = "cpu"
     mesh: Mesh | None = None
     capability: float = 0.0
+    sequence_parallel: bool = False
 
     @classmethod
-    def of(cls, devices: Mesh | jax.Device) -> Hardware:
+    def of(cls, devices: Mesh | jax.Device, sequence_parallel: bool = False) -> Hardware:
         """Returns the hardware of a mesh, or of one device."""
         mesh, device = (devices, devices.devices.flat[0]) if isinstance(devices, Mesh) else (None, devices)
-        platform = "gpu" if device.platform in _GPUS else device.platform
+        platform = "gpu" if device.platform in GPUS else device.platform
         capability = str(getattr(device, "compute_capability", ""))  # of AMD's GPUs it is a word
-        return cls(platform, mesh, float(capability) if capability[:1].isdigit() else 0.0)
+        return cls(platform, mesh, float(capability) if capability[:1].isdigit() else 0.0, sequence_parallel)
 
     @property
     def shared(self) -> bool:
-        """Whether several devices share the program."""
+        """True where several devices share the program."""
         return self.mesh is not None and self.mesh.size > 1
 
     def constrain(self, x: jax.Array, name: str) -> jax.Array:
@@ -86,6 +91,25 @@ class Hardware:
         return jax.lax.with_sharding_constraint(
             x, NamedSharding(self.mesh, spec(ACTIVATIONS[name], x.shape, self.mesh))
         )
+
+    def residual(self, x: jax.Array) -> jax.Array:
+        """Shards the residual stream, or what is added to it: a sum over `tensor` is scattered there."""
+        return self.constrain(x, "residual" if self.sequence_parallel else "hidden")
+
+    def gathered(self, x: jax.Array) -> jax.Array:
+        """Gathers over `tensor` what was computed of the residual stream, before a product needs all of its places."""
+        return self.constrain(x, "hidden") if self.sequence_parallel else x
+
+    def repeatable(self, autotuned: bool = True) -> dict[str, bool] | None:
+        """Returns the options for XLA by which a program gives the same bits whenever it runs; None where it needs
+        none. A GPU's scatters would else add in any order.
+
+        Args:
+            autotuned: whether kernels may be chosen by timing them: one program, compiled again, may differ.
+        """
+        if self.platform != "gpu":
+            return None
+        return {"xla_gpu_exclude_nondeterministic_ops" if autotuned else "xla_gpu_deterministic_ops": True}
 
     def axes(self, rule: Rule, shape: Sequence[int]) -> tuple[tuple[str, ...], ...]:
         """Returns the mesh axes that cut each dimension of an array of that shape under a rule: see `spec`. Axes of

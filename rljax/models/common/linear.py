@@ -1,4 +1,8 @@
-"""Matrix product of activations and a weight, with a backward pass in the layouts that XLA multiplies fastest."""
+"""Matrix product of activations and a weight, with a backward pass in the layouts that XLA multiplies fastest.
+
+A weight may be wider than the activations: it is then cast for the product, and its gradient is computed, and summed
+over devices, in its own dtype.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float
 
+from rljax.models.common.einsum import product_in
 from rljax.models.common.hardware import Hardware
 
 PRODUCT = "product"
@@ -20,7 +25,7 @@ def _matmul(
     hardware: Hardware, x: Float[Array, "... rows"], weight: Float[Array, "rows columns"]
 ) -> Float[Array, "... columns"]:
     del hardware
-    return lax.dot_general(x, weight, (((x.ndim - 1,), (0,)), ((), ())))
+    return lax.dot_general(x, weight.astype(x.dtype), (((x.ndim - 1,), (0,)), ((), ())))
 
 
 def _forward(hardware: Hardware, x: jax.Array, weight: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
@@ -31,13 +36,13 @@ def _backward(
     hardware: Hardware, residuals: tuple[jax.Array, jax.Array], cotangent: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     x, weight = residuals
-    d_x = lax.dot_general(cotangent, weight, (((x.ndim - 1,), (1,)), ((), ())))
+    d_x = lax.dot_general(cotangent, weight.astype(x.dtype), (((x.ndim - 1,), (1,)), ((), ())))
     # JAX's own rule makes the gradient transposed and turns it. XLA on CPU copies activations for that, as it does for
     # several contracted axes; elsewhere the axes stay separate, since each may be sharded over devices of its own.
     if hardware.platform == "cpu":
         x, cotangent = x.reshape(-1, x.shape[-1]), cotangent.reshape(-1, cotangent.shape[-1])
     leading = tuple(range(x.ndim - 1))
-    d_weight = lax.dot_general(x, cotangent, ((leading, leading), ((), ())))
+    d_weight = product_in(weight.dtype, x, cotangent, ((leading, leading), ((), ())), hardware)
     return d_x, d_weight
 
 

@@ -14,10 +14,10 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float, Int
 
 from rljax.models.common.architecture import Architecture
-from rljax.models.common.einsum import einsum_fp32
+from rljax.models.common.einsum import einsum_fp32, product_in
 from rljax.models.common.embedding import own_rows
 from rljax.models.common.hardware import ACTIVATIONS, CPU, TABLE, Hardware
-from rljax.models.common.transformer import Params
+from rljax.models.common.params import Params
 
 _CACHED_LOGITS = 2**19  # logits of one step that stay in the cache of a CPU core
 _LOWEST = -1e30  # finite, so that 0 times it is 0
@@ -55,17 +55,18 @@ def token_logprobs(
     """
     table = params["embedding"] if architecture.tie_embeddings else params["head"].T
     temperatures = jnp.broadcast_to(jnp.asarray(temperature, jnp.float32), targets.shape)
-    laid = _Layout(hardware, chunk, (*targets.shape, table.shape[0]), hidden.shape[-1])
-    return _logprobs(laid, hidden, table.astype(hidden.dtype), targets, lax.stop_gradient(temperatures))
+    laid = _Layout(hardware, chunk, (*targets.shape, table.shape[0]), hidden.shape[-1], table.dtype)
+    return _logprobs(laid, hidden, table, targets, lax.stop_gradient(temperatures))
 
 
 class _Layout(NamedTuple):
-    """How the work is laid over the devices: tokens over some mesh axes, the vocabulary over others."""
+    """Layout of the work over the devices: tokens over some mesh axes, the vocabulary over others."""
 
     hardware: Hardware
     chunk: int
     logits: tuple[int, int, int]  # batch, time, vocabulary
     width: int
+    dtype: jnp.dtype  # of the head, in which its gradient is computed and summed
 
     @property
     def axes(self) -> tuple[tuple[str, ...], ...]:
@@ -152,7 +153,7 @@ def _forward(
     laid: _Layout, hidden: jax.Array, table: jax.Array, targets: jax.Array, temperatures: jax.Array
 ) -> tuple[tuple[jax.Array, jax.Array], tuple[Any, ...]]:
     batch, time, words = laid.axes
-    tokens = P(batch, time)
+    tokens, table = P(batch, time), table.astype(hidden.dtype)
     inputs = (P(batch, time, None), P(words, None), tokens, tokens)
     outputs = (tokens, tokens, tokens, P(None, words, batch, time))
     on_device = laid.hardware.by_device(functools.partial(_forward_part, laid), inputs, outputs)
@@ -226,7 +227,7 @@ def _backward_part(
         d_logits = chosen - jnp.exp(log_p) * (d_logprobs + d_entropy * (log_p + entropy))
         d_logits = d_logits.astype(hidden.dtype)
         d_hidden = einsum_fp32("vh,vbt->hbt", rows, d_logits, laid.hardware)
-        return d_hidden, lax.dot_general(d_logits, hidden, (((1, 2), (0, 1)), ((), ())))
+        return d_hidden, product_in(laid.dtype, d_logits, hidden, (((1, 2), (0, 1)), ((), ())), laid.hardware)
 
     def step(carry: _Gradients, inputs: tuple[jax.Array, jax.Array | None]) -> tuple[_Gradients, None]:
         number, logits = inputs
@@ -235,7 +236,7 @@ def _backward_part(
         more, d_rows = gradients(logits, rows, jnp.arange(rows.shape[0]) * steps + number)
         return (carry[0] + more, lax.dynamic_update_index_in_dim(carry[1], d_rows, number, 1)), None
 
-    start = (jnp.zeros((hidden.shape[2], *targets.shape), jnp.float32), jnp.zeros_like(pieces.strided))
+    start = (jnp.zeros((hidden.shape[2], *targets.shape), jnp.float32), jnp.zeros(pieces.strided.shape, laid.dtype))
     (d_hidden, d_strided), _ = lax.scan(step, start, (jnp.arange(steps), kept))
     d_table = d_strided.reshape(-1, table.shape[1])
     if pieces.rest.size:

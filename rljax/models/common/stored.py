@@ -13,6 +13,10 @@ from safetensors import SafetensorError, safe_open
 from sidecar.channels.versions import checksum
 
 
+class DamagedFileError(ValueError):
+    """A file of a model cannot be read, or does not hold what was written. One line: what, where, what to do."""
+
+
 @dataclass(frozen=True)
 class StoredTensor:
     """A tensor in a file. Whoever makes an array of it (`numpy.asarray`) has it read; nothing keeps what was read.
@@ -44,7 +48,7 @@ class StoredTensor:
         """Reads the tensor: a new array at every call.
 
         Raises:
-            ValueError: the file cannot be read, or the tensor does not have its checksum; names the file.
+            DamagedFileError: the file cannot be read, or the tensor does not have its checksum.
         """
         del copy
         try:
@@ -52,9 +56,9 @@ class StoredTensor:
             with safe_open(self.file, framework="numpy") as opened:
                 array: np.ndarray = opened.get_tensor(self.name)
         except (SafetensorError, OSError) as error:
-            raise ValueError(f"{self.file} is damaged or incomplete ({error}); fetch it again") from None
+            raise DamagedFileError(f"{self.file} is damaged or incomplete ({error}); fetch it again") from None
         if self.checksum is not None and checksum(array) != self.checksum:
-            raise ValueError(
+            raise DamagedFileError(
                 f"{self.file} is damaged: the checksum of {self.name} is not {self.checksum}; put a copy in its place, "
                 f"or remove {self.file.parent} and make it again the way it was made"
             )

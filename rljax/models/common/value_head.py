@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from rljax.models.common.transformer import Params
+from rljax.models.common.params import Params
 
 HEAD = "value_head"
 

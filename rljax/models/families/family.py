@@ -1,12 +1,16 @@
-"""Model families: conversion between their `config.json` and an architecture."""
+"""Families of models: layer, names, sharding, and conversion between `config.json` and an architecture."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from flax import nnx
+
 from rljax.models.common.architecture import DEFAULT_ROPE_THETA, Architecture, Llama3Rope
+from rljax.models.common.block import LAYER_NAMES, Block
+from rljax.models.common.hardware import Rule
 
 _DEFAULT_WINDOW = 4096
 """Default of transformers, for a config.json that uses a sliding window without its size; null is none."""
@@ -19,12 +23,18 @@ class Family:
     Attributes:
         name: the ``model_type`` of its `config.json`.
         hf_class: transformers' class of its causal language models.
+        block: makes one decoder layer: the common one, or one derived from it.
+        names: Hugging Face name of each parameter of a layer, within its layer.
+        sharding: sharding rules of parameters that no other family has, as those of `rljax.learner.sharding`.
         fixed: fields of `Architecture` that all of its models share; its `config.json` does not have them.
         written: further fields that its `config.json` has for every model.
     """
 
     name: str
     hf_class: str
+    block: Callable[[Architecture, nnx.Rngs], Block] = Block
+    names: Mapping[str, str] = field(default_factory=lambda: LAYER_NAMES)
+    sharding: Mapping[str, Rule] = field(default_factory=dict)
     fixed: Mapping[str, Any] = field(default_factory=dict)
     written: Mapping[str, Any] = field(default_factory=dict)
 
@@ -35,8 +45,7 @@ class Family:
             ValueError: for a feature that is not supported, or a missing field.
         """
         _refuse_unsupported(config)
-        bias = bool(config.get("attention_bias", False))
-        features: dict[str, Any] = {"attention_bias": bias, "output_bias": bias, **self.fixed}
+        features: dict[str, Any] = {"attention_bias": bool(config.get("attention_bias", False)), **self.fixed}
         try:
             heads = int(config["num_attention_heads"])
             hidden = int(config["hidden_size"])

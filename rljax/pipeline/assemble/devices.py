@@ -17,10 +17,12 @@ from rljax.config.validate_placement import (
     learner_memory_share,
     shares_gpu_memory,
 )
-from rljax.learner.sharding import named_devices, select_devices
+from rljax.learner.sharding import Present, jax_devices, named_devices, select_devices
 
 MEMORY_SHARE, FORMER_MEMORY_SHARE = "XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION"
 """Environment variables: the share of each GPU's memory that JAX takes, read once, when it starts. It refuses both."""
+JAX_MEMORY_SHARE = 0.75
+"""What it takes where nobody says."""
 
 
 def share_gpu_memory(config: Config) -> None:
@@ -45,6 +47,12 @@ def share_gpu_memory(config: Config) -> None:
     os.environ[MEMORY_SHARE] = f"{share:g}"
 
 
+def jax_memory_share() -> float:
+    """Returns the share of each GPU's memory that JAX takes in this process, as far as no config names one."""
+    said = os.environ.get(MEMORY_SHARE) or os.environ.get(FORMER_MEMORY_SHARE)
+    return float(said) if said else JAX_MEMORY_SHARE
+
+
 def check_shared(config: Config, devices: Sequence[jax.Device]) -> None:
     """Checks that processes which share the memory of ``devices`` can: it can be divided on GPUs alone.
 
@@ -59,7 +67,7 @@ def check_shared(config: Config, devices: Sequence[jax.Device]) -> None:
         )
 
 
-def engine_devices(config: Config) -> list[jax.Device]:
+def engine_devices(config: Config, present: Present = jax_devices) -> list[jax.Device]:
     """Returns the devices that ``sidecar.devices`` names; engine i computes on the i-th, starting over after the last.
 
     ``auto`` stands for every device of this process, and beside a learner for those that it leaves free; where there
@@ -69,11 +77,11 @@ def engine_devices(config: Config) -> list[jax.Device]:
         ConfigError: a device is not there, or is or is not the learner's as it should be.
     """
     key, devices = "sidecar.devices", config.sidecar.devices
-    named = named_devices(key, devices)
+    named = named_devices(key, devices, present)
     if config.mode != "both":
         check_shared(config, named)
         return named
-    taken = select_devices(config.learner.devices, config.learner.mesh.size)
+    taken = select_devices(config.learner.devices, config.learner.mesh.size, present)
     learners = f"the learner has {', '.join(sorted(map(str, taken)))}"
     if config.sidecar.colocate:
         check_shared(config, taken)
@@ -91,19 +99,21 @@ def engine_devices(config: Config) -> list[jax.Device]:
     return named
 
 
-def engine_gpus(config: Config, index: int) -> list[str]:
+def engine_gpus(
+    config: Config, index: int, there: Sequence[str] | None = None, present: Present = jax_devices
+) -> list[str]:
     """Returns the GPUs of engine number ``index`` in a child process, as ``CUDA_VISIBLE_DEVICES`` names them.
 
     ``sidecar.devices`` counts those that this process may use, from 0; ``auto`` and ``gpu`` stand for all that a
     learner in this process leaves free, or with ``colocate`` for those that it has. Engines take them in turn,
-    ``tensor_parallel_size`` each.
+    ``tensor_parallel_size`` each. ``there`` are all of them; None: this machine's.
 
     Raises:
         ConfigError: the GPUs are not there, or are or are not the learner's as they should be.
     """
-    sidecar, there = config.sidecar, _visible_gpus()
+    sidecar, there = config.sidecar, _visible_gpus() if there is None else there
     what, (_, named) = f"sidecar.devices={sidecar.devices!r}", device_indices(sidecar.devices)
-    taken, colocate = _learners_gpus(config), sidecar.colocate and config.mode == "both"
+    taken, colocate = _learners_gpus(config, present), sidecar.colocate and config.mode == "both"
     usable = [i for i in range(len(there)) if config.mode != "both" or (i in taken) == colocate]
     chosen = usable if named is None else sorted(named)
     if not there or max(chosen, default=0) >= len(there):
@@ -132,8 +142,8 @@ def _visible_gpus() -> list[str]:
     return [str(i) for i, _ in enumerate(Path("/dev").glob("nvidia[0-9]*"))]
 
 
-def _learners_gpus(config: Config) -> set[int]:
+def _learners_gpus(config: Config, present: Present) -> set[int]:
     if config.mode != "both":
         return set()
-    devices = select_devices(config.learner.devices, config.learner.mesh.size)
+    devices = select_devices(config.learner.devices, config.learner.mesh.size, present)
     return {device.id for device in devices if device.platform == "gpu"}

@@ -19,6 +19,7 @@ from rljax.ledger.backend import backend_of
 from rljax.ledger.database import Database, LedgerError, StaleWriterError, run_row
 from rljax.ledger.run_spec import RunSpec
 from rljax.models.common.architecture import Architecture
+from rljax.models.common.stored import DamagedFileError
 from rljax.models.files import load_architecture, stored_tensors
 from rljax.models.resolve import resolve_model
 from rljax.models.tokenizer import load_tokenizer
@@ -88,10 +89,21 @@ def open_model(config: Config, run: RunDir, progress: ProgressCallback | None = 
 
     Raises:
         ModelNotFound: it is not here and cannot be fetched.
-        ConfigError: prompt and response do not fit into the model's context, or `tensor` does not divide its heads.
+        ConfigError: as `check_architecture`.
     """
     directory = resolve_model(config.model, config.seed, run.root, progress)
     architecture = load_architecture(directory)
+    check_architecture(config, architecture)
+    tokenizer = load_tokenizer(directory)
+    return Model(directory, architecture, tokenizer, _stop_token_ids(directory, tokenizer))
+
+
+def check_architecture(config: Config, architecture: Architecture) -> None:
+    """Checks that the run can train such a model.
+
+    Raises:
+        ConfigError: prompt and response do not fit into the model's context, or `tensor` does not divide its heads.
+    """
     longest = config.longest
     if longest > architecture.max_position_embeddings:
         raise ConfigError(context_error(longest, architecture.max_position_embeddings))
@@ -99,8 +111,6 @@ def open_model(config: Config, run: RunDir, progress: ProgressCallback | None = 
     if heads % tensor:
         divisors = ", ".join(str(n) for n in range(1, heads + 1) if heads % n == 0)
         raise ConfigError(f"learner.mesh.tensor={tensor}: must divide the model's {heads} heads; write {divisors}")
-    tokenizer = load_tokenizer(directory)
-    return Model(directory, architecture, tokenizer, _stop_token_ids(directory, tokenizer))
 
 
 def _stop_token_ids(directory: Path, tokenizer: Any) -> tuple[int, ...]:
@@ -139,7 +149,7 @@ def publish_initial_weights(config: Config, run: RunDir, db: Database, model: Mo
     try:
         path = publisher.publish(0, 0, tensors, model=config.model.path, dtype=dtype)
         versions.announce(db, 0, 0, run.announced_path(path))
-    except (StaleWriterError, PublishError):
+    except (StaleWriterError, PublishError, DamagedFileError):
         if versions.newest(db) is None and versions.lineage(db) == 0:
             raise
         if (0, 0) not in versions.standing(db):  # what the learner has looked through may have come after that

@@ -104,14 +104,30 @@ class Workflows:
         return DispatchByTask(questions, environments)
 
 
-def make_rewards(config: Config, log: Path) -> RewardRunner:
-    """Builds the rewards of training and validation; ``log`` takes what rewards print in worker processes."""
+def check_tasks(config: Config) -> None:
+    """Opens the rewards and tasksets that an explorer with this config serves, and lets them go.
+
+    Raises:
+        ConfigError, BadRow: one of them does not work.
+    """
+    _reward_names(config)
+    training_tasksets(config)
+    held_out_tasksets(config)
+
+
+def _reward_names(config: Config) -> set[str]:
     names = set()
     for section, tasksets in (config.explored, ("tasks.validation", config.tasks.validation)):
         for taskset, asked in tasksets.items():
             for name in asked.rewards:
                 resolve_reward(name, f"{section}.{taskset}.rewards")
                 names.add(name)
+    return names
+
+
+def make_rewards(config: Config, log: Path) -> RewardRunner:
+    """Builds the rewards of training and validation; ``log`` takes what rewards print in worker processes."""
+    names = _reward_names(config)
     return RewardRunner(names, timeout=config.rollout.reward_timeout, workers=config.rollout.reward_workers, log=log)
 
 

@@ -1,7 +1,8 @@
-"""What a run takes, by arithmetic on shapes and sharding rules: memory of a device, traffic, operations."""
+"""Estimates what a run takes, by arithmetic on shapes and sharding rules: memory of a device, traffic, operations."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,14 +15,33 @@ from jax.sharding import AbstractMesh, NamedSharding
 from rljax.algorithms.registry import policy_losses, token_advantages
 from rljax.config.schema import Config, MeshConfig
 from rljax.learner.packing import RowShape, packed_shape, row_shapes
-from rljax.learner.sharding import AXES, PARAMETERS, parameter_shardings
+from rljax.learner.sharding import AXES, parameter_rules, parameter_shardings
 from rljax.learner.state import make_optimizer
 from rljax.models.common.architecture import Architecture
 from rljax.models.common.hardware import ACTIVATIONS, spec
-from rljax.models.common.transformer import abstract_params
 from rljax.models.common.value_head import critic_params
+from rljax.models.hf_names import tensor_shapes
+from rljax.models.transformer import abstract_params
+from rljax.weights.publisher import GROUP_BYTES
 
 BYTES = {"fp32": 4, "bf16": 2}
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A collective: what is sent over which mesh axis, and the bytes that a device receives of it in a microbatch."""
+
+    collective: str
+    what: str
+    axis: str
+    size: float
+
+    def __str__(self) -> str:
+        return f"{self.collective} of {self.what} ({self.axis})"
+
+    def by(self, share: float) -> Sent:
+        """Returns the same with that share of the bytes."""
+        return dataclasses.replace(self, size=self.size * share)
 
 
 @dataclass(frozen=True)
@@ -48,13 +68,38 @@ class Estimate:
         return BYTES[self.config.model.dtype]
 
     @property
-    def row(self) -> RowShape:
-        """The shape that responses as long as they may be are packed into."""
+    def gradient_width(self) -> int:
+        """Bytes of a number of a microbatch's gradient, which devices add up."""
+        return 4 if self.config.learner.reduce_dtype == "fp32" else self.width
+
+    @property
+    def packed(self) -> tuple[RowShape, int]:
+        """The shape that responses as long as they may be are packed into, and the trained places of a row."""
         config, learner = self.config, self.config.learner
         size = config.algorithm.minibatch_size or config.rollout_batch_size
-        shapes = row_shapes(config.row_tokens, learner.rows_per_microbatch, size, self.mesh.sequence)
+        shapes = row_shapes(config.row_tokens, learner.rows_per_microbatch, size, learner.time_shards)
         prompt, response = config.longest_parts
-        return packed_shape(prompt, np.full(size, response), shapes)[0]
+        return packed_shape(prompt, np.full(size, response), shapes)
+
+    @property
+    def row(self) -> RowShape:
+        """That shape alone."""
+        return self.packed[0]
+
+    @property
+    def places(self) -> float:
+        """Tokens of a microbatch that a device computes."""
+        return self.row.rows * self.row.length / (self.mesh.data * self.mesh.fsdp * self.mesh.sequence)
+
+    @property
+    def head(self) -> int:
+        """Parameters of the output head, tied or not."""
+        return self.architecture.vocab_size * self.architecture.hidden_size
+
+    @property
+    def used(self) -> int:
+        """Parameters of all products: of an untied model all but the embedding, in which tokens are looked up."""
+        return self.parameters - self.head * (not self.architecture.tie_embeddings)
 
     @property
     def parameters(self) -> int:
@@ -77,8 +122,8 @@ class Estimate:
         found = {
             "masters": self.sharded(params),
             "moments": self.sharded(moments),
-            "gradients": self.sharded(params) + self.sharded(params, self.width),
-            "copies": self.sharded(params, self.width) if self.width < 4 else 0.0,
+            "gradients": self.sharded(params),
+            "copies": self.sharded(params, self.width) if self.gradient_width < 4 else 0.0,
             "activations": self.activations(),
         }
         needs = policy_losses.needs(algorithm.pg_variant, algorithm.loss)
@@ -91,35 +136,96 @@ class Estimate:
         return found
 
     def activations(self) -> float:
-        """Returns the bytes of what a microbatch keeps for its backward pass, of the layer that is computed with its
-        weights gathered, and of the logits that exist at once.
+        """Returns the bytes of what a microbatch keeps for its backward pass, and the larger of what comes on top: at
+        its middle the logits, the head, gathered, and its gradient; at its end a layer's products and the gradients of
+        the widest, its weights and the next layer's, gathered, and the microbatch's gradient of all parameters.
         """
-        a, width = self.architecture, self.width
-        places = self.row.rows * self.row.length / (self.mesh.data * self.mesh.fsdp * self.mesh.sequence)
+        a, width, mesh = self.architecture, self.width, self.mesh
         heads = (2 * a.num_heads + 2 * a.num_kv_heads) * a.head_dim
-        inside = places * (4 * a.hidden_size + (heads + 3 * a.intermediate_size) / self.mesh.tensor) * width
-        kept = {"full": places * a.hidden_size * width, "dots": 0.75 * inside, "none": inside}[self.config.model.remat]
-        chunk = min(self.config.model.logprob_chunk, self.row.rows * self.row.length)
-        logits = 3 * 4 * chunk * a.vocab_size / self.mesh.size
-        gathered = (self.parameters - a.vocab_size * a.hidden_size) / a.num_layers * width / self.mesh.tensor
-        head = a.vocab_size * a.hidden_size * width / self.mesh.tensor
-        return a.num_layers * kept + inside + logits + gathered * (self.mesh.fsdp > 1) + head
+        stream = (
+            a.hidden_size * mesh.sequence / self.config.learner.time_shards
+        )  # two of four are gathered for products
+        # Of the four streams of a layer products gather two.
+        wide = 2 * stream + 2 * a.hidden_size + (heads + 5 * a.intermediate_size) / mesh.tensor
+        inside, inputs = self.places * wide * width, self.places * stream * width
+        products = 3 * inputs + self.places * (heads + 2 * a.intermediate_size) / mesh.tensor * width
+        attended = self.places * a.num_heads * a.head_dim / mesh.tensor * width
+        kept = {"full": inputs, "dots": products - attended, "none": products}[self.config.model.remat]
+        middle = self.logits + self.words * a.hidden_size * (self.gradient_width + width * (mesh.fsdp > 1))
+        layer = (self.parameters - self.head * (1 if a.tie_embeddings else 2)) / a.num_layers * width / mesh.tensor
+        gathered = 2 * layer * (mesh.fsdp > 1) + 2 * self.keys_and_values * mesh.sequence * (mesh.sequence > 1)
+        return a.num_layers * kept + max(
+            middle, inside + gathered + self.sharded(abstract_params(a), self.gradient_width)
+        )
 
-    def engine(self) -> dict[str, float]:
-        """Returns the bytes of one embedded engine, by kind; none for other engines."""
-        a, sidecar, width = self.architecture, self.config.sidecar, BYTES[self.config.engine_dtype]
-        if sidecar.engine != "embedded":
-            return {}
-        token = 2 * a.num_layers * a.num_kv_heads * a.head_dim * width
+    @property
+    def words(self) -> float:
+        """Words of the vocabulary that a device has."""
+        a, tensor = self.architecture, self.mesh.tensor
+        return a.vocab_size / (1 if a.vocab_size % tensor else tensor)
+
+    @property
+    def logits(self) -> float:
+        """Bytes of the logits, float32, that a device has at once: those of its trained places and its words, or as
+        many as ``logprob_chunk`` tokens of the whole vocabulary have.
+        """
+        trained = self.places * self.packed[1] / self.row.length
+        return 4 * min(trained * self.words, self.config.model.logprob_chunk * self.architecture.vocab_size)
+
+    @property
+    def keys_and_values(self) -> float:
+        """Bytes of the keys and values of a layer that a device computes; where more devices than there are key-value
+        heads share them, each has copies.
+        """
+        a, tensor = self.architecture, self.mesh.tensor
+        return 2 * self.places * math.lcm(a.num_kv_heads, tensor) / tensor * a.head_dim * self.width
+
+    def engine(self, room: float | None = None) -> dict[str, float]:
+        """Returns the bytes that one engine takes of each of its devices, by kind.
+
+        Args:
+            room: bytes of a device that vLLM may fill: what weights leave of them it takes for the cache, unless
+                ``kv_cache_gib`` says how much; None: what the requests that it may have at once can fill.
+        """
+        config, sidecar = self.config, self.config.sidecar
+        weights = float(self.parameters * BYTES[config.engine_dtype] / sidecar.tensor_parallel_size)
+        if sidecar.engine == "embedded" or room is None:
+            cache = sidecar.max_concurrency * config.context * self.token
+        elif sidecar.kv_cache_gib is not None:
+            cache = sidecar.kv_cache_gib * 2**30
+        else:
+            cache = max(room - weights, 0.0)
+        return {"weights": weights, "KV": float(cache)}
+
+    @property
+    def token(self) -> float:
+        """Bytes of one token's keys and values on each device of an engine."""
+        a, size = self.architecture, self.config.sidecar.tensor_parallel_size
+        each = 2 * a.num_layers * a.head_dim * BYTES[self.config.engine_dtype]
+        return each * math.ceil(a.num_kv_heads / size)
+
+    def host(self) -> dict[str, float]:
+        """Returns the bytes that the learner's process has on the host at most, beside what stays there, by what it
+        does: models are read tensor by tensor, a version is gathered group by group while the one before is written
+        (`bench/host_memory.py` measures both), and Orbax copies a checkpoint from the devices before it writes.
+        """
+        config, params = self.config, abstract_params(self.architecture)
+        tensors = [math.prod(shape) for shape in tensor_shapes(self.architecture).values()]
+        layers = (self.parameters - self.head) / self.architecture.num_layers
+        optimizer = make_optimizer(config.learner.optimizer, 1)
+        whole = self.parameters * BYTES[config.resolved_sync_dtype]
+        groups = min(2 * max(GROUP_BYTES, max(tensors) * BYTES[config.resolved_sync_dtype]), whole)
+        state = [params, jax.eval_shape(optimizer.init, params)]
         return {
-            "weights": float(self.parameters * width),
-            "KV": float(sidecar.max_concurrency * self.config.context * token),
+            "to load the model": max(max(tensors), 2 * layers) * 2,  # as it is stored: in bf16
+            "to publish a version": whole if config.sync_method == "memory" else groups,
+            "to save a checkpoint": float(sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(state))),
         }
 
     def dropped(self) -> Iterator[str]:
         """Yields the sharding rules whose mesh axes do not divide the dimension, so that every device has all of it."""
         a = self.architecture
-        places = (self.row.rows, self.row.length)
+        places, rules = (self.row.rows, self.row.length), parameter_rules()
         shapes: dict[str, tuple[Any, tuple[int, ...]]] = {
             "hidden": (ACTIVATIONS["hidden"], (*places, a.hidden_size)),
             "heads": (ACTIVATIONS["heads"], (*places, a.num_heads, a.head_dim)),
@@ -128,7 +234,7 @@ class Estimate:
         }
         for path, leaf in jax.tree_util.tree_leaves_with_path(abstract_params(a)):
             name = str(getattr(path[-1], "key", path[-1]))
-            shapes[name] = (PARAMETERS[name], leaf.shape)
+            shapes[name] = (rules[name], leaf.shape)
         for name, (rule, shape) in shapes.items():
             for entry, held, size in zip(rule, spec(rule, shape, self.layout), shape, strict=True):
                 if entry is not None and held is None:
@@ -144,34 +250,27 @@ class Estimate:
         return {
             "tokens": float(tokens),
             "microbatches": float(microbatches),
-            "operations": float(tokens) * (passes * self.parameters + attention),
+            "operations": float(tokens) * (passes * self.used + attention),
         }
 
-    def traffic(self) -> dict[str, float]:
-        """Returns the bytes that a device receives in a microbatch, by collective; none with one device."""
-        mesh, a, params = self.mesh, self.architecture, abstract_params(self.architecture)
-        places = self.row.rows * self.row.length / (mesh.data * mesh.fsdp * mesh.sequence)
-        whole = self.parameters * self.width / mesh.tensor
-        passes = 3 if self.config.model.remat == "full" else 2
-        found = {
-            "all-gather of weights (fsdp)": passes * whole * (mesh.fsdp - 1) / mesh.fsdp,
-            "reduce-scatter of gradients (fsdp)": whole * (mesh.fsdp - 1) / mesh.fsdp,
-            "all-reduce of gradients (data)": 2 * self.sharded(params, self.width) * (mesh.data - 1) / mesh.data,
-            "all-reduce of activations (tensor)": 2
-            * (passes + 1)
-            * a.num_layers
-            * places
-            * a.hidden_size
-            * self.width
-            * (mesh.tensor - 1)
-            / mesh.tensor,
-            "all-gather of keys and values (sequence)": passes
-            * a.num_layers
-            * 2
-            * places
-            * (mesh.sequence - 1)
-            * a.num_kv_heads
-            * a.head_dim
-            * self.width,
-        }
-        return {name: size for name, size in found.items() if size}
+    def traffic(self) -> list[Sent]:
+        """Returns what a device receives in a microbatch, collective by collective; nothing with one device.
+
+        A layer's weights are gathered for the forward and for the backward pass, which computes it again with them.
+        """
+        mesh, a, layers = self.mesh, self.architecture, self.architecture.num_layers
+        again = self.config.model.remat == "full"
+        hidden, weights = self.places * a.hidden_size * self.width, self.used * self.width / mesh.tensor
+        reduced, keys = self.sharded(abstract_params(a), self.gradient_width), self.keys_and_values * mesh.sequence
+        reducing = "reduce-scatter and all-gather" if self.config.learner.sequence_parallel else "all-reduce"
+        each = [  # of the layers' part in the first two, that of the head besides is little
+            Sent("all-gather", "weights", "fsdp", 2 * weights),
+            Sent("reduce-scatter", "gradients", "fsdp", weights * self.gradient_width / self.width),
+            Sent("all-reduce", "gradients", "data", 2 * reduced),
+            Sent("all-reduce", "gradients", "sequence", 2 * reduced),
+            Sent("all-gather", "keys and values", "sequence", (1 + again) * layers * keys),
+            Sent("reduce-scatter", "their gradients", "sequence", layers * keys),
+            Sent(reducing, "activations", "tensor", 2 * (4 + again) * layers * hidden),
+        ]
+        sizes = dataclasses.asdict(mesh)
+        return [one.by((sizes[one.axis] - 1) / sizes[one.axis]) for one in each if sizes[one.axis] > 1]

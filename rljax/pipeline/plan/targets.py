@@ -1,4 +1,4 @@
-"""Targets of a plan: chips by name, with what their makers say of them, and this machine."""
+"""Targets of a plan: chips that need not be here, and this machine."""
 
 from __future__ import annotations
 
@@ -6,14 +6,33 @@ import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import psutil
 from jax.experimental import topologies
 
+from rljax.config.chips import GIB as GIB
+from rljax.config.chips import Chip, chip_named, chip_of
+from rljax.config.schema import Config, MeshConfig
+from rljax.config.validate_placement import learner_memory_share
+from rljax.learner.sharding import AXES, jax_devices
 from rljax.models.common.hardware import Hardware
+from rljax.pipeline.assemble.devices import jax_memory_share
 
-GIB = float(2**30)
+MACHINE = 8
+"""GPUs of a machine at most, all joined by NVLink."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """A device of a target, named as JAX names its own."""
+
+    platform: str
+    id: int
+
+    def __str__(self) -> str:
+        return f"{self.platform}:{self.id}"
 
 
 @dataclass(frozen=True)
@@ -22,34 +41,112 @@ class Target:
 
     Attributes:
         name: as `plan.target` names it.
+        kind: of its devices, as JAX names it or their maker.
         hardware: of one of them.
-        devices: how many there are.
+        shape: how many there are: of TPUs by axis of their torus, of GPUs machines and GPUs of each.
         memory: bytes of a device; of a CPU, the host's, which all have together.
-        flops: bf16 operations a second at the peak of a device; None where nobody says.
-        links: bytes a second that a device sends to the others, all links together; None likewise.
+        share: of that memory, what JAX takes in the learner's process.
+        chip: what its maker says; None where that is not known.
     """
 
     name: str
+    kind: str
     hardware: Hardware
-    devices: int
+    shape: tuple[int, ...]
     memory: float
-    flops: float | None
-    links: float | None
+    share: float = 1.0
+    chip: Chip | None = None
 
     @property
-    def shared(self) -> bool:
-        """Whether all devices have one memory."""
+    def devices(self) -> int:
+        """Number of them."""
+        return math.prod(self.shape)
+
+    @property
+    def host_only(self) -> bool:
+        """True where all devices have one memory, the host's."""
         return self.hardware.platform == "cpu"
 
+    @property
+    def machine(self) -> int:
+        """GPUs that one machine has."""
+        return min(self.shape[-1], MACHINE)
 
-CHIPS = {
-    "v5e": (Hardware("tpu"), 16 * GIB, 197e12, 200e9),
-    "v5p": (Hardware("tpu"), 95 * GIB, 459e12, 600e9),
-    "v6e": (Hardware("tpu"), 32 * GIB, 918e12, 400e9),
-    "h100": (Hardware("gpu", capability=9.0), 79 * GIB, 989e12, 450e9),
-}
-"""Hardware, bytes, dense bf16 operations and bytes of the links a second of each JAX device, as makers publish them
-(of an H100's 80 GB, 79 GiB are what JAX sees)."""
+    def present(self, platform: str) -> Sequence[Any]:
+        """Returns the devices of a platform, as `jax_devices` does; a machine has its processors besides.
+
+        Raises:
+            RuntimeError: there are none.
+        """
+        if self.name == "here":
+            return jax_devices(platform)
+        own = self.hardware.platform
+        if platform not in ("auto", "cpu", own):
+            raise RuntimeError(f"{self.name} has {own} and cpu")
+        return [Place("cpu", 0)] if platform == "cpu" else [Place(own, index) for index in range(self.devices)]
+
+    def link(self, mesh: MeshConfig, axis: str) -> tuple[str, float]:
+        """Returns what a mesh axis is sent over, and the bytes a second that a device gets by it at most.
+
+        The mesh is laid over the devices row by row, so that its last axis is of neighbours. Raises AttributeError
+        where the chip is not known.
+        """
+        size = getattr(mesh, axis)
+        stride = math.prod(getattr(mesh, other) for other in AXES[AXES.index(axis) + 1 :])
+        return self._ici(size, stride) if self.chip and self.chip.ring else self._nvlink(size, stride)
+
+    def _nvlink(self, size: int, stride: int) -> tuple[str, float]:
+        chip: Any = self.chip
+        if size * stride <= self.machine:
+            return "NVLink" if chip.link > 64e9 else "PCIe", chip.link
+        # Those of a group that share a machine have their adapters in common, and what comes in goes around once.
+        return "the network", min(chip.link, max(self.machine // stride, 1) * chip.network)
+
+    def _ici(self, size: int, stride: int) -> tuple[str, float]:
+        chip: Any = self.chip
+        axes, inner = [], 1
+        for length in reversed(self.shape):
+            if length > 1 and inner >= stride and inner * length <= stride * size:
+                axes.append(length)
+            inner *= length
+        ways = sum(2 if length % chip.ring == 0 else 1 for length in axes) or 1
+        return f"ICI, {len(axes) or 'part of 1'} {'axes' if len(axes) > 1 else 'axis'}", ways * chip.link
+
+
+def find_target(config: Config) -> Target:
+    """Returns the target that ``plan.target`` names; `validate_placement` has seen to it that there is one."""
+    name, share = config.plan.target, learner_memory_share(config) or jax_memory_share()
+    if name != "here":
+        chip, shape = _named(name)
+        hardware = Hardware(chip.platform, capability=chip.capability)
+        return Target(name, chip.name, hardware, shape, chip.memory, share if chip.platform == "gpu" else 1.0, chip)
+    devices = jax.devices()
+    hardware, limit = Hardware.of(devices[0]), (devices[0].memory_stats() or {}).get("bytes_limit")
+    share = share if hardware.platform == "gpu" and limit else 1.0  # of JAX's devices the limit is what it takes
+    memory = limit / share if limit else float(psutil.virtual_memory().total)
+    kind = devices[0].device_kind
+    return Target(name, kind, hardware, _axes(devices), memory, share, chip_of(kind))
+
+
+def _named(target: str) -> tuple[Chip, tuple[int, ...]]:
+    """Returns chip and shape of a target; that of so many TPUs is as square as may be."""
+    name, _, shape = target.partition(":")
+    chip, sizes = chip_named(name), tuple(map(int, (shape or "1").split("x")))
+    if chip.platform == "tpu" and len(sizes) == 1:
+        width = next(n for n in range(math.isqrt(sizes[0]), 0, -1) if sizes[0] % n == 0)
+        return chip, (width, sizes[0] // width) + (1,) * (chip.ring == 4)  # whose rings are of four has three axes
+    return chip, sizes
+
+
+def _axes(devices: Sequence[Any]) -> tuple[int, ...]:
+    """Returns how many devices there are, of TPUs by axis of their torus."""
+    places = [getattr(device, "coords", None) for device in devices]
+    if devices[0].platform == "tpu" and all(places):
+        shape = tuple(max(axis) + 1 for axis in zip(*places, strict=True))
+        if math.prod(shape) == len(devices):
+            return shape
+    return (len(devices),)
+
 
 _WITHOUT_TPU = {
     "TPU_SKIP_MDS_QUERY": "1",
@@ -58,34 +155,39 @@ _WITHOUT_TPU = {
     "TPU_WORKER_ID": "0",
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
 }
-"""What libtpu is told where it only compiles: to ask no metadata server of Google's cloud, and to take no chip."""
-
-
-def find_target(name: str) -> Target:
-    """Returns the target that ``plan.target`` names; `validate_placement` has seen to it that there is one."""
-    if name != "here":
-        chip, _, shape = name.partition(":")
-        hardware, memory, flops, links = CHIPS[chip]
-        return Target(name, hardware, math.prod(map(int, (shape or "1").split("x"))), memory, flops, links)
-    devices = jax.devices()
-    first = devices[0]
-    limit = (first.memory_stats() or {}).get("bytes_limit", psutil.virtual_memory().total)
-    kind = first.device_kind.lower().replace(" ", "")
-    known = next((chip for chip in CHIPS if chip in kind), None)
-    here = (f"here: {first.device_kind}", Hardware.of(first), len(devices), float(limit))
-    return Target(*here, *(CHIPS[known][2:] if known else (None, None)))
+"""Settings of libtpu where it only compiles: to ask no metadata server of Google's cloud, and to take no chip."""
+_H100 = """
+gpu_device_info {
+  threads_per_block_limit: 1024 threads_per_warp: 32 shared_memory_per_block: 49152 shared_memory_per_core: 233472
+  threads_per_core_limit: 2048 core_count: 132 fpus_per_core: 128
+  block_dim_limit_x: 2147483647 block_dim_limit_y: 65535 block_dim_limit_z: 65535
+  memory_bandwidth: 3352320000000 l2_cache_size: 52428800 clock_rate_ghz: 1.98 device_memory_size: 84942979072
+  shared_memory_per_block_optin: 232448 cuda_compute_capability { major: 9 }
+  registers_per_core_limit: 65536 registers_per_block_limit: 65536
+}
+platform_name: "CUDA" dnn_version_info { major: 9 minor: 10 patch: 0 } device_description_str: "NVIDIA H100 80GB HBM3"
+"""
+"""Description of an H100, as XLA reads it off one."""
 
 
 def devices_of(name: str) -> Sequence[jax.Device] | str:
     """Returns devices that programs can be compiled for, present or not; where there are none, why."""
     if name == "here":
         return jax.devices()
-    chip, _, shape = name.partition(":")
-    if CHIPS[chip][0].platform != "tpu":
-        return "compiling for GPUs that are not here needs JAX's CUDA plug-in and a description of the chip"
-    for variable, value in _WITHOUT_TPU.items():
+    chip, shape = _named(name)
+    gpu, size = chip.platform == "gpu", math.prod(shape)
+    if gpu and chip.name != "h100":
+        return f"XLA is told here what an H100 is, and of no {chip.name}"
+    for variable, value in {} if gpu else _WITHOUT_TPU.items():
         os.environ.setdefault(variable, value)
     try:
-        return list(topologies.get_topology_desc(platform="tpu", topology_name=f"{chip}:{shape or '1x1'}").devices)
+        if gpu:
+            each = min(shape[-1], MACHINE)
+            described = {"target_config": _H100, "topology": f"1x{size // each}x{each}"}
+            return list(topologies.get_topology_desc(chip.name, platform="cuda", **described).devices)
+        topology = f"{chip.name}:{'x'.join(map(str, shape))}"
+        few = {"chips_per_host_bounds": (*shape, 1)[:3]} if size < 4 else {}  # libtpu takes a host to have four
+        return list(topologies.get_topology_desc(platform="tpu", topology_name=topology, **few).devices)
     except Exception as error:  # whatever the plug-in raises: there is none, or it knows no such topology
-        return f"libtpu is not here, or refuses (pip install libtpu): {' '.join(str(error).split())[:120]}"
+        plugin = "jax[cuda12]" if gpu else "libtpu"
+        return f"{plugin} is not here, or refuses (pip install {plugin}): {' '.join(str(error).split())[:120]}"

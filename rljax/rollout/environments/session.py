@@ -86,7 +86,7 @@ class Observation:
 
     @property
     def over(self) -> bool:
-        """Whether the episode has ended."""
+        """True once the episode has ended."""
         return self.terminated or self.truncated
 
 

@@ -1,4 +1,4 @@
-"""What a workflow is: makes one trajectory of one attempt at a task, from prompt, engine and reward.
+"""The interface of a workflow: it makes one trajectory of one attempt at a task, from prompt, engine and reward.
 
 A workflow is what a user writes to explore differently; `single_turn.SingleTurn` is the one for questions with one
 answer, `multi_turn.MultiTurn` the one for environments.

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import inspect
+import io
+import multiprocessing
 import pkgutil
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -176,7 +179,11 @@ def _import_module(name: str, what: str) -> ModuleType:
     if name == "__main__":
         raise ConfigError(f"{what}: a worker process has another __main__; decorate it with register_reward instead")
     try:
-        return importlib.import_module(name)
+        with contextlib.ExitStack() as silent:
+            if multiprocessing.parent_process() is None:  # a worker, which imports it too, has a log for what it prints
+                silent.enter_context(contextlib.redirect_stdout(io.StringIO()))
+                silent.enter_context(contextlib.redirect_stderr(io.StringIO()))
+            return importlib.import_module(name)
     except ModuleNotFoundError as error:
         missing = error.name or name
         if name != missing and not name.startswith(f"{missing}."):

@@ -10,7 +10,7 @@ import pytest
 from rljax.models.common.architecture import Architecture
 from rljax.models.common.embedding import embed
 from rljax.models.common.hardware import CPU
-from rljax.models.common.transformer import hidden_states, init_params
+from rljax.models.transformer import hidden_states, init_params
 
 pytestmark = pytest.mark.slow
 

@@ -50,3 +50,23 @@ def test_no_program_asks_where_this_process_runs() -> None:
     assert len(files) > 40
     asking = [f.name for f in files if "default_backend" in f.read_text()]
     assert not asking, "it may be compiled for elsewhere: take `Hardware` along"
+
+
+def test_a_gpu_is_told_to_repeat_itself_by_options_that_xla_knows() -> None:
+    gpu = Hardware("gpu", capability=9.0)
+    assert gpu.repeatable() == {"xla_gpu_exclude_nondeterministic_ops": True}
+    assert gpu.repeatable(autotuned=False) == {"xla_gpu_deterministic_ops": True}
+    assert Hardware("tpu").repeatable() is None
+    assert CPU.repeatable() is None
+    lowered = jax.jit(lambda x: x + 1).lower(1.0)
+    for autotuned in (False, True):
+        lowered.compile(compiler_options=gpu.repeatable(autotuned))
+    with pytest.raises(jax.errors.JaxRuntimeError, match="No such compile option"):
+        lowered.compile(compiler_options={"xla_gpu_no_such_thing": True})
+
+
+def test_the_residual_stream_is_cut_along_time_where_that_is_asked_for() -> None:
+    axes = ("data", "fsdp", "sequence", "expert", "tensor")
+    hardware: Any = Hardware("tpu", AbstractMesh((1, 2, 2, 1, 4), axes))
+    assert hardware.axes(ACTIVATIONS["residual"], (8, 64, 32)) == (("data", "fsdp")[1:], ("sequence", "tensor"), ())
+    assert hardware.axes(ACTIVATIONS["residual"], (8, 60, 32))[1] == (), "no part of it: all of the row"

@@ -13,7 +13,7 @@ import torch
 
 from rljax.models.common.architecture import Architecture
 from rljax.models.common.logprobs import token_logprobs
-from rljax.models.common.transformer import Params
+from rljax.models.common.params import Params
 
 pytestmark = pytest.mark.slow
 

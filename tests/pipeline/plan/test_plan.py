@@ -4,45 +4,76 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from pathlib import Path
 from typing import Any
 
 import jax
 import pytest
 
-from rljax.config.schema import Config, LearnerConfig, MeshConfig, ModelConfig, PlanConfig, SidecarConfig
+from rljax.config.schema import (
+    Config,
+    LearnerConfig,
+    MeshConfig,
+    ModelConfig,
+    OptimizerConfig,
+    PlanConfig,
+    SidecarConfig,
+    TasksConfig,
+    TasksetConfig,
+)
 from rljax.config.validate import ConfigError
 from rljax.learner.learner import Learner
 from rljax.main import main
 from rljax.models.common.architecture import Architecture
-from rljax.models.common.hardware import Hardware
 from rljax.pipeline.plan.compiled import abstract_programs
 from rljax.pipeline.plan.estimate import Estimate
-from rljax.pipeline.plan.plan import nearest_mesh, required
+from rljax.pipeline.plan.placement import Pool, engine_room, place_engines, pools
+from rljax.pipeline.plan.plan import nearest_mesh
 from rljax.pipeline.plan.targets import GIB, Target, find_target
 from tests.learner.made_up import ARCHITECTURE, make_config, make_params
 from tests.learner.test_learner_programs import KEYS
 
 SEVEN = Architecture("qwen2", 152064, 3584, 18944, 28, 28, 4, 128, attention_bias=True, max_position_embeddings=32768)
 THIRTY_TWO = Architecture("qwen3", 151936, 5120, 25600, 64, 64, 8, 128, qk_norm=True, max_position_embeddings=40960)
+ONE_AND_A_HALF = Architecture(
+    "qwen2", 151936, 1536, 8960, 28, 12, 2, 128, tie_embeddings=True, attention_bias=True, max_position_embeddings=32768
+)
 BIG = [
-    # what XLA's ahead-of-time compilers for 8 and 64 H100s and for v5e:4x4 said of this learner's update
+    # what XLA's ahead-of-time compilers for 8 and 64 H100s and for v5e:4x4 and v5e:2x4 said of this learner's update
     (SEVEN, {"fsdp": 8}, 8, 8192, 21.3),
     (SEVEN, {"fsdp": 8}, 8, 32768, 32.5),
     (SEVEN, {"fsdp": 2, "tensor": 4}, 2, 8192, 20.0),
     (SEVEN, {"fsdp": 16}, 16, 8192, 13.7),
-    (SEVEN, {"fsdp": 4, "tensor": 4}, 4, 8192, 11.1),
+    (SEVEN, {"fsdp": 4, "tensor": 4}, 4, 8192, 11.25),
+    (ONE_AND_A_HALF, {}, 8, 2048, 31.62),  # an H100
+    (ONE_AND_A_HALF, {"fsdp": 16}, 16, 2048, 3.27),
+    (ONE_AND_A_HALF, {"fsdp": 8}, 8, 2048, 4.92),
+    (ONE_AND_A_HALF, {"fsdp": 2, "tensor": 4}, 8, 2048, 4.74),
+    (ONE_AND_A_HALF, {"fsdp": 4, "sequence": 2}, 4, 8192, 8.15),
     (THIRTY_TWO, {"fsdp": 64}, 64, 8192, 17.7),
 ]
 
 
-def estimated(architecture: Architecture, mesh: dict[str, int], rows: int, row: int, **keys: Any) -> Estimate:
+def estimated(
+    architecture: Architecture,
+    mesh: dict[str, int],
+    rows: int,
+    row: int,
+    remat: str = "full",
+    chunk: int = 1024,
+    share: float | None = None,
+    **keys: Any,
+) -> Estimate:
+    half = row // 2
     config = Config(
-        mode="plan",
         rollout_batch_size=1024,
         group_size=4,
-        model=ModelConfig(dtype="bf16", remat="full", max_prompt_tokens=row // 2, max_response_tokens=row // 2),
-        learner=LearnerConfig(rows_per_microbatch=rows, mesh=MeshConfig(**mesh)),
+        model=ModelConfig(
+            dtype="bf16", remat=remat, max_prompt_tokens=half, max_response_tokens=half, logprob_chunk=chunk
+        ),
+        learner=LearnerConfig(rows_per_microbatch=rows, mesh=MeshConfig(**mesh), gpu_memory_utilization=share),
+        tasks=TasksConfig(train={"t": TasksetConfig(source="reverse_digits")}),
         **keys,
     )
     return Estimate(config, architecture, config.learner.mesh)
@@ -56,22 +87,133 @@ def test_the_memory_by_arithmetic_is_that_of_the_compiler(
     assert found == pytest.approx(gib, rel=0.1)
 
 
+def test_the_memory_without_remat_is_that_of_the_compiler() -> None:
+    """v5e:2x4, 1.5B, 8 rows of 2048: 7.38 GiB."""
+    estimate = estimated(ONE_AND_A_HALF, {"fsdp": 8}, 8, 2048, remat="none")
+    assert sum(estimate.memory().values()) / GIB == pytest.approx(7.38, rel=0.1)
+
+
+@pytest.mark.parametrize("mesh", [{}, {"fsdp": 8}, {"fsdp": 2, "sequence": 4}])
+def test_logits_are_those_of_a_device(mesh: dict[str, int]) -> None:
+    """`logprob_chunk` says how many tokens of a device: 512 of 151,936 words in float32 on any mesh."""
+    estimate = estimated(ONE_AND_A_HALF, mesh, 8, 2048, remat="full", chunk=512)
+    assert estimate.logits == 512 * 151_936 * 4
+
+
+def test_logits_of_fewer_tokens_and_of_a_vocabulary_that_is_cut() -> None:
+    """8 rows, half of each trained: 8192 tokens, on 8 devices 1024; with a vocabulary in 4 parts 2 · 4096 · 37,984."""
+    assert estimated(ONE_AND_A_HALF, {"fsdp": 8}, 8, 2048, chunk=10**6).logits == 1024 * 151_936 * 4
+    assert estimated(ONE_AND_A_HALF, {"fsdp": 2, "tensor": 4}, 8, 2048, chunk=10**6).logits == 4096 * 37_984 * 4
+
+
 def test_kinds_of_memory_by_hand() -> None:
-    """A matrix of 7,615,616,512 parameters in all: 4 bytes of master, 8 of moments, 4 + 2 of gradients, 2 of a copy, on
-    8 devices; what is too small to be cut is of no account. An engine's KV: 64 requests, 28 layers, 4 heads of 128.
+    """A matrix of 7,615,616,512 parameters in all: 4 bytes of master, 8 of moments, 4 of gradients, 2 of a copy, on 8
+    devices; what is too small to be cut is of no account. An engine's KV: 64 requests, 28 layers, 4 heads of 128.
     """
     estimate = estimated(SEVEN, {"fsdp": 8}, 8, 8192, sidecar=SidecarConfig(max_concurrency=64))
     assert estimate.parameters == 7_615_616_512
     found, each = estimate.memory(), 7_615_616_512 / 8
-    for kind, width in {"masters": 4, "moments": 8, "gradients": 6, "copies": 2}.items():
+    for kind, width in {"masters": 4, "moments": 8, "gradients": 4, "copies": 2}.items():
         assert found[kind] == pytest.approx(width * each, rel=1e-3)
     assert estimate.engine() == {"weights": 2 * 7_615_616_512, "KV": 64 * 8192 * 28 * 2 * 4 * 128 * 2}
-    moved = estimate.traffic()  # weights thrice: forward, once more for the backward pass, and there
-    assert moved == {
-        "all-gather of weights (fsdp)": pytest.approx(3 * 2 * 7_615_616_512 * 7 / 8),
-        "reduce-scatter of gradients (fsdp)": pytest.approx(2 * 7_615_616_512 * 7 / 8),
-    }
     assert not list(estimate.dropped())
+
+
+def moved(estimate: Estimate) -> dict[tuple[str, str], float]:
+    return {(sent.collective, sent.what): sent.size for sent in estimate.traffic()}
+
+
+def test_weights_move_as_in_the_compiled_program() -> None:
+    """XLA's program for 8 H100s gathers 24.5 GiB of layers and twice the head, of 1.015, a microbatch, and scatters
+    12.4 and once the head; a device has an eighth of it already.
+    """
+    found = moved(estimated(SEVEN, {"fsdp": 8}, 8, 8192))
+    assert found == {
+        ("all-gather", "weights"): pytest.approx((24.5 + 2 * 1.015) * GIB * 7 / 8, rel=0.02),
+        ("reduce-scatter", "gradients"): pytest.approx((12.4 + 1.015) * GIB * 7 / 8, rel=0.02),
+    }
+
+
+def test_keys_values_and_their_gradients_move_over_sequence() -> None:
+    """A row of 8192 on 2 devices; 28 layers, 2 heads of 128, keys and values, bf16: a device gets the other half of
+    them, 117 MB, for the forward pass and when it computes it again, and of their gradients once.
+    """
+    found, half = moved(estimated(ONE_AND_A_HALF, {"sequence": 2}, 1, 8192)), 4096 * 28 * 2 * 128 * 2 * 2
+    assert found[("all-gather", "keys and values")] == 2 * half
+    assert found[("reduce-scatter", "their gradients")] == half
+    assert found[("all-reduce", "gradients")] == pytest.approx(1_543_714_304 * 2, rel=1e-3)  # both ways, half of it
+    once = moved(estimated(ONE_AND_A_HALF, {"sequence": 2}, 1, 8192, remat="none"))
+    assert once[("all-gather", "keys and values")] == half
+
+
+def test_activations_move_over_tensor() -> None:
+    """4096 tokens of 1536 numbers, 28 layers, two sums forward, two backward and one computed again; each device
+    receives half of every sum twice.
+    """
+    found = moved(estimated(ONE_AND_A_HALF, {"tensor": 2}, 2, 2048))
+    assert found == {("all-reduce", "activations"): 4096 * 1536 * 2 * 28 * 5}
+
+
+@pytest.mark.parametrize(
+    ("target", "mesh", "axis", "over", "gigabytes"),
+    [
+        ("h100:8", {"fsdp": 8}, "fsdp", "NVLink", 450),
+        ("h100:8x8", {"fsdp": 8, "data": 8}, "fsdp", "NVLink", 450),
+        ("h100:8x8", {"fsdp": 8, "data": 8}, "data", "the network", 50),  # each GPU by its own adapter
+        ("h100:8x8", {"fsdp": 64}, "fsdp", "the network", 400),  # eight adapters a machine for all of them
+        ("h100:8x8", {"fsdp": 16, "tensor": 4}, "fsdp", "the network", 100),
+        ("l4:4", {"fsdp": 4}, "fsdp", "PCIe", 32),
+        ("v5e:4x4", {"fsdp": 16}, "fsdp", "ICI, 2 axes", 90),  # of four chips each, no ring
+        ("v5e:16x16", {"data": 16, "fsdp": 16}, "fsdp", "ICI, 1 axis", 90),  # a ring, both ways
+        ("v5e:4x4", {"fsdp": 4, "tensor": 4}, "tensor", "ICI, 1 axis", 45),
+        ("v5e:4x4", {"fsdp": 8, "tensor": 2}, "tensor", "ICI, part of 1 axis", 45),
+        ("v5p:2x2x4", {"fsdp": 16}, "fsdp", "ICI, 3 axes", 4 * 90),
+    ],
+)
+def test_each_mesh_axis_is_sent_over_its_links(
+    target: str, mesh: dict[str, int], axis: str, over: str, gigabytes: float
+) -> None:
+    assert target_named(target).link(MeshConfig(**mesh), axis) == (over, gigabytes * 1e9)
+
+
+def test_the_host_has_what_was_measured() -> None:
+    """`bench.host_memory` with Qwen2.5-0.5B's shape: a push by files took 545 MB beyond what stays, two groups as large
+    as the embedding. Masters and moments of a checkpoint: 12 bytes a parameter.
+    """
+    half = Architecture("qwen2", 151936, 896, 4864, 24, 14, 2, 64, tie_embeddings=True, attention_bias=True)
+    host = estimated(half, {}, 1, 256).host()
+    assert host["to publish a version"] == pytest.approx(545e6, rel=0.02)
+    assert host["to load the model"] == 151_936 * 896 * 2
+    assert host["to save a checkpoint"] == pytest.approx(12 * 494_032_768, rel=1e-3)
+    assert estimated(half, {}, 1, 256, sync_method="memory").host()["to publish a version"] == 2 * 494_032_768
+
+
+def test_keys_of_the_step_are_counted() -> None:
+    """Moments of 2 + 4 bytes; gradients of 4 + 4, not 4 + 2, that leave no copy, the second of a microbatch; the stream
+    between blocks cut in 4 by `tensor`.
+    """
+    mesh = {"fsdp": 2, "tensor": 4}
+
+    def with_keys(**keys: Any) -> Estimate:
+        base = estimated(SEVEN, mesh, 2, 8192)
+        config = dataclasses.replace(base.config, learner=dataclasses.replace(base.config.learner, **keys))
+        return Estimate(config, SEVEN, config.learner.mesh)
+
+    each = 7_615_616_512 / 8
+    assert with_keys(optimizer=OptimizerConfig(mu_dtype="bf16")).memory()["moments"] == pytest.approx(
+        6 * each, rel=1e-3
+    )
+    wide = with_keys(reduce_dtype="fp32")
+    assert wide.memory()["copies"] == 0
+    plain, name = with_keys(), ("reduce-scatter", "gradients")
+    assert wide.memory()["gradients"] == pytest.approx(4 * each, rel=1e-3)
+    assert wide.memory()["activations"] - plain.memory()["activations"] == pytest.approx(2 * each, rel=1e-3)
+    assert moved(wide)[name] == pytest.approx(2 * moved(plain)[name])
+    cut = with_keys(sequence_parallel=True)
+    # of each of 28 layers, 8192 places of one row in bf16, three quarters; of the layer at work, of the 4 streams 2
+    less = 8192 * 3584 * 2 * 3 / 4 * (28 + 2)
+    assert plain.memory()["activations"] - cut.memory()["activations"] == pytest.approx(less)
+    assert ("reduce-scatter and all-gather", "activations") in moved(cut)
 
 
 def test_rules_that_do_not_divide_are_named() -> None:
@@ -79,30 +221,131 @@ def test_rules_that_do_not_divide_are_named() -> None:
     assert "heads: 28 is not divided by tensor" in found
     assert "key-value heads: 4 is not divided by tensor" in found
     assert not any(line.startswith("gate") for line in found)
+    assert not list(estimated(THIRTY_TWO, {"tensor": 8}, 8, 8192).dropped()), "a family's own parameters have rules too"
+
+
+def target_named(name: str, **learner: Any) -> Target:
+    tasks = TasksConfig(train={"t": TasksetConfig(source="reverse_digits")})
+    return find_target(Config(plan=PlanConfig(target=name), learner=LearnerConfig(**learner), tasks=tasks))
+
+
+def needed(estimate: Estimate, target: Target, peak: float | None = None) -> list[Pool]:
+    return pools(estimate, target, place_engines(estimate.config, target), peak)
+
+
+def test_the_learner_has_what_jax_takes_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three quarters of 79.1 GiB are 59.3: 65 GiB do not fit into them, and do into 0.83 and more."""
+    monkeypatch.delenv("XLA_CLIENT_MEM_FRACTION", raising=False)
+    estimate, target = estimated(ONE_AND_A_HALF, {}, 8, 2048), target_named("h100:8")
+    (learner, engine) = needed(estimate, target, 65 * GIB)
+    assert learner.limit == pytest.approx(0.75 * 79.1 * GIB)
+    assert (learner.fits, learner.advice) == (False, "learner.gpu_memory_utilization=0.83")
+    assert engine.fits
+    assert needed(estimate, target_named("h100:8", gpu_memory_utilization=0.83), 65 * GIB)[0].fits
+    assert needed(estimate, target, 77 * GIB)[0].advice == "", "CUDA needs some of it"
+    monkeypatch.setenv("XLA_CLIENT_MEM_FRACTION", "0.9")
+    assert target_named("h100:8").share == 0.9
+    assert target_named("v5e:2x2").share == 1
+
+
+def test_vllm_beside_the_learner_leaves_it_a_share() -> None:
+    sidecar = SidecarConfig(engine="vllm_async", colocate=True)
+    estimate = estimated(ONE_AND_A_HALF, {}, 8, 2048, sidecar=sidecar)
+    target = find_target(dataclasses.replace(estimate.config, plan=PlanConfig(target="h100:1")))
+    learner, engine = needed(estimate, target, 50 * GIB)
+    assert (learner.limit, engine.limit) == pytest.approx((0.5 * 79.1 * GIB, 0.4 * 79.1 * GIB))
+    assert (learner.fits, learner.advice, engine.fits) == (False, "", True)
+    assert needed(estimate, target, 44 * GIB)[0].advice == "learner.gpu_memory_utilization=0.56"
+
+
+def test_engines_take_their_gpus_from_the_learner() -> None:
+    target, sidecar = target_named("h100:8"), SidecarConfig(engine="vllm_async", num_engines=2)
+    two = estimated(ONE_AND_A_HALF, {"fsdp": 6}, 6, 2048, sidecar=sidecar)
+    assert place_engines(two.config, target).engines == (("gpu:6",), ("gpu:7",))
+    assert all(pool.fits for pool in needed(two, target))
+    all_of_them = estimated(ONE_AND_A_HALF, {"fsdp": 8}, 8, 2048, sidecar=sidecar)
+    with pytest.raises(ConfigError, match="needs 2 GPUs, and the learner leaves 0 of 8"):
+        place_engines(all_of_them.config, target)
+    assert "--config.learner.mesh.fsdp=1 " in (nearest_mesh(all_of_them, target) or "")
+    split = dataclasses.replace(sidecar, tensor_parallel_size=4)
+    assert nearest_mesh(estimated(SEVEN, {}, 1, 2048, sidecar=split), target) is None, "the engines need all eight"
+    on_ray = dataclasses.replace(two.config, launcher="ray")
+    assert place_engines(on_ray, target).engines == (("gpu:6",), ("gpu:7",))
+    full = dataclasses.replace(all_of_them.config, launcher="ray")
+    assert place_engines(full, target).platform == "cpu", "as on a cluster: GPUs where the learner leaves some"
+    full = dataclasses.replace(full, sidecar=dataclasses.replace(sidecar, devices="gpu"))
+    with pytest.raises(ConfigError, match="need 2 GPUs, and the learner leaves 0"):
+        place_engines(full, target)
+
+
+def test_what_vllm_has_for_its_cache_is_what_weights_leave() -> None:
+    """0.9 of 79.1 GiB, less 15,231,233,024 bytes of weights; a token is 28 layers, 4 heads of 128, twice, in bf16."""
+    estimate = estimated(SEVEN, {}, 1, 2048, sidecar=SidecarConfig(engine="vllm"))
+    room = engine_room(estimate.config, target_named("h100:8"))
+    assert estimate.engine(room) == {"weights": 2 * 7_615_616_512, "KV": 0.9 * 79.1 * GIB - 2 * 7_615_616_512}
+    assert estimate.token == 28 * 4 * 128 * 2 * 2
+    fixed = estimated(SEVEN, {}, 1, 2048, sidecar=SidecarConfig(engine="vllm", kv_cache_gib=3.0))
+    assert fixed.engine(room)["KV"] == 3 * GIB
+    large = SidecarConfig(engine="vllm", kv_cache_gib=40.0)
+    (_, engine) = needed(estimated(THIRTY_TWO, {"fsdp": 4}, 4, 2048, sidecar=large), target_named("h100:8"))
+    assert not engine.fits, "61 GiB of weights and 40 of the cache"
 
 
 def test_the_nearest_mesh_is_the_smallest_that_fits() -> None:
-    """1 device needs 18 bytes a parameter and more, 127 GiB; of 79 GiB two suffice with the engine elsewhere."""
-    target = find_target("h100:8")
-    estimate = estimated(SEVEN, {}, 8, 2048)
-    assert required(estimate, target) > 127 * GIB
-    assert "--config.learner.mesh.fsdp=2 --config.learner.mesh.tensor=1 " in (nearest_mesh(estimate, target) or "")
-    assert nearest_mesh(estimate, dataclasses.replace(target, devices=1)) is None
-    whole = Target("", Hardware("gpu"), 2, 0.0, None, None)
-    two = estimated(SEVEN, {"fsdp": 2}, 8, 2048)
-    beside = sum(two.memory().values()) + sum(two.engine().values())
-    assert required(two, whole) == beside, "no device is left for the engine"
+    """1 device needs 18 bytes a parameter and more, 127 GiB; of 59.3 GiB three suffice with the engine elsewhere, but
+    do not divide what a matrix has.
+    """
+    target = target_named("h100:8")
+    estimate = estimated(SEVEN, {"data": 2, "sequence": 2}, 8, 2048)
+    assert needed(estimated(SEVEN, {}, 8, 2048), target)[0].needed > 127 * GIB
+    keys = {"data": 1, "fsdp": 4, "sequence": 1, "expert": 1, "tensor": 1}
+    wanted = " ".join(f"--config.learner.mesh.{axis}={size}" for axis, size in keys.items())
+    assert f"{wanted} --config.learner.rows_per_microbatch=8" in (nearest_mesh(estimate, target) or "")
+    assert nearest_mesh(estimate, dataclasses.replace(target, shape=(1,))) is None
+    only = target_named("v5e:1")
+    (shared,) = needed(estimated(ONE_AND_A_HALF, {}, 1, 2048), only)
+    one = estimated(ONE_AND_A_HALF, {}, 1, 2048)
+    assert shared.needed == sum(one.memory().values()) + sum(one.engine().values()), "no device is left for the engine"
+
+
+def test_so_many_tpus_are_a_torus(monkeypatch: pytest.MonkeyPatch) -> None:
+    shapes = {name: target_named(name).shape for name in ("v5e:8", "v5e", "v6e:16", "v5p:4", "v5p:2x2x4")}
+    assert shapes == {"v5e:8": (2, 4), "v5e": (1, 1), "v6e:16": (4, 4), "v5p:4": (2, 2, 1), "v5p:2x2x4": (2, 2, 4)}
+    here = [Device("tpu", "TPU v5 lite", 15.75, (x, y, 0)) for y in range(4) for x in range(2)]
+    monkeypatch.setattr(jax, "devices", lambda *_: here)
+    assert target_named("here").shape == (2, 4, 1)
 
 
 @pytest.mark.parametrize(("name", "devices"), [("v5e:4x4", 16), ("v5p:2x2x1", 4), ("h100:8", 8), ("h100:8x8", 64)])
 def test_targets_have_as_many_devices_as_their_shape(name: str, devices: int) -> None:
-    assert find_target(name).devices == devices
+    assert target_named(name).devices == devices
 
 
-@pytest.mark.parametrize("name", ["h200:8", "v5e:", "v5e:4x", "here:8", "h100:0"])
+@pytest.mark.parametrize("name", ["h300:8", "v5e:", "v5e:4x", "here:8", "h100:0"])
 def test_other_targets_are_refused(name: str) -> None:
     with pytest.raises(ConfigError, match=r"^plan\.target='.*': write here, or a chip and how many"):
         Config(mode="plan", plan=PlanConfig(target=name))
+
+
+def test_a_program_that_the_compiler_refuses_does_not_fit(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As libtpu and XLA for GPUs do where a program has no room."""
+    line = "RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used 18.36G of 15.75G hbm."
+
+    def refused(*_: Any) -> Any:
+        raise jax.errors.JaxRuntimeError(f"{line}\n\nTotal hbm usage >= 18.88G")
+
+    monkeypatch.setattr("rljax.pipeline.plan.plan.compiled", refused)
+    command = ["--config=configs/quickstart.py", "--config.mode=plan", f"--config.run_dir={tmp_path}"]
+    assert main(command) == 1
+    said = capsys.readouterr().out
+    assert "speed    unknown: what 'cpu' computes at its peak has no line in rljax/config/chips.py" in said
+    assert f"the compiler refuses it: {line}" in said
+    assert "does not fit: the compiler finds no room for it" in said
+    target = target_named("h100:8")
+    learner, *_ = needed(estimated(ONE_AND_A_HALF, {}, 8, 2048), target, math.inf)
+    assert (learner.fits, learner.advice) == (False, "")
 
 
 @pytest.mark.parametrize("name", KEYS)
@@ -119,10 +362,7 @@ def test_a_plan_compiles_what_the_learner_runs(name: str) -> None:
 def test_the_command_says_what_it_cannot_know_and_exits_by_the_verdict(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    shape = {"vocab_size": 151936, "hidden_size": 1536, "intermediate_size": 8960, "num_hidden_layers": 28}
-    heads = {"num_attention_heads": 12, "num_key_value_heads": 2, "tie_word_embeddings": True, "rms_norm_eps": 1e-6}
-    more = {"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"], "max_position_embeddings": 32768}
-    (tmp_path / "config.json").write_text(json.dumps(shape | heads | more | {"rope_theta": 1e6, "hidden_act": "silu"}))
+    write_one_and_a_half(tmp_path)
     command = ["--config=configs/gsm8k.py", "--config.mode=plan", f"--config.model.path={tmp_path}"]
     assert main([*command, "--config.plan.target=h100:8"]) == 0
     said = capsys.readouterr().out
@@ -131,6 +371,60 @@ def test_the_command_says_what_it_cannot_know_and_exits_by_the_verdict(
     assert "512 rows of 2048 a step" in said
     assert "unknown  what the compiler makes of it" in said
     assert said.splitlines()[-1].startswith("fits: ")
+    assert "of which JAX takes 0.75: 59.3 GiB" in said
     assert main([*command, "--config.plan.target=h100:1", "--config.learner.mesh.fsdp=2"]) == 1
-    assert "does not fit: the mesh needs 2 devices, there are 1" in capsys.readouterr().out
+    assert "does not fit: learner.mesh multiplies to 2 devices, h100:1 has 1" in capsys.readouterr().out
+    assert main([*command, "--config.plan.target=h100:8", "--config.learner.mesh.tensor=8"]) == 1
+    said = capsys.readouterr().out
+    assert "does not fit: learner.mesh.tensor=8: must divide the model's 12 heads; write 1, 2, 3, 4, 6, 12" in said
+    assert "replicated: heads: 12 is not divided by tensor" in said
+    assert "programs compiled" not in said, "a run would not start"
+    vllm = ["--config.sidecar.engine=vllm_async", "--config.plan.target=h100:8", "--config.sidecar.num_engines=2"]
+    assert main([*command, *vllm, "--config.learner.mesh.fsdp=4"]) == 0
+    said = capsys.readouterr().out
+    assert "2 × vllm_async on gpu:4, gpu:5, 64 requests of up to 2048 tokens" in said
+    assert "71.19 GiB of each GPU: sidecar.gpu_memory_utilization=0.9" in said
+    assert "over NVLink, 450 GB/s" in said
+    assert main([*command, *vllm, "--config.learner.mesh.fsdp=8"]) == 1
+    assert "needs 2 GPUs, and the learner leaves 0 of 8" in capsys.readouterr().out
     assert list(tmp_path.iterdir()) == [tmp_path / "config.json"], "no weights are read or made"
+
+
+class Device:
+    """What JAX says of a device that is not here."""
+
+    id = 0
+
+    def __init__(self, platform: str, kind: str, gib: float | None, coords: tuple[int, ...] | None = None) -> None:
+        self.platform, self.device_kind, self.coords = platform, kind, coords
+        self.memory_stats = lambda: {"bytes_limit": gib * GIB} if gib else None
+
+
+@pytest.mark.parametrize(
+    ("platform", "kind", "gib", "name", "whole"),
+    [
+        ("tpu", "TPU v5 lite", 15.75, "v5e", 15.75),
+        ("tpu", "TPU v6 lite", 31.25, "v6e", 31.25),
+        ("gpu", "NVIDIA H100 80GB HBM3", 59.3, "h100", 79.1),
+        ("gpu", "NVIDIA A100-SXM4-40GB", 29.6, "a100-40", 39.5),
+        ("gpu", "NVIDIA GeForce RTX 4090", 17.7, None, 23.6),
+        ("cpu", "cpu", None, None, None),
+    ],
+)
+def test_the_chip_that_is_here_is_known_by_jax_name_of_it(
+    monkeypatch: pytest.MonkeyPatch, platform: str, kind: str, gib: float | None, name: str | None, whole: float | None
+) -> None:
+    monkeypatch.delenv("XLA_CLIENT_MEM_FRACTION", raising=False)
+    monkeypatch.setattr(jax, "devices", lambda *_: [Device(platform, kind, gib)])
+    target = target_named("here")
+    assert (target.kind, target.chip.name if target.chip else None) == (kind, name)
+    if whole is not None:
+        assert target.memory / GIB == pytest.approx(whole, rel=0.01)
+        assert target.memory * target.share == pytest.approx(gib * GIB if gib else None)
+
+
+def write_one_and_a_half(directory: Path) -> None:
+    shape = {"vocab_size": 151936, "hidden_size": 1536, "intermediate_size": 8960, "num_hidden_layers": 28}
+    heads = {"num_attention_heads": 12, "num_key_value_heads": 2, "tie_word_embeddings": True, "rms_norm_eps": 1e-6}
+    more = {"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"], "max_position_embeddings": 32768}
+    (directory / "config.json").write_text(json.dumps(shape | heads | more | {"rope_theta": 1e6, "hidden_act": "silu"}))

@@ -385,6 +385,22 @@ async def test_what_a_reward_prints_is_in_its_log_and_nowhere_else(
     assert capfd.readouterr() == ("", "")
 
 
+@on_a_loop
+async def test_what_a_module_of_rewards_prints_when_it_is_imported_is_in_the_log_too(
+    directory: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (directory / "loud.py").write_text(
+        "import sys\nprint('begun')\nprint('badly', file=sys.stderr)\n"
+        "def length(task, response): return len(response)\n"
+    )
+    log = tmp_path / "logs" / "rewards.log"
+    task = Task(TaskId("mine", 0, 0), (), "", rewards=(RewardTerm("loud:length", "length"),))
+    with RewardRunner(["loud:length"], timeout=LIMIT, workers=1, log=log) as runner:
+        assert (await runner.score(task, "four")).score == 4
+        assert log.read_text() == "begun\nbadly\n"
+    assert capfd.readouterr() == ("", "")
+
+
 def test_a_notebook_can_use_it(directory: Path) -> None:
     nbclient = pytest.importorskip("nbclient")
     nbformat = pytest.importorskip("nbformat")

@@ -50,7 +50,7 @@ class _Reach(NamedTuple):
 
 
 class _Plan(NamedTuple):
-    """What the queries see, by query and by block."""
+    """Keys that the queries see, by query and by block."""
 
     spans: Spans
     keys_of: _Reach  # of a block of queries

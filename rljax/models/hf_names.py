@@ -14,26 +14,11 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from rljax.models.common.architecture import Architecture
+from rljax.models.common.params import Params
 from rljax.models.common.stored import Tensor
-from rljax.models.common.transformer import Params, abstract_params
+from rljax.models.families.registry import FAMILIES
+from rljax.models.transformer import abstract_params
 
-_LAYER = {
-    "attention_norm": "input_layernorm.weight",
-    "query": "self_attn.q_proj.weight",
-    "key": "self_attn.k_proj.weight",
-    "value": "self_attn.v_proj.weight",
-    "output": "self_attn.o_proj.weight",
-    "query_bias": "self_attn.q_proj.bias",
-    "key_bias": "self_attn.k_proj.bias",
-    "value_bias": "self_attn.v_proj.bias",
-    "output_bias": "self_attn.o_proj.bias",
-    "query_norm": "self_attn.q_norm.weight",
-    "key_norm": "self_attn.k_norm.weight",
-    "mlp_norm": "post_attention_layernorm.weight",
-    "gate": "mlp.gate_proj.weight",
-    "up": "mlp.up_proj.weight",
-    "down": "mlp.down_proj.weight",
-}
 _LAYERS = "model.layers."
 _TOP = {"embedding": "model.embed_tokens.weight", "final_norm": "model.norm.weight", "head": "lm_head.weight"}
 _IGNORED = ("rotary_emb.inv_freq",)  # a constant that old checkpoints carry
@@ -50,7 +35,7 @@ class _Place:
 
 
 def _places(architecture: Architecture) -> dict[str, _Place]:
-    tree = abstract_params(architecture)
+    tree, names = abstract_params(architecture), FAMILIES[architecture.family].names
     places = {}
     for key, name in _TOP.items():
         if key in tree:
@@ -62,7 +47,7 @@ def _places(architecture: Architecture) -> dict[str, _Place]:
             # torch's Linear keeps [out, in]; ours are [in, out]
             transposed = len(leaf.shape) == 3
             shape = leaf.shape[:0:-1] if transposed else leaf.shape[1:]
-            places[f"{_LAYERS}{layer}.{_LAYER[key]}"] = _Place(key, layer, transposed, shape)
+            places[f"{_LAYERS}{layer}.{names[key]}"] = _Place(key, layer, transposed, shape)
     return places
 
 
@@ -83,7 +68,8 @@ def to_hf(params: Params, architecture: Architecture) -> dict[str, Any]:
     """
     tensors = top_to_hf(params)
     for layer in range(architecture.num_layers):
-        tensors |= under_layer(layer, layer_to_hf({key: array[layer] for key, array in params["layers"].items()}))
+        slices = {key: array[layer] for key, array in params["layers"].items()}
+        tensors |= under_layer(layer, layer_to_hf(slices, architecture))
     return tensors
 
 
@@ -96,10 +82,11 @@ def top_to_hf(params: Params) -> dict[str, Any]:
     }
 
 
-def layer_to_hf(layer: Params) -> dict[str, Any]:
+def layer_to_hf(layer: Params, architecture: Architecture) -> dict[str, Any]:
     """Converts one layer like `to_hf`, under names that `under_layer` completes. Can be jitted."""
     # torch's Linear keeps [out, in]; ours are [in, out]
-    return {_LAYER[key]: array.swapaxes(0, 1) if array.ndim == 2 else array for key, array in layer.items()}
+    names = FAMILIES[architecture.family].names
+    return {names[key]: array.swapaxes(0, 1) if array.ndim == 2 else array for key, array in layer.items()}
 
 
 def under_layer(layer: int, tensors: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The one transformer: a Flax NNX module for Llama, Qwen2 and Qwen3, used as functions of a plain parameter pytree.
+"""The one transformer: a Flax NNX module for all families, used as functions of a plain parameter pytree.
 
 Parameters (float32 masters), with layers stacked on a leading axis L:
 
@@ -6,9 +6,10 @@ Parameters (float32 masters), with layers stacked on a leading axis L:
     layers/attention_norm [L, D]       layers/mlp_norm [L, D]
     layers/query [L, D, H*K]           layers/key, layers/value [L, D, G*K]      layers/output [L, H*K, D]
     layers/query_bias [L, H*K]         layers/key_bias, value_bias [L, G*K]      layers/output_bias [L, D]
-    layers/query_norm, key_norm [L, K]
     layers/gate, layers/up [L, D, F]   layers/down [L, F, D]
     final_norm [D]                     head [D, V] (untied models only)
+
+A family may add parameters to the layers: see `rljax.models.families.family.Family`.
 
 V vocabulary, D hidden, H heads, G key-value heads, K head width, F MLP width. Matrices are [in, out].
 """
@@ -29,87 +30,16 @@ from rljax.models.common.architecture import Architecture
 from rljax.models.common.attention.attention import attention
 from rljax.models.common.attention.blockwise import ATTENDED
 from rljax.models.common.attention.spans import causal_spans
+from rljax.models.common.block import Block
 from rljax.models.common.embedding import embed
 from rljax.models.common.hardware import CPU, Hardware
-from rljax.models.common.linear import PRODUCT, linear
+from rljax.models.common.linear import PRODUCT
 from rljax.models.common.norm import rms_norm
-from rljax.models.common.rope import rotate, rotation
-
-Params = dict[str, Any]
-"""Nested dict of arrays, as in the table above."""
+from rljax.models.common.params import Params
+from rljax.models.common.rope import rotation
+from rljax.models.families.registry import FAMILIES
 
 _SAVED = {"none": (PRODUCT, ATTENDED), "dots": (PRODUCT,), "full": ()}  # what each remat policy keeps
-
-
-class Block(nnx.Module):
-    """One decoder layer: attention and gated MLP, each behind an RMS norm and a residual."""
-
-    def __init__(self, architecture: Architecture, rngs: nnx.Rngs) -> None:
-        a = architecture
-        self.architecture = a
-        queries, keys = a.num_heads * a.head_dim, a.num_kv_heads * a.head_dim
-
-        def matrix(rows: int, columns: int) -> nnx.Param:
-            return nnx.Param(rows**-0.5 * jax.random.normal(rngs.params(), (rows, columns), jnp.float32))
-
-        def constant(value: float, size: int) -> nnx.Param:
-            return nnx.Param(jnp.full((size,), value, jnp.float32))
-
-        self.attention_norm = constant(1.0, a.hidden_size)
-        self.query = matrix(a.hidden_size, queries)
-        self.key = matrix(a.hidden_size, keys)
-        self.value = matrix(a.hidden_size, keys)
-        self.output = matrix(queries, a.hidden_size)
-        if a.attention_bias:
-            self.query_bias = constant(0.0, queries)
-            self.key_bias = constant(0.0, keys)
-            self.value_bias = constant(0.0, keys)
-        if a.output_bias:
-            self.output_bias = constant(0.0, a.hidden_size)
-        if a.qk_norm:
-            self.query_norm = constant(1.0, a.head_dim)
-            self.key_norm = constant(1.0, a.head_dim)
-        self.mlp_norm = constant(1.0, a.hidden_size)
-        self.gate = matrix(a.hidden_size, a.intermediate_size)
-        self.up = matrix(a.hidden_size, a.intermediate_size)
-        self.down = matrix(a.intermediate_size, a.hidden_size)
-
-    def project(
-        self,
-        x: Float[Array, "batch time hidden"],
-        cos: Float[Array, "batch time 1 pairs"],
-        sin: Float[Array, "batch time 1 pairs"],
-        hardware: Hardware,
-    ) -> tuple[Float[Array, "batch time heads head_dim"], ...]:
-        """Projects the layer's input to queries, keys and values; rotates the first two."""
-        a = self.architecture
-        normed = rms_norm(x, self.attention_norm[...], a.rms_eps)
-        query, key, value = (linear(normed, w[...], hardware) for w in (self.query, self.key, self.value))
-        if a.attention_bias:
-            query, key, value = query + self.query_bias[...], key + self.key_bias[...], value + self.value_bias[...]
-        query, key, value = (
-            hardware.constrain(y.reshape(*x.shape[:2], -1, a.head_dim), "heads") for y in (query, key, value)
-        )
-        if a.qk_norm:
-            query = rms_norm(query, self.query_norm[...], a.rms_eps)
-            key = rms_norm(key, self.key_norm[...], a.rms_eps)
-        return rotate(query, cos, sin), rotate(key, cos, sin), value
-
-    def finish(
-        self,
-        x: Float[Array, "batch time hidden"],
-        attended: Float[Array, "batch time heads head_dim"],
-        hardware: Hardware,
-    ) -> Float[Array, "batch time hidden"]:
-        """Returns the layer's output, given its input and what its heads attended to."""
-        a = self.architecture
-        mixed = linear(attended.reshape(*x.shape[:2], -1), self.output[...], hardware)
-        if a.output_bias:
-            mixed = mixed + self.output_bias[...]
-        x = hardware.constrain(x + mixed, "hidden")
-        normed = rms_norm(x, self.mlp_norm[...], a.rms_eps)
-        inner = jax.nn.silu(linear(normed, self.gate[...], hardware)) * linear(normed, self.up[...], hardware)
-        return hardware.constrain(x + linear(hardware.constrain(inner, "mlp"), self.down[...], hardware), "hidden")
 
 
 class Transformer(nnx.Module):
@@ -117,7 +47,9 @@ class Transformer(nnx.Module):
 
     def __init__(self, architecture: Architecture, rngs: nnx.Rngs) -> None:
         a = architecture
-        stacked = nnx.split_rngs(splits=a.num_layers)(nnx.vmap(lambda layer_rngs: Block(a, layer_rngs)))
+        stacked = nnx.split_rngs(splits=a.num_layers)(
+            nnx.vmap(lambda layer_rngs: FAMILIES[a.family].block(a, layer_rngs))
+        )
         self.embedding = nnx.Param(
             a.hidden_size**-0.5 * jax.random.normal(rngs.params(), (a.vocab_size, a.hidden_size), jnp.float32)
         )
@@ -147,15 +79,16 @@ def abstract_params(architecture: Architecture) -> Params:
 
 @functools.cache
 def _block_graph(architecture: Architecture) -> tuple[Any, Any]:
-    graph, state = nnx.split(nnx.eval_shape(lambda: Block(architecture, nnx.Rngs(0))))
+    graph, state = nnx.split(nnx.eval_shape(lambda: FAMILIES[architecture.family].block(architecture, nnx.Rngs(0))))
     return graph, jax.tree.structure(state)
 
 
-def bind_block(architecture: Architecture, weights: Params, dtype: DTypeLike) -> Block:
-    """Binds one slice of ``params["layers"]``, cast to `dtype`, to a layer and returns it."""
+def bind_block(architecture: Architecture, weights: Params, dtype: DTypeLike | None = None) -> Block:
+    """Binds one slice of ``params["layers"]``, cast to `dtype` if there is one, to a layer and returns it."""
     graph, structure = _block_graph(architecture)
+    leaves = [w if dtype is None else w.astype(dtype) for w in jax.tree.leaves(weights)]
     # A new state each time: threads trace side by side.
-    return nnx.merge(graph, jax.tree.unflatten(structure, [w.astype(dtype) for w in jax.tree.leaves(weights)]))
+    return nnx.merge(graph, jax.tree.unflatten(structure, leaves))
 
 
 def hidden_states(
@@ -172,7 +105,7 @@ def hidden_states(
     """Returns the normalised output of the last layer: what the output head reads.
 
     Args:
-        params: as `init_params` makes them; cast to `dtype` where they are used.
+        params: as `init_params` makes them; cast to `dtype` where they are used. Gradients are summed in their dtype.
         architecture: the model's shape.
         token_ids: packed rows of tokens.
         positions: place of each token within its own trajectory, counted from 0.
@@ -189,13 +122,13 @@ def hidden_states(
     spans = causal_spans(segment_ids)
 
     def layer(x: jax.Array, weights: Params) -> tuple[jax.Array, None]:
-        block = bind_block(architecture, weights, dtype)
+        block = bind_block(architecture, weights)
         query, key, value = block.project(x, cos, sin, hardware)
         return block.finish(x, attention(query, key, value, spans, hardware), hardware), None
 
-    x = hardware.constrain(embed(params["embedding"], token_ids, hardware).astype(dtype), "hidden")
+    x = hardware.residual(embed(params["embedding"], token_ids, hardware).astype(dtype))
     x, _ = jax.lax.scan(rematerialised(layer, remat), x, params["layers"])
-    return rms_norm(x, params["final_norm"], architecture.rms_eps)
+    return hardware.gathered(rms_norm(x, params["final_norm"], architecture.rms_eps))
 
 
 def rematerialised(layer: Callable[..., Any], remat: str) -> Callable[..., Any]:

@@ -15,8 +15,9 @@ from rljax.models.common.attention.spans import causal_spans
 from rljax.models.common.einsum import einsum_fp32
 from rljax.models.common.hardware import CPU, Hardware
 from rljax.models.common.norm import rms_norm
+from rljax.models.common.params import Params
 from rljax.models.common.rope import rotation
-from rljax.models.common.transformer import Params, bind_block, output_head
+from rljax.models.transformer import bind_block, output_head
 
 
 class KVCache(NamedTuple):

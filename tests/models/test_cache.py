@@ -11,11 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from rljax.models.cache import KVCache, decode_step, init_cache, prefill
 from rljax.models.common.architecture import Architecture
-from rljax.models.common.cache import KVCache, decode_step, init_cache, prefill
-from rljax.models.common.hf_names import from_hf_by_layer, to_hf
-from rljax.models.common.transformer import Params, output_head
+from rljax.models.common.params import Params
 from rljax.models.files import load_directory
+from rljax.models.hf_names import from_hf_by_layer, to_hf
+from rljax.models.transformer import output_head
 from tests.models.hf_models import FAMILIES, assert_same_logits, reference_logits, save, shared_model, tokens
 
 pytestmark = pytest.mark.slow

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from rljax.models.common.architecture import Architecture
-from rljax.models.common.hf_names import check_tensors, from_hf, tensor_shapes, to_hf
-from rljax.models.common.transformer import abstract_params, init_params
 from rljax.models.families.registry import from_config
+from rljax.models.hf_names import check_tensors, from_hf, tensor_shapes, to_hf
+from rljax.models.transformer import abstract_params, init_params
 from tests.models.hf_models import CONFIGS, shared_model
 
 QUERY = "model.layers.1.self_attn.q_proj.weight"

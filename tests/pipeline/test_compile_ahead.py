@@ -1,0 +1,166 @@
+"""The trainer compiles what its steps run before it leases anything, and a compiler that hangs ends the run."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from rljax.config.load import load_config
+from rljax.config.schema import Config, TasksConfig, TasksetConfig
+from rljax.learner import programs
+from rljax.learner.programs import Compilation, Program
+from rljax.ledger import leases
+from rljax.pipeline import train
+from rljax.pipeline.assemble.learner import StepRunner
+from rljax.pipeline.train import Trainer
+from rljax.run import Run
+from tests.waiting import HANGS
+
+ROOT = Path(__file__).parents[2]
+SMALLEST = ROOT / "tests" / "e2e" / "smallest.py"
+ONE = jax.ShapeDtypeStruct((3,), jnp.float32)
+
+
+@pytest.mark.slow
+def test_programs_are_compiled_before_the_first_lease_and_none_in_mid_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seen from outside: which programs have been lowered and compiled when the ledger is first asked for a batch."""
+    compiled, at_lease = list[str](), list[list[str]]()
+    compile_one, lease = Compilation._compile, leases.lease
+
+    def noted(self: Compilation, program: Program) -> None:
+        compile_one(self, program)
+        compiled.append(program.name)
+
+    def asked(*arguments: Any) -> Any:
+        at_lease.append(list(compiled))
+        return lease(*arguments)
+
+    monkeypatch.setattr(Compilation, "_compile", noted)
+    monkeypatch.setattr(leases, "lease", asked)
+    exact = {"model.max_prompt_tokens": 5}  # as long as all prompts are: so what is likely is what will be
+    config = load_config(str(SMALLEST), {"run_dir": str(tmp_path / "run"), "max_steps": 2, "eval_steps": None, **exact})
+    with Run(config) as run:
+        rows = list(run)
+    assert [row["step"] for row in rows] == [1, 2]
+    assert any(name.startswith("update ") for name in at_lease[0])
+    assert [row["compile/programs"] for row in rows] == [0, 0]
+
+
+class Compiling:
+    """A trainer that waits for a program which hangs in the compiler; every look takes a second, and
+    ``meanwhile(second)`` is what happens in it.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, meanwhile: Any, names: tuple[str, ...]) -> None:
+        self.seconds, self.used, self.held = 0.0, 0.0, {name: threading.Event() for name in names}
+        tasks = TasksConfig(train={"digits": TasksetConfig(source="reverse_digits", rewards=("digits",))})
+        config = Config(wait_timeout=10.0, rollout_batch_size=16, group_size=8, tasks=tasks)
+        none: Any = None
+        observers: Any = SimpleNamespace(waiting=lambda *_: None, message=lambda *_: None)
+        learner: Any = SimpleNamespace(architecture=SimpleNamespace(vocab_size=10), steps=0)
+        stop: Any = SimpleNamespace(is_set=lambda: False)
+        self.trainer = Trainer(config, none, none, StepRunner(learner, None), none, none, observers, dict, stop)
+        monkeypatch.setattr(train, "LOOK_FOR_DEAD", 1e9)
+        monkeypatch.setattr(train.time, "perf_counter", lambda: self.seconds)
+        monkeypatch.setattr(train.os, "times", lambda: (self.used, 0.0, 0.0, 0.0, self.seconds))
+
+        def look(futures: Any, _seconds: float) -> None:
+            self.seconds += 1
+            meanwhile(self, int(self.seconds))
+
+        monkeypatch.setattr(programs, "wait_for", look)
+        self.work = Compilation([Program(name, jax.jit(self._hangs(name)), (ONE,)) for name in names])
+
+    def _hangs(self, name: str) -> Any:
+        def hangs(x: jax.Array) -> jax.Array:
+            assert self.held[name].wait(HANGS)
+            return x
+
+        return hangs
+
+    def release(self, name: str) -> None:
+        """Lets a program be compiled, and returns when it is."""
+        (future,) = (future for future, program in self.work._begun.items() if program.name == name)
+        self.held[name].set()
+        future.result(HANGS)
+
+    def until_it_gives_up(self) -> str:
+        try:
+            with pytest.raises(TimeoutError) as error:
+                self.trainer._await_programs(self.work)
+        finally:
+            for held in self.held.values():
+                held.set()
+            self.work.close()
+        return str(error.value)
+
+
+def test_a_compiler_that_hangs_ends_the_run_and_its_program_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits = Compiling(monkeypatch, lambda *_: None, ("update 8×64",))
+    assert "waited 10 s for the compiler, which computes nothing: update 8×64 is not" in waits.until_it_gives_up()
+    assert waits.seconds == 10 + 2
+
+
+def test_a_slow_program_is_waited_for_as_long_as_something_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fifth of a core for 100 seconds is a slow compilation on a busy machine; a twentieth is not one."""
+
+    def meanwhile(waits: Compiling, second: int) -> None:
+        waits.used += 0.2 if second <= 100 else 0.05
+
+    waits = Compiling(monkeypatch, meanwhile, ("update 8×64",))
+    waits.until_it_gives_up()
+    assert 100 + 10 < waits.seconds <= 100 + 25
+
+
+def test_a_program_that_is_compiled_starts_the_wait_for_the_others_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def meanwhile(waits: Compiling, second: int) -> None:
+        if second == 8:
+            waits.release("reference")
+
+    waits = Compiling(monkeypatch, meanwhile, ("reference", "update 8×64"))
+    assert "update 8×64 is not compiled" in waits.until_it_gives_up()
+    assert waits.seconds == 8 + 10 + 1
+
+
+ENDS = """
+import sys, threading
+import jax, jax.numpy as jnp
+from rljax.interrupts import end_process
+from rljax.learner.programs import Compilation, Program
+begun = threading.Event()
+def endless(x):
+    begun.set()
+    threading.Event().wait()
+if sys.argv[1] == "compiling":
+    work = Compilation([Program("endless", jax.jit(endless), (jax.ShapeDtypeStruct((3,), jnp.float32),))])
+    begun.wait()
+    work.close()
+print("the last line", end="")
+end_process(7)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["compiling", "idle"])
+def test_a_process_ends_though_the_compiler_does_not(what: str) -> None:
+    """Its exit code and what it has printed into a pipe arrive."""
+    end = subprocess.run(
+        [sys.executable, "-c", ENDS, what], cwd=ROOT, capture_output=True, text=True, timeout=HANGS, check=False
+    )
+    assert (end.returncode, end.stdout) == (7, "the last line"), end.stderr
+
+
+def test_both_programs_end_that_way() -> None:
+    """`python -m rljax.main`, and the program of child processes."""
+    for program in ("main.py", "child_main.py"):
+        assert "    end_process(" in (ROOT / "rljax" / program).read_text().partition('if __name__ == "__main__":')[2]

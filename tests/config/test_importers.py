@@ -299,6 +299,38 @@ def test_a_pair_that_is_two_runs_is_refused(write: Any) -> None:
         translate(f"{SEEDS / 'explorer.yaml'},{SEEDS / 'explorer_new.yaml'}")
 
 
+def test_what_published_files_say_beside_what_they_mean(write: Any) -> None:
+    """Keys that are off beside one that is on, a variable at the top, a block of DeepSpeed's, and two time limits."""
+    text = RLVR
+    for path, value in (
+        ("defaults", ["../config/deepspeed_zero@_here_", "../config/deepspeed_zero3@_here_"]),
+        ("pg_variant", "ppo"),
+        ("exp_name", "lake-${pg_variant}"),
+        ("max_len_mask", True),
+        ("error_max_len_clip", False),
+        ("eval_steps", 0),
+        ("track_with", "wandb"),
+        ("actor_train.strategy_args", {"strategy_name": "deepspeed_train", "strategy_config": "${deepspeed_zero3}"}),
+    ):
+        text = nested(text, path, value)
+    config = load_config(write(text))
+    assert (config.run_dir, config.eval_steps, config.algorithm.overlong) == ("./output/lake-ppo", None, "mask")
+    text = nested(TRINITY, "synchronizer", {"sync_method": "checkpoint", "sync_timeout": 1200})
+    text = nested(text, "buffer.trainer_input", {"experience_buffer": {"max_read_timeout": 7200}})
+    assert load_config(write(text)).wait_timeout == 7200.0
+
+
+def test_an_environment_of_one_s_own_takes_its_arguments(write: Any) -> None:
+    mine = {"env_type": "mine", "env_config": {"level": 3, "board": {"side": 4}, "max_steps": 6}}
+    path = write(nested(ROLL, "custom_envs", {"FrozenLake": mine}))
+    assert list(refused(path)) == ["custom_envs.FrozenLake.env_type"]
+    lake = load_config(path, {"custom_envs.FrozenLake.id": "mine:Mine-v0"}).custom_envs["FrozenLake"]
+    assert (lake.id, dict(lake.kwargs), lake.max_actions) == ("mine:Mine-v0", {"level": 3, "board": {"side": 4}}, 6)
+    known = {"env_type": "frozen_lake", "env_config": {"level": 3}}
+    found = refused(write(nested(ROLL, "custom_envs", {"FrozenLake": known})))
+    assert found == {"custom_envs.FrozenLake.env_config.level": "no environment here takes level; leave it out"}
+
+
 def test_layers_of_roll_are_laid_on_each_other(write: Any) -> None:
     above = write("max_steps: 7\nactor_train: {training_args: {learning_rate: 1e-5}}\n", name="above.yaml")
     config = load_config(f"{write(ROLL)},{above}")
@@ -436,7 +468,7 @@ def test_what_is_published_is_what_resolves() -> None:
         ("worker_cls", "leave it out"),
         ("num_gpus_per_worker", "leave it out"),
         ("monitor", "leave it out: the run's own files say it"),
-        ("track_with", "TensorBoard's events are written"),
+        ("track_with", "leave it out: TensorBoard's events are written"),
         ("use_turn_scores", "an advantage of turns"),
         ("domain_interleave_probs", "write tasks.train.NAME.weight"),
     ],

@@ -15,6 +15,7 @@ from rljax.config.importers.rule import LEFT_OUT
 from rljax.config.importers.translate import TABLES, Row, Translation, translate
 
 _WIDTH = 64
+_HEADER = ("| there | here | what differs, and why |", "|---|---|---|")
 _HEAD = '''"""{files} of {whose}, in our words.
 
     python -m rljax.main --config=THIS_FILE
@@ -71,18 +72,13 @@ def pages(whose: str, files: Sequence[str]) -> Iterator[str]:
     """Yields the lines of a program's page: each file beside ours, then all of its keys, as tables of Markdown."""
     for file in files:
         translation = translate(file, whose)
-        yield from (
-            f"## `{'`, `'.join(translation.files)}`",
-            "",
-            "| there | here | what differs, and why |",
-            "|---|---|---|",
-        )
+        yield from (f"## `{'`, `'.join(translation.files)}`", "", *_HEADER)
         for row in translation.rows:
             if row.given:
                 here = ", ".join(f"`{key} = {_cell(shown(value))}`" for key, value in row.here.items())
                 yield f"| `{_cell(_theirs(row))}` | {here or _nothing(row.refused)} | {_cell(row.remark)} |"
         yield ""
-    yield from ("## All keys", "", "| there | here | what differs, and why |", "|---|---|---|")
+    yield from ("## All keys", "", *_HEADER)
     for rule in TABLES[whose]:
         here = ", ".join(f"`{key}`" for key in rule.here)
         default = "" if rule.default in (LEFT_OUT, None) else f" = {_cell(shown(rule.default))}"

@@ -24,6 +24,10 @@ def _each(paths: str, why: str) -> list[Rule]:
     return [needless(path, why) for path in paths.split()]
 
 
+def _masked(found: made.Found) -> made.Values | str:
+    return {"algorithm.overlong": "mask"} if found.value else "it is off"
+
+
 def _critic(key: str) -> Make:
     return lambda found: {key: found.value} if found.document.get("adv_estimator") == "gae" else _NO_VALUE
 
@@ -61,7 +65,7 @@ RUN: list[Rule] = [
     same("max_steps", "max_steps", default=500),
     same("save_steps", "save_steps", default=50),
     same("logging_steps", "logging_steps", default=1),
-    same("eval_steps", "eval_steps", "engines are not paused for it", 10),
+    to("eval_steps", "eval_steps", lambda f: {"eval_steps": f.value or None}, "0 is None", 10),
     to(
         "max_ckpt_to_keep",
         "learner.checkpoints_to_keep",
@@ -89,13 +93,7 @@ RUN: list[Rule] = [
     needless("resume_from_checkpoint", _RESUMES),
     needless("checkpoint_config", "checkpoints lie in run_dir", whole=True),
     needless("tracker_kwargs", "run_dir holds what a tracker would", whole=True),
-    only(
-        "track_with",
-        ("tensorboard", "stdout"),
-        "TensorBoard's events are written, and a report",
-        "there is no such tracker; leave it out: run_dir has metrics.jsonl",
-        "observe.tensorboard",
-    ),
+    needless("track_with", "TensorBoard's events are written, metrics.jsonl and a report; there is no other tracker"),
     needless(
         "system_envs", "the shell's environment is the program's; write NAME=VALUE before the command", whole=True
     ),
@@ -125,13 +123,14 @@ RUN: list[Rule] = [
     *_each("local_rank model_download_type exp_mode", _OF_RAY),
     *_each("val_prompt_length val_sequence_length", "validation has the lengths of training"),
     *_each(
-        "deepspeed_zero deepspeed_zero2 deepspeed_zero3 deepspeed_zero3_cpuoffload all_response_pattern "
+        "all_response_pattern "
         "action_pattern think_action_pattern max_tokens_per_step max_actions_per_traj sokoban_format_penalty "
         "frozen_format_penalty env_manager_cls agent_system_template agent_template default_history_length "
         "single_prompt_agent_system_template single_prompt_agent_template",
         _VARIABLE,
     ),
     needless("custom_env", _VARIABLE, whole=True),
+    *[needless(f"deepspeed_{name}", _VARIABLE, whole=True) for name in ("zero", "zero2", "zero3", "zero3_cpuoffload")],
 ]
 """The run, its sizes and files."""
 
@@ -191,11 +190,11 @@ OBJECTIVE: list[Rule] = [
         "",
         "seq-mean-token-mean",
     ),
-    to("max_len_mask", "algorithm.overlong", lambda f: {"algorithm.overlong": "mask" if f.value else "keep"}, "mask"),
+    to("max_len_mask", "algorithm.overlong", _masked, "mask"),
     to(
         "error_max_len_clip",
         "algorithm.overlong",
-        lambda f: {"algorithm.overlong": "mask" if f.value else "keep"},
+        _masked,
         "mask; the limit is model.max_response_tokens",
     ),
     needless("error_max_len_threshold", "the limit is model.max_response_tokens"),
@@ -234,7 +233,7 @@ OBJECTIVE: list[Rule] = [
     refused("use_reward_scaling", "write algorithm.norm_std=batch", "algorithm.norm_std"),
     refused("use_reward_norm", "write algorithm.norm_mean=batch and algorithm.norm_std=batch", "algorithm.norm_mean"),
     refused("add_len_reward", "write algorithm.overlong=penalty", "algorithm.overlong"),
-    refused("pg_variant", "ROLL reads it below actor_train; write actor_train.pg_variant", "algorithm.pg_variant"),
+    to("pg_variant", "algorithm.pg_variant", lambda _: "ROLL reads it below actor_train", "that below actor_train"),
     refused("use_topr_loss", "write actor_train.pg_variant: topr", "algorithm.pg_variant"),
     refused("postive_loss_coef", "write algorithm.loss.positive_weight, with pg_variant=topr", "algorithm.pg_variant"),
     refused(

@@ -132,6 +132,13 @@ ENVIRONMENTS: list[Rule] = [
             "num_products",
         )
     ],
+    to(
+        f"{_ENVIRONMENT}.env_config.*",
+        "custom_envs.NAME.kwargs.*",
+        tasks.argument,
+        "an argument of gymnasium.make, of an environment of one's own",
+        whole=True,
+    ),
     *_each("env_monitor", "enable monitor_interval", "an environment that hangs is replaced, always"),
     to(
         "env_monitor.hung_timeout",
@@ -164,7 +171,7 @@ RLVR: list[Rule] = [
             only(f"{side}.{_DATA}.dataset_type", ("json",), "FILE.jsonl", "write FILE.jsonl or FILE.parquet"),
             *_each(
                 f"{side}.{_DATA}",
-                "preprocessing_num_workers dataset_dir id tag eval_file_name response",
+                "preprocessing_num_workers interleave_probs dataset_dir id tag eval_file_name response",
                 "rows are read as they are needed",
             ),
             only(
@@ -201,6 +208,7 @@ RLVR: list[Rule] = [
     only(f"{_VALIDATION}.do_sample", (True,), "temperature says it", "write temperature: 0"),
     needless("validation.model_args", "the policy is validated", whole=True),
     needless("validation.strategy_args", "the policy's engines validate", whole=True),
+    needless("validation.eval_steps", "the run's eval_steps says it"),
     needless("validation.device_mapping", "the policy's engines validate"),
     to("rewards.*.worker_cls", "tasks.train.NAME.rewards", tasks.judged, "MathRuleRewardWorker is numeric"),
     to(

@@ -18,6 +18,11 @@ _WORKERS = {
     "ifeval": "GeneralRuleRewardWorker",
     "llm_judge": "LLMJudgeRewardWorker",
 }
+_KINDS: dict[Any, dict[str, Any]] = {
+    "frozen_lake": {"id": "rljax/FrozenLake-v0", "place": "loop"},
+    "sokoban": {"id": "rljax/SimpleSokoban-v0", "place": "loop"},
+    "webshop": {"id": "rljax/WebShop-v0", "kwargs.split": "train"},
+}
 
 
 def _agentic(found: Found, values: Values) -> Values | str:
@@ -61,7 +66,7 @@ def shop(environment: dict[str, Any]) -> dict[str, Any]:
 
 
 def partition(found: Found) -> Values | str:
-    """Translates ``num_groups_partition``, by its manager; that of the validation has ``val_batch_size`` episodes in all."""
+    """Translates ``num_groups_partition``; that of the validation has ``val_batch_size`` episodes in all."""
     path, numbers = found.path.partition(".")[0], found.value
     tags, groups = found.beside("tags", []), found.document.number(f"{path}.num_env_groups")
     if not isinstance(numbers, list) or len(numbers) != len(tags) or sum(numbers) != groups:
@@ -105,18 +110,13 @@ def penalty(found: Found) -> Values:
 
 def environment(found: Found) -> Values:
     """Translates ``env_type``: the environment, where it computes, and of a shop which goals it trains on."""
-    kinds: dict[Any, dict[str, Any]] = {
-        "frozen_lake": {"id": "rljax/FrozenLake-v0", "place": "loop"},
-        "sokoban": {"id": "rljax/SimpleSokoban-v0", "place": "loop"},
-        "webshop": {"id": "rljax/WebShop-v0", "kwargs.split": "train"},
-    }
-    if not isinstance(found.value, str) or found.value not in kinds:
+    if not isinstance(found.value, str) or found.value not in _KINDS:
         raise Refusal(
-            f"none of {', '.join(kinds)}; write --config.custom_envs.{found.name}.id=PACKAGE:ID of a gymnasium "
+            f"none of {', '.join(_KINDS)}; write --config.custom_envs.{found.name}.id=PACKAGE:ID of a gymnasium "
             "environment of texts",
             "custom_envs.NAME.id",
         )
-    return {f"custom_envs.NAME.{key}": value for key, value in kinds[found.value].items()}
+    return {f"custom_envs.NAME.{key}": value for key, value in _KINDS[found.value].items()}
 
 
 def manager(found: Found) -> Values | str:
@@ -258,3 +258,11 @@ def query_filter(found: Found) -> Values | str:
 def turn(found: Found) -> Values:
     """Translates ``max_tokens_per_step``: what the environment says or ``max_new_tokens``, whichever is less."""
     return {"custom_envs.NAME.max_tokens_per_turn": min(found.value, lengths(found)["model.max_response_tokens"])}
+
+
+def argument(found: Found) -> Values:
+    """Translates an argument that no environment here takes: that of one of the user's own."""
+    key = found.path.rpartition(".")[2]
+    if found.document.get(f"custom_envs.{found.name}.env_type") in _KINDS:
+        raise Refusal(f"no environment here takes {key}; leave it out")
+    return {f"custom_envs.NAME.kwargs.{key}": found.value}

@@ -94,7 +94,7 @@ def learner_devices(found: Found) -> Values:
 
 
 def minibatch(found: Found) -> Values:
-    """Translates ``per_device_train_batch_size × gradient_accumulation_steps × data-parallel size`` trajectories an update."""
+    """Translates ``per_device_train_batch_size`` × ``gradient_accumulation_steps`` × data-parallel size."""
     document, batch = found.document, trajectories(found.document)
     rows, dp = document.number(f"{_TRAINING}.per_device_train_batch_size"), replicas(document)
     update = rows * document.number(f"{_TRAINING}.gradient_accumulation_steps") * dp
@@ -317,7 +317,7 @@ def correction(found: Found) -> Values | str:
 
 
 def dynamic(found: Found) -> Values:
-    """Translates ``max_tokens_per_microbatch_in_train``: tokens of a device in one pass; rows are of all devices here."""
+    """Translates ``max_tokens_per_microbatch_in_train``: tokens of a device, and here rows of all devices."""
     whole = found.document.number("sequence_length") or sum(
         found.document.number(f"{part}_length", 1) or 1 for part in ("prompt", "response")
     )

@@ -51,7 +51,7 @@ LEARNER: list[Rule] = [
         False,
     ),
     to(f"{_TRAIN}.model_args.ulysses_size", "learner.mesh.sequence", lambda f: {"learner.mesh.sequence": f.value}),
-    needless(f"{_TRAIN}.model_args.attn_implementation", _BY_HARDWARE),
+    *_each(f"{_TRAIN}.model_args", "attn_implementation flash_attn", _BY_HARDWARE),
     *_each(f"{_TRAIN}.model_args", _MODEL_ARGS.partition(" ")[2], _LOADED),
     refused(f"{_TRAIN}.model_args.freeze_module_prefix", "all parameters are trained; leave it out"),
     refused(f"{_TRAIN}.model_args.adapter_name_or_path", "there are no adapters; leave it out"),
@@ -198,7 +198,7 @@ ENGINES: list[Rule] = [
     to(f"{_INFER}.model_args.model_name_or_path", "model.path", _same_model, "that of pretrain"),
     to(f"{_INFER}.model_args.dtype", "sidecar.dtype", _engine_dtype, "bf16 or fp32"),
     needless(f"{_INFER}.model_args.disable_gradient_checkpointing", "engines compute no gradient"),
-    needless(f"{_INFER}.model_args.attn_implementation", _BY_HARDWARE),
+    *_each(f"{_INFER}.model_args", "attn_implementation flash_attn model_type", _BY_HARDWARE),
     same(f"{_SAMPLING}.temperature", "sidecar.generating_args.temperature", "", 0.95),
     same(f"{_SAMPLING}.top_p", "sidecar.generating_args.top_p", "", 0.7),
     to(

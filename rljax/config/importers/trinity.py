@@ -299,7 +299,7 @@ RULES: tuple[Rule, ...] = (
         "fixed fills the interval; no style leaves staleness unbounded",
         "fixed",
     ),
-    to("synchronizer.sync_timeout", "wait_timeout", lambda f: {"wait_timeout": float(f.value)}, "seconds"),
+    to("synchronizer.sync_timeout", "wait_timeout", made.patience, "the longer of it and max_read_timeout"),
     needless("synchronizer.wait_for_checkpoint", "a version is read once it is whole"),
     *_each("synchronizer", "explorer_sync_interval trainer_sync_interval ray_namespace", "sync_interval is of both"),
     # the rest

@@ -80,6 +80,8 @@ BUFFER: tuple[Rule, ...] = (
     needless(f"{_TASKSET}.task_type", "it is what trains"),
     to(f"{_TASKSET}.repeat_times", "group_size", lambda f: {"group_size": f.value}, "of the whole run"),
     refused("buffer.explorer_input.tasksets", "write one taskset, or tasks.train.NAME for each", whole=True),
+    needless("buffer.explorer_input.default_workflow_type", "that of a taskset without one"),
+    needless("buffer.explorer_input.default_eval_workflow_type", "that of a taskset without one"),
     to(
         "buffer.explorer_input.eval_tasksets",
         "tasks.validation.NAME.*",
@@ -90,7 +92,7 @@ BUFFER: tuple[Rule, ...] = (
     needless(f"{_BUFFER}.name", _IN_LEDGER),
     only(f"{_BUFFER}.storage_type", ("queue", "sql"), _IN_LEDGER, "write queue"),
     *_each(_BUFFER, "path capacity max_retry_times max_retry_interval wrap_in_ray schema_type", _IN_LEDGER),
-    same(f"{_BUFFER}.max_read_timeout", "wait_timeout"),
+    to(f"{_BUFFER}.max_read_timeout", "wait_timeout", made.patience, "the longer of it and sync_timeout"),
     refused(
         f"{_BUFFER}.replay_buffer",
         "write --config.algorithm.max_uses, which is within the staleness bound",

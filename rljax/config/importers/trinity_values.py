@@ -255,7 +255,8 @@ def read_taskset(given: dict[str, Any], document: Document) -> dict[str, Any]:
     if given.get("storage_type", "file") != "file":
         raise Refusal("tasks are read from files and the hub; write storage_type: file")
     file = path.endswith((".jsonl", ".parquet"))
-    workflow = given.get("default_workflow_type") or document.get("buffer.default_workflow_type", "math_workflow")
+    default = document.get("buffer.explorer_input.default_workflow_type") or "math_workflow"
+    workflow = given.get("default_workflow_type") or document.get("buffer.default_workflow_type") or default
     if workflow not in ("math_workflow", "simple_workflow"):
         raise Refusal(
             f"there is no {workflow}; write math_workflow, or simple_workflow with "
@@ -295,3 +296,9 @@ def evaluates(found: Found) -> Values | str:
     """Translates ``eval_interval``: of a run that has something to validate on."""
     listed = found.document.get("buffer.explorer_input.eval_tasksets")
     return {"eval_steps": found.value if listed else None}
+
+
+def patience(found: Found) -> Values:
+    """Translates ``sync_timeout`` and ``max_read_timeout``: how long any part waits for another."""
+    paths = ("synchronizer.sync_timeout", "buffer.trainer_input.experience_buffer.max_read_timeout")
+    return {"wait_timeout": float(max(found.document.get(path, 0) or 0 for path in paths))}

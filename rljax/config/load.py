@@ -113,7 +113,12 @@ def load(path: str, overrides: Mapping[str, Any] | None = None) -> tuple[Config,
     _override_all(values, overrides or {})
     if values.get("run_dir") is None:
         values["run_dir"] = f"runs/{Path(path.partition(':')[0].partition(',')[0]).stem}"
-    return from_plain(values), source if isinstance(source, Translation) else None
+    if not isinstance(source, Translation):
+        return from_plain(values), None
+    try:
+        return from_plain(values), source
+    except ConfigError as error:
+        raise source.explained(error) from error
 
 
 def read_source(path: str) -> dict[str, Any] | Translation:

@@ -240,6 +240,8 @@ REFUSED = [
     (TRINITY, "model.max_model_len", 100, "max_model_len=100 must be above max_response_tokens=512"),
     (TRINITY, "buffer.batch_sise", 3, "did you mean buffer.batch_size?"),
     (TRINITY, "explorer.auxiliary_models", [{"model_path": "x"}], "there are no judges yet"),
+    (TRINITY, "synchronizer.explorer_sync_interval", 3, "explorer and trainer have one interval"),
+    (TRINITY, "trainer.trainer_config", {"a": 1}, "verl's own; leave it out"),
     (TRINITY, "mode", "serve", "not one of both, train, explore"),
 ]
 
@@ -279,6 +281,23 @@ def test_an_override_of_what_to_write_settles_a_refusal(write: Any) -> None:
     with pytest.raises(RefusedFile):
         load_config(path, {"max_steps": "3"})
     assert load_config(path, {"sidecar.engine": "embedded", "max_steps": "3"}).sidecar.engine == "embedded"
+
+
+def test_what_cannot_work_together_names_the_file_s_own_keys(write: Any) -> None:
+    path = write(nested(ROLL, "actor_infer.strategy_args.strategy_config.max_model_len", 100))
+    with pytest.raises(
+        ConfigError, match=r"^sidecar.max_model_len=100: .* \(ROLL: actor_infer\.strategy_args\.strategy_"
+    ):
+        load_config(path)
+
+
+def test_the_critic_s_optimizer_is_read_where_there_is_a_critic(write: Any) -> None:
+    critic = {"training_args": {"learning_rate": 1e-5, "warmup_steps": 5, "lr_scheduler_type": "cosine"}}
+    optimizer = load_config(
+        write(nested(nested(ROLL, "adv_estimator", "gae"), "critic", critic))
+    ).algorithm.critic.optimizer
+    assert (optimizer.learning_rate, optimizer.warmup_steps, optimizer.schedule) == (1e-5, 5, "cosine")
+    assert load_config(write(nested(ROLL, "critic", critic))).algorithm.critic.optimizer.warmup_steps == 0
 
 
 def test_two_keys_that_say_two_things_are_refused(write: Any) -> None:

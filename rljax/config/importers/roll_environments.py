@@ -267,7 +267,7 @@ RLVR: list[Rule] = [
     refused("reward", "rewards are functions; write tasks.train.NAME.rewards=module:function", whole=True),
     needless("global_template", "the model's own chat template is used"),
     needless("tag_to_template", "the model's own chat template is used", whole=True),
-    needless("dataset_filter", "write tasks.train.NAME.offset and limit", whole=True),
+    needless("dataset_filter", "nothing of ROLL reads it", whole=True),
 ]
 """Data and rewards of RLVR."""
 

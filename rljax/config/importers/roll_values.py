@@ -324,6 +324,17 @@ def dynamic(found: Found) -> Values:
     return {"learner.rows_per_microbatch": max(int(found.value) // whole, 1) * replicas(found.document)}
 
 
+def of_critic(key: str) -> Any:
+    """Returns the function of a key of the critic's optimizer."""
+
+    def make(found: Found) -> Values | str:
+        if found.document.get("adv_estimator") != "gae":
+            return "there is no critic, unless adv_estimator is gae"
+        return {f"algorithm.critic.optimizer.{key}": found.value}
+
+    return make
+
+
 def sequence_parallel(found: Found) -> Values | str:
     """Translates ``sequence_parallel``, which one shard of the tensor axis has nothing to cut for."""
     if found.value and parallel(found.document, "tensor_model_parallel_size") == 1:

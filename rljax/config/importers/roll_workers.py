@@ -278,16 +278,15 @@ ENGINES: list[Rule] = [
     needless(f"{_INFER}.data_args", "actor_train's say it", whole=True),
     needless(f"{_INFER}.training_args", "engines do not train", whole=True),
     needless("reference", "the reference is the policy that the run began with, on the learner's devices", whole=True),
-    to(
-        "critic.training_args.learning_rate",
-        "algorithm.critic.optimizer.learning_rate",
-        lambda f: (
-            {"algorithm.critic.optimizer.learning_rate": f.value}
-            if f.document.get("adv_estimator") == "gae"
-            else "there is no critic, unless adv_estimator is gae"
-        ),
-        "with gae",
-    ),
+    *[
+        to(f"critic.training_args.{theirs}", f"algorithm.critic.optimizer.{ours}", made.of_critic(ours), "with gae")
+        for theirs, ours in (
+            ("learning_rate", "learning_rate"),
+            ("warmup_steps", "warmup_steps"),
+            ("weight_decay", "weight_decay"),
+            ("lr_scheduler_type", "schedule"),
+        )
+    ],
     *[
         needless(
             f"critic.{key}",
@@ -299,8 +298,8 @@ ENGINES: list[Rule] = [
     *_each("critic", "infer_batch_size num_gpus_per_worker worker_cls", "the critic is the learner's"),
     *_each(
         "critic.training_args",
-        "per_device_train_batch_size gradient_accumulation_steps warmup_steps weight_decay lr_scheduler_type",
-        "write algorithm.critic.optimizer where it differs from the policy's",
+        "per_device_train_batch_size gradient_accumulation_steps",
+        "the critic has the policy's batches",
     ),
     *[
         needless(f"{role}.{key}", why, whole=key == "system_envs")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import re
 import typing
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -80,6 +81,13 @@ class Translation:
     def refusals(self, overridden: Collection[str] = ()) -> list[Row]:
         """Returns the rows that are refused and that no override of our keys settles."""
         return [row for row in self.rows if row.refused and not _settled(row.keys, overridden)]
+
+    def explained(self, error: ConfigError) -> ConfigError:
+        """Returns an error of the config with the keys of the file that it is about."""
+        message = str(error)
+        about = re.match(r"[\w.]+", message)
+        paths = dict.fromkeys(row.path for row in self.rows if about and about[0] in row.here)
+        return ConfigError(f"{message} ({self.whose}: {', '.join(paths)})") if paths else error
 
     def check(self, overridden: Collection[str] = ()) -> None:
         """Refuses what cannot be had, all of it at once.

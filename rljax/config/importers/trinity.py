@@ -274,8 +274,8 @@ RULES: tuple[Rule, ...] = (
         "actor_grad_clip total_steps fix_actor_microbatch_loss_scale enable_preview project_name experiment_name",
         "nothing has to be said",
     ),
-    needless("trainer.trainer_config", "verl's own; what it says is said by learner", whole=True),
-    refused("trainer.trainer_config_path", "verl's own; write learner"),
+    refused("trainer.trainer_config", "verl's own; leave it out, and write learner", "learner.*", whole=True),
+    refused("trainer.trainer_config_path", "verl's own; leave it out, and write learner", "learner.*"),
     # synchronizer
     choice("synchronizer.sync_method", "sync_method", {m: m for m in ("checkpoint", "memory", "nccl")}, "", "nccl"),
     to(
@@ -301,7 +301,11 @@ RULES: tuple[Rule, ...] = (
     ),
     to("synchronizer.sync_timeout", "wait_timeout", made.patience, "the longer of it and max_read_timeout"),
     needless("synchronizer.wait_for_checkpoint", "a version is read once it is whole"),
-    *_each("synchronizer", "explorer_sync_interval trainer_sync_interval ray_namespace", "sync_interval is of both"),
+    *[
+        to(f"synchronizer.{key}", "sync_interval", made.of_both, "sync_interval, which is of both")
+        for key in ("explorer_sync_interval", "trainer_sync_interval")
+    ],
+    needless("synchronizer.ray_namespace", "the run directory is where the parts meet"),
     # the rest
     needless("monitor", _OWN, whole=True),
     needless("log", _OWN, whole=True),

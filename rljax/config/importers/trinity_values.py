@@ -302,3 +302,13 @@ def patience(found: Found) -> Values:
     """Translates ``sync_timeout`` and ``max_read_timeout``: how long any part waits for another."""
     paths = ("synchronizer.sync_timeout", "buffer.trainer_input.experience_buffer.max_read_timeout")
     return {"wait_timeout": float(max(found.document.get(path, 0) or 0 for path in paths))}
+
+
+def of_both(found: Found) -> str:
+    """Translates the interval of one side, which is that of the other too."""
+    if found.value in (None, found.document.get("synchronizer.sync_interval", 1)):
+        return "sync_interval is of both"
+    raise Refusal(
+        "explorer and trainer have one interval; write the value of sync_interval, or --config.sync_interval",
+        "sync_interval",
+    )

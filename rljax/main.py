@@ -1,6 +1,8 @@
 """The command line: parses, checks, dispatches on the mode, and exits with an honest status (promise P10).
 
     python -m rljax.main --config=configs/quickstart.py --config.max_steps=50
+    python -m rljax.main --config=FILE.yaml --dry-run           # a file of ROLL's or Trinity-RFT's: what it becomes
+    python -m rljax.main --config=FILE.yaml --dry-run=FILE.py   # and that as a config file of one's own
 
 Exit codes: 0 done (or asked to stop), 1 the run failed or the audit does not balance, 2 the config is refused.
 """
@@ -14,8 +16,12 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
-from rljax.config.load import key_help, load_config, parse_arguments, without_password
+from rljax.config.importers.page import config_file, side_by_side
+from rljax.config.importers.translate import RefusedFile, Translation
+from rljax.config.load import as_plain, key_help, parse_arguments, read_source, without_password
+from rljax.config.load import load as load_source
 from rljax.config.schema import Config
 from rljax.config.validate import ConfigError
 from rljax.interrupts import end_on_second_interrupt, end_process
@@ -35,9 +41,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("\n".join(f"  --config.{path}={default}\n      {meaning}" for path, default, meaning in key_help()))
         return 0
 
+    dry = [argument for argument in given if argument.partition("=")[0] == "--dry-run"]
+    if dry:
+        rest = [argument for argument in given if argument not in dry]
+        return _dry_run(rest, dry[-1].partition("=")[2])
+
     def load() -> Config:
         path, overrides = parse_arguments(given)
-        config = load_config(path, overrides)
+        config, translation = load_source(path, overrides)
+        if translation is not None and config.mode == "plan":
+            print("\n".join(map(printable, side_by_side(translation, overrides))), flush=True)
         if arguments is None and config.ledger is not None and "ledger" in overrides:
             _hide_password(config.ledger)
         return config
@@ -75,6 +88,30 @@ def run(load: Callable[[], Config]) -> int:
         return _say(error, FAILED)
 
 
+def _dry_run(given: Sequence[str], target: str) -> int:
+    """Shows what a file of ROLL's or Trinity-RFT's becomes, and writes that to ``target`` if it names a file."""
+    try:
+        path, overrides = parse_arguments(given)
+        source = read_source(path)
+        if isinstance(source, Translation):
+            for line in side_by_side(source, overrides):
+                print(printable(line))
+        else:
+            print(f"{path}: a config of ours; there is nothing to translate")
+        config, translation = load_source(path, overrides)
+        if target and translation is not None:
+            with open(target, "x") as file:
+                file.write(config_file(translation, as_plain(config)))
+            print(f"written to {Path(target)}")
+    except FileExistsError:
+        return _say(ConfigError(f"--dry-run={target}: there is such a file; write another"), REFUSED)
+    except ConfigError as error:
+        return _say(error, REFUSED)
+    except OSError as error:
+        return _say(ConfigError(f"--dry-run={target}: cannot be written ({error.strerror})"), REFUSED)
+    return 0
+
+
 def _without_traceback(record: logging.LogRecord) -> bool:
     """Removes the traceback: Orbax logs again what its threads have raised, and whoever waits for them reports that."""
     record.exc_info = record.exc_text = None
@@ -101,6 +138,9 @@ def _say(error: Exception | str, code: int) -> int:
     """Prints the one line, or with ``RLJAX_TRACEBACK`` where the error came from; returns ``code``."""
     if isinstance(error, Exception) and os.environ.get("RLJAX_TRACEBACK"):
         print(printable("".join(traceback.format_exception(error))), end="", file=sys.stderr)
+        return code
+    if isinstance(error, RefusedFile):  # a table
+        print("\n".join(printable(line) for line in f"rljax: {error}".splitlines()), file=sys.stderr)
         return code
     line = " ".join(str(error).split()) or type(error).__name__
     kind = "" if isinstance(error, str | ConfigError) or not _is_foreign(error) else f"{type(error).__name__}: "

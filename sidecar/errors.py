@@ -24,6 +24,11 @@ def printable(text: str) -> str:
     return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
+def worth_a_line(count: int) -> bool:
+    """Returns whether what has happened so often is said again: the first time, and at each power of ten."""
+    return count == 10 ** (len(str(count)) - 1)
+
+
 def describe(error: BaseException) -> str:
     """Returns one line: type, escaped message, and the place where the error was raised."""
     text = printable(" ".join(str(error).split())[:LONGEST])

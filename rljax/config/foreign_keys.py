@@ -1,9 +1,16 @@
-"""Foreign keys: maps keys of ROLL and Trinity-RFT, and the clips of others, to the keys here, for error messages."""
+"""Foreign keys: what to write for the keys of other programs, for error messages.
+
+ROLL's and Trinity-RFT's stand in the importers' tables; here are their groups, others' keys, and our own former ones.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from rljax.config.importers.rule import Rule
+from rljax.config.importers.translate import TABLES
 
 
 @dataclass(frozen=True)
@@ -52,11 +59,6 @@ def _roll(*here: str, remark: str = "") -> ForeignKey:
     return ForeignKey("ROLL", here, remark)
 
 
-_PLACES = ("learner.devices", "sidecar.devices")
-_RESUMES = "the same command resumes a run; another run_dir begins a new one"
-_RECORDED = "ratios are to the log-probabilities recorded with the samples; pg_variant=decoupled_ppo recomputes besides"
-_NO_TEACHER = "there is no distillation"
-_CONSTANTS = "weights are always constants"
 _RATIOS_ALONE = "w itself is bounded, by algorithm.correction.low and high"
 
 
@@ -134,180 +136,44 @@ MOVED = {
 """Former keys of ``algorithm``, from before each function had keys of its own."""
 
 FOREIGN_KEYS = MOVED | {
-    # Trinity-RFT: run and algorithm
-    "project": _trinity("run_dir"),
-    "checkpoint_root_dir": _trinity("run_dir"),
-    "continue_from_checkpoint": _trinity(remark=_RESUMES),
-    "algorithm_type": _trinity("algorithm.adv_estimator", "algorithm.pg_variant"),
-    "policy_loss_fn": _trinity("algorithm.pg_variant"),
-    "repeat_times": _trinity("group_size"),
-    "lr": _trinity("learner.optimizer.learning_rate"),
-    "clip_grad": _trinity("learner.optimizer.grad_clip"),
-    "model_path": _trinity("model.path"),
-    "max_model_len": _trinity("model.max_prompt_tokens", "model.max_response_tokens", remark="their sum"),
-    # Trinity-RFT: the objective
-    "advantage_fn": _trinity("algorithm.adv_estimator"),
-    "kl_penalty_fn": _trinity("algorithm.kl.estimator", "algorithm.kl.where", remark="where=reward"),
-    "kl_loss_fn": _trinity("algorithm.kl.estimator", "algorithm.kl.where", remark="where=loss; low_var_kl: k3_clamped"),
-    "entropy_loss_fn": _trinity("algorithm.entropy_coef", remark="0 is none"),
-    "advantage_fn_args": _trinity("algorithm.advantage"),
-    "policy_loss_fn_args": _trinity("algorithm.loss"),
-    "kl_penalty_fn_args": _trinity("algorithm.kl"),
-    "kl_loss_fn_args": _trinity("algorithm.kl"),
-    "entropy_loss_fn_args": _trinity("algorithm.entropy_coef"),
-    "kl_coef": _trinity("algorithm.kl.coef"),
-    "adaptive": _trinity("algorithm.kl.target", remark="None is fixed"),
-    "clip_range": _trinity("algorithm.loss.clip_low", "algorithm.loss.clip_high"),
-    "clip_range_low": _trinity("algorithm.loss.clip_low"),
-    "clip_range_high": _trinity("algorithm.loss.clip_high"),
-    "baseline_shift": _trinity("algorithm.loss.shift", remark="with pg_variant=asymre"),
-    "rollout_correction": _trinity("algorithm.correction"),
-    "bypass_old_logprobs": _trinity(remark=_RECORDED),
-    "sample_strategy": _trinity(
-        "algorithm.drop_staler_than", "algorithm.expert_data_ratio", remark="staleness_control, and mix"
-    ),
-    "sample_strategy_args": _trinity("algorithm.drop_staler_than", "algorithm.expert_data_ratio"),
-    "expert_data_ratio": _trinity("algorithm.expert_data_ratio", "tasks.expert.source"),
-    "auxiliary_buffers": _trinity("tasks.expert", remark="demonstrations; its answer_key names the response"),
-    "replay_buffer": _trinity("algorithm.max_uses", "algorithm.reuse_ratio", remark="within the staleness bound"),
-    "use_count_limit": _trinity("algorithm.max_uses"),
-    "reuse_cooldown_time": _trinity("algorithm.max_uses", remark="1 is no reuse; there is no cooldown"),
-    "critic_model_path": _trinity(remark="the critic begins with the policy's weights"),
-    "lr_warmup_steps": _trinity("learner.optimizer.warmup_steps"),
-    "betas": _trinity("learner.optimizer.beta1", "learner.optimizer.beta2"),
-    # Trinity-RFT: where things run
-    "cluster": _trinity(*_PLACES),
-    "node_num": _trinity(*_PLACES),
-    "gpu_per_node": _trinity(*_PLACES),
-    # Trinity-RFT: tasks and batches
+    # groups of keys
     "buffer": _trinity("tasks", "rollout_batch_size", "total_epochs"),
-    "batch_size": _trinity("rollout_batch_size", remark="in trajectories: tasks of a step times group_size"),
-    "train_batch_size": _trinity(
-        "rollout_batch_size", remark="in trajectories, as there; verl's, in prompts, times group_size"
-    ),
-    "total_steps": _trinity("max_steps"),
     "explorer_input": _trinity("tasks"),
     "taskset": _trinity("tasks.train", remark="or explorer.tasksets, for one explorer alone"),
-    "eval_tasksets": _trinity("tasks.validation"),
-    "subset_name": _trinity("tasks.train.NAME.subset"),
-    "response_key": _trinity("tasks.train.NAME.answer_key"),
-    "default_workflow_type": _trinity("tasks.train.NAME.rewards"),
-    "default_reward_fn_type": _trinity("tasks.train.NAME.rewards"),
-    "reward_fn_args": _trinity("tasks.train.NAME.reward_args", remark="by the name of the function"),
-    "rollout_args": _trinity("sidecar.generating_args"),
-    "storage_type": _trinity(remark="a taskset's source says it, and experiences lie in the run's ledger"),
     "trainer_input": _trinity(remark="experiences lie in the run's ledger"),
     "experience_buffer": _trinity(remark="experiences lie in the run's ledger"),
-    # Trinity-RFT: explorer, synchronizer, trainer
+    "rollout_args": _trinity("sidecar.generating_args"),
     "rollout_model": _trinity("sidecar"),
-    "engine_num": _trinity("sidecar.num_engines"),
-    "runner_per_model": _trinity(
-        "sidecar.max_concurrency", remark="attempts, not tasks, under way on each engine: runners times group_size"
-    ),
-    "max_timeout": _trinity("rollout.trajectory_timeout"),
-    "max_retry_times": _trinity("rollout.max_retries"),
-    "eval_interval": _trinity("eval_steps"),
+    "cluster": _trinity("learner.devices", "sidecar.devices"),
     "synchronizer": _trinity("sync_method", "sync_interval", "async_generation_ratio"),
-    "sync_offset": _trinity("async_generation_ratio", remark="how many batches the explorers are ahead"),
-    "sync_style": _trinity(
-        "async_generation_ratio",
-        "max_staleness",
-        remark="fixed is 0 with the offset added; engines never drain, and no style leaves staleness unbounded",
-    ),
-    "sync_timeout": _trinity("wait_timeout"),
     "trainer": _trinity("learner"),
-    "save_interval": _trinity("save_steps"),
-    "max_checkpoints_to_keep": _trinity("learner.checkpoints_to_keep"),
-    "use_dynamic_bsz": _trinity(remark="rows are always packed; learner.max_tokens_per_row is their length"),
-    "max_token_len_per_gpu": _trinity(
-        "learner.max_tokens_per_row", "learner.rows_per_microbatch", remark="their product, on each device"
-    ),
-    "ulysses_sequence_parallel_size": _trinity("learner.mesh.sequence"),
-    # ROLL
-    "exp_name": _roll("run_dir"),
-    "output_dir": _roll("run_dir"),
-    "resume_from_checkpoint": _roll(remark=_RESUMES),
-    "max_ckpt_to_keep": _roll("learner.checkpoints_to_keep"),
-    "num_gpus_per_node": _roll(*_PLACES),
-    "device_mapping": _roll(*_PLACES),
-    "num_return_sequences_in_group": _roll("group_size"),
-    "pretrain": _roll("model.path"),
-    "prompt_length": _roll("model.max_prompt_tokens"),
-    "response_length": _roll("model.max_response_tokens"),
+    "advantage_fn_args": _trinity("algorithm.advantage"),
+    "policy_loss_fn_args": _trinity("algorithm.loss"),
+    "kl_loss_fn_args": _trinity("algorithm.kl"),
+    "kl_penalty_fn_args": _trinity("algorithm.kl"),
+    "entropy_loss_fn_args": _trinity("algorithm.entropy_coef"),
+    "sample_strategy_args": _trinity("algorithm.drop_staler_than", "algorithm.expert_data_ratio"),
+    "over_rollout": _trinity("rollout.train_env_manager.group_size_redundancy"),
     "actor_train": _roll("learner"),
     "actor_infer": _roll("sidecar"),
-    "max_running_requests": _roll("sidecar.max_concurrency"),
-    "tensor_model_parallel_size": _roll("learner.mesh.tensor", remark="of an engine: sidecar.tensor_parallel_size"),
-    "context_parallel_size": _roll("learner.mesh.sequence"),
-    "max_grad_norm": _roll("learner.optimizer.grad_clip"),
-    "pg_clip": _roll("algorithm.loss.clip_low", "algorithm.loss.clip_high"),
-    "pg_clip_low": _roll("algorithm.loss.clip_low"),
-    "pg_clip_high": _roll("algorithm.loss.clip_high"),
-    "dual_clip_loss": _roll("algorithm.loss.dual_clip", remark="the bound itself; None is off"),
-    "importance_sampling": _roll("algorithm.loss.ratio_level", remark="seq is sequence; or pg_variant=gspo"),
-    "ratio_type": _roll("algorithm.loss.ratio_level", remark="segment is turn"),
-    "tis_lower_bound": _roll("algorithm.loss.low", remark="with pg_variant=tis"),
-    "tis_upper_bound": _roll("algorithm.loss.high", remark="with pg_variant=tis"),
-    "train_infer_correction": _roll("algorithm.correction", remark="segment is turn"),
-    "entropy_loss_coef": _roll("algorithm.entropy_coef"),
-    "loss_agg_mode": _roll("algorithm.aggregation"),
+    "critic": _roll("algorithm.critic"),
+    "training_args": _roll("learner.optimizer"),
+    "model_args": _roll("model"),
+    "strategy_args": _roll("learner.mesh", "sidecar"),
+    "strategy_config": _roll("learner.mesh", "sidecar"),
+    "data_args": _roll("tasks"),
+    "train_env_manager": _roll("rollout.train_env_manager"),
+    "val_env_manager": _roll("rollout.val_env_manager"),
+    "env_config": _roll("custom_envs.NAME.kwargs"),
+    "env_monitor": _roll("rollout.env_timeout", remark="an environment that hangs is replaced"),
+    "validation": _roll("tasks.validation"),
+    "rewards": _roll("tasks.train.NAME.rewards", remark="functions, not workers"),
     "reward_normalization": _roll(
         "algorithm.advantage.grouping", remark="of gigpo and step_reinforce; grpo compares within groups by itself"
     ),
-    "norm_mean_type": _roll("algorithm.norm_mean"),
-    "norm_std_type": _roll("algorithm.norm_std"),
-    "max_len_mask": _roll("algorithm.overlong", remark="mask"),
-    "difficulty_mask": _roll("algorithm.filters", remark="mean_band; what it drops is replaced, not masked"),
-    "difficulty_low_threshold": _roll("algorithm.filter.mean_band.low"),
-    "difficulty_high_threshold": _roll("algorithm.filter.mean_band.high"),
-    "query_filter_config": _roll("algorithm.filters", remark="mean_band and min_std"),
-    "use_pg_clip_range": _roll(
-        "algorithm.loss.clip_low", "algorithm.loss.clip_high", remark="both bounds are always there"
-    ),
-    "use_reward_norm": _roll("algorithm.norm_mean", "algorithm.norm_std"),
-    "use_reward_scaling": _roll("algorithm.norm_std"),
-    "add_len_reward": _roll("algorithm.overlong", remark="penalty"),
-    "error_max_len_clip": _roll("algorithm.overlong", remark="mask; the limit is model.max_response_tokens"),
-    "error_max_len_threshold": _roll("algorithm.overlong", remark="mask; the limit is model.max_response_tokens"),
-    "use_policy_loss_type": _roll("algorithm.pg_variant", remark="PG is vanilla"),
-    "use_topr_loss": _roll("algorithm.pg_variant", remark="topr"),
-    "postive_loss_coef": _roll("algorithm.loss.positive_weight", remark="with pg_variant=topr"),
-    "use_topr_neg_loss_coef": _roll("algorithm.loss.negative_weight", remark="with pg_variant=topr"),
-    "rl_loss_coef": _roll("algorithm.kl.coef", "algorithm.entropy_coef", remark="the policy loss has weight 1"),
-    "l2": _roll("learner.optimizer.weight_decay"),
-    "lr_scheduler_type": _roll("learner.optimizer.schedule"),
-    "warmup_ratio": _roll("learner.optimizer.warmup_steps", remark="in optimizer updates"),
-    "adam_beta1": _roll("learner.optimizer.beta1"),
-    "adam_beta2": _roll("learner.optimizer.beta2"),
-    # ROLL: reference, critic, teacher, reward model
-    "reference": _roll("algorithm.kl", remark="the reference is the policy that the run began with"),
-    "enable_reference": _roll(remark="a reference is kept where algorithm.kl.where or the loss asks for it"),
-    "use_kl_loss": _roll("algorithm.kl.where", remark="loss"),
-    "kl_loss_coef": _roll("algorithm.kl.coef", remark="with where=loss"),
-    "add_token_level_kl": _roll("algorithm.kl.where", remark="reward"),
-    "init_kl_coef": _roll("algorithm.kl.coef", remark="with where=reward"),
-    "kl_penalty": _roll("algorithm.kl.estimator", remark="kl is k1, mse is k2; abs and full are not there"),
-    "target_kl": _roll("algorithm.kl.target", remark="None is fixed"),
-    "kl_horizon": _roll("algorithm.kl.horizon"),
-    "critic": _roll("algorithm.critic"),
-    "critic_warmup": _roll("algorithm.critic.warmup_steps"),
-    "value_clip": _roll("algorithm.critic.value_clip"),
-    "enable_old_logprobs_recompute": _roll(remark=_RECORDED),
-    "force_disable_old_logprobs_recompute": _roll(remark=_RECORDED),
-    "reward": _roll("tasks.train.NAME.rewards", remark="functions, not workers"),
-    "reward_pretrain": _roll("tasks.train.NAME.rewards", remark="functions; there is no reward model"),
-    "teacher": _roll(remark=_NO_TEACHER),
-    "student_train": _roll(remark=_NO_TEACHER),
-    "student_infer": _roll(remark=_NO_TEACHER),
-    "is_pure_opd": _roll(remark=_NO_TEACHER),
-    "use_opd": _roll(remark=_NO_TEACHER),
-    "opd_kl_coef": _roll(remark=_NO_TEACHER),
-    "pure_opd_pipeline_type": _roll(remark=_NO_TEACHER),
-    # ROLL: train_infer_correction
+    "train_infer_correction": _roll("algorithm.correction", remark="segment is turn"),
     "is_weight": _roll("algorithm.correction.mode", remark="truncate"),
-    "weight_type": _roll("algorithm.correction.level", remark="segment is turn"),
-    "upper_bound": _roll("algorithm.correction.high"),
-    "detach": _roll(remark=_CONSTANTS),
+    # in ROLL's lists, which no path leads into
     "agg_type": _roll("algorithm.correction.level", remark="segment is turn"),
     "ratio_enabled": _roll("algorithm.correction.mode", remark="mask"),
     "ratio_low": _roll("algorithm.correction.low"),
@@ -315,15 +181,6 @@ FOREIGN_KEYS = MOVED | {
     "diff_enabled": _roll(remark=_RATIOS_ALONE),
     "diff_low": _roll(remark=_RATIOS_ALONE),
     "diff_high": _roll(remark=_RATIOS_ALONE),
-    # ROLL: environments
-    "env_type": _roll("custom_envs.NAME.id"),
-    "env_config": _roll("custom_envs.NAME.kwargs"),
-    "env_manager_cls": _roll("custom_envs.NAME.history_length", remark="set: a row for each turn; None: one dialogue"),
-    "agent_system_template": _roll("custom_envs.NAME.system_prompt"),
-    "agent_template": _roll("custom_envs.NAME.template"),
-    "max_actions_per_traj": _roll("custom_envs.NAME.max_actions"),
-    "max_tokens_per_step": _roll("custom_envs.NAME.max_tokens_per_turn"),
-    "env_monitor": _roll("rollout.env_timeout", remark="an environment that hangs is replaced"),
     # the clip, which each program calls by a name of its own
     "eps_clip": _clip("OpenRLHF"),
     "eps_clip_low_high": _clip("OpenRLHF"),
@@ -341,7 +198,6 @@ FOREIGN_KEYS = MOVED | {
     "num_generations": ForeignKey("TRL", ("group_size",)),
     "num_iterations": ForeignKey("TRL", ("algorithm.ppo_epochs",)),
     "weight_sync_steps": ForeignKey("TRL", ("sync_interval",)),
-    "per_device_train_batch_size": ForeignKey("TRL", ("rollout_batch_size",), "trajectories of all devices"),
     "clip_ratio": _clip("verl"),
     "clip_ratio_low": _clip("verl", "low"),
     "clip_ratio_high": _clip("verl", "high"),
@@ -351,4 +207,60 @@ FOREIGN_KEYS = MOVED | {
     "epsilon_high": _clip("TRL", "high"),
     "clip_epsilon": _clip("TorchRL"),
 }
-"""Foreign keys by the last part of their path."""
+"""Foreign keys by the last part of their path, beside those of the importers' tables."""
+_RULES = [(whose, rule) for whose, rules in TABLES.items() for rule in rules]
+
+
+def advice(dotted: str, name: str, prefix: str, keys: Collection[str]) -> str:
+    """Returns what to write for a key that is another program's; empty where it is nobody's.
+
+    Args:
+        dotted: the whole path that was written.
+        name: the part of it that there is not.
+        prefix: what stands before that, with a dot behind; empty at the top.
+        keys: paths of all that there are.
+    """
+    path = dotted.split(".")
+    for whose, rule in _RULES:
+        if rule.matches(path) is not None and (len(path) > 1 or name not in FOREIGN_KEYS):
+            return _of_rule(whose, rule, prefix, name, keys)
+    if name in FOREIGN_KEYS and path[-1] == name:
+        return FOREIGN_KEYS[name].advice(prefix, keys)
+    ours = any(key.rpartition(".")[2] == path[-1] for key in keys)
+    if found := _by_tail(path, prefix, ours, path[-1] == name):
+        return _of_rule(*found, prefix, path[-1], keys)
+    return FOREIGN_KEYS[name].advice(prefix, keys) if name in FOREIGN_KEYS else ""
+
+
+def _by_tail(path: list[str], prefix: str, ours: bool, alone: bool) -> tuple[str, Rule] | None:
+    """Finds the rule whose path ends most like the one that was written.
+
+    Args:
+        path: what was written.
+        prefix: what of it there is, with a dot behind.
+        ours: whether its last name is one of ours, elsewhere.
+        alone: whether nothing but the last name is unknown.
+    """
+    best: tuple[tuple[int, bool, int], str, Rule] | None = None
+    for whose, rule in _RULES:
+        theirs = rule.path.split(".")
+        same = next((n for n, (a, b) in enumerate(zip(reversed(path), reversed(theirs), strict=False)) if a != b), None)
+        common = min(len(path), len(theirs)) if same is None else same
+        if common == 0:
+            continue
+        group = rule.here[0].rpartition(".")[0] if rule.here else ""
+        beside = bool(group) and fnmatchcase(prefix.rstrip("."), group.replace("NAME", "*"))
+        if common == 1 and not beside and (not alone or (prefix and ours)):
+            continue
+        rank = (common, beside, -len(theirs))
+        if best is None or rank > best[0]:
+            best = rank, whose, rule
+    return best and best[1:]
+
+
+def _of_rule(whose: str, rule: Rule, prefix: str, name: str, keys: Collection[str]) -> str:
+    if rule.refused:
+        return f"{whose} has it; {rule.remark}"
+    if rule.here and rule.here[0].rpartition(".")[2] == name:
+        return f"did you mean {_within(prefix, rule.here[0], keys)}?"
+    return ForeignKey(whose, rule.here, rule.remark).advice(prefix, keys)

@@ -24,7 +24,8 @@ from ml_collections import ConfigDict
 from rljax.config.choice import Choice
 from rljax.config.environments import EnvironmentConfig
 from rljax.config.fields import ConfigError, brief, check_path, shown
-from rljax.config.foreign_keys import FOREIGN_KEYS
+from rljax.config.foreign_keys import advice
+from rljax.config.importers.translate import Translation, is_foreign, translate
 from rljax.config.schema import Config, TasksetConfig
 from rljax.config.types import Unknown, build, element_of, options_of, type_name
 
@@ -91,22 +92,68 @@ def load_config(path: str, overrides: Mapping[str, Any] | None = None) -> Config
     """Loads ``FILE.py[:arg]`` or ``FILE.json``, applies overrides by dotted key, and checks the result.
 
     Args:
-        path: a file with ``get_config(arg=None)``, and what is passed to it after a colon; or a resolved config, such
-            as a run directory's ``config.json``.
+        path: a file with ``get_config(arg=None)``, and what is passed to it after a colon; a resolved config, such as
+            a run directory's ``config.json``; or YAML of ROLL or Trinity-RFT.
         overrides: values, or their command-line text, by dotted key.
 
     Raises:
         ConfigError: the file or an override is wrong.
     """
-    file, _, arg = path.partition(":")
-    check_path("--config", file)
-    values = _read_json(Path(path)) if path.endswith(".json") else _call_get_config(Path(file), arg or None)
-    # What names a function stands above its keys: which there are is known when they are met.
-    for dotted, value in sorted((overrides or {}).items(), key=lambda item: item[0].count(".")):
-        _override(values, dotted, value)
+    return load(path, overrides)[0]
+
+
+def load(path: str, overrides: Mapping[str, Any] | None = None) -> tuple[Config, Translation | None]:
+    """Does what `load_config` does, and returns what a file of ROLL or Trinity-RFT became beside its config."""
+    source = read_source(path)
+    values = source
+    if isinstance(source, Translation):
+        source.check(overrides or ())
+        values = _translated(source)
+    assert isinstance(values, dict)
+    _override_all(values, overrides or {})
     if values.get("run_dir") is None:
-        values["run_dir"] = f"runs/{Path(file).stem}"
-    return from_plain(values)
+        values["run_dir"] = f"runs/{Path(path.partition(':')[0].partition(',')[0]).stem}"
+    if not isinstance(source, Translation):
+        return from_plain(values), None
+    try:
+        return from_plain(values), source
+    except ConfigError as error:
+        raise source.explained(error) from error
+
+
+def read_source(path: str) -> dict[str, Any] | Translation:
+    """Returns the keys and values of a ``--config``, or the translation of a file of ROLL or Trinity-RFT.
+
+    Raises:
+        ConfigError: the file is wrong.
+    """
+    file, _, arg = path.partition(":")
+    if is_foreign(file):
+        return translate(path)
+    check_path("--config", file)
+    return _read_json(Path(path)) if path.endswith(".json") else _call_get_config(Path(file), arg or None)
+
+
+def _translated(translation: Translation) -> dict[str, Any]:
+    """Returns all keys of a config with those that a translation says."""
+    values = as_plain(Config(mode="audit")) | {"mode": "both"}
+    named: dict[str, Any] = {"tasks.train": TasksetConfig, "tasks.validation": TasksetConfig, **_NEW_NAMES}
+    for key in translation.values:
+        for group, entry in named.items():
+            if key.startswith(f"{group.rstrip('.')}."):
+                *above, name = key.split(".")[: group.rstrip(".").count(".") + 2]
+                here = values
+                for part in above:
+                    here = here[part]
+                here.setdefault(name, as_plain(entry()))
+    _override_all(values, translation.values)
+    return values
+
+
+def _override_all(values: dict[str, Any], overrides: Mapping[str, Any]) -> None:
+    # What names a function stands above its keys: which there are is known when they are met.
+    for dotted, value in sorted(overrides.items(), key=lambda item: item[0].count(".")):
+        _override(values, dotted, value)
 
 
 def parse_arguments(arguments: Sequence[str]) -> tuple[str, dict[str, str]]:
@@ -182,7 +229,7 @@ def _read_json(file: Path) -> dict[str, Any]:
     return values
 
 
-def _call_get_config(file: Path, arg: str | None) -> dict[str, Any]:
+def _call_get_config(file: Path, arg: str | None) -> dict[str, Any] | Translation:
     if not file.is_file():
         near = difflib.get_close_matches(file.name, [p.name for p in file.parent.glob("*.py")], 1)
         hint = f"; did you mean {file.parent / near[0]}?" if near else ""
@@ -200,6 +247,8 @@ def _call_get_config(file: Path, arg: str | None) -> dict[str, Any]:
         raise ConfigError(f"{file}: {error}") from error
     except Exception as error:
         raise ConfigError(f"{file}: {_refused(error)}") from error
+    if isinstance(config, Translation):
+        return config
     if not isinstance(config, ConfigDict):
         raise ConfigError(f"{file}: get_config must return a ConfigDict, not {type(config).__name__}")
     return config.to_dict()
@@ -345,8 +394,8 @@ def _literal(text: str) -> Any:
 
 def _unknown(dotted: str, name: str, known: Mapping[str, Any], prefix: str) -> str:
     everywhere = [path for path, _, _ in key_help()]
-    if name in FOREIGN_KEYS:
-        return f"{dotted}: unknown key; {FOREIGN_KEYS[name].advice(prefix, everywhere)}"
+    if said := advice(dotted, name, prefix, everywhere):
+        return f"{dotted}: unknown key; {said}"
     elsewhere = sorted((path for path in everywhere if path.rpartition(".")[2] == name), key=len)[:1]
     beside = [prefix + n for n in difflib.get_close_matches(name, list(known), 1)]
     near = (beside or elsewhere) if prefix else (elsewhere or beside)

@@ -137,7 +137,8 @@ class RolloutConfig:
     train_env_manager: TrainEnvManagerConfig = field(default_factory=TrainEnvManagerConfig)
     val_env_manager: ValEnvManagerConfig = field(default_factory=ValEnvManagerConfig)
     reward_timeout: float = _seconds(30.0, "seconds for one reward")
-    reward_workers: int = key(1, "processes for rewards that may hang", low=1)
+    reward_workers: int | None = key(None, "processes for rewards that may hang; None: as many as cores", low=1)
+    reward_concurrency: int = key(256, "rewards that are async functions, awaited at once", low=1)
     claim_timeout: float = _seconds(60.0, "seconds without a heartbeat until an explorer is dead and its claims reopen")
 
 

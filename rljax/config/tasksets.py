@@ -17,7 +17,7 @@ class RowsConfig:
     split: str | None = key(None, "hub data set: its split; generator: train or validation side; None: by role")
     subset: str | None = key(None, "subset (configuration name) of a hub data set")
     prompt_key: str = key("question", "column that holds the prompt")
-    answer_key: str = key("answer", "column that holds the reference answer")
+    answer_key: str = key("answer", "column that holds the reference answer; needed where a reward reads it")
     template: str = key("{prompt}", "user message; {prompt} is replaced")
     system_prompt: str | None = key(None, "system message, where the chat template has one")
     examples: tuple[str, ...] = key((), "few-shot turns before the prompt: prompt, answer, prompt, answer")
@@ -31,12 +31,18 @@ class RowsConfig:
 class TasksetConfig(RowsConfig):
     """One taskset. Its name is its key in `tasks.train` or `tasks.validation`."""
 
-    rewards: tuple[str, ...] = key(("exact",), "exact digits numeric format[:REGEX] reasoning_gym module:function")
+    rewards: tuple[str, ...] = key(
+        ("exact",), "exact digits numeric choice code ifeval llm_judge format[:REGEX] reasoning_gym module:function"
+    )
     reward_weights: tuple[float, ...] | None = key(None, "weight of each reward; None: all 1")
     reward_args: Mapping[str, Mapping[str, Any]] = key(
         {}, "keyword arguments of rewards, by the name of the function: reward_args.NAME.KEY"
     )
-    weight: float = key(1.0, "share of this taskset among the tasks, relative to the others", low=0, low_open=True)
+    weight: float = key(
+        1.0, "share of the tasks, relative to the others': of every prefix, within a task", low=0, low_open=True
+    )
+    tags: tuple[str, ...] = key((), "rows whose tag is one of these; empty: all")
+    tag_key: str = key("tag", "column of a row's tag, a text or a list of texts; read where tags are asked for")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -50,11 +50,16 @@ def build(kind: Any, values: Mapping[str, Any], path: str, unknown: Unknown) -> 
     for name, value in values.items():
         if name not in hints:
             raise ConfigError(unknown(f"{path}{name}", name, hints, path))
-        fields[name] = value if name in made_by_itself else _convert(hints[name], value, f"{path}{name}", unknown)
+        fields[name] = value if name in made_by_itself else convert(hints[name], value, f"{path}{name}", unknown)
     return kind(**fields)
 
 
-def _convert(hint: Any, value: Any, path: str, unknown: Unknown) -> Any:
+def convert(hint: Any, value: Any, path: str, unknown: Unknown) -> Any:
+    """Returns a plain value as the type of a field has it; see `build`.
+
+    Raises:
+        ConfigError: it cannot be of that type.
+    """
     if dataclasses.is_dataclass(hint):
         if not isinstance(value, Mapping):
             raise ConfigError(f"{path}={value!r}: this is a group of keys; write {path}.KEY=VALUE")
@@ -69,10 +74,10 @@ def _convert(hint: Any, value: Any, path: str, unknown: Unknown) -> Any:
             raise ConfigError(f"{path}={value!r}: expected keys and values")
         element = element_of(hint)
         nested = dataclasses.is_dataclass(element) or typing.get_origin(element) is Mapping
-        return {n: _convert(element, v, f"{path}.{n}", unknown) if nested else v for n, v in value.items()}
+        return {n: convert(element, v, f"{path}.{n}", unknown) if nested else v for n, v in value.items()}
     if origin is tuple and isinstance(value, (tuple, list)):
         element = typing.get_args(hint)[0]
-        return tuple(_convert(element, item, f"{path}[{i}]", unknown) for i, item in enumerate(value))
+        return tuple(convert(element, item, f"{path}[{i}]", unknown) for i, item in enumerate(value))
     if origin is float and isinstance(value, int) and not isinstance(value, bool):
         try:
             return float(value)

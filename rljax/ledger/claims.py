@@ -17,6 +17,7 @@ from rljax.config.schema import staleness_credit
 from rljax.ledger import schema
 from rljax.ledger.database import Database, RunFailedError, StaleWriterError, is_over, record_event, run_row, storable
 from rljax.ledger.run_spec import RunSpec
+from rljax.ledger.shares import Share, current_round, next_taskset
 from rljax.ledger.staleness import claimable
 from rljax.ledger.transaction import Transaction, reads, writes
 from rljax.trajectory import Group, TaskId, encode
@@ -69,7 +70,7 @@ def register_tasksets(tx: Transaction, tasksets: Sequence[TasksetSize], explorer
     """
     known = {row.name: row for row in tx.execute(select(schema.tasksets))}
     # A set that joins later gets its share from then on; it has nothing to catch up with.
-    served = min((row.start + row.issued / row.weight for row in known.values()), default=0.0)
+    served = current_round({name: Share(row.weight, row.issued, row.start) for name, row in known.items()})
     for taskset in tasksets:
         if taskset.name not in known:
             tx.execute(insert(schema.tasksets).values(**asdict(taskset), issued=0, start=served))
@@ -245,7 +246,7 @@ def _next_tasks(tx: Transaction, spec: RunSpec, names: Sequence[str], count: int
         left = [n for n in sorted(sets) if spec.total_epochs is None or issued[n] < sets[n].size * spec.total_epochs]
         if not left:
             break
-        name = min(left, key=lambda n: sets[n].start + issued[n] / sets[n].weight)
+        name = next_taskset({n: Share(sets[n].weight, issued[n], sets[n].start) for n in left})
         epoch, index = divmod(issued[name], sets[name].size)
         tasks.append((None, TaskId(name, epoch, index)))
         issued[name] += 1

@@ -114,10 +114,12 @@ class Evaluator:
 
     async def evaluate(self) -> dict[str, float]:
         """Returns ``val/<taskset>/…`` of the weights served."""
+        tasksets = held_out_tasksets(self._config)
+        await self._workflows.try_rewards("tasks.validation", tasksets)
         return await validate(
             self._engines,
             self._workflows.validation,
-            held_out_tasksets(self._config),
+            tasksets,
             seed=self._config.seed,
             batch_size=self._config.val_batch_size,
             group_size=self._config.rollout.val_env_manager.group_size,

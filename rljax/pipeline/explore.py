@@ -78,6 +78,12 @@ def make_explorer(
         config.rollout.trajectory_timeout,
         validation_fingerprint(config),
     )
+
+    async def prepare() -> None:
+        await workflows.open()
+        await workflows.try_rewards(config.explored[0], tasksets)
+        await workflows.try_rewards("tasks.validation", held_out)
+
     return Explorer(
         ledger,
         name,
@@ -90,7 +96,7 @@ def make_explorer(
         checks,
         wait_timeout=config.wait_timeout,
         trace=trace,
-        prepare=workflows.open,
+        prepare=prepare,
     )
 
 

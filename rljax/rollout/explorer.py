@@ -150,7 +150,7 @@ class Explorer:
 
     async def _main_loop(self, beat: asyncio.Future[None]) -> None:
         if self._prepare is not None:
-            self.waiting_for = "the smoke check of environments"
+            self.waiting_for = "the smoke check of environments and rewards"
             await self._prepare()
         self.waiting_for = "engines to start"
         await self._pool.start()

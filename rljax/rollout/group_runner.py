@@ -24,10 +24,10 @@ from rljax.rollout.async_utils import all_or_none, first_of
 from rljax.rollout.deadlines import PausableDeadlines
 from rljax.rollout.engine_pool import EnginePool
 from rljax.rollout.environments.session import EnvironmentLost
-from rljax.rollout.workflows.workflow import Attempt, Workflow
+from rljax.rollout.workflows.workflow import Attempt, Workflow, judged_together
 from rljax.tasks.task import BadRow, Task
 from rljax.trajectory import Group, Trajectory
-from sidecar.errors import printable
+from sidecar.errors import printable, worth_a_line
 from sidecar.failpoints import failpoint
 from sidecar.protocol import EngineError
 
@@ -41,8 +41,6 @@ many without a whole one among them no other would come to more: the explorer sa
 BAD_ROWS_IN_A_ROW = 10_000
 """Bad rows, with no good one between them, after which skipping ends, where a pass over the tasksets is not shorter."""
 
-NOTES_SHOWN = 10
-"""Failures of one kind that an explorer logs."""
 LOST_LIMIT = 16
 """Attempts that a member may lose by the fault of others, before the next counts as its own failure."""
 
@@ -213,12 +211,29 @@ class GroupRunner:
             members = [self._finish_member(claim, task, member) for _, member in sorted(mine)]
             whole = first_of(members, self._group_size, MemberFailed)
             if self._baseline is None:
-                return Group(claim.task, tuple(await whole))
+                return Group(claim.task, tuple(await self._judged_together(claim, task, await whole)))
             baseline = self._member(claim, task, self._members, self._baseline)
             trajectories, (compared,) = await all_or_none([whole, _as_list(baseline)])
             return Group(claim.task, tuple(with_baseline(t, compared.reward) for t in trajectories))
         finally:
             self._leave(mine)
+
+    async def _judged_together(self, claim: Claim, task: Task, members: list[Trajectory]) -> list[Trajectory]:
+        """Adds the rewards that take a whole group, which are asked again where they fail.
+
+        Raises:
+            MemberFailed: they fail as often as a member may.
+        """
+        retry = 0
+        while True:
+            try:
+                async with self._deadlines.limit(self._timeout):
+                    return await judged_together(self._workflow, task, members)
+            except Exception as error:
+                reason = await self.note_failure(error, f"{claim.task}, its whole group, attempt {retry}")
+                if retry >= self._max_retries:
+                    raise MemberFailed(reason, error) from error
+                retry += 1
 
     async def _finish_member(self, claim: Claim, task: Task, member: int) -> Trajectory:
         trajectory = await self._member(claim, task, member, self._workflow)
@@ -258,9 +273,9 @@ class GroupRunner:
 
     def _note(self, kind: str, message: object) -> None:
         self._noted[kind] += 1
-        if self._noted[kind] <= NOTES_SHOWN:
-            rest = "; the ledger keeps those that follow" if self._noted[kind] == NOTES_SHOWN else ""
-            log.warning("%s: %s%s", kind, printable(str(message)), rest)
+        if worth_a_line(count := self._noted[kind]):
+            so_far = f" ({count} so far; the ledger keeps each)" if count > 1 else ""
+            log.warning("%s: %s%s", kind, printable(str(message)), so_far)
         self._ledger.post(processes.note, self._name, kind, str(message))
 
 

@@ -12,7 +12,7 @@ from rljax.rollout.async_utils import all_or_none
 from rljax.rollout.deadlines import PausableDeadlines
 from rljax.rollout.engine_pool import EnginePool
 from rljax.rollout.episode_metrics import episode_sums
-from rljax.rollout.workflows.workflow import Attempt, Workflow
+from rljax.rollout.workflows.workflow import Attempt, Workflow, judged_together
 from rljax.tasks.environments import EnvironmentTaskset
 from rljax.tasks.task import BadRow, Taskset
 from rljax.trajectory import Trajectory
@@ -81,7 +81,9 @@ async def validate(
         async with gate:
             try:
                 async with deadlines.limit(attempt_seconds):
-                    return _Outcome(await workflow.run(taskset.task(0, index), attempt, pool))
+                    task = taskset.task(0, index)
+                    made = await workflow.run(task, attempt, pool)
+                    return _Outcome((await judged_together(workflow, task, [made]))[0])
             except EngineError:
                 raise
             except Exception as error:

@@ -34,6 +34,7 @@ class JsonlRows:
         self._offsets = array("q")
         self._lines = array("q")
         self.bad_rows = 0
+        self.other_tags: set[str] = set()
         self.first_bad_row: BadRow | None = None
         self._scan(on_bad_row, needed)
 
@@ -48,7 +49,8 @@ class JsonlRows:
         """
         with self._path.open("rb") as file:
             file.seek(self._offsets[index])
-            return self._parse(file.readline(), self._lines[index])
+            row, where = self._row(file.readline(), self._lines[index])
+            return self._columns.problem(row, where)
 
     def _scan(self, on_bad_row: str, needed: int | None) -> None:
         offset = 0
@@ -60,7 +62,11 @@ class JsonlRows:
                 if not line.strip():
                     continue
                 try:
-                    self._parse(line, number)
+                    row, where = self._row(line, number)
+                    if others := self._columns.other_tags(row, where):
+                        self.other_tags |= others
+                        continue
+                    self._columns.problem(row, where)
                 except BadRow as error:
                     if on_bad_row == "fail":
                         raise
@@ -70,7 +76,7 @@ class JsonlRows:
                     self._offsets.append(start)
                     self._lines.append(number)
 
-    def _parse(self, line: bytes, number: int) -> Problem:
+    def _row(self, line: bytes, number: int) -> tuple[object, str]:
         where = f"{self._path}:{number}"
         try:
             row = json.loads(line.removeprefix(_BOM).decode("utf-8"))
@@ -80,7 +86,7 @@ class JsonlRows:
             raise BadRow(f"{where}: not JSON ({error})") from error
         if b"\\u" in line:
             _check_surrogates(row, where)
-        return self._columns.problem(row, where)
+        return row, where
 
 
 def _check_surrogates(row: object, where: str) -> None:

@@ -50,11 +50,37 @@ class Columns:
     Attributes:
         prompt, answer: their names.
         checks: validators of the answer; each raises ValueError with the reason.
+        needs_answer: whether a row without an answer is bad; else its answer is empty.
+        tag: name of the column that says what kind of problem a row is, a text or a list of texts.
+        tags: the kinds that are taken; empty: all, and no such column is needed.
     """
 
     prompt: str
     answer: str
     checks: tuple[Callable[[str], None], ...] = ()
+    needs_answer: bool = True
+    tag: str = "tag"
+    tags: frozenset[str] = frozenset()
+
+    def needed(self) -> dict[str, str]:
+        """Returns the columns that there must be, each with the config key that names it."""
+        asked = {"prompt_key": self.prompt, "answer_key": self.answer, "tag_key": self.tag}
+        unneeded = {"answer_key" if not self.needs_answer else "", "tag_key" if not self.tags else ""}
+        return {column: key for key, column in asked.items() if key not in unneeded}
+
+    def other_tags(self, row: object, where: str) -> set[str]:
+        """Returns the tags of a row that is passed over; nothing for one that is taken.
+
+        Raises:
+            BadRow: tags are asked for, and it has none.
+        """
+        if not self.tags or not isinstance(row, Mapping):
+            return set()
+        if self.tag not in row:
+            raise BadRow(f"{where}: no column {self.tag!r}; {nearest(self.tag, row, 'there are')}")
+        tag = row[self.tag]
+        mine = {str(one) for one in tag} if isinstance(tag, list | tuple | set) else {str(tag)}
+        return set() if mine & self.tags else mine or {"none"}
 
     def problem(self, row: object, where: str) -> Problem:
         """Checks a row and returns its problem.
@@ -74,7 +100,8 @@ class Columns:
         prompt = _text(row, self.prompt, where)
         if not prompt.strip():
             raise BadRow(f"{where}: the prompt ({self.prompt!r}) is empty")
-        answer = _text(row, self.answer, where)
+        missing = not self.needs_answer and row.get(self.answer) is None
+        answer = "" if missing else _text(row, self.answer, where)
         for check in self.checks:
             try:
                 check(answer)

@@ -19,7 +19,7 @@ class TableRows:
 
     Args:
         name: file or data set, for messages.
-        scan: yields prompt and answer of every row, in order.
+        scan: yields of every row, in order, the columns that are checked.
         read: the whole row at a place.
         columns: where prompt and answer are.
         on_bad_row: ``fail`` raises at the first bad row, ``skip`` counts it in `bad_rows`.
@@ -43,11 +43,15 @@ class TableRows:
         self._columns = columns
         self._places = array("q")
         self.bad_rows = 0
+        self.other_tags: set[str] = set()
         self.first_bad_row: BadRow | None = None
         for place, row in enumerate(counted(scan, name)):
             if len(self) == needed:
                 return
             try:
+                if others := columns.other_tags(row, self._where(place)):
+                    self.other_tags |= others
+                    continue
                 columns.problem(row, self._where(place))
             except BadRow as error:
                 if on_bad_row == "fail":
@@ -97,11 +101,10 @@ def parquet_rows(path: Path, columns: Columns, on_bad_row: str, key: str, needed
         reason = str(error).splitlines()[0]
         raise ConfigError(f"{key}.source={str(path)!r}: not a Parquet file ({reason})") from error
     _check_columns(columns, table.column_names, key)
-    needed_columns = (columns.prompt, columns.answer)
     scanned = [
         number  # two columns may have one name
         for number, name in enumerate(table.column_names)
-        if name in needed_columns or _damaged(table.column(number))
+        if name in (*columns.needed(), columns.answer) or _damaged(table.column(number))
     ]
     batches = table.select(scanned).to_batches(max_chunksize=_SCAN)
     scan = (row for batch in batches for row in _plain_rows(batch))
@@ -165,9 +168,10 @@ def hub_rows(
             "where no hub can be reached, give the path of a .jsonl or .parquet file"
         ) from error
     _check_columns(columns, dataset.column_names, key)
+    checked = [name for name in dataset.column_names if name in (*columns.needed(), columns.answer)]
     scan = (
         dict(zip(batch, values, strict=True))
-        for batch in dataset.select_columns([columns.prompt, columns.answer]).iter(_SCAN)
+        for batch in dataset.select_columns(checked).iter(_SCAN)
         for values in zip(*batch.values(), strict=True)
     )
     return TableRows(
@@ -176,6 +180,6 @@ def hub_rows(
 
 
 def _check_columns(columns: Columns, names: list[str], key: str) -> None:
-    for option, column in (("prompt_key", columns.prompt), ("answer_key", columns.answer)):
+    for column, option in columns.needed().items():
         if column not in names:
             raise ConfigError(f"{key}.{option}={column!r}: no such column; {nearest(column, names, 'there are')}")

@@ -25,12 +25,14 @@ class RewardTerm:
         part: the name that it is logged under.
         weight: its factor in the sum.
         args: its keyword arguments, plain values.
+        of_groups: whether it judges the responses of a group together.
     """
 
     name: str
     part: str
     weight: float = 1.0
     args: Mapping[str, Any] = field(default_factory=dict)
+    of_groups: bool = False
 
 
 @dataclass(frozen=True, slots=True)

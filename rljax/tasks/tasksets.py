@@ -13,7 +13,7 @@ from rljax.tasks.gym_rows import ReasoningGymRows
 from rljax.tasks.jsonl import JsonlRows
 from rljax.tasks.permutation import Permutation
 from rljax.tasks.procedural import GENERATORS, SIDES, procedural_rows
-from rljax.tasks.rewards.registry import answer_checks, reward_terms
+from rljax.tasks.rewards.registry import answer_checks, answer_is_read, reward_terms
 from rljax.tasks.rows import Columns, Problem, Rows, nearest
 from rljax.tasks.seeds import environment_seed, fingerprint, stable_hash
 from rljax.tasks.table import hub_rows, parquet_rows
@@ -46,7 +46,14 @@ def load_tasksets(
         BadRow: a bad row, with ``on_bad_row="fail"``.
     """
     section = section or f"tasks.{role}"
-    return {name: _load(name, config, seed, on_bad_row, role, f"{section}.{name}") for name, config in configs.items()}
+    loaded = {name: _load(name, one, seed, on_bad_row, role, f"{section}.{name}") for name, one in configs.items()}
+    for source in sorted({config.source for config in configs.values() if config.tags}):
+        mine = [name for name, config in configs.items() if config.source == source]
+        if all(configs[name].tags for name in mine):
+            taken = {tag for name in mine for tag in configs[name].tags}
+            if left := set().union(*(loaded[name].other_tags for name in mine)) - taken:
+                _LOG.warning("%s: no taskset takes the rows of %s tagged %s", section, source, ", ".join(sorted(left)))
+    return dict(loaded)
 
 
 class RowTaskset:
@@ -80,6 +87,11 @@ class RowTaskset:
     def bad_rows(self) -> int:
         """Rows that were skipped while loading."""
         return self._rows.bad_rows
+
+    @property
+    def other_tags(self) -> set[str]:
+        """Tags of the rows that were passed over for them."""
+        return getattr(self._rows, "other_tags", set())
 
     @property
     def fingerprint(self) -> str:
@@ -118,7 +130,7 @@ class RowTaskset:
         return Permutation(self._size, stable_hash(self._seed, self._stream, epoch, "order"))
 
 
-def _load(name: str, config: TasksetConfig, seed: int, on_bad_row: str, role: Role, key: str) -> Taskset:
+def _load(name: str, config: TasksetConfig, seed: int, on_bad_row: str, role: Role, key: str) -> RowTaskset:
     terms = reward_terms(config.rewards, config.reward_weights, f"{key}.rewards", config.reward_args)
     if not config.source.startswith(_GYM) and any(term.name == "reasoning_gym" for term in terms):
         raise ConfigError(f"{key}.rewards: 'reasoning_gym' scores sources of reasoning_gym:NAME only")
@@ -127,6 +139,8 @@ def _load(name: str, config: TasksetConfig, seed: int, on_bad_row: str, role: Ro
     first = getattr(rows, "first_bad_row", None)
     if not len(taskset):
         bad = f", {rows.bad_rows} bad rows skipped; first: {first}" if first else ""
+        if tags := ", ".join(sorted(taskset.other_tags)):
+            bad += f"; none tagged {', '.join(config.tags)}, there are {tags}"
         raise ConfigError(
             f"{key}.source={config.source!r}: no usable row (offset {config.offset}, {len(rows)} rows{bad})"
         )
@@ -138,7 +152,15 @@ def _load(name: str, config: TasksetConfig, seed: int, on_bad_row: str, role: Ro
 def _open(config: TasksetConfig, on_bad_row: str, role: Role, key: str) -> Rows:
     _check_options(config, key)
     source = config.source
-    columns = Columns(config.prompt_key, config.answer_key, answer_checks(config.rewards, f"{key}.rewards"))
+    asked = f"{key}.rewards"
+    columns = Columns(
+        config.prompt_key,
+        config.answer_key,
+        answer_checks(config.rewards, asked),
+        answer_is_read(config.rewards, asked),
+        config.tag_key,
+        frozenset(config.tags),
+    )
     needed = None if config.limit is None else config.offset + config.limit
     if source in GENERATORS:
         return procedural_rows(source, _side(config, role, key), config.args, key)
@@ -187,5 +209,7 @@ def _check_options(config: TasksetConfig, key: str) -> None:
         raise ConfigError(
             f"{key}.split={config.split!r}: a file has no splits; name another file, or use offset and limit"
         )
+    if config.tags and generated:
+        raise ConfigError(f"{key}.tags={config.tags}: only the rows of a file or of a hub data set have tags")
     if config.args and not generated:
         raise ConfigError(f"{key}.args: only generators and reasoning_gym:NAME take arguments")

@@ -16,3 +16,8 @@ def hangs_for_some(task: Any, response: str) -> float:
     while task.id.index % 8 == 0:
         time.sleep(3600)
     return float(len(response) % 2)
+
+
+def raises(task: Any, response: str) -> float:
+    """Raises for every task."""
+    raise KeyError("tests")

@@ -73,13 +73,15 @@ def run(
 class Started:
     """A process of the program under way, and all that it has printed."""
 
-    def __init__(self, run_dir: Path, cache: Path, *overrides: str, failpoint: str = "") -> None:
+    def __init__(
+        self, run_dir: Path, cache: Path, *overrides: str, failpoint: str = "", config: Path = SMALLEST
+    ) -> None:
         run_dir.parent.mkdir(parents=True, exist_ok=True)
         self._strikes = strikes(run_dir, failpoint)
         with tempfile.NamedTemporaryFile("w", dir=run_dir.parent, suffix=".log", delete=False) as log:
             self._log = Path(log.name)
             self.process = subprocess.Popen(
-                command(run_dir, *overrides),
+                command(run_dir, *overrides, config=config),
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 text=True,

@@ -58,6 +58,18 @@ def test_a_reward_that_fails_costs_its_own_group_alone(
     assert words in done.stderr + done.stdout
 
 
+def test_a_reward_that_always_fails_ends_the_run_before_anything_is_claimed(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    done = run(tmp_path / "run", cache, "tasks.train.digits.rewards=faulty_rewards:raises", "eval_steps=None")
+    assert done.returncode != 0
+    line = warn_once(done.stderr)
+    assert "tasks.train.digits.rewards='faulty_rewards:raises': fails when it is tried on the first tasks" in line
+    assert "KeyError: 'tests'" in line
+    assert audit_of(tmp_path / "run")["claimed"] == 0
+
+
 def test_a_disk_that_refuses_is_one_line(cache: Path) -> None:
     refused = run(Path("/sys/rljax"), cache)  # refuses root too
     assert refused.returncode == 2

@@ -18,11 +18,11 @@ from tests.learner.mesh_worker import KERNELS
 pytestmark = pytest.mark.slow
 
 
-def run_on_eight_devices(what: str, directory: Path) -> list[dict[str, Any]]:
+def run_on_eight_devices(what: str, directory: Path, worker: str = "mesh_worker") -> list[dict[str, Any]]:
     # LLVM's optimisations would take half of the time here and have nothing to do with what is tested.
     flags = "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"
     subprocess.run(
-        [sys.executable, "-m", "tests.learner.mesh_worker", what, str(directory)],
+        [sys.executable, "-m", f"tests.learner.{worker}", what, str(directory)],
         env={**os.environ, "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {flags}", "JAX_PLATFORMS": "cpu"},
         cwd=Path(__file__).parents[2],
         check=True,

@@ -132,10 +132,14 @@ class NaiveLedger:
         for task in self.within("open"):
             if task.key[0] in names:
                 return task
-        shares = [(Fraction(self.issued(n), self.sets[n][1]), n) for n in names if not self.exhausted(n)]
-        if not shares:
+        left = [n for n in names if not self.exhausted(n)]
+        if not left:
             return None
-        name = min(shares)[1]
+        # One is due while it has had less than its share of the next place too; of these the first to be late.
+        place = 1 + sum(map(self.issued, left))
+        part = {n: Fraction(self.sets[n][1], sum(self.sets[n][1] for n in left)) for n in left}
+        due = [n for n in left if self.issued(n) < place * part[n]]
+        name = min(due, key=lambda n: ((self.issued(n) + 1) / part[n], n))
         size = self.sets[name][0]
         task = Task((name, self.issued(name) // size, self.issued(name) % size))
         self.tasks.append(task)

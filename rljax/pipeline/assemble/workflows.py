@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from rljax.algorithms.registry import advantages
+from rljax.config.fields import ConfigError
 from rljax.config.schema import Config, GeneratingConfig
 from rljax.pipeline.assemble.run import Model
 from rljax.rollout.environments.hosts import EnvironmentHost, LoopHost, ProcessHost
@@ -54,8 +56,7 @@ class Workflows:
         ]
         self.training = self._workflow(config.sidecar.generating_args, self._hosts[0])
         likeliest = replace(config.sidecar.generating_args, temperature=0.0, top_p=1.0, top_k=0)
-        compares = "greedy" in advantages.needs(config.algorithm.adv_estimator, config.algorithm.advantage)
-        self.greedy = self._workflow(likeliest, self._hosts[0]) if compares else None
+        self.greedy = self._workflow(likeliest, self._hosts[0]) if _compares(config) else None
         self.validation = self._workflow(config.sidecar.val_generating_args, self._hosts[1])
 
     async def open(self) -> None:
@@ -68,6 +69,14 @@ class Workflows:
         await smoke_check(config.train_groups, config.custom_envs, training)
         held_out = [tag for tag in config.val_groups if tag not in config.train_groups]
         await smoke_check(held_out, config.custom_envs, validation)
+
+    async def try_rewards(self, section: str, tasksets: Mapping[str, Taskset]) -> None:
+        """Calls every reward of these tasksets once.
+
+        Raises:
+            ConfigError: one fails.
+        """
+        await self._rewards.try_out((f"{section}.{name}", taskset) for name, taskset in tasksets.items())
 
     async def close(self) -> None:
         """Closes worker processes of rewards and environments."""
@@ -115,20 +124,37 @@ def check_tasks(config: Config) -> None:
     held_out_tasksets(config)
 
 
+def _compares(config: Config) -> bool:
+    return "greedy" in advantages.needs(config.algorithm.adv_estimator, config.algorithm.advantage)
+
+
 def _reward_names(config: Config) -> set[str]:
     names = set()
     for section, tasksets in (config.explored, ("tasks.validation", config.tasks.validation)):
         for taskset, asked in tasksets.items():
             for name in asked.rewards:
-                resolve_reward(name, f"{section}.{taskset}.rewards")
+                key = f"{section}.{taskset}.rewards"
+                if resolve_reward(name, key).of_groups and _compares(config) and section != "tasks.validation":
+                    estimator = f"adv_estimator={config.algorithm.adv_estimator}"
+                    raise ConfigError(f"{key}={name!r}: takes whole groups; {estimator} compares with one outside")
                 names.add(name)
     return names
 
 
 def make_rewards(config: Config, log: Path) -> RewardRunner:
-    """Builds the rewards of training and validation; ``log`` takes what rewards print in worker processes."""
-    names = _reward_names(config)
-    return RewardRunner(names, timeout=config.rollout.reward_timeout, workers=config.rollout.reward_workers, log=log)
+    """Builds the rewards of training and validation; ``log`` takes what rewards print in worker processes.
+
+    Raises:
+        ConfigError: one does not exist; or it takes whole groups, and the estimator compares with a response in none.
+    """
+    rollout = config.rollout
+    return RewardRunner(
+        _reward_names(config),
+        timeout=rollout.reward_timeout,
+        workers=rollout.reward_workers or len(os.sched_getaffinity(0)),
+        at_once=rollout.reward_concurrency,
+        log=log,
+    )
 
 
 def training_tasksets(config: Config) -> dict[str, Taskset]:

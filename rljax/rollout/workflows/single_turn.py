@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from sidecar.protocol import Completion, GenerateRequest, SamplingParams
 
 
 class SingleTurn:
-    """Answers one question with one response, scored by one reward."""
+    """Answers one question with one response, scored by the task's rewards."""
 
     def __init__(
         self,
@@ -62,6 +63,19 @@ class SingleTurn:
         text = response_text(self._tokenizer, completion.token_ids, self._stop_token_ids)
         reward = await self._rewards.score(task, text)
         return assemble(prompt, completion, attempt, sampling, reward.score, dict(reward.parts))
+
+    async def judge_group(self, task: Task, members: Sequence[Trajectory]) -> list[Trajectory]:
+        """Implements `JudgesGroups`. Raises whatever the rewards raise."""
+        begins = [int(member.turns[0, 0]) for member in members]
+        texts = [
+            response_text(self._tokenizer, member.token_ids[begin:], self._stop_token_ids)
+            for member, begin in zip(members, begins, strict=True)
+        ]
+        rewards = await self._rewards.score_group(task, texts)
+        return [
+            replace(member, reward=member.reward + more.score, reward_parts={**member.reward_parts, **more.parts})
+            for member, more in zip(members, rewards, strict=True)
+        ]
 
 
 def assemble(

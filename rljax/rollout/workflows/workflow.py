@@ -6,8 +6,9 @@ answer, `multi_turn.MultiTurn` the one for environments.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from rljax.rollout.engine_pool import EnginePool
 from rljax.tasks.seeds import stable_hash
@@ -53,6 +54,30 @@ class Workflow(Protocol):
         ...
 
 
+@runtime_checkable
+class JudgesGroups(Protocol):
+    """Part of a workflow that its tasks need where a reward takes a whole group."""
+
+    async def judge_group(self, task: Task, members: Sequence[Trajectory]) -> list[Trajectory]:
+        """Returns the trajectories of a group with these rewards added."""
+        ...
+
+
+async def judged_together(workflow: Workflow, task: Task, members: Sequence[Trajectory]) -> list[Trajectory]:
+    """Returns the trajectories of a group, with the rewards added that take a whole group where the task has any.
+
+    Raises:
+        TypeError: it has, and the workflow cannot.
+    """
+    if not any(term.of_groups for term in task.rewards):
+        return list(members)
+    if not isinstance(workflow, JudgesGroups):
+        raise TypeError(
+            f"{type(workflow).__name__}: a reward that takes a whole group needs a workflow with judge_group"
+        )
+    return await workflow.judge_group(task, members)
+
+
 class DispatchByTask:
     """Chooses the workflow by the kind of task: one for questions, another for environments."""
 
@@ -63,3 +88,7 @@ class DispatchByTask:
     async def run(self, task: Task, attempt: Attempt, pool: EnginePool) -> Trajectory:
         """Implements `Workflow.run`."""
         return await (self._environments if task.environment else self._questions).run(task, attempt, pool)
+
+    async def judge_group(self, task: Task, members: Sequence[Trajectory]) -> list[Trajectory]:
+        """Implements `JudgesGroups`."""
+        return await judged_together(self._environments if task.environment else self._questions, task, members)

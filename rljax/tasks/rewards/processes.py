@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rljax.tasks.rewards import worker
-from rljax.tasks.rewards.reward import Reward, RewardError, RewardTimeout
+from rljax.tasks.rewards.reward import Response, Reward, RewardError, RewardTimeout
 from rljax.tasks.task import RewardTerm, Task
 from rljax.timeouts import done_within
 from sidecar.errors import describe
@@ -98,8 +98,8 @@ class WorkerProcesses:
 
         threading.Thread(target=start, name="reward-warm-up", daemon=True).start()
 
-    async def judge(self, term: RewardTerm, task: Task, response: str) -> Reward:
-        """Calls a reward in a worker. Cancelling this kills the worker.
+    async def judge(self, term: RewardTerm, task: Task, response: Response) -> tuple[Reward, ...]:
+        """Calls a reward in a worker; returns one of each response. Cancelling this kills the worker.
 
         Raises:
             RewardTimeout: it outlived its limit.
@@ -117,10 +117,10 @@ class WorkerProcesses:
             finally:
                 self._waiting.pop(future, None)
                 future.cancel()
-            if isinstance(outcome, Reward):
-                return outcome
             if isinstance(outcome, worker.Failure):
                 raise RewardError(outcome.reason)
+            if outcome is not None:
+                return outcome
         raise RewardError(f"the worker processes broke down {_ATTEMPTS} times")
 
     def close(self) -> None:
@@ -146,7 +146,7 @@ class WorkerProcesses:
                 self._pool.schedule(worker.ready)
             return self._pool
 
-    def _scheduled(self, pool: ProcessPool, term: RewardTerm, task: Task, response: str) -> Future[Any] | None:
+    def _scheduled(self, pool: ProcessPool, term: RewardTerm, task: Task, response: Response) -> Future[Any] | None:
         try:
             future: Future[Any] = pool.schedule(worker.judge, (term, task, response), timeout=self._limit)
         except RuntimeError:
@@ -155,7 +155,7 @@ class WorkerProcesses:
         self._waiting[future] = pool
         return future
 
-    async def _outcome(self, pool: ProcessPool, future: Future[Any]) -> Reward | worker.Failure | None:
+    async def _outcome(self, pool: ProcessPool, future: Future[Any]) -> tuple[Reward, ...] | worker.Failure | None:
         """Returns the worker's result; None if the pool broke through no fault of this call."""
         deadline = _START_SECONDS + (self._limit + _KILL_SECONDS) * (1 + len(self._waiting) // self._workers)
         waiter = asyncio.wrap_future(future)

@@ -17,7 +17,11 @@ from typing import Any
 
 from rljax.config.fields import ConfigError
 from rljax.config.registries import by_name
+from rljax.tasks.rewards.choice import check_letter, choice
+from rljax.tasks.rewards.code import code
 from rljax.tasks.rewards.gym_score import reasoning_gym_score
+from rljax.tasks.rewards.ifeval import ifeval
+from rljax.tasks.rewards.judge import llm_judge
 from rljax.tasks.rewards.numeric import check_reference, numeric
 from rljax.tasks.rewards.reward import RewardFunction
 from rljax.tasks.rewards.text import PatternFormat, digits, exact, think_answer_format
@@ -33,6 +37,7 @@ class Place(Enum):
     INLINE = "on the event loop: it is known to be quick"
     THREAD = "on a thread: it exists in this process alone"
     PROCESS = "in a worker process, which can be killed"
+    AWAITED = "on an event loop of the rewards' own: it is an async function"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +52,7 @@ class Scorer:
         score_on_timeout: the score of a response that it cannot judge in time; None: that is an error. Where the
             response alone decides how long judging takes, dropping the trajectory would favour what is easily judged.
         check_answer: raises ValueError for a reference answer by which no response could be right.
+        reads_answer: whether it needs a reference answer at all.
     """
 
     name: str
@@ -55,6 +61,12 @@ class Scorer:
     place: Place
     score_on_timeout: float | None = None
     check_answer: Callable[[str], None] | None = None
+    reads_answer: bool = True
+
+    @property
+    def of_groups(self) -> bool:
+        """True for one that takes the responses of a whole group: its second parameter is called ``responses``."""
+        return _takes_groups(self.function)
 
 
 _BUILT_IN = {
@@ -62,8 +74,12 @@ _BUILT_IN = {
     for scorer in (
         Scorer("exact", "exact", exact, Place.INLINE),
         Scorer("digits", "digits", digits, Place.INLINE),
-        Scorer("format", "format", think_answer_format, Place.INLINE),
+        Scorer("format", "format", think_answer_format, Place.INLINE, reads_answer=False),
         Scorer("numeric", "numeric", numeric, Place.PROCESS, score_on_timeout=0.0, check_answer=check_reference),
+        Scorer("choice", "choice", choice, Place.INLINE, check_answer=check_letter),
+        Scorer("ifeval", "ifeval", ifeval, Place.PROCESS, score_on_timeout=0.0, reads_answer=False),
+        Scorer("llm_judge", "llm_judge", llm_judge, Place.AWAITED, reads_answer=False),
+        Scorer("code", "code", code, Place.PROCESS, score_on_timeout=0.0, reads_answer=False),
         Scorer("reasoning_gym", "reasoning_gym", reasoning_gym_score, Place.PROCESS, score_on_timeout=0.0),
     )
 }
@@ -71,11 +87,12 @@ _registered: dict[str, Scorer] = {}
 
 
 def register_reward(name: str) -> Callable[[RewardFunction], RewardFunction]:
-    """Registers a function ``(task, response) -> float | Reward`` by a name for ``rewards``. A decorator.
+    """Registers a `RewardFunction` by a name for ``rewards``. A decorator.
 
     Its keyword-only parameters are the keys that ``reward_args`` may have.
 
-    Meant for a notebook: the function stays in this process and runs on a thread. A thread cannot be killed, so a
+    Meant for a notebook: the function stays in this process and runs on a thread, an ``async def`` on an event loop. A
+    thread cannot be killed, so a
     reward that may hang is better placed in a file and named ``module:function``. A later one of the same name
     replaces it.
 
@@ -87,7 +104,7 @@ def register_reward(name: str) -> Callable[[RewardFunction], RewardFunction]:
         if name in _BUILT_IN or not re.fullmatch(r"\w+", name):
             raise ConfigError(f"register_reward({name!r}): built-in or not a plain name; choose another")
         _check_signature(function, f"register_reward({name!r})")
-        _registered[name] = Scorer(name, name, function, Place.THREAD)
+        _registered[name] = Scorer(name, name, function, _place(function, Place.THREAD))
         return function
 
     return add
@@ -115,9 +132,10 @@ def resolve_reward(name: str, key: str) -> Scorer:
             pattern = PatternFormat(name.removeprefix(_FORMAT))
         except re.error as error:
             raise ConfigError(f"{key}={name!r}: not a regular expression ({error})") from error
-        return Scorer(name, "format", pattern, Place.PROCESS, score_on_timeout=0.0)
+        return Scorer(name, "format", pattern, Place.PROCESS, score_on_timeout=0.0, reads_answer=False)
     if ":" in name:
-        return Scorer(name, name.rpartition(":")[2], _imported(name, key), Place.PROCESS)
+        function = _imported(name, key)
+        return Scorer(name, name.rpartition(":")[2], function, _place(function, Place.PROCESS))
     hint = nearest(name, [*_BUILT_IN, *_registered], "there are")
     raise ConfigError(f"{key}={name!r}: no such reward; {hint}, or write module:function")
 
@@ -149,7 +167,8 @@ def reward_terms(
     for unread in set(given) - set(short):
         raise ConfigError(f"{path}.{unread}: nothing reads it; add {unread} to {key}")
     built = [by_name(s.name, s.function).build(given.get(s.part, {}), f"{path}.{s.part}") for s in scorers]
-    return tuple(RewardTerm(*term) for term in zip(names, parts, factors, built, strict=True))
+    of_groups = [scorer.of_groups for scorer in scorers]
+    return tuple(RewardTerm(*term) for term in zip(names, parts, factors, built, of_groups, strict=True))
 
 
 def answer_checks(names: Sequence[str], key: str) -> tuple[Callable[[str], None], ...]:
@@ -160,6 +179,28 @@ def answer_checks(names: Sequence[str], key: str) -> tuple[Callable[[str], None]
     """
     checks = (resolve_reward(name, key).check_answer for name in names)
     return tuple(check for check in checks if check is not None)
+
+
+def answer_is_read(names: Sequence[str], key: str) -> bool:
+    """Returns whether any of these rewards needs a reference answer; your own is taken to.
+
+    Raises:
+        ConfigError: see `resolve_reward`.
+    """
+    return any(resolve_reward(name, key).reads_answer for name in names)
+
+
+def _place(function: RewardFunction, otherwise: Place) -> Place:
+    called = (function, getattr(function, "__call__", None))  # noqa: B004 — an object may have an async one
+    return Place.AWAITED if any(map(inspect.iscoroutinefunction, called)) else otherwise
+
+
+def _takes_groups(function: RewardFunction) -> bool:
+    try:
+        positional = [p for p in inspect.signature(function).parameters.values() if p.kind is not p.KEYWORD_ONLY]
+    except (TypeError, ValueError):  # a function of C code may not tell its signature
+        return False
+    return len(positional) > 1 and positional[1].name == "responses"
 
 
 def _imported(name: str, key: str) -> RewardFunction:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,20 +24,54 @@ class RewardTimeout(RewardError):
     """The reward did not return within its time limit."""
 
 
-RewardFunction = Callable[..., "float | Reward"]
-"""Judges the text of a response to a task: ``(task, response)``, and keyword-only arguments from the config."""
+class JudgeUnavailable(RewardError):
+    """A served judge gave no usable answer, however often it was asked."""
+
+
+Response = str | tuple[str, ...]
+"""Text of a response; of all responses of a group, for a reward that takes them together."""
+
+RewardFunction = Callable[..., Any]
+"""Judges the text of a response to a task: ``(task, response)``, and keyword-only arguments from the config. Returns a
+number, named parts, or a `Reward`; an ``async def`` is awaited. One that takes ``(task, responses)`` judges a whole
+group, and returns one of these for each response, in order.
+"""
+
+
+def as_rewards(value: object, response: Response) -> tuple[Reward, ...]:
+    """Converts what a reward function returned for a response, or for the responses of a group, checked.
+
+    Raises:
+        TypeError: no number or parts; for a group, no sequence.
+        ValueError: a number that is not finite; for a group, not as many as responses.
+    """
+    if isinstance(response, str):
+        return (as_reward(value),)
+    if isinstance(value, str | Mapping) or not hasattr(value, "__len__") or not hasattr(value, "__iter__"):
+        raise TypeError(f"returned {type(value).__name__}, not a reward for each of {len(response)} responses")
+    rewards = tuple(as_reward(one) for one in value)
+    if len(rewards) != len(response):
+        raise ValueError(f"returned {len(rewards)} rewards for {len(response)} responses")
+    return rewards
 
 
 def as_reward(value: object) -> Reward:
-    """Converts the result of a reward function, checked.
+    """Converts the result of a reward function, checked. Parts without a score are added up.
 
     Raises:
         TypeError: no number.
         ValueError: a number that is not finite.
     """
     if isinstance(value, Reward):
-        return Reward(_number(value.score), {str(name): _number(part) for name, part in value.parts.items()})
+        return Reward(_number(value.score), _numbers(value.parts))
+    if isinstance(value, Mapping):
+        parts = _numbers(value)
+        return Reward(sum(parts.values()), parts)
     return Reward(_number(value))
+
+
+def _numbers(parts: Mapping[Any, object]) -> dict[str, float]:
+    return {str(name): _number(part) for name, part in parts.items()}
 
 
 def _number(value: object) -> float:

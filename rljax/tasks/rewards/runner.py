@@ -2,55 +2,67 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Coroutine, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
+from rljax.config.fields import ConfigError
+from rljax.tasks.rewards.awaited import AwaitedRewards
 from rljax.tasks.rewards.processes import WorkerProcesses
 from rljax.tasks.rewards.registry import Place, Scorer, resolve_reward
-from rljax.tasks.rewards.reward import Reward, RewardError, RewardTimeout, as_reward
+from rljax.tasks.rewards.reward import Response, Reward, RewardError, RewardTimeout, as_rewards
 from rljax.tasks.rewards.threads import DeadlineThreads
-from rljax.tasks.task import RewardTerm, Task
-from sidecar.errors import describe
+from rljax.tasks.task import RewardTerm, Task, Taskset
+from sidecar.errors import describe, worth_a_line
 
 _LOG = logging.getLogger(__name__)
 
+TASKS_TRIED = 3
+"""A reward that fails for all of these tasks is taken to fail for all; a rare failure is left to retries."""
+
 
 class RewardRunner:
-    """Scores responses by the rewards of their tasks.
+    """Scores responses by the rewards of their tasks, the rewards of one response side by side.
 
-    Cheap built-ins run at once on the event loop, registered functions on threads, all others in worker processes: a
-    reward that raises, dies or never returns costs its own trajectory and no other. Workers are started only if one of
-    ``rewards`` needs them, and then in the background.
+    Cheap built-ins run at once on the event loop, async functions on one of their own, registered functions on threads,
+    all others in worker processes: a reward that raises, dies or never returns costs its own trajectory and no other.
+    Workers are started only if one of ``rewards`` needs them, and then in the background.
 
     Args:
         rewards: names of the rewards that will be used (`tasks.*.*.rewards`).
-        timeout: seconds for one reward of one response.
+        timeout: seconds for one reward of one response, or of one group.
         workers: worker processes.
+        at_once: async rewards that are awaited at once.
         log: file that takes what rewards print in worker processes; None to print where this process does.
 
     Raises:
         ConfigError: one of the rewards does not exist.
     """
 
-    def __init__(self, rewards: Iterable[str], *, timeout: float, workers: int, log: Path | None = None) -> None:
+    def __init__(
+        self, rewards: Iterable[str], *, timeout: float, workers: int, at_once: int = 256, log: Path | None = None
+    ) -> None:
         scorers = {name: resolve_reward(name, "rewards") for name in rewards}
-        self._imported = {name: scorer for name, scorer in scorers.items() if scorer.place is Place.PROCESS}
+        self._imported = {name: s for name, s in scorers.items() if s.place is Place.PROCESS}
         self._processes = WorkerProcesses(sorted(self._imported), limit=timeout, workers=workers, log=log)
         self._threads = DeadlineThreads(limit=timeout)
+        self._awaited = AwaitedRewards(limit=timeout, at_once=at_once)
+        self._undecided: Counter[str] = Counter()
         if self._imported:
             self._processes.warm()
 
     @property
     def pending(self) -> int:
         """Rewards that wait for, or run in, a worker."""
-        return self._processes.pending + self._threads.pending
+        return self._processes.pending + self._threads.pending + self._awaited.pending
 
     async def score(self, task: Task, response: str, trajectory: str = "") -> Reward:
-        """Computes the weighted sum of the task's rewards.
+        """Computes the weighted sum of those of the task's rewards that judge a response by itself.
 
         Args:
             task: says which rewards, with which weights.
@@ -67,21 +79,47 @@ class RewardRunner:
         where = f"task {task.id}{f', {trajectory}' if trajectory else ''}"
         if not task.rewards:
             raise RewardError(f"{where}: has no reward")
-        total, parts = 0.0, {}
-        for term in task.rewards:
-            try:
-                reward = await self._judge(term, task, response)
-            except RewardError as error:
-                raise type(error)(f"{where}: reward {term.name!r}: {error}") from error
-            total += term.weight * reward.score
-            parts[term.part] = reward.score
-            parts.update({f"{term.part}/{name}": part for name, part in reward.parts.items()})
-        return Reward(total, parts)
+        (reward,) = await self._sums(task, [term for term in task.rewards if not term.of_groups], response, where)
+        return reward
+
+    async def score_group(self, task: Task, responses: Sequence[str]) -> tuple[Reward, ...]:
+        """Computes, for each response of a group, the weighted sum of the task's rewards that take them together.
+
+        Raises:
+            RewardError: see `score`.
+        """
+        terms = [term for term in task.rewards if term.of_groups]
+        return await self._sums(task, terms, tuple(responses), f"task {task.id}, its whole group")
+
+    async def try_out(self, tasksets: Iterable[tuple[str, Taskset]]) -> None:
+        """Calls each reward of each taskset once, with the reference answer for a response.
+
+        Args:
+            tasksets: with the config path of each.
+
+        Raises:
+            ConfigError: a reward fails for the first `TASKS_TRIED` tasks.
+        """
+
+        async def tried(key: str, taskset: Taskset, term: RewardTerm) -> None:
+            tasks = [taskset.task(0, index) for index in range(min(TASKS_TRIED, len(taskset)))]
+            for task in tasks:
+                response: Response = (task.answer, task.answer) if term.of_groups else task.answer
+                try:
+                    await self._judge(term, task, response)
+                    return
+                except RewardError as error:
+                    failure = error
+            raise ConfigError(f"{key}.rewards={term.name!r}: fails when it is tried on the first tasks: {failure}")
+
+        trials = [tried(key, one, term) for key, one in tasksets if len(one) for term in one.task(0, 0).rewards]
+        await asyncio.gather(*trials)
 
     def close(self) -> None:
         """Closes workers and threads; what still waits fails with a `RewardError`."""
         self._processes.close()
         self._threads.close()
+        self._awaited.close()
 
     def __enter__(self) -> Self:
         return self
@@ -91,24 +129,63 @@ class RewardRunner:
     ) -> None:
         self.close()
 
-    async def _judge(self, term: RewardTerm, task: Task, response: str) -> Reward:
+    async def _sums(
+        self, task: Task, terms: Sequence[RewardTerm], response: Response, where: str
+    ) -> tuple[Reward, ...]:
+        async def judged(term: RewardTerm) -> tuple[Reward, ...]:
+            try:
+                return await self._judge(term, task, response)
+            except RewardError as error:
+                raise type(error)(f"{where}: reward {term.name!r}: {error}") from error
+
+        by_term = await _side_by_side([judged(term) for term in terms])
+        count = 1 if isinstance(response, str) else len(response)
+        return tuple(_sum(terms, [rewards[place] for rewards in by_term]) for place in range(count))
+
+    async def _judge(self, term: RewardTerm, task: Task, response: Response) -> tuple[Reward, ...]:
         # A registered function is looked up each time: a notebook may have replaced it.
         scorer = self._imported.get(term.name) or resolve_reward(term.name, "rewards")
         if scorer.place is Place.INLINE:
             return _inline(scorer, term, task, response)
         if scorer.place is Place.THREAD:
             return await self._threads.judge(partial(scorer.function, **term.args), task, response)
+        if scorer.place is Place.AWAITED:
+            return await self._awaited.judge(partial(scorer.function, **term.args), task, response)
         try:
             return await self._processes.judge(term, task, response)
         except RewardTimeout:
             if scorer.score_on_timeout is None:
                 raise
-            _LOG.warning("task %s: reward %r cannot judge the response in time: it counts as wrong", task.id, term.name)
-            return Reward(scorer.score_on_timeout)
+            self._undecided[term.name] += 1
+            if worth_a_line(count := self._undecided[term.name]):
+                what = f"task {task.id}: reward {term.name!r} cannot judge the response in time: it counts as wrong"
+                _LOG.warning("%s (%d so far)", what, count)
+            return (Reward(scorer.score_on_timeout),)
 
 
-def _inline(scorer: Scorer, term: RewardTerm, task: Task, response: str) -> Reward:
+async def _side_by_side(calls: list[Coroutine[Any, Any, tuple[Reward, ...]]]) -> list[tuple[Reward, ...]]:
+    """Returns the results of all; where one fails the others are cancelled."""
+    if len(calls) == 1:
+        return [await calls[0]]
     try:
-        return as_reward(scorer.function(task, response, **term.args))
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(call) for call in calls]
+    except* RewardError as errors:
+        raise errors.exceptions[0] from None
+    return [task.result() for task in tasks]
+
+
+def _sum(terms: Sequence[RewardTerm], rewards: Sequence[Reward]) -> Reward:
+    total, parts = 0.0, {}
+    for term, reward in zip(terms, rewards, strict=True):
+        total += term.weight * reward.score
+        parts[term.part] = reward.score
+        parts.update({f"{term.part}/{name}": part for name, part in reward.parts.items()})
+    return Reward(total, parts)
+
+
+def _inline(scorer: Scorer, term: RewardTerm, task: Task, response: Response) -> tuple[Reward, ...]:
+    try:
+        return as_rewards(scorer.function(task, response, **term.args), response)
     except Exception as error:
         raise RewardError(describe(error)) from error

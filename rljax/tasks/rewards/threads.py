@@ -9,7 +9,7 @@ import threading
 from dataclasses import dataclass
 from typing import Any
 
-from rljax.tasks.rewards.reward import Reward, RewardError, RewardFunction, RewardTimeout, as_reward
+from rljax.tasks.rewards.reward import Response, Reward, RewardError, RewardFunction, RewardTimeout, as_rewards
 from rljax.tasks.rewards.worker import Failure
 from rljax.tasks.task import Task
 from rljax.timeouts import done_within
@@ -23,9 +23,9 @@ _MAX_HUNG = 16
 class _Job:
     function: RewardFunction
     task: Task
-    response: str
+    response: Response
     started: asyncio.Future[None]
-    outcome: asyncio.Future[Reward | Failure]
+    outcome: asyncio.Future[tuple[Reward, ...] | Failure]
     running: bool = False
     abandoned: bool = False
 
@@ -59,8 +59,8 @@ class DeadlineThreads:
         """Calls that wait for a thread."""
         return self._jobs.qsize()
 
-    async def judge(self, function: RewardFunction, task: Task, response: str) -> Reward:
-        """Calls a reward on a thread.
+    async def judge(self, function: RewardFunction, task: Task, response: Response) -> tuple[Reward, ...]:
+        """Calls a reward on a thread; returns one of each response.
 
         Raises:
             RewardTimeout: it outlived its limit.
@@ -116,7 +116,7 @@ class DeadlineThreads:
                 job.running = True
             job.post(job.started, None)
             try:
-                outcome: Reward | Failure = as_reward(job.function(job.task, job.response))
+                outcome: tuple[Reward, ...] | Failure = as_rewards(job.function(job.task, job.response), job.response)
             except BaseException as error:
                 outcome = Failure(describe(error))
             with self._lock:

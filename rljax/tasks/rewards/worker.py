@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from rljax.tasks.rewards.registry import Scorer, resolve_reward
-from rljax.tasks.rewards.reward import Reward, as_reward
+from rljax.tasks.rewards.reward import Response, Reward, as_rewards
 from rljax.tasks.task import RewardTerm, Task
 from sidecar.errors import describe
 from sidecar.workers.child_process import redirect_output
@@ -49,10 +49,10 @@ def ready() -> bool:
     return True
 
 
-def judge(term: RewardTerm, task: Task, response: str) -> Reward | Failure:
+def judge(term: RewardTerm, task: Task, response: Response) -> tuple[Reward, ...] | Failure:
     """Calls a reward with its arguments from the config. The parent kills this process when that takes too long."""
     try:
-        return as_reward(_scorer(term.name).function(task, response, **term.args))
+        return as_rewards(_scorer(term.name).function(task, response, **term.args), response)
     except BaseException as error:
         return Failure(describe(error))
 

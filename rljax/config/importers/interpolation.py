@@ -1,0 +1,144 @@
+"""Resolves what OmegaConf would: ``${key}``, ``${.beside}``, ``${oc.env:NAME,default}``. Nothing is evaluated.
+
+A resolver of our own: OmegaConf 2.3 pins an antlr4 that math-verify's parser does not take, and bounds no expansion.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from rljax.config.fields import ConfigError, shown
+
+_MOST = 100_000
+_NUMBER = re.compile(r"[-+]?[0-9]{1,18}|[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
+_WORDS = {"true": True, "false": False, "null": None}
+_STEPS = re.compile(r"\[([^\]]+)\]|([^.\[\]]+)")
+
+
+class Interpolated:
+    """A document whose references are resolved.
+
+    Attributes:
+        values: the document without a reference.
+        read: paths that references have read.
+    """
+
+    def __init__(self, values: Mapping[str, Any], file: str) -> None:
+        """Resolves all references of a document.
+
+        Raises:
+            ConfigError: one leads nowhere, or in a circle, or asks for a resolver other than ``oc.env``.
+        """
+        self._document, self._file, self._made = values, file, 0
+        self.read: set[str] = set()
+        self.values: dict[str, Any] = self._resolved(values, (), ())
+
+    def _resolved(self, value: Any, path: tuple[str, ...], within: tuple[str, ...]) -> Any:
+        self._made += 1
+        if self._made > _MOST:
+            raise self._wrong(path, f"its references make more than {_MOST:,} values")
+        if isinstance(value, Mapping):
+            return {str(name): self._resolved(item, (*path, str(name)), within) for name, item in value.items()}
+        if isinstance(value, list):
+            return [self._resolved(item, (*path, str(index)), within) for index, item in enumerate(value)]
+        if isinstance(value, str) and "${" in value:
+            return self._text(value, path, within)
+        return value
+
+    def _text(self, text: str, path: tuple[str, ...], within: tuple[str, ...]) -> Any:
+        parts: list[Any] = []
+        at = 0
+        while (start := text.find("${", at)) >= 0:
+            if start and text[start - 1] == "\\":
+                parts.append(text[at : start - 1] + "${")
+                at = start + 2
+                continue
+            if before := text[at:start]:
+                parts.append(before)
+            end = _closing(text, start + 2)
+            if end < 0:
+                raise self._wrong(path, f"{shown(text)} has no closing brace")
+            parts.append(self._reference(text[start + 2 : end].strip(), path, within))
+            at = end + 1
+        if rest := text[at:]:
+            parts.append(rest)
+        if len(parts) == 1:
+            return parts[0]
+        if any(isinstance(part, Mapping | list) for part in parts):
+            raise self._wrong(path, f"{shown(text)} puts a group into a text")
+        return "".join(_written(part) for part in parts)
+
+    def _reference(self, inner: str, path: tuple[str, ...], within: tuple[str, ...]) -> Any:
+        if "${" in inner.partition(",")[0]:
+            inner = _written(self._text(inner, path, within)) if "," not in inner else inner
+        resolver, colon, argument = inner.partition(":")
+        if colon:
+            if resolver != "oc.env":
+                raise self._wrong(path, f"${{{resolver}:…}} is not resolved here; write its value")
+            return self._environment(argument, path, within)
+        if inner in within:
+            raise self._wrong(path, f"${{{inner}}} leads in a circle ({' -> '.join([*within, inner])})")
+        target = self._target(inner, path)
+        self.read.add(".".join(target))
+        return self._resolved(self._at(target, inner, path), target, (*within, inner))
+
+    def _environment(self, argument: str, path: tuple[str, ...], within: tuple[str, ...]) -> Any:
+        name, comma, default = argument.partition(",")
+        if (found := os.environ.get(name.strip())) is not None:
+            return _scalar(found)
+        if not comma:
+            raise self._wrong(path, f"${{oc.env:{name}}}: the environment has no {name}; set it, or write a default")
+        default = default.strip().strip("'\"")
+        return self._text(default, path, within) if "${" in default else _scalar(default)
+
+    def _target(self, inner: str, path: tuple[str, ...]) -> tuple[str, ...]:
+        dots = len(inner) - len(inner.lstrip("."))
+        names = tuple(a or b for a, b in _STEPS.findall(inner[dots:]))
+        return (*path[: max(len(path) - dots, 0)], *names) if dots else names
+
+    def _at(self, target: tuple[str, ...], inner: str, path: tuple[str, ...]) -> Any:
+        found: Any = self._document
+        for name in target:
+            if isinstance(found, list) and name.isdigit() and int(name) < len(found):
+                found = found[int(name)]
+            elif isinstance(found, Mapping) and name in found:
+                found = found[name]
+            else:
+                raise self._wrong(path, f"${{{inner}}}: the file has no {'.'.join(target)}")
+        return found
+
+    def _wrong(self, path: tuple[str, ...], why: str) -> ConfigError:
+        return ConfigError(f"{self._file}: {'.'.join(path)}: {why}")
+
+
+def _closing(text: str, at: int) -> int:
+    """Returns where the brace closes that was opened before ``at``; -1 where none does."""
+    depth = 1
+    for index in range(at, len(text)):
+        if text.startswith("${", index):
+            depth += 1
+        elif text[index] == "}":
+            depth -= 1
+            if not depth:
+                return index
+    return -1
+
+
+def _scalar(text: str) -> Any:
+    """Returns a text of the environment as the value that YAML would read there."""
+    if text.lower() in _WORDS:
+        return _WORDS[text.lower()]
+    if _NUMBER.fullmatch(text):
+        return float(text) if set(text) & set(".eE") else int(text)
+    return text
+
+
+def _written(part: Any) -> str:
+    return (
+        {True: "true", False: "false", None: "null"}[part]
+        if part is None or part is True or part is False
+        else str(part)
+    )

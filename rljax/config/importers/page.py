@@ -1,0 +1,97 @@
+"""Shows a translation side by side, as a config file of one's own, and as the tables of docs/from_*.md.
+
+python -m rljax.config.importers.page ROLL FILE.yaml …
+"""
+
+from __future__ import annotations
+
+import pprint
+import sys
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+from rljax.config.fields import shown
+from rljax.config.importers.rule import LEFT_OUT
+from rljax.config.importers.translate import TABLES, Row, Translation, translate
+
+_WIDTH = 64
+_HEADER = ("| there | here | what differs, and why |", "|---|---|---|")
+_HEAD = '''"""{files} of {whose}, in our words.
+
+    python -m rljax.main --config=THIS_FILE
+"""
+
+from ml_collections import ConfigDict
+
+VALUES = {values}
+
+
+def get_config() -> ConfigDict:
+    return ConfigDict(VALUES, convert_dict=True, allow_dotted_keys=True)
+'''
+
+
+def side_by_side(translation: Translation, overridden: Collection[str] = ()) -> Iterator[str]:
+    """Yields the lines of a translation: their key and value on the left, ours or the reason on the right."""
+    refused = set(map(id, translation.refusals(overridden)))
+    said = {key for row in translation.rows if row.given for key in row.here}
+    unique = {(row.path, repr(row.value), repr(row.here)): row for row in translation.rows}
+    rows = [row for row in unique.values() if row.given or row.refused or set(row.here) - said]
+    groups = (
+        (f"{', '.join(translation.files)}: {translation.whose}'s keys", [r for r in rows if r.given and r.here]),
+        ("published defaults of what is left out", [r for r in rows if not r.given and r.here]),
+        ("unnecessary", [r for r in rows if not r.here and not r.refused and r.given]),
+        ("settled by an override", [r for r in rows if r.refused and id(r) not in refused]),
+        ("refused", [r for r in rows if id(r) in refused]),
+    )
+    for title, chosen in groups:
+        if chosen:
+            yield title
+            width = min(max(len(_theirs(row)) for row in chosen), _WIDTH)
+            yield from (f"  {_theirs(row):<{width}}  {_ours(row)}" for row in chosen)
+
+
+def _theirs(row: Row) -> str:
+    return f"{row.path} = {shown(row.value)}"
+
+
+def _ours(row: Row) -> str:
+    if row.here:
+        written = ", ".join(f"{key} = {shown(value)}" for key, value in row.here.items())
+        return f"-> {written}" + (f"  ({row.remark})" if row.remark and row.given else "")
+    return row.remark
+
+
+def config_file(translation: Translation, values: Mapping[str, Any]) -> str:
+    """Returns the text of a ``configs/*.py`` whose config is ``values``, all keys of it."""
+    written = pprint.pformat(dict(values), width=116, sort_dicts=False)
+    return _HEAD.format(files=" and ".join(translation.files), whose=translation.whose, values=written)
+
+
+def pages(whose: str, files: Sequence[str]) -> Iterator[str]:
+    """Yields the lines of a program's page: each file beside ours, then all of its keys, as tables of Markdown."""
+    for file in files:
+        translation = translate(file, whose)
+        yield from (f"## `{'`, `'.join(translation.files)}`", "", *_HEADER)
+        for row in translation.rows:
+            if row.given:
+                here = ", ".join(f"`{key} = {_cell(shown(value))}`" for key, value in row.here.items())
+                yield f"| `{_cell(_theirs(row))}` | {here or _nothing(row.refused)} | {_cell(row.remark)} |"
+        yield ""
+    yield from ("## All keys", "", *_HEADER)
+    for rule in TABLES[whose]:
+        here = ", ".join(f"`{key}`" for key in rule.here)
+        default = "" if rule.default in (LEFT_OUT, None) else f" = {_cell(shown(rule.default))}"
+        yield f"| `{rule.path}{default}` | {here or _nothing(rule.refused)} | {_cell(rule.remark)} |"
+
+
+def _nothing(refused: bool) -> str:
+    return "*refused*" if refused else "not needed"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+if __name__ == "__main__":
+    print("\n".join(pages(sys.argv[1], sys.argv[2:])))

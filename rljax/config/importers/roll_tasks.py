@@ -1,0 +1,268 @@
+"""ROLL's environments, validation, data and rewards in ours."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from rljax.config.importers.published import TRAJECTORY_ENVIRONMENTS
+from rljax.config.importers.roll_values import is_rlvr, lengths
+from rljax.config.importers.rule import LEFT_OUT, Document, Found, Refusal, Values
+
+REWARDS = {"MathRuleRewardWorker": ("numeric",)}
+"""Rewards of ROLL's RLVR that there are here, by worker; every other is refused by its name. Add to it what comes."""
+_WORKERS = {
+    "math_rule": "MathRuleRewardWorker",
+    "crossthinkqa": "CrossThinkQARuleRewardWorker",
+    "code_sandbox": "CodeSandboxRewardWorker",
+    "ifeval": "GeneralRuleRewardWorker",
+    "llm_judge": "LLMJudgeRewardWorker",
+}
+_KINDS: dict[Any, dict[str, Any]] = {
+    "frozen_lake": {"id": "rljax/FrozenLake-v0", "place": "loop"},
+    "sokoban": {"id": "rljax/SimpleSokoban-v0", "place": "loop"},
+    "webshop": {"id": "rljax/WebShop-v0", "kwargs.split": "train"},
+}
+
+
+def _agentic(found: Found, values: Values) -> Values | str:
+    return "an RLVR run plays no environment" if is_rlvr(found.document) else values
+
+
+def train_tags(found: Found) -> Values | str:
+    """Translates ``train_env_manager.tags``; tags whose environment is published bring it along."""
+    if not isinstance(found.value, list):
+        raise Refusal("write a list of tags")
+    return _agentic(found, {"rollout.train_env_manager.tags": tuple(found.value)})
+
+
+def val_tags(found: Found) -> Values | str:
+    """Translates ``val_env_manager.tags``; a shop validates on goals that are held out."""
+    tags: list[str] = []
+    more: dict[str, Any] = {}
+    for tag in found.value:
+        given = found.document.given(f"custom_envs.{tag}")
+        if isinstance(given, dict) and given.get("env_type") == "webshop":
+            more |= {f"custom_envs.{tag}HeldOut.{key}": value for key, value in shop(given).items()}
+            tag = f"{tag}HeldOut"
+        tags.append(tag)
+    return _agentic(found, {"rollout.val_env_manager.tags": tuple(tags), **more})
+
+
+def shop(environment: dict[str, Any]) -> dict[str, Any]:
+    """Returns our keys of the shop that validates, which is the one that trains with other goals."""
+    inner, turns = environment.get("env_config", {}), environment.get("max_tokens_per_step")
+    named = {
+        "id": "rljax/WebShop-v0",
+        "kwargs.split": "validation",
+        "system_prompt": environment.get("agent_system_template"),
+        "template": environment.get("agent_template"),
+        "max_actions": environment.get("max_steps"),
+        "max_tokens_per_turn": turns,
+        "format_penalty": -inner.get("format_penalty", 0.0),
+        "history_length": environment.get("history_length"),
+    }
+    return {key: value for key, value in named.items() if value is not None}
+
+
+def partition(found: Found) -> Values | str:
+    """Translates ``num_groups_partition``; that of the validation has ``val_batch_size`` episodes in all."""
+    path, numbers = found.path.partition(".")[0], found.value
+    tags, groups = found.beside("tags", []), found.document.number(f"{path}.num_env_groups")
+    if not isinstance(numbers, list) or len(numbers) != len(tags) or sum(numbers) != groups:
+        raise Refusal(f"write {len(tags)} numbers, one a tag, that add up to num_env_groups={groups}")
+    if path == "val_env_manager":
+        seeds = val_seeds(found.document)
+        numbers = [number * seeds // groups for number in numbers]
+        numbers = [n + (index < seeds - sum(numbers)) for index, n in enumerate(numbers)]
+    return _agentic(found, {f"rollout.{path}.num_groups_partition": tuple(numbers)})
+
+
+def val_seeds(document: Document) -> int:
+    """Returns how many seeds a validation plays: ``val_batch_size`` episodes, ``group_size`` of each."""
+    return max(int(document.number("val_batch_size")) // int(document.number("val_env_manager.group_size", 1)), 1)
+
+
+def val_batch(found: Found) -> Values | str:
+    """Translates ``val_batch_size``: of all tags together."""
+    if is_rlvr(found.document):
+        return (
+            {"val_batch_size": found.value} if found.document.given("validation") is not LEFT_OUT else "no validation"
+        )
+    return {"rollout.val_env_manager.num_env_groups": val_seeds(found.document)}
+
+
+def pattern(found: Found) -> Values:
+    """Translates ``action_pattern``: the action is ROLL's last group, and the first one here."""
+    text = str(found.value)
+    opening = [m.start() for m in re.finditer(r"(?<!\\)\((?!\?)", text)]
+    for at in reversed(opening[:-1]):
+        text = f"{text[:at]}(?:{text[at + 1 :]}"
+    return {"custom_envs.NAME.action_pattern": text}
+
+
+def penalty(found: Found) -> Values:
+    """Translates ``format_penalty`` of an environment: what is added there is taken off here."""
+    if isinstance(found.value, bool) or not isinstance(found.value, int | float) or found.value > 0:
+        raise Refusal("write a number of 0 or below", "custom_envs.NAME.format_penalty")
+    return {"custom_envs.NAME.format_penalty": abs(float(found.value))}
+
+
+def environment(found: Found) -> Values:
+    """Translates ``env_type``: the environment, where it computes, and of a shop which goals it trains on."""
+    if not isinstance(found.value, str) or found.value not in _KINDS:
+        raise Refusal(
+            f"none of {', '.join(_KINDS)}; write --config.custom_envs.{found.name}.id=PACKAGE:ID of a gymnasium "
+            "environment of texts",
+            "custom_envs.NAME.id",
+        )
+    return {f"custom_envs.NAME.{key}": value for key, value in _KINDS[found.value].items()}
+
+
+def manager(found: Found) -> Values | str:
+    """Translates ``env_manager_cls``: one dialogue, or a row for each turn."""
+    name = str(found.value).rpartition(".")[2]
+    if name == "TrajEnvManager":
+        return "history_length=None: one dialogue, one row"
+    if name == "StepEnvManager":
+        return {"custom_envs.NAME.history_length": found.beside("history_length", 5)}
+    raise Refusal(f"there is no {name}; write TrajEnvManager or StepEnvManager", "custom_envs.NAME.history_length")
+
+
+def template(found: Found) -> Values:
+    """Translates ``agent_template``, whose names differ a little."""
+    text = str(found.value)
+    for theirs, ours in (("{current_observation}", "{observation}"), ("{current_step}", "{turn_idx}")):
+        text = text.replace(theirs, ours)
+    if "{step_count}" in text:
+        raise Refusal(
+            f"there is no {{step_count}}; write {{turn_idx}} or --config.custom_envs.{found.name}.template",
+            "custom_envs.NAME.template",
+        )
+    return {"custom_envs.NAME.template": text}
+
+
+def rows(found: Found) -> Values | str:
+    """Translates ``data_args.file_name`` of actor_train or validation: a taskset for each file of the one domain."""
+    names = [found.value] if isinstance(found.value, str) else found.value
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names) or not names:
+        raise Refusal("write FILE.jsonl, or a list of such")
+    domain, side = domain_of(found.document), "validation" if found.path.startswith("validation") else "train"
+    values: dict[str, Any] = {}
+    for index, name in enumerate(names):
+        taskset = f"tasks.{side}.{domain}{f'_{index + 1}' if index else ''}"
+        columns = {"prompt_key": found.beside("prompt") or "prompt", "answer_key": "ground_truth"}
+        rewards = REWARDS.get(_worker(found.document, domain), ("numeric",))
+        values |= {f"{taskset}.{key}": v for key, v in ({"source": name, **columns, "rewards": rewards}).items()}
+    return values
+
+
+def domain_of(document: Document) -> str:
+    """Returns the domain of a run: the first of ``rewards``."""
+    domains = document.get("rewards")
+    return str(next(iter(domains))) if isinstance(domains, dict) and domains else "math_rule"
+
+
+def _worker(document: Document, domain: str) -> str:
+    named = document.get(f"rewards.{domain}.worker_cls") or _WORKERS.get(domain, domain)
+    return str(named).rpartition(".")[2]
+
+
+def judged(found: Found) -> Values | str:
+    """Translates ``rewards.DOMAIN.worker_cls``: a reward that there is; and one domain a run."""
+    worker = str(found.value).rpartition(".")[2]
+    if worker not in REWARDS:
+        raise Refusal(
+            f"there is no {worker} yet; leave the domain {found.name} out, or write a reward of your own, "
+            f"--config.tasks.train.{found.name}.rewards=module:function",
+            f"tasks.train.{found.name}.rewards",
+        )
+    if found.name != domain_of(found.document):
+        raise Refusal(
+            f"rows are not routed to domains by their tag yet; leave {found.name} out, or give it a taskset, "
+            f"--config.tasks.train.{found.name}.source=FILE.jsonl",
+            f"tasks.train.{found.name}.source",
+        )
+    return {f"tasks.train.{domain_of(found.document)}.rewards": REWARDS[worker]}
+
+
+def completed(values: dict[str, Any]) -> dict[str, Any]:
+    """Returns a document with the published environment of each tag that it names and does not describe."""
+    managers = [values.get(f"{side}_env_manager") for side in ("train", "val")]
+    named = [manager.get("tags") for manager in managers if isinstance(manager, dict)]
+    tags = [tag for listed in named if isinstance(listed, list) for tag in listed if isinstance(tag, str)]
+    known = {tag: TRAJECTORY_ENVIRONMENTS[tag] for tag in tags if tag in TRAJECTORY_ENVIRONMENTS}
+    described = values.get("custom_envs") or {}
+    return values | {"custom_envs": known | described} if known and isinstance(described, dict) else values
+
+
+def prompt(found: Found) -> Values:
+    """Translates ``data_args.prompt``: the column of the question."""
+    side = "validation" if found.path.startswith("validation") else "train"
+    return {f"tasks.{side}.{domain_of(found.document)}.prompt_key": found.value}
+
+
+def val_group(found: Found) -> Values | str:
+    """Translates ``val_env_manager.group_size``: 1, since a validation is greedy."""
+    if found.value != 1:
+        raise Refusal(
+            "a validation is greedy, and greedy episodes of one seed are all the same; write 1, or "
+            "--config.sidecar.val_generating_args.temperature=1",
+            "sidecar.val_generating_args.temperature",
+            "rollout.val_env_manager.group_size",
+        )
+    return _agentic(found, {"rollout.val_env_manager.group_size": 1})
+
+
+def history(found: Found) -> Values | str:
+    """Translates ``history_length``, which a trajectory in one dialogue does not read."""
+    if str(found.beside("env_manager_cls", "")).endswith("StepEnvManager"):
+        return {"custom_envs.NAME.history_length": found.value}
+    return "one dialogue shows all turns"
+
+
+def shares(found: Found) -> Values | str:
+    """Translates ``domain_interleave_probs``: of one domain, all."""
+    if not isinstance(found.value, dict) or [name for name, share in found.value.items() if share] in ([], None):
+        raise Refusal("write DOMAIN: SHARE")
+    asked = [name for name, share in found.value.items() if share]
+    if asked == [domain_of(found.document)]:
+        return "there is one domain"
+    raise Refusal(
+        "rows are not routed to domains by their tag yet; write one domain, or a taskset for each, "
+        "--config.tasks.train.NAME.source=FILE.jsonl and .weight",
+        "tasks.train.*.weight",
+    )
+
+
+def tags(found: Found) -> str:
+    """Translates ``tag_included``: nothing is left out of the files of a run of one domain."""
+    return "a run of one domain trains all rows of its files"
+
+
+def query_filter(found: Found) -> Values | str:
+    """Translates ``query_filter_config``: groups that are too easy or too hard are replaced."""
+    kind, args = found.value.get("type", "no_filter"), found.value.get("filter_args") or {}
+    if kind == "no_filter":
+        return "it is off"
+    if kind == "mean_filter":
+        bounds = {"low": args.get("threshold_down"), "high": args.get("threshold_up")}
+        more = {f"algorithm.filter.mean_band.{key}": value for key, value in bounds.items()}
+        return {"algorithm.filters": ("mean_band",), **more}
+    if kind == "std_filter":
+        bound = {"algorithm.filter.min_std.bound": float(args.get("std_threshold", 0.0))}
+        return {"algorithm.filters": ("min_std",), **bound}
+    raise Refusal("write no_filter, mean_filter or std_filter", "algorithm.filters")
+
+
+def turn(found: Found) -> Values:
+    """Translates ``max_tokens_per_step``: what the environment says or ``max_new_tokens``, whichever is less."""
+    return {"custom_envs.NAME.max_tokens_per_turn": min(found.value, lengths(found)["model.max_response_tokens"])}
+
+
+def argument(found: Found) -> Values:
+    """Translates an argument that no environment here takes: that of one of the user's own."""
+    key = found.path.rpartition(".")[2]
+    if found.document.get(f"custom_envs.{found.name}.env_type") in _KINDS:
+        raise Refusal(f"no environment here takes {key}; leave it out")
+    return {f"custom_envs.NAME.kwargs.{key}": found.value}

@@ -1,0 +1,342 @@
+"""Translates what takes more than a name: ROLL's units, devices and objective in ours."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from rljax.config.importers.rule import LEFT_OUT, Document, Found, Refusal, Values
+
+_RANGE = re.compile(r"list\(\s*range\(\s*(\d{1,4})\s*(?:,\s*(\d{1,4})\s*)?(?:,\s*(\d{1,3})\s*)?\)\s*\)")
+_LIST = re.compile(r"\[\s*(\d{1,4}(?:\s*,\s*\d{1,4})*)?\s*,?\s*\]")
+_NO_DEVICES = "write list(range(0,4)), [0, 1, 2, 3] or a sum of such"
+_MEGATRON = "actor_train.strategy_args.strategy_config"
+_TRAINING = "actor_train.training_args"
+
+
+def indices(value: Any) -> list[int]:
+    """Returns the devices that a ``device_mapping`` names; it is parsed, never evaluated.
+
+    Raises:
+        Refusal: it is neither a list, nor a range, nor a sum of such.
+    """
+    if isinstance(value, list) and value and all(type(item) is int and 0 <= item < 10**4 for item in value):
+        return sorted(set(value))
+    found: set[int] = set()
+    for part in value.split("+") if isinstance(value, str) and len(value) < 1000 else [""]:
+        if ranged := _RANGE.fullmatch(part.strip()):
+            first, last, step = ranged.groups()
+            low, high = (0, int(first)) if last is None else (int(first), int(last))
+            found |= set(range(low, high, max(int(step or 1), 1)))
+        elif listed := _LIST.fullmatch(part.strip()):
+            found |= {int(item) for item in (listed[1] or "").split(",") if item.strip()}
+        else:
+            raise Refusal(_NO_DEVICES)
+    if not found:
+        raise Refusal(f"names no device; {_NO_DEVICES}")
+    return sorted(found)
+
+
+def devices(numbers: Sequence[int]) -> str:
+    """Returns ``gpu:0-3,6`` for the indices."""
+    spans: list[list[int]] = []
+    for number in numbers:
+        if spans and spans[-1][-1] == number - 1:
+            spans[-1][-1] = number
+        else:
+            spans.append([number, number])
+    return "gpu:" + ",".join(f"{a}-{b}" if a != b else str(a) for a, b in spans)
+
+
+def _mapped(document: Document, role: str, otherwise: Any) -> list[int]:
+    found = document.get(f"{role}.device_mapping")
+    return indices(found) if found is not None else otherwise
+
+
+def _train_devices(document: Document) -> list[int]:
+    return _mapped(document, "actor_train", [0])
+
+
+def parallel(document: Document, *names: str) -> int:
+    """Returns the product of the sizes of the axes of the learner, which are 1 by default."""
+    size = 1
+    for name in names:
+        size *= document.number(f"{_MEGATRON}.{name}", 1) or 1
+    return size
+
+
+def replicas(document: Document) -> int:
+    """Returns the data-parallel size of the learner: its devices over those of a replica.
+
+    Raises:
+        Refusal: they do not divide.
+    """
+    stages = parallel(document, "tensor_model_parallel_size", "context_parallel_size", "pipeline_model_parallel_size")
+    stages *= document.number("actor_train.model_args.ulysses_size", 1) or 1
+    world = len(_train_devices(document))
+    if world % stages:
+        raise Refusal(f"{world} devices are no multiple of the {stages} that a replica takes; write others")
+    return world // stages
+
+
+def learner_devices(found: Found) -> Values:
+    """Translates ``actor_train.device_mapping``: devices, and the mesh axis that is left of them."""
+    node, numbers = found.document.number("num_gpus_per_node", 8), _train_devices(found.document)
+    if len({number // node for number in numbers}) > 1:
+        raise Refusal(
+            f"{len(numbers)} GPUs are on {len({n // node for n in numbers})} nodes of {node} (num_gpus_per_node), and "
+            f"a learner is on one; write --config.learner.devices=gpu:0-{node - 1}, and a learner.mesh of as many",
+            "learner.devices",
+        )
+    placed = {"learner.devices": devices([number % node for number in numbers])}
+    return placed | {"learner.mesh.fsdp": replicas(found.document)}
+
+
+def minibatch(found: Found) -> Values:
+    """Translates ``per_device_train_batch_size`` × ``gradient_accumulation_steps`` × data-parallel size."""
+    document, batch = found.document, trajectories(found.document)
+    rows, dp = document.number(f"{_TRAINING}.per_device_train_batch_size"), replicas(document)
+    update = rows * document.number(f"{_TRAINING}.gradient_accumulation_steps") * dp
+    if update < batch and batch % update:
+        raise Refusal(
+            f"{update} trajectories an update do not divide the {batch} of a step; write --config.algorithm."
+            "minibatch_size, or another gradient_accumulation_steps",
+            "algorithm.minibatch_size",
+        )
+    return {"algorithm.minibatch_size": min(update, batch)}
+
+
+def microbatch(found: Found) -> Values:
+    """Translates both what an update holds and the rows of a pass, which are of all devices here."""
+    rows = found.document.number(f"{_TRAINING}.per_device_train_batch_size")
+    return {"learner.rows_per_microbatch": rows * replicas(found.document), **minibatch(found)}
+
+
+def group(document: Document) -> int:
+    """Returns the trajectories of a task."""
+    path = "num_return_sequences_in_group" if is_rlvr(document) else "train_env_manager.group_size"
+    return int(document.number(path, 1))
+
+
+def trajectories(document: Document) -> int:
+    """Returns the trajectories of a step: RLVR counts prompts, agentic trajectories."""
+    batch = int(document.number("rollout_batch_size"))
+    return batch * group(document) if is_rlvr(document) else batch
+
+
+def is_rlvr(document: Document) -> bool:
+    """Returns whether it is a file of the RLVR pipeline, and not of the agentic one."""
+    agentic = ("train_env_manager", "val_env_manager", "custom_envs", "reward_normalization", "env_monitor")
+    if any(document.given(path) is not LEFT_OUT for path in agentic):
+        return False
+    rlvr = ("rewards", "num_return_sequences_in_group", "response_length", "validation", "actor_train.data_args")
+    return any(document.given(path) is not LEFT_OUT for path in rlvr)
+
+
+def engines(found: Found) -> Values:
+    """Translates ``actor_infer.device_mapping``: where engines are, and how many."""
+    document = found.document
+    numbers, mine = _mapped(document, "actor_infer", [0]), set(_train_devices(document))
+    each, node = engine_gpus(document), document.number("num_gpus_per_node", 8)
+    if len(numbers) % each:
+        raise Refusal(f"{len(numbers)} devices are no multiple of the {each} of an engine; write others")
+    placed: dict[str, Any] = {"sidecar.devices": devices(numbers), "sidecar.num_engines": len(numbers) // each}
+    if mine & set(numbers):
+        placed["sidecar.colocate"] = True
+    elif max(numbers) >= node:
+        placed["launcher"] = "ray"
+    return placed
+
+
+def engine_gpus(document: Document) -> int:
+    """Returns the devices of one engine."""
+    config = "actor_infer.strategy_args.strategy_config"
+    worker = document.number("actor_infer.num_gpus_per_worker", 1)
+    return int(document.number(f"{config}.tensor_parallel_size") or document.number(f"{config}.tp_size", worker))
+
+
+def engine(found: Found) -> Values:
+    """Translates ``actor_infer.strategy_args.strategy_name``."""
+    if found.value in ("sglang", "hf_infer", "megatron_infer", "fsdp2_infer"):
+        raise Refusal(f"there is no {found.value} engine; write --config.sidecar.engine=vllm", "sidecar.engine")
+    if found.value != "vllm":
+        raise Refusal("not one of vllm, sglang; write --config.sidecar.engine=vllm", "sidecar.engine")
+    return {"sidecar.engine": "vllm_async" if engine_gpus(found.document) > 1 else "vllm"}
+
+
+def remat(found: Found) -> Values:
+    """Megatron's ``recompute_granularity`` where there is one, else whether gradient checkpointing is on."""
+    granularity = found.document.get(f"{_MEGATRON}.recompute_granularity")
+    off = found.document.get("actor_train.model_args.disable_gradient_checkpointing")
+    named = {"full": "full", "selective": "dots"}
+    if granularity is not None and granularity not in named:
+        raise Refusal("write full or selective, or --config.model.remat=none", "model.remat")
+    return {"model.remat": "none" if off else named.get(granularity or "full", "full")}
+
+
+def run_dir(found: Found) -> Values:
+    """Translates ``output_dir`` and ``exp_name``."""
+    folder, name = found.document.get("output_dir"), found.document.get("exp_name", found.document.name)
+    return {"run_dir": f"{str(folder).rstrip('/')}/{name}"}
+
+
+def kl(found: Found) -> Values | str:
+    """Translates where the divergence is taken from, how it is estimated and weighed: one of ROLL's two places."""
+    get = found.document.get
+    loss, reward = bool(get("use_kl_loss")), bool(get("add_token_level_kl"))
+    if loss and reward:
+        raise Refusal(
+            "the divergence is taken from the loss or from the reward; write one of the two", "algorithm.kl.where"
+        )
+    if not (loss or reward):
+        return "neither use_kl_loss nor add_token_level_kl asks for it"
+    if loss:
+        values = {"where": "loss", "estimator": "k3_clamped", "coef": get("kl_loss_coef", 0.0)}
+    else:
+        estimators = {"kl": "k1", "mse": "k2"}
+        named = get("kl_penalty", "kl")
+        if named not in estimators:
+            raise Refusal("there is no such estimator; write --config.algorithm.kl.estimator", "algorithm.kl.estimator")
+        values = {"where": "reward", "estimator": estimators[named], "coef": get("init_kl_coef", 0.2)}
+        if get("target_kl") is not None:
+            values |= {"target": get("target_kl"), "horizon": get("kl_horizon", 10_000)}
+    return {f"algorithm.kl.{name}": value for name, value in values.items()}
+
+
+def clip(found: Found) -> Values | str:
+    """Translates the bounds of the ratio, of a loss that has some: ``pg_clip``, or two where ``use_pg_clip_range``."""
+    get = found.document.get
+    if get("actor_train.pg_variant", "ppo") != "ppo":
+        return "only ppo clips the ratio by it"
+    low, high = (get("pg_clip_low"), get("pg_clip_high")) if get("use_pg_clip_range") else (get("pg_clip"),) * 2
+    values = {"algorithm.loss.clip_low": low, "algorithm.loss.clip_high": high}
+    return values | ({"algorithm.loss.dual_clip": 1 + 2 * get("pg_clip")} if get("dual_clip_loss") else {})
+
+
+def of_estimator(key: str, *names: str) -> Any:
+    """Returns the function of a key that the estimators of these names alone have."""
+
+    def make(found: Found) -> Values | str:
+        named = found.document.get("adv_estimator")
+        return {f"algorithm.advantage.{key}": found.value} if named in names else f"{named} has none"
+
+    return make
+
+
+def normalization(found: Found) -> Values | str:
+    """Translates ``reward_normalization`` of agentic files, and ``norm_*_type``: over what rewards are compared."""
+    get = found.document.get
+    grouping, method = get("reward_normalization.grouping", "batch"), get("reward_normalization.method", "identity")
+    named = {"traj_group_id": "group", "tags": "tag", "batch": "batch"}
+    if grouping not in named:
+        raise Refusal("write traj_group_id, tags or batch, or --config.algorithm.norm_mean", "algorithm.norm_mean")
+    if method not in ("identity", "mean", "mean_std"):
+        raise Refusal("write identity, mean or mean_std, or --config.algorithm.norm_mean", "algorithm.norm_mean")
+    estimator, within = get("adv_estimator"), named[grouping]
+    if estimator == "grpo":
+        return "grpo compares the members of a group by itself"
+    if estimator in ("gigpo", "step_reinforce"):
+        return {"algorithm.advantage.grouping": within}
+    mean = within if get("reward_normalization.norm_mean_type") or method.startswith("mean") else None
+    std = within if get("reward_normalization.norm_std_type") or method == "mean_std" else None
+    return {"algorithm.norm_mean": mean, "algorithm.norm_std": std}
+
+
+def lengths(found: Found) -> Values:
+    """Translates the budgets of prompt, response and trajectory."""
+    get, number = found.document.get, found.document.number
+    if is_rlvr(found.document):
+        prompt, response = number("prompt_length"), number("response_length") or number("sequence_length")
+        whole = number("sequence_length")
+        if number("response_length") is None:
+            response = (whole or 0) - prompt
+        if response < 1 or (whole is not None and whole != prompt + response):
+            raise Refusal("prompt_length and response_length must add up to sequence_length; write the first two")
+        return {"model.max_prompt_tokens": prompt, "model.max_response_tokens": response}
+    whole = number("sequence_length") or number("prompt_length") + (number("response_length") or 0)
+    turn = min(get("actor_infer.generating_args.max_new_tokens", 8192), whole - 1)
+    return {
+        "model.sequence_length": whole,
+        "model.max_response_tokens": turn,
+        "model.max_prompt_tokens": max(whole - turn, 1),
+    }
+
+
+def turn_budget(found: Found) -> Values:
+    """Translates ``max_new_tokens`` of ``generating_args``: of RLVR it is the response, as ROLL itself has it."""
+    budget = lengths(found)["model.max_response_tokens"]
+    return {"sidecar.generating_args.max_new_tokens": budget, "sidecar.val_generating_args.max_new_tokens": budget}
+
+
+def top_k(key: str) -> Any:
+    """Returns the function of a ``top_k``, whose -1 is 0 here."""
+    return lambda found: {key: 0 if found.value == -1 else found.value}
+
+
+def sequences(found: Found) -> str:
+    """Translates ``num_return_sequences`` must be that of the group, or 1."""
+    if found.value in (None, 1, group(found.document)):
+        return "group_size says it: each attempt is a request of its own"
+    raise Refusal(f"the group has {group(found.document)}; write the same number in both places, or leave it out")
+
+
+def of_rewards(key: str) -> Any:
+    """Returns the function of ``norm_mean_type`` or ``norm_std_type``."""
+
+    def make(found: Found) -> Values | str:
+        if found.document.get("adv_estimator") == "grpo":
+            return "grpo compares the members of a group by itself"
+        if found.value not in (None, "batch", "group", "running"):
+            raise Refusal("write batch, group or running", f"algorithm.{key}")
+        return {f"algorithm.{key}": found.value}
+
+    return make
+
+
+def correction(found: Found) -> Values | str:
+    """Translates ``train_infer_correction``: a truncated weight, or one filter that masks."""
+    get = found.document.get
+    levels = {"token": "token", "segment": "turn", "geometric": "geometric", "sequence": "sequence"}
+    filters = [one for one in get("train_infer_correction.filters", []) or [] if one.get("enabled")]
+    weighs = bool(get("train_infer_correction.is_weight.enabled"))
+    if len(filters) + weighs > 1 or any(one.get("diff_enabled") for one in filters):
+        raise Refusal(
+            "one weight or one filter by ratios; write --config.algorithm.correction", "algorithm.correction.*"
+        )
+    if weighs:
+        level = levels[get("train_infer_correction.is_weight.weight_type", "token")]
+        values = {"level": level, "mode": "truncate"}
+        values["high"] = get("train_infer_correction.is_weight.upper_bound", 1.2)
+    elif filters:
+        values = {"level": levels[filters[0].get("agg_type", "token")], "mode": "mask"}
+        values |= {"low": filters[0].get("ratio_low", 0.8), "high": filters[0].get("ratio_high", 1.2)}
+    else:
+        return "it is off"
+    return {f"algorithm.correction.{key}": value for key, value in values.items()}
+
+
+def dynamic(found: Found) -> Values:
+    """Translates ``max_tokens_per_microbatch_in_train``: tokens of a device, and here rows of all devices."""
+    whole = found.document.number("sequence_length") or sum(
+        found.document.number(f"{part}_length", 1) or 1 for part in ("prompt", "response")
+    )
+    return {"learner.rows_per_microbatch": max(int(found.value) // whole, 1) * replicas(found.document)}
+
+
+def of_critic(key: str) -> Any:
+    """Returns the function of a key of the critic's optimizer."""
+
+    def make(found: Found) -> Values | str:
+        if found.document.get("adv_estimator") != "gae":
+            return "there is no critic, unless adv_estimator is gae"
+        return {f"algorithm.critic.optimizer.{key}": found.value}
+
+    return make
+
+
+def sequence_parallel(found: Found) -> Values | str:
+    """Translates ``sequence_parallel``, which one shard of the tensor axis has nothing to cut for."""
+    if found.value and parallel(found.document, "tensor_model_parallel_size") == 1:
+        return "tensor_model_parallel_size=1 has nothing to cut"
+    return {"learner.sequence_parallel": found.value}

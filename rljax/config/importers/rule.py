@@ -1,0 +1,169 @@
+"""The parts of a table of an ancestor's keys: what each becomes, why it is not needed, or what to write.
+
+A rule's function is given the key as it stands (`Found`) and returns our keys with their values, or a sentence that
+says why nothing has to be said, or raises `Refusal`. Importer, hints (`rljax.config.foreign_keys`) and pages read it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+LEFT_OUT: Any = object()
+"""Default of a key that has none, or none that matters."""
+OFF: tuple[Any, ...] = (None, False, 0, "", [], {}, "disabled", "none")
+
+Values = Mapping[str, Any]
+
+
+class Refusal(Exception):
+    """A key that cannot be had: what to write. An override of one of ``keys``, ours, settles it."""
+
+    def __init__(self, write: str, *keys: str) -> None:
+        super().__init__(write)
+        self.keys = keys
+
+
+class Document:
+    """A file of an ancestor: what it says, and the published default of what it leaves out.
+
+    Attributes:
+        values: nested mappings without references.
+        name: of the file, without its ending.
+        defaults: by path; paths with a ``*`` hold for each name there.
+    """
+
+    def __init__(self, values: Mapping[str, Any], name: str, defaults: Mapping[str, Any]) -> None:
+        self.values, self.name, self.defaults = values, name, defaults
+
+    def given(self, path: str) -> Any:
+        """Returns what stands at a dotted path; `LEFT_OUT` where nothing does."""
+        found: Any = self.values
+        for name in path.split("."):
+            if not isinstance(found, Mapping) or name not in found:
+                return LEFT_OUT
+            found = found[name]
+        return found
+
+    def get(self, path: str, otherwise: Any = None) -> Any:
+        """Returns what stands at a dotted path, else its published default, else ``otherwise``."""
+        found = self.given(path)
+        if found is LEFT_OUT:
+            found = self.defaults.get(path, LEFT_OUT)
+        return otherwise if found is LEFT_OUT else found
+
+    def number(self, path: str, otherwise: Any = None) -> Any:
+        """Returns `get` where that is a whole number above 0 or nothing at all.
+
+        Raises:
+            Refusal: it is something else.
+        """
+        found = self.get(path, otherwise)
+        if found is None or (isinstance(found, int) and not isinstance(found, bool) and found > 0):
+            return found
+        raise Refusal(f"{path}={found!r} is no whole number above 0; write one")
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A key of a document.
+
+    Attributes:
+        path: where it stands.
+        value: what stands there.
+        name: what its ``*`` stands for; empty where its rule has none.
+        document: all of it.
+    """
+
+    path: str
+    value: Any
+    name: str
+    document: Document
+
+    def beside(self, key: str, otherwise: Any = None) -> Any:
+        """Returns the value of the key in the same group."""
+        return self.document.get(f"{self.path.rpartition('.')[0]}.{key}".lstrip("."), otherwise)
+
+
+Make = Callable[[Found], Values | str]
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Says what becomes of a key.
+
+    Attributes:
+        path: of the key; ``*`` stands for any one name.
+        here: our keys that it becomes; none where it is refused or not needed.
+        make: see the module.
+        remark: what differs, why it is not needed, or what to write.
+        default: published default, which holds where a file leaves the key out.
+        whole: a group is given to ``make`` as it is.
+        refused: nothing but what turns it off is taken.
+    """
+
+    path: str
+    here: tuple[str, ...]
+    make: Make
+    remark: str = ""
+    default: Any = LEFT_OUT
+    whole: bool = False
+    refused: bool = False
+
+    def matches(self, path: Sequence[str]) -> str | None:
+        """Returns what the ``*`` stands for if this is the rule of a path; else None."""
+        mine = self.path.split(".")
+        if len(mine) != len(path) or any(a not in ("*", b) for a, b in zip(mine, path, strict=True)):
+            return None
+        return next((b for a, b in zip(mine, path, strict=True) if a == "*"), "")
+
+
+def same(path: str, key: str, remark: str = "", default: Any = LEFT_OUT) -> Rule:
+    """A key that is ours by another name."""
+    return Rule(path, (key,), lambda found: {key: found.value}, remark, default)
+
+
+def to(path: str, keys: str, make: Make, remark: str = "", default: Any = LEFT_OUT, whole: bool = False) -> Rule:
+    """A key that becomes ours, separated by spaces, by a function."""
+    return Rule(path, tuple(keys.split()), make, remark, default, whole)
+
+
+def choice(path: str, key: str, values: Mapping[Any, Any], remark: str = "", default: Any = LEFT_OUT) -> Rule:
+    """A key whose values have other names here."""
+
+    def make(found: Found) -> Values | str:
+        if isinstance(found.value, list | dict) or found.value not in values:
+            raise Refusal(f"not one of {', '.join(map(str, values))}; write --config.{key}", key)
+        return {key: values[found.value]}
+
+    renamed = ", ".join(f"{theirs} is {ours}" for theirs, ours in values.items() if theirs != ours)
+    return Rule(path, (key,), make, "; ".join(filter(None, (renamed, remark))), default)
+
+
+def needless(path: str, why: str, *, whole: bool = False, default: Any = LEFT_OUT) -> Rule:
+    """A key that nothing has to be said for, whatever its value."""
+    return Rule(path, (), lambda _: why, why, default, whole)
+
+
+def only(path: str, allowed: Sequence[Any], why: str, write: str, *keys: str, default: Any = LEFT_OUT) -> Rule:
+    """A key that is not needed as long as it has one of some values, and refused else."""
+
+    def make(found: Found) -> str:
+        if found.value is None or found.value in allowed:
+            return why
+        raise Refusal(write, *keys)
+
+    taken = " or ".join(str(value).lower() if isinstance(value, bool) else str(value) for value in allowed)
+    return Rule(path, (), make, f"{taken}: {why}; else: {write}", default)
+
+
+def refused(path: str, write: str, *keys: str, whole: bool = False) -> Rule:
+    """A key that is refused unless it is turned off."""
+
+    def make(found: Found) -> str:
+        if found.value in OFF:
+            return "it is off, and always is here"
+        raise Refusal(write, *keys)
+
+    return Rule(path, (), make, write, LEFT_OUT, whole, True)

@@ -1,0 +1,327 @@
+"""Translates files of ROLL and Trinity-RFT: each key is honoured, said to be unnecessary, or refused; all at once."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import re
+import typing
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from rljax.config.fields import ConfigError, check_bounds, check_path, shown
+from rljax.config.importers import published, roll, trinity
+from rljax.config.importers.documents import read_document
+from rljax.config.importers.interpolation import Interpolated
+from rljax.config.importers.roll_tasks import completed
+from rljax.config.importers.rule import LEFT_OUT, Document, Found, Refusal, Rule
+from rljax.config.schema import Config
+from rljax.config.types import convert, element_of
+
+ROLL, TRINITY = "ROLL", "Trinity-RFT"
+TABLES: dict[str, tuple[Rule, ...]] = {ROLL: roll.RULES, TRINITY: trinity.RULES}
+SUFFIXES = (".yaml", ".yml")
+_MARKS = ("buffer", "algorithm", "synchronizer", "explorer", "cluster", "checkpoint_root_dir", "trainer")
+
+
+class RefusedFile(ConfigError):
+    """Keys of a file are refused: a table of lines."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Says what became of a key.
+
+    Attributes:
+        path: of the key, in the file.
+        value: what stands there.
+        given: whether the file says it; else it is the published default.
+        here: our keys and their values.
+        remark: what differs, why it is not needed, or what to write.
+        refused: whether it cannot be had; ``keys`` are ours that settle it.
+    """
+
+    path: str
+    value: Any
+    given: bool
+    here: Mapping[str, Any]
+    remark: str
+    refused: bool = False
+    keys: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Translation:
+    """A file of an ancestor, or several, in our keys.
+
+    Attributes:
+        whose: ROLL or Trinity-RFT.
+        files: their names.
+        rows: a row for each key of each file, and for each default that says something.
+    """
+
+    whose: str
+    files: tuple[str, ...]
+    rows: tuple[Row, ...]
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """Our keys and their values; what a file says stands before what is published."""
+        return {
+            key: value
+            for given in (False, True)
+            for row in self.rows
+            if row.given == given
+            for key, value in row.here.items()
+        }
+
+    def refusals(self, overridden: Collection[str] = ()) -> list[Row]:
+        """Returns the rows that are refused and that no override of our keys settles."""
+        return [row for row in self.rows if row.refused and not _settled(row.keys, overridden)]
+
+    def explained(self, error: ConfigError) -> ConfigError:
+        """Returns an error of the config with the keys of the file that it is about."""
+        message = str(error)
+        about = re.match(r"[\w.]+", message)
+        paths = dict.fromkeys(row.path for row in self.rows if about and about[0] in row.here)
+        return ConfigError(f"{message} ({self.whose}: {', '.join(paths)})") if paths else error
+
+    def check(self, overridden: Collection[str] = ()) -> None:
+        """Refuses what cannot be had, all of it at once.
+
+        Raises:
+            RefusedFile: a table of every such key.
+        """
+        if found := self.refusals(overridden):
+            said = [(f"{row.path} = {shown(row.value)}", row.remark) for row in found]
+            width = min(max(len(key) for key, _ in said), 60)
+            lines = [f"  {key:<{width}}  {remark}" for key, remark in said]
+            raise RefusedFile("\n".join([f"{', '.join(self.files)}: {self.whose}'s keys that are refused:", *lines]))
+
+
+def _settled(keys: Collection[str], overridden: Collection[str]) -> bool:
+    return any(fnmatchcase(given, key.replace("NAME", "*")) for key in keys for given in overridden)
+
+
+def is_foreign(path: str) -> bool:
+    """Returns whether a ``--config`` names YAML: one file, or several with commas between them."""
+    return path.endswith(SUFFIXES)
+
+
+def translate(path: str, whose: str | None = None) -> Translation:
+    """Translates ``FILE.yaml``, or ``FILE.yaml,FILE.yaml``: Trinity-RFT's pair, or ROLL's layers, the last on top.
+
+    Args:
+        path: as in ``--config``.
+        whose: of which program the files are; None: what their keys tell.
+
+    Raises:
+        ConfigError: a file cannot be read, is neither's, or holds references that lead nowhere. Refused keys are rows
+            of the translation: `Translation.check` raises.
+    """
+    files = [Path(part.strip()) for part in path.split(",")]
+    for file in files:
+        check_path("--config", str(file))
+        if not file.is_file():
+            near = difflib.get_close_matches(file.name, [p.name for p in file.parent.glob("*.y*ml")], 1)
+            raise ConfigError(f"{file}: no such file{f'; did you mean {file.parent / near[0]}?' if near else ''}")
+    documents = [read_document(file) for file in files]
+    kinds = [_recognised(values, str(file), whose) for values, file in zip(documents, files, strict=True)]
+    if len(set(kinds)) > 1:
+        raise ConfigError(f"{path}: {' and '.join(kinds)}; files of one program go together")
+    made = [_roll(documents, files)] if kinds[0] == ROLL else _trinity(documents, files)
+    rows = [row for document, variables in made for row in _rows(document, TABLES[kinds[0]], variables)]
+    return Translation(kinds[0], tuple(file.name for file in files), tuple(_agreeing(rows)))
+
+
+def _recognised(values: Mapping[str, Any], file: str, whose: str | None) -> str:
+    tops = {kind: {rule.path.partition(".")[0] for rule in rules} for kind, rules in TABLES.items()}
+    counts = {kind: len(tops[kind].intersection(values)) for kind in tops}
+    if whose is not None:
+        return whose
+    if not any(counts.values()):
+        raise ConfigError(f"{file}: no key of {ROLL}'s or {TRINITY}'s; write a config file in Python, or their YAML")
+    if counts[ROLL] != counts[TRINITY]:
+        return max(counts, key=lambda kind: counts[kind])
+    return TRINITY if set(_MARKS) & set(values) else ROLL
+
+
+def _roll(documents: Sequence[dict[str, Any]], files: Sequence[Path]) -> tuple[_Completed, set[str]]:
+    values: dict[str, Any] = {}
+    for document in documents:
+        values = _merged(values, document)
+    asked = values.get("defaults")
+    for entry in asked if isinstance(asked, list) else []:
+        values = _merged(_block(entry, files[-1]), values)
+    resolved = Interpolated(values, str(files[-1]))
+    given = {name: value for name, value in resolved.values.items() if name != "defaults"}
+    example = published.EXAMPLES.get(files[0].stem, {} if "pretrain" in given else published.FRAGMENT)
+    whole = completed(_merged(example, given))
+    return _Completed(whole, files[0].stem, _defaults(roll.RULES), given), resolved.read
+
+
+def _block(entry: Any, file: Path) -> dict[str, Any]:
+    """Returns what an entry of ``defaults:`` puts beside the file's own keys."""
+    if entry == "_self_" or not isinstance(entry, str):
+        if isinstance(entry, str) or entry is None:
+            return {}
+        raise ConfigError(f"{file}: defaults: {shown(entry)}: only blocks @_here_ are known")
+    name = Path(entry.partition("@")[0]).name.removesuffix(".yaml")
+    beside = (file.parent / entry.partition("@")[0]).with_suffix(".yaml")
+    if beside.is_file():
+        return read_document(beside)
+    if name not in published.BLOCKS:
+        near = difflib.get_close_matches(name, published.BLOCKS, 1) or sorted(published.BLOCKS)
+        raise ConfigError(
+            f"{file}: defaults: {shown(entry)}: neither a file ({beside}) nor published ({', '.join(near)})"
+        )
+    return published.BLOCKS[name]
+
+
+def _trinity(documents: Sequence[dict[str, Any]], files: Sequence[Path]) -> list[tuple[_Completed, set[str]]]:
+    made = []
+    modes = [document.get("mode", "both") for document in documents]
+    if len(files) > 2 or (len(files) == 2 and sorted(map(str, modes)) != ["explore", "train"]):
+        raise ConfigError(
+            f"{','.join(map(str, files))}: modes {', '.join(map(str, modes))}; a pair is one with mode explore and one "
+            "with mode train"
+        )
+    for values, file in zip(documents, files, strict=True):
+        resolved = Interpolated(values, str(file))
+        document = _Completed(resolved.values, file.stem, _defaults(trinity.RULES), resolved.values)
+        document.paired = len(files) == 2
+        made.append((document, resolved.read))
+    return made
+
+
+class _Completed(Document):
+    """A document with what is published for it; ``user`` is what the file itself says."""
+
+    paired = False
+
+    def __init__(self, values: Mapping[str, Any], name: str, defaults: Mapping[str, Any], user: Mapping[str, Any]):
+        super().__init__(values, name, defaults)
+        self.user = Document(user, name, {})
+
+
+def _defaults(rules: Sequence[Rule]) -> dict[str, Any]:
+    return {rule.path: rule.default for rule in rules if rule.default is not LEFT_OUT}
+
+
+def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns one mapping of two; where both have a group, of both."""
+    merged = dict(below)
+    for name, value in above.items():
+        under = merged.get(name)
+        merged[name] = _merged(under, value) if isinstance(under, Mapping) and isinstance(value, Mapping) else value
+    return merged
+
+
+def _rows(document: _Completed, rules: Sequence[Rule], variables: set[str]) -> Iterator[Row]:
+    for path, value, rule in _leaves(document.values, (), rules):
+        dotted = ".".join(path)
+        given = document.user.given(dotted) is not LEFT_OUT
+        if rule is None:
+            yield _unknown(dotted, value, rules, variables)
+        elif value is None and rule.here:
+            continue  # null is what a file without the key says
+        else:
+            yield _row(rule, Found(dotted, value, rule.matches(path) or "", document), given)
+    for rule in rules:
+        if rule.default is not LEFT_OUT and document.given(rule.path) is LEFT_OUT:
+            row = _row(rule, Found(rule.path, rule.default, "", document), False)
+            if row.here or row.refused:
+                yield row
+
+
+def _leaves(values: Mapping[str, Any], above: tuple[str, ...], rules: Sequence[Rule]) -> Iterator[Any]:
+    for name, value in values.items():
+        path = (*above, name)
+        rule = next((rule for rule in rules if rule.matches(path) is not None), None)
+        if isinstance(value, Mapping) and not (rule and rule.whole):
+            yield from _leaves(value, path, rules)
+            if not value and rule is not None:
+                yield path, value, rule
+        else:
+            yield path, value, rule
+
+
+def _row(rule: Rule, found: Found, given: bool) -> Row:
+    try:
+        made = rule.make(found)
+        if isinstance(made, str):
+            return Row(found.path, found.value, given, {}, made)
+        here = {".".join(found.name if n == "NAME" else n for n in key.split(".")): v for key, v in made.items()}
+        if isinstance(found.document, _Completed) and found.document.paired and "mode" in here:
+            here = {"mode": "both"}
+        here = {key: _checked(key, value) for key, value in here.items() if _declared(key, rule)}
+        return Row(found.path, found.value, given, here, rule.remark)
+    except Refusal as refusal:
+        keys = tuple(key.replace("NAME", found.name or "NAME") for key in refusal.keys)
+        return Row(found.path, found.value, given, {}, str(refusal), True, keys)
+    except ConfigError as error:
+        return Row(found.path, found.value, given, {}, str(error), True, rule.here)
+    except (TypeError, ValueError, AttributeError, KeyError, IndexError, OverflowError):
+        ours = " or ".join(rule.here) or "leave it out"
+        return Row(found.path, found.value, given, {}, f"not a value that this key has; write {ours}", True, rule.here)
+
+
+def _declared(key: str, rule: Rule) -> bool:
+    """Returns whether a key is one that a rule says it becomes; a function of several rules returns all it makes."""
+    asked = key.replace("explorer.tasksets.", "tasks.train.", 1)
+    return any(fnmatchcase(asked, one.replace("NAME", "*")) for one in rule.here)
+
+
+def _checked(key: str, value: Any) -> Any:
+    """Returns a value of the type that our key has.
+
+    Raises:
+        ConfigError: the key has no such value.
+    """
+    hint: Any = Config
+    metadata: Mapping[str, Any] = {}
+    for name in key.split("."):
+        if dataclasses.is_dataclass(hint):
+            spec = next((spec for spec in dataclasses.fields(hint) if spec.name == name), None)
+            if spec is None:
+                raise ConfigError(f"{key}: unknown key")
+            if "choice" in spec.metadata:
+                return value  # the function that is named checks its own keys
+            hint, metadata = typing.get_type_hints(hint)[name], spec.metadata
+        else:
+            hint = element_of(hint)
+            if hint is None or hint is Any:
+                return value
+    made = convert(hint, value, key, lambda dotted, *_: f"{dotted}: unknown key")
+    check_bounds(key, made, metadata)
+    return made
+
+
+def _unknown(dotted: str, value: Any, rules: Sequence[Rule], variables: set[str]) -> Row:
+    if any(dotted == read or dotted.startswith(f"{read}.") or read.startswith(f"{dotted}.") for read in variables):
+        return Row(dotted, value, True, {}, "a variable of the file, read where ${…} names it")
+    paths = [rule.path for rule in rules]
+    last = dotted.rpartition(".")[2]
+    near = difflib.get_close_matches(dotted, paths, 1, 0.75)
+    near = near or [path for path in paths if path.rpartition(".")[2] == last]
+    near = near or difflib.get_close_matches(dotted, paths, 1, 0.5)
+    hint = f"did you mean {near[0]}?" if near else "leave it out"
+    return Row(dotted, value, True, {}, f"unknown key; {hint}", True)
+
+
+def _agreeing(rows: Sequence[Row]) -> Iterator[Row]:
+    """Yields the rows, those refused that contradict one before: one key of ours, two values."""
+    said: dict[str, tuple[Any, str]] = {}
+    for row in rows:
+        clash = next((k for k, v in row.here.items() if row.given and k in said and said[k][0] != v), None)
+        if clash is not None:
+            value, path = said[clash]
+            why = f"{clash} would be {shown(row.here[clash])}, and by {path} it is {shown(value)}; make them agree"
+            yield dataclasses.replace(row, here={}, remark=why, refused=True, keys=(clash,))
+            continue
+        if row.given:
+            said |= {key: (value, row.path) for key, value in row.here.items() if key not in said}
+        yield row

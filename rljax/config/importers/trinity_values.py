@@ -1,0 +1,314 @@
+"""Translates what takes more than a name: Trinity-RFT's units, devices and algorithms in ours."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rljax.config.importers.published import MATH_WORKFLOW, ROWS
+from rljax.config.importers.rule import LEFT_OUT, Document, Found, Refusal, Values
+
+NODE = 8
+"""GPUs of a node on which trainer and explorer have a file each: the trainer takes the first, the explorer the last."""
+_TASKSET = "buffer.explorer_input.taskset"
+_ENGINE = "explorer.rollout_model"
+_K2 = {"kl.where": "loss", "kl.estimator": "k2", "kl.coef": 0.001}
+_GRPO = {"adv_estimator": "grpo", "pg_variant": "ppo", "loss.dual_clip": 3.0, **_K2}
+ALGORITHMS: dict[str, dict[str, Any]] = {
+    "ppo": {**_GRPO, "adv_estimator": "gae", "advantage.gamma": 1.0, "advantage.lambd": 1.0},
+    "grpo": _GRPO,
+    "dapo": {"adv_estimator": "grpo", "pg_variant": "dapo"},
+    "reinforceplusplus": {**_GRPO, "adv_estimator": "reinforce++"},
+    "rloo": {**_GRPO, "adv_estimator": "rloo"},
+    "opmd": {**_K2, "adv_estimator": "opmd_mean", "pg_variant": "opmd"},
+    "asymre": {"adv_estimator": "grpo", "pg_variant": "asymre"},
+    "topr": {**_K2, "adv_estimator": "reinforce", "pg_variant": "topr"},
+    "cispo": {**_K2, "adv_estimator": "grpo", "pg_variant": "cispo"},
+    "gspo": {**_K2, "adv_estimator": "grpo", "pg_variant": "gspo", "aggregation": "seq-mean-token-mean"},
+    "sapo": {**_K2, "adv_estimator": "grpo", "pg_variant": "sapo"},
+    "sppo": {"adv_estimator": "opmd_mean", "pg_variant": "sppo"},
+    "rec": {"adv_estimator": "dr_grpo", "pg_variant": "rec"},
+}
+_LOSSES = {
+    "ppo": "ppo",
+    "gspo": "gspo",
+    "cispo": "cispo",
+    "sapo": "sapo",
+    "sppo": "sppo",
+    "opmd": "opmd",
+    "topr": "topr",
+    "rec": "rec",
+}
+_ADVANTAGES = {
+    "grpo": "grpo",
+    "rloo": "rloo",
+    "opmd": "opmd_mean",
+    "ppo": "gae",
+    "reinforceplusplus": "reinforce++",
+    "remax": "remax",
+}
+_KL = {"none": None, "k1": "k1", "k2": "k2", "k3": "k3", "low_var_kl": "k3_clamped"}
+
+
+def algorithm(found: Found) -> Values:
+    """Translates ``algorithm_type``: estimator, loss and divergence at once, each with Trinity's default."""
+    if found.value not in ALGORITHMS:
+        raise Refusal(
+            f"not one of {', '.join(ALGORITHMS)}; write --config.algorithm.adv_estimator and pg_variant",
+            "algorithm.adv_estimator",
+            "algorithm.pg_variant",
+        )
+    values = {f"algorithm.{key}": value for key, value in ALGORITHMS[found.value].items()}
+    given = found.document.given
+    for key, path in (("adv_estimator", "advantage_fn"), ("pg_variant", "policy_loss_fn")):
+        if given(f"algorithm.{path}") not in (LEFT_OUT, None):  # its own rule says it
+            del values[f"algorithm.{key}"]
+            values.pop("algorithm.loss.dual_clip", None)
+    if any(given(f"algorithm.{path}") not in (LEFT_OUT, None) for path in ("kl_loss_fn", "kl_penalty_fn")):
+        values = {key: value for key, value in values.items() if not key.startswith("algorithm.kl.")}
+    return values
+
+
+def named(key: str, names: dict[str, str]) -> Any:
+    """Returns the function of a key whose functions have other names here."""
+
+    def make(found: Found) -> Values:
+        if found.value not in names:
+            raise Refusal(f"not one of {', '.join(names)}; write --config.{key}", key)
+        return {key: names[found.value]}
+
+    return make
+
+
+advantage, loss = named("algorithm.adv_estimator", _ADVANTAGES), named("algorithm.pg_variant", _LOSSES)
+
+
+def kl(found: Found) -> Values | str:
+    """Translates ``kl_loss_fn`` and ``kl_penalty_fn``: the estimator, and what the divergence is taken from."""
+    where = "loss" if "kl_loss_fn" in found.path else "reward"
+    if found.value not in _KL:
+        raise Refusal(f"not one of {', '.join(_KL)}; write --config.algorithm.kl.estimator", "algorithm.kl.estimator")
+    if found.value == "none":
+        return {"algorithm.kl.where": "none"} if where == "loss" else "it is off"
+    coef = found.beside(f"{found.path.rpartition('.')[2]}_args.kl_coef", 0.001)
+    return {"algorithm.kl.where": where, "algorithm.kl.estimator": _KL[found.value], "algorithm.kl.coef": coef}
+
+
+def run_dir(found: Found) -> Values:
+    """Translates ``checkpoint_root_dir/project/group/name``."""
+    get = found.document.get
+    parts = [get("checkpoint_root_dir") or "./checkpoints", get("project"), get("group"), get("name")]
+    return {"run_dir": "/".join(str(part).rstrip("/") for part in parts if part)}
+
+
+def repeat_times(document: Document) -> int:
+    """Returns the attempts at a task."""
+    return int(document.number("algorithm.repeat_times", 1))
+
+
+def batch(found: Found) -> Values:
+    """Translates ``batch_size × repeat_times = train_batch_size``, which counts experiences; ours are trajectories."""
+    tasks, trained = found.document.given("buffer.batch_size"), found.document.given("buffer.train_batch_size")
+    repeats = repeat_times(found.document)
+    trained = None if trained in (LEFT_OUT, None, 0) else found.document.number("buffer.train_batch_size")
+    tasks = None if tasks in (LEFT_OUT, None) else found.document.number("buffer.batch_size")
+    if tasks and trained and tasks * repeats != trained:
+        raise Refusal(
+            f"batch_size × repeat_times = {tasks * repeats} and train_batch_size = {trained}: a step trains what was "
+            f"explored for it; write train_batch_size: {tasks * repeats}",
+            "rollout_batch_size",
+        )
+    return {"rollout_batch_size": trained or (tasks or 1) * repeats, "group_size": repeats}
+
+
+def max_steps(document: Document) -> int:
+    """Returns the steps of a run: ``total_steps``, else whole batches of the epochs where the data's size is known."""
+    if (steps := document.number("buffer.total_steps")) is not None:
+        return int(steps)
+    get = document.get
+    rows = ROWS.get((str(get(f"{_TASKSET}.path")), get(f"{_TASKSET}.subset_name"), get(f"{_TASKSET}.split", "train")))
+    epochs = document.number("buffer.total_epochs", 1)
+    each = batch(Found("buffer", None, "", document))["rollout_batch_size"] // repeat_times(document)
+    # the data ends before a million steps are done
+    return 10**6 if rows is None else max(rows * epochs // each, 1)
+
+
+def epochs(found: Found) -> Values:
+    """Translates ``total_epochs``; the steps are the whole batches in them."""
+    if found.document.get("buffer.total_steps") is not None:
+        return {"total_epochs": None, "max_steps": max_steps(found.document)}
+    return {"total_epochs": found.value, "max_steps": max_steps(found.document)}
+
+
+def cluster(found: Found) -> Values:
+    """Translates ``cluster``: what there is, divided between engines and trainer as Trinity does."""
+    document, mode = found.document, found.document.get("mode")
+    nodes, each = document.number("cluster.node_num", 1), document.number("cluster.gpu_per_node", NODE)
+    total, taken = nodes * each, engine_gpus(document)
+    sequence = document.number("trainer.ulysses_sequence_parallel_size", 1)
+    values: dict[str, Any] = {"launcher": "ray"} if nodes > 1 else {}
+    if mode == "explore":
+        first = max(NODE - each, 0) if nodes == 1 else 0
+        return values | {"sidecar.devices": _span(first, first + total)}
+    mine = total if mode == "train" else total - taken
+    if mine < 1 or (mine > each and nodes > 1):
+        raise Refusal(
+            f"{mine} GPUs are left to the trainer of {nodes} × {each}, and a learner is on one node; write "
+            "--config.learner.devices=gpu:0-7 and learner.mesh.fsdp",
+            "learner.devices",
+        )
+    if mine % sequence:
+        raise Refusal(f"{mine} GPUs of the trainer are no multiple of ulysses_sequence_parallel_size; write another")
+    values |= {"learner.devices": _span(0, mine), "learner.mesh.fsdp": mine // sequence}
+    return values | ({"sidecar.devices": _span(mine, total)} if mode == "both" else {})
+
+
+def _span(first: int, end: int) -> str:
+    return f"gpu:{first}-{end - 1}" if end - first > 1 else f"gpu:{first}"
+
+
+def engine_gpus(document: Document) -> int:
+    """Returns the GPUs of all engines."""
+    return int(document.number(f"{_ENGINE}.engine_num", 1) * document.number(f"{_ENGINE}.tensor_parallel_size", 1))
+
+
+def context(document: Document) -> int:
+    """Returns the tokens of the longest trajectory."""
+    whole, response = document.number("model.max_model_len"), document.number("model.max_response_tokens")
+    return int(whole or (document.number("model.max_prompt_tokens", 2048) + (response or 2048)))
+
+
+def lengths(found: Found) -> Values:
+    """Translates ``max_model_len``, ``max_prompt_tokens`` and ``max_response_tokens``."""
+    number, whole = found.document.number, context(found.document)
+    response = number("model.max_response_tokens") or max(whole - (number("model.max_prompt_tokens") or whole // 2), 1)
+    prompt = number("model.max_prompt_tokens") or whole - response
+    if prompt < 1 or prompt + response > whole:
+        raise Refusal(f"max_model_len={whole} must be above max_response_tokens={response}, with room for the prompt")
+    return {
+        "model.max_prompt_tokens": prompt,
+        "model.max_response_tokens": response,
+        "sidecar.max_model_len": whole,
+    }
+
+
+def rows(found: Found) -> Values | str:
+    """Translates ``max_token_len_per_gpu``: rows in one pass, of all GPUs."""
+    document = found.document
+    if document.get("mode") == "explore":
+        return "an explorer does not train"
+    sequence = document.number("trainer.ulysses_sequence_parallel_size", 1)
+    replicas = cluster(Found("cluster", None, "", document))["learner.mesh.fsdp"]
+    whole = context(document)
+    tokens = document.number("trainer.max_token_len_per_gpu") or -(-2 * whole // sequence)
+    return {
+        "learner.max_tokens_per_row": whole,
+        "learner.rows_per_microbatch": max(tokens * sequence // whole, 1) * replicas,
+    }
+
+
+def concurrency(found: Found) -> Values:
+    """Translates ``runner_per_model``: a runner has a task, which is ``repeat_times`` attempts."""
+    return {
+        "sidecar.max_concurrency": found.document.number("explorer.runner_per_model", 8) * repeat_times(found.document)
+    }
+
+
+def synchronisation(found: Found) -> Values:
+    """Translates ``sync_interval``, ``sync_offset`` and ``sync_style``."""
+    get = found.document.get
+    style, interval = get("synchronizer.sync_style", "fixed"), found.document.number("synchronizer.sync_interval", 1)
+    if style == "fixed":
+        offset = get("synchronizer.sync_offset", 0)
+        return {"async_generation_ratio": offset, "sync_interval": interval, "fill_interval": interval > 1}
+    if style == "fully_async":
+        ahead = found.document.number("explorer.max_inflight_batches", 2)
+        return {"async_generation_ratio": ahead, "sync_interval": interval}
+    raise Refusal(
+        "no style leaves staleness unbounded here; write fixed or fully_async, or --config.async_generation_ratio, the "
+        "batches ahead",
+        "async_generation_ratio",
+    )
+
+
+def taskset(found: Found) -> Values | str:
+    """Translates a key of ``buffer.explorer_input.taskset``: all that the taskset says."""
+    if found.document.given(_TASKSET) is LEFT_OUT:
+        return "there is no taskset"
+    values = read_taskset(found.document.get(_TASKSET) or {}, found.document)
+    name = str(found.document.get(f"{_TASKSET}.name", "taskset"))
+    keys = {f"tasks.train.{name}.{key}": value for key, value in values.items()}
+    if found.document.get("explorer.name") != "explorer" and found.document.get("mode") == "explore":
+        # one of the run's own name is shared; under another name it would be this explorer's own
+        keys |= {f"explorer.tasksets.{name}.{key}": value for key, value in values.items()}
+    return keys
+
+
+def read_taskset(given: dict[str, Any], document: Document) -> dict[str, Any]:
+    """Returns our keys of a taskset.
+
+    Raises:
+        Refusal: its workflow, or where it is stored, is not there.
+    """
+    path, columns = str(given.get("path")), given.get("format") or {}
+    if given.get("path") in (None, ""):
+        raise Refusal("there is no path; write a hub id, FILE.jsonl or FILE.parquet")
+    if given.get("storage_type", "file") != "file":
+        raise Refusal("tasks are read from files and the hub; write storage_type: file")
+    file = path.endswith((".jsonl", ".parquet"))
+    default = document.get("buffer.explorer_input.default_workflow_type") or "math_workflow"
+    workflow = given.get("default_workflow_type") or document.get("buffer.default_workflow_type") or default
+    if workflow not in ("math_workflow", "simple_workflow"):
+        raise Refusal(
+            f"there is no {workflow}; write math_workflow, or simple_workflow with "
+            "--config.tasks.train.NAME.rewards=module:function",
+            "tasks.train.*.rewards",
+        )
+    selector = (given.get("data_selector") or given.get("task_selector") or {}).get("selector_type", "sequential")
+    if selector not in ("sequential", "shuffle", "random"):
+        raise Refusal(f"there is no selector {selector}; write sequential or shuffle", "tasks.train.*.shuffle")
+    system = columns.get("system_prompt") or (MATH_WORKFLOW if workflow == "math_workflow" else None)
+    return {
+        "source": path if file else f"hub:{path}",
+        "subset": None if file else given.get("subset_name"),
+        "split": None if file else given.get("split", "train"),
+        "prompt_key": columns.get("prompt_key", "prompt"),
+        "answer_key": columns.get("response_key", "response"),
+        "system_prompt": system,
+        "rewards": ("numeric", "format") if workflow == "math_workflow" else ("numeric",),
+        "reward_weights": (1.0, 0.2) if workflow == "math_workflow" else None,
+        "shuffle": selector != "sequential",
+    }
+
+
+def validation(found: Found) -> Values:
+    """Translates ``eval_tasksets``: a list of tasksets, by their names."""
+    if not isinstance(found.value, list) or not all(isinstance(one, dict) for one in found.value):
+        raise Refusal("write a list of tasksets")
+    values: dict[str, Any] = {}
+    for index, one in enumerate(found.value):
+        name = str(one.get("name") or f"eval_{index + 1}")
+        read = read_taskset({"split": "test", **one}, found.document)
+        values |= {f"tasks.validation.{name}.{key}": value for key, value in read.items()}
+    return values
+
+
+def evaluates(found: Found) -> Values | str:
+    """Translates ``eval_interval``: of a run that has something to validate on."""
+    listed = found.document.get("buffer.explorer_input.eval_tasksets")
+    return {"eval_steps": found.value if listed else None}
+
+
+def patience(found: Found) -> Values:
+    """Translates ``sync_timeout`` and ``max_read_timeout``: how long any part waits for another."""
+    paths = ("synchronizer.sync_timeout", "buffer.trainer_input.experience_buffer.max_read_timeout")
+    return {"wait_timeout": float(max(found.document.get(path, 0) or 0 for path in paths))}
+
+
+def of_both(found: Found) -> str:
+    """Translates the interval of one side, which is that of the other too."""
+    if found.value in (None, found.document.get("synchronizer.sync_interval", 1)):
+        return "sync_interval is of both"
+    raise Refusal(
+        "explorer and trainer have one interval; write the value of sync_interval, or --config.sync_interval",
+        "sync_interval",
+    )

@@ -1,0 +1,103 @@
+"""Runs rewards that are async functions, many at once, on an event loop of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from concurrent.futures import Future
+from typing import Any
+
+from rljax.tasks.rewards.reward import Response, Reward, RewardError, RewardFunction, RewardTimeout, as_rewards
+from rljax.tasks.task import Task
+from rljax.timeouts import done_within
+from sidecar.errors import describe
+
+_MARGIN = 5.0  # seconds that its event loop may answer too late
+_CLOSE = 5.0
+
+
+class AwaitedRewards:
+    """Event loop on a thread, started at the first call. One that blocks holds up the others here, and nothing else.
+
+    Safe to use from any thread and from several event loops.
+
+    Args:
+        limit: seconds for one call, counted from when it begins.
+        at_once: calls under way; others wait for their turn.
+    """
+
+    def __init__(self, *, limit: float, at_once: int) -> None:
+        self._limit = limit
+        self._at_once = at_once
+        self._turns = asyncio.Semaphore(at_once)
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._closed = False
+        self._waiting: set[Future[Any]] = set()
+
+    @property
+    def pending(self) -> int:
+        """Calls that wait or run."""
+        return len(self._waiting)
+
+    async def judge(self, function: RewardFunction, task: Task, response: Response) -> tuple[Reward, ...]:
+        """Awaits a reward; returns one of each response.
+
+        Raises:
+            RewardTimeout: it outlived its limit, or another blocks the event loop.
+            RewardError: it raised.
+        """
+        future = asyncio.run_coroutine_threadsafe(self._judged(function, task, response), self._started())
+        deadline = (self._limit + _MARGIN) * (1 + self.pending // self._at_once)
+        self._waiting.add(future)
+        try:
+            waiter = asyncio.wrap_future(future)
+            if not await done_within(waiter, deadline):
+                raise RewardTimeout(f"not done after {deadline:g} s: an async reward blocks the others; it must await")
+            if waiter.cancelled():
+                raise RewardError("the rewards were closed")
+            return waiter.result()
+        finally:
+            self._waiting.discard(future)
+            future.cancel()
+
+    async def _judged(self, function: RewardFunction, task: Task, response: Response) -> tuple[Reward, ...]:
+        async with self._turns:
+            limit = asyncio.timeout(self._limit)
+            try:
+                async with limit:
+                    return as_rewards(await function(task, response), response)
+            except RewardError:
+                raise
+            except Exception as error:
+                if limit.expired():
+                    raise RewardTimeout(f"not done after {self._limit:g} s") from None
+                raise RewardError(describe(error)) from error
+
+    def close(self) -> None:
+        """Cancels what runs and ends the thread; may be repeated."""
+        with self._lock:
+            self._closed = True
+            loop, thread = self._loop, self._thread
+        if loop is None or thread is None:
+            return
+        with contextlib.suppress(RuntimeError):  # it has ended already
+            loop.call_soon_threadsafe(loop.stop)
+        thread.join(_CLOSE)
+
+    def _started(self) -> asyncio.AbstractEventLoop:
+        with self._lock:
+            if self._closed:
+                raise RewardError("the rewards were closed")
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                self._thread = threading.Thread(target=self._run, args=(self._loop,), name="rewards", daemon=True)
+                self._thread.start()
+            return self._loop
+
+    def _run(self, loop: asyncio.AbstractEventLoop) -> None:
+        with asyncio.Runner(loop_factory=lambda: loop) as runner:
+            runner.get_loop().run_forever()
+            # leaving cancels what is under way and awaits its end

@@ -1,0 +1,57 @@
+"""Reward of a multiple-choice question: whether the response names the right letter."""
+
+from __future__ import annotations
+
+import re
+
+from rljax.tasks.rewards.numeric import marked_answer
+from rljax.tasks.task import Task
+
+# A letter by itself; an I before a word in small letters is a pronoun.
+_LETTER = r"([A-HJ-Z]|I(?! [a-z]))(?![A-Za-z'’])"
+_REFERENCE = re.compile(r"\W*([A-Za-z])(?![A-Za-z])")
+_MARKED = re.compile(rf"[\W_]*(?:\\text\w*\{{)?[\W_]*{_LETTER}")
+_SAID = re.compile(rf"(?i:answer|choice|option)(?i:\s+is)?\s*[:=]?[\s*_(\[$]*(?:\\boxed\{{)?{_LETTER}")
+_ALONE = re.compile(rf"[\s*_(\[]*{_LETTER}(?:[\s*_)\].:]*|[).:]\s.*)", re.DOTALL)
+_HASHES = re.compile(rf"####\s*\(?{_LETTER}")
+
+
+def choice(task: Task, response: str) -> float:
+    r"""Returns 1 if the response chooses the letter of the reference answer, else 0.
+
+    The reference begins with the letter: ``B``, ``(B)``, ``B. Paris``. The response's choice is what its last
+    ``\boxed{}``, ``<answer>`` or ``####`` holds, else the last "answer is B", else the letter that it begins with by
+    itself: ``B``, ``(B)``, ``B) Paris``. What comes before ``</think>`` does not count.
+    """
+    return float(chosen_letter(response) == _letter(task.answer))
+
+
+def check_letter(answer: str) -> None:
+    """Checks that a reference answer begins with a letter.
+
+    Raises:
+        ValueError: it does not: every response would be wrong.
+    """
+    _letter(answer)
+
+
+def chosen_letter(response: str) -> str | None:
+    """Returns the letter that a response chooses; None where it chooses none."""
+    text = response.rpartition("</think>")[2].strip()
+    if hashes := _HASHES.findall(text):
+        return str(hashes[-1])
+    marked = marked_answer(text)
+    if marked is not None:
+        found = _MARKED.match(marked)
+        return found[1] if found else None
+    if said := _SAID.findall(text):
+        return str(said[-1])
+    alone = _ALONE.fullmatch(text)
+    return alone[1] if alone else None
+
+
+def _letter(answer: str) -> str:
+    found = _REFERENCE.match(answer)
+    if not found:
+        raise ValueError(f"the reference answer {answer!r} begins with no letter; use the reward 'exact'")
+    return found[1].upper()

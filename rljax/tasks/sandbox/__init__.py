@@ -1,0 +1,1 @@
+"""A sandbox for programs that a model wrote."""

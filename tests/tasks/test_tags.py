@@ -1,0 +1,102 @@
+"""Rows told apart by a column, and rows without an answer."""
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from rljax.config.tasksets import TasksetConfig
+from rljax.config.validate import ConfigError
+from rljax.tasks.task import BadRow
+from rljax.tasks.tasksets import load_tasksets
+
+ROWS: list[dict[str, Any]] = [
+    {"question": "1 + 1", "answer": "2", "tag": "math"},
+    {"question": "sort", "answer": None, "tag": "code", "tests": ["assert f(1)"]},
+    {"question": "2 + 2", "answer": "4", "tag": "algebra"},
+    {"question": "be short", "answer": "x", "tag": "style"},
+    {"question": "3 + 3", "answer": "6", "tag": "math"},
+]
+
+
+def write(path: Path, rows: list[dict[str, Any]]) -> str:
+    if path.suffix == ".jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    else:
+        columns = sorted({name for row in rows for name in row})
+        whole = [{name: row.get(name) for name in columns} for row in rows]
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(whole), path)
+    return str(path)
+
+
+def load(**tasksets: TasksetConfig) -> Any:
+    return load_tasksets(tasksets, 0, "fail", role="train")
+
+
+def questions(taskset: Any) -> list[str]:
+    return [taskset.task(0, index).messages[-1]["content"] for index in range(len(taskset))]
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
+def test_tasksets_take_the_rows_of_their_tags_from_one_file(
+    suffix: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    source = write(tmp_path / f"rows{suffix}", ROWS)
+    math = TasksetConfig(source=source, tags=("math", "algebra"), rewards=("numeric",), shuffle=False)
+    code = TasksetConfig(source=source, tags=("code",), rewards=("code",), template="Write: {prompt}")
+    with caplog.at_level(logging.WARNING):
+        loaded = load(math=math, code=code)
+    assert questions(loaded["math"]) == ["1 + 1", "2 + 2", "3 + 3"]
+    assert questions(loaded["code"]) == ["Write: sort"]
+    assert loaded["code"].task(0, 0).metadata["tests"] == ["assert f(1)"]
+    assert loaded["code"].task(0, 0).answer == ""
+    assert caplog.messages == [f"tasks.train: no taskset takes the rows of {source} tagged style"]
+
+
+def test_a_row_may_have_several_tags(tmp_path: Path) -> None:
+    rows = [{**ROWS[0], "tag": ["math", "easy"]}, {**ROWS[2], "tag": ["algebra"]}, {**ROWS[4], "tag": []}]
+    source = write(tmp_path / "rows.jsonl", rows)
+    assert questions(load(easy=TasksetConfig(source=source, tags=("easy", "short")))["easy"]) == ["1 + 1"]
+
+
+def test_without_tags_every_row_is_taken(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    rows = [row for row in ROWS if row["answer"]]
+    source = write(tmp_path / "rows.jsonl", rows)
+    whole = TasksetConfig(source=source, shuffle=False)
+    assert len(load(all=whole, math=TasksetConfig(source=source, tags=("math",)))["all"]) == 4
+    assert not caplog.messages
+
+
+@pytest.mark.parametrize(
+    ("changed", "error", "message"),
+    [
+        ({"tags": ("maths",)}, ConfigError, "none tagged maths, there are algebra, code, math, style"),
+        ({"tags": ("math",), "tag_key": "tags"}, BadRow, "rows.jsonl:1: no column 'tags'; nearest: tag"),
+        ({"source": "add_numbers", "tags": ("math",)}, ConfigError, "only the rows of a file or of a hub data set"),
+        ({"tags": ("code",), "rewards": ("exact",)}, BadRow, "rows.jsonl:2: column 'answer' holds NoneType, not text"),
+    ],
+)
+def test_tags_that_cannot_be(changed: dict[str, Any], error: type[Exception], message: str, tmp_path: Path) -> None:
+    source = write(tmp_path / "rows.jsonl", ROWS)
+    with pytest.raises(error) as caught:
+        load(mine=TasksetConfig(**{"source": source, **changed}))
+    assert message in str(caught.value)
+
+
+def test_a_column_of_tags_that_a_table_does_not_have(tmp_path: Path) -> None:
+    source = write(tmp_path / "rows.parquet", ROWS)
+    with pytest.raises(ConfigError, match=r"tasks\.train\.mine\.tag_key='tags': no such column; nearest: tag"):
+        load(mine=TasksetConfig(source=source, tags=("math",), tag_key="tags"))
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
+def test_an_answer_may_be_missing_where_no_reward_reads_it(suffix: str, tmp_path: Path) -> None:
+    source = write(tmp_path / f"rows{suffix}", [{"question": "be short", "tests": ["assert f(1)"]}])
+    loaded = load(mine=TasksetConfig(source=source, rewards=("code", "format", "format:.")))
+    assert loaded["mine"].task(0, 0).answer == ""
+    with pytest.raises((BadRow, ConfigError), match=r"no (such )?column"):
+        load(mine=TasksetConfig(source=source, rewards=("code", "exact")))

@@ -136,7 +136,8 @@ class Compilation:
 
     def __str__(self) -> str:
         every = len(self.programs)
-        return f"programs: {every - len(self._left)} of {every} compiled in {self._last - self._began:.1f} s"
+        done = every - len(self._left)
+        return f"programs: {done} of {every} compiled" + (f" in {self._last - self._began:.1f} s" if done else "")
 
     def close(self) -> None:
         """Begins no more programs; those under way end by themselves."""

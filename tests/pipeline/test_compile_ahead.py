@@ -107,6 +107,7 @@ class Compiling:
 
 def test_a_compiler_that_hangs_ends_the_run_and_its_program_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     waits = Compiling(monkeypatch, lambda *_: None, ("update 8×64",))
+    assert str(waits.work) == "programs: 0 of 1 compiled", "in no seconds"
     assert "waited 10 s for the compiler, which computes nothing: update 8×64 is not" in waits.until_it_gives_up()
     assert waits.seconds == 10 + 2
 

@@ -12,6 +12,7 @@ import jax
 
 from rljax.config.schema import Config, MeshConfig
 from rljax.config.validate import ConfigError
+from rljax.learner.sharding import select_devices
 from rljax.models.common.architecture import Architecture
 from rljax.models.files import load_architecture
 from rljax.models.resolve import ModelNotFound, resolve_model
@@ -103,6 +104,7 @@ def _run(estimate: Estimate, target: Target, placement: Placement | ConfigError)
     rows = -(-config.rollout_batch_size * config.longest // row.length)
     yield f"         {rows} rows of {row.length} a step, {row.rows} a microbatch, where responses are as long as may be"
     yield from _engines(estimate, target, placement)
+    yield from _idle(estimate, target, placement)
     for line in estimate.dropped():
         yield f"replicated: {line}"
 
@@ -122,6 +124,17 @@ def _engines(estimate: Estimate, target: Target, placement: Placement | ConfigEr
     if room is not None:
         tokens = found["KV"] / estimate.token
         yield f"         {tokens:,.0f} tokens at most: {tokens / config.context:.0f} requests of full length"
+
+
+def _idle(estimate: Estimate, target: Target, placement: Placement | ConfigError) -> Iterator[str]:
+    if isinstance(placement, ConfigError) or target.host_only:
+        return
+    learners = select_devices(estimate.config.learner.devices, estimate.mesh.size, target.present)
+    engines = [name for names in placement.engines for name in names if placement.platform != "cpu"]
+    # JAX calls a GPU cuda:0 where it is here, which is gpu:0 to engines of other processes.
+    left = target.devices - len({str(name).rpartition(":")[2] for name in [*learners, *engines]})
+    if left:
+        yield f"idle     {left} of {target.devices} devices: neither learner.mesh nor the engines take them"
 
 
 def _memory(estimate: Estimate) -> Iterator[str]:

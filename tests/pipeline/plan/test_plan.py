@@ -372,6 +372,7 @@ def test_the_command_says_what_it_cannot_know_and_exits_by_the_verdict(
     assert "unknown  what the compiler makes of it" in said
     assert said.splitlines()[-1].startswith("fits: ")
     assert "of which JAX takes 0.75: 59.3 GiB" in said
+    assert "idle     6 of 8 devices: neither learner.mesh nor the engines take them" in said
     assert main([*command, "--config.plan.target=h100:1", "--config.learner.mesh.fsdp=2"]) == 1
     assert "does not fit: learner.mesh multiplies to 2 devices, h100:1 has 1" in capsys.readouterr().out
     assert main([*command, "--config.plan.target=h100:8", "--config.learner.mesh.tensor=8"]) == 1
@@ -385,6 +386,9 @@ def test_the_command_says_what_it_cannot_know_and_exits_by_the_verdict(
     assert "2 × vllm_async on gpu:4, gpu:5, 64 requests of up to 2048 tokens" in said
     assert "71.19 GiB of each GPU: sidecar.gpu_memory_utilization=0.9" in said
     assert "over NVLink, 450 GB/s" in said
+    assert "idle     2 of 8 devices" in said
+    assert main([*command, *vllm, "--config.learner.mesh.fsdp=6", "--config.learner.rows_per_microbatch=6"]) == 0
+    assert "idle" not in capsys.readouterr().out
     assert main([*command, *vllm, "--config.learner.mesh.fsdp=8"]) == 1
     assert "needs 2 GPUs, and the learner leaves 0 of 8" in capsys.readouterr().out
     assert list(tmp_path.iterdir()) == [tmp_path / "config.json"], "no weights are read or made"

@@ -369,6 +369,14 @@ def _warn_of_divergence(kl: KlConfig) -> None:
 def _warn_of_dropped(config: Config) -> None:
     # No refusal: where generation is slow, groups begin later than they may, or take in new weights under way.
     limit, alpha = config.algorithm.drop_staler_than, config.async_generation_ratio
+    if limit is not None and config.fill_interval and limit < config.sync_interval - 1:
+        log.warning(
+            "algorithm.drop_staler_than=%d: with fill_interval the last batches of sync_interval=%d are up to %d steps "
+            "stale when they are trained, and dropped; lower sync_interval, or leave it out",
+            limit,
+            config.sync_interval,
+            config.sync_interval - 1,
+        )
     if limit is not None and limit < math.floor(alpha):
         log.warning(
             "algorithm.drop_staler_than=%d: what engines sample async_generation_ratio=%g batches ahead is mostly %d "

@@ -228,7 +228,8 @@ def _claimable_groups(tx: Transaction, spec: RunSpec, row: Row) -> tuple[int, st
     if to_the_end <= 0:
         return 0, "every group up to max_steps is claimed"
     if allowed <= used:
-        return 0, f"credit: {used} of {allowed} groups are outstanding; the learner must train step {row.trained}"
+        awaited = f"train step {row.trained}" if living else "announce a newer version"
+        return 0, f"credit: {used} of {allowed} groups are outstanding; the learner must {awaited}"
     return 0, f"staleness: as many groups of version {row.announced} are open as can be trained by step {deadline}"
 
 

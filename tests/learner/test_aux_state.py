@@ -148,6 +148,15 @@ def test_a_limit_below_the_age_that_tokens_mostly_have_is_warned_of(caplog: pyte
     assert "is mostly 2 steps stale or more" in record.getMessage()
 
 
+def test_a_limit_below_the_age_of_a_filled_intervals_last_batch_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    filled = {"async_generation_ratio": 0.0, "sync_interval": 10, "fill_interval": True}
+    make_learner(**filled, algorithm={"drop_staler_than": 9})
+    assert not caplog.records
+    make_learner(**filled, algorithm={"drop_staler_than": 8})
+    (record,) = caplog.records
+    assert "the last batches of sync_interval=10 are up to 9 steps stale" in record.getMessage()
+
+
 def test_a_run_that_trains_its_critic_alone_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
     keys = {"adv_estimator": "gae"}
     make_learner(max_steps=10, algorithm=keys | {"critic": critic(warmup_steps=9)})

@@ -141,10 +141,13 @@ def test_a_filled_interval_by_hand(place: Backend) -> None:
     assert [c.deadline for c in made] == [2] * 6
     for claim in made:
         bench.store(claim)
+    outstanding = "credit: 6 of 6 groups are outstanding; the learner must"
     for step in range(3):
-        assert claims.claim(bench.db, "e", ["a"], 10).reason.startswith("credit: 6 of 6 groups are outstanding")
+        assert claims.claim(bench.db, "e", ["a"], 10).reason == f"{outstanding} train step {step}"
         bench.indices()
-        bench.trained(announce=step == 2)
+        bench.trained(announce=False)
+    assert claims.claim(bench.db, "e", ["a"], 10).reason == f"{outstanding} announce a newer version"
+    bench.publish(3)
     assert [c.deadline for c in bench.claim()] == [5] * 6
 
 

@@ -10,7 +10,7 @@ from rljax.config.importers.roll_values import is_rlvr, lengths
 from rljax.config.importers.rule import LEFT_OUT, Document, Found, Refusal, Values
 
 REWARDS = {"MathRuleRewardWorker": ("numeric",)}
-"""Rewards of ROLL's RLVR that there are here, by worker; every other is refused by its name. Add to it what comes."""
+"""Rewards of ROLL's RLVR that are translated, by worker; every other is refused by its name."""
 _WORKERS = {
     "math_rule": "MathRuleRewardWorker",
     "crossthinkqa": "CrossThinkQARuleRewardWorker",
@@ -173,14 +173,14 @@ def judged(found: Found) -> Values | str:
     worker = str(found.value).rpartition(".")[2]
     if worker not in REWARDS:
         raise Refusal(
-            f"there is no {worker} yet; leave the domain {found.name} out, or write a reward of your own, "
-            f"--config.tasks.train.{found.name}.rewards=module:function",
+            f"{worker} is not translated; leave the domain {found.name} out, or name its reward (code, choice, ifeval, "
+            f"llm_judge or your own), --config.tasks.train.{found.name}.rewards=module:function",
             f"tasks.train.{found.name}.rewards",
         )
     if found.name != domain_of(found.document):
         raise Refusal(
-            f"rows are not routed to domains by their tag yet; leave {found.name} out, or give it a taskset, "
-            f"--config.tasks.train.{found.name}.source=FILE.jsonl",
+            f"a second domain is not translated; leave {found.name} out, or give it a taskset, "
+            f"--config.tasks.train.{found.name}.source=FILE.jsonl and .tags=TAG",
             f"tasks.train.{found.name}.source",
         )
     return {f"tasks.train.{domain_of(found.document)}.rewards": REWARDS[worker]}
@@ -229,8 +229,8 @@ def shares(found: Found) -> Values | str:
     if asked == [domain_of(found.document)]:
         return "there is one domain"
     raise Refusal(
-        "rows are not routed to domains by their tag yet; write one domain, or a taskset for each, "
-        "--config.tasks.train.NAME.source=FILE.jsonl and .weight",
+        "more than one domain is not translated; write one, or a taskset for each, "
+        "--config.tasks.train.NAME.source=FILE.jsonl, .tags and .weight",
         "tasks.train.*.weight",
     )
 

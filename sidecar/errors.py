@@ -54,9 +54,9 @@ def escape_log_records() -> None:
     if getattr(make, "escapes", False):
         return
 
-    def record(name: str, *arguments: Any, **options: Any) -> logging.LogRecord:
+    def record(name: str | None, *arguments: Any, **options: Any) -> logging.LogRecord:
         made = make(name, *arguments, **options)
-        ours = name.partition(".")[0] in ("rljax", "sidecar", "envs")
+        ours = (name or "").partition(".")[0] in ("rljax", "sidecar", "envs")  # logging.makeLogRecord gives none
         if ours:
             made.__class__ = _EscapedRecord  # and all that the program's own factory has put into it stays
         return made

@@ -112,6 +112,7 @@ def test_what_a_factory_of_the_program_puts_into_records_stays(monkeypatch: pyte
 
     monkeypatch.setattr(logging, "_logRecordFactory", Traced)
     escape_log_records()
+    assert logging.makeLogRecord({"msg": "sent from elsewhere"}).getMessage() == "sent from elsewhere"
     record = logging.getLogger("rljax").makeRecord("rljax", 20, "f.py", 1, EVIL, (), None)
     assert logging.Formatter("%(trace_id)s %(message)s").format(record) == f"t-17 {HARMLESS}"
 

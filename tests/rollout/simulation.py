@@ -181,7 +181,8 @@ async def learn(
         leases.mark_trained(db, lineage, found.step, publishes=(found.step + 1) % db.spec.sync_interval == 0)
         batches.append(found)
         if (found.step + 1) % db.spec.sync_interval == 0:
-            await asyncio.sleep(publishing)
+            if publishing:  # a sleep of 0 would let others in between
+                await asyncio.sleep(publishing)
             versions.announce(
                 db, lineage, found.step + 1, f"weights/v{found.step + 1}", validate=found.step + 1 in validate
             )

@@ -10,8 +10,8 @@ _LOCK = "writer.lock"
 
 
 class Draft:
-    """A directory of a checkpoint that is not whole yet. Its writer holds a lock on it, which the kernel takes back when
-    the process ends, however it ends: what is locked is still written, also by a process that is stopped.
+    """Directory of a checkpoint that is not whole yet. Its writer holds a lock on it, which the kernel takes back when
+    the process ends, however it ends: what is locked is still written, be it by a process that is stopped.
     """
 
     def __init__(self, path: Path) -> None:

@@ -292,8 +292,8 @@ class Config:
     @property
     def staleness_credit(self) -> int:
         """Groups that may be claimed and not yet consumed (promise P1)."""
-        filled = self.sync_interval if self.fill_interval else 1
-        return staleness_credit(self.async_generation_ratio, self.groups_per_batch, filled)
+        interval = (self.sync_interval, self.fill_interval)
+        return staleness_credit(self.async_generation_ratio, self.groups_per_batch, *interval)
 
     @property
     def resolved_ledger_schema(self) -> str:
@@ -362,12 +362,13 @@ class Config:
         return self.model.dtype if self.sync_dtype == "auto" else self.sync_dtype
 
 
-def staleness_credit(alpha: float, batch_groups: int, batches: int = 1) -> int:
+def staleness_credit(alpha: float, batch_groups: int, sync_interval: int = 1, fill_interval: bool = False) -> int:
     """Returns ⌊(n+α)·b⌋, the groups that may be claimed and not yet consumed (promise P1); n is 1, or the batches of
     an interval that is filled.
 
     Exact: α is the decimal that the user wrote, the shortest one that is read as this float. 0.15 is 15/100 here.
     """
+    batches = sync_interval if fill_interval else 1
     return math.floor((batches + Fraction(str(alpha))) * batch_groups)
 
 

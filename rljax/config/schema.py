@@ -30,6 +30,7 @@ from rljax.config.fields import key
 from rljax.config.learner import LearnerConfig as LearnerConfig
 from rljax.config.learner import MeshConfig as MeshConfig
 from rljax.config.registries import workflows
+from rljax.config.serve import ServeConfig as ServeConfig
 from rljax.config.tasksets import RowsConfig as RowsConfig
 from rljax.config.tasksets import TasksConfig as TasksConfig
 from rljax.config.tasksets import TasksetConfig as TasksetConfig
@@ -214,10 +215,10 @@ class Config:
     mode: str = key(
         "both",
         "what this process does",
-        choices=("both", "train", "explore", "evaluate", "export", "replay", "audit", "play", "plan"),
+        choices=("both", "train", "explore", "evaluate", "export", "replay", "audit", "play", "plan", "serve"),
     )
     checkpoint: str = key(
-        "latest", "evaluate, export and play: latest | all | initial | batches seen; replay: where from"
+        "latest", "evaluate, export, play and serve: latest | all | initial | batches seen; replay: where from"
     )
     launcher: str = key("local", "who starts the parts", choices=("local", "ray"))
     run_dir: str | None = key(None, "everything the run leaves behind; None: runs/<name of the config>")
@@ -271,6 +272,7 @@ class Config:
     observe: ObserveConfig = field(default_factory=ObserveConfig)
     play: PlayConfig = field(default_factory=PlayConfig)
     plan: PlanConfig = field(default_factory=PlanConfig)
+    serve: ServeConfig = field(default_factory=ServeConfig)
 
     def __post_init__(self) -> None:
         if not _rules:

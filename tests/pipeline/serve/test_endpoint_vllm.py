@@ -40,10 +40,14 @@ def test_logprobs_of_a_stream_are_the_learners(served: Served, temperature: floa
 
 def test_a_chat_ends_before_its_stop_string(served: Served) -> None:
     messages = [{"role": "user", "content": "Hi"}]
-    asked = {"model": "tiny", "messages": messages, "max_completion_tokens": 60, "n": 2, "seed": 4}
-    first, second = (one.message.content for one in served.client().chat.completions.create(**asked).choices)
+    asked = {"model": "tiny", "messages": messages, "max_completion_tokens": 60, "n": 2}
+    for seed in range(20):
+        asked["seed"] = seed
+        first, second = (one.message.content for one in served.client().chat.completions.create(**asked).choices)
+        if len(first) > 5:
+            break
     assert first != second
-    stop = max(first, second, key=len)[2:4]
+    stop = first[2:4]
     expected = [text.partition(stop)[0] for text in (first, second)]
     whole = served.client().chat.completions.create(**asked, stop=stop)
     assert [choice.message.content for choice in whole.choices] == expected

@@ -27,6 +27,8 @@ from rljax.config.environments import (
     shares,
 )
 from rljax.config.fields import key
+from rljax.config.generating import GeneratingConfig as GeneratingConfig
+from rljax.config.judges import JudgeConfig as JudgeConfig
 from rljax.config.learner import LearnerConfig as LearnerConfig
 from rljax.config.learner import MeshConfig as MeshConfig
 from rljax.config.registries import workflows
@@ -70,17 +72,6 @@ class ModelConfig:
     )
     logprob_chunk: int = key(1024, "tokens of a device whose logits exist at once", low=1)
     tiny: TinyConfig = field(default_factory=TinyConfig)
-
-
-@dataclass(frozen=True, kw_only=True)
-class GeneratingConfig:
-    """Sampling parameters of generation."""
-
-    temperature: float = key(1.0, "divides the logits, 0.01 or more; 0 (greedy) is for validation only", low=0)
-    top_p: float = key(1.0, "nucleus mass; 1: untruncated", low=0, high=1, low_open=True)
-    top_k: int = key(0, "candidates; 0: untruncated", low=0)
-    max_new_tokens: int | None = key(None, "budget of one turn; None: model.max_response_tokens", low=1)
-    stop: tuple[str, ...] = key((), "strings that end a turn; tokens are never trimmed")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -266,6 +257,7 @@ class Config:
     explorer: ExplorerConfig = field(default_factory=ExplorerConfig)
     ray: RayConfig = field(default_factory=RayConfig)
     tasks: TasksConfig = field(default_factory=TasksConfig)
+    judges: Mapping[str, JudgeConfig] = key({}, "models that score responses, on engines of their own, by name")
     custom_envs: Mapping[str, EnvironmentConfig] = field(
         default_factory=built_in, metadata={"help": "environments by tag"}
     )

@@ -89,7 +89,7 @@ class Evaluator:
         self._engine_launcher = engine_launcher
         self._run = run
         self._model = model
-        self._workflows = Workflows(config, model, run.root / "logs")
+        self._workflows = Workflows(config, run, model, engine_launcher)
         self._scratch = run.root / "evaluation"
         self._pool: EnginePool | None = None
         self._parts = contextlib.AsyncExitStack()

@@ -204,6 +204,11 @@ class EnginePool:
         """Ends `hold`: held requests go on."""
         self._open.set()
 
+    def forgive(self) -> None:
+        """Forgets the restarts of the engines that serve: those of a judge load no second version."""
+        for slot in self._live_slots():
+            slot.forgive()
+
     async def gauges(self) -> dict[str, float]:
         """Returns engine metrics, added up over the engines: busy seconds and tokens include those before restarts."""
         total = {"busy_seconds": 0.0, "tokens": 0.0, "running": 0.0, "waiting": 0.0, "slots": 0.0}

@@ -203,7 +203,11 @@ RULES: tuple[Rule, ...] = (
         "enable_thinking bundle_indices",
         "nothing has to be said",
     ),
-    refused("explorer.auxiliary_models", "there are no judges yet; write a reward of your own", whole=True),
+    refused(
+        "explorer.auxiliary_models",
+        "write judges.NAME.path=MODEL, and llm_judge among the rewards of a taskset",
+        whole=True,
+    ),
     to(
         "explorer.max_timeout",
         "rollout.trajectory_timeout",

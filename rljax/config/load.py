@@ -48,9 +48,10 @@ def to_config_dict(config: Config) -> ConfigDict:
     config is loaded.
     """
     editable = ConfigDict(as_plain(config), convert_dict=True, allow_dotted_keys=True).lock()
-    for spec in dataclasses.fields(config.algorithm):
-        if "choice" in spec.metadata:
-            editable.algorithm[spec.name].unlock()
+    for group in ("algorithm", "rollout"):
+        for spec in dataclasses.fields(getattr(config, group)):
+            if "choice" in spec.metadata:
+                editable[group][spec.name].unlock()
     return editable
 
 

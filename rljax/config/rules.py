@@ -11,5 +11,6 @@ from rljax.config.validate_environments import check_tags
 from rljax.config.validate_judges import check_judges
 from rljax.config.validate_objective import check_objective
 from rljax.config.validate_placement import check_placement
+from rljax.config.validate_serve import check_serve
 
-hold_to(check_config, check_placement, check_tags, check_judges, check_objective)
+hold_to(check_config, check_placement, check_tags, check_judges, check_objective, check_serve)

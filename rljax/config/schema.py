@@ -18,6 +18,7 @@ from rljax.config.algorithm import CorrectionConfig as CorrectionConfig
 from rljax.config.algorithm import CriticConfig as CriticConfig
 from rljax.config.algorithm import KlConfig as KlConfig
 from rljax.config.algorithm import OptimizerConfig as OptimizerConfig
+from rljax.config.choice import chosen_by, settle
 from rljax.config.environments import (
     EnvironmentConfig,
     TrainEnvManagerConfig,
@@ -30,6 +31,8 @@ from rljax.config.generating import GeneratingConfig as GeneratingConfig
 from rljax.config.judges import JudgeConfig as JudgeConfig
 from rljax.config.learner import LearnerConfig as LearnerConfig
 from rljax.config.learner import MeshConfig as MeshConfig
+from rljax.config.registries import workflows
+from rljax.config.serve import ServeConfig as ServeConfig
 from rljax.config.tasksets import RowsConfig as RowsConfig
 from rljax.config.tasksets import TasksConfig as TasksConfig
 from rljax.config.tasksets import TasksetConfig as TasksetConfig
@@ -122,6 +125,12 @@ class SidecarConfig:
 class RolloutConfig:
     """Rollouts: how trajectories are made, and what happens when one fails."""
 
+    workflow: str = key(
+        "by_task",
+        "what makes a trajectory: single_turn (questions) | multi_turn (environments) | by_task: whichever it takes | "
+        "module:Class, your own: docs/workflows.md",
+    )
+    workflow_args: Any = chosen_by("workflow", "keyword arguments of workflow=module:Class, by name", workflows)
     max_retries: int = key(2, "attempts after a failed one; then the task is dropped as failed", low=0)
     trajectory_timeout: float = _seconds(600.0, "seconds for one attempt, validation pauses excluded")
     env_timeout: float = _seconds(60.0, "seconds for one answer of an environment in a worker")
@@ -131,6 +140,9 @@ class RolloutConfig:
     reward_workers: int | None = key(None, "processes for rewards that may hang; None: as many as cores", low=1)
     reward_concurrency: int = key(256, "rewards that are async functions, awaited at once", low=1)
     claim_timeout: float = _seconds(60.0, "seconds without a heartbeat until an explorer is dead and its claims reopen")
+
+    def __post_init__(self) -> None:
+        settle(self, "rollout")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,10 +206,10 @@ class Config:
     mode: str = key(
         "both",
         "what this process does",
-        choices=("both", "train", "explore", "evaluate", "export", "replay", "audit", "play", "plan"),
+        choices=("both", "train", "explore", "evaluate", "export", "replay", "audit", "play", "plan", "serve"),
     )
     checkpoint: str = key(
-        "latest", "evaluate, export and play: latest | all | initial | batches seen; replay: where from"
+        "latest", "evaluate, export, play and serve: latest | all | initial | batches seen; replay: where from"
     )
     launcher: str = key("local", "who starts the parts", choices=("local", "ray"))
     run_dir: str | None = key(None, "everything the run leaves behind; None: runs/<name of the config>")
@@ -252,6 +264,7 @@ class Config:
     observe: ObserveConfig = field(default_factory=ObserveConfig)
     play: PlayConfig = field(default_factory=PlayConfig)
     plan: PlanConfig = field(default_factory=PlanConfig)
+    serve: ServeConfig = field(default_factory=ServeConfig)
 
     def __post_init__(self) -> None:
         if not _rules:
@@ -284,8 +297,8 @@ class Config:
     @property
     def staleness_credit(self) -> int:
         """Groups that may be claimed and not yet consumed (promise P1)."""
-        filled = self.sync_interval if self.fill_interval else 1
-        return staleness_credit(self.async_generation_ratio, self.groups_per_batch, filled)
+        interval = (self.sync_interval, self.fill_interval)
+        return staleness_credit(self.async_generation_ratio, self.groups_per_batch, *interval)
 
     @property
     def resolved_ledger_schema(self) -> str:
@@ -354,12 +367,13 @@ class Config:
         return self.model.dtype if self.sync_dtype == "auto" else self.sync_dtype
 
 
-def staleness_credit(alpha: float, batch_groups: int, batches: int = 1) -> int:
+def staleness_credit(alpha: float, batch_groups: int, sync_interval: int = 1, fill_interval: bool = False) -> int:
     """Returns ⌊(n+α)·b⌋, the groups that may be claimed and not yet consumed (promise P1); n is 1, or the batches of
     an interval that is filled.
 
     Exact: α is the decimal that the user wrote, the shortest one that is read as this float. 0.15 is 15/100 here.
     """
+    batches = sync_interval if fill_interval else 1
     return math.floor((batches + Fraction(str(alpha))) * batch_groups)
 
 

@@ -59,7 +59,7 @@ def device_indices(devices: str) -> tuple[str, frozenset[int] | None]:
 
 def shares_gpu_memory(config: Config) -> bool:
     """Returns whether learner and engines are processes on the same GPUs, so that each is given a share of them."""
-    separate = config.mode in ("train", "explore") or (config.mode == "both" and config.explorer.own_process)
+    separate = config.mode in ("train", "explore", "serve") or (config.mode == "both" and config.explorer.own_process)
     return config.sidecar.colocate and (config.sidecar.engine != "embedded" or separate)
 
 

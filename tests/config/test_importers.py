@@ -238,7 +238,12 @@ REFUSED = [
     (TRINITY, "buffer.train_batch_size", 30, "batch_size × repeat_times = 32 and train_batch_size = 30"),
     (TRINITY, "synchronizer.sync_style", "dynamic_by_explorer", "no style leaves staleness unbounded here"),
     (TRINITY, "algorithm.algorithm_type", "dpo", "not one of ppo, grpo"),
-    (TRINITY, "buffer.explorer_input.taskset.default_workflow_type", "alfworld_workflow", "no alfworld_workflow"),
+    (
+        TRINITY,
+        "buffer.explorer_input.taskset.default_workflow_type",
+        "alfworld_workflow",
+        "or --config.rollout.workflow=module:Class",
+    ),
     (TRINITY, "buffer.explorer_input.taskset.storage_type", "sql", "write storage_type: file"),
     (TRINITY, "model.max_model_len", 100, "max_model_len=100 must be above max_response_tokens=512"),
     (TRINITY, "buffer.batch_sise", 3, "did you mean buffer.batch_size?"),
@@ -256,6 +261,14 @@ def test_what_cannot_be_had_is_refused_with_what_to_write(
     found = refused(write(nested(text, path, value)))
     assert any(line in remark for remark in found.values()), found
     assert any(name.startswith(path) or path.rpartition(".")[0] == name.rpartition(".")[0] for name in found)
+
+
+def test_a_workflow_of_ones_own_takes_the_place_of_one_that_is_not_there(write: Any) -> None:
+    file = write(nested(TRINITY, "buffer.explorer_input.taskset.default_workflow_type", "debate_workflow"))
+    mine = "tests.rollout.workflows.bad_workflows:Mine"
+    config = load_config(file, {"rollout.workflow": mine, "tasks.train.t.rewards": "digits"})
+    assert (config.rollout.workflow, config.tasks.train["t"].source) == (mine, "train.jsonl")
+    assert config.tasks.train["t"].rewards == ("digits",)
 
 
 def test_all_refusals_come_at_once_in_a_table(write: Any, capsys: pytest.CaptureFixture[str]) -> None:

@@ -83,7 +83,7 @@ ENVIRONMENTS: list[Rule] = [
         f"{_ENVIRONMENT}.env_manager_cls",
         "custom_envs.NAME.history_length",
         tasks.manager,
-        "None: one dialogue, one row; set: a row for each turn",
+        "rollout.workflow=multi_turn. None: one dialogue, one row; set: a row for each turn",
     ),
     to(f"{_ENVIRONMENT}.history_length", "custom_envs.NAME.history_length", tasks.history, "of StepEnvManager"),
     same(f"{_ENVIRONMENT}.agent_system_template", "custom_envs.NAME.system_prompt"),

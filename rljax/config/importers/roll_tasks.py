@@ -134,7 +134,12 @@ def manager(found: Found) -> Values | str:
         return "history_length=None: one dialogue, one row"
     if name == "StepEnvManager":
         return {"custom_envs.NAME.history_length": found.beside("history_length", 5)}
-    raise Refusal(f"there is no {name}; write TrajEnvManager or StepEnvManager", "custom_envs.NAME.history_length")
+    raise Refusal(
+        f"there is no {name}; write TrajEnvManager or StepEnvManager, or --config.rollout.workflow=module:Class "
+        "(docs/workflows.md)",
+        "custom_envs.NAME.history_length",
+        "rollout.workflow",
+    )
 
 
 def template(found: Found) -> Values:

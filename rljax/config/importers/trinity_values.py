@@ -234,7 +234,10 @@ def taskset(found: Found) -> Values | str:
     """Translates a key of ``buffer.explorer_input.taskset``: all that the taskset says."""
     if found.document.given(_TASKSET) is LEFT_OUT:
         return "there is no taskset"
-    values = read_taskset(found.document.get(_TASKSET) or {}, found.document)
+    given = found.document.get(_TASKSET) or {}
+    if found.path.endswith("default_workflow_type"):
+        _check_workflow(given, found.document)
+    values = read_taskset(given, found.document)
     name = str(found.document.get(f"{_TASKSET}.name", "taskset"))
     keys = {f"tasks.train.{name}.{key}": value for key, value in values.items()}
     if found.document.get("explorer.name") != "explorer" and found.document.get("mode") == "explore":
@@ -243,11 +246,27 @@ def taskset(found: Found) -> Values | str:
     return keys
 
 
+def _workflow(given: dict[str, Any], document: Document) -> str:
+    default = document.get("buffer.explorer_input.default_workflow_type") or "math_workflow"
+    return str(given.get("default_workflow_type") or document.get("buffer.default_workflow_type") or default)
+
+
+def _check_workflow(given: dict[str, Any], document: Document) -> None:
+    """Refuses a workflow that is not there, unless the config names one; the taskset is read all the same."""
+    workflow = _workflow(given, document)
+    if workflow not in ("math_workflow", "simple_workflow"):
+        raise Refusal(
+            f"there is no {workflow}; write math_workflow or simple_workflow, or --config.rollout.workflow=module:Class "
+            "(docs/workflows.md) and --config.tasks.train.NAME.rewards",
+            "rollout.workflow",
+        )
+
+
 def read_taskset(given: dict[str, Any], document: Document) -> dict[str, Any]:
     """Returns our keys of a taskset.
 
     Raises:
-        Refusal: its workflow, or where it is stored, is not there.
+        Refusal: where it is stored, or its order, is not there.
     """
     path, columns = str(given.get("path")), given.get("format") or {}
     if given.get("path") in (None, ""):
@@ -255,14 +274,7 @@ def read_taskset(given: dict[str, Any], document: Document) -> dict[str, Any]:
     if given.get("storage_type", "file") != "file":
         raise Refusal("tasks are read from files and the hub; write storage_type: file")
     file = path.endswith((".jsonl", ".parquet"))
-    default = document.get("buffer.explorer_input.default_workflow_type") or "math_workflow"
-    workflow = given.get("default_workflow_type") or document.get("buffer.default_workflow_type") or default
-    if workflow not in ("math_workflow", "simple_workflow"):
-        raise Refusal(
-            f"there is no {workflow}; write math_workflow, or simple_workflow with "
-            "--config.tasks.train.NAME.rewards=module:function",
-            "tasks.train.*.rewards",
-        )
+    workflow = _workflow(given, document)
     selector = (given.get("data_selector") or given.get("task_selector") or {}).get("selector_type", "sequential")
     if selector not in ("sequential", "shuffle", "random"):
         raise Refusal(f"there is no selector {selector}; write sequential or shuffle", "tasks.train.*.shuffle")
@@ -287,6 +299,7 @@ def validation(found: Found) -> Values:
     values: dict[str, Any] = {}
     for index, one in enumerate(found.value):
         name = str(one.get("name") or f"eval_{index + 1}")
+        _check_workflow(one, found.document)
         read = read_taskset({"split": "test", **one}, found.document)
         values |= {f"tasks.validation.{name}.{key}": value for key, value in read.items()}
     return values

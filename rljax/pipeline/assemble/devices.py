@@ -31,7 +31,7 @@ def share_gpu_memory(config: Config) -> None:
     Raises:
         ConfigError: JAX has started already, with another share.
     """
-    if config.mode == "explore":
+    if config.mode == "explore" or (config.mode == "serve" and config.sidecar.engine == "embedded"):
         of_engine = shares_gpu_memory(config) and config.sidecar.engine == "embedded"
         key, share = "sidecar", engine_memory_share(config) if of_engine else None
     else:

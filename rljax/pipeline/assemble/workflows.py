@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import inspect
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from rljax.algorithms.registry import advantages
 from rljax.config.fields import ConfigError
+from rljax.config.registries import workflows
 from rljax.config.schema import Config, GeneratingConfig
 from rljax.pipeline.assemble.judges import Judges, OnFault, log_fault
 from rljax.pipeline.assemble.run import Model
 from rljax.pipeline.run_dir import RunDir
 from rljax.rollout.environments.hosts import EnvironmentHost, LoopHost, ProcessHost
 from rljax.rollout.environments.smoke_check import smoke_check
-from rljax.rollout.workflows.multi_turn import MultiTurn
-from rljax.rollout.workflows.single_turn import SingleTurn
-from rljax.rollout.workflows.workflow import DispatchByTask, Workflow
+from rljax.rollout.workflows.tools import Tools
+from rljax.rollout.workflows.workflow import OwnWorkflow, Workflow
 from rljax.tasks.environments import environment_tasksets
 from rljax.tasks.rewards.registry import resolve_reward
 from rljax.tasks.rewards.runner import RewardRunner
@@ -99,36 +100,49 @@ class Workflows:
         self._rewards.close()
 
     def _workflow(self, generating: GeneratingConfig, hosts: Mapping[str, EnvironmentHost]) -> Workflow:
-        config, model = self._config, self._model
-        questions = SingleTurn(
-            model.tokenizer,
-            self._rewards,
-            generating,
+        config = self._config
+        plays = config.train_groups or config.val_groups or config.mode == "play"
+        tools = Tools(
+            tokenizer=self._model.tokenizer,
+            rewards=self._rewards,
+            generating=generating,
+            stop_token_ids=self._model.stop_token_ids,
             max_prompt_tokens=config.model.max_prompt_tokens,
             max_response_tokens=config.model.max_response_tokens,
-            stop_token_ids=model.stop_token_ids,
-        )
-        if not (config.train_groups or config.val_groups):
-            return questions
-        environments = MultiTurn(
-            model.tokenizer,
-            hosts,
-            config.custom_envs,
-            generating,
             sequence_length=config.longest,
-            max_response_tokens=config.model.max_response_tokens,
-            stop_token_ids=model.stop_token_ids,
+            hosts=hosts,
+            environments=config.custom_envs if plays else {},
         )
-        return DispatchByTask(questions, environments)
+        made = chosen_workflow(config)(tools)
+        return OwnWorkflow(made, config.longest) if ":" in config.rollout.workflow else made
+
+
+def chosen_workflow(config: Config) -> Callable[[Tools], Workflow]:
+    """Returns the class of the workflow that a config names, with its arguments.
+
+    Raises:
+        ConfigError: there is none; or it takes other arguments; or it lacks a method that the run needs.
+    """
+    name = config.rollout.workflow
+    made: Callable[[Tools], Workflow] = workflows.bound(name, config.rollout.workflow_args)
+    found = workflows.get(name)
+    if not inspect.iscoroutinefunction(getattr(found, "run", None)):
+        raise ConfigError(f"rollout.workflow={name!r}: has no async def run(self, task, attempt, pool)")
+    if not hasattr(found, "judge_group"):
+        for reward, key in _named_rewards(config):
+            if resolve_reward(reward, key).of_groups:
+                raise ConfigError(f"{key}={reward!r}: takes whole groups; give {name} an async def judge_group")
+    return made
 
 
 def check_tasks(config: Config) -> None:
-    """Opens the rewards and tasksets that an explorer with this config serves, and lets them go.
+    """Opens the rewards, workflow and tasksets that an explorer with this config serves, and lets them go.
 
     Raises:
         ConfigError, BadRow: one of them does not work.
     """
     _reward_names(config)
+    chosen_workflow(config)
     training_tasksets(config)
     held_out_tasksets(config)
 
@@ -137,16 +151,21 @@ def _compares(config: Config) -> bool:
     return "greedy" in advantages.needs(config.algorithm.adv_estimator, config.algorithm.advantage)
 
 
-def _reward_names(config: Config) -> set[str]:
-    names = set()
+def _named_rewards(config: Config) -> Iterator[tuple[str, str]]:
+    """Yields the rewards of training and validation, each with the key that names it."""
     for section, tasksets in (config.explored, ("tasks.validation", config.tasks.validation)):
         for taskset, asked in tasksets.items():
             for name in asked.rewards:
-                key = f"{section}.{taskset}.rewards"
-                if resolve_reward(name, key).of_groups and _compares(config) and section != "tasks.validation":
-                    estimator = f"adv_estimator={config.algorithm.adv_estimator}"
-                    raise ConfigError(f"{key}={name!r}: takes whole groups; {estimator} compares with one outside")
-                names.add(name)
+                yield name, f"{section}.{taskset}.rewards"
+
+
+def _reward_names(config: Config) -> set[str]:
+    names = set()
+    for name, key in _named_rewards(config):
+        if resolve_reward(name, key).of_groups and _compares(config) and not key.startswith("tasks.validation."):
+            estimator = f"adv_estimator={config.algorithm.adv_estimator}"
+            raise ConfigError(f"{key}={name!r}: takes whole groups; {estimator} compares with one outside")
+        names.add(name)
     return names
 
 

@@ -32,7 +32,7 @@ class Draft:
 
     @property
     def checkpoint(self) -> Path:
-        """Where the checkpoint itself is written."""
+        """Path of the checkpoint itself."""
         return self.path / "checkpoint"
 
     def delete(self) -> None:

@@ -266,13 +266,13 @@ RLVR: list[Rule] = [
     ),
     to(
         "rewards.*.judge_prompt",
-        "judges.NAME.template tasks.train.NAME.reward_args.llm_judge.template",
+        "judges.NAME.template",
         tasks.judge_prompt,
         "ROLL's by name is asked in our words, for YES or NO",
     ),
     to(
         "rewards.*.judge_model_type",
-        "tasks.train.NAME.reward_args.llm_judge.judge",
+        "",
         tasks.judge_type,
         "api is behind a URL; inference is on an engine of its own",
     ),

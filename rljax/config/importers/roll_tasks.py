@@ -218,7 +218,7 @@ def _question(document: Document, domain: str) -> dict[str, Any]:
     how = {"pattern": r"(?i)\b(yes|no)\b", "high": 1.0}
     if is_served(document, domain):
         url, name = (document.get(f"rewards.{domain}.{key}") for key in ("judge_api_url", "judge_model_name"))
-        return {"url": url, "model": name, "template": VERDICT, **how}
+        return {"url": url, "model": name, "template": _template(document, domain), **how}
     return {"judge": domain, **how}
 
 
@@ -259,17 +259,23 @@ def judge_prompt(found: Found) -> Values | str:
     """Translates ``judge_prompt``: a template, or one of ROLL's by its name."""
     if found.name not in domains(found.document):
         return "the domain has no share"
-    text = str(found.value).replace("{reference}", "{answer}").replace("{prompt}", "{question}")
-    if "{response}" not in text and not text.endswith("-prompt"):
-        raise Refusal(
-            f"{found.value} is no template; write --config.judges.{found.name}.template, with {{question}}, {{answer}} "
-            "and {response}",
-            "judges.NAME.template",
-        )
-    template = text if "{response}" in text else VERDICT
+    template = _template(found.document, found.name)
     if is_served(found.document, found.name):
-        return {"tasks.train.NAME.reward_args.llm_judge.template": template}
+        return "with judge_model_type api it is reward_args.llm_judge.template"
     return {"judges.NAME.template": template}
+
+
+def _template(document: Document, domain: str) -> str:
+    asked = str(document.get(f"rewards.{domain}.judge_prompt") or "-prompt")
+    text = asked.replace("{reference}", "{answer}").replace("{prompt}", "{question}")
+    if "{response}" in text:
+        return text
+    if text.endswith("-prompt"):
+        return VERDICT
+    raise Refusal(
+        f"{asked} is no template; write --config.judges.{domain}.template, with {{question}}, {{answer}} and {{response}}",
+        "judges.NAME.template",
+    )
 
 
 def judge_model(found: Found) -> Values:

@@ -81,10 +81,13 @@ def validation_fingerprint(config: Config) -> str:
     judges = [plain["judges"]] if config.judges else []
     environments = {tag: plain["custom_envs"][tag] for tag in config.val_groups}
     sampling, manager = plain["sidecar"]["val_generating_args"], plain["rollout"]["val_env_manager"]
-    workflow = plain["rollout"]["workflow"], plain["rollout"]["workflow_args"]
+    rollout = plain["rollout"]
+    workflow = (
+        [rollout["workflow"], rollout["workflow_args"]] if rollout["workflow"] != "by_task" else []
+    )  # the default leaves old fingerprints as they are
     limits = [config.val_batch_size, config.model.max_prompt_tokens, config.model.max_response_tokens, config.longest]
-    everything = [tasksets, environments, sampling, manager, workflow, limits, *judges]
-    return f"{stable_hash(json.dumps(everything, sort_keys=True)):016x}"
+    what = [tasksets, environments, sampling, manager, limits, *judges, *workflow]
+    return f"{stable_hash(json.dumps(what, sort_keys=True)):016x}"
 
 
 def open_model(config: Config, run: RunDir, progress: ProgressCallback | None = None) -> Model:

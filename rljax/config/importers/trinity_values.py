@@ -256,8 +256,8 @@ def _check_workflow(given: dict[str, Any], document: Document) -> None:
     workflow = _workflow(given, document)
     if workflow not in ("math_workflow", "simple_workflow"):
         raise Refusal(
-            f"there is no {workflow}; write math_workflow or simple_workflow, or --config.rollout.workflow=module:Class "
-            "(docs/workflows.md) and --config.tasks.train.NAME.rewards",
+            f"there is no {workflow}; write math_workflow or simple_workflow, or "
+            "--config.rollout.workflow=module:Class (docs/workflows.md) and --config.tasks.train.NAME.rewards",
             "rollout.workflow",
         )
 

@@ -215,6 +215,10 @@ class Config:
         "both",
         "what this process does",
         choices=("both", "train", "explore", "evaluate", "export", "replay", "audit", "play", "plan"),
+        instead={
+            "bench": "Trinity-RFT's name; write mode=evaluate and checkpoint=all, or latest",
+            "colocate": "Trinity-RFT's name; write mode=both and sidecar.colocate=true",
+        },
     )
     checkpoint: str = key(
         "latest", "evaluate, export and play: latest | all | initial | batches seen; replay: where from"

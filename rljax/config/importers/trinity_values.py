@@ -93,6 +93,34 @@ def kl(found: Found) -> Values | str:
     return {"algorithm.kl.where": where, "algorithm.kl.estimator": _KL[found.value], "algorithm.kl.coef": coef}
 
 
+def mode(found: Found) -> Values:
+    """Translates ``mode``."""
+    if found.value == "bench":
+        return {"mode": "evaluate", "checkpoint": _benched(found.document)}
+    if found.value == "colocate":
+        return {"mode": "both", "sidecar.colocate": True}
+    if found.value not in ("both", "train", "explore"):
+        raise Refusal("not one of both, train, explore, bench, colocate; write --config.mode", "mode")
+    return {"mode": found.value}
+
+
+def benched(found: Found) -> Values | str:
+    """Translates ``bench_on_latest_checkpoint``."""
+    bench = found.document.get("mode") == "bench"
+    return {"checkpoint": _benched(found.document)} if bench else "nothing is benched"
+
+
+def memory(found: Found) -> Values | str:
+    """Translates ``gpu_memory_utilization``, whose default leaves nothing to a learner on the same GPU."""
+    if found.document.get("mode") == "colocate" and found.document.given(found.path) is LEFT_OUT:
+        return "the learner has half of the GPU"
+    return {"sidecar.gpu_memory_utilization": found.value}
+
+
+def _benched(document: Document) -> str:
+    return "latest" if document.get("explorer.bench_on_latest_checkpoint") else "all"
+
+
 def run_dir(found: Found) -> Values:
     """Translates ``checkpoint_root_dir/project/group/name``."""
     get = found.document.get
@@ -149,7 +177,9 @@ def cluster(found: Found) -> Values:
     if mode == "explore":
         first = max(NODE - each, 0) if nodes == 1 else 0
         return values | {"sidecar.devices": _span(first, first + total)}
-    mine = total if mode == "train" else total - taken
+    if mode == "bench":
+        return values | {"sidecar.devices": _span(0, total)}
+    mine = total if mode in ("train", "colocate") else total - taken
     if mine < 1 or (mine > each and nodes > 1):
         raise Refusal(
             f"{mine} GPUs are left to the trainer of {nodes} × {each}, and a learner is on one node; write "
@@ -194,8 +224,8 @@ def lengths(found: Found) -> Values:
 def rows(found: Found) -> Values | str:
     """Translates ``max_token_len_per_gpu``: rows in one pass, of all GPUs."""
     document = found.document
-    if document.get("mode") == "explore":
-        return "an explorer does not train"
+    if document.get("mode") in ("explore", "bench"):
+        return "nothing is trained"
     sequence = document.number("trainer.ulysses_sequence_parallel_size", 1)
     replicas = cluster(Found("cluster", None, "", document))["learner.mesh.fsdp"]
     whole = context(document)
@@ -256,8 +286,8 @@ def _check_workflow(given: dict[str, Any], document: Document) -> None:
     workflow = _workflow(given, document)
     if workflow not in ("math_workflow", "simple_workflow"):
         raise Refusal(
-            f"there is no {workflow}; write math_workflow or simple_workflow, or --config.rollout.workflow=module:Class "
-            "(docs/workflows.md) and --config.tasks.train.NAME.rewards",
+            f"there is no {workflow}; write math_workflow or simple_workflow, or "
+            "--config.rollout.workflow=module:Class (docs/workflows.md) and --config.tasks.train.NAME.rewards",
             "rollout.workflow",
         )
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from rljax.config.importers.roll_tasks import VERDICT
+from rljax.config.importers.roll_domains import VERDICT
 from rljax.config.importers.translate import translate
 from rljax.config.load import load_config
 

@@ -10,8 +10,9 @@ from test_seed_files import DEVICES, MODEL, SIZES
 
 from tests.judge_model import YES, make_judge
 
+OTHER_SIZES = tuple(size for size in SIZES if not size.startswith(("rollout", "group")))
 LENGTHS = (
-    "model.max_prompt_tokens=160",
+    "model.max_prompt_tokens=256",
     "model.max_response_tokens=8",
     "val_batch_size=2",
     "rollout.reward_timeout=120",
@@ -37,7 +38,7 @@ def test_rolls_domains_train_in_their_shares(tmp_path: Path, cache: Path) -> Non
     own = ("rollout_batch_size=20", "group_size=2", "algorithm.minibatch_size=20")
     sampling = [f"sidecar.{group}.max_new_tokens=8" for group in ("generating_args", "val_generating_args")]
     judged = (f"judges.llm_judge.path={judge}", "judges.llm_judge.dtype=fp32")
-    overrides = (*MODEL, *DEVICES, *SIZES, *LENGTHS, *sources, *own, *sampling, *judged)
+    overrides = (*MODEL, *DEVICES, *OTHER_SIZES, *LENGTHS, *sources, *own, *sampling, *judged)
     done = run(tmp_path / "run", cache, *overrides, config=ROOT / "tests" / "data" / "rlvr_domains.yaml")
     assert done.returncode == 0, done.stderr
     audit = audit_of(tmp_path / "run")
@@ -53,7 +54,7 @@ def test_rolls_domains_train_in_their_shares(tmp_path: Path, cache: Path) -> Non
 def test_the_config_of_three_domains_trains(tmp_path: Path, cache: Path) -> None:
     judge = make_judge(tmp_path / "judge", YES)
     own = (f"judges.small.path={judge}", "judges.small.max_prompt_tokens=1024", "rollout_batch_size=12", "group_size=2")
-    sizes = tuple(size for size in SIZES if not size.startswith(("rollout", "group", "observe.report")))
+    sizes = [size for size in OTHER_SIZES if not size.startswith("observe.report")]
     done = run(
         tmp_path / "run", cache, *MODEL, *DEVICES, *sizes, *LENGTHS, *own, config=ROOT / "configs" / "rlvr_async.py"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rljax.config.importers import roll_domains as domains
 from rljax.config.importers import roll_tasks as tasks
 from rljax.config.importers import roll_values as made
 from rljax.config.importers.rule import Rule, needless, only, refused, same, to
@@ -156,11 +157,11 @@ ENVIRONMENTS: list[Rule] = [
 
 _DATA = "data_args"
 RLVR: list[Rule] = [
-    to(f"{_TRAIN}.{_DATA}.file_name", _COLUMNS, tasks.rows, "a taskset for each domain", whole=True),
+    to(f"{_TRAIN}.{_DATA}.file_name", _COLUMNS, domains.rows, "a taskset for each domain", whole=True),
     to(
         f"validation.{_DATA}.file_name",
         _COLUMNS.replace("train", "validation"),
-        tasks.rows,
+        domains.rows,
         "a taskset for each domain",
         whole=True,
     ),
@@ -168,7 +169,7 @@ RLVR: list[Rule] = [
         rule
         for side in (_TRAIN, "validation")
         for rule in (
-            to(f"{side}.{_DATA}.prompt", "tasks.train.NAME.prompt_key", tasks.prompt),
+            to(f"{side}.{_DATA}.prompt", "tasks.train.NAME.prompt_key", domains.prompt),
             needless(f"{side}.{_DATA}.template", "the model's own chat template is used"),
             only(f"{side}.{_DATA}.dataset_type", ("json",), "FILE.jsonl", "write FILE.jsonl or FILE.parquet"),
             *_each(
@@ -188,7 +189,7 @@ RLVR: list[Rule] = [
     to(
         f"{_TRAIN}.{_DATA}.domain_interleave_probs",
         "tasks.train.NAME.weight",
-        tasks.shares,
+        domains.shares,
         "shares of the domains",
         whole=True,
     ),
@@ -215,13 +216,13 @@ RLVR: list[Rule] = [
     to(
         "rewards.*.worker_cls",
         "tasks.train.NAME.rewards",
-        tasks.judged,
-        ", ".join(f"{worker} is {', '.join(rewards)}" for worker, rewards in tasks.REWARDS.items()),
+        domains.judged,
+        ", ".join(f"{worker} is {', '.join(rewards)}" for worker, rewards in domains.REWARDS.items()),
     ),
     to(
         "rewards.*.tag_included",
         "tasks.train.NAME.tags",
-        tasks.tags,
+        domains.tags,
         "of several domains; a run of one trains all rows of its files",
         whole=True,
     ),
@@ -237,7 +238,7 @@ RLVR: list[Rule] = [
     to(
         "rewards.*.model_args",
         "judges.NAME.path judges.NAME.dtype",
-        tasks.judge_key(tasks.judge_model),
+        domains.judge_key(domains.judge_model),
         "of a judge",
         whole=True,
     ),
@@ -245,14 +246,14 @@ RLVR: list[Rule] = [
         "rewards.*.generating_args",
         "judges.NAME.max_response_tokens judges.NAME.generating_args.temperature judges.NAME.generating_args.top_p "
         "judges.NAME.generating_args.top_k",
-        tasks.judge_key(tasks.judge_sampling),
+        domains.judge_key(domains.judge_sampling),
         "of a judge",
         whole=True,
     ),
     to(
         "rewards.*.strategy_args",
         "judges.NAME.engine",
-        tasks.judge_key(tasks.judge_engine),
+        domains.judge_key(domains.judge_engine),
         "of a judge: vllm is vllm, every other is embedded",
         whole=True,
     ),
@@ -266,14 +267,14 @@ RLVR: list[Rule] = [
     ),
     to(
         "rewards.*.judge_prompt",
-        "judges.NAME.template tasks.train.NAME.reward_args.llm_judge.template",
-        tasks.judge_prompt,
+        "judges.NAME.template",
+        domains.judge_prompt,
         "ROLL's by name is asked in our words, for YES or NO",
     ),
     to(
         "rewards.*.judge_model_type",
-        "tasks.train.NAME.reward_args.llm_judge.judge",
-        tasks.judge_type,
+        "",
+        domains.judge_type,
         "api is behind a URL; inference is on an engine of its own",
     ),
     needless("rewards.*.judge_model_name", "with judge_model_type api it is reward_args.llm_judge.model"),

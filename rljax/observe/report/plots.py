@@ -310,7 +310,6 @@ def simple(metric: str, caption: str, colour: str) -> Callable[[RunData, go.Figu
 
 PLOTS = (
     PlotSpec("Reward", _reward, "No step has been trained yet."),
-    PlotSpec("Reward by taskset", _by_taskset),
     PlotSpec("Held-out score", _validation, "No validation has been recorded."),
     PlotSpec("Staleness", _staleness, "No step has recorded staleness."),
     PlotSpec("Staleness of all trained groups", _staleness_histogram, "The audit has counted no trained token."),
@@ -318,4 +317,5 @@ PLOTS = (
     PlotSpec("Fraction of the bound", _bound, "No step has recorded it."),
     PlotSpec("Throughput", _throughput, "No step has recorded it."),
     PlotSpec("Gap between learner and engine", _parity, "No published version has been probed."),
+    PlotSpec("Reward by taskset", _by_taskset),
 )

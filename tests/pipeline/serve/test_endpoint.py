@@ -239,10 +239,11 @@ def test_a_client_that_leaves_a_stream_frees_its_slots(served: Served) -> None:
 
 
 def test_a_client_that_leaves_before_its_reply_frees_its_slot(served: Served) -> None:
+    request = long_answer(served, max_tokens=9)
     served.do(served.engine.pause(PauseMode.KEEP))
     leaving = http.client.HTTPConnection(served.host, served.port, timeout=HANGS)
     headers = {"Authorization": f"Bearer {served.key}", "Content-Type": "application/json"}
-    leaving.request("POST", "/v1/completions", json.dumps(long_answer(served) | {"max_tokens": 9}), headers)
+    leaving.request("POST", "/v1/completions", json.dumps(request), headers)
     served.until(lambda: served.busy() == 1, "the request")
     leaving.close()
     served.until(lambda: served.busy() == 0, "the slot of a client that left")

@@ -250,7 +250,7 @@ REFUSED = [
     (TRINITY, "explorer.auxiliary_models", [{"model_path": "x"}], "write judges.NAME.path=MODEL"),
     (TRINITY, "synchronizer.explorer_sync_interval", 3, "explorer and trainer have one interval"),
     (TRINITY, "trainer.trainer_config", {"a": 1}, "verl's own; leave it out"),
-    (TRINITY, "mode", "serve", "not one of both, train, explore"),
+    (TRINITY, "mode", "tune", "not one of both, train, explore, serve"),
 ]
 
 
@@ -261,6 +261,15 @@ def test_what_cannot_be_had_is_refused_with_what_to_write(
     found = refused(write(nested(text, path, value)))
     assert any(line in remark for remark in found.values()), found
     assert any(name.startswith(path) or path.rpartition(".")[0] == name.rpartition(".")[0] for name in found)
+
+
+def test_trinitys_server_follows_the_run(write: Any) -> None:
+    text = nested(nested(TRINITY, "mode", "serve"), "explorer.proxy_port", 8010)
+    with pytest.raises(ConfigError, match=r"sync_method=nccl: such versions are no files.*synchronizer\.sync_method"):
+        load_config(write(text))
+    config = load_config(write(nested(text, "synchronizer.sync_method", "checkpoint")))
+    assert (config.mode, config.serve.follow, config.serve.port) == ("serve", True, 8010)
+    assert config.sidecar.devices == "gpu:0-1"
 
 
 def test_a_workflow_of_ones_own_takes_the_place_of_one_that_is_not_there(write: Any) -> None:

@@ -1,13 +1,11 @@
-"""Run by the tests with eight fake CPU devices: ``python -m tests.learner.mesh_worker WHAT DIRECTORY``."""
+"""What the tests of meshes ask eight fake CPU devices (see `eight_devices`)."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-import json
 import math
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +34,7 @@ from rljax.models.common.hardware import CPU, Hardware
 from rljax.models.common.logprobs import token_logprobs
 from rljax.models.common.value_head import critic_params
 from rljax.models.transformer import abstract_params
+from tests.learner.eight_devices import answer
 from tests.learner.made_up import (
     ARCHITECTURE,
     make_config,
@@ -368,8 +367,7 @@ def vocabulary() -> list[dict]:
 
 
 if __name__ == "__main__":
-    what, where = sys.argv[1], Path(sys.argv[2])
-    work = {
+    alone = {
         "layouts": compare_layouts,
         "embedding": embedding_gradients,
         "objectives": train_objectives,
@@ -378,7 +376,5 @@ if __name__ == "__main__":
         "vocabulary": vocabulary,
         "streams": kept_streams,
         "reductions": reductions,
-        "save": functools.partial(save_on_eight, where),
     }
-    outcome = work[what]()
-    (where / "outcome.json").write_text(json.dumps(outcome))
+    answer({name: lambda _, find=find: find() for name, find in alone.items()} | {"save": save_on_eight})

@@ -23,11 +23,11 @@ def _each(group: str, keys: str, why: str) -> list[Rule]:
 
 
 RULES: tuple[Rule, ...] = (
-    choice(
+    to(
         "mode",
-        "mode",
-        {"both": "both", "train": "train", "explore": "explore"},
-        "of a pair EXPLORER.yaml,TRAINER.yaml: both",
+        "mode serve.follow",
+        made.mode,
+        "of a pair EXPLORER.yaml,TRAINER.yaml: both; serve follows the run, and records nothing of what it answers",
         "both",
     ),
     *[
@@ -219,9 +219,10 @@ RULES: tuple[Rule, ...] = (
     needless("explorer.eval_on_startup", "a validation comes before the first step"),
     *_each(
         "explorer",
-        "concurrent_mode max_repeat_times_per_runner runner_num proxy_port bench_on_latest_checkpoint",
+        "concurrent_mode max_repeat_times_per_runner runner_num bench_on_latest_checkpoint",
         _PROCESSES,
     ),
+    same("explorer.proxy_port", "serve.port", "of mode serve"),
     needless("explorer.env_vars", "write NAME=VALUE before the command", whole=True),
     refused("explorer.over_rollout.ratio", "write rollout.train_env_manager.group_size_redundancy for stragglers"),
     *_each("explorer.over_rollout", "wait_after_min return_partial_tasks", "there is no over-rollout"),

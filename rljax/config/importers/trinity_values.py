@@ -139,6 +139,15 @@ def epochs(found: Found) -> Values:
     return {"total_epochs": found.value, "max_steps": max_steps(found.document)}
 
 
+def mode(found: Found) -> Values:
+    """Translates ``mode``; Trinity's server takes over what is trained beside it."""
+    if found.value in ("both", "train", "explore"):
+        return {"mode": found.value}
+    if found.value == "serve":
+        return {"mode": "serve", "serve.follow": True}
+    raise Refusal("not one of both, train, explore, serve; write --config.mode", "mode")
+
+
 def cluster(found: Found) -> Values:
     """Translates ``cluster``: what there is, divided between engines and trainer as Trinity does."""
     document, mode = found.document, found.document.get("mode")
@@ -149,6 +158,8 @@ def cluster(found: Found) -> Values:
     if mode == "explore":
         first = max(NODE - each, 0) if nodes == 1 else 0
         return values | {"sidecar.devices": _span(first, first + total)}
+    if mode == "serve":
+        return values | {"sidecar.devices": _span(0, taken)}
     mine = total if mode == "train" else total - taken
     if mine < 1 or (mine > each and nodes > 1):
         raise Refusal(
@@ -194,8 +205,8 @@ def lengths(found: Found) -> Values:
 def rows(found: Found) -> Values | str:
     """Translates ``max_token_len_per_gpu``: rows in one pass, of all GPUs."""
     document = found.document
-    if document.get("mode") == "explore":
-        return "an explorer does not train"
+    if document.get("mode") in ("explore", "serve"):
+        return "neither an explorer nor a server trains"
     sequence = document.number("trainer.ulysses_sequence_parallel_size", 1)
     replicas = cluster(Found("cluster", None, "", document))["learner.mesh.fsdp"]
     whole = context(document)

@@ -82,9 +82,8 @@ def validation_fingerprint(config: Config) -> str:
     environments = {tag: plain["custom_envs"][tag] for tag in config.val_groups}
     sampling, manager = plain["sidecar"]["val_generating_args"], plain["rollout"]["val_env_manager"]
     rollout = plain["rollout"]
-    workflow = (
-        [rollout["workflow"], rollout["workflow_args"]] if rollout["workflow"] != "by_task" else []
-    )  # the default leaves old fingerprints as they are
+    by_task = rollout["workflow"] == "by_task"  # the default leaves the fingerprints of older runs as they are
+    workflow = [] if by_task else [rollout["workflow"], rollout["workflow_args"]]
     limits = [config.val_batch_size, config.model.max_prompt_tokens, config.model.max_response_tokens, config.longest]
     what = [tasksets, environments, sampling, manager, limits, *judges, *workflow]
     return f"{stable_hash(json.dumps(what, sort_keys=True)):016x}"

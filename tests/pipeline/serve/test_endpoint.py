@@ -68,15 +68,16 @@ def test_models_and_metrics_name_the_version(served: Served) -> None:
     (model,) = served.client().models.list().data
     assert (model.id, model.object, model.model_dump()["version"]) == ("tiny", "model", 0)
     assert served.client().models.retrieve("tiny").id == "tiny"
-    served.client().completions.create(model="tiny", prompt="ab", max_tokens=3, temperature=0)
+    made = served.client().completions.create(model="tiny", prompt="ab", max_tokens=3, n=2)
     headers = {"Authorization": f"Bearer {served.key}"}
     lines = httpx.get(f"http://{served.host}:{served.port}/metrics", headers=headers).text.splitlines()
     found = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
     assert found["rljax_version"] == "0.0"
     assert found["rljax_engine_slots"] == f"{SLOTS:.1f}"
     assert found["rljax_answers_in_flight"] == found["rljax_engine_running"] == found["rljax_engine_waiting"] == "0.0"
-    assert float(found['rljax_requests_total{endpoint="/v1/completions",status="200"}']) >= 1
-    assert float(found["rljax_generated_tokens_total"]) >= 3
+    assert found['rljax_requests_total{endpoint="/v1/completions",status="200"}'] == "1.0"
+    assert found["rljax_prompt_tokens_total"] == "2.0"
+    assert found["rljax_generated_tokens_total"] == f"{made.usage.completion_tokens:.1f}"
 
 
 @pytest.mark.parametrize("stream", [False, True])

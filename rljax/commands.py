@@ -9,7 +9,7 @@ import importlib
 import json
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from rljax.config.schema import Config
@@ -58,10 +58,16 @@ def evaluate(config: Config) -> int:
     keep_compiled(config)
     run = RunDir.of_checkpoint(config)
     model = open_model(config, run, _progress)
+    scores: dict[str, float] = {}
+    rows: list[list[str]] = []
     with contextlib.closing(ENGINE_LAUNCHERS[config.launcher](config)) as engine_launcher:
         for steps, metrics in evaluated(config, run, model, engine_launcher):
-            scores = ", ".join(f"{name} {value:.4f}" for name, value in metrics.items() if name.endswith("/score"))
-            print(f"checkpoint {steps}: {scores}", flush=True)
+            scores = {name: value for name, value in metrics.items() if name.endswith("/score")}
+            shown = ", ".join(f"{name} {value:.4f}" for name, value in scores.items())
+            print(f"checkpoint {steps}: {shown}", flush=True)
+            rows.append([str(steps), *(f"{value:.4f}" for value in scores.values())])
+    if len(rows) > 1:
+        print("\n".join(_table([["checkpoint", *scores], *rows])))
     print(f"written to {run.root / 'evaluation.json'}")
     return 0
 
@@ -200,6 +206,13 @@ def _on_signals(stop: Callable[[], None]) -> None:
 
     signal.signal(signal.SIGTERM, handle)
     signal.signal(signal.SIGINT, handle)
+
+
+def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Yields the lines of a table, its columns as wide as they must be."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        yield "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
 
 
 def _show(text: str) -> None:

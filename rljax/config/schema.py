@@ -207,6 +207,10 @@ class Config:
         "both",
         "what this process does",
         choices=("both", "train", "explore", "evaluate", "export", "replay", "audit", "play", "plan", "serve"),
+        instead={
+            "bench": "Trinity-RFT's name; write mode=evaluate and checkpoint=all, or latest",
+            "colocate": "Trinity-RFT's name; write mode=both and sidecar.colocate=true",
+        },
     )
     checkpoint: str = key(
         "latest", "evaluate, export, play and serve: latest | all | initial | batches seen; replay: where from"

@@ -69,10 +69,10 @@ class Checkpoints:
 
     Args:
         directory: made when the first checkpoint is saved.
-        keep: committed checkpoints kept; older ones are deleted once a newer one is committed.
+        keep: committed checkpoints kept, None: all; older ones are deleted once a newer one is committed.
     """
 
-    def __init__(self, directory: Path, keep: int) -> None:
+    def __init__(self, directory: Path, keep: int | None) -> None:
         self.directory = directory.absolute()  # Orbax refuses others, once it writes
         self.keep = keep
         self._pending: tuple[int, Future[None], Fence | None] | None = None
@@ -153,7 +153,7 @@ class Checkpoints:
         """Returns the committed steps to delete with `step`: all but the newest `keep`, and those of a lost history."""
         committed = self.committed()
         until = [other for other in committed if other <= step]
-        return until[: -self.keep] + committed[len(until) :]
+        return until[: -self.keep if self.keep else 0] + committed[len(until) :]
 
     def _lineage(self, step: int) -> int:
         try:

@@ -242,7 +242,8 @@ REFUSED = [
         TRINITY,
         "buffer.explorer_input.taskset.default_workflow_type",
         "alfworld_workflow",
-        "or --config.rollout.workflow=module:Class",
+        "there is no alfworld_workflow; write math_workflow or simple_workflow, or "
+        "--config.rollout.workflow=module:Class",
     ),
     (TRINITY, "buffer.explorer_input.taskset.storage_type", "sql", "write storage_type: file"),
     (TRINITY, "model.max_model_len", 100, "max_model_len=100 must be above max_response_tokens=512"),
@@ -250,7 +251,7 @@ REFUSED = [
     (TRINITY, "explorer.auxiliary_models", [{"model_path": "x"}], "write judges.NAME.path=MODEL"),
     (TRINITY, "synchronizer.explorer_sync_interval", 3, "explorer and trainer have one interval"),
     (TRINITY, "trainer.trainer_config", {"a": 1}, "verl's own; leave it out"),
-    (TRINITY, "mode", "tune", "not one of both, train, explore, serve"),
+    (TRINITY, "mode", "tune", "not one of both, train, explore, bench, colocate, serve"),
 ]
 
 
@@ -270,6 +271,29 @@ def test_trinitys_server_follows_the_run(write: Any) -> None:
     config = load_config(write(nested(text, "synchronizer.sync_method", "checkpoint")))
     assert (config.mode, config.serve.follow, config.serve.port) == ("serve", True, 8010)
     assert config.sidecar.devices == "gpu:0-1"
+
+
+BENCHED = {False: "all", True: "latest"}
+
+
+@pytest.mark.parametrize("latest", BENCHED)
+def test_bench_is_the_evaluation_of_checkpoints(latest: bool, write: Any) -> None:
+    text = nested(TRINITY, "explorer.bench_on_latest_checkpoint", latest)
+    config = load_config(write(nested(text, "mode", "bench")))
+    assert (config.mode, config.checkpoint, config.sidecar.devices) == ("evaluate", BENCHED[latest], "gpu:0-7")
+
+
+def test_colocate_has_engines_where_the_learner_is(write: Any) -> None:
+    text = nested(TRINITY, "cluster.gpu_per_node", 2)
+    config = load_config(write(nested(text, "mode", "colocate")))
+    assert (config.mode, config.sidecar.colocate, config.learner.devices) == ("both", True, "gpu:0-1")
+    assert config.sidecar.devices == "auto"
+
+
+@pytest.mark.parametrize(("text", "key"), [(ROLL, "max_ckpt_to_keep"), (TRINITY, "trainer.max_checkpoints_to_keep")])
+def test_no_bound_of_checkpoints_keeps_all(text: str, key: str, write: Any) -> None:
+    kept = [load_config(write(nested(text, key, number))).learner.checkpoints_to_keep for number in (0, 3)]
+    assert kept == [None, 3]
 
 
 def test_a_workflow_of_ones_own_takes_the_place_of_one_that_is_not_there(write: Any) -> None:

@@ -63,6 +63,18 @@ def test_what_is_restored_is_what_was_saved_bit_for_bit(tmp_path: Path) -> None:
     assert Checkpoints(tmp_path / "checkpoints", keep=2).committed() == [3]
 
 
+def test_without_a_bound_all_are_kept_but_those_of_a_lost_history(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=None)
+    state = make_state(1)
+    for step in (1, 2, 3, 4):
+        checkpoints.save(step, state, {"lineage": 1})
+        checkpoints.wait()
+    assert checkpoints.committed() == [1, 2, 3, 4]
+    checkpoints.save(2, state, {"lineage": 1})
+    checkpoints.wait()
+    assert checkpoints.committed() == [1, 2]
+
+
 def test_a_relative_directory_will_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     checkpoints = Checkpoints(Path("runs/mine/checkpoints"), keep=2)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 
 from rljax.config.load import load_config
 from rljax.launch.engine_launchers import ENGINE_LAUNCHERS
+from rljax.observe.metrics import read_metrics
 from rljax.observe.samples import read_samples
 from rljax.pipeline.assemble.run import open_ledger, open_model
 from rljax.pipeline.evaluate import evaluate
@@ -33,6 +36,7 @@ KEYS: dict[str, Any] = {
     "group_size": 4,
     "max_steps": 2,
     "save_steps": 1,
+    "learner.checkpoints_to_keep": None,
     "eval_steps": 2,
     "val_batch_size": 4,
     "sidecar.max_concurrency": 16,
@@ -48,17 +52,20 @@ def test_a_workflow_of_ones_own_is_one_like_any_other(tmp_path: Path) -> None:
     assert [row["step"] for row in rows] == [1, 2]
     assert audit["balanced"]
     assert audit["trained"] == 4
-    assert {len(sample["turns"]) for sample in read_samples(tmp_path / "run")} == {2}, (
-        "two calls of the engine are one trajectory"
-    )
+    turns = {len(sample["turns"]) for sample in read_samples(tmp_path / "run")}
+    assert turns == {2}, "two calls of the engine are one trajectory"
 
     run_dir = RunDir.existing(config)
     model = open_model(config, run_dir)
     steps = list(replay(config, run_dir, open_ledger(config, run_dir), model))
     assert [(step.step, step.differing) for step in steps] == [(2, 0)], "bit for bit the same"
     with contextlib.closing(ENGINE_LAUNCHERS[config.launcher](config)) as launcher:
-        ((checkpoint, metrics),) = evaluate(config, run_dir, model, launcher)
-    assert checkpoint == 2
-    assert metrics["val/sums/tasks"] == 4.0
-    assert metrics["val/sums/failed"] == 0.0
-    assert metrics["val/sums/tokens"] <= 4 + 8
+        measured = list(evaluate(dataclasses.replace(config, checkpoint="all"), run_dir, model, launcher))
+    assert [checkpoint for checkpoint, _ in measured] == [0, 1, 2], "each that was kept, one after another"
+    for _, metrics in measured:
+        assert (metrics["val/sums/tasks"], metrics["val/sums/failed"]) == (4.0, 0.0)
+        assert metrics["val/sums/tokens"] <= 4 + 8
+    during = [row["val/sums/score"] for row in read_metrics(tmp_path / "run") if "val/sums/score" in row]
+    assert [measured[step][1]["val/sums/score"] for step in (0, 2)] == during, "as the run itself measured them"
+    left = json.loads((tmp_path / "run" / "evaluation.json").read_text())
+    assert left == [{"step": checkpoint, **metrics} for checkpoint, metrics in measured]

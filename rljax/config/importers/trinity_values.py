@@ -93,6 +93,36 @@ def kl(found: Found) -> Values | str:
     return {"algorithm.kl.where": where, "algorithm.kl.estimator": _KL[found.value], "algorithm.kl.coef": coef}
 
 
+def mode(found: Found) -> Values:
+    """Translates ``mode``; Trinity's server takes over what is trained beside it."""
+    if found.value == "serve":
+        return {"mode": "serve", "serve.follow": True}
+    if found.value == "bench":
+        return {"mode": "evaluate", "checkpoint": _benched(found.document)}
+    if found.value == "colocate":
+        return {"mode": "both", "sidecar.colocate": True}
+    if found.value not in ("both", "train", "explore"):
+        raise Refusal("not one of both, train, explore, bench, colocate, serve; write --config.mode", "mode")
+    return {"mode": found.value}
+
+
+def benched(found: Found) -> Values | str:
+    """Translates ``bench_on_latest_checkpoint``."""
+    bench = found.document.get("mode") == "bench"
+    return {"checkpoint": _benched(found.document)} if bench else "nothing is benched"
+
+
+def memory(found: Found) -> Values | str:
+    """Translates ``gpu_memory_utilization``, whose default leaves nothing to a learner on the same GPU."""
+    if found.document.get("mode") == "colocate" and found.document.given(found.path) is LEFT_OUT:
+        return "the learner has half of the GPU"
+    return {"sidecar.gpu_memory_utilization": found.value}
+
+
+def _benched(document: Document) -> str:
+    return "latest" if document.get("explorer.bench_on_latest_checkpoint") else "all"
+
+
 def run_dir(found: Found) -> Values:
     """Translates ``checkpoint_root_dir/project/group/name``."""
     get = found.document.get
@@ -139,15 +169,6 @@ def epochs(found: Found) -> Values:
     return {"total_epochs": found.value, "max_steps": max_steps(found.document)}
 
 
-def mode(found: Found) -> Values:
-    """Translates ``mode``; Trinity's server takes over what is trained beside it."""
-    if found.value in ("both", "train", "explore"):
-        return {"mode": found.value}
-    if found.value == "serve":
-        return {"mode": "serve", "serve.follow": True}
-    raise Refusal("not one of both, train, explore, serve; write --config.mode", "mode")
-
-
 def cluster(found: Found) -> Values:
     """Translates ``cluster``: what there is, divided between engines and trainer as Trinity does."""
     document, mode = found.document, found.document.get("mode")
@@ -160,7 +181,9 @@ def cluster(found: Found) -> Values:
         return values | {"sidecar.devices": _span(first, first + total)}
     if mode == "serve":
         return values | {"sidecar.devices": _span(0, taken)}
-    mine = total if mode == "train" else total - taken
+    if mode == "bench":
+        return values | {"sidecar.devices": _span(0, total)}
+    mine = total if mode in ("train", "colocate") else total - taken
     if mine < 1 or (mine > each and nodes > 1):
         raise Refusal(
             f"{mine} GPUs are left to the trainer of {nodes} × {each}, and a learner is on one node; write "
@@ -205,8 +228,8 @@ def lengths(found: Found) -> Values:
 def rows(found: Found) -> Values | str:
     """Translates ``max_token_len_per_gpu``: rows in one pass, of all GPUs."""
     document = found.document
-    if document.get("mode") in ("explore", "serve"):
-        return "neither an explorer nor a server trains"
+    if document.get("mode") in ("explore", "bench", "serve"):
+        return "nothing is trained"
     sequence = document.number("trainer.ulysses_sequence_parallel_size", 1)
     replicas = cluster(Found("cluster", None, "", document))["learner.mesh.fsdp"]
     whole = context(document)

@@ -1,4 +1,4 @@
-"""What a workflow is made with, and what each needs: prompts, engines' replies, texts, and the trajectory of them."""
+"""Tools that a workflow is made with: prompts, engines' replies, texts, and the trajectory of them."""
 
 from __future__ import annotations
 

@@ -29,6 +29,8 @@ from rljax.config.environments import (
 from rljax.config.fields import key
 from rljax.config.learner import LearnerConfig as LearnerConfig
 from rljax.config.learner import MeshConfig as MeshConfig
+from rljax.config.model import ModelConfig as ModelConfig
+from rljax.config.model import TinyConfig as TinyConfig
 from rljax.config.registries import workflows
 from rljax.config.tasksets import RowsConfig as RowsConfig
 from rljax.config.tasksets import TasksConfig as TasksConfig
@@ -41,43 +43,18 @@ def _seconds(default: float, help: str) -> Any:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TinyConfig:
-    """The architecture of `model.path=tiny`."""
-
-    family: str = key("qwen3", "whose layers", choices=("llama", "qwen2", "qwen3"))
-    hidden_size: int = key(64, "width", low=8, high=16_384)
-    intermediate_size: int = key(256, "width of the MLP", low=8, high=65_536)
-    num_layers: int = key(2, "layers", low=1, high=256)
-    num_heads: int = key(4, "query heads; a multiple of num_kv_heads", low=1, high=256)
-    num_kv_heads: int = key(2, "key and value heads", low=1, high=256)
-    head_dim: int = key(32, "width of a head; even", low=2, high=1024)
-    tie_embeddings: bool = key(True, "the output head is the embedding")
-    characters: str | None = key(None, "characters that the tokenizer knows; None: printable ASCII")
-
-
-@dataclass(frozen=True, kw_only=True)
-class ModelConfig:
-    """The policy."""
-
-    path: str = key("tiny", "directory | hub id | smollm2-135m | tiny")
-    dtype: str = key("fp32", "compute dtype; masters are always fp32", choices=("fp32", "bf16"))
-    remat: str = key("none", "what the backward pass recomputes", choices=("none", "dots", "full"))
-    max_prompt_tokens: int = key(64, "longer prompts are bad rows", low=1)
-    max_response_tokens: int = key(64, "budget of tokens after the prompt; of many turns, of each", low=1)
-    sequence_length: int | None = key(
-        None, "tokens of a whole trajectory; None: max_prompt_tokens + max_response_tokens", low=2
-    )
-    logprob_chunk: int = key(1024, "tokens of a device whose logits exist at once", low=1)
-    tiny: TinyConfig = field(default_factory=TinyConfig)
-
-
-@dataclass(frozen=True, kw_only=True)
 class GeneratingConfig:
     """Sampling parameters of generation."""
 
     temperature: float = key(1.0, "divides the logits, 0.01 or more; 0 (greedy) is for validation only", low=0)
     top_p: float = key(1.0, "nucleus mass; 1: untruncated", low=0, high=1, low_open=True)
     top_k: int = key(0, "candidates; 0: untruncated", low=0)
+    min_p: float = key(
+        0.0, "validation by vllm: least share of the likeliest candidate's probability; 0: untruncated", low=0, high=1
+    )
+    repetition_penalty: float = key(
+        1.0, "validation by vllm: makes tokens that were there less likely; 1: none", low=0, low_open=True
+    )
     max_new_tokens: int | None = key(None, "budget of one turn; None: model.max_response_tokens", low=1)
     stop: tuple[str, ...] = key((), "strings that end a turn; tokens are never trimmed")
 
@@ -102,7 +79,9 @@ class SidecarConfig:
     )
     max_concurrency: int = key(64, "requests that one engine runs at once", low=1)
     decode_steps: int = key(8, "embedded: tokens sampled between looks at the queue", low=1)
-    dtype: str = key("auto", "of computation and cache; auto: model.dtype", choices=("auto", "fp32", "bf16"))
+    dtype: str = key(
+        "auto", "of computation and cache; auto: model.dtype; fp16: vllm", choices=("auto", "fp32", "bf16", "fp16")
+    )
     max_model_len: int | None = key(None, "context of an engine; None: longest prompt plus response", low=2)
     update_policy: str = key(
         "in_flight",

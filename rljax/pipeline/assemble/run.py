@@ -22,7 +22,7 @@ from rljax.models.common.architecture import Architecture
 from rljax.models.common.stored import DamagedFileError
 from rljax.models.files import load_architecture, stored_tensors
 from rljax.models.resolve import resolve_model
-from rljax.models.tokenizer import load_tokenizer
+from rljax.models.tokenizer import load_tokenizer, with_chat_template
 from rljax.pipeline.run_dir import RunDir
 from rljax.tasks.seeds import stable_hash
 from rljax.weights.publisher import DTYPES, OrbaxPublisher, PublishError
@@ -82,7 +82,8 @@ def validation_fingerprint(config: Config) -> str:
     sampling, manager = plain["sidecar"]["val_generating_args"], plain["rollout"]["val_env_manager"]
     workflow = plain["rollout"]["workflow"], plain["rollout"]["workflow_args"]
     limits = [config.val_batch_size, config.model.max_prompt_tokens, config.model.max_response_tokens, config.longest]
-    everything = [tasksets, environments, sampling, manager, workflow, limits]
+    chat = config.model.chat_template, config.model.enable_thinking
+    everything = [tasksets, environments, sampling, manager, workflow, limits, chat]
     return f"{stable_hash(json.dumps(everything, sort_keys=True)):016x}"
 
 
@@ -91,12 +92,12 @@ def open_model(config: Config, run: RunDir, progress: ProgressCallback | None = 
 
     Raises:
         ModelNotFound: it is not here and cannot be fetched.
-        ConfigError: as `check_architecture`.
+        ConfigError: as `check_architecture`; or there is no such chat template.
     """
     directory = resolve_model(config.model, config.seed, run.root, progress)
     architecture = load_architecture(directory)
     check_architecture(config, architecture)
-    tokenizer = load_tokenizer(directory)
+    tokenizer = with_chat_template(load_tokenizer(directory), config.model.chat_template, config.model.enable_thinking)
     return Model(directory, architecture, tokenizer, _stop_token_ids(directory, tokenizer))
 
 
@@ -134,7 +135,8 @@ def probe_tokens(config: Config, architecture: Architecture) -> np.ndarray:
 
 def parity_bound(config: Config) -> float:
     """Returns the largest gap allowed, in nats."""
-    coarsest = "bf16" if "bf16" in (config.model.dtype, config.resolved_sync_dtype, config.engine_dtype) else "fp32"
+    dtypes = {config.model.dtype, config.resolved_sync_dtype, config.engine_dtype}
+    coarsest = "bf16" if dtypes & {"bf16", "fp16"} else "fp32"
     return PARITY_BOUNDS[coarsest] if config.parity_bound is None else config.parity_bound
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from rljax.config.algorithm import KlConfig as KlConfig
 from rljax.config.algorithm import OptimizerConfig as OptimizerConfig
 from rljax.config.choice import chosen_by, settle
 from rljax.config.environments import (
+    PLACES,
     EnvironmentConfig,
     TrainEnvManagerConfig,
     ValEnvManagerConfig,
@@ -121,6 +122,9 @@ class RolloutConfig:
     max_retries: int = key(2, "attempts after a failed one; then the task is dropped as failed", low=0)
     trajectory_timeout: float = _seconds(600.0, "seconds for one attempt, validation pauses excluded")
     env_timeout: float = _seconds(60.0, "seconds for one answer of an environment in a worker")
+    env_place: str | None = key(
+        None, "where all environments compute; None: each where its own place says", choices=(None, *PLACES)
+    )
     train_env_manager: TrainEnvManagerConfig = field(default_factory=TrainEnvManagerConfig)
     val_env_manager: ValEnvManagerConfig = field(default_factory=ValEnvManagerConfig)
     reward_timeout: float = _seconds(30.0, "seconds for one reward")
@@ -151,6 +155,8 @@ class RayConfig:
     placement_timeout: float = _seconds(120.0, "seconds to wait for the cluster's resources")
     cpus_per_engine: float = key(1.0, "CPUs of the cluster that one engine takes", low=0)
     engine_resources: Mapping[str, Any] = key({}, "custom resources that one engine takes besides, by name")
+    cpus_per_env_worker: float = key(0.0, "CPUs of the cluster that one worker of environments takes", low=0)
+    env_worker_resources: Mapping[str, Any] = key({}, "custom resources that one takes besides, by name")
     runtime_env: Mapping[str, Any] = key({}, "Ray's runtime environment of engines and explorers: env_vars, pip, ...")
 
 
@@ -265,6 +271,12 @@ class Config:
     def groups_per_batch(self) -> int:
         """b, the groups that one step trains."""
         return self.rollout_batch_size // self.group_size
+
+    @property
+    def environments(self) -> Mapping[str, EnvironmentConfig]:
+        """`custom_envs`, each where it will compute."""
+        place = self.rollout.env_place
+        return {tag: replace(env, place=place or env.place) for tag, env in self.custom_envs.items()}
 
     @property
     def demonstrations_per_batch(self) -> int:

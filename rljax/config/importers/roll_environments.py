@@ -21,7 +21,7 @@ def _manager(path: str, ours: str) -> list[Rule]:
             f"{path}.max_env_num_per_worker",
             f"{ours}.max_env_num_per_worker",
             lambda found: {f"{ours}.max_env_num_per_worker": found.value} if found.value else "0 bounds nothing",
-            "environments in one process",
+            "environments in one worker; frozen_lake and sokoban have none unless rollout.env_place=process, or ray",
         ),
         to(
             f"{path}.max_traj_per_env",

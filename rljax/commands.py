@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import dataclasses
 import importlib
@@ -102,6 +103,23 @@ def play(config: Config) -> int:
     return 0
 
 
+def serve(config: Config) -> int:
+    """Runs mode serve: answers HTTP requests until Ctrl-C or SIGTERM."""
+    from rljax.launch.engine_launchers import ENGINE_LAUNCHERS
+    from rljax.pipeline.assemble.compile_cache import keep_compiled
+    from rljax.pipeline.assemble.run import open_model
+    from rljax.pipeline.run_dir import RunDir
+    from rljax.pipeline.serve.service import serve as served
+
+    keep_compiled(config)
+    published = config.serve.follow or config.serve.version is not None
+    run = RunDir.existing(config) if published else RunDir.of_checkpoint(config)
+    model = open_model(config, run, _progress)
+    with contextlib.closing(ENGINE_LAUNCHERS[config.launcher](config)) as engine_launcher:
+        asyncio.run(served(config, run, model, engine_launcher, _show, _on_signals))
+    return 0
+
+
 def plan(config: Config) -> int:
     """Runs mode plan: says what the run will take on a target, and exits 1 where it does not fit."""
     from rljax.pipeline.assemble.compile_cache import keep_compiled
@@ -127,7 +145,7 @@ def replay(config: Config) -> int:
     keep_compiled(config)
     run = RunDir.existing(config)
     for change in run.changes(config):
-        if not change.startswith(("mode ", "checkpoint ", "observe.", "compile_cache ", "plan.")):
+        if not change.startswith(("mode ", "checkpoint ", "observe.", "compile_cache ", "plan.", "serve.")):
             print(f"not as the run was trained: {change}")
     different = 0
     for done in replayed(config, run, open_ledger(config, run), open_model(config, run, _progress)):
@@ -166,12 +184,13 @@ COMMANDS: dict[str, Callable[[Config], int]] = {
     "audit": audit,
     "play": play,
     "plan": plan,
+    "serve": serve,
 }
 
 
 def import_modules(mode: str) -> None:
     """Imports what a mode that trains or generates needs in any case, each of which imports many more."""
-    if mode in ("both", "train", "explore", "evaluate", "replay"):
+    if mode in ("both", "train", "explore", "evaluate", "replay", "serve"):
         with uncollected_imports():
             importlib.import_module("rljax.run")
             importlib.import_module("transformers")
@@ -197,7 +216,7 @@ def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
 
 
 def _show(text: str) -> None:
-    print(printable(text))
+    print(printable(text), flush=True)
 
 
 def _progress(label: str, fraction: float) -> None:

@@ -28,11 +28,14 @@ from rljax.config.environments import (
     shares,
 )
 from rljax.config.fields import key
+from rljax.config.generating import GeneratingConfig as GeneratingConfig
+from rljax.config.judges import JudgeConfig as JudgeConfig
 from rljax.config.learner import LearnerConfig as LearnerConfig
 from rljax.config.learner import MeshConfig as MeshConfig
 from rljax.config.model import ModelConfig as ModelConfig
 from rljax.config.model import TinyConfig as TinyConfig
 from rljax.config.registries import workflows
+from rljax.config.serve import ServeConfig as ServeConfig
 from rljax.config.tasksets import RowsConfig as RowsConfig
 from rljax.config.tasksets import TasksConfig as TasksConfig
 from rljax.config.tasksets import TasksetConfig as TasksetConfig
@@ -41,23 +44,6 @@ from rljax.config.tasksets import TasksetConfig as TasksetConfig
 def _seconds(default: float, help: str) -> Any:
     """Declares a key of a time limit; no clock of this program waits for longer than the bound, which is 30 years."""
     return key(default, help, low=0, low_open=True, high=10**9)
-
-
-@dataclass(frozen=True, kw_only=True)
-class GeneratingConfig:
-    """Sampling parameters of generation."""
-
-    temperature: float = key(1.0, "divides the logits, 0.01 or more; 0 (greedy) is for validation only", low=0)
-    top_p: float = key(1.0, "nucleus mass; 1: untruncated", low=0, high=1, low_open=True)
-    top_k: int = key(0, "candidates; 0: untruncated", low=0)
-    min_p: float = key(
-        0.0, "validation by vllm: least share of the likeliest candidate's probability; 0: untruncated", low=0, high=1
-    )
-    repetition_penalty: float = key(
-        1.0, "validation by vllm: makes tokens that were there less likely; 1: none", low=0, low_open=True
-    )
-    max_new_tokens: int | None = key(None, "budget of one turn; None: model.max_response_tokens", low=1)
-    stop: tuple[str, ...] = key((), "strings that end a turn; tokens are never trimmed")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,14 +185,14 @@ class Config:
     mode: str = key(
         "both",
         "what this process does",
-        choices=("both", "train", "explore", "evaluate", "export", "replay", "audit", "play", "plan"),
+        choices=("both", "train", "explore", "evaluate", "export", "replay", "audit", "play", "plan", "serve"),
         instead={
             "bench": "Trinity-RFT's name; write mode=evaluate and checkpoint=all, or latest",
             "colocate": "Trinity-RFT's name; write mode=both and sidecar.colocate=true",
         },
     )
     checkpoint: str = key(
-        "latest", "evaluate, export and play: latest | all | initial | batches seen; replay: where from"
+        "latest", "evaluate, export, play and serve: latest | all | initial | batches seen; replay: where from"
     )
     launcher: str = key("local", "who starts the parts", choices=("local", "ray"))
     run_dir: str | None = key(None, "everything the run leaves behind; None: runs/<name of the config>")
@@ -254,12 +240,14 @@ class Config:
     explorer: ExplorerConfig = field(default_factory=ExplorerConfig)
     ray: RayConfig = field(default_factory=RayConfig)
     tasks: TasksConfig = field(default_factory=TasksConfig)
+    judges: Mapping[str, JudgeConfig] = key({}, "models that score responses, on engines of their own, by name")
     custom_envs: Mapping[str, EnvironmentConfig] = field(
         default_factory=built_in, metadata={"help": "environments by tag"}
     )
     observe: ObserveConfig = field(default_factory=ObserveConfig)
     play: PlayConfig = field(default_factory=PlayConfig)
     plan: PlanConfig = field(default_factory=PlanConfig)
+    serve: ServeConfig = field(default_factory=ServeConfig)
 
     def __post_init__(self) -> None:
         if not _rules:
@@ -298,8 +286,8 @@ class Config:
     @property
     def staleness_credit(self) -> int:
         """Groups that may be claimed and not yet consumed (promise P1)."""
-        filled = self.sync_interval if self.fill_interval else 1
-        return staleness_credit(self.async_generation_ratio, self.groups_per_batch, filled)
+        interval = (self.sync_interval, self.fill_interval)
+        return staleness_credit(self.async_generation_ratio, self.groups_per_batch, *interval)
 
     @property
     def resolved_ledger_schema(self) -> str:
@@ -368,12 +356,13 @@ class Config:
         return self.model.dtype if self.sync_dtype == "auto" else self.sync_dtype
 
 
-def staleness_credit(alpha: float, batch_groups: int, batches: int = 1) -> int:
+def staleness_credit(alpha: float, batch_groups: int, sync_interval: int = 1, fill_interval: bool = False) -> int:
     """Returns ⌊(n+α)·b⌋, the groups that may be claimed and not yet consumed (promise P1); n is 1, or the batches of
     an interval that is filled.
 
     Exact: α is the decimal that the user wrote, the shortest one that is read as this float. 0.15 is 15/100 here.
     """
+    batches = sync_interval if fill_interval else 1
     return math.floor((batches + Fraction(str(alpha))) * batch_groups)
 
 

@@ -172,18 +172,18 @@ def _longest(tokens: int) -> str:
 def _check_validation(config: Config) -> None:
     """Refuses what validation alone may sample with, where training does or the engine cannot."""
     training, validation = config.sidecar.generating_args, config.sidecar.val_generating_args
+    asked = {"sidecar.val_generating_args": (validation, "sidecar.engine", config.sidecar.engine)}
+    for judge, its in config.judges.items():
+        asked[f"judges.{judge}.generating_args"] = its.generating_args, f"judges.{judge}.engine", its.engine
     for name, unset in (("min_p", 0.0), ("repetition_penalty", 1.0)):
-        trained, measured = getattr(training, name), getattr(validation, name)
-        if trained != unset:
+        if (trained := getattr(training, name)) != unset:
             raise ConfigError(
                 f"sidecar.generating_args.{name}={trained}: what is sampled so is not of the policy that is trained; "
                 f"leave it out (validation has its own: sidecar.val_generating_args.{name})"
             )
-        if measured != unset and config.sidecar.engine == "embedded":
-            raise ConfigError(
-                f"sidecar.val_generating_args.{name}={measured}: sidecar.engine=embedded has none; leave it out, or "
-                "write sidecar.engine=vllm"
-            )
+        for path, (generating, key, engine) in asked.items():
+            if (value := getattr(generating, name)) != unset and engine == "embedded":
+                raise ConfigError(f"{path}.{name}={value}: {key}=embedded has none; leave it out, or write {key}=vllm")
     members = config.rollout.val_env_manager.group_size
     if members > 1 and validation.temperature == 0:
         raise ConfigError(

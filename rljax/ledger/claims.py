@@ -22,8 +22,28 @@ from rljax.ledger.staleness import claimable
 from rljax.ledger.transaction import Transaction, reads, writes
 from rljax.trajectory import Group, TaskId, encode
 
-g, a = schema.groups.c, schema.validations.c
+g, a, p, r = schema.groups.c, schema.validations.c, schema.processes.c, schema.run.c
 UNLEASED = ("claimed", "ready")
+
+# Statements of each round of an explorer and of each group are built once: to build one takes SQLAlchemy several times
+# what SQLite takes to execute it.
+_ALIVE = select(p.pid).where(p.name == bindparam("explorer"), p.alive)
+_VALIDATING = select(a.version, a.explorer).where(a.state == "claimed").order_by(a.version)
+_PENDING_VALIDATION = select(a.version).where(a.state != "done").limit(1)
+_IN_FLIGHT = (
+    select(g.state, g.deadline, func.count().label("n"))
+    .where(g.state.in_((*UNLEASED, "leased")))
+    .group_by(g.state, g.deadline)
+)
+_NEXT_ID = select(func.coalesce(func.max(g.id), 0) + 1)
+_HELD = (
+    select(g.state, g.claim, r.announced, r.trained)
+    .join_from(schema.groups, schema.run, true())
+    .where(g.id == bindparam("group"))
+)
+_SETTLE = update(schema.groups).where(g.id == bindparam("group"))
+_STORE_PAYLOAD = insert(schema.payloads)
+_SET_RUN = update(schema.run)
 
 
 @dataclass(frozen=True)
@@ -143,7 +163,6 @@ def unserved(tx: Transaction, total_epochs: int | None) -> str:
     """
     if total_epochs is None:
         return ""
-    p = schema.processes.c
     served: set[str] = set()
     for row in tx.execute(select(p.tasksets).where(p.role == "explorer", p.alive)):
         if row.tasksets is None:
@@ -164,22 +183,20 @@ def unserved(tx: Transaction, total_epochs: int | None) -> str:
 
 def validating(tx: Transaction) -> tuple[int, str] | None:
     """Returns the oldest version that is being validated, and by which explorer; None if none is."""
-    row = tx.execute(select(a.version, a.explorer).where(a.state == "claimed").order_by(a.version)).first()
+    row = tx.execute(_VALIDATING).first()
     return None if row is None else (row.version, row.explorer)
 
 
 def is_alive(tx: Transaction, explorer: str) -> bool:
     """Returns whether an explorer of this name is registered and was not declared dead."""
-    p = schema.processes.c
-    return tx.execute(select(p.pid).where(p.name == explorer, p.alive)).first() is not None
+    return tx.execute(_ALIVE, {"explorer": explorer}).first() is not None
 
 
 def in_flight(tx: Transaction) -> tuple[dict[int, int], int]:
     """Returns the deadlines of the claimed and ready groups, and the number of leased ones."""
-    query = select(g.state, g.deadline, func.count().label("n")).where(g.state.in_((*UNLEASED, "leased")))
     deadlines: dict[int, int] = {}
     leased = 0
-    for row in tx.execute(query.group_by(g.state, g.deadline)):
+    for row in tx.execute(_IN_FLIGHT):
         if row.state == "leased":
             leased += row.n
         else:
@@ -212,13 +229,13 @@ def _claimable_groups(tx: Transaction, spec: RunSpec, row: Row) -> tuple[int, st
         ended = "max_steps" if row.ended_epochs is None else "total_epochs"
         went_on = f"this run had finished at step {row.trained} and {ended} is now {getattr(spec, ended)}"
         return 0, f"the learner to go on: {went_on}"
-    pending = tx.execute(select(a.version).where(a.state != "done").limit(1)).first()
+    pending = tx.execute(_PENDING_VALIDATION).first()
     if pending is not None:
         return 0, f"the validation of version {pending.version} comes first"
     deadlines, leased = in_flight(tx)
     living = sum(deadlines.values()) + leased
     used = living + b * len(unconsumed_steps(tx, row))
-    allowed = staleness_credit(spec.alpha, b, spec.sync_interval if spec.fill_interval else 1)
+    allowed = staleness_credit(spec.alpha, b, spec.sync_interval, spec.fill_interval)
     deadline, step = row.announced + spec.staleness_bound, row.trained + int(row.leasing)
     in_time = claimable(deadlines, step, b, deadline)
     to_the_end = spec.max_steps * b - row.trained * b - living
@@ -260,7 +277,7 @@ def _next_tasks(tx: Transaction, spec: RunSpec, names: Sequence[str], count: int
 
 def _grant(tx: Transaction, row: Row, explorer: str, tasks: Sequence[tuple[int | None, TaskId]]) -> tuple[Claim, ...]:
     deadline, now = row.announced + tx.spec.staleness_bound, tx.now()
-    first = tx.execute(select(func.coalesce(func.max(g.id), 0) + 1)).scalar_one() if tasks else 0
+    first = tx.execute(_NEXT_ID).scalar_one() if tasks else 0
     new: list[dict[str, Any]] = []
     reopened: list[dict[str, Any]] = []
     claims: list[Claim] = []
@@ -278,7 +295,7 @@ def _grant(tx: Transaction, row: Row, explorer: str, tasks: Sequence[tuple[int |
         tx.execute(insert(schema.groups), new)
     if reopened:
         tx.execute(update(schema.groups).where(g.id == bindparam("known")), reopened)
-    tx.execute(update(schema.run).values(claims=row.claims + len(claims)))
+    tx.execute(_SET_RUN, {"claims": row.claims + len(claims)})
     return tuple(claims)
 
 
@@ -312,9 +329,9 @@ def _keep(tx: Transaction, claim: Claim, counts: Mapping[int, int], payload: byt
     values: dict[str, Any] = {"state": "open"}
     stands = newest is None or newest <= standing
     if stands:
-        tx.execute(insert(schema.payloads).values(group_id=claim.group_id, data=payload))
+        tx.execute(_STORE_PAYLOAD, {"group_id": claim.group_id, "data": payload})
         values = {"state": "ready", "stored_at": tx.now(), "max_version": newest, "version_counts": json.dumps(counts)}
-    tx.execute(update(schema.groups).where(g.id == claim.group_id).values(values))
+    tx.execute(_SETTLE, {"group": claim.group_id, **values})
     return stands
 
 
@@ -328,7 +345,7 @@ def settle(tx: Transaction, claim: Claim, state: str, reason: str) -> None:
     if state not in ("filtered", "dropped"):
         raise ValueError(f"a claim is settled as filtered or dropped, not {state!r}")
     values = {"state": state, "reason": storable(reason), "step": _held(tx, claim).trained}
-    tx.execute(update(schema.groups).where(g.id == claim.group_id).values(values))
+    tx.execute(_SETTLE, {"group": claim.group_id, **values})
 
 
 @writes
@@ -365,9 +382,7 @@ states = reads(states_of)
 
 
 def _held(tx: Transaction, claim: Claim) -> Row:
-    r = schema.run.c
-    both = select(g.state, g.claim, r.announced, r.trained).join_from(schema.groups, schema.run, true())
-    found = tx.execute(both.where(g.id == claim.group_id)).one_or_none()
+    found = tx.execute(_HELD, {"group": claim.group_id}).one_or_none()
     if found is None or found.state != "claimed" or found.claim != claim.number:
         raise StaleWriterError(f"group {claim.group_id} ({claim.task}): claim {claim.number} has expired")
     return found

@@ -27,6 +27,8 @@ from rljax.ledger.transaction import Transaction, reads
 
 T = TypeVar("T")
 
+_RUN = select(schema.run)
+
 
 class LedgerError(RuntimeError):
     """The ledger cannot be used: one line with what, where and what to do."""
@@ -195,7 +197,7 @@ def agree(tx: Transaction, spec: RunSpec) -> None:
 
 def run_row(tx: Transaction) -> Row[Any]:
     """Returns the one row of `schema.run`."""
-    return tx.execute(select(schema.run)).one()
+    return tx.execute(_RUN).one()
 
 
 @reads

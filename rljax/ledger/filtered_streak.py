@@ -4,13 +4,30 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sqlalchemy import Row, func, select
+from sqlalchemy import bindparam, func, select
 
 from rljax.ledger import schema
 from rljax.ledger.transaction import Transaction, reads
 
 g = schema.groups.c
 n = func.count().label("n")
+
+_UNTRAINED = (
+    select(g.state, g.reason, n)
+    .where(g.state.in_(("dropped", "filtered")), g.deadline >= bindparam("step"))
+    .group_by(g.state, g.reason)
+    .order_by(n.desc(), g.reason)
+    .limit(3)
+)
+_LAST_KEPT = select(func.coalesce(func.max(g.claim), -1)).where(
+    g.state.in_(("ready", "leased", "trained")), g.deadline >= bindparam("step")
+)
+_STREAK = (
+    select(g.reason, n)
+    .where(g.state == "filtered", g.deadline >= bindparam("step"), g.claim > _LAST_KEPT.scalar_subquery())
+    .group_by(g.reason)
+    .order_by(n.desc(), g.reason)
+)
 
 
 @dataclass(frozen=True)
@@ -33,20 +50,21 @@ def filtered_during(tx: Transaction, step: int) -> dict[str, int]:
     return {row.reason: row.n for row in rows}
 
 
+@reads
+def filtered_by_taskset(tx: Transaction, step: int) -> dict[str, int]:
+    """Counts by taskset the groups that `filtered_during` counts by reason."""
+    rows = tx.execute(select(g.taskset, n).where(g.state == "filtered", g.step == step).group_by(g.taskset))
+    return {row.taskset: row.n for row in rows}
+
+
 def describe_untrained(tx: Transaction, step: int) -> str:
     """Counts, in a line by state and reason, the dropped and filtered groups that this step could have trained."""
-    untrained = select(g.state, g.reason, n).where(g.state.in_(("dropped", "filtered")), g.deadline >= step)
-    rows = tx.execute(untrained.group_by(g.state, g.reason).order_by(n.desc(), g.reason).limit(3)).all()
+    rows = tx.execute(_UNTRAINED, {"step": step}).all()
     reasons = ", ".join(f"{row.n} {row.state}: {row.reason}" for row in rows)
     return f"; of those in time for step {step}, {reasons}" if rows else ""
 
 
 def filtered_streak(tx: Transaction, step: int) -> FilteredStreak | None:
     """Counts the filtered groups that this step could have trained and that were claimed after the last one kept."""
-    kept = select(func.coalesce(func.max(g.claim), -1)).where(
-        g.state.in_(("ready", "leased", "trained")), g.deadline >= step
-    )
-    last = tx.execute(kept).scalar_one()
-    filtered = select(g.reason, n).where(g.state == "filtered", g.deadline >= step, g.claim > last)
-    rows: list[Row] = list(tx.execute(filtered.group_by(g.reason).order_by(n.desc(), g.reason)))
+    rows = tx.execute(_STREAK, {"step": step}).all()
     return FilteredStreak(sum(row.n for row in rows), rows[0].reason) if rows else None

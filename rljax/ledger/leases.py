@@ -20,7 +20,17 @@ from rljax.ledger.staleness import feasible
 from rljax.ledger.transaction import Transaction, reads, writes
 from rljax.trajectory import Group, decode
 
-g, b = schema.groups.c, schema.batches.c
+g, b, p = schema.groups.c, schema.batches.c, schema.payloads.c
+
+# Built once, as in `rljax.ledger.claims`: a learner that waits asks for a lease whenever a group is stored.
+_READY = select(g.id, g.deadline).where(g.state == "ready").order_by(g.deadline, g.id).limit(bindparam("size"))
+_LEASED = select(g.id).where(g.state == "leased").order_by(g.position)
+_LEASE = update(schema.groups).where(g.id == bindparam("chosen"))
+_SET_RUN = update(schema.run)
+_PAYLOADS = select(p.group_id, p.data).where(p.group_id.in_(bindparam("groups", expanding=True)))
+_VERSION_COUNTS = select(g.id, g.version_counts).where(g.id.in_(bindparam("groups", expanding=True)))
+_UNSETTLED = select(g.state, func.count().label("n")).where(g.state.in_(("claimed", "open"))).group_by(g.state)
+_EXPLORERS_ALIVE = select(func.count()).where(schema.processes.c.role == "explorer", schema.processes.c.alive)
 
 
 @dataclass(frozen=True)
@@ -152,10 +162,8 @@ def lease(tx: Transaction, lineage: int) -> LeasedBatch | NoBatchYet:
     row = require_living(tx, lineage)
     size, step = tx.spec.batch_groups, row.trained
     if row.leasing:
-        chosen = tx.execute(select(g.id, g.deadline).where(g.state == "leased").order_by(g.position)).all()
-        return _load(tx, step, [c.id for c in chosen] + reusable(tx, step))
-    ready = select(g.id, g.deadline).where(g.state == "ready").order_by(g.deadline, g.id)
-    chosen = tx.execute(ready.limit(size)).all()
+        return _load(tx, step, [c.id for c in tx.execute(_LEASED)] + reusable(tx, step))
+    chosen = tx.execute(_READY, {"size": size}).all()
     if len(chosen) < size:
         return _with_progress(tx, row, _end_or_wait(tx, row, len(chosen)))
     rest, _ = in_flight(tx)
@@ -164,8 +172,8 @@ def lease(tx: Transaction, lineage: int) -> LeasedBatch | NoBatchYet:
     if not feasible(rest, step + 1, size):
         return _with_progress(tx, row, _stragglers(tx, step, size))
     batch = [{"chosen": c.id, "state": "leased", "step": step, "position": i} for i, c in enumerate(chosen)]
-    tx.execute(update(schema.groups).where(g.id == bindparam("chosen")), batch)
-    tx.execute(update(schema.run).values(leasing=True))
+    tx.execute(_LEASE, batch)
+    tx.execute(_SET_RUN, {"leasing": True})
     return _load(tx, step, [c.id for c in chosen] + reusable(tx, step))
 
 
@@ -179,16 +187,15 @@ def mark_trained(tx: Transaction, lineage: int, step: int, publishes: bool, demo
     row = require_living(tx, lineage)
     if not row.leasing or row.trained != step:
         raise StaleWriterError(f"step {step} is not leased; the ledger is at step {row.trained}")
-    leased = tx.execute(select(g.id).where(g.state == "leased").order_by(g.position))
-    ids = [r.id for r in leased] + reusable(tx, step)
-    counts = {r.id: r.version_counts for r in tx.execute(select(g.id, g.version_counts).where(g.id.in_(ids)))}
+    ids = [r.id for r in tx.execute(_LEASED)] + reusable(tx, step)
+    counts = {r.id: r.version_counts for r in tx.execute(_VERSION_COUNTS, {"groups": ids})}
     of_step = {"lineage": lineage, "step": step}
     batch = [{**of_step, "position": i, "group_id": n, "version_counts": counts[n]} for i, n in enumerate(ids)]
     tx.execute(insert(schema.batches), batch)
     values = {"lineage": lineage, "step": step, "publishes": publishes, "trained_at": tx.now()}
     tx.execute(insert(schema.steps).values({**values, "demonstrations": demonstrations}))
     tx.execute(update(schema.groups).where(g.state == "leased").values(state="trained"))
-    tx.execute(update(schema.run).values(trained=step + 1, leasing=False))
+    tx.execute(_SET_RUN, {"trained": step + 1, "leasing": False})
 
 
 @writes
@@ -284,8 +291,7 @@ def require_living(tx: Transaction, lineage: int) -> Row:
 
 
 def _load(tx: Transaction, step: int, ids: Sequence[int]) -> LeasedBatch:
-    p = schema.payloads.c
-    data = {r.group_id: r.data for r in tx.execute(select(schema.payloads).where(p.group_id.in_(ids)))}
+    data = {r.group_id: r.data for r in tx.execute(_PAYLOADS, {"groups": ids})}
     missing = [i for i in ids if i not in data]
     if missing:
         raise LedgerError(f"step {step}: the trajectories of groups {missing[:5]} are missing from the ledger")
@@ -312,11 +318,8 @@ def _with_progress(tx: Transaction, row: Row, found: NoBatchYet) -> NoBatchYet:
 
 def _end_or_wait(tx: Transaction, row: Row, ready: int) -> NoBatchYet:
     size = tx.spec.batch_groups
-    count = func.count().label("n")
-    unsettled = tx.execute(select(g.state, count).where(g.state.in_(("claimed", "open"))).group_by(g.state))
-    busy = {row.state: row.n for row in unsettled}
-    explorers = schema.processes.c
-    alive = tx.execute(select(func.count()).where(explorers.role == "explorer", explorers.alive)).scalar_one()
+    busy = {row.state: row.n for row in tx.execute(_UNSETTLED)}
+    alive = tx.execute(_EXPLORERS_ALIVE).scalar_one()
     if not busy and _exhausted(tx, tx.spec.total_epochs):
         left = update(schema.groups).where(g.state == "ready")
         tx.execute(left.values(state="dropped", reason="end_of_data"))

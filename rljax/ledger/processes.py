@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Mapping
 
 import psutil
-from sqlalchemy import Row, insert, select, update
+from sqlalchemy import Row, bindparam, insert, select, update
 
 from rljax.ledger import schema
 from rljax.ledger.claims import reopen_claims_of
@@ -18,6 +18,9 @@ from rljax.ledger.liveness import split_by_life, still_alive
 from rljax.ledger.transaction import Transaction, reads, writes
 
 p = schema.processes.c
+
+_GAUGES = select(p.name, p.gauges).where(p.role == bindparam("role"), p.alive)
+_SET_LOADING = update(schema.processes).where(p.name == bindparam("process"), p.alive)
 
 
 @writes
@@ -80,7 +83,7 @@ def heartbeat(
 @writes
 def begin_loading(tx: Transaction, name: str, version: int) -> None:
     """Keeps the files of a version until `end_loading`, while a process reads them."""
-    tx.execute(update(schema.processes).where(p.name == name, p.alive).values(loading=version))
+    tx.execute(_SET_LOADING, {"process": name, "loading": version})
 
 
 @writes
@@ -89,7 +92,7 @@ def end_loading(tx: Transaction, name: str, loaded: int | None) -> None:
     ended = {"loading": -1}
     if loaded is not None:
         ended["version"] = loaded  # not left to the next heartbeat: until then no process would hold the files
-    tx.execute(update(schema.processes).where(p.name == name, p.alive).values(ended))
+    tx.execute(_SET_LOADING, {"process": name, **ended})
 
 
 @writes
@@ -130,8 +133,7 @@ def leave(tx: Transaction, name: str, token: str) -> None:
 
 def _gauges(tx: Transaction, role: str) -> dict[str, dict[str, float]]:
     """Returns the gauges of each live process of a role, by name."""
-    rows = tx.execute(select(p.name, p.gauges).where(p.role == role, p.alive))
-    return {row.name: json.loads(row.gauges) for row in rows}
+    return {row.name: json.loads(row.gauges) for row in tx.execute(_GAUGES, {"role": role})}
 
 
 gauges = reads(_gauges)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
-from sqlalchemy import insert, select, update
+from sqlalchemy import bindparam, insert, select, update
 
 from rljax.ledger import schema
 from rljax.ledger.database import run_row
@@ -13,6 +13,8 @@ from rljax.ledger.leases import require_living
 from rljax.ledger.transaction import Transaction, reads, writes
 
 v = schema.versions.c
+
+_AT = select(schema.versions).where(v.version == bindparam("number"), ~v.withdrawn).order_by(v.lineage.desc())
 
 
 @dataclass(frozen=True)
@@ -62,13 +64,22 @@ def request_validation(tx: Transaction, version: int, lineage: int) -> None:
         tx.execute(insert(schema.validations).values(values))
 
 
-@reads
-def newest(tx: Transaction) -> Announced | None:
+def newest_version(tx: Transaction) -> Announced | None:
     """Returns the version that engines should serve; None before the first."""
     row = run_row(tx)
     if row.announced < 0:
         return None
-    where = (v.version == row.announced, ~v.withdrawn)
+    found = tx.execute(_AT, {"number": row.announced}).first()
+    return None if found is None else _announced(found)
+
+
+newest = reads(newest_version)
+
+
+@reads
+def find(tx: Transaction, version: int) -> Announced | None:
+    """Returns an announced version by its number, None unless its files are to be there."""
+    where = (v.version == version, ~v.withdrawn, ~v.deleted)
     found = tx.execute(select(schema.versions).where(*where).order_by(v.lineage.desc())).first()
     return None if found is None else _announced(found)
 

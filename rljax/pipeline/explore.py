@@ -80,7 +80,7 @@ def make_explorer(
     )
 
     async def prepare() -> None:
-        await workflows.open()
+        await workflows.open(checks.fault)
         await workflows.try_rewards(config.explored[0], tasksets)
         await workflows.try_rewards("tasks.validation", held_out)
 

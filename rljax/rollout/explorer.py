@@ -16,8 +16,9 @@ from typing import Any
 
 from rljax.ledger import claims, processes, validations, versions
 from rljax.ledger.async_database import AsyncDatabase
-from rljax.ledger.claims import Claim, TasksetSize
+from rljax.ledger.claims import Claim, TasksetSize, validating
 from rljax.ledger.database import Database, LedgerError, StaleWriterError
+from rljax.ledger.transaction import Transaction, reads
 from rljax.observe.trace import NullTrace, Trace
 from rljax.rollout.deadlines import PausableDeadlines
 from rljax.rollout.engine_pool import EnginePool
@@ -354,9 +355,10 @@ class Explorer:
             await asyncio.sleep(HEARTBEAT)
 
 
-def _validation_and_newest(db: Database) -> tuple[tuple[int, str] | None, versions.Announced | None]:
-    """Returns the running validation and the newest version, in one call, as every round begins with it."""
-    return validations.running(db), versions.newest(db)
+@reads
+def _validation_and_newest(tx: Transaction) -> tuple[tuple[int, str] | None, versions.Announced | None]:
+    """Returns the running validation and the newest version, in one transaction, as every round begins with it."""
+    return validating(tx), versions.newest_version(tx)
 
 
 def _awaited_version(version: versions.Announced, error: WeightUpdateError) -> str:

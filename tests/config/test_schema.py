@@ -395,7 +395,7 @@ def test_what_may_be_generated_ahead_is_the_floor_of_the_decimal(hundredths: int
     for groups in range(1, 65):
         ahead = hundredths * groups // 100
         assert staleness_credit(float(f"{hundredths / 100:.2f}"), groups) == groups + ahead
-        assert staleness_credit(float(f"{hundredths / 100:.2f}"), groups, 10) == 10 * groups + ahead
+        assert staleness_credit(float(f"{hundredths / 100:.2f}"), groups, 10, fill_interval=True) == 10 * groups + ahead
 
 
 def test_environments_are_made_for_all_that_may_be_generated_ahead() -> None:

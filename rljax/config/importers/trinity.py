@@ -25,10 +25,10 @@ def _each(group: str, keys: str, why: str) -> list[Rule]:
 RULES: tuple[Rule, ...] = (
     to(
         "mode",
-        "mode checkpoint sidecar.colocate",
+        "mode checkpoint sidecar.colocate serve.follow",
         made.mode,
         "of a pair EXPLORER.yaml,TRAINER.yaml: both; bench is evaluate with checkpoint=all; colocate is both with "
-        "sidecar.colocate",
+        "sidecar.colocate; serve follows the run, and records nothing of what it answers",
         "both",
     ),
     *[
@@ -217,7 +217,11 @@ RULES: tuple[Rule, ...] = (
         "enable_history enable_openai_api tool_call_parser reasoning_parser enable_auto_tool_choice bundle_indices",
         "nothing has to be said",
     ),
-    refused("explorer.auxiliary_models", "there are no judges yet; write a reward of your own", whole=True),
+    refused(
+        "explorer.auxiliary_models",
+        "write judges.NAME.path=MODEL, and llm_judge among the rewards of a taskset",
+        whole=True,
+    ),
     to(
         "explorer.max_timeout",
         "rollout.trajectory_timeout",
@@ -229,9 +233,10 @@ RULES: tuple[Rule, ...] = (
     needless("explorer.eval_on_startup", "a validation comes before the first step"),
     *_each(
         "explorer",
-        "concurrent_mode max_repeat_times_per_runner runner_num proxy_port",
+        "concurrent_mode max_repeat_times_per_runner runner_num",
         _PROCESSES,
     ),
+    same("explorer.proxy_port", "serve.port", "of mode serve"),
     to("explorer.bench_on_latest_checkpoint", "checkpoint", made.benched, "of mode: bench; false is all"),
     needless("explorer.env_vars", "write NAME=VALUE before the command", whole=True),
     refused("explorer.over_rollout.ratio", "write rollout.train_env_manager.group_size_redundancy for stragglers"),

@@ -94,13 +94,15 @@ def kl(found: Found) -> Values | str:
 
 
 def mode(found: Found) -> Values:
-    """Translates ``mode``."""
+    """Translates ``mode``; Trinity's server takes over what is trained beside it."""
+    if found.value == "serve":
+        return {"mode": "serve", "serve.follow": True}
     if found.value == "bench":
         return {"mode": "evaluate", "checkpoint": _benched(found.document)}
     if found.value == "colocate":
         return {"mode": "both", "sidecar.colocate": True}
     if found.value not in ("both", "train", "explore"):
-        raise Refusal("not one of both, train, explore, bench, colocate; write --config.mode", "mode")
+        raise Refusal("not one of both, train, explore, bench, colocate, serve; write --config.mode", "mode")
     return {"mode": found.value}
 
 
@@ -177,6 +179,8 @@ def cluster(found: Found) -> Values:
     if mode == "explore":
         first = max(NODE - each, 0) if nodes == 1 else 0
         return values | {"sidecar.devices": _span(first, first + total)}
+    if mode == "serve":
+        return values | {"sidecar.devices": _span(0, taken)}
     if mode == "bench":
         return values | {"sidecar.devices": _span(0, total)}
     mine = total if mode in ("train", "colocate") else total - taken
@@ -224,7 +228,7 @@ def lengths(found: Found) -> Values:
 def rows(found: Found) -> Values | str:
     """Translates ``max_token_len_per_gpu``: rows in one pass, of all GPUs."""
     document = found.document
-    if document.get("mode") in ("explore", "bench"):
+    if document.get("mode") in ("explore", "bench", "serve"):
         return "nothing is trained"
     sequence = document.number("trainer.ulysses_sequence_parallel_size", 1)
     replicas = cluster(Found("cluster", None, "", document))["learner.mesh.fsdp"]

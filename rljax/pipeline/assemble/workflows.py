@@ -12,7 +12,9 @@ from rljax.algorithms.registry import advantages
 from rljax.config.fields import ConfigError
 from rljax.config.registries import workflows
 from rljax.config.schema import Config, GeneratingConfig
+from rljax.pipeline.assemble.judges import Judges, OnFault, log_fault
 from rljax.pipeline.assemble.run import Model
+from rljax.pipeline.run_dir import RunDir
 from rljax.rollout.environments.hosts import EnvironmentHost, LoopHost, ProcessHost
 from rljax.rollout.environments.processes import StartWorker, WorkerProcess
 from rljax.rollout.environments.smoke_check import smoke_check
@@ -23,10 +25,11 @@ from rljax.tasks.rewards.registry import resolve_reward
 from rljax.tasks.rewards.runner import RewardRunner
 from rljax.tasks.task import Taskset
 from rljax.tasks.tasksets import load_tasksets
+from sidecar.hosting.spec import EngineLauncher
 
 
 class Workflows:
-    """Rewards and environments of one process, and the workflows that use them.
+    """Rewards, judges and environments of one process, and the workflows that use them.
 
     Attributes:
         training: samples as training does, from the environments of the training's manager.
@@ -34,14 +37,16 @@ class Workflows:
         greedy: as training, but always the likeliest token; what ``adv_estimator=remax`` compares with. None otherwise.
     """
 
-    def __init__(self, config: Config, model: Model, logs: Path) -> None:
-        """Builds them; ``logs`` is the directory for what worker processes print.
+    def __init__(self, config: Config, run: RunDir, model: Model, engine_launcher: EngineLauncher) -> None:
+        """Builds them; ``engine_launcher`` starts the engines of judges, and closing it is the caller's.
 
         Raises:
             ConfigError: a reward that does not exist, or a chat template that carries no dialogue.
         """
+        logs = run.root / "logs"
         self._config = config
         self._model = model
+        self._judges = Judges(config, run, engine_launcher)
         self._rewards = make_rewards(config, logs / f"{config.explorer.name}-rewards.log")
         rollout, log = config.rollout, logs / f"{config.explorer.name}-environments.log"
         train, val = rollout.train_env_manager, rollout.val_env_manager
@@ -56,12 +61,15 @@ class Workflows:
         self.greedy = self._workflow(likeliest, self._hosts[0]) if _compares(config) else None
         self.validation = self._workflow(config.sidecar.val_generating_args, self._hosts[1])
 
-    async def open(self) -> None:
-        """Runs a smoke check of every environment, where its episodes will be played.
+    async def open(self, on_fault: OnFault = log_fault) -> None:
+        """Runs a smoke check of every environment, where its episodes will be played, and starts the judges, whose
+        engines report faults that they survive to ``on_fault``.
 
         Raises:
             ConfigError: an environment cannot be made, or cannot be reset.
+            ModelNotFound, EngineError: see `Judges.open`.
         """
+        self._rewards.judges = await self._judges.open(on_fault)
         config, (training, validation) = self._config, self._hosts
         await smoke_check(config.train_groups, config.environments, training)
         held_out = [tag for tag in config.val_groups if tag not in config.train_groups]
@@ -76,8 +84,9 @@ class Workflows:
         await self._rewards.try_out((f"{section}.{name}", taskset) for name, taskset in tasksets.items())
 
     async def close(self) -> None:
-        """Closes worker processes of rewards and environments."""
+        """Closes worker processes of rewards and environments, and judges."""
         self._rewards.close()
+        await self._judges.aclose()
         for hosts in self._hosts:
             for host in hosts.values():
                 await host.close()

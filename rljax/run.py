@@ -47,7 +47,7 @@ from rljax.pipeline.evaluate import Evaluator, chosen_checkpoints
 from rljax.pipeline.metrics.engines import Gauges
 from rljax.pipeline.observers import LearnerObservers, Observers
 from rljax.pipeline.run_dir import RunDir
-from rljax.pipeline.train import Trainer
+from rljax.pipeline.train import Outputs, Trainer
 from rljax.weights.channels import open_publisher
 from sidecar.errors import escape_log_records
 
@@ -205,9 +205,8 @@ class Run:
             opened = open_publisher(config.sync_method, self.run_dir.weights, on_ray=on_ray, host=host)
             publisher = parts.enter_context(contextlib.closing(opened))
             check = (lambda: None) if explorer is None else explorer.check
-            channels = (checkpoints, publisher, observers, self._gauges)
-            life = heartbeat.token
-            trainer = Trainer(config, self.run_dir, db, step_runner, *channels, self._stop, check, life, damaged)
+            outputs, life = Outputs(self.run_dir, checkpoints, publisher, observers), heartbeat.token
+            trainer = Trainer(config, db, step_runner, outputs, self._gauges, self._stop, check, life, damaged)
             observers.start(banner(placed, self.run_dir.root, learner))
             warn_of_unseen_accelerator(config)
             if explorer is not None:

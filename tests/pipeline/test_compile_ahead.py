@@ -20,7 +20,7 @@ from rljax.learner.programs import Compilation, Program
 from rljax.ledger import leases
 from rljax.pipeline import train
 from rljax.pipeline.assemble.learner import StepRunner
-from rljax.pipeline.train import Trainer
+from rljax.pipeline.train import Outputs, Trainer
 from rljax.run import Run
 from tests.waiting import HANGS
 
@@ -69,7 +69,8 @@ class Compiling:
         observers: Any = SimpleNamespace(waiting=lambda *_: None, message=lambda *_: None)
         learner: Any = SimpleNamespace(architecture=SimpleNamespace(vocab_size=10), steps=0)
         stop: Any = SimpleNamespace(is_set=lambda: False)
-        self.trainer = Trainer(config, none, none, StepRunner(learner, None), none, none, observers, dict, stop)
+        outputs = Outputs(none, none, none, observers)
+        self.trainer = Trainer(config, none, StepRunner(learner, None), outputs, dict, stop)
         monkeypatch.setattr(train, "LOOK_FOR_DEAD", 1e9)
         monkeypatch.setattr(train.time, "perf_counter", lambda: self.seconds)
         monkeypatch.setattr(train.os, "times", lambda: (self.used, 0.0, 0.0, 0.0, self.seconds))

@@ -10,9 +10,10 @@ from pathlib import Path
 from rljax.algorithms.registry import advantages
 from rljax.config.fields import ConfigError
 from rljax.config.schema import Config, GeneratingConfig
-from rljax.pipeline.assemble.run import Model
+from rljax.pipeline.assemble.run import Model, validation_fingerprint
 from rljax.rollout.environments.hosts import EnvironmentHost, LoopHost, ProcessHost
 from rljax.rollout.environments.smoke_check import smoke_check
+from rljax.rollout.validation import ValidationPlan
 from rljax.rollout.workflows.multi_turn import MultiTurn
 from rljax.rollout.workflows.single_turn import SingleTurn
 from rljax.rollout.workflows.workflow import DispatchByTask, Workflow
@@ -58,6 +59,17 @@ class Workflows:
         likeliest = replace(config.sidecar.generating_args, temperature=0.0, top_p=1.0, top_k=0)
         self.greedy = self._workflow(likeliest, self._hosts[0]) if _compares(config) else None
         self.validation = self._workflow(config.sidecar.val_generating_args, self._hosts[1])
+
+    def validation_plan(self, held_out: Mapping[str, Taskset]) -> ValidationPlan:
+        """Returns what the config wants measured on these tasksets."""
+        return ValidationPlan(
+            self.validation,
+            held_out,
+            self._config.val_batch_size,
+            self._config.rollout.val_env_manager.group_size,
+            self._config.rollout.trajectory_timeout,
+            validation_fingerprint(self._config),
+        )
 
     async def open(self) -> None:
         """Runs a smoke check of every environment, where its episodes will be played.

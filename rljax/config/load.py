@@ -308,7 +308,7 @@ def _set(kind: Any, here: Any, dotted: str, depth: int, value: Any, unknown: Unk
         hint = element_of(kind)
         if dataclasses.is_dataclass(hint) and name not in here:
             if prefix not in _NEW_NAMES:
-                raise ConfigError(_unknown(dotted, name, here, prefix))
+                raise ConfigError(_no_entry(dotted, name, here, prefix))
             here[name] = as_plain(_NEW_NAMES[prefix]())
     else:
         raise ConfigError(f"{dotted}: {prefix[:-1]} is a single value and has no key {name!r}")
@@ -338,6 +338,15 @@ def _set_chosen(choice: Choice, named: Any, keys: Any, dotted: str, depth: int, 
         named, keys, depth = of[short], keys.setdefault(short, {}), depth + 1
     entry = choice.entry(named, path)
     _set(entry.keys, keys, dotted, depth, value, entry.refusal)
+
+
+def _no_entry(dotted: str, name: str, here: Mapping[str, Any], prefix: str) -> str:
+    """Returns why a path that leads into an entry which is not there, of a group without new names, is refused."""
+    if near := difflib.get_close_matches(name, list(here), 1):
+        hint = f"did you mean {prefix}{near[0]}{dotted.removeprefix(prefix + name)}?"
+    else:
+        hint = f"{prefix[:-1]} has: {', '.join(sorted(here)) or 'none'}; a new one is written in the config file"
+    return f"{dotted}: unknown key; {hint}"
 
 
 def _unknown(dotted: str, name: str, known: Mapping[str, Any], prefix: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import runpy
 import subprocess
 import sys
 import threading
@@ -13,6 +14,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+import rljax.main
+from rljax import interrupts
 from rljax.config.load import load_config
 from rljax.config.schema import Config, TasksConfig, TasksetConfig
 from rljax.learner import programs
@@ -22,6 +25,7 @@ from rljax.pipeline import train
 from rljax.pipeline.assemble.learner import StepRunner
 from rljax.pipeline.train import Outputs, Trainer
 from rljax.run import Run
+from sidecar.workers import lifeline
 from tests.waiting import HANGS
 
 ROOT = Path(__file__).parents[2]
@@ -162,7 +166,14 @@ def test_a_process_ends_though_the_compiler_does_not(what: str) -> None:
     assert (end.returncode, end.stdout) == (7, "the last line"), end.stderr
 
 
-def test_both_programs_end_that_way() -> None:
+@pytest.mark.parametrize(("program", "argument", "code"), [("main.py", "--help", 0), ("child_main.py", "1", 5)])
+def test_both_programs_end_that_way(program: str, argument: str, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """`python -m rljax.main`, and the program of child processes."""
-    for program in ("main.py", "child_main.py"):
-        assert "    end_process(" in (ROOT / "rljax" / program).read_text().partition('if __name__ == "__main__":')[2]
+    codes: list[int] = []
+    monkeypatch.setattr(interrupts, "end_process", codes.append)
+    monkeypatch.setattr(interrupts, "end_on_second_interrupt", lambda: None)
+    monkeypatch.setattr(lifeline, "hold", lambda parent: None)
+    monkeypatch.setattr(rljax.main, "run", lambda load: 5)
+    monkeypatch.setattr(sys, "argv", [program, argument])
+    runpy.run_path(str(ROOT / "rljax" / program), run_name="__main__")
+    assert codes == [code]

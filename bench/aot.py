@@ -151,6 +151,7 @@ def main(what: str) -> int:
             print(f"{case.target:5} {case.mesh!s:30} row {case.row} {case.dtype}: {lower(case)}", flush=True)
     elif what == "test":
         for case, found in compile_cases(CASES[what], LITTLE_EFFORT):
+            failed += isinstance(found, str)
             said = {"error": found} if isinstance(found, str) else asdict(replace(found, kernels=frozenset()))
             kernel = [] if isinstance(found, str) else sorted(found.kernels)
             print(json.dumps({**said, "mesh": case.mesh, "kernels": kernel}), flush=True)

@@ -46,7 +46,9 @@ from rljax.rollout.engine_events import FaultLog
 from rljax.rollout.engine_pool import EnginePool
 from rljax.rollout.environments.hosts import EnvironmentHost, LoopHost, ProcessHost
 from rljax.rollout.workflows.multi_turn import MultiTurn
+from rljax.rollout.workflows.tools import Tools
 from rljax.tasks.environments import environment_tasksets
+from rljax.tasks.rewards import RewardRunner
 from sidecar.protocol import Completion, GenerateRequest
 
 TAG, MOVES, TURNS, TURN_SECONDS = "FrozenLake", ("Left", "Down", "Right", "Up"), 10, 10.0
@@ -109,13 +111,17 @@ async def play(place: str, in_flight: int, episodes: int, directory: Path) -> li
     environments = {TAG: replace(built_in()[TAG], place=place, max_actions=TURNS)}
     host: EnvironmentHost = LoopHost() if place == "loop" else ProcessHost(PER_WORKER, 60.0, log=directory / "log")
     workflow = MultiTurn(
-        tokenizer,
-        {place: host},
-        environments,
-        GeneratingConfig(),
-        sequence_length=4096,
-        max_response_tokens=64,
-        stop_token_ids=(),
+        Tools(
+            tokenizer=tokenizer,
+            rewards=RewardRunner([], timeout=1.0, workers=1),
+            generating=GeneratingConfig(),
+            stop_token_ids=(),
+            max_prompt_tokens=4096,
+            max_response_tokens=64,
+            sequence_length=4096,
+            hosts={place: host},
+            environments=environments,
+        )
     )
     engine = Mover(tokenizer)
     db = Database(SqliteFile(directory / "ledger.db"), run_spec(in_flight, episodes))

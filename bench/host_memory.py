@@ -1,6 +1,6 @@
 """Resident memory of the host over time: loading, resuming, evaluating and publishing a random model.
 
-    python -m bench.host_memory [--quick] [--devices N] [--parts NAME ...]
+    python -m bench.host_memory [--quick] [--devices N] [--pushes N] [--parts NAME ...]
 
 What: a model of random weights with Qwen2.5-0.5B's shape (``--quick``: 100M) is written once into a temporary
 directory, in bfloat16, and a checkpoint of its training state. Each part then runs in a process of its own, on N
@@ -9,9 +9,10 @@ process reads the other's resident memory every few milliseconds, with psutil: *
 within it, and what is *settled* at its end; *beyond* is the peak over the larger of the two. The last column is the way
 there, in ten equal steps of time.
 
-masters: a fresh learner without moments. load: with them. resume: the same from the checkpoint. evaluate: the
-checkpoint's weights, published for engines in float32. initial: the model's own, likewise. files, memory: a push from a
-learner without moments in bfloat16; the first push compiles, the second is measured. A version in memory stays.
+masters: a fresh learner without moments. load: with them. resume: the same from the checkpoint. save: a checkpoint of
+it, until it is written. evaluate: the checkpoint's weights, published for engines in float32. initial: the model's own,
+likewise. files, memory: a push from a learner without moments in bfloat16; the first compiles, those that follow
+(``--pushes``) are measured, each of which replaces the one before. A version in memory stays.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ import psutil
 
 from bench.paired import print_machine, print_table
 
-PARTS = ("masters", "load", "resume", "evaluate", "initial", "files", "memory")
+PARTS = ("masters", "load", "resume", "save", "evaluate", "initial", "files", "memory")
 STEP = 1
 """Batches that the checkpoint has seen."""
 SAMPLE_SECONDS = 0.003
@@ -137,7 +138,7 @@ def parts_of(root: Path, devices: int) -> Any:
     return config_of(root, devices), model, Checkpoints(root / "run" / "checkpoints", 1)
 
 
-def part(name: str, root: Path, devices: int) -> Iterator[Any]:
+def part(name: str, root: Path, devices: int, pushes: int) -> Iterator[Any]:
     """Prepares a part up to its first yield and does it up to the second, which brings what stays."""
     import jax
     import optax
@@ -157,6 +158,13 @@ def part(name: str, root: Path, devices: int) -> Iterator[Any]:
         yield None
         learner: Learner = build_learner(config, model, checkpoints, STEP if name == "resume" else 0)
         yield jax.block_until_ready(learner.state)
+    elif name == "save":
+        learner = build_learner(config, model, checkpoints, STEP)
+        jax.block_until_ready(learner.state)
+        yield None
+        checkpoints.save(STEP + 1, learner.state, {"lineage": 0})
+        checkpoints.wait()
+        yield learner.state
     elif name in ("evaluate", "initial"):
         publisher = OrbaxPublisher(root / name)
         run = type("Run", (), {"checkpoints": checkpoints.directory})
@@ -169,10 +177,14 @@ def part(name: str, root: Path, devices: int) -> Iterator[Any]:
         channel.publish(0, 0, learner.export("bf16"), model="", dtype="bf16")
         channel.delete(0, 0)
         yield None
-        yield channel.publish(1, 0, learner.export("bf16"), model="", dtype="bf16"), channel
+        for version in range(1, pushes + 1):
+            path = channel.publish(version, 0, learner.export("bf16"), model="", dtype="bf16")
+            if version > 1:
+                channel.delete(version - 1, 0)
+        yield path, channel
 
 
-def live(pipe: Connection, name: str, root: Path, devices: int, quick: bool) -> None:
+def live(pipe: Connection, name: str, root: Path, devices: int, quick: bool, pushes: int) -> None:
     """Runs one part in this process, its only one."""
     os.environ["JAX_PLATFORMS"] = "cpu"
     os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={devices}"
@@ -180,7 +192,7 @@ def live(pipe: Connection, name: str, root: Path, devices: int, quick: bool) -> 
         prepare(root, devices, quick)
         pipe.send(("end", time.time()))
         return
-    steps = part(name, root, devices)
+    steps = part(name, root, devices, pushes)
     next(steps)
     pipe.send(("begin", time.time()))
     kept = next(steps)
@@ -189,7 +201,7 @@ def live(pipe: Connection, name: str, root: Path, devices: int, quick: bool) -> 
     del kept
 
 
-def in_its_own_process(name: str, root: Path, devices: int, quick: bool) -> Watched:
+def in_its_own_process(name: str, root: Path, devices: int, quick: bool, pushes: int) -> Watched:
     """Runs one part and watches it.
 
     Raises:
@@ -197,7 +209,7 @@ def in_its_own_process(name: str, root: Path, devices: int, quick: bool) -> Watc
     """
     context = multiprocessing.get_context("spawn")
     pipe, theirs = context.Pipe()
-    process = context.Process(target=live, args=(theirs, name, root, devices, quick))
+    process = context.Process(target=live, args=(theirs, name, root, devices, quick, pushes))
     process.start()
     theirs.close()
     watched = Watched(psutil.Process(process.pid))
@@ -216,12 +228,13 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="100M parameters")
     parser.add_argument("--devices", type=int, default=4, help="virtual devices that the model is cut over")
     parser.add_argument("--parts", nargs="+", metavar="NAME", default=PARTS, choices=PARTS, help=", ".join(PARTS))
+    parser.add_argument("--pushes", type=int, default=1, help="pushes in a row that are measured")
     options = parser.parse_args()
     print_machine()
     with tempfile.TemporaryDirectory(prefix="bench-memory-") as name:
-        root = Path(name)
-        in_its_own_process("prepare", root, options.devices, options.quick)
-        rows = [in_its_own_process(name, root, options.devices, options.quick).row(name) for name in options.parts]
+        given = Path(name), options.devices, options.quick, options.pushes
+        in_its_own_process("prepare", *given)
+        rows = [in_its_own_process(name, *given).row(name) for name in options.parts]
     columns = ("part", "s", "before", "peak", "settled", "beyond", "on the way, GB")
     print_table(f"resident memory, MB, on {options.devices} devices", columns, rows)
 

@@ -41,7 +41,15 @@ from rljax.rollout.workflows.single_turn import assemble
 from rljax.rollout.workflows.workflow import Attempt, Workflow
 from rljax.tasks.task import Task, Taskset
 from rljax.trajectory import TaskId, Trajectory
-from sidecar.protocol import Completion, EngineStatus, GenerateRequest, PauseMode, SamplingParams, WeightUpdate
+from sidecar.protocol import (
+    NOTHING,
+    Completion,
+    EngineStatus,
+    GenerateRequest,
+    PauseMode,
+    SamplingParams,
+    WeightUpdate,
+)
 
 GROUP_SIZE = 8
 TOKENS = 32
@@ -73,6 +81,9 @@ class InstantEngine:
         self._running -= 1
         n = request.sampling.max_new_tokens
         return Completion(np.zeros(n, np.int32), np.zeros(n, np.float32), np.full(n, self._version, np.int32), "length")
+
+    async def progress(self, request_id: str, seen: int) -> Completion:
+        return NOTHING
 
     async def abort(self, request_ids: Sequence[str]) -> None:
         """Does nothing: no request is ever left to abort."""

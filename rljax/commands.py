@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import dataclasses
 import importlib
 import json
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from rljax.config.schema import Config
@@ -57,10 +58,16 @@ def evaluate(config: Config) -> int:
     keep_compiled(config)
     run = RunDir.of_checkpoint(config)
     model = open_model(config, run, _progress)
+    scores: dict[str, float] = {}
+    rows: list[list[str]] = []
     with contextlib.closing(ENGINE_LAUNCHERS[config.launcher](config)) as engine_launcher:
         for steps, metrics in evaluated(config, run, model, engine_launcher):
-            scores = ", ".join(f"{name} {value:.4f}" for name, value in metrics.items() if name.endswith("/score"))
-            print(f"checkpoint {steps}: {scores}", flush=True)
+            scores = {name: value for name, value in metrics.items() if name.endswith("/score")}
+            shown = ", ".join(f"{name} {value:.4f}" for name, value in scores.items())
+            print(f"checkpoint {steps}: {shown}", flush=True)
+            rows.append([str(steps), *(f"{value:.4f}" for value in scores.values())])
+    if len(rows) > 1:
+        print("\n".join(_table([["checkpoint", *scores], *rows])))
     print(f"written to {run.root / 'evaluation.json'}")
     return 0
 
@@ -96,6 +103,23 @@ def play(config: Config) -> int:
     return 0
 
 
+def serve(config: Config) -> int:
+    """Runs mode serve: answers HTTP requests until Ctrl-C or SIGTERM."""
+    from rljax.launch.engine_launchers import ENGINE_LAUNCHERS
+    from rljax.pipeline.assemble.compile_cache import keep_compiled
+    from rljax.pipeline.assemble.run import open_model
+    from rljax.pipeline.run_dir import RunDir
+    from rljax.pipeline.serve.service import serve as served
+
+    keep_compiled(config)
+    published = config.serve.follow or config.serve.version is not None
+    run = RunDir.existing(config) if published else RunDir.of_checkpoint(config)
+    model = open_model(config, run, _progress)
+    with contextlib.closing(ENGINE_LAUNCHERS[config.launcher](config)) as engine_launcher:
+        asyncio.run(served(config, run, model, engine_launcher, _show, _on_signals))
+    return 0
+
+
 def plan(config: Config) -> int:
     """Runs mode plan: says what the run will take on a target, and exits 1 where it does not fit."""
     from rljax.pipeline.assemble.compile_cache import keep_compiled
@@ -121,7 +145,7 @@ def replay(config: Config) -> int:
     keep_compiled(config)
     run = RunDir.existing(config)
     for change in run.changes(config):
-        if not change.startswith(("mode ", "checkpoint ", "observe.", "compile_cache ", "plan.")):
+        if not change.startswith(("mode ", "checkpoint ", "observe.", "compile_cache ", "plan.", "serve.")):
             print(f"not as the run was trained: {change}")
     different = 0
     for done in replayed(config, run, open_ledger(config, run), open_model(config, run, _progress)):
@@ -160,12 +184,13 @@ COMMANDS: dict[str, Callable[[Config], int]] = {
     "audit": audit,
     "play": play,
     "plan": plan,
+    "serve": serve,
 }
 
 
 def import_modules(mode: str) -> None:
     """Imports what a mode that trains or generates needs in any case, each of which imports many more."""
-    if mode in ("both", "train", "explore", "evaluate", "replay"):
+    if mode in ("both", "train", "explore", "evaluate", "replay", "serve"):
         with uncollected_imports():
             importlib.import_module("rljax.run")
             importlib.import_module("transformers")
@@ -183,8 +208,15 @@ def _on_signals(stop: Callable[[], None]) -> None:
     signal.signal(signal.SIGINT, handle)
 
 
+def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Yields the lines of a table, its columns as wide as they must be."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        yield "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
+
+
 def _show(text: str) -> None:
-    print(printable(text))
+    print(printable(text), flush=True)
 
 
 def _progress(label: str, fraction: float) -> None:

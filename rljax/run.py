@@ -42,7 +42,7 @@ from rljax.pipeline.assemble.devices import check_shared, share_gpu_memory
 from rljax.pipeline.assemble.learner import StepRunner, open_checkpoints, open_demonstrations, resume_learner
 from rljax.pipeline.assemble.run import ProgressCallback, open_ledger, open_model, validation_fingerprint
 from rljax.pipeline.assemble.workflows import check_tasks
-from rljax.pipeline.banner import banner, warn_of_unseen_accelerator
+from rljax.pipeline.banner import banner, warn_of_unread, warn_of_unseen_accelerator
 from rljax.pipeline.evaluate import Evaluator, chosen_checkpoints
 from rljax.pipeline.metrics.engines import Gauges
 from rljax.pipeline.observers import LearnerObservers, Observers
@@ -214,6 +214,7 @@ class Run:
             trainer = Trainer(config, db, step_runner, outputs, self._gauges, self._stop, check, life, damaged)
             observers.start(banner(placed, self.run_dir.root, learner))
             warn_of_unseen_accelerator(config)
+            warn_of_unread(config, learner.mesh.devices.flat[0].platform)
             if explorer is not None:
                 explorer.start()
             self._trainer = trainer

@@ -70,6 +70,7 @@ class GenerateRequest:
         priority: of those that wait, lower runs first; among equals the first to come.
         resumed_tokens: how many of the last prompt tokens are the beginning of this response, made by an earlier
             request that was cut short: a stop string may begin in them.
+        followed: `Engine.progress` will be asked for it.
     """
 
     id: str
@@ -79,6 +80,7 @@ class GenerateRequest:
     affinity: str = ""
     priority: int = 0
     resumed_tokens: int = 0
+    followed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +99,10 @@ class Completion:
     logprobs: np.ndarray
     versions: np.ndarray
     finish_reason: str
+
+
+NOTHING = Completion(np.zeros(0, np.int32), np.zeros(0, np.float32), np.zeros(0, np.int32), "abort")
+"""No tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +173,17 @@ class Engine(Protocol):
 
         Raises:
             RequestError: the prompt is empty, or prompt and budget exceed the engine's context.
+            EngineError: the engine died or was closed.
+        """
+        ...
+
+    async def progress(self, request_id: str, seen: int) -> Completion:
+        """Returns the tokens of a request behind the first ``seen``, as soon as there are any, as an abort would.
+
+        None come where the request has ended, or is unknown: what it made then, `generate` has returned. To be called
+        after that, for a request that is ``followed``.
+
+        Raises:
             EngineError: the engine died or was closed.
         """
         ...

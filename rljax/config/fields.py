@@ -28,7 +28,7 @@ class ConfigError(ValueError):
 def key(default: Any, help: str, **bounds: Any) -> Any:
     """Declares a dataclass field: its meaning and bounds ``low``, ``high``, ``low_open``, ``high_open``, ``choices``.
 
-    The bounds of a tuple are those of its elements.
+    The bounds of a tuple are those of its elements. ``instead`` says, for values of other programs, what to write.
     """
     metadata = {"help": help, **bounds}
     if isinstance(default, (dict, list)):
@@ -58,7 +58,8 @@ def check_bounds(path: str, value: Any, metadata: Mapping[str, Any]) -> None:
     """
     choices = metadata.get("choices")
     if choices and value not in choices:
-        raise ConfigError(f"{path}={shown(value)}: not one of {', '.join(map(str, choices))}")
+        instead = metadata.get("instead", {}).get(value)
+        raise ConfigError(f"{path}={shown(value)}: {instead or 'not one of ' + ', '.join(map(str, choices))}")
     if isinstance(value, tuple):
         for index, element in enumerate(value):
             check_bounds(f"{path}[{index}]", element, metadata)

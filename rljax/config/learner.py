@@ -48,7 +48,9 @@ class LearnerConfig:
     max_tokens_per_row: int | None = key(None, "length of a packed row; None: longest prompt plus response", low=1)
     rows_per_microbatch: int = key(8, "packed rows in one forward and backward pass", low=1)
     max_nonfinite_steps: int = key(3, "non-finite updates in a row before the run stops", low=1)
-    checkpoints_to_keep: int = key(2, "committed checkpoints kept; the oldest is where a replay can start", low=1)
+    checkpoints_to_keep: int | None = key(
+        2, "committed checkpoints kept, None: all; the oldest is where a replay can start", low=1
+    )
 
     @property
     def time_shards(self) -> int:

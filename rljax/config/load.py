@@ -25,11 +25,16 @@ from rljax.config.environments import EnvironmentConfig
 from rljax.config.fields import ConfigError, brief, check_path, shown
 from rljax.config.foreign_keys import advice
 from rljax.config.importers.translate import Translation, is_foreign, translate
+from rljax.config.judges import JudgeConfig
 from rljax.config.schema import Config, TasksetConfig
 from rljax.config.text import from_text
 from rljax.config.types import Unknown, build, element_of
 
-_NEW_NAMES: dict[str, Any] = {"explorer.tasksets.": TasksetConfig, "custom_envs.": EnvironmentConfig}
+_NEW_NAMES: dict[str, Any] = {
+    "explorer.tasksets.": TasksetConfig,
+    "custom_envs.": EnvironmentConfig,
+    "judges.": JudgeConfig,
+}
 """Groups in which a new name is allowed, with the defaults of its entry."""
 _NO_SUCH_KEY = re.compile(r"""[Kk]ey ["'](\w+)["']""")
 _NO_SUCH_FIELD = re.compile(r"([\w.]+)\.__init__\(\) got an unexpected keyword argument '(\w+)'")
@@ -42,9 +47,10 @@ def to_config_dict(config: Config) -> ConfigDict:
     config is loaded.
     """
     editable = ConfigDict(as_plain(config), convert_dict=True, allow_dotted_keys=True).lock()
-    for spec in dataclasses.fields(config.algorithm):
-        if "choice" in spec.metadata:
-            editable.algorithm[spec.name].unlock()
+    for group in ("algorithm", "rollout"):
+        for spec in dataclasses.fields(getattr(config, group)):
+            if "choice" in spec.metadata:
+                editable[group][spec.name].unlock()
     return editable
 
 

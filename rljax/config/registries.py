@@ -12,6 +12,7 @@ import functools
 import importlib
 import inspect
 import pkgutil
+import sys
 import types
 import typing
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -325,7 +326,8 @@ def _keys_by_name(function: Callable[..., Any]) -> type:
         parameters = []
     keys = [p for p in parameters if p.kind is p.KEYWORD_ONLY]
     written = {p.name: Any if p.annotation is p.empty else p.annotation for p in keys}
-    scope = getattr(inspect.unwrap(function), "__globals__", {})
+    defined_in = sys.modules.get(getattr(function, "__module__", None) or "")
+    scope = getattr(inspect.unwrap(function), "__globals__", None) or getattr(defined_in, "__dict__", {})  # of a class
     meaning = f"of {getattr(function, '__name__', function)}"
     try:
         hints = typing.get_type_hints(types.SimpleNamespace(__annotations__=written), globalns=scope)
@@ -358,6 +360,7 @@ token_advantages: Registry[Any] = Registry(
 policy_losses: Registry[Any] = Registry("policy loss", "algorithm.pg_variant", "rljax.algorithms.losses", LossTraits)
 aggregations: Registry[Any] = Registry("aggregation", "algorithm.aggregation", "rljax.algorithms.aggregation", takes=2)
 filters: Registry[Any] = Registry("filter", "algorithm.filters", "rljax.algorithms.filter", FilterTraits)
+workflows: Registry[Any] = Registry("workflow", "rollout.workflow", "rljax.rollout.workflows")
 ESTIMATORS = (advantages, turn_advantages, token_advantages)
 
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 from rljax.config.schema import hold_to
 from rljax.config.validate import check_config
 from rljax.config.validate_environments import check_tags
+from rljax.config.validate_judges import check_judges
 from rljax.config.validate_objective import check_objective
 from rljax.config.validate_placement import check_placement
+from rljax.config.validate_serve import check_serve
 
-hold_to(check_config, check_placement, check_tags, check_objective)
+hold_to(check_config, check_placement, check_tags, check_judges, check_objective, check_serve)

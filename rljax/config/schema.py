@@ -18,6 +18,7 @@ from rljax.config.algorithm import CorrectionConfig as CorrectionConfig
 from rljax.config.algorithm import CriticConfig as CriticConfig
 from rljax.config.algorithm import KlConfig as KlConfig
 from rljax.config.algorithm import OptimizerConfig as OptimizerConfig
+from rljax.config.choice import chosen_by, settle
 from rljax.config.environments import (
     EnvironmentConfig,
     TrainEnvManagerConfig,
@@ -26,8 +27,12 @@ from rljax.config.environments import (
     shares,
 )
 from rljax.config.fields import key
+from rljax.config.generating import GeneratingConfig as GeneratingConfig
+from rljax.config.judges import JudgeConfig as JudgeConfig
 from rljax.config.learner import LearnerConfig as LearnerConfig
 from rljax.config.learner import MeshConfig as MeshConfig
+from rljax.config.registries import workflows
+from rljax.config.serve import ServeConfig as ServeConfig
 from rljax.config.tasksets import RowsConfig as RowsConfig
 from rljax.config.tasksets import TasksConfig as TasksConfig
 from rljax.config.tasksets import TasksetConfig as TasksetConfig
@@ -67,17 +72,6 @@ class ModelConfig:
     )
     logprob_chunk: int = key(1024, "tokens of a device whose logits exist at once", low=1)
     tiny: TinyConfig = field(default_factory=TinyConfig)
-
-
-@dataclass(frozen=True, kw_only=True)
-class GeneratingConfig:
-    """Sampling parameters of generation."""
-
-    temperature: float = key(1.0, "divides the logits, 0.01 or more; 0 (greedy) is for validation only", low=0)
-    top_p: float = key(1.0, "nucleus mass; 1: untruncated", low=0, high=1, low_open=True)
-    top_k: int = key(0, "candidates; 0: untruncated", low=0)
-    max_new_tokens: int | None = key(None, "budget of one turn; None: model.max_response_tokens", low=1)
-    stop: tuple[str, ...] = key((), "strings that end a turn; tokens are never trimmed")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,6 +125,12 @@ class SidecarConfig:
 class RolloutConfig:
     """Rollouts: how trajectories are made, and what happens when one fails."""
 
+    workflow: str = key(
+        "by_task",
+        "what makes a trajectory: single_turn (questions) | multi_turn (environments) | by_task: whichever it takes | "
+        "module:Class, your own: docs/workflows.md",
+    )
+    workflow_args: Any = chosen_by("workflow", "keyword arguments of workflow=module:Class, by name", workflows)
     max_retries: int = key(2, "attempts after a failed one; then the task is dropped as failed", low=0)
     trajectory_timeout: float = _seconds(600.0, "seconds for one attempt, validation pauses excluded")
     env_timeout: float = _seconds(60.0, "seconds for one answer of an environment in a worker")
@@ -140,6 +140,9 @@ class RolloutConfig:
     reward_workers: int | None = key(None, "processes for rewards that may hang; None: as many as cores", low=1)
     reward_concurrency: int = key(256, "rewards that are async functions, awaited at once", low=1)
     claim_timeout: float = _seconds(60.0, "seconds without a heartbeat until an explorer is dead and its claims reopen")
+
+    def __post_init__(self) -> None:
+        settle(self, "rollout")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,10 +206,14 @@ class Config:
     mode: str = key(
         "both",
         "what this process does",
-        choices=("both", "train", "explore", "evaluate", "export", "replay", "audit", "play", "plan"),
+        choices=("both", "train", "explore", "evaluate", "export", "replay", "audit", "play", "plan", "serve"),
+        instead={
+            "bench": "Trinity-RFT's name; write mode=evaluate and checkpoint=all, or latest",
+            "colocate": "Trinity-RFT's name; write mode=both and sidecar.colocate=true",
+        },
     )
     checkpoint: str = key(
-        "latest", "evaluate, export and play: latest | all | initial | batches seen; replay: where from"
+        "latest", "evaluate, export, play and serve: latest | all | initial | batches seen; replay: where from"
     )
     launcher: str = key("local", "who starts the parts", choices=("local", "ray"))
     run_dir: str | None = key(None, "everything the run leaves behind; None: runs/<name of the config>")
@@ -254,12 +261,14 @@ class Config:
     explorer: ExplorerConfig = field(default_factory=ExplorerConfig)
     ray: RayConfig = field(default_factory=RayConfig)
     tasks: TasksConfig = field(default_factory=TasksConfig)
+    judges: Mapping[str, JudgeConfig] = key({}, "models that score responses, on engines of their own, by name")
     custom_envs: Mapping[str, EnvironmentConfig] = field(
         default_factory=built_in, metadata={"help": "environments by tag"}
     )
     observe: ObserveConfig = field(default_factory=ObserveConfig)
     play: PlayConfig = field(default_factory=PlayConfig)
     plan: PlanConfig = field(default_factory=PlanConfig)
+    serve: ServeConfig = field(default_factory=ServeConfig)
 
     def __post_init__(self) -> None:
         if not _rules:

@@ -13,7 +13,10 @@ from rljax.config.fields import key
 class RowsConfig:
     """Source of rows, and the template of their prompts. The answers of `tasks.expert` are imitated."""
 
-    source: str = key("", "reverse_digits | add_numbers | FILE.jsonl | FILE.parquet | hub:ID | reasoning_gym:NAME")
+    source: str = key(
+        "",
+        "reverse_digits | add_numbers | FILE.jsonl[,FILE.jsonl] | FILE.parquet | hub:ID | reasoning_gym:NAME",
+    )
     split: str | None = key(None, "hub data set: its split; generator: train or validation side; None: by role")
     subset: str | None = key(None, "subset (configuration name) of a hub data set")
     prompt_key: str = key("question", "column that holds the prompt")

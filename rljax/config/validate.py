@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from rljax.config.algorithm import AlgorithmConfig, OptimizerConfig
+from rljax.config.choice import named_in
 from rljax.config.fields import ConfigError as ConfigError
 from rljax.config.fields import check_bounds, check_name, check_path
 from rljax.config.fields import walk as walk
@@ -221,7 +222,7 @@ def _check_rows(path: str, rows: RowsConfig) -> None:
 def _check_algorithm(config: Config) -> None:
     algorithm = config.algorithm
     _check_shaping(algorithm, config.model.max_response_tokens)
-    found = list(algorithm.functions())
+    found = [*algorithm.functions(), *named_in(config.rollout, "rollout")]
     for one in found:
         if ":" not in one.name and one.name not in all_names(one.slots):
             raise ConfigError(f"{one.key}={one.name!r}: {no_such_name(one.name, one.slots)}")

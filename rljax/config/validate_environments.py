@@ -18,10 +18,11 @@ def check_tags(config: Config) -> None:
     Raises:
         ConfigError: on the first one.
     """
-    for path, tags, others in (
-        ("rollout.train_env_manager", config.train_groups, config.explored[1]),
-        ("rollout.val_env_manager", config.val_groups, config.tasks.validation),
+    for path, tags, section, others in (
+        ("rollout.train_env_manager", config.train_groups, *config.explored),
+        ("rollout.val_env_manager", config.val_groups, "tasks.validation", config.tasks.validation),
     ):
+        _check_workflow(config.rollout.workflow, f"{path}.tags" if tags else "", section if others else "")
         for tag in tags:
             _check_tag(f"{path}.tags", tag, config.custom_envs, others)
             _check_action(f"custom_envs.{tag}", config.custom_envs[tag])
@@ -29,6 +30,16 @@ def check_tags(config: Config) -> None:
     if config.total_epochs is not None and config.train_groups and not config.explored[1]:
         raise ConfigError(
             f"total_epochs={config.total_epochs}: environments have no last task; leave it out, max_steps ends the run"
+        )
+
+
+def _check_workflow(workflow: str, tags: str, tasksets: str) -> None:
+    """Refuses a workflow for tasks of the other kind; ``tags`` and ``tasksets`` are the keys that ask for either."""
+    wrong, kind = {"single_turn": (tags, "environments"), "multi_turn": (tasksets, "questions")}.get(workflow, ("", ""))
+    if wrong:
+        raise ConfigError(
+            f"rollout.workflow={workflow!r}: does not take the {kind} of {wrong}; leave it out, and each kind of task "
+            "has its own"
         )
 
 

@@ -36,6 +36,18 @@ def _check_layout(config: Config) -> None:
         )
 
 
+def check_device_names(path: str, devices: str) -> None:
+    """Refuses what names no devices; ``path`` is the key.
+
+    Raises:
+        ConfigError: it does not.
+    """
+    if not _DEVICES.fullmatch(devices):
+        raise ConfigError(
+            f"{path}={shown(devices)}: write auto, cpu, cpu:0-3, gpu:0-3,6 or tpu:0-7, with indices of up to 4 digits"
+        )
+
+
 def device_indices(devices: str) -> tuple[str, frozenset[int] | None]:
     """Splits ``gpu:0-3,6`` into its platform and indices; None stands for all of them."""
     platform, _, spans = devices.partition(":")
@@ -47,7 +59,7 @@ def device_indices(devices: str) -> tuple[str, frozenset[int] | None]:
 
 def shares_gpu_memory(config: Config) -> bool:
     """Returns whether learner and engines are processes on the same GPUs, so that each is given a share of them."""
-    separate = config.mode in ("train", "explore") or (config.mode == "both" and config.explorer.own_process)
+    separate = config.mode in ("train", "explore", "serve") or (config.mode == "both" and config.explorer.own_process)
     return config.sidecar.colocate and (config.sidecar.engine != "embedded" or separate)
 
 
@@ -64,11 +76,7 @@ def learner_memory_share(config: Config) -> float | None:
 def _check_devices(config: Config) -> None:
     placed = {"learner.devices": config.learner.devices, "sidecar.devices": config.sidecar.devices}
     for path, devices in placed.items():
-        if not _DEVICES.fullmatch(devices):
-            raise ConfigError(
-                f"{path}={shown(devices)}: write auto, cpu, cpu:0-3, gpu:0-3,6 or tpu:0-7, with indices of up to 4 "
-                "digits"
-            )
+        check_device_names(path, devices)
     if not _TARGET.fullmatch(config.plan.target):
         raise ConfigError(
             f"plan.target={config.plan.target!r}: write here, or a chip and how many, v5e:4x4, v5p:2x2x1, h100:8, or "

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Mapping
 from typing import Protocol
 
+from rljax.config.choice import named_in
 from rljax.config.registries import user_defined_names
 from rljax.config.schema import Config
 from rljax.config.validate import ConfigError
@@ -99,7 +100,8 @@ def check_names_reach(config: Config) -> None:
     """
     if config.mode != "both" or not config.explorer.own_process:
         return
-    named = [(one.key, one.name, user_defined_names(one.slots)) for one in config.algorithm.functions()]
+    functions = *config.algorithm.functions(), *named_in(config.rollout, "rollout")
+    named = [(one.key, one.name, user_defined_names(one.slots)) for one in functions]
     for kind in ("train", "validation"):
         for taskset, fields in getattr(config.tasks, kind).items():
             named += [(f"tasks.{kind}.{taskset}.rewards", name, own_rewards()) for name in fields.rewards]

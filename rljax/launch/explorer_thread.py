@@ -34,7 +34,7 @@ def explorer_thread(
     """Builds an explorer in a thread of this process. ``engine_launcher`` starts its engines and is closed with it."""
     with contextlib.ExitStack() as parts:
         parts.callback(engine_launcher.close)
-        workflows = Workflows(config, model, run.root / "logs")
+        workflows = Workflows(config, run, model, engine_launcher)
         parts.callback(workflows.discard)
         explorer = make_explorer(config, run, db, model, workflows, trace, engine_launcher)
         parts.pop_all()

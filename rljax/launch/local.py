@@ -50,7 +50,8 @@ class Child:
         self._log = directory / f"{config.explorer.name}.log"
         self._config = json.dumps(as_plain(explorer_config(_with_engine_devices(config))))
         # Beside engines in processes of their own it computes nothing: accelerators are theirs and the learner's.
-        self._environment = {} if config.sidecar.engine == "embedded" else {"JAX_PLATFORMS": "cpu"}
+        embedded = "embedded" in (config.sidecar.engine, *(judge.engine for judge in config.judges.values()))
+        self._environment = {} if embedded else {"JAX_PLATFORMS": "cpu"}
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:

@@ -11,6 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from rljax.config.judges import JudgeConfig
 from rljax.config.schema import Config
 from rljax.config.validate import ConfigError
 from rljax.config.validate_placement import device_indices
@@ -115,15 +116,19 @@ def make_plan(config: Config, home: Node, others: Sequence[Node], learner_platfo
     where: list[tuple[str | None, tuple[int, ...] | None]] = [(None, None)] * config.sidecar.num_engines
     if kind and named is not None:
         where = _exactly(config, kind, sorted(named), [home, *others])
-    engines = tuple(EngineBundle(resources, kind, count, node, devices) for node, devices in where)
-    return Plan(home, learner, mine, engines, explorer)
+    engines = [EngineBundle(resources, kind, count, node, devices) for node, devices in where]
+    for judge in config.judges.values():
+        taken = add_up([learner, *(engine.resources for engine in engines)])
+        engines += [_of_judge(config, judge, [home, *others], taken)] * judge.num_engines
+    return Plan(home, learner, mine, tuple(engines), explorer)
 
 
 def cpus_needed(config: Config) -> int:
     """Returns the CPUs that a cluster of one's own must count, whatever the machine has, an evaluator's engines
     included.
     """
-    return 2 * math.ceil(config.sidecar.num_engines * config.ray.cpus_per_engine) + config.explorer.own_process
+    engines = config.sidecar.num_engines + sum(judge.num_engines for judge in config.judges.values())
+    return 2 * math.ceil(engines * config.ray.cpus_per_engine) + config.explorer.own_process
 
 
 def swap_taken(taken: Sequence[str], reserved: Sequence[str]) -> dict[str, str]:
@@ -143,6 +148,15 @@ def _learner(config: Config, platform: str) -> tuple[dict[str, float], tuple[int
     _, named = device_indices(config.learner.devices)
     count = config.learner.mesh.size
     return {ACCELERATORS[platform]: float(count)}, tuple(sorted(named)) if named else tuple(range(count))
+
+
+def _of_judge(config: Config, judge: JudgeConfig, nodes: Sequence[Node], taken: Mapping[str, float]) -> EngineBundle:
+    """Returns the bundle of one engine of a judge, after what is ``taken``."""
+    platform, _ = device_indices(judge.devices)
+    if platform == "auto":
+        platform = _auto_platform(nodes, taken)
+    kind = ACCELERATORS.get(platform, "")
+    return EngineBundle({"CPU": config.ray.cpus_per_engine, **({kind: 1.0} if kind else {})}, kind, int(bool(kind)))
 
 
 def _auto_platform(nodes: Sequence[Node], learner: Mapping[str, float]) -> str:

@@ -25,6 +25,7 @@ from rljax.learner.checksums import (
     unflattened,
     verify_arrays,
 )
+from rljax.learner.draft import Draft, is_written
 from rljax.learner.state import TrainState
 from rljax.ledger.database import StaleWriterError
 from rljax.ledger.fence import Fence
@@ -68,10 +69,10 @@ class Checkpoints:
 
     Args:
         directory: made when the first checkpoint is saved.
-        keep: committed checkpoints kept; older ones are deleted once a newer one is committed.
+        keep: committed checkpoints kept, None: all; older ones are deleted once a newer one is committed.
     """
 
-    def __init__(self, directory: Path, keep: int) -> None:
+    def __init__(self, directory: Path, keep: int | None) -> None:
         self.directory = directory.absolute()  # Orbax refuses others, once it writes
         self.keep = keep
         self._pending: tuple[int, Future[None], Fence | None] | None = None
@@ -100,18 +101,21 @@ class Checkpoints:
         if fence is not None:
             fence.check()
         lineage = fence.lineage if fence is not None else 0
-        staged = self.directory / f".saving-{lineage}-{step}"
+        draft = None
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
             self._delete_leftovers(lineage)
             described = {**metadata, _CHECKSUMS: checksums_of(state)}
             described[_CHECKSUM] = checksum_of_metadata(described)
+            draft = Draft(self.directory / f".saving-{lineage}-{step}")
             with _context():
-                response = ocp.save_async(staged, state, overwrite=True, custom_metadata=described)
+                response = ocp.save_async(draft.checkpoint, state, custom_metadata=described)
         except (OSError, ValueError) as error:
+            if draft is not None:
+                draft.delete()
             raise self._failed("write", step, error) from error
         failpoint("commit")
-        self._pending = (step, self._committer.submit(self._commit, step, staged, response, fence), fence)
+        self._pending = (step, self._committer.submit(self._commit, step, draft, response, fence), fence)
 
     def wait(self, timeout: float = SAVE_TIMEOUT) -> None:
         """Returns when the save under way, if any, is committed, and deletes what is beyond `keep`.
@@ -128,33 +132,28 @@ class Checkpoints:
         except StaleWriterError:
             raise
         except Exception as error:  # Orbax re-raises whatever its writers met
-            if fence is not None:
-                fence.check()  # a successor clears away what its predecessor is writing
             raise self._failed("write", step, error) from error
         for old in self._superseded(step):
             if fence is None or self._lineage(old) <= fence.lineage:
                 self._delete(self.directory / str(old))
 
-    def _commit(self, step: int, staged: Path, response: Any, fence: Fence | None) -> None:
+    def _commit(self, step: int, draft: Draft, response: Any, fence: Fence | None) -> None:
         try:
             response.result()
             if fence is not None:
                 fence.check()
-        except BaseException:
-            # A successor may have cleared it away while it was written: what came after is no checkpoint, but there.
-            for draft in (staged, *self.directory.glob(f"{staged.name}.*")):
-                shutil.rmtree(draft, ignore_errors=True)
-            raise
-        final = self.directory / str(step)
-        if final.exists():
-            self._delete(final)
-        staged.rename(final)
+            final = self.directory / str(step)
+            if final.exists():
+                self._delete(final)
+            draft.checkpoint.rename(final)
+        finally:
+            draft.delete()
 
     def _superseded(self, step: int) -> list[int]:
         """Returns the committed steps to delete with `step`: all but the newest `keep`, and those of a lost history."""
         committed = self.committed()
         until = [other for other in committed if other <= step]
-        return until[: -self.keep] + committed[len(until) :]
+        return until[: -self.keep if self.keep else 0] + committed[len(until) :]
 
     def _lineage(self, step: int) -> int:
         try:
@@ -285,8 +284,8 @@ class Checkpoints:
             written_by = _STAGED.match(path.name)
             if written_by and int(written_by[1]) > lineage:
                 continue
-            if path.is_dir() and not _is_checkpoint(path):
-                shutil.rmtree(path, ignore_errors=True)  # a predecessor may be writing there still
+            if path.is_dir() and not _is_checkpoint(path) and not is_written(path):
+                shutil.rmtree(path, ignore_errors=True)
 
 
 def _is_checkpoint(path: Path) -> bool:

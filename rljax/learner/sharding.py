@@ -8,6 +8,7 @@ evenly is dropped, so that the dimension is replicated: a model with two key-val
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -23,6 +24,8 @@ from rljax.config.validate import ConfigError
 from rljax.config.validate_placement import device_indices
 from rljax.models.common.hardware import BATCH, GPUS, TABLE, Rule, spec
 from rljax.models.families.registry import FAMILIES
+
+log = logging.getLogger(__name__)
 
 Present = Callable[[str], Sequence[Any]]
 """Returns the devices of a platform: of each, platform and number are read. See `jax_devices`."""
@@ -120,6 +123,11 @@ def _arranged(shape: tuple[int, ...], devices: Sequence[jax.Device]) -> np.ndarr
         for split in (False, True):  # a side of the torus for one axis, before parts of it for several
             with contextlib.suppress(NotImplementedError, AssertionError, ValueError):  # some of a slice's chips
                 return mesh_utils.create_device_mesh(shape, devices, allow_split_physical_axes=split)
+        log.warning(
+            "learner.mesh: its %d chips are no part of the torus that a mesh can follow, and are taken in JAX's order: "
+            "what they exchange may cross more links",
+            len(devices),
+        )
     elif platform in GPUS:
         devices = sorted(devices, key=lambda device: (device.process_index, device.id))
     return np.array(devices).reshape(shape)

@@ -6,7 +6,7 @@ from sqlalchemy import update
 
 from rljax.ledger import schema
 from rljax.ledger.database import LedgerError, run_row
-from rljax.ledger.transaction import Transaction, writes
+from rljax.ledger.transaction import Transaction, reads, writes
 
 
 @writes
@@ -23,6 +23,13 @@ def check_model(tx: Transaction, fingerprint: str, path: str) -> None:
             "run's; use the run's own model, or another run_dir"
         )
     tx.execute(update(schema.run).values(model=fingerprint))
+
+
+@reads
+def model_of(tx: Transaction) -> str | None:
+    """Returns the fingerprint of the run's model; None where no process has said it."""
+    found: str | None = run_row(tx).model
+    return found
 
 
 @writes

@@ -50,6 +50,13 @@ def filtered_during(tx: Transaction, step: int) -> dict[str, int]:
     return {row.reason: row.n for row in rows}
 
 
+@reads
+def filtered_by_taskset(tx: Transaction, step: int) -> dict[str, int]:
+    """Counts by taskset the groups that `filtered_during` counts by reason."""
+    rows = tx.execute(select(g.taskset, n).where(g.state == "filtered", g.step == step).group_by(g.taskset))
+    return {row.taskset: row.n for row in rows}
+
+
 def describe_untrained(tx: Transaction, step: int) -> str:
     """Counts, in a line by state and reason, the dropped and filtered groups that this step could have trained."""
     rows = tx.execute(_UNTRAINED, {"step": step}).all()

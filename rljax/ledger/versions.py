@@ -76,6 +76,14 @@ def newest_version(tx: Transaction) -> Announced | None:
 newest = reads(newest_version)
 
 
+@reads
+def find(tx: Transaction, version: int) -> Announced | None:
+    """Returns an announced version by its number, None unless its files are to be there."""
+    where = (v.version == version, ~v.withdrawn, ~v.deleted)
+    found = tx.execute(select(schema.versions).where(*where).order_by(v.lineage.desc())).first()
+    return None if found is None else _announced(found)
+
+
 def get_version(tx: Transaction, version: int, lineage: int) -> Announced:
     """Returns one announced version."""
     return _announced(tx.execute(select(schema.versions).where(v.version == version, v.lineage == lineage)).one())

@@ -10,6 +10,7 @@ from pathlib import Path
 import jax
 import psutil
 
+from rljax.config.fields import shown
 from rljax.config.schema import Config
 from rljax.config.validate_placement import (
     device_indices,
@@ -88,6 +89,22 @@ def warn_of_unseen_accelerator(config: Config) -> None:
         log.warning("%s", unseen)
 
 
+def warn_of_unread(config: Config, platform: str) -> None:
+    """Warns of keys of accelerators that nothing reads where the learner computes on ``platform``."""
+    learner, sidecar = config.learner, config.sidecar
+    of_gpus = {
+        "learner.gpu_memory_utilization": learner.gpu_memory_utilization,
+        "learner.autotune": learner.autotune,
+        "sidecar.gpu_memory_utilization": sidecar.gpu_memory_utilization if sidecar.engine == "embedded" else None,
+    }
+    given = {} if platform == "gpu" else {key: value for key, value in of_gpus.items() if value is not None}
+    if platform == "cpu" and sidecar.colocate and sidecar.engine == "embedded":
+        given["sidecar.colocate"] = True
+    if given:
+        keys = ", ".join(f"{key}={shown(value)}" for key, value in given.items())
+        log.warning("%s: of no effect, for the learner computes on a %s", keys, platform.upper())
+
+
 def _lines(parts: dict[str, list[str]]) -> list[str]:
     return [f"{name:<8} {' · '.join(words)}" for name, words in parts.items()]
 
@@ -122,6 +139,7 @@ def _engines(config: Config, learners: Sequence[jax.Device]) -> list[str]:
         config.engine_dtype,
         f"{sidecar.max_concurrency} requests at once each",
         f"weights by {config.sync_method}",
+        *(f"judge {name}: {one.path} on {one.num_engines} × {one.engine}" for name, one in config.judges.items()),
     ]
 
 

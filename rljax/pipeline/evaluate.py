@@ -8,6 +8,7 @@ import json
 import logging
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 
@@ -72,6 +73,13 @@ def weights_of(config: Config, run: RunDir, model: Model, steps: int) -> Mapping
     return to_hf(checkpoints.restore_params(steps, abstract_params(model.architecture)), model.architecture)
 
 
+def publish_checkpoint(config: Config, run: RunDir, model: Model, steps: int, directory: Path) -> Announced:
+    """Publishes a checkpoint in float32 below ``directory``, for engines to load."""
+    tensors = weights_of(config, run, model, steps)
+    path = OrbaxPublisher(directory).publish(steps, 0, tensors, model=config.model.path, dtype="fp32")
+    return Announced(steps, 0, run.announced_path(path))
+
+
 class Evaluator:
     """Evaluates one set of weights at a time, on engines of its own beside a run."""
 
@@ -81,7 +89,7 @@ class Evaluator:
         self._engine_launcher = engine_launcher
         self._run = run
         self._model = model
-        self._workflows = Workflows(config, model, run.root / "logs")
+        self._workflows = Workflows(config, run, model, engine_launcher)
         self._scratch = run.root / "evaluation"
         self._pool: EnginePool | None = None
         self._parts = contextlib.AsyncExitStack()
@@ -108,9 +116,7 @@ class Evaluator:
 
     async def serve(self, steps: int) -> None:
         """Loads a checkpoint into the engines, through the channel of training weights."""
-        tensors = weights_of(self._config, self._run, self._model, steps)
-        path = OrbaxPublisher(self._scratch).publish(steps, 0, tensors, model=self._config.model.path, dtype="fp32")
-        await self._engines.load(Announced(steps, 0, self._run.announced_path(path)))
+        await self._engines.load(publish_checkpoint(self._config, self._run, self._model, steps, self._scratch))
 
     async def evaluate(self) -> dict[str, float]:
         """Returns ``val/<taskset>/…`` of the weights served."""

@@ -72,7 +72,7 @@ def make_explorer(
     plan = workflows.validation_plan(held_out)
 
     async def prepare() -> None:
-        await workflows.open()
+        await workflows.open(checks.fault)
         await workflows.try_rewards(config.explored[0], tasksets)
         await workflows.try_rewards("tasks.validation", held_out)
 

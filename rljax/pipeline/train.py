@@ -16,7 +16,7 @@ from rljax.learner.programs import Compilation, CompileMeter
 from rljax.ledger import leases, processes, validations, versions
 from rljax.ledger.database import Database, LedgerError, StaleWriterError
 from rljax.ledger.fence import Fence
-from rljax.ledger.filtered_streak import filtered_during
+from rljax.ledger.filtered_streak import filtered_by_taskset, filtered_during
 from rljax.ledger.leases import LeasedBatch, NoBatchYet
 from rljax.pipeline.assemble.learner import StepRunner
 from rljax.pipeline.assemble.run import probe_tokens
@@ -322,7 +322,10 @@ class Trainer:
     def _report(self, batch: LeasedBatch, metrics: dict[str, float], clock: Clock) -> dict[str, float]:
         wall = time.perf_counter() - clock.began
         rejected = filtered_during(self._db, batch.step)
-        values = batch_metrics(batch) | filter_metrics(self._config.algorithm.filters, rejected) | metrics
+        tasksets = dict.fromkeys({group.task.taskset for group in batch.groups}, 0)
+        tasksets |= filtered_by_taskset(self._db, batch.step) if rejected else {}
+        values = batch_metrics(batch) | metrics
+        values |= filter_metrics(self._config.algorithm.filters, rejected, tasksets)
         values |= {f"time/{name}": clock.spent.get(name, 0.0) for name in ("wait", "train", "publish", "checkpoint")}
         values |= {name: seconds for name, seconds in clock.spent.items() if name.startswith("wait/")}
         values["time/step"] = wall

@@ -20,6 +20,7 @@ from rljax.ledger.versions import Announced
 from rljax.rollout.async_utils import all_or_none
 from rljax.rollout.engine_events import EngineEvents
 from rljax.rollout.engine_slot import EngineFactory, EngineSlot
+from rljax.rollout.listener import Listener, Tell, join
 from rljax.tasks.seeds import stable_hash
 from sidecar.channels.versions import is_address
 from sidecar.failpoints import failpoint
@@ -137,10 +138,13 @@ class EnginePool:
         self.serving = announced
         await self._notify_loaded()
 
-    async def generate(self, request: GenerateRequest, lineage: int, *, validation: bool = False) -> Completion:
+    async def generate(
+        self, request: GenerateRequest, lineage: int, *, validation: bool = False, tell: Tell | None = None
+    ) -> Completion:
         """Continues a prompt to its end, whatever happens to engines meanwhile.
 
         Waits while the pool is held (training requests only) and until weights of ``lineage`` or a later one serve.
+        ``tell`` is told the tokens as they are sampled; what it was told stays part of the completion.
 
         Raises:
             RequestError: the request can never be served.
@@ -156,13 +160,15 @@ class EnginePool:
             slot = await self._free_slot(request.affinity)
             if not validation and not self._open.is_set():
                 continue
-            part = await self._generate_once(slot, self._remaining(request, parts))
+            listener = None if tell is None else Listener(tell)
+            part = await self._generate_once(slot, self._remaining(request, parts), listener)
             if part is None:
                 continue
             parts.append(part)
             made = sum(len(p.token_ids) for p in parts)
             if part.finish_reason != "abort" or made >= sampling.max_new_tokens:
-                return _join(parts)
+                whole = join(parts)
+                return dataclasses.replace(whole, finish_reason="length") if whole.finish_reason == "abort" else whole
 
     async def score(self, token_ids: np.ndarray) -> list[Scored]:
         """Returns the log-probabilities of these tokens by every live engine, at least one; see `Engine.score`.
@@ -197,6 +203,11 @@ class EnginePool:
     def release(self) -> None:
         """Ends `hold`: held requests go on."""
         self._open.set()
+
+    def forgive(self) -> None:
+        """Forgets the restarts of the engines that serve: those of a judge load no second version."""
+        for slot in self._live_slots():
+            slot.forgive()
 
     async def gauges(self) -> dict[str, float]:
         """Returns engine metrics, added up over the engines: busy seconds and tokens include those before restarts."""
@@ -246,20 +257,24 @@ class EnginePool:
         async with self._loaded:
             self._loaded.notify_all()
 
-    async def _generate_once(self, slot: EngineSlot, request: GenerateRequest) -> Completion | None:
-        """Returns the completion of one engine; None if the engine was lost or the request was recalled."""
+    async def _generate_once(
+        self, slot: EngineSlot, request: GenerateRequest, listener: Listener | None
+    ) -> Completion | None:
+        """Returns the completion of one engine; if the engine was lost or the request was recalled, what the listener
+        has heard of it, or None.
+        """
         engine = slot.engine
         try:
             async with asyncio.timeout(None) as recall:
                 slot.enter(request, recall)
-                return await engine.generate(request)
+                if listener is None:
+                    return await engine.generate(request)
+                return await listener.generate(engine, dataclasses.replace(request, followed=True))
         except EngineError as error:
             slot.replace(engine, error)
-            return None
         except TimeoutError:
-            if recall.expired():
-                return None
-            raise
+            if not recall.expired():
+                raise
         except asyncio.CancelledError:
             # A cancelled caller does not wait for an engine that may hang; the abort finds out whether it does.
             withdrawal = asyncio.ensure_future(self._withdraw(slot, request.id))
@@ -268,6 +283,7 @@ class EnginePool:
             raise
         finally:
             slot.leave(request)
+        return None if listener is None else listener.heard()
 
     async def _withdraw(self, slot: EngineSlot, request_id: str) -> None:
         # Nobody waits here. A successor is asked as well: that it hangs, too, is found before a request needs it.
@@ -358,15 +374,3 @@ def _raise_unless(tolerated: type[Exception] | tuple[type[Exception], ...], outc
 
 def _load(slot: EngineSlot) -> tuple[int, int]:
     return len(slot.requests), slot.index
-
-
-def _join(parts: list[Completion]) -> Completion:
-    """Concatenates the pieces of an interrupted completion."""
-    if len(parts) == 1:
-        return parts[0]
-    return Completion(
-        np.concatenate([p.token_ids for p in parts]),
-        np.concatenate([p.logprobs for p in parts]),
-        np.concatenate([p.versions for p in parts]),
-        "length" if parts[-1].finish_reason == "abort" else parts[-1].finish_reason,
-    )

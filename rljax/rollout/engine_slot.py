@@ -134,7 +134,12 @@ class EngineSlot:
     async def loaded(self, announced: Announced, call: Callable[[Engine], Awaitable[None]]) -> None:
         """Loads a version by ``call``, like `ask`, and records that the slot serves it."""
         await self.ask(f"version {announced.version} to load", call)
-        self.serves, self._restarts = announced, 0
+        self.serves = announced
+        self.forgive()
+
+    def forgive(self) -> None:
+        """Begins anew to count the restarts in a row."""
+        self._restarts = 0
 
     def replace(self, dead: Engine, error: Exception) -> None:
         """Starts to replace a dead engine in a task of its own, unless that has begun or the

@@ -24,7 +24,7 @@ from rljax.rollout.async_utils import all_or_none, first_of
 from rljax.rollout.deadlines import PausableDeadlines
 from rljax.rollout.engine_pool import EnginePool
 from rljax.rollout.environments.session import EnvironmentLost
-from rljax.rollout.workflows.workflow import Attempt, Workflow, judged_together
+from rljax.rollout.workflows.workflow import Attempt, BrokenContract, Workflow, judged_together
 from rljax.tasks.task import BadRow, Task
 from rljax.trajectory import Group, Trajectory
 from sidecar.errors import printable, worth_a_line
@@ -255,7 +255,7 @@ class GroupRunner:
                 failpoint("generate")
                 async with self._deadlines.limit(self._timeout):
                     trajectory = await workflow.run(task, attempt, self._pool)
-            except (EngineError, StaleWriterError, BadRow):
+            except (EngineError, StaleWriterError, BadRow, BrokenContract):
                 raise
             except Exception as error:
                 reason = await self.note_failure(error, f"{claim.task} member {member}, attempt {retry}")

@@ -12,7 +12,7 @@ from rljax.rollout.async_utils import all_or_none
 from rljax.rollout.deadlines import PausableDeadlines
 from rljax.rollout.engine_pool import EnginePool
 from rljax.rollout.episode_metrics import episode_sums
-from rljax.rollout.workflows.workflow import Attempt, Workflow, judged_together
+from rljax.rollout.workflows.workflow import Attempt, BrokenContract, Workflow, judged_together
 from rljax.tasks.environments import EnvironmentTaskset
 from rljax.tasks.task import BadRow, Taskset
 from rljax.trajectory import Trajectory
@@ -83,6 +83,7 @@ async def validate(
 
     Raises:
         EngineError: no engine can be kept alive: that says nothing about the version.
+        BrokenContract: a workflow of one's own returned what none may.
     """
     deadlines = PausableDeadlines()
     gate = asyncio.Semaphore(MAX_IN_FLIGHT)
@@ -106,7 +107,7 @@ async def validate(
                     task = taskset.task(0, index)
                     made = await plan.workflow.run(task, attempt, pool)
                     return _Outcome((await judged_together(plan.workflow, task, [made]))[0])
-            except EngineError:
+            except (EngineError, BrokenContract):
                 raise
             except Exception as error:
                 return await failed(error, f"validation of version {pinned.version}, {taskset.name} task {index}")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import bisect
 import difflib
+import itertools
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any, Protocol, TypeVar
@@ -109,6 +111,25 @@ class Columns:
                 raise BadRow(f"{where}: {error}") from error
         rest = {name: value for name, value in row.items() if name not in (self.prompt, self.answer)}
         return Problem(prompt, answer, rest)
+
+
+class JoinedRows:
+    """Usable rows of several sources, one after the other."""
+
+    def __init__(self, parts: Sequence[Rows]) -> None:
+        self._parts = parts
+        self._ends = list(itertools.accumulate(map(len, parts)))
+        self.bad_rows = sum(part.bad_rows for part in parts)
+        self.other_tags: set[str] = set().union(*(getattr(part, "other_tags", set()) for part in parts))
+        self.first_bad_row = next(filter(None, (getattr(part, "first_bad_row", None) for part in parts)), None)
+
+    def __len__(self) -> int:
+        return self._ends[-1]
+
+    def problem(self, index: int) -> Problem:
+        """Returns the problem at an index among the usable rows of all."""
+        part = bisect.bisect_right(self._ends, index)
+        return self._parts[part].problem(index - (self._ends[part - 1] if part else 0))
 
 
 def _text(row: Mapping[str, Any], column: str, where: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,7 +15,7 @@ from rljax.tasks.jsonl import JsonlRows
 from rljax.tasks.permutation import Permutation
 from rljax.tasks.procedural import GENERATORS, SIDES, procedural_rows
 from rljax.tasks.rewards.registry import answer_checks, answer_is_read, reward_terms
-from rljax.tasks.rows import Columns, Problem, Rows, nearest
+from rljax.tasks.rows import Columns, JoinedRows, Problem, Rows, nearest
 from rljax.tasks.seeds import environment_seed, fingerprint, stable_hash
 from rljax.tasks.table import hub_rows, parquet_rows
 from rljax.tasks.task import BadRow, RewardTerm, Task, Taskset
@@ -172,6 +173,9 @@ def _open(config: TasksetConfig, on_bad_row: str, role: Role, key: str) -> Rows:
         if not dataset.strip("/"):
             raise ConfigError(f"{key}.source={source!r}: names no data set; write {_HUB}OWNER/NAME")
         return hub_rows(dataset, config.subset, split, columns, on_bad_row, key, needed)
+    if "," in source and all(part.endswith(_FILES) for part in source.split(",")):
+        parts = [dataclasses.replace(config, source=part.strip()) for part in source.split(",")]
+        return JoinedRows([_open(part, on_bad_row, role, key) for part in parts])
     path = Path(source).expanduser()
     if path.suffix not in _FILES:
         raise ConfigError(

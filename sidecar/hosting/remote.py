@@ -28,6 +28,11 @@ class RemoteEngine(abc.ABC):
         done: Completion = await self._call("generate", request)
         return done
 
+    async def progress(self, request_id: str, seen: int) -> Completion:
+        """See `Engine.progress`."""
+        made: Completion = await self._call("progress", request_id, seen)
+        return made
+
     async def abort(self, request_ids: Sequence[str]) -> None:
         """See `Engine.abort`."""
         await self._call("abort", list(request_ids))

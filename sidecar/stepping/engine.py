@@ -92,6 +92,10 @@ class SteppedEngine(abc.ABC):
             self._withdraw(job)
             raise
 
+    async def progress(self, request_id: str, seen: int) -> Completion:
+        """See `Engine.progress`."""
+        return await self._worker.call(functools.partial(self._worker.progress, request_id=request_id, seen=seen))
+
     async def abort(self, request_ids: Sequence[str]) -> None:
         """See `Engine.abort`."""
         ids = list(request_ids)

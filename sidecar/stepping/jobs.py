@@ -64,10 +64,11 @@ class Job:
         self.logprobs += logprobs
         self.spans.append((version, len(tokens)))
 
-    def completion(self, reason: str) -> Completion:
-        """Returns the completion with the tokens so far."""
-        versions = np.repeat(*np.asarray(self.spans, np.int32).reshape(-1, 2).T)
-        return Completion(np.asarray(self.tokens, np.int32), np.asarray(self.logprobs, np.float32), versions, reason)
+    def completion(self, reason: str, begin: int = 0) -> Completion:
+        """Returns the completion with the tokens so far, without the first ``begin``."""
+        versions = np.repeat(*np.asarray(self.spans, np.int32).reshape(-1, 2).T)[begin:]
+        tokens, logprobs = np.asarray(self.tokens[begin:], np.int32), np.asarray(self.logprobs[begin:], np.float32)
+        return Completion(tokens, logprobs, versions, reason)
 
 
 def end_of_text(tokens: list[int], old: int, stop_strings: tuple[str, ...], tokenizer: Tokenizer) -> int | None:

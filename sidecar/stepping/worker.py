@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from sidecar.protocol import EngineError, PauseMode, RequestError, UpdatePolicy
+from sidecar.protocol import NOTHING, EngineError, PauseMode, RequestError, UpdatePolicy
 from sidecar.stepping.batch import Batch
 from sidecar.stepping.jobs import Job
 from sidecar.stepping.waiting import WaitingLine
@@ -60,6 +60,7 @@ class Worker:
         self._draining: list[Call] = []
         self._updates: list[tuple[Call, Callable[[Call], None]]] = []
         self._scores: list[tuple[Call, np.ndarray]] = []
+        self._watches: list[tuple[Call, Job, int]] = []
         self._jobs: dict[str, Job] = {}
         # those whose slot an update took go first, and are served even while others are held
         self._interrupted, self._line = WaitingLine(), WaitingLine()
@@ -112,6 +113,14 @@ class Worker:
         for job in [self._jobs[i] for i in ids if i in self._jobs]:
             self.batch.remove(job)
             self._finish(job, "abort")
+
+    def progress(self, call: Call, request_id: str, seen: int) -> object:
+        """Answers with the tokens of a request behind the first `seen`, once there are any or it has ended."""
+        job = self._jobs.get(request_id)
+        if job is None:
+            return NOTHING
+        self._watches.append((call, job, seen))
+        return LATER
 
     def forget(self, job: Job) -> None:
         """Drops a request whose caller no longer waits."""
@@ -180,6 +189,7 @@ class Worker:
                     self._turn()
                     self.busy_seconds += time.perf_counter() - start
                     self._end_drains()
+                self._answer_watches()
                 self._deliver()
             self._end(EngineError(f"{self.name} was closed"))
         except BaseException as error:  # whatever it was, every waiting caller must be answered
@@ -222,6 +232,14 @@ class Worker:
         draining, self._draining = self._draining, []
         for call in draining:
             self._send(call.loop, call.future, None, None)
+
+    def _answer_watches(self) -> None:
+        watches, self._watches = self._watches, []
+        for call, job, seen in watches:
+            if job.done or len(job.tokens) > seen:
+                self._send(call.loop, call.future, job.completion("abort", seen), None)
+            else:
+                self._watches.append((call, job, seen))
 
     def _score(self, token_ids: np.ndarray) -> np.ndarray:
         if self.paused:
@@ -272,7 +290,7 @@ class Worker:
         failure.__cause__ = cause
         with self._inbox_lock:
             self._failure = failure
-        waiting = [call for call, _ in (*self._scores, *self._updates)]
+        waiting = [call for call, _ in (*self._scores, *self._updates)] + [call for call, *_ in self._watches]
         waiters: list[Call | Job] = [*self._draining, *waiting, *self._jobs.values()]
         while not self._inbox.empty():
             waiters.append(self._inbox.get())

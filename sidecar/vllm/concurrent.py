@@ -10,7 +10,7 @@ import contextlib
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
 import numpy as np
@@ -23,6 +23,7 @@ from sidecar.channels.nccl import WeightReceiver
 from sidecar.channels.versions import VersionError, VersionGoneError
 from sidecar.errors import first_line
 from sidecar.protocol import (
+    NOTHING,
     Completion,
     EngineError,
     EngineStatus,
@@ -53,11 +54,26 @@ T = TypeVar("T")
 
 @dataclass(eq=False)
 class _Running:
-    """A request in flight; vLLM knows it by ``name``, which is empty until it was submitted."""
+    """A request in flight; vLLM knows it by ``name``, which is empty until it was submitted.
+
+    Attributes:
+        job: the request; its tokens come with its last output, which alone says what weights sampled them.
+        tokens: those that have come, all of them part of the answer.
+        logprobs: of `tokens`.
+        more: is set, and replaced, when there are more of them, or no more will come.
+    """
 
     job: Job
     name: str = ""
     aborted: bool = False
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    more: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def tell(self) -> None:
+        """Wakes who waits for more tokens."""
+        self.more.set()
+        self.more = asyncio.Event()
 
 
 class ConcurrentVllm:
@@ -94,6 +110,10 @@ class ConcurrentVllm:
         """See `Engine.generate`."""
         check_request(request, self._settings.max_length, self._vocab_size)
         return await self._on_loop(self._generate(request))
+
+    async def progress(self, request_id: str, seen: int) -> Completion:
+        """See `Engine.progress`. Each token is said to be of the version of now: only the last output tells more."""
+        return await self._on_loop(self._progress(request_id, seen))
 
     async def abort(self, request_ids: Sequence[str]) -> None:
         """See `Engine.abort`."""
@@ -194,6 +214,7 @@ class ConcurrentVllm:
             return running.job.completion(await self._run(running))
         finally:
             running.job.done = True  # where it still waits, those behind it are next
+            running.tell()
             self._requests.discard(running)
             await self._leave_slot(running)
 
@@ -207,7 +228,7 @@ class ConcurrentVllm:
             self._take_slot(running)
             self._may_start.notify_all()  # there may be room for the next one, too
         stops = job.request.sampling.stop_strings
-        prompt, params = continuation(job, stepwise=bool(stops))
+        prompt, params = continuation(job, stepwise=bool(stops) or job.request.followed)
         tokens: list[int] = []
         logprobs: list[float] = []
         end: int | None = None
@@ -222,10 +243,22 @@ class ConcurrentVllm:
                 if end is not None:
                     end -= len(resumed)
                     await self._engine.abort(running.name)  # its last output follows, with the versions
+            running.tokens, running.logprobs = (tokens, logprobs) if end is None else (tokens[:end], logprobs[:end])
+            running.tell()
             if output.finished:
                 self._take(job, tokens[:end], logprobs[:end], sampled.weight_versions)
                 return "stop" if end is not None else str(sampled.finish_reason)
         raise EngineError(f"{self.name}: request {job.request.id} was left without an end")
+
+    async def _progress(self, request_id: str, seen: int) -> Completion:
+        running = next((one for one in self._requests if one.job.request.id == request_id), None)
+        if running is None:
+            return NOTHING
+        while len(running.tokens) <= seen and not running.job.done:
+            await running.more.wait()
+        tokens, logprobs = running.tokens[seen:], running.logprobs[seen:]
+        versions = np.full(len(tokens), self._version, np.int32)
+        return Completion(np.asarray(tokens, np.int32), np.asarray(logprobs, np.float32), versions, "abort")
 
     def _take(self, job: Job, tokens: list[int], logprobs: list[float], spans: Any) -> None:
         self._tokens += len(tokens)

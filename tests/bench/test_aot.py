@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
-from bench.aot import LOWERED, Case, lower, row_of
+import bench.aot
+from bench.aot import CASES, LOWERED, Case, lower, main, row_of
 from rljax.pipeline.plan.collectives import Collective
 from rljax.pipeline.plan.compiled import Compiled
 
@@ -30,3 +33,10 @@ def test_a_row_of_the_table() -> None:
     found = Compiled("update", 2.5 * 2**30, 11.6, 0.0, frozenset({"triton"}), (gather,))
     assert row_of(case, found) == f"{begun} triton | 2.50 | all-gather 28, 7.00 | 12 |"
     assert row_of(case, "the plug-in is not here") == f"{begun} the plug-in is not here |"
+
+
+def test_cases_that_fail_are_counted(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(bench.aot, "devices_of", lambda target: f"no plug-in for {target}")
+    assert main("test") == len(CASES["test"])
+    said = [json.loads(line)["error"] for line in capsys.readouterr().out.splitlines()]
+    assert said == ["no plug-in for v5e:2x4"] * len(CASES["test"])

@@ -165,8 +165,9 @@ def test_rlvr_units(write: Any) -> None:
     assert (config.rollout_batch_size, config.group_size) == (64, 4)  # 16 prompts × 4
     assert (config.algorithm.minibatch_size, config.learner.rows_per_microbatch) == (32, 2)  # 1 × 16 × 2; 1 × 2
     assert (config.model.max_prompt_tokens, config.model.max_response_tokens) == (512, 1024)
-    assert sorted(config.tasks.train) == ["math_rule", "math_rule_2"]
-    assert config.tasks.train["math_rule"].source == "a.jsonl"
+    assert sorted(config.tasks.train) == ["math_rule"]
+    assert config.tasks.train["math_rule"].source == "a.jsonl,b.jsonl"  # one set of rows, as ROLL has it
+    assert config.tasks.train["math_rule"].tags == ()
     assert config.tasks.train["math_rule"].prompt_key == "question"
     assert config.tasks.train["math_rule"].rewards == ("numeric",)
 
@@ -222,27 +223,35 @@ REFUSED = [
     (ROLL, "actor_train", 3, "unknown key; did you mean"),
     (ROLL, "train_env_manager.num_groups_partition", [3], "add up to num_env_groups=8"),
     (ROLL, "train_env_manager.tags", 3, "not a value that this key has"),
-    (RLVR, "rewards.llm_judge.worker_cls", "roll.LLMJudgeRewardWorker", "LLMJudgeRewardWorker is not translated"),
+    (RLVR, "rewards.mine.worker_cls", "mine.MyRewardWorker", "MyRewardWorker is not translated"),
     (
         RLVR,
-        "rewards.code_sandbox.worker_cls",
-        "roll.CodeSandboxRewardWorker",
-        "CodeSandboxRewardWorker is not translated",
+        "actor_train.data_args.domain_interleave_probs",
+        {"math_rule": 0.5, "ifeval": 0.5},
+        "ifeval: no such domain",
     ),
-    (RLVR, "actor_train.data_args.domain_interleave_probs", {"math_rule": 0.5, "ifeval": 0.5}, "more than one domain"),
+    (RLVR, "rewards.llm_judge.judge_prompt", "mine", "mine is no template; write --config.judges.llm_judge.template"),
+    (RLVR, "rewards.llm_judge.judge_model_type", "api", "write judge_api_url and judge_model_name beside it"),
+    (RLVR, "rewards.llm_judge.judge_api_key", "sk-1", "a config holds no key"),
     (RLVR, "sequence_length", 1000, "must add up to sequence_length"),
     (RLVR, "reward_model", {"model_args": {"dtype": "bf16"}}, "there is no reward model"),
     (TRINITY, "buffer.train_batch_size", 30, "batch_size × repeat_times = 32 and train_batch_size = 30"),
     (TRINITY, "synchronizer.sync_style", "dynamic_by_explorer", "no style leaves staleness unbounded here"),
     (TRINITY, "algorithm.algorithm_type", "dpo", "not one of ppo, grpo"),
-    (TRINITY, "buffer.explorer_input.taskset.default_workflow_type", "alfworld_workflow", "no alfworld_workflow"),
+    (
+        TRINITY,
+        "buffer.explorer_input.taskset.default_workflow_type",
+        "alfworld_workflow",
+        "there is no alfworld_workflow; write math_workflow or simple_workflow, or "
+        "--config.rollout.workflow=module:Class",
+    ),
     (TRINITY, "buffer.explorer_input.taskset.storage_type", "sql", "write storage_type: file"),
     (TRINITY, "model.max_model_len", 100, "max_model_len=100 must be above max_response_tokens=512"),
     (TRINITY, "buffer.batch_sise", 3, "did you mean buffer.batch_size?"),
-    (TRINITY, "explorer.auxiliary_models", [{"model_path": "x"}], "there are no judges yet"),
+    (TRINITY, "explorer.auxiliary_models", [{"model_path": "x"}], "write judges.NAME.path=MODEL"),
     (TRINITY, "synchronizer.explorer_sync_interval", 3, "explorer and trainer have one interval"),
     (TRINITY, "trainer.trainer_config", {"a": 1}, "verl's own; leave it out"),
-    (TRINITY, "mode", "serve", "not one of both, train, explore"),
+    (TRINITY, "mode", "tune", "not one of both, train, explore, serve"),
 ]
 
 
@@ -253,6 +262,46 @@ def test_what_cannot_be_had_is_refused_with_what_to_write(
     found = refused(write(nested(text, path, value)))
     assert any(line in remark for remark in found.values()), found
     assert any(name.startswith(path) or path.rpartition(".")[0] == name.rpartition(".")[0] for name in found)
+
+
+def test_trinitys_server_follows_the_run(write: Any) -> None:
+    text = nested(nested(TRINITY, "mode", "serve"), "explorer.proxy_port", 8010)
+    with pytest.raises(ConfigError, match=r"sync_method=nccl: such versions are no files.*synchronizer\.sync_method"):
+        load_config(write(text))
+    config = load_config(write(nested(text, "synchronizer.sync_method", "checkpoint")))
+    assert (config.mode, config.serve.follow, config.serve.port) == ("serve", True, 8010)
+    assert config.sidecar.devices == "gpu:0-1"
+
+
+BENCHED = {False: "all", True: "latest"}
+
+
+@pytest.mark.parametrize("latest", BENCHED)
+def test_bench_is_the_evaluation_of_checkpoints(latest: bool, write: Any) -> None:
+    text = nested(TRINITY, "explorer.bench_on_latest_checkpoint", latest)
+    config = load_config(write(nested(text, "mode", "bench")))
+    assert (config.mode, config.checkpoint, config.sidecar.devices) == ("evaluate", BENCHED[latest], "gpu:0-7")
+
+
+def test_colocate_has_engines_where_the_learner_is(write: Any) -> None:
+    text = nested(TRINITY, "cluster.gpu_per_node", 2)
+    config = load_config(write(nested(text, "mode", "colocate")))
+    assert (config.mode, config.sidecar.colocate, config.learner.devices) == ("both", True, "gpu:0-1")
+    assert config.sidecar.devices == "auto"
+
+
+@pytest.mark.parametrize(("text", "key"), [(ROLL, "max_ckpt_to_keep"), (TRINITY, "trainer.max_checkpoints_to_keep")])
+def test_no_bound_of_checkpoints_keeps_all(text: str, key: str, write: Any) -> None:
+    kept = [load_config(write(nested(text, key, number))).learner.checkpoints_to_keep for number in (0, 3)]
+    assert kept == [None, 3]
+
+
+def test_a_workflow_of_ones_own_takes_the_place_of_one_that_is_not_there(write: Any) -> None:
+    file = write(nested(TRINITY, "buffer.explorer_input.taskset.default_workflow_type", "debate_workflow"))
+    mine = "tests.rollout.workflows.bad_workflows:Mine"
+    config = load_config(file, {"rollout.workflow": mine, "tasks.train.t.rewards": "digits"})
+    assert (config.rollout.workflow, config.tasks.train["t"].source) == (mine, "train.jsonl")
+    assert config.tasks.train["t"].rewards == ("digits",)
 
 
 def test_all_refusals_come_at_once_in_a_table(write: Any, capsys: pytest.CaptureFixture[str]) -> None:

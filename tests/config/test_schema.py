@@ -66,6 +66,8 @@ BOUNDS: list[tuple[Mapping[str, Any], str]] = [
     ({"sync_interval": 0}, "sync_interval=0: must be at least 1"),
     ({"seed": 2**31}, "seed=2147483648: must be at most 2147483647"),
     ({"mode": "trian"}, "mode='trian': not one of both, train, explore"),
+    ({"mode": "bench"}, "mode='bench': Trinity-RFT's name; write mode=evaluate and checkpoint=all"),
+    ({"mode": "colocate"}, "mode='colocate': Trinity-RFT's name; write mode=both and sidecar.colocate=true"),
     ({"launcher": "slurm"}, "launcher='slurm': not one of local, ray"),
     ({"wait_timeout": 0.0}, "wait_timeout=0.0: must be above 0"),
     (

@@ -168,5 +168,5 @@ def warn_once(printed: str) -> str:
     """The one line that says why the program ended."""
     lines = [line for line in printed.splitlines() if line.startswith("rljax:")]
     assert len(lines) == 1, printed
-    assert "Traceback" not in printed
+    assert "Traceback" not in printed, printed
     return lines[0]

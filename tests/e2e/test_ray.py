@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -16,6 +17,45 @@ pytestmark = pytest.mark.ray
 RAY = ("launcher=ray", "ray.address=local")
 APART = "explorer.own_process=true"
 LONG = ("max_steps=400", "eval_steps=None", "save_steps=400")
+
+
+@pytest.fixture(scope="module")
+def agents() -> Iterator[list[psutil.Process]]:
+    """Ray's own, of a node that was killed: each tries for a minute to tell the dead head. The other tests need not
+    wait for it.
+    """
+    to_end: list[psutil.Process] = []
+    yield to_end
+    assert_nothing_is_left(to_end)
+
+
+def is_agent(process: psutil.Process) -> bool:
+    try:
+        return process.cmdline()[:1] in (["ray::DashboardAgent"], ["ray::RuntimeEnvAgent"])
+    except psutil.NoSuchProcess:
+        return False
+
+
+@pytest.mark.parametrize("launcher", [RAY, ("launcher=local",)], ids=["actor", "child"])
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_an_explorer_apart_does_not_outlive_the_learner(
+    launcher: tuple[str, ...],
+    number: signal.Signals,
+    agents: list[psutil.Process],
+    tmp_path: Path,
+    cache: Path,
+) -> None:
+    started = Started(tmp_path / "run", cache, *launcher, APART, *LONG)
+    started.until(lambda: steps_trained(tmp_path / "run") >= 1, "a step was trained")
+    family = psutil.Process(started.process.pid).children(recursive=True)
+    rays = [process for process in family if is_agent(process)]
+    assert len(rays) == (2 if launcher == RAY else 0)
+    code = started.end(number)
+    assert_nothing_is_left([process for process in family if process not in rays])
+    agents += rays
+    if number == signal.SIGTERM:
+        assert code == 0, started.printed
+        assert query(tmp_path / "run", "SELECT count(*) FROM groups WHERE state = 'claimed'") == [(0,)]
 
 
 def test_a_run_on_ray_survives_the_death_of_an_engine_and_leaves_nothing_behind(tmp_path: Path, cache: Path) -> None:
@@ -60,21 +100,6 @@ def test_an_explorer_apart_that_is_killed_fails_the_run_in_one_line(
     assert "explorer explorer ended: " in lines[0]
     assert ("its process died" if launcher == RAY else "SIGKILL") in lines[0]
     assert_nothing_is_left(family)
-
-
-@pytest.mark.parametrize("launcher", [RAY, ("launcher=local",)], ids=["actor", "child"])
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_an_explorer_apart_does_not_outlive_the_learner(
-    launcher: tuple[str, ...], number: signal.Signals, tmp_path: Path, cache: Path
-) -> None:
-    started = Started(tmp_path / "run", cache, *launcher, APART, *LONG)
-    started.until(lambda: steps_trained(tmp_path / "run") >= 1, "a step was trained")
-    family = psutil.Process(started.process.pid).children(recursive=True)
-    code = started.end(number)
-    assert_nothing_is_left(family)
-    if number == signal.SIGTERM:
-        assert code == 0, started.printed
-        assert query(tmp_path / "run", "SELECT count(*) FROM groups WHERE state = 'claimed'") == [(0,)]
 
 
 def test_a_node_that_joins_under_a_run_takes_a_second_explorer(cluster: Cluster, tmp_path: Path, cache: Path) -> None:

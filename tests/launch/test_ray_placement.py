@@ -13,6 +13,7 @@ import pytest
 from rljax.config.schema import (
     Config,
     ExplorerConfig,
+    JudgeConfig,
     LearnerConfig,
     MeshConfig,
     RayConfig,
@@ -47,6 +48,8 @@ def plan(
         ray=ray,
         learner=LearnerConfig(devices=learner, mesh=MeshConfig(fsdp=fsdp)),
         explorer=ExplorerConfig(own_process=given.pop("own_process", False)),
+        judges=given.pop("judges", {}),
+        launcher="ray",
         sidecar=SidecarConfig(**{"engine": "vllm_async", **given}),
     )
     return make_plan(config, home, others, platform)
@@ -63,6 +66,20 @@ def test_the_device_mapping_of_an_ancestor_on_one_node() -> None:
     assert bundles == [{"node:10.0.0.1": 0.001, "GPU": 4.0}, {"CPU": 1.0, "GPU": 2.0}, {"CPU": 1.0, "GPU": 2.0}]
     assert labels == [here, here, here]
     assert made.asked() == {"GPU": 8.0, "CPU": 2.0}
+
+
+def test_engines_of_judges_have_bundles_behind_those_of_the_policy() -> None:
+    small = JudgeConfig(path="small")
+    judges = {"two": dataclasses.replace(small, num_engines=2), "cpu": dataclasses.replace(small, devices="cpu")}
+    made = plan(fsdp=4, num_engines=1, tensor_parallel_size=2, judges=judges)
+    assert [engine.resources for engine in made.engines] == [
+        {"CPU": 1.0, "GPU": 2.0},
+        {"CPU": 1.0, "GPU": 1.0},
+        {"CPU": 1.0, "GPU": 1.0},
+        {"CPU": 1.0},
+    ]
+    full = plan(fsdp=4, num_engines=2, tensor_parallel_size=2, judges={"last": small})
+    assert full.engines[-1].resources == {"CPU": 1.0}, "the others have all GPUs"
 
 
 def test_the_device_mapping_of_an_ancestor_over_three_nodes() -> None:

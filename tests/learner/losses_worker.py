@@ -1,4 +1,4 @@
-"""Run by a test with eight fake CPU devices: ``python -m tests.learner.losses_worker all DIRECTORY``.
+"""What `test_mesh_losses` asks eight fake CPU devices (see `eight_devices`).
 
 Every registered loss and the critic's, with their gradients by the parameters, over every pair of mesh axes. A loss is
 a function of log-probabilities and entropies, so that two programs serve all of them: one has all losses with their
@@ -7,8 +7,6 @@ gradients by what the model returns, the other runs the model and pulls such a g
 
 from __future__ import annotations
 
-import json
-import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +23,7 @@ from rljax.learner.sharding import batch_sharding, make_mesh, parameter_sharding
 from rljax.learner.train_step import microbatch
 from rljax.models.common.hardware import Hardware
 from rljax.models.common.value_head import critic_params
+from tests.learner.eight_devices import answer
 from tests.learner.made_up import (
     ARCHITECTURE,
     make_config,
@@ -121,7 +120,8 @@ def relative_distance(got: Any, expected: Any) -> float:
     return float(np.linalg.norm(np.float64(got) - expected) / np.linalg.norm(expected))
 
 
-def main(directory: Path) -> None:
+def compare_losses(_: Path) -> list[dict[str, Any]]:
+    """Value and gradient of every loss by layout, against one device."""
     expected: dict[str, Any] = {}
     results = []
     for layout in LAYOUTS:
@@ -132,8 +132,8 @@ def main(directory: Path) -> None:
             errors = jax.tree.map(relative_distance, (loss, gradient), (one_loss, one_gradient))
             worst = {"loss": errors[0], "gradient": max(jax.tree.leaves(errors[1]))}
             results.append({"layout": layout, "name": name, "value": float(one_loss), **worst})
-    (directory / "outcome.json").write_text(json.dumps(results))
+    return results
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[2]))
+    answer({"all": compare_losses})

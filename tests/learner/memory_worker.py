@@ -1,10 +1,8 @@
-"""Run by the tests with eight fake CPU devices: ``python -m tests.learner.memory_worker DIRECTORY``."""
+"""What `test_memory` asks eight fake CPU devices (see `eight_devices`)."""
 
 from __future__ import annotations
 
 import collections
-import json
-import sys
 import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -25,6 +23,7 @@ from rljax.pipeline.assemble.run import Model
 from rljax.weights import publisher
 from rljax.weights.publisher import OrbaxPublisher, gathered
 from sidecar.channels.versions import read_version
+from tests.learner.eight_devices import answer
 from tests.learner.made_up import make_config
 
 # Eight layers, each an eighth of all but the small embedding; every matrix can be cut into eight.
@@ -153,8 +152,8 @@ def _rounded(array: np.ndarray) -> np.ndarray:
     return array.astype(ml_dtypes.bfloat16).astype(np.float32)
 
 
-def main(directory: Path) -> None:
-    """Does all three and writes what was seen."""
+def all_three(directory: Path) -> dict[str, Any]:
+    """Loads, resumes and publishes."""
     rng = np.random.default_rng(0)
     tensors: Mapping[str, np.ndarray] = {name: rng.standard_normal(s, np.float32) for name, s in SHAPES.items()}
     save_directory(directory / "model", ARCHITECTURE, tensors, None, "bf16")
@@ -164,8 +163,8 @@ def main(directory: Path) -> None:
     del learner
     outcome["load"] = load(model)
     outcome["resume"] = resume(model, Checkpoints(directory / "checkpoints", keep=1))
-    (directory / "outcome.json").write_text(json.dumps(outcome))
+    return outcome
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    answer({"all": all_three})

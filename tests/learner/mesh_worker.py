@@ -1,13 +1,11 @@
-"""Run by the tests with eight fake CPU devices: ``python -m tests.learner.mesh_worker WHAT DIRECTORY``."""
+"""What the tests of meshes ask eight fake CPU devices (see `eight_devices`)."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-import json
 import math
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +17,10 @@ from jax.sharding import PartitionSpec as P
 
 from rljax.config.schema import CorrectionConfig, KlConfig, MeshConfig
 from rljax.learner.checkpoints import Checkpoints
+from rljax.learner.critic import ValueObjective
 from rljax.learner.learner import Learner
 from rljax.learner.objective import PolicyObjective, Progress
-from rljax.learner.packing import RowShape, pack
+from rljax.learner.packing import RowShape, Scores, pack
 from rljax.learner.sharding import batch_sharding, make_mesh, parameter_shardings
 from rljax.learner.state import make_optimizer
 from rljax.learner.train_step import loss_and_gradient
@@ -33,7 +32,9 @@ from rljax.models.common.attention.spans import causal_spans
 from rljax.models.common.embedding import embed
 from rljax.models.common.hardware import CPU, Hardware
 from rljax.models.common.logprobs import token_logprobs
+from rljax.models.common.value_head import critic_params
 from rljax.models.transformer import abstract_params
+from tests.learner.eight_devices import answer
 from tests.learner.made_up import (
     ARCHITECTURE,
     make_config,
@@ -280,10 +281,11 @@ def attention_bodies() -> list[dict]:
     return results
 
 
+GPU: dict[str, Any] = {"platform": "gpu", "capability": 9.0}
 TARGETS: list[dict[str, Any]] = [
     {"platform": "tpu"},
     {"platform": "tpu", "dtype": "fp32"},
-    {"platform": "gpu", "capability": 9.0},
+    GPU,
     {"platform": "gpu", "capability": 7.5},
     {"platform": "gpu", "capability": 9.0, "dtype": "fp32"},
 ]
@@ -292,7 +294,9 @@ LOWERED_ROW = 328  # which no width is: an array of its square is one of scores
 
 
 def lowered_updates() -> list[dict]:
-    """What the real update is for accelerators that are not here, by layout: its kernel, and whether it holds T×T."""
+    """What the real update is for accelerators that are not here, by layout: its kernel, whether it holds T×T, and its
+    scatters, with those of the critic's.
+    """
     architecture = dataclasses.replace(ARCHITECTURE, num_heads=4, num_kv_heads=2, head_dim=64, vocab_size=128)
     results = []
     for target in TARGETS:
@@ -301,6 +305,8 @@ def lowered_updates() -> list[dict]:
             kernel = "splash" if "tpu_custom_call" in text else "triton" if "xla.gpu.triton" in text else "none"
             squares = re.search(rf"{LOWERED_ROW}x{LOWERED_ROW}x", text) is not None
             scatters = text.count("stablehlo.scatter")
+            if target == GPU:
+                scatters += lower_update(architecture, layout, **target, critic=True).count("stablehlo.scatter")
             results.append(
                 {"target": target, "layout": layout, "kernel": kernel, "squares": squares, "scatters": scatters}
             )
@@ -308,22 +314,33 @@ def lowered_updates() -> list[dict]:
 
 
 def lower_update(
-    architecture: Architecture, layout: dict[str, int], platform: str, dtype: str = "bf16", capability: float = 0.0
+    architecture: Architecture,
+    layout: dict[str, int],
+    platform: str,
+    dtype: str = "bf16",
+    capability: float = 0.0,
+    critic: bool = False,
 ) -> str:
-    """The update of a policy, in StableHLO."""
+    """The update of a policy, or of a critic, in StableHLO."""
     config = make_config(mesh=layout, learner={"rows_per_microbatch": 8}, model={"dtype": dtype})
     mesh = make_mesh(config.learner.mesh, jax.devices()[: config.learner.mesh.size])
     params = abstract_params(architecture)
-    objective = PolicyObjective(config, architecture, Hardware(platform, mesh, capability))
-    policy = TrainableModel(objective, config.learner.optimizer, 10, params, mesh)
+    params = jax.eval_shape(critic_params, params) if critic else params
+    objective = (ValueObjective if critic else PolicyObjective)(
+        config, architecture, Hardware(platform, mesh, capability)
+    )
+    trained = TrainableModel(objective, config.learner.optimizer, 10, params, mesh)
     opt_state = jax.eval_shape(make_optimizer(config.learner.optimizer, 10).init, params)
     trajectories = trajectories_of(make_groups(0))
     tokens = [np.zeros(len(t.token_ids), np.float32) for t in trajectories]
     packed = pack(trajectories, tokens, np.ones(len(tokens)), [RowShape(LOWERED_ROW, 8, 2)])
     described = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), packed.batch)
+    if critic:
+        values = jax.ShapeDtypeStruct(described.places.shape, np.float32)
+        described = dataclasses.replace(described, returns=described.advantages, scores=Scores(values=values))
     arguments = (params, opt_state, described, np.int32(1), Progress())
     lowering = {"gpu": "cuda"}.get(platform, platform)
-    return policy.update.trace(*arguments).lower(lowering_platforms=(lowering,)).as_text()
+    return trained.update.trace(*arguments).lower(lowering_platforms=(lowering,)).as_text()
 
 
 def vocabulary() -> list[dict]:
@@ -350,8 +367,7 @@ def vocabulary() -> list[dict]:
 
 
 if __name__ == "__main__":
-    what, where = sys.argv[1], Path(sys.argv[2])
-    work = {
+    alone = {
         "layouts": compare_layouts,
         "embedding": embedding_gradients,
         "objectives": train_objectives,
@@ -360,7 +376,5 @@ if __name__ == "__main__":
         "vocabulary": vocabulary,
         "streams": kept_streams,
         "reductions": reductions,
-        "save": functools.partial(save_on_eight, where),
     }
-    outcome = work[what]()
-    (where / "outcome.json").write_text(json.dumps(outcome))
+    answer({name: lambda _, find=find: find() for name, find in alone.items()} | {"save": save_on_eight})

@@ -63,6 +63,18 @@ def test_what_is_restored_is_what_was_saved_bit_for_bit(tmp_path: Path) -> None:
     assert Checkpoints(tmp_path / "checkpoints", keep=2).committed() == [3]
 
 
+def test_without_a_bound_all_are_kept_but_those_of_a_lost_history(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=None)
+    state = make_state(1)
+    for step in (1, 2, 3, 4):
+        checkpoints.save(step, state, {"lineage": 1})
+        checkpoints.wait()
+    assert checkpoints.committed() == [1, 2, 3, 4]
+    checkpoints.save(2, state, {"lineage": 1})
+    checkpoints.wait()
+    assert checkpoints.committed() == [1, 2]
+
+
 def test_a_relative_directory_will_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     checkpoints = Checkpoints(Path("runs/mine/checkpoints"), keep=2)
@@ -155,8 +167,6 @@ def test_a_learner_that_was_replaced_while_it_saved_harms_no_checkpoint(
 
         def result(timeout: float | None = None) -> None:
             assert continued.wait(60)
-            draft = tmp_path / "checkpoints" / ".saving-1-4.orbax-checkpoint-tmp"
-            (draft / "state").mkdir(parents=True, exist_ok=True)  # a writer that had not ended when it was cleared away
             written.result(timeout)
 
         return SimpleNamespace(result=result)
@@ -169,6 +179,7 @@ def test_a_learner_that_was_replaced_while_it_saved_harms_no_checkpoint(
     for step in (2, 4):
         living.save(step, make_state(step), {"lineage": 2}, after)
     living.wait()
+    assert sorted(os.listdir(tmp_path / "checkpoints")) == [".saving-1-4", "4"]  # under a writer nothing is deleted
     continued.set()
     with pytest.raises(StaleWriterError, match="another trainer has taken over"):
         stopped.wait()

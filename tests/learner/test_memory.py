@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
+import contextlib
 from typing import Any
 
 import pytest
 
-from tests.waiting import HANGS
+from tests.learner.eight_devices import EightDevices
 
 pytestmark = pytest.mark.slow
 
@@ -19,15 +15,8 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def outcome(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     directory = tmp_path_factory.mktemp("memory")
-    flags = "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"
-    subprocess.run(
-        [sys.executable, "-m", "tests.learner.memory_worker", str(directory)],
-        env={**os.environ, "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {flags}", "JAX_PLATFORMS": "cpu"},
-        cwd=Path(__file__).parents[2],
-        check=True,
-        timeout=HANGS,
-    )
-    found: dict[str, Any] = json.loads((directory / "outcome.json").read_text())
+    with contextlib.closing(EightDevices("memory_worker")) as devices:
+        found: dict[str, Any] = devices.ask("all", directory)
     return found
 
 

@@ -1,9 +1,6 @@
-import json
-import os
-import subprocess
-import sys
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
@@ -12,27 +9,21 @@ import pytest
 from rljax.learner.checkpoints import Checkpoints
 from rljax.learner.learner import Learner
 from rljax.models.transformer import abstract_params
+from tests.learner.eight_devices import EightDevices
 from tests.learner.made_up import ARCHITECTURE, make_config, make_groups, make_params
 from tests.learner.mesh_worker import KERNELS
 
 pytestmark = pytest.mark.slow
 
 
-def run_on_eight_devices(what: str, directory: Path, worker: str = "mesh_worker") -> list[dict[str, Any]]:
-    # LLVM's optimisations would take half of the time here and have nothing to do with what is tested.
-    flags = "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"
-    subprocess.run(
-        [sys.executable, "-m", f"tests.learner.{worker}", what, str(directory)],
-        env={**os.environ, "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {flags}", "JAX_PLATFORMS": "cpu"},
-        cwd=Path(__file__).parents[2],
-        check=True,
-        timeout=550,
-    )
-    return json.loads((directory / "outcome.json").read_text())
+@pytest.fixture(scope="module")
+def devices() -> Iterator[EightDevices]:
+    with contextlib.closing(EightDevices("mesh_worker")) as started:
+        yield started
 
 
-def test_loss_and_gradient_do_not_depend_on_the_mesh(tmp_path: Path) -> None:
-    outcome = run_on_eight_devices("layouts", tmp_path)
+def test_loss_and_gradient_do_not_depend_on_the_mesh(devices: EightDevices, tmp_path: Path) -> None:
+    outcome = devices.ask("layouts", tmp_path)
     assert {result["devices"] for result in outcome} == {1, 2, 4, 6, 8}
     assert sum(result["sequence_parallel"] for result in outcome) == 3
     for result in outcome:
@@ -42,8 +33,8 @@ def test_loss_and_gradient_do_not_depend_on_the_mesh(tmp_path: Path) -> None:
         assert bool(result["cut"]) == bool(sharded), "fsdp and tensor cut the parameters, data does not"
 
 
-def test_the_embedding_gradient_counts_every_token_under_every_mesh(tmp_path: Path) -> None:
-    outcome = run_on_eight_devices("embedding", tmp_path)
+def test_the_embedding_gradient_counts_every_token_under_every_mesh(devices: EightDevices, tmp_path: Path) -> None:
+    outcome = devices.ask("embedding", tmp_path)
     assert {str(result["layout"]) for result in outcome} >= {"{}", "{'fsdp': 8}", "{'data': 8}", "{'tensor': 8}"}
     for result in outcome:
         assert result["most"] > 1024, "beyond what a bf16 sum of ones reaches"
@@ -51,31 +42,33 @@ def test_the_embedding_gradient_counts_every_token_under_every_mesh(tmp_path: Pa
         assert not (result["whole"] and "fsdp" in result["layout"]), "each device adds up its columns alone"
 
 
-def test_what_a_step_logs_does_not_depend_on_the_mesh(tmp_path: Path) -> None:
-    for result in run_on_eight_devices("objectives", tmp_path):
+def test_what_a_step_logs_does_not_depend_on_the_mesh(devices: EightDevices, tmp_path: Path) -> None:
+    for result in devices.ask("objectives", tmp_path):
         for one, eight in zip(result["one"], result["eight"], strict=True):
             assert one.keys() == eight.keys()
             for name, value in one.items():
                 assert eight[name] == pytest.approx(value, rel=1e-4, abs=1e-5), (result["keys"], name)
 
 
-def test_sequence_parallelism_keeps_a_part_of_each_row_on_a_device(tmp_path: Path) -> None:
-    alone, parallel = run_on_eight_devices("streams", tmp_path)
+def test_sequence_parallelism_keeps_a_part_of_each_row_on_a_device(devices: EightDevices, tmp_path: Path) -> None:
+    alone, parallel = devices.ask("streams", tmp_path)
     # of 8 rows of 48 places: 4 rows over `fsdp`, 48 / 4 places over `tensor`
     assert alone["kept"] == [[4, 48]]
     assert parallel["kept"] == [[4, 12]]
 
 
-def test_gradients_of_weights_are_reduced_in_the_dtype_that_the_config_says(tmp_path: Path) -> None:
-    narrow, wide = run_on_eight_devices("reductions", tmp_path)
+def test_gradients_of_weights_are_reduced_in_the_dtype_that_the_config_says(
+    devices: EightDevices, tmp_path: Path
+) -> None:
+    narrow, wide = devices.ask("reductions", tmp_path)
     params = abstract_params(ARCHITECTURE)
     assert narrow["narrow"] >= len(jax.tree.leaves(params["layers"]))
     assert wide["narrow"] == 0
     assert wide["wide"] >= len(jax.tree.leaves(params))
 
 
-def test_a_checkpoint_of_eight_devices_is_restored_onto_one(tmp_path: Path) -> None:
-    (metrics,) = run_on_eight_devices("save", tmp_path)
+def test_a_checkpoint_of_eight_devices_is_restored_onto_one(devices: EightDevices, tmp_path: Path) -> None:
+    (metrics,) = devices.ask("save", tmp_path)
     learner = Learner(make_config(), ARCHITECTURE, make_params(1))
     learner.restore(Checkpoints(tmp_path / "checkpoints", keep=1), 1)
     saved = np.load(tmp_path / "state.npz")
@@ -92,16 +85,18 @@ def test_a_checkpoint_of_eight_devices_is_restored_onto_one(tmp_path: Path) -> N
     assert alone.train(make_groups(0))["loss"] == pytest.approx(metrics["loss"], rel=1e-5)
 
 
-def test_attention_does_not_depend_on_the_mesh(tmp_path: Path) -> None:
-    outcome = run_on_eight_devices("bodies", tmp_path)
+def test_attention_does_not_depend_on_the_mesh(devices: EightDevices, tmp_path: Path) -> None:
+    outcome = devices.ask("bodies", tmp_path)
     assert [result["layout"] for result in outcome] == KERNELS
     for result in outcome:
         for name in ("chosen", "splash", "triton"):
             assert result[name] < 1e-5, result
 
 
-def test_every_mesh_of_accelerators_gets_their_kernel_and_no_array_of_a_row_squared(tmp_path: Path) -> None:
-    outcome = run_on_eight_devices("lowered", tmp_path)
+def test_every_mesh_of_accelerators_gets_their_kernel_and_no_array_of_a_row_squared(
+    devices: EightDevices, tmp_path: Path
+) -> None:
+    outcome = devices.ask("lowered", tmp_path)
     assert len(outcome) == 17
     for result in outcome:
         target = result["target"]
@@ -113,5 +108,5 @@ def test_every_mesh_of_accelerators_gets_their_kernel_and_no_array_of_a_row_squa
             assert not result["scatters"], "one that is deterministic adds one number after the other there"
 
 
-def test_a_vocabulary_that_is_cut_is_whole_on_no_device(tmp_path: Path) -> None:
-    assert run_on_eight_devices("vocabulary", tmp_path) == [{"whole": False, "part": True, "at_once": True}]
+def test_a_vocabulary_that_is_cut_is_whole_on_no_device(devices: EightDevices, tmp_path: Path) -> None:
+    assert devices.ask("vocabulary", tmp_path) == [{"whole": False, "part": True, "at_once": True}]

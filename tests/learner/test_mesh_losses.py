@@ -1,10 +1,11 @@
+import contextlib
 import itertools
 from pathlib import Path
 
 import pytest
 
 from rljax.algorithms.registry import policy_losses
-from tests.learner.test_mesh import run_on_eight_devices
+from tests.learner.eight_devices import EightDevices
 
 pytestmark = pytest.mark.slow
 AXES = ("data", "fsdp", "sequence", "tensor")
@@ -12,7 +13,8 @@ AXES = ("data", "fsdp", "sequence", "tensor")
 
 def test_every_loss_and_its_gradient_are_those_of_one_device(tmp_path: Path) -> None:
     """With a reference and a bonus of entropy in the loss, and a critic besides: over every pair of axes."""
-    outcome = run_on_eight_devices("all", tmp_path, "losses_worker")
+    with contextlib.closing(EightDevices("losses_worker")) as devices:
+        outcome = devices.ask("all", tmp_path)
     names = {result["name"] for result in outcome}
     assert names == {*policy_losses.names(), "critic"}
     for name in names:

@@ -131,10 +131,14 @@ def test_chips_along_tensor_stand_together_on_the_torus(
 
 
 @pytest.mark.parametrize("taken", [[0, 1, 4], [0, 5, 10, 15], [0, 1, 2, 3, 4, 5, 6]])
-def test_some_chips_of_a_slice_are_taken_in_their_order(taken: list[int]) -> None:
+def test_some_chips_of_a_slice_are_taken_in_their_order_and_it_is_said(
+    taken: list[int], caplog: pytest.LogCaptureFixture
+) -> None:
     chips = sorted(torus(4, 4, 1), key=lambda chip: chip.id)
     some = [chips[i] for i in taken]
     assert list(make_mesh(MeshConfig(tensor=len(some)), some).devices.flat) == some
+    (said,) = (record.getMessage() for record in caplog.records)
+    assert said.startswith(f"learner.mesh: its {len(some)} chips are no part of the torus")
 
 
 def test_tensor_stays_within_a_host_of_gpus() -> None:

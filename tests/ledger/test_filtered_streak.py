@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rljax.ledger import claims
 from rljax.ledger.backend import Backend
-from rljax.ledger.filtered_streak import FilteredStreak, filtered_during
+from rljax.ledger.filtered_streak import FilteredStreak, filtered_by_taskset, filtered_during
 from rljax.ledger.leases import NoBatchYet
 from tests.ledger.builders import LedgerBench, make_spec
 
@@ -28,6 +28,8 @@ def test_each_filtered_group_is_counted_in_one_step(place: Backend) -> None:
     claims.settle(bench.db, bench.claim(1)[0], "filtered", HARD)
     found = [filtered_during(bench.db, step) for step in range(4)]
     assert found == [{EASY: 1, HARD: 2}, {}, {EASY: 1}, {HARD: 1}]
+    by_taskset = [filtered_by_taskset(bench.db, step) for step in range(4)]
+    assert [list(counts.values()) for counts in by_taskset] == [[3], [], [1], [1]]
 
 
 def test_steps_between_two_versions_count_their_own(place: Backend) -> None:

@@ -27,7 +27,13 @@ from rljax.config.schema import (
 )
 from rljax.learner.sharding import AXES
 from rljax.pipeline import banner as banners
-from rljax.pipeline.banner import banner, explorer_banner, unseen_accelerator, warn_of_unseen_accelerator
+from rljax.pipeline.banner import (
+    banner,
+    explorer_banner,
+    unseen_accelerator,
+    warn_of_unread,
+    warn_of_unseen_accelerator,
+)
 from rljax.pipeline.observers import LearnerObservers
 
 CONFIG = Config(
@@ -183,6 +189,30 @@ def test_the_warning_is_logged(monkeypatch: pytest.MonkeyPatch, caplog: pytest.L
         jax.config.update("jax_platforms", before)
     (said,) = caplog.messages
     assert "pip install -e '.[cuda]'" in said
+
+
+SHARED = dataclasses.replace(
+    CONFIG,
+    learner=LearnerConfig(gpu_memory_utilization=0.5, autotune=False),
+    sidecar=SidecarConfig(gpu_memory_utilization=0.25, colocate=True),
+)
+OF_GPUS = "learner.gpu_memory_utilization=0.5, learner.autotune=False, sidecar.gpu_memory_utilization=0.25"
+
+
+@pytest.mark.parametrize(
+    ("config", "platform", "said"),
+    [
+        (SHARED, "cpu", [f"{OF_GPUS}, sidecar.colocate=True: of no effect, for the learner computes on a CPU"]),
+        (SHARED, "tpu", [f"{OF_GPUS}: of no effect, for the learner computes on a TPU"]),
+        (SHARED, "gpu", []),
+        (CONFIG, "cpu", []),
+    ],
+)
+def test_keys_of_accelerators_that_nothing_reads_are_named(
+    config: Config, platform: str, said: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    warn_of_unread(config, platform)
+    assert caplog.messages == said
 
 
 def test_the_extras_are_there() -> None:

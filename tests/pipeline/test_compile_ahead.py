@@ -35,9 +35,11 @@ ONE = jax.ShapeDtypeStruct((3,), jnp.float32)
 
 @pytest.mark.slow
 def test_programs_are_compiled_before_the_first_lease_and_none_in_mid_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Seen from outside: which programs have been lowered and compiled when the ledger is first asked for a batch."""
+    """Seen from outside: which programs have been lowered and compiled when the ledger is first asked for a batch. A
+    key that is of GPUs alone is named, once.
+    """
     compiled, at_lease = list[str](), list[list[str]]()
     compile_one, lease = Compilation._compile, leases.lease
 
@@ -51,13 +53,15 @@ def test_programs_are_compiled_before_the_first_lease_and_none_in_mid_run(
 
     monkeypatch.setattr(Compilation, "_compile", noted)
     monkeypatch.setattr(leases, "lease", asked)
-    exact = {"model.max_prompt_tokens": 5}  # as long as all prompts are: so what is likely is what will be
+    # as long as all prompts are: so what is likely is what will be
+    exact = {"model.max_prompt_tokens": 5, "learner.autotune": True}
     config = load_config(str(SMALLEST), {"run_dir": str(tmp_path / "run"), "max_steps": 2, "eval_steps": None, **exact})
     with Run(config) as run:
         rows = list(run)
     assert [row["step"] for row in rows] == [1, 2]
     assert any(name.startswith("update ") for name in at_lease[0])
     assert [row["compile/programs"] for row in rows] == [0, 0]
+    assert caplog.messages.count("learner.autotune=True: of no effect, for the learner computes on a CPU") == 1
 
 
 class Compiling:

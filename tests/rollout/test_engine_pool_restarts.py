@@ -375,3 +375,39 @@ def test_a_first_engine_that_does_not_start_is_not_tried_again(tmp_path: Path) -
     with pytest.raises(EngineError, match=r"^engine 0 did not start: there is no vLLM$"):
         run_virtual(lambda _: start(refuses))
     assert (tries, faults) == ([0, 1, 0, 1], [])
+
+
+class Telling(Mortal):
+    """Tells its first two tokens, 5 and 6, as they are sampled, and no more."""
+
+    async def generate(self, request: GenerateRequest) -> Completion:
+        return dataclasses.replace(await super().generate(request), token_ids=np.array([5, 6], np.int32))
+
+    async def progress(self, request_id: str, seen: int) -> Completion:
+        if seen:
+            await asyncio.Event().wait()
+        return Completion(np.array([5, 6], np.int32), np.full(2, -1.0, np.float32), np.zeros(2, np.int32), "abort")
+
+
+def test_what_was_told_of_a_request_stays_though_its_engine_dies(tmp_path: Path) -> None:
+    first, second = Telling(), Telling()
+    told: list[int] = []
+
+    async def act(pool: EnginePool, loop: asyncio.AbstractEventLoop) -> None:
+        heard = asyncio.Event()
+
+        def tell(part: Completion) -> None:
+            told.extend(part.token_ids.tolist())
+            heard.set()
+
+        asked = asyncio.ensure_future(pool.generate(request(), 0, tell=tell))
+        await heard.wait()
+        first.dead.set()
+        done = await asked
+        assert done.token_ids.tolist() == told == [5, 6, 5, 6]  # the successor adds what is left of the budget of 4
+        assert done.finish_reason == "length"
+
+    assert with_pool(tmp_path, [first, second], act) == ["engine_died: engine 0: it fell over"]
+    (rest,) = second.served
+    assert rest.prompt_ids.tolist() == [7, 5, 6]
+    assert (rest.sampling.max_new_tokens, rest.resumed_tokens) == (2, 2)

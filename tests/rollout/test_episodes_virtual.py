@@ -15,7 +15,9 @@ from rljax.ledger import audit, validations
 from rljax.models.tokenizer import load_tokenizer, save_tiny_tokenizer
 from rljax.rollout.environments.hosts import LoopHost
 from rljax.rollout.workflows.multi_turn import MultiTurn
+from rljax.rollout.workflows.tools import Tools
 from rljax.tasks.environments import environment_tasksets
+from rljax.tasks.rewards import RewardRunner
 from sidecar.protocol import GenerateRequest
 from tests.rollout.simulation import SPEC, Simulation, build, learn
 from tests.virtual_clock import ModelledEngine, run_virtual
@@ -29,13 +31,17 @@ def simulated_episodes(tmp_path: Path, loop: asyncio.AbstractEventLoop, engine: 
     environments = built_in()
     environments["FrozenLake"] = replace(environments["FrozenLake"], max_turns=TURNS, max_tokens_per_turn=4)
     workflow = MultiTurn(
-        load_tokenizer(tmp_path / "tokenizer"),
-        {"loop": LoopHost()},
-        environments,
-        GeneratingConfig(),
-        sequence_length=2000,
-        max_response_tokens=4,
-        stop_token_ids=(),
+        Tools(
+            tokenizer=load_tokenizer(tmp_path / "tokenizer"),
+            rewards=RewardRunner([], timeout=1.0, workers=1),
+            generating=GeneratingConfig(),
+            stop_token_ids=(),
+            max_prompt_tokens=2000,
+            max_response_tokens=4,
+            sequence_length=2000,
+            hosts={"loop": LoopHost()},
+            environments=environments,
+        )
     )
     train, held = (environment_tasksets({"FrozenLake": 8}, environments, 0, r) for r in ("train", "validation"))
     return build(

@@ -357,3 +357,41 @@ def test_several_event_loops(lab):
 
     here, there = asyncio.run(main())
     np.testing.assert_array_equal(here.token_ids, there.token_ids)
+
+
+def test_who_follows_a_request_sees_its_tokens_as_they_are_sampled(lab):
+    async def main():
+        async with lab.engine() as engine:
+            request = lab.request("a", [4], max_new_tokens=LONG, seed=5)
+            whole = asyncio.ensure_future(engine.generate(request))
+            await asyncio.sleep(0)  # it begins
+            parts = [await engine.progress("a", 0)]
+            while len(parts[-1].token_ids):
+                parts.append(await engine.progress("a", sum(len(part.token_ids) for part in parts)))
+            return await whole, parts, await engine.progress("nobody", 0)
+
+    whole, parts, unknown = asyncio.run(main())
+    assert len(parts) > 2
+    told = np.concatenate([part.token_ids for part in parts])
+    assert told.tolist() == whole.token_ids[: len(told)].tolist()
+    for name in ("logprobs", "versions"):
+        seen = np.concatenate([getattr(part, name) for part in parts])
+        assert seen.tolist() == getattr(whole, name)[: len(told)].tolist()
+    assert len(unknown.token_ids) == 0
+
+
+def test_who_follows_a_request_hears_of_the_engines_end(lab):
+    async def main():
+        gate = lab.gate(1)
+        async with lab.engine(trace=gate, decode_steps=4) as engine:
+            whole = asyncio.ensure_future(engine.generate(lab.request("a", [4], max_new_tokens=LONG)))
+            await gate.wait()
+            follows = asyncio.ensure_future(engine.progress("a", LONG - 1))
+            closing = asyncio.ensure_future(engine.close())
+            await asyncio.sleep(0)
+            gate.opened.set()
+            await closing
+            return await asyncio.gather(whole, follows, return_exceptions=True)
+
+    for error in asyncio.run(main()):
+        assert isinstance(error, EngineError)

@@ -1,5 +1,6 @@
 """Rows told apart by a column, and rows without an answer."""
 
+import dataclasses
 import json
 import logging
 from pathlib import Path
@@ -55,6 +56,18 @@ def test_tasksets_take_the_rows_of_their_tags_from_one_file(
     assert loaded["code"].task(0, 0).metadata["tests"] == ["assert f(1)"]
     assert loaded["code"].task(0, 0).answer == ""
     assert caplog.messages == [f"tasks.train: no taskset takes the rows of {source} tagged style"]
+
+
+def test_several_files_are_read_as_one(tmp_path: Path) -> None:
+    names = ("a.jsonl", "b.parquet", "c.jsonl")
+    files = [write(tmp_path / name, ROWS[start:]) for name, start in zip(names, (0, 2, 4), strict=True)]
+    math = TasksetConfig(source=",".join(files), tags=("math", "algebra"), rewards=("numeric",), shuffle=False)
+    one_by_one = [q for f in files for q in questions(load(x=dataclasses.replace(math, source=f))["x"])]
+    joined = load(math=math)["math"]
+    assert questions(joined) == one_by_one
+    assert joined.other_tags == {"code", "style"}
+    with pytest.raises(ConfigError, match=r"d\.jsonl'.*cannot be read"):
+        load(math=dataclasses.replace(math, source=f"{files[0]},{tmp_path}/d.jsonl"))
 
 
 def test_a_row_may_have_several_tags(tmp_path: Path) -> None:

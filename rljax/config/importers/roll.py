@@ -69,10 +69,8 @@ RUN: list[Rule] = [
     to(
         "max_ckpt_to_keep",
         "learner.checkpoints_to_keep",
-        lambda found: (
-            {"learner.checkpoints_to_keep": found.value} if found.value else "ROLL keeps all; 2 are kept here"
-        ),
-        "0, all, keeps 2 here",
+        lambda found: {"learner.checkpoints_to_keep": found.value or None},
+        "0 is None: all. Left out, 2 are kept here",
     ),
     to(
         "prompt_length",

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from rljax.config.importers import roll_domains as domains
 from rljax.config.importers import roll_tasks as tasks
 from rljax.config.importers import roll_values as made
 from rljax.config.importers.rule import Rule, needless, only, refused, same, to
 
 _TRAIN, _ENVIRONMENT, _VALIDATION = "actor_train", "custom_envs.*", "validation.generating_args"
 _TRAIN_MANAGER, _VAL_MANAGER = "train_env_manager", "val_env_manager"
-_COLUMNS = " ".join(f"tasks.train.NAME.{key}" for key in ("source", "prompt_key", "answer_key", "rewards"))
+_COLUMNS = " ".join(
+    f"tasks.train.NAME.{key}" for key in ("source", "prompt_key", "answer_key", "tags", "rewards", "reward_args.*")
+)
 
 
 def _each(group: str, keys: str, why: str) -> list[Rule]:
@@ -81,7 +84,7 @@ ENVIRONMENTS: list[Rule] = [
         f"{_ENVIRONMENT}.env_manager_cls",
         "custom_envs.NAME.history_length",
         tasks.manager,
-        "None: one dialogue, one row; set: a row for each turn",
+        "rollout.workflow=multi_turn. None: one dialogue, one row; set: a row for each turn",
     ),
     to(f"{_ENVIRONMENT}.history_length", "custom_envs.NAME.history_length", tasks.history, "of StepEnvManager"),
     same(f"{_ENVIRONMENT}.agent_system_template", "custom_envs.NAME.system_prompt"),
@@ -154,19 +157,19 @@ ENVIRONMENTS: list[Rule] = [
 
 _DATA = "data_args"
 RLVR: list[Rule] = [
-    to(f"{_TRAIN}.{_DATA}.file_name", _COLUMNS, tasks.rows, "a taskset for each file", whole=True),
+    to(f"{_TRAIN}.{_DATA}.file_name", _COLUMNS, domains.rows, "a taskset for each domain", whole=True),
     to(
         f"validation.{_DATA}.file_name",
         _COLUMNS.replace("train", "validation"),
-        tasks.rows,
-        "a taskset for each file",
+        domains.rows,
+        "a taskset for each domain",
         whole=True,
     ),
     *[
         rule
         for side in (_TRAIN, "validation")
         for rule in (
-            to(f"{side}.{_DATA}.prompt", "tasks.train.NAME.prompt_key", tasks.prompt),
+            to(f"{side}.{_DATA}.prompt", "tasks.train.NAME.prompt_key", domains.prompt),
             needless(f"{side}.{_DATA}.template", "the model's own chat template is used"),
             only(f"{side}.{_DATA}.dataset_type", ("json",), "FILE.jsonl", "write FILE.jsonl or FILE.parquet"),
             *_each(
@@ -186,7 +189,7 @@ RLVR: list[Rule] = [
     to(
         f"{_TRAIN}.{_DATA}.domain_interleave_probs",
         "tasks.train.NAME.weight",
-        tasks.shares,
+        domains.shares,
         "shares of the domains",
         whole=True,
     ),
@@ -210,12 +213,17 @@ RLVR: list[Rule] = [
     needless("validation.strategy_args", "the policy's engines validate", whole=True),
     needless("validation.eval_steps", "the run's eval_steps says it"),
     needless("validation.device_mapping", "the policy's engines validate"),
-    to("rewards.*.worker_cls", "tasks.train.NAME.rewards", tasks.judged, "MathRuleRewardWorker is numeric"),
+    to(
+        "rewards.*.worker_cls",
+        "tasks.train.NAME.rewards",
+        domains.judged,
+        ", ".join(f"{worker} is {', '.join(rewards)}" for worker, rewards in domains.REWARDS.items()),
+    ),
     to(
         "rewards.*.tag_included",
-        "tasks.train.NAME.source",
-        tasks.tags,
-        "rows are not routed by their tag yet: a run of one domain trains all rows of its files",
+        "tasks.train.NAME.tags",
+        domains.tags,
+        "of several domains; a run of one trains all rows of its files",
         whole=True,
     ),
     to(
@@ -227,42 +235,65 @@ RLVR: list[Rule] = [
         whole=True,
     ),
     needless("rewards.*.response_filter_config", "nothing of ROLL reads it", whole=True),
+    to(
+        "rewards.*.model_args",
+        "judges.NAME.path judges.NAME.dtype",
+        domains.judge_key(domains.judge_model),
+        "of a judge",
+        whole=True,
+    ),
+    to(
+        "rewards.*.generating_args",
+        "judges.NAME.max_response_tokens judges.NAME.generating_args.temperature judges.NAME.generating_args.top_p "
+        "judges.NAME.generating_args.top_k",
+        domains.judge_key(domains.judge_sampling),
+        "of a judge",
+        whole=True,
+    ),
+    to(
+        "rewards.*.strategy_args",
+        "judges.NAME.engine",
+        domains.judge_key(domains.judge_engine),
+        "of a judge: vllm is vllm, every other is embedded",
+        whole=True,
+    ),
     *[
-        needless(
-            f"rewards.*.{key}",
-            "rewards are functions, not workers",
-            whole=key in ("model_args", "strategy_args", "data_args", "generating_args"),
-        )
-        for key in (
-            "model_args",
-            "strategy_args",
-            "data_args",
-            "generating_args",
-            "device_mapping",
-            "world_size",
-            "infer_batch_size",
-            "num_gpus_per_worker",
-            "reward_type",
-        )
+        needless(f"rewards.*.{key}", "rewards are functions, not workers", whole=key == "data_args")
+        for key in ("data_args", "world_size", "infer_batch_size", "num_gpus_per_worker", "reward_type")
     ],
+    needless(
+        "rewards.*.device_mapping",
+        "rewards are functions, and a judge takes what learner and engines leave; judges.NAME.devices says otherwise",
+    ),
+    to(
+        "rewards.*.judge_prompt",
+        "judges.NAME.template",
+        domains.judge_prompt,
+        "ROLL's by name is asked in our words, for YES or NO",
+    ),
+    to(
+        "rewards.*.judge_model_type",
+        "",
+        domains.judge_type,
+        "api is behind a URL; inference is on an engine of its own",
+    ),
+    needless("rewards.*.judge_model_name", "with judge_model_type api it is reward_args.llm_judge.model"),
+    needless("rewards.*.judge_api_url", "with judge_model_type api it is reward_args.llm_judge.url"),
+    refused(
+        "rewards.*.judge_api_key",
+        "a config holds no key; write tasks.train.NAME.reward_args.llm_judge.key_variable=VARIABLE of the environment",
+        "tasks.train.NAME.reward_args.llm_judge.key_variable",
+    ),
+    refused("rewards.*.code_url", "code runs here, in a sandbox; leave it out"),
     *[
         refused(
             f"rewards.*.{key}",
             "write tasks.train.NAME.rewards=module:function, a reward of your own",
             "tasks.train.NAME.rewards",
         )
-        for key in (
-            "judge_prompt",
-            "judge_model_type",
-            "judge_model_name",
-            "judge_api_url",
-            "judge_api_key",
-            "code_url",
-            "format_pattern",
-            "response_length_penalty_coef",
-        )
+        for key in ("format_pattern", "response_length_penalty_coef")
     ],
-    needless("rewards.*.use_local", "code is not run yet"),
+    needless("rewards.*.use_local", "code always runs here, in a sandbox"),
     refused("reward_model", "there is no reward model; write tasks.train.NAME.rewards=module:function", whole=True),
     refused("reward", "rewards are functions; write tasks.train.NAME.rewards=module:function", whole=True),
     needless("global_template", "the model's own chat template is used"),

@@ -9,15 +9,6 @@ from rljax.config.importers.published import TRAJECTORY_ENVIRONMENTS
 from rljax.config.importers.roll_values import is_rlvr, lengths
 from rljax.config.importers.rule import LEFT_OUT, Document, Found, Refusal, Values
 
-REWARDS = {"MathRuleRewardWorker": ("numeric",)}
-"""Rewards of ROLL's RLVR that are translated, by worker; every other is refused by its name."""
-_WORKERS = {
-    "math_rule": "MathRuleRewardWorker",
-    "crossthinkqa": "CrossThinkQARuleRewardWorker",
-    "code_sandbox": "CodeSandboxRewardWorker",
-    "ifeval": "GeneralRuleRewardWorker",
-    "llm_judge": "LLMJudgeRewardWorker",
-}
 _KINDS: dict[Any, dict[str, Any]] = {
     "frozen_lake": {"id": "rljax/FrozenLake-v0", "place": "loop"},
     "sokoban": {"id": "rljax/SimpleSokoban-v0", "place": "loop"},
@@ -126,7 +117,12 @@ def manager(found: Found) -> Values | str:
         return "history_length=None: one dialogue, one row"
     if name == "StepEnvManager":
         return {"custom_envs.NAME.history_length": found.beside("history_length", 5)}
-    raise Refusal(f"there is no {name}; write TrajEnvManager or StepEnvManager", "custom_envs.NAME.history_length")
+    raise Refusal(
+        f"there is no {name}; write TrajEnvManager or StepEnvManager, or --config.rollout.workflow=module:Class "
+        "(docs/workflows.md)",
+        "custom_envs.NAME.history_length",
+        "rollout.workflow",
+    )
 
 
 def template(found: Found) -> Values:
@@ -142,50 +138,6 @@ def template(found: Found) -> Values:
     return {"custom_envs.NAME.template": text}
 
 
-def rows(found: Found) -> Values | str:
-    """Translates ``data_args.file_name`` of actor_train or validation: a taskset for each file of the one domain."""
-    names = [found.value] if isinstance(found.value, str) else found.value
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names) or not names:
-        raise Refusal("write FILE.jsonl, or a list of such")
-    domain, side = domain_of(found.document), "validation" if found.path.startswith("validation") else "train"
-    values: dict[str, Any] = {}
-    for index, name in enumerate(names):
-        taskset = f"tasks.{side}.{domain}{f'_{index + 1}' if index else ''}"
-        columns = {"prompt_key": found.beside("prompt") or "prompt", "answer_key": "ground_truth"}
-        rewards = REWARDS.get(_worker(found.document, domain), ("numeric",))
-        values |= {f"{taskset}.{key}": v for key, v in ({"source": name, **columns, "rewards": rewards}).items()}
-    return values
-
-
-def domain_of(document: Document) -> str:
-    """Returns the domain of a run: the first of ``rewards``."""
-    domains = document.get("rewards")
-    return str(next(iter(domains))) if isinstance(domains, dict) and domains else "math_rule"
-
-
-def _worker(document: Document, domain: str) -> str:
-    named = document.get(f"rewards.{domain}.worker_cls") or _WORKERS.get(domain, domain)
-    return str(named).rpartition(".")[2]
-
-
-def judged(found: Found) -> Values | str:
-    """Translates ``rewards.DOMAIN.worker_cls``: a reward that there is; and one domain a run."""
-    worker = str(found.value).rpartition(".")[2]
-    if worker not in REWARDS:
-        raise Refusal(
-            f"{worker} is not translated; leave the domain {found.name} out, or name its reward (code, choice, ifeval, "
-            f"llm_judge or your own), --config.tasks.train.{found.name}.rewards=module:function",
-            f"tasks.train.{found.name}.rewards",
-        )
-    if found.name != domain_of(found.document):
-        raise Refusal(
-            f"a second domain is not translated; leave {found.name} out, or give it a taskset, "
-            f"--config.tasks.train.{found.name}.source=FILE.jsonl and .tags=TAG",
-            f"tasks.train.{found.name}.source",
-        )
-    return {f"tasks.train.{domain_of(found.document)}.rewards": REWARDS[worker]}
-
-
 def completed(values: dict[str, Any]) -> dict[str, Any]:
     """Returns a document with the published environment of each tag that it names and does not describe."""
     managers = [values.get(f"{side}_env_manager") for side in ("train", "val")]
@@ -194,12 +146,6 @@ def completed(values: dict[str, Any]) -> dict[str, Any]:
     known = {tag: TRAJECTORY_ENVIRONMENTS[tag] for tag in tags if tag in TRAJECTORY_ENVIRONMENTS}
     described = values.get("custom_envs") or {}
     return values | {"custom_envs": known | described} if known and isinstance(described, dict) else values
-
-
-def prompt(found: Found) -> Values:
-    """Translates ``data_args.prompt``: the column of the question."""
-    side = "validation" if found.path.startswith("validation") else "train"
-    return {f"tasks.{side}.{domain_of(found.document)}.prompt_key": found.value}
 
 
 def val_group(found: Found) -> Values | str:
@@ -219,25 +165,6 @@ def history(found: Found) -> Values | str:
     if str(found.beside("env_manager_cls", "")).endswith("StepEnvManager"):
         return {"custom_envs.NAME.history_length": found.value}
     return "one dialogue shows all turns"
-
-
-def shares(found: Found) -> Values | str:
-    """Translates ``domain_interleave_probs``: of one domain, all."""
-    if not isinstance(found.value, dict) or [name for name, share in found.value.items() if share] in ([], None):
-        raise Refusal("write DOMAIN: SHARE")
-    asked = [name for name, share in found.value.items() if share]
-    if asked == [domain_of(found.document)]:
-        return "there is one domain"
-    raise Refusal(
-        "more than one domain is not translated; write one, or a taskset for each, "
-        "--config.tasks.train.NAME.source=FILE.jsonl, .tags and .weight",
-        "tasks.train.*.weight",
-    )
-
-
-def tags(found: Found) -> str:
-    """Translates ``tag_included``: nothing is left out of the files of a run of one domain."""
-    return "a run of one domain trains all rows of its files"
 
 
 def query_filter(found: Found) -> Values | str:

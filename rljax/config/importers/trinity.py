@@ -23,11 +23,12 @@ def _each(group: str, keys: str, why: str) -> list[Rule]:
 
 
 RULES: tuple[Rule, ...] = (
-    choice(
+    to(
         "mode",
-        "mode",
-        {"both": "both", "train": "train", "explore": "explore"},
-        "of a pair EXPLORER.yaml,TRAINER.yaml: both",
+        "mode checkpoint sidecar.colocate serve.follow",
+        made.mode,
+        "of a pair EXPLORER.yaml,TRAINER.yaml: both; bench is evaluate with checkpoint=all; colocate is both with "
+        "sidecar.colocate; serve follows the run, and records nothing of what it answers",
         "both",
     ),
     *[
@@ -195,7 +196,13 @@ RULES: tuple[Rule, ...] = (
     same(f"{_ENGINE}.enforce_eager", "sidecar.enforce_eager"),
     choice(f"{_ENGINE}.dtype", "sidecar.dtype", _DTYPES, "", "bfloat16"),
     same(f"{_ENGINE}.seed", "sidecar.seed", "", 42),
-    same(f"{_ENGINE}.gpu_memory_utilization", "sidecar.gpu_memory_utilization", "", 0.9),
+    to(
+        f"{_ENGINE}.gpu_memory_utilization",
+        "sidecar.gpu_memory_utilization",
+        made.memory,
+        "of mode: colocate left out: 0.4",
+        0.9,
+    ),
     same(f"{_ENGINE}.max_model_len", "sidecar.max_model_len"),
     *_each(
         _ENGINE,
@@ -203,7 +210,11 @@ RULES: tuple[Rule, ...] = (
         "enable_thinking bundle_indices",
         "nothing has to be said",
     ),
-    refused("explorer.auxiliary_models", "there are no judges yet; write a reward of your own", whole=True),
+    refused(
+        "explorer.auxiliary_models",
+        "write judges.NAME.path=MODEL, and llm_judge among the rewards of a taskset",
+        whole=True,
+    ),
     to(
         "explorer.max_timeout",
         "rollout.trajectory_timeout",
@@ -215,9 +226,11 @@ RULES: tuple[Rule, ...] = (
     needless("explorer.eval_on_startup", "a validation comes before the first step"),
     *_each(
         "explorer",
-        "concurrent_mode max_repeat_times_per_runner runner_num proxy_port bench_on_latest_checkpoint",
+        "concurrent_mode max_repeat_times_per_runner runner_num",
         _PROCESSES,
     ),
+    same("explorer.proxy_port", "serve.port", "of mode serve"),
+    to("explorer.bench_on_latest_checkpoint", "checkpoint", made.benched, "of mode: bench; false is all"),
     needless("explorer.env_vars", "write NAME=VALUE before the command", whole=True),
     refused("explorer.over_rollout.ratio", "write rollout.train_env_manager.group_size_redundancy for stragglers"),
     *_each("explorer.over_rollout", "wait_after_min return_partial_tasks", "there is no over-rollout"),
@@ -251,7 +264,8 @@ RULES: tuple[Rule, ...] = (
     to(
         "trainer.max_checkpoints_to_keep",
         "learner.checkpoints_to_keep",
-        lambda f: {"learner.checkpoints_to_keep": f.value} if f.value else "0 is all there; 2 are kept here",
+        lambda f: {"learner.checkpoints_to_keep": f.value or None},
+        "0 is None: all. Left out, 2 are kept here",
     ),
     same("trainer.grad_clip", "learner.optimizer.grad_clip", "", 1.0),
     needless("trainer.use_dynamic_bsz", _ROW),

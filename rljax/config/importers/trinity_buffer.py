@@ -51,14 +51,17 @@ BUFFER: tuple[Rule, ...] = (
     _taskset(
         "default_workflow_type",
         "rewards reward_weights system_prompt",
-        "math_workflow: 1 for the answer, ±0.1 for the format, which to a group is 0 or 0.2",
+        "math_workflow: 1 for the answer, ±0.1 for the format, which to a group is 0 or 0.2; both are "
+        "rollout.workflow=single_turn; your own: rollout.workflow=module:Class",
         "math_workflow",
     ),
     refused(f"{_TASKSET}.default_reward_fn_type", "write tasks.train.NAME.rewards", "tasks.train.*.rewards"),
     refused(
         f"{_TASKSET}.reward_fn_args", "write tasks.train.NAME.reward_args", "tasks.train.*.reward_args.*", whole=True
     ),
-    refused(f"{_TASKSET}.workflow_args", "leave it out", whole=True),
+    refused(
+        f"{_TASKSET}.workflow_args", "write --config.rollout.workflow_args.NAME", "rollout.workflow_args.*", whole=True
+    ),
     *[same(f"{_TASKSET}.rollout_args.{key}", f"sidecar.generating_args.{key}") for key in ("temperature", "top_p")],
     to(
         f"{_TASKSET}.rollout_args.top_k",

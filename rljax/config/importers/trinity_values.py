@@ -93,6 +93,36 @@ def kl(found: Found) -> Values | str:
     return {"algorithm.kl.where": where, "algorithm.kl.estimator": _KL[found.value], "algorithm.kl.coef": coef}
 
 
+def mode(found: Found) -> Values:
+    """Translates ``mode``; Trinity's server takes over what is trained beside it."""
+    if found.value == "serve":
+        return {"mode": "serve", "serve.follow": True}
+    if found.value == "bench":
+        return {"mode": "evaluate", "checkpoint": _benched(found.document)}
+    if found.value == "colocate":
+        return {"mode": "both", "sidecar.colocate": True}
+    if found.value not in ("both", "train", "explore"):
+        raise Refusal("not one of both, train, explore, bench, colocate, serve; write --config.mode", "mode")
+    return {"mode": found.value}
+
+
+def benched(found: Found) -> Values | str:
+    """Translates ``bench_on_latest_checkpoint``."""
+    bench = found.document.get("mode") == "bench"
+    return {"checkpoint": _benched(found.document)} if bench else "nothing is benched"
+
+
+def memory(found: Found) -> Values | str:
+    """Translates ``gpu_memory_utilization``, whose default leaves nothing to a learner on the same GPU."""
+    if found.document.get("mode") == "colocate" and found.document.given(found.path) is LEFT_OUT:
+        return "the learner has half of the GPU"
+    return {"sidecar.gpu_memory_utilization": found.value}
+
+
+def _benched(document: Document) -> str:
+    return "latest" if document.get("explorer.bench_on_latest_checkpoint") else "all"
+
+
 def run_dir(found: Found) -> Values:
     """Translates ``checkpoint_root_dir/project/group/name``."""
     get = found.document.get
@@ -149,7 +179,11 @@ def cluster(found: Found) -> Values:
     if mode == "explore":
         first = max(NODE - each, 0) if nodes == 1 else 0
         return values | {"sidecar.devices": _span(first, first + total)}
-    mine = total if mode == "train" else total - taken
+    if mode == "serve":
+        return values | {"sidecar.devices": _span(0, taken)}
+    if mode == "bench":
+        return values | {"sidecar.devices": _span(0, total)}
+    mine = total if mode in ("train", "colocate") else total - taken
     if mine < 1 or (mine > each and nodes > 1):
         raise Refusal(
             f"{mine} GPUs are left to the trainer of {nodes} × {each}, and a learner is on one node; write "
@@ -194,8 +228,8 @@ def lengths(found: Found) -> Values:
 def rows(found: Found) -> Values | str:
     """Translates ``max_token_len_per_gpu``: rows in one pass, of all GPUs."""
     document = found.document
-    if document.get("mode") == "explore":
-        return "an explorer does not train"
+    if document.get("mode") in ("explore", "bench", "serve"):
+        return "nothing is trained"
     sequence = document.number("trainer.ulysses_sequence_parallel_size", 1)
     replicas = cluster(Found("cluster", None, "", document))["learner.mesh.fsdp"]
     whole = context(document)
@@ -234,7 +268,10 @@ def taskset(found: Found) -> Values | str:
     """Translates a key of ``buffer.explorer_input.taskset``: all that the taskset says."""
     if found.document.given(_TASKSET) is LEFT_OUT:
         return "there is no taskset"
-    values = read_taskset(found.document.get(_TASKSET) or {}, found.document)
+    given = found.document.get(_TASKSET) or {}
+    if found.path.endswith("default_workflow_type"):
+        _check_workflow(given, found.document)
+    values = read_taskset(given, found.document)
     name = str(found.document.get(f"{_TASKSET}.name", "taskset"))
     keys = {f"tasks.train.{name}.{key}": value for key, value in values.items()}
     if found.document.get("explorer.name") != "explorer" and found.document.get("mode") == "explore":
@@ -243,11 +280,27 @@ def taskset(found: Found) -> Values | str:
     return keys
 
 
+def _workflow(given: dict[str, Any], document: Document) -> str:
+    default = document.get("buffer.explorer_input.default_workflow_type") or "math_workflow"
+    return str(given.get("default_workflow_type") or document.get("buffer.default_workflow_type") or default)
+
+
+def _check_workflow(given: dict[str, Any], document: Document) -> None:
+    """Refuses a workflow that is not there, unless the config names one; the taskset is read all the same."""
+    workflow = _workflow(given, document)
+    if workflow not in ("math_workflow", "simple_workflow"):
+        raise Refusal(
+            f"there is no {workflow}; write math_workflow or simple_workflow, or "
+            "--config.rollout.workflow=module:Class (docs/workflows.md) and --config.tasks.train.NAME.rewards",
+            "rollout.workflow",
+        )
+
+
 def read_taskset(given: dict[str, Any], document: Document) -> dict[str, Any]:
     """Returns our keys of a taskset.
 
     Raises:
-        Refusal: its workflow, or where it is stored, is not there.
+        Refusal: where it is stored, or its order, is not there.
     """
     path, columns = str(given.get("path")), given.get("format") or {}
     if given.get("path") in (None, ""):
@@ -255,14 +308,7 @@ def read_taskset(given: dict[str, Any], document: Document) -> dict[str, Any]:
     if given.get("storage_type", "file") != "file":
         raise Refusal("tasks are read from files and the hub; write storage_type: file")
     file = path.endswith((".jsonl", ".parquet"))
-    default = document.get("buffer.explorer_input.default_workflow_type") or "math_workflow"
-    workflow = given.get("default_workflow_type") or document.get("buffer.default_workflow_type") or default
-    if workflow not in ("math_workflow", "simple_workflow"):
-        raise Refusal(
-            f"there is no {workflow}; write math_workflow, or simple_workflow with "
-            "--config.tasks.train.NAME.rewards=module:function",
-            "tasks.train.*.rewards",
-        )
+    workflow = _workflow(given, document)
     selector = (given.get("data_selector") or given.get("task_selector") or {}).get("selector_type", "sequential")
     if selector not in ("sequential", "shuffle", "random"):
         raise Refusal(f"there is no selector {selector}; write sequential or shuffle", "tasks.train.*.shuffle")
@@ -287,6 +333,7 @@ def validation(found: Found) -> Values:
     values: dict[str, Any] = {}
     for index, one in enumerate(found.value):
         name = str(one.get("name") or f"eval_{index + 1}")
+        _check_workflow(one, found.document)
         read = read_taskset({"split": "test", **one}, found.document)
         values |= {f"tasks.validation.{name}.{key}": value for key, value in read.items()}
     return values

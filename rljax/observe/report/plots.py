@@ -179,6 +179,19 @@ def _validation(data: RunData, figure: go.Figure) -> Drawn:
     return (f"Score on held-out tasks, by taskset: {', '.join(said)}.", legend) if legend else None
 
 
+def _by_taskset(data: RunData, figure: go.Figure) -> Drawn:
+    names = [name.split("/")[1] for name in data.metric_names("train/") if name.endswith("/reward")]
+    if len(names) < 2:
+        return None
+    legend, said = [], []
+    for i, name in enumerate(names[:6], start=1):
+        steps, values = data.series(f"train/{name}/reward")
+        curve(figure, steps, values, f"s{i}", name=name)
+        legend.append((name, f"s{i}"))
+        said.append(f"{name} {values[0]:.3g} → {values[-1]:.3g}")
+    return f"Mean reward of the trained groups of each taskset: {', '.join(said)}.", legend
+
+
 def _staleness(data: RunData, figure: go.Figure) -> Drawn:
     steps, mean = data.series("staleness/mean")
     if not mean:
@@ -304,4 +317,5 @@ PLOTS = (
     PlotSpec("Fraction of the bound", _bound, "No step has recorded it."),
     PlotSpec("Throughput", _throughput, "No step has recorded it."),
     PlotSpec("Gap between learner and engine", _parity, "No published version has been probed."),
+    PlotSpec("Reward by taskset", _by_taskset),
 )

@@ -31,7 +31,7 @@ def share_gpu_memory(config: Config) -> None:
     Raises:
         ConfigError: JAX has started already, with another share.
     """
-    if config.mode == "explore":
+    if config.mode == "explore" or (config.mode == "serve" and config.sidecar.engine == "embedded"):
         of_engine = shares_gpu_memory(config) and config.sidecar.engine == "embedded"
         key, share = "sidecar", engine_memory_share(config) if of_engine else None
     else:
@@ -100,13 +100,14 @@ def engine_devices(config: Config, present: Present = jax_devices) -> list[jax.D
 
 
 def engine_gpus(
-    config: Config, index: int, there: Sequence[str] | None = None, present: Present = jax_devices
+    config: Config, index: int, there: Sequence[str] | None = None, present: Present = jax_devices, before: int = 0
 ) -> list[str]:
     """Returns the GPUs of engine number ``index`` in a child process, as ``CUDA_VISIBLE_DEVICES`` names them.
 
     ``sidecar.devices`` counts those that this process may use, from 0; ``auto`` and ``gpu`` stand for all that a
     learner in this process leaves free, or with ``colocate`` for those that it has. Engines take them in turn,
-    ``tensor_parallel_size`` each. ``there`` are all of them; None: this machine's.
+    ``tensor_parallel_size`` each; with ``auto`` behind the first ``before`` of them, which other engines have.
+    ``there`` are all of them; None: this machine's.
 
     Raises:
         ConfigError: the GPUs are not there, or are or are not the learner's as they should be.
@@ -124,6 +125,8 @@ def engine_gpus(
         )
     if colocate and not taken.issuperset(chosen):
         raise ConfigError(f"{what}: with colocate=true engines use what the learner has, {sorted(taken)}; write auto")
+    if named is None:
+        chosen = chosen[before:]
     needed = sidecar.num_engines * sidecar.tensor_parallel_size
     if len(chosen) < needed:
         raise ConfigError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,14 @@ LEAST_KV_CACHE = 64 * 2**20
 """Bytes of the KV cache of an engine on the CPU, at least."""
 
 
+@dataclass(frozen=True, slots=True)
+class Before:
+    """Counts of the engines that stand before those of a pool, and of the accelerators that they take."""
+
+    engines: int = 0
+    accelerators: int = 0
+
+
 def make_pool(
     config: Config,
     run: RunDir,
@@ -38,21 +46,22 @@ def make_pool(
     trace: Trace | NullTrace,
     events: EngineEvents,
     engine_launcher: EngineLauncher,
+    before: Before = Before(),
 ) -> EnginePool:
     """Builds the pool of engines that the config asks for, not started yet.
 
     The embedded engine with ``launcher=local`` is a thread of this process; every other has a process of its own, and
-    ``engine_launcher`` starts it.
+    ``engine_launcher`` starts it. ``before`` are engines of other pools of this explorer.
 
     Raises:
         ConfigError: a device is not there, or is the learner's.
     """
     if config.sidecar.engine == "embedded" and config.launcher == "local":
-        start = _in_thread(config, model, trace)
+        start = _in_thread(config, model, trace, before)
     else:
         for index in range(config.sidecar.num_engines):  # what is wrong is said before anything is started
-            engine_spec(config, run, model, index, engine_launcher)
-        start = _with_engine_launcher(config, run, model, engine_launcher)
+            engine_spec(config, run, model, index, engine_launcher, before)
+        start = _with_engine_launcher(config, run, model, engine_launcher, before)
     # A hung engine must be found and replaced before the trainer gives up waiting for it.
     return EnginePool(
         start,
@@ -64,14 +73,22 @@ def make_pool(
     )
 
 
-def engine_spec(config: Config, run: RunDir, model: Model, index: int, engine_launcher: EngineLauncher) -> EngineSpec:
+def engine_spec(
+    config: Config,
+    run: RunDir,
+    model: Model,
+    index: int,
+    engine_launcher: EngineLauncher,
+    before: Before = Before(),
+) -> EngineSpec:
     """Builds the spec of this explorer's engine number ``index``, for a process that ``engine_launcher`` will start.
 
     Raises:
         ConfigError: its devices are not there or taken, or cannot compute the model.
     """
     sidecar, name = config.sidecar, f"engine {index}"
-    gpu = (engine_launcher.platform(index) or local_platform(config)) == "gpu"
+    place = before.engines + index
+    gpu = (engine_launcher.platform(place) or local_platform(config)) == "gpu"
     if sidecar.colocate and not gpu:
         raise ConfigError("sidecar.colocate=true: this machine has no GPU that could be shared; leave it out")
     cores = () if gpu else _cores(config)
@@ -80,10 +97,10 @@ def engine_spec(config: Config, run: RunDir, model: Model, index: int, engine_la
     factory, build = ENGINES[sidecar.engine]
     arguments, environment = build(config, model, gpu, threads)
     if gpu and config.launcher == "local":  # on Ray, the placement decides
-        environment |= {"CUDA_VISIBLE_DEVICES": ",".join(engine_gpus(config, index))}
+        environment |= {"CUDA_VISIBLE_DEVICES": ",".join(engine_gpus(config, index, before=before.accelerators))}
     return EngineSpec(
         name=name,
-        index=index,
+        index=place,
         factory=factory,
         arguments=arguments,
         environment=environment,
@@ -110,17 +127,21 @@ def kv_cache_bytes(config: Config, architecture: Architecture) -> int:
     return max(LEAST_KV_CACHE, per_token * width * tokens)
 
 
-def _with_engine_launcher(config: Config, run: RunDir, model: Model, engine_launcher: EngineLauncher) -> EngineFactory:
+def _with_engine_launcher(
+    config: Config, run: RunDir, model: Model, engine_launcher: EngineLauncher, before: Before
+) -> EngineFactory:
     async def start(index: int) -> Engine:
-        return await engine_launcher.start(engine_spec(config, run, model, index, engine_launcher))
+        return await engine_launcher.start(engine_spec(config, run, model, index, engine_launcher, before))
 
     return start
 
 
-def _in_thread(config: Config, model: Model, trace: Trace | NullTrace) -> EngineFactory:
+def _in_thread(config: Config, model: Model, trace: Trace | NullTrace, before: Before) -> EngineFactory:
     from rljax.sampler.engine import EmbeddedEngine
 
     devices = engine_devices(config)
+    if config.sidecar.devices == "auto":  # where the others leave none, they share theirs
+        devices = devices[before.accelerators :] or devices
 
     async def start(index: int) -> Engine:
         name = f"engine {index}"

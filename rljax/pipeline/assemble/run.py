@@ -75,13 +75,18 @@ def validation_fingerprint(config: Config) -> str:
     """Returns a fingerprint of what is validated, and how; the same wherever its files are kept."""
     plain = as_plain(config)
     tasksets = {
-        name: settings | {"source": PurePath(settings["source"]).name}
+        name: settings | {"source": ",".join(PurePath(part).name for part in settings["source"].split(","))}
         for name, settings in plain["tasks"]["validation"].items()
     }
+    judges = [plain["judges"]] if config.judges else []
     environments = {tag: plain["custom_envs"][tag] for tag in config.val_groups}
     sampling, manager = plain["sidecar"]["val_generating_args"], plain["rollout"]["val_env_manager"]
+    rollout = plain["rollout"]
+    by_task = rollout["workflow"] == "by_task"  # the default leaves the fingerprints of older runs as they are
+    workflow = [] if by_task else [rollout["workflow"], rollout["workflow_args"]]
     limits = [config.val_batch_size, config.model.max_prompt_tokens, config.model.max_response_tokens, config.longest]
-    return f"{stable_hash(json.dumps([tasksets, environments, sampling, manager, limits], sort_keys=True)):016x}"
+    what = [tasksets, environments, sampling, manager, limits, *judges, *workflow]
+    return f"{stable_hash(json.dumps(what, sort_keys=True)):016x}"
 
 
 def open_model(config: Config, run: RunDir, progress: ProgressCallback | None = None) -> Model:
@@ -91,7 +96,12 @@ def open_model(config: Config, run: RunDir, progress: ProgressCallback | None = 
         ModelNotFound: it is not here and cannot be fetched.
         ConfigError: as `check_architecture`.
     """
-    directory = resolve_model(config.model, config.seed, run.root, progress)
+    return open_model_at(config, run.root, progress)
+
+
+def open_model_at(config: Config, root: Path, progress: ProgressCallback | None = None) -> Model:
+    """Opens the model's directory, as `open_model`; one that is made goes below ``root``."""
+    directory = resolve_model(config.model, config.seed, root, progress)
     architecture = load_architecture(directory)
     check_architecture(config, architecture)
     tokenizer = load_tokenizer(directory)

@@ -2,30 +2,34 @@
 
 from __future__ import annotations
 
+import inspect
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from rljax.algorithms.registry import advantages
 from rljax.config.fields import ConfigError
+from rljax.config.registries import workflows
 from rljax.config.schema import Config, GeneratingConfig
+from rljax.pipeline.assemble.judges import Judges, OnFault, log_fault
 from rljax.pipeline.assemble.run import Model, validation_fingerprint
+from rljax.pipeline.run_dir import RunDir
 from rljax.rollout.environments.hosts import EnvironmentHost, LoopHost, ProcessHost
 from rljax.rollout.environments.smoke_check import smoke_check
 from rljax.rollout.validation import ValidationPlan
-from rljax.rollout.workflows.multi_turn import MultiTurn
-from rljax.rollout.workflows.single_turn import SingleTurn
-from rljax.rollout.workflows.workflow import DispatchByTask, Workflow
+from rljax.rollout.workflows.tools import Tools
+from rljax.rollout.workflows.workflow import OwnWorkflow, Workflow
 from rljax.tasks.environments import environment_tasksets
 from rljax.tasks.rewards.registry import resolve_reward
 from rljax.tasks.rewards.runner import RewardRunner
 from rljax.tasks.task import Taskset
 from rljax.tasks.tasksets import load_tasksets
+from sidecar.hosting.spec import EngineLauncher
 
 
 class Workflows:
-    """Rewards and environments of one process, and the workflows that use them.
+    """Rewards, judges and environments of one process, and the workflows that use them.
 
     Attributes:
         training: samples as training does, from the environments of the training's manager.
@@ -33,14 +37,16 @@ class Workflows:
         greedy: as training, but always the likeliest token; what ``adv_estimator=remax`` compares with. None otherwise.
     """
 
-    def __init__(self, config: Config, model: Model, logs: Path) -> None:
-        """Builds them; ``logs`` is the directory for what worker processes print.
+    def __init__(self, config: Config, run: RunDir, model: Model, engine_launcher: EngineLauncher) -> None:
+        """Builds them; ``engine_launcher`` starts the engines of judges, and closing it is the caller's.
 
         Raises:
             ConfigError: a reward that does not exist, or a chat template that carries no dialogue.
         """
+        logs = run.root / "logs"
         self._config = config
         self._model = model
+        self._judges = Judges(config, run, engine_launcher)
         self._rewards = make_rewards(config, logs / f"{config.explorer.name}-rewards.log")
         rollout, log = config.rollout, logs / f"{config.explorer.name}-environments.log"
         train, val = rollout.train_env_manager, rollout.val_env_manager
@@ -71,12 +77,15 @@ class Workflows:
             validation_fingerprint(self._config),
         )
 
-    async def open(self) -> None:
-        """Runs a smoke check of every environment, where its episodes will be played.
+    async def open(self, on_fault: OnFault = log_fault) -> None:
+        """Runs a smoke check of every environment, where its episodes will be played, and starts the judges, whose
+        engines report faults that they survive to ``on_fault``.
 
         Raises:
             ConfigError: an environment cannot be made, or cannot be reset.
+            ModelNotFound, EngineError: see `Judges.open`.
         """
+        self._rewards.judges = await self._judges.open(on_fault)
         config, (training, validation) = self._config, self._hosts
         await smoke_check(config.train_groups, config.custom_envs, training)
         held_out = [tag for tag in config.val_groups if tag not in config.train_groups]
@@ -91,8 +100,9 @@ class Workflows:
         await self._rewards.try_out((f"{section}.{name}", taskset) for name, taskset in tasksets.items())
 
     async def close(self) -> None:
-        """Closes worker processes of rewards and environments."""
+        """Closes worker processes of rewards and environments, and judges."""
         self._rewards.close()
+        await self._judges.aclose()
         for hosts in self._hosts:
             for host in hosts.values():
                 await host.close()
@@ -102,36 +112,49 @@ class Workflows:
         self._rewards.close()
 
     def _workflow(self, generating: GeneratingConfig, hosts: Mapping[str, EnvironmentHost]) -> Workflow:
-        config, model = self._config, self._model
-        questions = SingleTurn(
-            model.tokenizer,
-            self._rewards,
-            generating,
+        config = self._config
+        plays = config.train_groups or config.val_groups or config.mode == "play"
+        tools = Tools(
+            tokenizer=self._model.tokenizer,
+            rewards=self._rewards,
+            generating=generating,
+            stop_token_ids=self._model.stop_token_ids,
             max_prompt_tokens=config.model.max_prompt_tokens,
             max_response_tokens=config.model.max_response_tokens,
-            stop_token_ids=model.stop_token_ids,
-        )
-        if not (config.train_groups or config.val_groups):
-            return questions
-        environments = MultiTurn(
-            model.tokenizer,
-            hosts,
-            config.custom_envs,
-            generating,
             sequence_length=config.longest,
-            max_response_tokens=config.model.max_response_tokens,
-            stop_token_ids=model.stop_token_ids,
+            hosts=hosts,
+            environments=config.custom_envs if plays else {},
         )
-        return DispatchByTask(questions, environments)
+        made = chosen_workflow(config)(tools)
+        return OwnWorkflow(made, config.longest) if ":" in config.rollout.workflow else made
+
+
+def chosen_workflow(config: Config) -> Callable[[Tools], Workflow]:
+    """Returns the class of the workflow that a config names, with its arguments.
+
+    Raises:
+        ConfigError: there is none; or it takes other arguments; or it lacks a method that the run needs.
+    """
+    name = config.rollout.workflow
+    made: Callable[[Tools], Workflow] = workflows.bound(name, config.rollout.workflow_args)
+    found = workflows.get(name)
+    if not inspect.iscoroutinefunction(getattr(found, "run", None)):
+        raise ConfigError(f"rollout.workflow={name!r}: has no async def run(self, task, attempt, pool)")
+    if not hasattr(found, "judge_group"):
+        for reward, key in _named_rewards(config):
+            if resolve_reward(reward, key).of_groups:
+                raise ConfigError(f"{key}={reward!r}: takes whole groups; give {name} an async def judge_group")
+    return made
 
 
 def check_tasks(config: Config) -> None:
-    """Opens the rewards and tasksets that an explorer with this config serves, and lets them go.
+    """Opens the rewards, workflow and tasksets that an explorer with this config serves, and lets them go.
 
     Raises:
         ConfigError, BadRow: one of them does not work.
     """
     _reward_names(config)
+    chosen_workflow(config)
     training_tasksets(config)
     held_out_tasksets(config)
 
@@ -140,16 +163,21 @@ def _compares(config: Config) -> bool:
     return "greedy" in advantages.needs(config.algorithm.adv_estimator, config.algorithm.advantage)
 
 
-def _reward_names(config: Config) -> set[str]:
-    names = set()
+def _named_rewards(config: Config) -> Iterator[tuple[str, str]]:
+    """Yields the rewards of training and validation, each with the key that names it."""
     for section, tasksets in (config.explored, ("tasks.validation", config.tasks.validation)):
         for taskset, asked in tasksets.items():
             for name in asked.rewards:
-                key = f"{section}.{taskset}.rewards"
-                if resolve_reward(name, key).of_groups and _compares(config) and section != "tasks.validation":
-                    estimator = f"adv_estimator={config.algorithm.adv_estimator}"
-                    raise ConfigError(f"{key}={name!r}: takes whole groups; {estimator} compares with one outside")
-                names.add(name)
+                yield name, f"{section}.{taskset}.rewards"
+
+
+def _reward_names(config: Config) -> set[str]:
+    names = set()
+    for name, key in _named_rewards(config):
+        if resolve_reward(name, key).of_groups and _compares(config) and not key.startswith("tasks.validation."):
+            estimator = f"adv_estimator={config.algorithm.adv_estimator}"
+            raise ConfigError(f"{key}={name!r}: takes whole groups; {estimator} compares with one outside")
+        names.add(name)
     return names
 
 

@@ -42,6 +42,7 @@ def batch_metrics(batch: LeasedBatch) -> dict[str, float]:
         values[f"train/{taskset}/groups"] = float(len(mine))
         played = [t for group in batch.groups if group.task.taskset == taskset for t in group.trajectories]
         values[f"train/{taskset}/tokens"] = float(np.mean([t.loss_mask.sum() for t in played]))
+        values[f"train/{taskset}/solved"] = float(np.mean([t.reward >= 1 for t in played]))
         episodes = [t for t in played if "success" in t.metrics]
         values |= {f"train/{taskset}/{n}": total / len(episodes) for n, total in episode_sums(episodes).items()}
     for part in sorted({part for m in members for part in m.reward_parts}):

@@ -10,10 +10,13 @@ LONG_STREAK = 100
 """Groups filtered in a row, none kept, after which somebody should look at the filter."""
 
 
-def filter_metrics(names: Sequence[str], reasons: Mapping[str, int]) -> dict[str, float]:
+def filter_metrics(
+    names: Sequence[str], reasons: Mapping[str, int], tasksets: Mapping[str, int] | None = None
+) -> dict[str, float]:
     """Returns ``rollout/filtered``, and the same by filter: of ``names``, the run's own, and of any in ``reasons``.
 
-    Nothing where there is no filter. ``reasons`` are the ledger's, "<filter>: <why>", with their number.
+    Nothing where there is no filter. ``reasons`` are the ledger's, "<filter>: <why>", with their number; ``tasksets``
+    the same by taskset, for ``train/<taskset>/filtered``.
 
     >>> filter_metrics(["mean_band"], {"mean_band: mean reward too low": 2, "mean_band: mean reward too high": 1})
     {'rollout/filtered': 3.0, 'rollout/filtered/mean_band': 3.0}
@@ -25,7 +28,8 @@ def filter_metrics(names: Sequence[str], reasons: Mapping[str, int]) -> dict[str
     if not by_filter:
         return {}
     every = {f"rollout/filtered/{name}": float(count) for name, count in by_filter.items()}
-    return {"rollout/filtered": float(sum(by_filter.values())), **every}
+    of_tasksets = {f"train/{name}/filtered": float(count) for name, count in (tasksets or {}).items()}
+    return {"rollout/filtered": float(sum(by_filter.values())), **every, **of_tasksets}
 
 
 def streak_warning(streak: FilteredStreak) -> str:

@@ -51,11 +51,13 @@ class Estimate:
     Attributes:
         config, architecture: of the run.
         mesh: of the learner.
+        platform: of its devices.
     """
 
     config: Config
     architecture: Architecture
     mesh: MeshConfig
+    platform: str
 
     @property
     def layout(self) -> Any:
@@ -66,6 +68,11 @@ class Estimate:
     def width(self) -> int:
         """Bytes of a number that is computed."""
         return BYTES[self.config.model.dtype]
+
+    @property
+    def widened(self) -> bool:
+        """True where products are of float32, though what is multiplied is narrower: XLA for a CPU has no others."""
+        return self.platform == "cpu" and self.width < 4
 
     @property
     def gradient_width(self) -> int:
@@ -126,6 +133,8 @@ class Estimate:
             "copies": self.sharded(params, self.width) if self.gradient_width < 4 else 0.0,
             "activations": self.activations(),
         }
+        if self.widened:  # of all layers at once, and of a head that is gathered
+            found["copies in float32"] = self.sharded(params, 4) + 4 * self.words * self.architecture.hidden_size
         needs = policy_losses.needs(algorithm.pg_variant, algorithm.loss)
         if algorithm.kl.where != "none" or "reference" in needs:
             found["reference"] = self.sharded(params, self.width)
@@ -140,7 +149,7 @@ class Estimate:
         its middle the logits, the head, gathered, and its gradient; at its end a layer's products and the gradients of
         the widest, its weights and the next layer's, gathered, and the microbatch's gradient of all parameters.
         """
-        a, width, mesh = self.architecture, self.width, self.mesh
+        a, width, mesh = self.architecture, 4 if self.widened else self.width, self.mesh
         heads = (2 * a.num_heads + 2 * a.num_kv_heads) * a.head_dim
         stream = (
             a.hidden_size * mesh.sequence / self.config.learner.time_shards

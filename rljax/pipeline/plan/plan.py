@@ -37,7 +37,7 @@ def plan(config: Config) -> Iterator[str | bool]:
     if config.plan.target == "here":
         share_gpu_memory(config)
     target, architecture = find_target(config), plan_architecture(config)
-    estimate = Estimate(config, architecture, config.learner.mesh)
+    estimate = Estimate(config, architecture, config.learner.mesh, target.hardware.platform)
     placement = _placed(estimate, target)
     yield from _run(estimate, target, placement)
     yield from _memory(estimate)
@@ -242,7 +242,9 @@ def nearest_mesh(estimate: Estimate, target: Target) -> str | None:
         if learner == config.learner:
             continue  # it is what does not fit
         try:
-            other = Estimate(dataclasses.replace(config, learner=learner), estimate.architecture, learner.mesh)
+            other = dataclasses.replace(
+                estimate, config=dataclasses.replace(config, learner=learner), mesh=learner.mesh
+            )
         except ConfigError:  # rows that such a mesh does not divide
             continue
         placement = _placed(other, target)

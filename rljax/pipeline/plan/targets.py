@@ -156,6 +156,8 @@ _WITHOUT_TPU = {
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
 }
 """Settings of libtpu where it only compiles: to ask no metadata server of Google's cloud, and to take no chip."""
+_WITHOUT_GPU = {"JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1"}
+"""Settings of JAX's CUDA plug-in where it only compiles: it refuses to load where there is no driver."""
 _H100 = """
 gpu_device_info {
   threads_per_block_limit: 1024 threads_per_warp: 32 shared_memory_per_block: 49152 shared_memory_per_core: 233472
@@ -178,7 +180,7 @@ def devices_of(name: str) -> Sequence[jax.Device] | str:
     gpu, size = chip.platform == "gpu", math.prod(shape)
     if gpu and chip.name != "h100":
         return f"XLA is told here what an H100 is, and of no {chip.name}"
-    for variable, value in {} if gpu else _WITHOUT_TPU.items():
+    for variable, value in (_WITHOUT_GPU if gpu else _WITHOUT_TPU).items():
         os.environ.setdefault(variable, value)
     try:
         if gpu:

@@ -6,24 +6,23 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from rljax.config.environments import EnvironmentConfig
-from rljax.config.schema import GeneratingConfig
+from rljax.config.registries import workflows
 from rljax.rollout.engine_pool import EnginePool
-from rljax.rollout.environments.hosts import EnvironmentHost
 from rljax.rollout.environments.session import EnvironmentSpec, Observation, Session
+from rljax.rollout.workflows.tools import Tools
 from rljax.rollout.workflows.transcript import Transcript
 from rljax.rollout.workflows.workflow import Attempt
 from rljax.tasks.dialogue import ChatTurns
 from rljax.tasks.task import BadRow, Message, Task
-from rljax.tasks.templates import response_text
 from rljax.trajectory import Trajectory
-from sidecar.protocol import Completion, GenerateRequest, SamplingParams
+from sidecar.protocol import Completion
 
 _THINKS, _THOUGHT = "<think>", "</think>"
 
@@ -39,38 +38,24 @@ class End(enum.StrEnum):
     LENGTH = "sequence_length"
 
 
+@workflows.register("multi_turn")
 class MultiTurn:
     """Plays one episode of the environment that a task names."""
 
-    def __init__(
-        self,
-        tokenizer: Any,
-        hosts: Mapping[str, EnvironmentHost],
-        environments: Mapping[str, EnvironmentConfig],
-        generating: GeneratingConfig,
-        *,
-        sequence_length: int,
-        max_response_tokens: int,
-        stop_token_ids: Sequence[int],
-    ) -> None:
-        """Creates the workflow: ``hosts`` by `EnvironmentConfig.place`, ``environments`` by the name of the
-        taskset; ``sequence_length`` is the longest row, ``max_response_tokens`` the longest turn where
-        nothing else is said, in tokens.
+    def __init__(self, tools: Tools) -> None:
+        """Creates the workflow. A turn is as long as a reply may be, where its environment says nothing else.
+
+        Raises:
+            TemplateError: the chat template carries no dialogue.
         """
-        self.tokenizer = tokenizer
-        self.hosts = hosts
-        self.environments = environments
-        self.generating = generating
-        self.sequence_length = sequence_length
-        self.stop_token_ids = tuple(stop_token_ids)
-        self.turn_tokens = generating.max_new_tokens or max_response_tokens
-        self.chat = ChatTurns(tokenizer, stop_token_ids)
+        self.tools = tools
+        self.chat = ChatTurns(tools.tokenizer, tools.stop_token_ids)
 
     async def run(self, task: Task, attempt: Attempt, pool: EnginePool) -> Trajectory:
         """Implements `Workflow.run`. Raises EnvironmentFailure, and whatever engines raise."""
-        config = self.environments[task.id.taskset]
+        config = self.tools.environments[task.id.taskset]
         spec = EnvironmentSpec(config.id, config.kwargs)
-        async with self.hosts[config.place].session(spec) as session:
+        async with self.tools.hosts[config.place].session(spec) as session:
             return await _Episode(self, config, task, attempt, pool).play(session)
 
 
@@ -80,7 +65,8 @@ class _Episode:
     def __init__(
         self, workflow: MultiTurn, config: EnvironmentConfig, task: Task, attempt: Attempt, pool: EnginePool
     ) -> None:
-        self._flow = workflow
+        self._tools = workflow.tools
+        self._chat = workflow.chat
         self._config = config
         self._task = task
         self._attempt = attempt
@@ -101,7 +87,7 @@ class _Episode:
             completion = await self._reply()
             self._transcript.add_reply(completion)
             reply = completion.token_ids
-            text = response_text(self._flow.tokenizer, reply, self._flow.stop_token_ids)
+            text = self._tools.text(reply)
             self._states.append(seen.state or seen.text)
             before, action = seen.text, parse_action(text, self._config.action_pattern)
             seen = await session.step(action)
@@ -143,16 +129,16 @@ class _Episode:
         first = not self._earned
         one_row_a_turn = self._config.history_length is not None
         if first or one_row_a_turn:
-            tokens = self._flow.chat.opening(self._opening(text))
+            tokens = self._chat.opening(self._opening(text))
             length = len(tokens)
         else:
-            tokens = self._flow.chat.between(reply, text)
+            tokens = self._chat.between(reply, text)
             length = self._transcript.row_length + len(tokens)
-        if length >= self._flow.sequence_length:
+        if length >= self._tools.sequence_length:
             if first:
                 raise BadRow(
                     f"task {self._task.id}: an opening of {length} tokens leaves no room for a reply; "
-                    f"model.sequence_length is {self._flow.sequence_length}"
+                    f"model.sequence_length is {self._tools.sequence_length}"
                 )
             return False
         if one_row_a_turn:
@@ -189,62 +175,39 @@ class _Episode:
         values = {
             **values,
             "env_instruction": self._instruction,
-            "max_response_length": min(self._turn_budget, self._flow.sequence_length),
+            "max_response_length": min(self._turn_budget, self._tools.sequence_length),
         }
         return re.sub(r"\{(\w+)\}", lambda found: str(values.get(found[1], found[0])), template)
 
     @property
     def _turn_budget(self) -> int:
-        most = self._flow.turn_tokens
+        most = self._tools.reply_tokens
         return min(self._config.max_tokens_per_turn or most, most)
 
     async def _reply(self) -> Completion:
-        task, attempt, generating = self._task, self._attempt, self._flow.generating
         turn = len(self._earned)
-        sampling = SamplingParams(
-            temperature=generating.temperature,
-            top_p=generating.top_p,
-            top_k=generating.top_k,
-            max_new_tokens=min(self._turn_budget, self._flow.sequence_length - self._transcript.row_length),
-            stop_token_ids=self._flow.stop_token_ids,
-            stop_strings=generating.stop,
-            seed=attempt.seed(task, turn),
+        return await self._tools.ask(
+            self._task, self._attempt, self._pool, self._transcript.row, turn, most=self._turn_budget
         )
-        request = GenerateRequest(
-            id=f"{task.id}/{attempt.member}/{attempt.retry}/{turn}" + ("/val" if attempt.validation else ""),
-            prompt_ids=self._transcript.row,
-            sampling=sampling,
-            min_version=attempt.min_version,
-            affinity=str(task.id),
-            priority=attempt.group,
-        )
-        return await self._pool.generate(request, attempt.lineage, validation=attempt.validation)
 
     def _trajectory(self, seen: Observation, end: End) -> Trajectory:
         earned = np.array(self._earned, np.float64)
         penalty = self._config.format_penalty * self._invalid
-        columns = self._transcript.columns()
-        generating = self._flow.generating
-        return Trajectory(
-            **columns,
+        return self._tools.trajectory(
+            self._task,
+            self._attempt,
+            self._transcript,
             reward=float(earned.sum()),
             turn_rewards=earned,
             turn_states=tuple(self._states),
             reward_parts={"environment": float(earned.sum()) + penalty, "format": -penalty},
-            temperature=generating.temperature,
-            top_p=generating.top_p,
-            top_k=generating.top_k,
             finish_reason=str(end),
-            member=self._attempt.member,
-            seed=self._attempt.seed(self._task, 0),
-            retries=self._attempt.retry,
             metrics={
                 **{f"env/{name}": value for name, value in seen.metrics.items()},
                 "success": float(seen.success),
                 "turns": float(len(earned)),
                 "invalid_actions": float(self._invalid),
                 "cut_turns": float(self._cut_turns),
-                "response_tokens": float(columns["loss_mask"].sum()),
             },
         )
 

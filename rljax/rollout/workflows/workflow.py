@@ -1,7 +1,7 @@
 """The interface of a workflow: it makes one trajectory of one attempt at a task, from prompt, engine and reward.
 
-A workflow is what a user writes to explore differently; `single_turn.SingleTurn` is the one for questions with one
-answer, `multi_turn.MultiTurn` the one for environments.
+A workflow is what a user writes to explore differently (docs/workflows.md): a class that is made with `tools.Tools`.
+`single_turn.SingleTurn` is the one for questions with one answer, `multi_turn.MultiTurn` the one for environments.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
+
+import numpy as np
 
 from rljax.rollout.engine_pool import EnginePool
 from rljax.tasks.seeds import stable_hash
@@ -78,17 +80,49 @@ async def judged_together(workflow: Workflow, task: Task, members: Sequence[Traj
     return await workflow.judge_group(task, members)
 
 
-class DispatchByTask:
-    """Chooses the workflow by the kind of task: one for questions, another for environments."""
+class BrokenContract(TypeError):
+    """Raised for a trajectory that no workflow may return: no other attempt would be better."""
 
-    def __init__(self, questions: Workflow, environments: Workflow) -> None:
-        self._questions = questions
-        self._environments = environments
+
+def keeps_contract(workflow: Workflow, trajectory: object, attempt: Attempt, sequence_length: int) -> Trajectory:
+    """Returns what a workflow made of an attempt, where the learner can train it.
+
+    Raises:
+        BrokenContract: it is no trajectory; or a row is longer than ``sequence_length``; or it is another attempt's, or
+            sampled from weights older than this one may use.
+    """
+    said = f"rollout.workflow: {type(workflow).__name__}.run returned "
+    if not isinstance(trajectory, Trajectory):
+        raise BrokenContract(f"{said}a {type(trajectory).__name__}; return a Trajectory, which tools.trajectory makes")
+    longest = max(end - start for start, end in trajectory.row_spans)
+    if longest > sequence_length:
+        raise BrokenContract(f"{said}a row of {longest} tokens; model.sequence_length is {sequence_length}")
+    if (trajectory.member, trajectory.retries) != (attempt.member, attempt.retry):
+        raise BrokenContract(f"{said}the trajectory of another attempt; take member and retries from attempt")
+    oldest = trajectory.min_version
+    if oldest is not None and oldest < attempt.min_version:
+        raise BrokenContract(
+            f"{said}a token of version {oldest}, and the attempt takes none before {attempt.min_version}; hand "
+            "attempt.min_version to the engine, as tools.ask does"
+        )
+    if not np.isfinite(trajectory.reward):
+        raise BrokenContract(f"{said}the reward {trajectory.reward}; return a finite number, or raise")
+    return trajectory
+
+
+class OwnWorkflow:
+    """Holds a workflow of a user's own to the contract."""
+
+    def __init__(self, workflow: Workflow, sequence_length: int) -> None:
+        """Wraps it; ``sequence_length`` is the longest row, in tokens."""
+        self._workflow = workflow
+        self._sequence_length = sequence_length
 
     async def run(self, task: Task, attempt: Attempt, pool: EnginePool) -> Trajectory:
-        """Implements `Workflow.run`."""
-        return await (self._environments if task.environment else self._questions).run(task, attempt, pool)
+        """Implements `Workflow.run`. Raises BrokenContract, and whatever the workflow raises."""
+        made = await self._workflow.run(task, attempt, pool)
+        return keeps_contract(self._workflow, made, attempt, self._sequence_length)
 
     async def judge_group(self, task: Task, members: Sequence[Trajectory]) -> list[Trajectory]:
         """Implements `JudgesGroups`."""
-        return await judged_together(self._environments if task.environment else self._questions, task, members)
+        return await judged_together(self._workflow, task, members)

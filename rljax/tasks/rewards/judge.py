@@ -1,16 +1,22 @@
-"""Reward by a judge: a language model behind an OpenAI-compatible endpoint reads the response and gives a score."""
+"""Reward by a judge: a language model, on our own engine or behind a URL, rates the response."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import random
 import re
 import weakref
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
 
 from rljax.tasks.rewards.reward import JudgeUnavailable, Reward
+from rljax.tasks.seeds import stable_hash
 from rljax.tasks.task import Task
+from rljax.timeouts import timeout
 
 if TYPE_CHECKING:
     import httpx
@@ -33,22 +39,66 @@ _PLACES = re.compile(r"\{(question|answer|response)\}")
 _AGAIN = {408, 409, 425, 429}  # and whatever is the server's own fault
 _LONGEST_WAIT = 8.0
 _SHOWN = 200
+_judges: ContextVar[Mapping[str, Judge]] = ContextVar("judges")
 _clients: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, httpx.AsyncClient] = weakref.WeakKeyDictionary()
+
+
+class Judge(Protocol):
+    """A model on engines of the run's own, from the section ``judges`` of the config.
+
+    Attributes:
+        template: message to it; None: the reward's own.
+        temperature: of its replies, where nobody says otherwise.
+    """
+
+    template: str | None
+    temperature: float
+
+    async def ask(self, prompt: str, *, seed: int, temperature: float | None, max_tokens: int | None) -> str:
+        """Returns the reply to a user message; what is None is as the config of the judge says.
+
+        Raises:
+            JudgeUnavailable: it will never answer this, or no engine is left.
+        """
+        ...
+
+
+@contextlib.contextmanager
+def judges_here(judges: Mapping[str, Judge]) -> Iterator[None]:
+    """Makes judges known to `own_judge`, in async rewards that are called while the context lasts."""
+    token = _judges.set(judges)
+    try:
+        yield
+    finally:
+        _judges.reset(token)
+
+
+def own_judge(name: str) -> Judge:
+    """Returns the judge of that name, for an async reward.
+
+    Raises:
+        JudgeUnavailable: this process has none of that name.
+    """
+    there = _judges.get({})
+    if name not in there:
+        raise JudgeUnavailable(f"judges.{name}: there is no such judge here; there are {', '.join(there) or 'none'}")
+    return there[name]
 
 
 async def llm_judge(
     task: Task,
     response: str,
     *,
-    url: str,
-    model: str,
-    template: str = TEMPLATE,
+    judge: str | None = None,
+    url: str | None = None,
+    model: str = "",
+    template: str | None = None,
     pattern: str = r"\[\[\s*(-?\d+(?:\.\d+)?)\s*\]\]",
     low: float = 0.0,
     high: float = 10.0,
     key_variable: str | None = None,
-    temperature: float = 0.0,
-    max_tokens: int = 512,
+    temperature: float | None = None,
+    max_tokens: int | None = None,
     retries: int = 4,
     first_wait: float = 0.5,
     seconds: float = 20.0,
@@ -58,37 +108,43 @@ async def llm_judge(
     Args:
         task: its last message is the question.
         response: text to judge.
-        url: of the endpoint up to its version, such as ``http://127.0.0.1:8000/v1``.
+        judge: name in the section ``judges`` of the config; None: ``url`` says where it is.
+        url: of an OpenAI-compatible endpoint up to its version, such as ``http://127.0.0.1:8000/v1``.
         model: name of the judge there.
-        template: message to the judge; {question}, {answer} and {response} are replaced.
-        pattern: regular expression whose first group, in its last match, is the rating.
+        template: message to the judge; {question}, {answer} and {response} are replaced. None: `judges` says it, else
+            `TEMPLATE`.
+        pattern: regular expression whose first group, in its last match, is the rating: a number, or ``yes`` (high) or
+            ``no`` (low).
         low, high: of a rating; one beyond is none.
         key_variable: environment variable that holds the endpoint's key; None: it needs none.
-        temperature, max_tokens: of the judge's reply.
+        temperature, max_tokens: of the judge's reply. None: `judges` says it; behind a URL 0, and 512.
         retries: further tries where the judge cannot be reached, is busy, fails, or gives no rating.
         first_wait: seconds before the first of them; each next wait is twice as long, up to 8 s.
         seconds: for one try; `rollout.reward_timeout` is that for all of them.
 
     Raises:
-        JudgeUnavailable: all tries failed, or the endpoint refuses; the reason is that of the last.
+        JudgeUnavailable: all tries failed, or asking again is vain; the reason is that of the last.
     """
-    where = f"judge {model} at {url}"
-    headers = {} if key_variable is None else {"Authorization": f"Bearer {_key(key_variable)}"}
-    prompt = filled(template, task, response)
-    body = {"model": model, "temperature": temperature, "max_tokens": max_tokens}
-    body["messages"] = [{"role": "user", "content": prompt}]
+    if judge is not None:
+        question = _to_own(judge, task, response, template, temperature, max_tokens, seconds)
+    else:
+        message = {"role": "user", "content": filled(template or TEMPLATE, task, response)}
+        body = {"model": model, "temperature": temperature or 0.0, "max_tokens": max_tokens or 512}
+        question = _to_endpoint(str(url), {**body, "messages": [message]}, key_variable, seconds)
     for attempt in range(retries + 1):
         if attempt:
             wait = min(_LONGEST_WAIT, first_wait * 2 ** (attempt - 1))
             await asyncio.sleep(wait * random.uniform(0.5, 1.0))  # so that not all come back at once
-        reply, reason = await _asked(f"{url.rstrip('/')}/chat/completions", headers, body, seconds, where)
+        reply, reason = await question.ask(attempt)
         if reply is None:
             continue
-        rating = parsed_rating(reply, pattern)
+        rating = parsed_rating(reply, pattern, low, high)
         if rating is not None and low <= rating <= high:
             return Reward((rating - low) / (high - low), {"rating": rating})
         reason = f"no rating from {low:g} to {high:g} in {reply[-_SHOWN:]!r}"
-    raise JudgeUnavailable(f"{where}: {reason} ({retries + 1} tries)")
+        if question.greedy:
+            break
+    raise JudgeUnavailable(f"{question.where}: {reason} ({attempt + 1} tries)")
 
 
 def filled(template: str, task: Task, response: str) -> str:
@@ -98,13 +154,67 @@ def filled(template: str, task: Task, response: str) -> str:
     return _PLACES.sub(lambda place: values[place[1]], template)
 
 
-def parsed_rating(reply: str, pattern: str) -> float | None:
-    """Returns the number in the first group of the last match; None where there is none."""
+def parsed_rating(reply: str, pattern: str, low: float = 0.0, high: float = 1.0) -> float | None:
+    """Returns the number in the first group of the last match, of ``yes`` and ``no`` ``high`` and ``low``; None where
+    there is none.
+    """
     matches = list(re.finditer(pattern, reply))
     try:
-        return float(matches[-1][1]) if matches else None
-    except (IndexError, ValueError, TypeError):
+        rating = matches[-1][1] if matches else None
+        words = {"yes": high, "no": low}
+        return words[word] if (word := str(rating).lower()) in words else float(str(rating))
+    except (IndexError, ValueError):
         return None
+
+
+@dataclass(frozen=True)
+class _Question:
+    """A question to a judge.
+
+    Attributes:
+        where: names the judge in messages.
+        ask: by the number of the try, from 0: the reply, or None and why there is none; raises JudgeUnavailable where
+            asking again is vain.
+        greedy: whether each try gives the same reply.
+    """
+
+    where: str
+    ask: Callable[[int], Awaitable[tuple[str | None, str]]]
+    greedy: bool = False
+
+
+def _to_own(
+    name: str,
+    task: Task,
+    response: str,
+    template: str | None,
+    temperature: float | None,
+    max_tokens: int | None,
+    seconds: float,
+) -> _Question:
+    judge = own_judge(name)
+    prompt = filled(template or judge.template or TEMPLATE, task, response)
+    place = (task.id.taskset, task.id.epoch, task.id.index)
+
+    async def ask(attempt: int) -> tuple[str | None, str]:
+        seed = stable_hash("judge", name, *place, response, attempt)
+        try:
+            async with timeout(seconds):
+                return await judge.ask(prompt, seed=seed, temperature=temperature, max_tokens=max_tokens), ""
+        except TimeoutError:
+            return None, f"no answer within {seconds:g} s"
+
+    return _Question(f"judge {name}", ask, (judge.temperature if temperature is None else temperature) == 0)
+
+
+def _to_endpoint(url: str, body: dict[str, object], key_variable: str | None, seconds: float) -> _Question:
+    where = f"judge {body['model']} at {url}"
+    headers = {} if key_variable is None else {"Authorization": f"Bearer {_key(key_variable)}"}
+
+    async def ask(attempt: int) -> tuple[str | None, str]:
+        return await _asked(f"{url.rstrip('/')}/chat/completions", headers, body, seconds, where)
+
+    return _Question(where, ask)
 
 
 async def _asked(

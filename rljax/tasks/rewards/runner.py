@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -13,6 +13,7 @@ from typing import Any, Self
 
 from rljax.config.fields import ConfigError
 from rljax.tasks.rewards.awaited import AwaitedRewards
+from rljax.tasks.rewards.judge import Judge, judges_here
 from rljax.tasks.rewards.processes import WorkerProcesses
 from rljax.tasks.rewards.registry import Place, Scorer, resolve_reward
 from rljax.tasks.rewards.reward import Response, Reward, RewardError, RewardTimeout, as_rewards
@@ -40,6 +41,9 @@ class RewardRunner:
         at_once: async rewards that are awaited at once.
         log: file that takes what rewards print in worker processes; None to print where this process does.
 
+    Attributes:
+        judges: what async rewards may ask by name, on engines of the run's own; none at first.
+
     Raises:
         ConfigError: one of the rewards does not exist.
     """
@@ -52,6 +56,7 @@ class RewardRunner:
         self._processes = WorkerProcesses(sorted(self._imported), limit=timeout, workers=workers, log=log)
         self._threads = DeadlineThreads(limit=timeout)
         self._awaited = AwaitedRewards(limit=timeout, at_once=at_once)
+        self.judges: Mapping[str, Judge] = {}
         self._undecided: Counter[str] = Counter()
         if self._imported:
             self._processes.warm()
@@ -150,7 +155,8 @@ class RewardRunner:
         if scorer.place is Place.THREAD:
             return await self._threads.judge(partial(scorer.function, **term.args), task, response)
         if scorer.place is Place.AWAITED:
-            return await self._awaited.judge(partial(scorer.function, **term.args), task, response)
+            with judges_here(self.judges):
+                return await self._awaited.judge(partial(scorer.function, **term.args), task, response)
         try:
             return await self._processes.judge(term, task, response)
         except RewardTimeout:

@@ -12,6 +12,8 @@ from pathlib import Path
 from rljax.tasks.sandbox import peer
 from rljax.tasks.sandbox.sandbox import Limits, started, watch
 
+_SHOWN = 200
+
 
 def run_asserts(
     program: str, tests: Sequence[str], limits: Limits, *, setup: str = "", entry_point: str = ""
@@ -26,6 +28,7 @@ def run_asserts(
         entry_point: name in the program that the tests may call ``candidate``.
 
     Raises:
+        ValueError: the setup raises by itself, before it has asked for anything of the program.
         SandboxUnavailable: this machine lets no program be shut in.
     """
     serving = f"{_peer()}\nserve({program!r})\n"
@@ -40,7 +43,10 @@ def run_asserts(
         for one in (checked, served):
             one.end()
             one.raise_if_refused()
-    said = re.match("[01]*", outputs["tests stderr"].decode(errors="replace"))
+    written = outputs["tests stderr"].decode(errors="replace")
+    if written.startswith(peer.SETUP_FAILS):
+        raise ValueError(f"the setup of the tests raises {written.removeprefix(peer.SETUP_FAILS)[:_SHOWN]}")
+    said = re.match("[01]*", written)
     passed = [verdict == "1" for verdict in said.group()] if said else []
     return (passed + [False] * len(tests))[: len(tests)]
 

@@ -38,6 +38,7 @@ DO: dict[str, Any] = {
     "hash": hash,
 }
 LONGEST = 16 << 20  # bytes of a message
+SETUP_FAILS = "!"
 
 
 class Remote:
@@ -101,6 +102,7 @@ class Wire:
         """Takes what the other end may do with what it was handed."""
         self._doing = doing
         self._handed: dict[int, Any] = {}
+        self.asked = 0
         self._reads, self._writes = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
         nothing = os.open(os.devnull, os.O_RDWR)
         for descriptor in (0, 1, 2):
@@ -137,6 +139,7 @@ class Wire:
 
     def ask(self, what: str, number: int, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """Has the other end do something; changes our lists, dicts and sets as it has changed its copies."""
+        self.asked += 1
         encoded = [self.encode(one) for one in args]
         self.send({"do": what, "on": number, "args": encoded, "named": {n: self.encode(o) for n, o in named.items()}})
         answer = self.receive()
@@ -219,7 +222,11 @@ def serve(source: str) -> None:
 
 
 def check(setup: str, tests: list[str], entry_point: str) -> None:
-    """Runs the tests on what the program hands over; writes 1 or 0 for each to standard error."""
+    """Runs the tests on what the program hands over; writes 1 or 0 for each to standard error.
+
+    Where the setup raises before it has asked the program for anything, it writes `SETUP_FAILS` and why: the row is
+    bad. A name that is not there may be one that the program should have had.
+    """
     verdicts = os.dup(2)
     wire = Wire({"call": DO["call"]})  # a function of the tests may be called, and nothing else
     try:
@@ -229,8 +236,14 @@ def check(setup: str, tests: list[str], entry_point: str) -> None:
             names[name] = wire.decode((wire.receive() or {})["value"])
         if entry_point:
             names["candidate"] = names[entry_point]
-        exec(compile(setup, "setup", "exec", dont_inherit=True), names)
     except Exception:
+        return  # it is the program's
+    asked = wire.asked
+    try:
+        exec(compile(setup, "setup", "exec", dont_inherit=True), names)
+    except Exception as error:
+        if wire.asked == asked and not isinstance(error, NameError):  # the program had no part in it
+            os.write(verdicts, f"{SETUP_FAILS}{type(error).__name__}: {error}".encode(errors="replace"))
         return
     for number, test in enumerate(tests):
         try:

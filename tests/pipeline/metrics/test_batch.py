@@ -26,6 +26,12 @@ def test_tokens_are_told_of_each_tag() -> None:
     assert (values["train/Lake/tokens"], values["train/Sokoban/tokens"]) == (3.0, 15.0)
 
 
+def test_a_right_answer_has_a_reward_of_one() -> None:
+    rewards = (group("math", 2, 4, reward=1.0), group("math", 2, reward=0.9), group("code", 2, reward=0.0))
+    values = batch_metrics(LeasedBatch(1, (1, 2, 3), rewards))
+    assert (values["train/math/solved"], values["train/code/solved"]) == (2 / 3, 0.0)
+
+
 def test_reused_groups_count_where_training_is_told_of_and_not_where_generation_is() -> None:
     values = batch_metrics(LeasedBatch(3, (1, 2), (group("Lake", 2, 4),), (group("Lake", 8),)))
     assert (values["tokens/sampled"], values["tokens/all"], values["batch/reused_groups"]) == (14.0, 23.0, 1.0)

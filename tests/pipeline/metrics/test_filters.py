@@ -18,5 +18,10 @@ def test_a_filter_of_somebody_elses_module_keeps_its_name() -> None:
     assert found == {"rollout/filtered": 3.0, "rollout/filtered/my.rules:dull": 2.0, "rollout/filtered/other": 1.0}
 
 
+def test_each_taskset_is_told_what_it_lost() -> None:
+    found = filter_metrics(["min_std"], {"min_std: flat": 3}, {"math": 3, "code": 0})
+    assert (found["train/math/filtered"], found["train/code/filtered"]) == (3.0, 0.0)
+
+
 def test_a_run_without_filters_has_no_such_row() -> None:
     assert filter_metrics([], {}) == {}

@@ -5,11 +5,14 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax
 import pytest
+from jax.experimental import topologies
 
 from rljax.config.schema import (
     Config,
@@ -26,11 +29,11 @@ from rljax.config.validate import ConfigError
 from rljax.learner.learner import Learner
 from rljax.main import main
 from rljax.models.common.architecture import Architecture
-from rljax.pipeline.plan.compiled import abstract_programs
+from rljax.pipeline.plan.compiled import abstract_programs, compiled
 from rljax.pipeline.plan.estimate import Estimate
 from rljax.pipeline.plan.placement import Pool, engine_room, place_engines, pools
 from rljax.pipeline.plan.plan import nearest_mesh
-from rljax.pipeline.plan.targets import GIB, Target, find_target
+from rljax.pipeline.plan.targets import GIB, Target, devices_of, find_target
 from tests.learner.made_up import ARCHITECTURE, make_config, make_params
 from tests.learner.test_learner_programs import KEYS
 
@@ -39,6 +42,7 @@ THIRTY_TWO = Architecture("qwen3", 151936, 5120, 25600, 64, 64, 8, 128, qk_norm=
 ONE_AND_A_HALF = Architecture(
     "qwen2", 151936, 1536, 8960, 28, 12, 2, 128, tie_embeddings=True, attention_bias=True, max_position_embeddings=32768
 )
+HALF = Architecture("qwen2", 151936, 896, 4864, 24, 14, 2, 64, tie_embeddings=True, attention_bias=True)
 BIG = [
     # what XLA's ahead-of-time compilers for 8 and 64 H100s and for v5e:4x4 and v5e:2x4 said of this learner's update
     (SEVEN, {"fsdp": 8}, 8, 8192, 21.3),
@@ -63,20 +67,23 @@ def estimated(
     remat: str = "full",
     chunk: int = 1024,
     share: float | None = None,
+    platform: str = "gpu",
+    dtype: str = "bf16",
+    batch: int = 1024,
     **keys: Any,
 ) -> Estimate:
     half = row // 2
     config = Config(
-        rollout_batch_size=1024,
+        rollout_batch_size=batch,
         group_size=4,
         model=ModelConfig(
-            dtype="bf16", remat=remat, max_prompt_tokens=half, max_response_tokens=half, logprob_chunk=chunk
+            dtype=dtype, remat=remat, max_prompt_tokens=half, max_response_tokens=half, logprob_chunk=chunk
         ),
         learner=LearnerConfig(rows_per_microbatch=rows, mesh=MeshConfig(**mesh), gpu_memory_utilization=share),
         tasks=TasksConfig(train={"t": TasksetConfig(source="reverse_digits")}),
         **keys,
     )
-    return Estimate(config, architecture, config.learner.mesh)
+    return Estimate(config, architecture, config.learner.mesh, platform)
 
 
 @pytest.mark.parametrize(("architecture", "mesh", "rows", "row", "gib"), BIG)
@@ -91,6 +98,39 @@ def test_the_memory_without_remat_is_that_of_the_compiler() -> None:
     """v5e:2x4, 1.5B, 8 rows of 2048: 7.38 GiB."""
     estimate = estimated(ONE_AND_A_HALF, {"fsdp": 8}, 8, 2048, remat="none")
     assert sum(estimate.memory().values()) / GIB == pytest.approx(7.38, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "rows", "dtype", "remat", "gib"),
+    [
+        # what XLA said of the update on one CPU
+        (ONE_AND_A_HALF, 8, "bf16", "full", 41.98),
+        (ONE_AND_A_HALF, 2, "bf16", "full", 37.00),
+        (ONE_AND_A_HALF, 8, "fp32", "full", 35.44),
+        (SEVEN, 1, "bf16", "full", 173.48),
+        (HALF, 8, "bf16", "full", 14.82),
+        (HALF, 8, "bf16", "none", 36.09),
+        (HALF, 8, "bf16", "dots", 34.75),
+        (HALF, 8, "fp32", "none", 30.84),
+    ],
+)
+def test_the_memory_on_a_cpu_by_arithmetic_is_that_of_the_compiler(
+    architecture: Architecture, rows: int, dtype: str, remat: str, gib: float
+) -> None:
+    found = estimated(architecture, {}, rows, 2048, remat, platform="cpu", dtype=dtype).memory()
+    assert sum(found.values()) / GIB == pytest.approx(gib, rel=0.1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+def test_a_cpu_takes_what_is_said(dtype: str) -> None:
+    """The compiler of this machine, asked for a small shape."""
+    architecture = Architecture("llama", 32768, 768, 2048, 2, 12, 4, 64)
+    estimate = estimated(architecture, {}, 4, 512, platform="cpu", dtype=dtype, batch=16)
+    programs = abstract_programs(estimate.config, architecture, jax.devices())
+    update = next(program for program in programs if program.name.startswith("update "))
+    (said,) = compiled([update], "cpu")
+    assert sum(estimate.memory().values()) == pytest.approx(said.peak, rel=0.1)
 
 
 @pytest.mark.parametrize("mesh", [{}, {"fsdp": 8}, {"fsdp": 2, "sequence": 4}])
@@ -180,12 +220,11 @@ def test_the_host_has_what_was_measured() -> None:
     """`bench.host_memory` with Qwen2.5-0.5B's shape: a push by files took 545 MB beyond what stays, two groups as large
     as the embedding. Masters and moments of a checkpoint: 12 bytes a parameter.
     """
-    half = Architecture("qwen2", 151936, 896, 4864, 24, 14, 2, 64, tie_embeddings=True, attention_bias=True)
-    host = estimated(half, {}, 1, 256).host()
+    host = estimated(HALF, {}, 1, 256).host()
     assert host["to publish a version"] == pytest.approx(545e6, rel=0.02)
     assert host["to load the model"] == 151_936 * 896 * 2
     assert host["to save a checkpoint"] == pytest.approx(12 * 494_032_768, rel=1e-3)
-    assert estimated(half, {}, 1, 256, sync_method="memory").host()["to publish a version"] == 2 * 494_032_768
+    assert estimated(HALF, {}, 1, 256, sync_method="memory").host()["to publish a version"] == 2 * 494_032_768
 
 
 def test_keys_of_the_step_are_counted() -> None:
@@ -197,7 +236,7 @@ def test_keys_of_the_step_are_counted() -> None:
     def with_keys(**keys: Any) -> Estimate:
         base = estimated(SEVEN, mesh, 2, 8192)
         config = dataclasses.replace(base.config, learner=dataclasses.replace(base.config.learner, **keys))
-        return Estimate(config, SEVEN, config.learner.mesh)
+        return Estimate(config, SEVEN, config.learner.mesh, "gpu")
 
     each = 7_615_616_512 / 8
     assert with_keys(optimizer=OptimizerConfig(mu_dtype="bf16")).memory()["moments"] == pytest.approx(
@@ -319,6 +358,18 @@ def test_so_many_tpus_are_a_torus(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(("name", "devices"), [("v5e:4x4", 16), ("v5p:2x2x1", 4), ("h100:8", 8), ("h100:8x8", 64)])
 def test_targets_have_as_many_devices_as_their_shape(name: str, devices: int) -> None:
     assert target_named(name).devices == devices
+
+
+def test_the_cuda_plug_in_is_told_that_it_only_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without it, it refuses to load where there is no driver."""
+    monkeypatch.setenv("JAX_SKIP_CUDA_CONSTRAINTS_CHECK", "")  # so that it is as it was in the end
+    monkeypatch.delenv("JAX_SKIP_CUDA_CONSTRAINTS_CHECK")
+
+    def described(*_: object, **__: object) -> SimpleNamespace:
+        return SimpleNamespace(devices=[os.environ["JAX_SKIP_CUDA_CONSTRAINTS_CHECK"]])
+
+    monkeypatch.setattr(topologies, "get_topology_desc", described)
+    assert devices_of("h100:8") == ["1"]
 
 
 @pytest.mark.parametrize("name", ["h300:8", "v5e:", "v5e:4x", "here:8", "h100:0"])

@@ -16,7 +16,9 @@ from rljax.config.schema import GeneratingConfig
 from rljax.models.tokenizer import load_tokenizer, save_tiny_tokenizer
 from rljax.rollout.environments.hosts import LoopHost
 from rljax.rollout.workflows.multi_turn import MultiTurn, parse_action
+from rljax.rollout.workflows.tools import Tools
 from rljax.rollout.workflows.workflow import Attempt
+from rljax.tasks.rewards import RewardRunner
 from rljax.tasks.task import BadRow, Task
 from rljax.trajectory import TaskId, Trajectory
 from sidecar.protocol import Completion, GenerateRequest
@@ -70,13 +72,17 @@ def play(
         }
     )
     flow = MultiTurn(
-        tokenizer,
-        {"loop": LoopHost()},
-        {"counter": config},
-        GeneratingConfig(),
-        sequence_length=sequence_length,
-        max_response_tokens=40,
-        stop_token_ids=[tokenizer.eos_token_id],
+        Tools(
+            tokenizer=tokenizer,
+            rewards=RewardRunner([], timeout=1.0, workers=1),
+            generating=GeneratingConfig(),
+            stop_token_ids=[tokenizer.eos_token_id],
+            max_prompt_tokens=sequence_length,
+            max_response_tokens=40,
+            sequence_length=sequence_length,
+            hosts={"loop": LoopHost()},
+            environments={"counter": config},
+        )
     )
     pool: Any = Script(tokenizer, replies)
     task = Task(TaskId("counter", 0, 0), (), "", seed=1, environment=True)

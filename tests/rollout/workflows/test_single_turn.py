@@ -6,6 +6,7 @@ import pytest
 
 from rljax.config.schema import GeneratingConfig
 from rljax.rollout.workflows.single_turn import SingleTurn, assemble
+from rljax.rollout.workflows.tools import Tools
 from rljax.rollout.workflows.workflow import Attempt, judged_together
 from rljax.tasks.rewards import RewardRunner, register_reward
 from rljax.tasks.task import RewardTerm, Task
@@ -40,7 +41,15 @@ def test_a_group_is_judged_by_the_texts_of_its_responses_alone(rewards: RewardRu
         return [{"letters": len(response)} for response in responses]
 
     flow = SingleTurn(
-        tokenizer(None), rewards, GeneratingConfig(), max_prompt_tokens=9, max_response_tokens=9, stop_token_ids=(STOP,)
+        Tools(
+            tokenizer=tokenizer(None),
+            rewards=rewards,
+            generating=GeneratingConfig(),
+            stop_token_ids=(STOP,),
+            max_prompt_tokens=9,
+            max_response_tokens=9,
+            sequence_length=18,
+        )
     )
     terms = (RewardTerm("exact", "exact"), RewardTerm("lengths_of_all", "lengths", 0.5, of_groups=True))
     task = Task(TaskId("mine", 0, 0), (), "hi", rewards=terms)

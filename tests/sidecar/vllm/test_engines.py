@@ -291,6 +291,30 @@ def test_a_stop_string_ends_a_request_also_where_it_began_in_an_earlier_one(lab:
     assert unstopped.token_ids.tolist() == free.token_ids.tolist()
 
 
+def test_who_follows_a_request_sees_its_tokens_as_they_are_sampled(lab: Lab) -> None:
+    async def run() -> tuple[Completion, list[Completion], Completion, Completion]:
+        await serve(lab, 0)
+        sampling = SamplingParams(temperature=1.0, max_new_tokens=LONG, seed=8)
+        request = GenerateRequest(f"r{next(_serial)}", PROMPT, sampling, followed=True)
+        whole = asyncio.ensure_future(lab.engine.generate(request))
+        await asyncio.sleep(0)  # it begins
+        parts: list[Completion] = []
+        while seen := await lab.engine.progress(request.id, sum(len(part.token_ids) for part in parts)):
+            if not len(seen.token_ids):
+                break
+            parts.append(seen)
+        return await whole, parts, seen, await lab.engine.progress("nobody", 0)
+
+    whole, parts, after, unknown = lab.run(run())
+    assert len(parts) > 1
+    told = np.concatenate([part.token_ids for part in parts])
+    assert told.tolist() == whole.token_ids[: len(told)].tolist()
+    logprobs = np.concatenate([part.logprobs for part in parts])
+    assert logprobs.tolist() == whole.logprobs[: len(told)].tolist()
+    assert {version for part in parts for version in part.versions.tolist()} == {0}
+    assert len(after.token_ids) == len(unknown.token_ids) == 0
+
+
 def test_a_cancelled_request_leaves_its_slot(lab: Lab) -> None:
     async def run() -> None:
         await serve(lab, 0)

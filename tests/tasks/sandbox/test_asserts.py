@@ -47,6 +47,33 @@ PASSING = [
     "assert square(10**40) == 10**80 and square(float('inf')) == float('inf')",
 ]
 
+
+@pytest.mark.parametrize(
+    ("setup", "said"),
+    [
+        ("import no_such_module", "ModuleNotFoundError: No module named 'no_such_module'"),
+        ("def broken(:", "SyntaxError: "),
+        ("1 / 0", "ZeroDivisionError: division by zero"),
+    ],
+)
+def test_a_setup_that_raises_by_itself_is_the_row_s_fault(setup: str, said: str) -> None:
+    with pytest.raises(ValueError, match=f"the setup of the tests raises {said}"):
+        run_asserts("def f(): return 1", ["assert f() == 1"], LIMITS, setup=setup)
+
+
+@pytest.mark.parametrize(
+    ("program", "setup", "entry_point"),
+    [
+        ("def f(): raise OSError", "x = f()", ""),
+        ("def g(): return 1", "x = f()", ""),
+        ("def g(): return 1", "import math", "f"),
+        ("1 / 0", "import math", ""),
+    ],
+)
+def test_a_setup_that_raises_for_the_program_s_sake_is_its_fault(program: str, setup: str, entry_point: str) -> None:
+    assert not any(run_asserts(program, ["assert True"], LIMITS, setup=setup, entry_point=entry_point))
+
+
 HOSTILE = {
     "exits": "import os; os._exit(0)",
     "exits politely": "import sys; sys.exit(0)",

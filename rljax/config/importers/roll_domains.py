@@ -1,0 +1,229 @@
+"""Domains of ROLL's RLVR in ours: a taskset for each, with its rows, reward, share and judge."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from rljax.config.importers.rule import Document, Found, Refusal, Values
+
+REWARDS: dict[str, tuple[str, ...]] = {
+    "MathRuleRewardWorker": ("numeric",),
+    "CrossThinkQARuleRewardWorker": ("choice",),
+    "CodeSandboxRewardWorker": ("code",),
+    "GeneralRuleRewardWorker": ("ifeval",),
+    "LLMJudgeRewardWorker": ("llm_judge",),
+}
+"""Rewards by ROLL's worker; a worker of one's own is refused by its name."""
+_WORKERS = {
+    "math_rule": "MathRuleRewardWorker",
+    "crossthinkqa": "CrossThinkQARuleRewardWorker",
+    "code_sandbox": "CodeSandboxRewardWorker",
+    "ifeval": "GeneralRuleRewardWorker",
+    "llm_judge": "LLMJudgeRewardWorker",
+}
+
+
+def rows(found: Found) -> Values | str:
+    """Translates ``data_args.file_name`` of actor_train or validation: a taskset for each domain, of all files."""
+    names = [found.value] if isinstance(found.value, str) else found.value
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names) or not names:
+        raise Refusal("write FILE.jsonl, or a list of such")
+    side, document = _side(found), found.document
+    trained = domains(document)
+    values: dict[str, Any] = {}
+    for domain in trained:
+        tags = _tags(document, domain) if len(trained) > 1 else ()
+        if tags and side == "validation" and not _has_rows(names, tags):
+            continue
+        columns = {"prompt_key": found.beside("prompt") or "prompt", "answer_key": "ground_truth"}
+        here = {
+            "source": ",".join(names),
+            **columns,
+            **_reward_of(document, domain),
+            **({"tags": tags} if tags else {}),
+        }
+        values |= {f"tasks.{side}.{domain}.{key}": value for key, value in here.items()}
+    return values
+
+
+def _side(found: Found) -> str:
+    return "validation" if found.path.startswith("validation") else "train"
+
+
+def domains(document: Document) -> list[str]:
+    """Returns the domains of a run: those of ``rewards`` that have a share, where shares are given."""
+    named, shares = document.get("rewards"), document.get("actor_train.data_args.domain_interleave_probs")
+    every = [str(name) for name in named] if isinstance(named, dict) and named else ["math_rule"]
+    return [name for name in every if shares.get(name)] if isinstance(shares, dict) else every
+
+
+def _tags(document: Document, domain: str) -> tuple[str, ...]:
+    given = document.get(f"rewards.{domain}.tag_included") or [domain]
+    return tuple(map(str, given)) if isinstance(given, list) else (str(given),)
+
+
+def _has_rows(names: list[str], tags: tuple[str, ...]) -> bool:
+    """Returns whether a file has a row with one of these tags; or is not here, so that nobody can say."""
+    if not all(Path(name).is_file() for name in names):
+        return True
+    for name in names:
+        with Path(name).open(encoding="utf-8", errors="replace") as file:
+            if any(f'"{tag}"' in line for line in file for tag in tags):
+                return True
+    return False
+
+
+def _reward_of(document: Document, domain: str) -> dict[str, Any]:
+    """Returns the keys of a taskset that say how a domain is scored; what is no reward here is refused by `judged`."""
+    rewards = REWARDS.get(_worker(document, domain), ("numeric",))
+    args: dict[str, Any] = {"reward_args.code.tests": "test_cases"} if rewards == ("code",) else {}
+    if rewards == ("llm_judge",):
+        args = {f"reward_args.llm_judge.{key}": value for key, value in _question(document, domain).items()}
+    return {"rewards": rewards, **args}
+
+
+def _question(document: Document, domain: str) -> dict[str, Any]:
+    how = {"pattern": r"(?i)\b(yes|no)\b", "high": 1.0}
+    if is_served(document, domain):
+        url, name = (document.get(f"rewards.{domain}.{key}") for key in ("judge_api_url", "judge_model_name"))
+        return {"url": url, "model": name, "template": _template(document, domain), **how}
+    return {"judge": domain, **how}
+
+
+VERDICT = """Given a problem, decide whether the final answer of the solution below matches the reference answer. \
+Where the solution is unclear or has no end, it does not.
+
+Question: {question}
+
+Solution: {response}
+
+Reference answer: {answer}
+
+Answer with YES or NO, and nothing else."""
+"""What a judge is asked by default, in the place of the prompts that ROLL has by name."""
+
+
+def is_served(document: Document, domain: str) -> bool:
+    """Returns whether a domain's judge is behind a URL."""
+    return document.get(f"rewards.{domain}.judge_model_type") == "api"
+
+
+def judge_key(make: Callable[[Found], Values]) -> Callable[[Found], Values | str]:
+    """Makes a rule's function of one that translates a key of a judge on its own engine."""
+
+    def made(found: Found) -> Values | str:
+        if REWARDS.get(_worker(found.document, found.name)) != ("llm_judge",):
+            return "rewards are functions, not workers"
+        if found.name not in domains(found.document):
+            return "the domain has no share"
+        if is_served(found.document, found.name):
+            return "the judge is behind a URL"
+        return make(found)
+
+    return made
+
+
+def judge_prompt(found: Found) -> Values | str:
+    """Translates ``judge_prompt``: a template, or one of ROLL's by its name."""
+    if found.name not in domains(found.document):
+        return "the domain has no share"
+    template = _template(found.document, found.name)
+    if is_served(found.document, found.name):
+        return "with judge_model_type api it is reward_args.llm_judge.template"
+    return {"judges.NAME.template": template}
+
+
+def _template(document: Document, domain: str) -> str:
+    asked = str(document.get(f"rewards.{domain}.judge_prompt") or "-prompt")
+    text = asked.replace("{reference}", "{answer}").replace("{prompt}", "{question}")
+    if "{response}" in text:
+        return text
+    if text.endswith("-prompt"):
+        return VERDICT
+    raise Refusal(
+        f"{asked} is no template; write --config.judges.{domain}.template, with {{question}}, {{answer}} and "
+        "{response}",
+        "judges.NAME.template",
+    )
+
+
+def judge_model(found: Found) -> Values:
+    """Translates ``model_args`` of a judge."""
+    path = found.value.get("model_name_or_path") or found.document.get("reward_pretrain")
+    dtype = found.value.get("dtype")
+    return {"judges.NAME.path": path, **({"judges.NAME.dtype": dtype} if dtype in ("fp32", "bf16") else {})}
+
+
+def judge_sampling(found: Found) -> Values:
+    """Translates ``generating_args`` of a judge."""
+    same = {key: found.value[key] for key in ("temperature", "top_p", "top_k") if key in found.value}
+    values = {f"judges.NAME.generating_args.{key}": value for key, value in same.items()}
+    if "max_new_tokens" in found.value:
+        values["judges.NAME.max_response_tokens"] = found.value["max_new_tokens"]
+    return values
+
+
+def judge_engine(found: Found) -> Values:
+    """Translates ``strategy_args`` of a judge."""
+    return {"judges.NAME.engine": "vllm" if found.value.get("strategy_name") == "vllm" else "embedded"}
+
+
+def judge_type(found: Found) -> str:
+    """Translates ``judge_model_type``, which `_question` reads."""
+    if found.value not in ("api", "inference"):
+        raise Refusal("write api or inference", "tasks.train.NAME.reward_args.llm_judge.judge")
+    if found.value == "api" and not (found.beside("judge_api_url") and found.beside("judge_model_name")):
+        raise Refusal(
+            "write judge_api_url and judge_model_name beside it", "tasks.train.NAME.reward_args.llm_judge.url"
+        )
+    return "a URL, or a section of judges"
+
+
+def _worker(document: Document, domain: str) -> str:
+    named = document.get(f"rewards.{domain}.worker_cls") or _WORKERS.get(domain, domain)
+    return str(named).rpartition(".")[2]
+
+
+def judged(found: Found) -> Values | str:
+    """Translates ``rewards.DOMAIN.worker_cls``: a reward that there is."""
+    worker = str(found.value).rpartition(".")[2]
+    if worker not in REWARDS:
+        raise Refusal(
+            f"{worker} is not translated; leave the domain {found.name} out, or name its reward (code, choice, ifeval, "
+            f"llm_judge or your own), --config.tasks.train.{found.name}.rewards=module:function",
+            f"tasks.train.{found.name}.rewards",
+        )
+    if found.name not in domains(found.document):
+        return "the domain has no share"
+    return {f"tasks.train.{found.name}.rewards": REWARDS[worker]}
+
+
+def prompt(found: Found) -> Values:
+    """Translates ``data_args.prompt``: the column of the question."""
+    return {f"tasks.{_side(found)}.{domain}.prompt_key": found.value for domain in domains(found.document)}
+
+
+def shares(found: Found) -> Values | str:
+    """Translates ``domain_interleave_probs``: the weights of the domains' tasksets."""
+    given = found.value
+    if not isinstance(given, dict) or not any(given.values()):
+        raise Refusal("write DOMAIN: SHARE")
+    known = found.document.get("rewards") or {"math_rule": {}}
+    if unknown := [str(name) for name, share in given.items() if share and name not in known]:
+        raise Refusal(f"{', '.join(unknown)}: no such domain in rewards; write it there, or leave its share out")
+    trained = domains(found.document)
+    if len(trained) == 1:
+        return "there is one domain"
+    return {f"tasks.train.{domain}.weight": float(given[domain]) for domain in trained}
+
+
+def tags(found: Found) -> Values | str:
+    """Translates ``tag_included``: the rows of a domain; of a run of one domain all."""
+    trained = domains(found.document)
+    if found.name not in trained:
+        return "the domain has no share"
+    if len(trained) == 1:
+        return "a run of one domain trains all rows of its files"
+    return {"tasks.train.NAME.tags": _tags(found.document, found.name)}

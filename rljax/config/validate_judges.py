@@ -1,0 +1,78 @@
+"""Validates judges, and the rewards that ask them (promise P9)."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from typing import Any
+
+from rljax.config.fields import ConfigError, check_name, check_path
+from rljax.config.judges import JudgeConfig
+from rljax.config.schema import Config
+from rljax.config.validate_placement import check_device_names, device_indices
+
+_PLACES = ("{question}", "{answer}", "{response}")
+
+
+def check_judges(config: Config) -> None:
+    """Refuses judges that cannot be had, and questions to none.
+
+    Raises:
+        ConfigError: on the first one.
+    """
+    for name, judge in config.judges.items():
+        _check_judge(config, name, judge)
+    for section, tasksets in (config.explored, ("tasks.validation", config.tasks.validation)):
+        for name, taskset in tasksets.items():
+            path = f"{section}.{name}.reward_args.llm_judge"
+            if "llm_judge" in taskset.rewards:
+                _check_asked(path, taskset.reward_args.get("llm_judge", {}), config.judges)
+
+
+def _check_judge(config: Config, name: str, judge: JudgeConfig) -> None:
+    path = f"judges.{name}"
+    check_name("judges.", name, "a judge's name")
+    if not judge.path:
+        raise ConfigError(f"{path}.path: missing; write a directory, a hub id, smollm2-135m or tiny")
+    check_path(f"{path}.path", judge.path)
+    if judge.template is not None and "{response}" not in judge.template:
+        raise ConfigError(f"{path}.template: must contain {{response}}; places are {', '.join(_PLACES)}")
+    budget = judge.generating_args.max_new_tokens
+    if budget is not None and budget > judge.max_response_tokens:
+        raise ConfigError(
+            f"{path}.generating_args.max_new_tokens={budget}: above max_response_tokens={judge.max_response_tokens}"
+        )
+    check_device_names(f"{path}.devices", judge.devices)
+    platform, mine = device_indices(judge.devices)
+    if mine is not None and config.launcher == "ray":
+        raise ConfigError(f"{path}.devices={judge.devices!r}: launcher=ray chooses; write auto, cpu or gpu")
+    if platform == "tpu" and (judge.engine != "embedded" or config.launcher != "local"):
+        raise ConfigError(
+            f"{path}.devices={judge.devices!r}: an engine in a process of its own computes on cpu or gpu; for a TPU "
+            f"write {path}.engine=embedded and launcher=local"
+        )
+    others = {"learner.devices": config.learner.devices, "sidecar.devices": config.sidecar.devices}
+    others |= {f"judges.{other}.devices": j.devices for other, j in config.judges.items() if other != name}
+    for other, devices in others.items():
+        theirs, indices = device_indices(devices)
+        if platform in ("gpu", "tpu") and theirs == platform and mine is not None and mine & (indices or mine):
+            raise ConfigError(
+                f"{path}.devices={judge.devices!r}: overlaps {other}={devices!r}; give each its own, or write auto"
+            )
+
+
+def _check_asked(path: str, asked: Mapping[str, Any], judges: Mapping[str, JudgeConfig]) -> None:
+    judge, url = asked.get("judge"), asked.get("url")
+    if (judge is None) == (url is None):
+        raise ConfigError(f"{path}: write judge=NAME, a key of judges, or url, that of an endpoint")
+    if judge is None:
+        if not asked.get("model"):
+            raise ConfigError(f"{path}.model: missing; write the name of the judge at {url}")
+        return
+    unread = [key for key in ("model", "key_variable") if asked.get(key)]
+    if unread:
+        raise ConfigError(f"{path}.{unread[0]}: nothing reads it; judges.{judge} says what the judge is")
+    if judge not in judges:
+        near = difflib.get_close_matches(str(judge), judges, n=1) or sorted(judges)
+        hint = f"did you mean {near[0]}?" if near else f"write judges.{judge}.path=MODEL"
+        raise ConfigError(f"{path}.judge={judge!r}: there is no such judge; {hint}")

@@ -1,0 +1,55 @@
+"""Directories in which a checkpoint is written, locked while their writer lives."""
+
+from __future__ import annotations
+
+import fcntl
+import shutil
+from pathlib import Path
+
+_LOCK = "writer.lock"
+
+
+class Draft:
+    """Directory of a checkpoint that is not whole yet. Its writer holds a lock on it, which the kernel takes back when
+    the process ends, however it ends: what is locked is still written, be it by a process that is stopped.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Makes the directory, and those above it.
+
+        Raises:
+            OSError: it cannot be made, or a successor cleared it away at once.
+        """
+        self.path = path
+        path.mkdir(parents=True)
+        self._lock = (path / _LOCK).open("w")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX)
+            (path / _LOCK).stat()
+        except OSError:
+            self.delete()
+            raise
+
+    @property
+    def checkpoint(self) -> Path:
+        """Path of the checkpoint itself."""
+        return self.path / "checkpoint"
+
+    def delete(self) -> None:
+        """Deletes what is left of the directory, and lets go of the lock."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        self._lock.close()
+
+
+def is_written(path: Path) -> bool:
+    """Returns whether a draft's writer lives. Who deletes it under a writer gets errors from Orbax's threads, and files
+    that they still create.
+    """
+    try:
+        with (path / _LOCK).open("r+") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # it has no lock, or the file system knows none
+        return False
+    return False

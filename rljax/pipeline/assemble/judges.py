@@ -1,0 +1,123 @@
+"""Builds the judges that a config asks for: their models, engines and weights."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from rljax.config.schema import Config, ModelConfig, RolloutConfig, SidecarConfig, TasksConfig, TasksetConfig
+from rljax.ledger.versions import Announced
+from rljax.models.files import stored_tensors
+from rljax.observe.trace import NullTrace
+from rljax.pipeline.assemble.engines import Before, make_pool
+from rljax.pipeline.assemble.run import Model, open_model_at
+from rljax.pipeline.run_dir import RunDir
+from rljax.rollout.judge import EngineJudge
+from rljax.weights.publisher import DTYPES, OrbaxPublisher
+from sidecar.hosting.spec import EngineLauncher
+from sidecar.protocol import Engine
+
+_LOG = logging.getLogger(__name__)
+
+OnFault = Callable[[str, str], None]
+"""Called with the kind of a fault that is survived, and a message."""
+
+
+def log_fault(kind: str, message: str) -> None:
+    """Logs a fault."""
+    _LOG.warning("%s: %s", kind, message)
+
+
+def judge_config(config: Config, name: str) -> Config:
+    """Returns the config of a run whose engines are those of a judge; for making these alone. It plays no task."""
+    judge = config.judges[name]
+    return dataclasses.replace(
+        config,
+        model=ModelConfig(
+            path=judge.path,
+            dtype=judge.dtype,
+            max_prompt_tokens=judge.max_prompt_tokens,
+            max_response_tokens=judge.max_response_tokens,
+            tiny=config.model.tiny,
+        ),
+        sidecar=SidecarConfig(
+            engine=judge.engine,
+            num_engines=judge.num_engines,
+            devices=judge.devices,
+            max_concurrency=judge.max_concurrency,
+            gpu_memory_utilization=judge.gpu_memory_utilization,
+            engine_args=judge.engine_args,
+        ),
+        learner=dataclasses.replace(config.learner, max_tokens_per_row=None),
+        algorithm=dataclasses.replace(config.algorithm, overlong="keep", overlong_buffer=None),
+        rollout=RolloutConfig(),
+        tasks=TasksConfig(train={name: TasksetConfig(source="none")}),
+        judges={},
+        explorer=dataclasses.replace(config.explorer, name=f"{config.explorer.name}-judge-{name}", tasksets={}),
+        sync_method="checkpoint",
+    )
+
+
+class Judges(contextlib.AsyncExitStack):
+    """The judges of one process. Leaving the context ends them."""
+
+    def __init__(self, config: Config, run: RunDir, engine_launcher: EngineLauncher) -> None:
+        """Takes the run and ``engine_launcher``, which starts engines in processes of their own."""
+        super().__init__()
+        self._config = config
+        self._run = run
+        self._engine_launcher = engine_launcher
+
+    async def open(self, on_fault: OnFault = log_fault) -> Mapping[str, EngineJudge]:
+        """Starts all judges, one after the other; returns them by name.
+
+        Raises:
+            ModelNotFound: a judge's model is not here and cannot be fetched.
+            ConfigError: its devices are not there.
+            EngineError: its engines do not start.
+        """
+        sidecar, opened = self._config.sidecar, {}
+        before = Before(sidecar.num_engines, sidecar.num_engines * sidecar.tensor_parallel_size)
+        for name, judge in self._config.judges.items():
+            opened[name] = await self._open_one(name, before, on_fault)
+            before = Before(before.engines + judge.num_engines, before.accelerators + judge.num_engines)
+        return opened
+
+    async def _open_one(self, name: str, before: Before, on_fault: OnFault) -> EngineJudge:
+        config = judge_config(self._config, name)
+        directory = self._run.root.absolute() / "judges" / config.explorer.name
+        self.callback(shutil.rmtree, directory, ignore_errors=True)
+        shutil.rmtree(directory, ignore_errors=True)  # of a process that was killed
+        model = open_model_at(config, directory)
+        events = _JudgeEvents(name, on_fault)
+        pool = make_pool(config, self._run, model, NullTrace(), events, self._engine_launcher, before)
+        judge = EngineJudge(name, self._config.judges[name], pool, model.tokenizer, model.stop_token_ids)
+        self.push_async_callback(judge.close)
+        await judge.start(lambda: _published(config, self._run, model, directory))
+        return judge
+
+
+def _published(config: Config, run: RunDir, model: Model, directory: Path) -> Announced:
+    dtype = config.model.dtype
+    tensors = {name: tensor.astype(DTYPES[dtype]) for name, tensor in stored_tensors(model.directory).items()}
+    path = OrbaxPublisher(directory).publish(0, 0, tensors, model=config.model.path, dtype=dtype)
+    return Announced(0, 0, run.announced_path(path))
+
+
+class _JudgeEvents:
+    """Reports faults of a judge's engines. Implements `rljax.rollout.engine_events.EngineEvents`."""
+
+    def __init__(self, name: str, on_fault: OnFault) -> None:
+        self._name = name
+        self._on_fault = on_fault
+
+    def fault(self, kind: str, message: str) -> None:
+        """Implements `EngineEvents.fault`."""
+        self._on_fault(f"judge_{kind}", f"judge {self._name}: {message}")
+
+    async def loaded(self, successor: Engine, serving: Announced) -> None:
+        """Implements `EngineEvents.loaded`: there is no learner to compare a judge with."""

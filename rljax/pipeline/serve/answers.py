@@ -1,0 +1,49 @@
+"""Has the engines answer a request: all its prompts, as often as it asks."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable
+from dataclasses import replace
+
+from rljax.pipeline.serve.parameters import Asked
+from rljax.rollout.async_utils import all_or_none
+from rljax.rollout.engine_pool import EnginePool
+from rljax.tasks.seeds import stable_hash
+from sidecar.protocol import Completion, GenerateRequest
+
+Told = Callable[[int, Completion, bool], None]
+"""Is called with the number of an answer, its next tokens and False; at its end with all of it and True."""
+
+
+async def answers(
+    pool: EnginePool, asked: Asked, name: str, seconds: float, told: Told | None = None
+) -> list[Completion]:
+    """Returns the answers to a request, prompt by prompt; cancelling this ends them on the engines.
+
+    Args:
+        pool: the engines.
+        asked: the request.
+        name: unique among the requests under way.
+        seconds: that all answers may take.
+        told: is told them as they are sampled.
+
+    Raises:
+        TimeoutError: it took too long.
+        RequestError, EngineError: as `EnginePool.generate`.
+    """
+    seed = secrets.randbits(62) if asked.seed is None else asked.seed
+
+    async def one(index: int) -> Completion:
+        place, choice = divmod(index, asked.n)
+        sampling = replace(asked.sampling, seed=stable_hash("serve", seed, place, choice))
+        request = GenerateRequest(f"{name}/{index}", asked.prompts[place], sampling, affinity=f"{name}/{place}")
+        if told is None:
+            return await pool.generate(request, 0)
+        whole = await pool.generate(request, 0, tell=lambda part: told(index, part, False))
+        told(index, whole, True)
+        return whole
+
+    async with asyncio.timeout(seconds):
+        return await all_or_none(one(index) for index in range(len(asked.prompts) * asked.n))

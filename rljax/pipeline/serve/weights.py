@@ -1,0 +1,142 @@
+"""The weights that are served: a checkpoint, the model as it came, a published version, or the newest of a run.
+
+A server reads the ledger and writes nothing into it: no run knows of its servers or waits for them.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import tempfile
+from pathlib import Path
+
+from rljax.config.schema import Config
+from rljax.config.validate import ConfigError
+from rljax.ledger import versions
+from rljax.ledger.async_database import AsyncDatabase
+from rljax.ledger.backend import backend_of
+from rljax.ledger.compatibility import model_of
+from rljax.ledger.database import Database
+from rljax.ledger.versions import Announced
+from rljax.pipeline.assemble.run import Model
+from rljax.pipeline.evaluate import chosen_checkpoints, publish_checkpoint
+from rljax.pipeline.run_dir import RunDir
+from rljax.rollout.engine_pool import EnginePool
+from sidecar.channels.versions import is_address
+from sidecar.protocol import WeightsGoneError, WeightUpdateError
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 0.5
+"""Seconds between looks for a newer version."""
+
+
+class CheckpointWeights:
+    """A checkpoint's weights, published for the engines into a directory of their own."""
+
+    def __init__(self, config: Config, run: RunDir, model: Model, directory: Path) -> None:
+        """Writes them below ``directory``.
+
+        Raises:
+            ConfigError: there is no such checkpoint.
+        """
+        (steps,) = chosen_checkpoints(config, run)
+        self._scratch = Path(tempfile.mkdtemp(prefix="weights-", dir=directory.absolute()))
+        try:
+            self._announced = publish_checkpoint(config, run, model, steps, self._scratch)
+        except BaseException:
+            self.close()
+            raise
+
+    async def load(self, pool: EnginePool) -> None:
+        """Loads them.
+
+        Raises:
+            WeightUpdateError, EngineError: the engines cannot.
+        """
+        await pool.load(self._announced)
+
+    async def follow(self, pool: EnginePool) -> None:
+        """Returns: a checkpoint is what it is."""
+
+    def close(self) -> None:
+        """Removes them."""
+        shutil.rmtree(self._scratch, ignore_errors=True)
+
+
+class PublishedWeights:
+    """A version that the ledger of a run announces: one of them, or the newest."""
+
+    def __init__(self, config: Config, run: RunDir, model: Model) -> None:
+        """Opens the ledger as it is.
+
+        Raises:
+            ConfigError: the run has another model.
+            LedgerError: it cannot be read.
+        """
+        self._follows = config.serve.follow
+        wanted = config.serve.version
+        self._version = None if wanted in (None, "newest") else int(wanted or 0)
+        self._db = Database(backend_of(config, run.root), None)
+        known = model_of(self._db)
+        if known not in (None, model.fingerprint):
+            self.close()
+            raise ConfigError(
+                f"model.path={config.model.path}: shape, vocabulary or end tokens of this model are not those of the "
+                f"run in {run.root}; use the run's own model"
+            )
+
+    async def load(self, pool: EnginePool) -> None:
+        """Loads the version.
+
+        Raises:
+            ConfigError: there is none, or it is no files.
+            WeightUpdateError, EngineError: the engines cannot load it.
+        """
+        for left in (2, 1, 0):
+            found = versions.newest(self._db) if self._version is None else versions.find(self._db, self._version)
+            if found is None:
+                which = "no version yet" if self._version is None else f"no version {self._version} any more, or yet"
+                raise ConfigError(f"serve.version: the run has {which}; train first, or serve a checkpoint")
+            try:
+                await pool.load(_of_files(found))
+                return
+            except WeightsGoneError:  # it was superseded while it was read: the next look finds its successor
+                if not left or self._version is not None:
+                    raise
+
+    async def follow(self, pool: EnginePool) -> None:
+        """Loads each newer version, until cancelled. One that cannot be loaded is warned of, and passed over.
+
+        Raises:
+            EngineError: no engine is left.
+            LedgerError: the ledger cannot be read any more.
+        """
+        if not self._follows:
+            return
+        ledger, refused = AsyncDatabase(self._db), pool.serving
+        try:
+            while True:
+                newest = await ledger.call(versions.newest)
+                if newest is not None and newest not in (pool.serving, refused):
+                    try:
+                        await pool.load(_of_files(newest))
+                    except (WeightUpdateError, ConfigError) as error:
+                        refused = newest
+                        log.warning("version %d is not served: %s", newest.version, error)
+                await ledger.notifier.wait_async(ledger.notifier.changes, LOOK_SECONDS)
+        finally:
+            await ledger.close()
+
+    def close(self) -> None:
+        """Closes the ledger."""
+        self._db.close()
+
+
+def _of_files(announced: Announced) -> Announced:
+    if is_address(announced.path):
+        raise ConfigError(
+            f"version {announced.version} of this run is no files, and ends with its learner; serve a checkpoint, or "
+            "train with sync_method=checkpoint"
+        )
+    return announced

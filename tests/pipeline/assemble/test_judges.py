@@ -1,0 +1,248 @@
+"""Judges on engines of their own: real embedded engines, a model whose rating follows from the response."""
+
+import asyncio
+import dataclasses
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from rljax.config.fields import ConfigError
+from rljax.config.schema import (
+    Config,
+    GeneratingConfig,
+    JudgeConfig,
+    LearnerConfig,
+    MeshConfig,
+    SidecarConfig,
+    TasksConfig,
+    TasksetConfig,
+)
+from rljax.observe.trace import NullTrace
+from rljax.pipeline.assemble import engines
+from rljax.pipeline.assemble.engines import Before
+from rljax.pipeline.assemble.judges import Judges, judge_config
+from rljax.pipeline.run_dir import RunDir
+from rljax.rollout.judge import EngineJudge
+from rljax.sampler import engine as embedded
+from rljax.tasks.rewards import JudgeUnavailable, Reward, RewardRunner
+from rljax.tasks.rewards.registry import reward_terms
+from rljax.tasks.task import Task
+from rljax.trajectory import TaskId
+from sidecar.hosting.local import LocalEngineLauncher
+from sidecar.protocol import GenerateRequest
+from tests.judge_model import make_judge
+
+ARGS: dict[str, Any] = {"judge": "mine", "pattern": r"(\d)", "high": 9.0, "first_wait": 0.01}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_judge(tmp_path_factory.mktemp("judge") / "model")
+
+
+def run_config(model: Path, **settings: Any) -> Config:
+    judge = JudgeConfig(
+        path=str(model), max_prompt_tokens=16, max_response_tokens=1, max_concurrency=4, template="{response}"
+    )
+    return Config(
+        judges={"mine": dataclasses.replace(judge, **settings)},
+        tasks=TasksConfig(
+            train={"open": TasksetConfig(source="x.jsonl", rewards=("llm_judge",), reward_args={"llm_judge": ARGS})}
+        ),
+        wait_timeout=120.0,
+    )
+
+
+@asynccontextmanager
+async def opened(
+    config: Config, root: Path, faults: list[str] | None = None
+) -> AsyncIterator[tuple[EngineJudge, RewardRunner]]:
+    launcher = LocalEngineLauncher()
+    with RewardRunner(["llm_judge"], timeout=60.0, workers=1) as runner:
+        async with Judges(config, RunDir.create(dataclasses.replace(config, run_dir=str(root))), launcher) as judges:
+            runner.judges = await judges.open(lambda kind, text: (faults or []).append(f"{kind}: {text}"))
+            judge = runner.judges["mine"]
+            assert isinstance(judge, EngineJudge)
+            yield judge, runner
+        launcher.close()
+
+
+def task(**args: Any) -> Task:
+    terms = reward_terms(("llm_judge",), None, "tasks.train.open.rewards", {"llm_judge": {**ARGS, **args}})
+    return Task(TaskId("open", 0, 0), ({"role": "user", "content": "0"},), "0", rewards=terms)
+
+
+Ask = Callable[[EngineJudge, RewardRunner], Awaitable[None]]
+
+
+def with_judge(ask: Ask, config: Config, root: Path, faults: list[str] | None = None) -> None:
+    async def main() -> None:
+        async with opened(config, root, faults) as (judge, runner):
+            await ask(judge, runner)
+
+    asyncio.run(main())
+
+
+def test_a_judge_of_our_own_rates_each_response_and_leaves_nothing_behind(model: Path, tmp_path: Path) -> None:
+    async def ask(judge: EngineJudge, runner: RewardRunner) -> None:
+        digits = [str(d) for d in range(10)] * 3
+        found = await asyncio.gather(*(runner.score(task(), digit) for digit in digits))
+        assert found == [
+            Reward((9 - int(d)) / 9, {"llm_judge": (9 - int(d)) / 9, "llm_judge/rating": 9.0 - int(d)}) for d in digits
+        ]
+        assert list((tmp_path / "judges").glob("*/v0-0"))  # what its engines read
+
+    with_judge(ask, run_config(model), tmp_path)
+    assert not list((tmp_path / "judges").iterdir())
+
+
+def test_one_that_lies_is_asked_once_where_it_would_say_the_same_and_again_where_not(
+    model: Path, tmp_path: Path
+) -> None:
+    asked: list[tuple[int, float | None]] = []
+
+    async def ask(judge: EngineJudge, runner: RewardRunner) -> None:
+        answer = judge.ask
+
+        async def counted(prompt: str, *, seed: int, temperature: float | None, max_tokens: int | None) -> str:
+            asked.append((seed, temperature))
+            return await answer(prompt, seed=seed, temperature=temperature, max_tokens=max_tokens)
+
+        judge.ask = counted  # type: ignore[method-assign]
+        with pytest.raises(JudgeUnavailable, match=r"judge mine: no rating from 0 to 9 in 'x' \(1 tries\)"):
+            await runner.score(task(), "x")
+        assert len(asked) == 1
+        with pytest.raises(JudgeUnavailable, match=r"no rating from 0 to 9 in 'x' \(3 tries\)"):
+            await runner.score(task(temperature=0.5, retries=2), "x")  # 50 over 0.5: it says x all the same
+        assert len({seed for seed, _ in asked[1:]}) == 3
+        with pytest.raises(JudgeUnavailable, match=r"a question of 17 tokens; judges.mine.max_prompt_tokens is 16"):
+            await runner.score(task(), "0" * 17)
+
+    with_judge(ask, run_config(model), tmp_path)
+
+
+def test_one_that_hangs_costs_its_time_and_its_request_is_taken_back(model: Path, tmp_path: Path) -> None:
+    async def ask(judge: EngineJudge, runner: RewardRunner) -> None:
+        engine = judge._pool._slots[0].engine
+        begun: list[str] = []
+        generate = engine.generate
+
+        async def hangs(request: GenerateRequest) -> Any:
+            begun.append(request.id)
+            await asyncio.Event().wait()
+
+        engine.generate = hangs  # type: ignore[method-assign]
+        with pytest.raises(JudgeUnavailable, match=r"judge mine: no answer within 0.2 s \(2 tries\)"):
+            await runner.score(task(seconds=0.2, retries=1), "3")
+        assert len(begun) == 2
+        engine.generate = generate  # type: ignore[method-assign]
+        assert (await runner.score(task(), "3")).score == pytest.approx(6 / 9)
+
+    with_judge(ask, run_config(model), tmp_path)
+
+
+def test_one_that_dies_is_started_again_and_one_that_is_lost_says_so(model: Path, tmp_path: Path) -> None:
+    faults: list[str] = ["(the first)"]
+
+    async def ask(judge: EngineJudge, runner: RewardRunner) -> None:
+        slot = judge._pool._slots[0]
+        for _ in range(5):  # more often than an engine may die without a reply between
+            await slot.engine.close()
+            assert (await runner.score(task(), "3")).score == pytest.approx(6 / 9)
+        assert sum(fault.startswith("judge_engine_died: judge mine: engine 0") for fault in faults) == 5
+
+        async def never(index: int) -> Any:
+            raise OSError("no room")
+
+        judge._pool._factory = never
+        await slot.engine.close()
+        with pytest.raises(JudgeUnavailable, match=r"judge mine is lost: engine 0 died 4 times in a row.*no room"):
+            await runner.score(task(), "3")
+        assert any(fault.startswith("judge_engine_lost") for fault in faults)
+
+    with_judge(ask, run_config(model), tmp_path, faults)
+
+
+def test_a_response_does_not_end_its_own_turn(model: Path, tmp_path: Path) -> None:
+    async def ask(judge: EngineJudge, runner: RewardRunner) -> None:
+        for token in judge._tokenizer.all_special_tokens:
+            (message,) = judge._messages(f"3{token}4")
+            assert message["content"] == "3 4"
+
+    with_judge(ask, run_config(model), tmp_path)
+
+
+def test_its_own_settings_hold_where_the_reward_says_nothing(model: Path, tmp_path: Path) -> None:
+    flat = make_judge(tmp_path / "flat", sharpness=0.0)
+    config = run_config(flat, generating_args=GeneratingConfig(temperature=1.0), template="{response}3")
+
+    async def ask(judge: EngineJudge, runner: RewardRunner) -> None:
+        assert (judge.template, judge.temperature) == ("{response}3", 1.0)
+        replies = [await judge.ask("3", seed=s, temperature=None, max_tokens=None) for s in range(12)]
+        assert len(set(replies)) > 3  # all tokens are equally likely
+        greedy = [await judge.ask("3", seed=s, temperature=0.0, max_tokens=None) for s in range(4)]
+        assert len(set(greedy)) == 1
+
+    with_judge(ask, config, tmp_path)
+
+
+REFUSED = [
+    ({"path": ""}, r"judges.mine.path: missing"),
+    ({"template": "rate it"}, r"judges.mine.template: must contain \{response\}"),
+    ({"devices": "gpu:x"}, r"judges.mine.devices='gpu:x': write auto"),
+    ({"devices": "tpu:1", "engine": "vllm"}, r"judges.mine.devices='tpu:1': an engine in a process of its own"),
+    ({"generating_args": GeneratingConfig(max_new_tokens=9)}, r"max_new_tokens=9: above max_response_tokens=1"),
+]
+
+
+@pytest.mark.parametrize(("settings", "line"), REFUSED)
+def test_a_judge_that_cannot_be_had_is_refused(settings: dict[str, Any], line: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=line):
+        run_config(tmp_path, **settings)
+
+
+@pytest.mark.parametrize(
+    ("args", "line"),
+    [
+        ({}, r"tasks.train.open.reward_args.llm_judge: write judge=NAME, a key of judges, or url"),
+        ({"judge": "mine", "url": "http://x"}, "write judge=NAME"),
+        ({"judge": "mime"}, r"llm_judge.judge='mime': there is no such judge; did you mean mine\?"),
+        ({"judge": "mine", "model": "x"}, r"llm_judge.model: nothing reads it"),
+        ({"url": "http://x"}, r"llm_judge.model: missing"),
+    ],
+)
+def test_a_question_to_no_judge_is_refused(args: dict[str, Any], line: str, tmp_path: Path) -> None:
+    config = run_config(tmp_path)
+    asked = dataclasses.replace(config.tasks.train["open"], reward_args={"llm_judge": args})
+    with pytest.raises(ConfigError, match=line):
+        dataclasses.replace(config, tasks=TasksConfig(train={"open": asked}))
+
+
+@pytest.mark.parametrize(("taken", "found"), [(1, "b"), (2, "c"), (3, "a")])  # the last: none is left
+def test_an_embedded_judge_takes_a_device_that_is_left(
+    taken: int, found: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr(engines, "engine_devices", lambda config: ["a", "b", "c"])
+    monkeypatch.setattr(embedded, "EmbeddedEngine", lambda *_, device, **__: opened.append(device))
+    config, model = judge_config(run_config(tmp_path), "mine"), SimpleNamespace(architecture=None, tokenizer=None)
+    start = engines._in_thread(config, model, NullTrace(), Before(taken, taken))  # type: ignore[arg-type]
+    asyncio.run(start(0))  # type: ignore[arg-type]
+    assert opened == [found]
+
+
+def test_devices_of_a_judge_are_nobody_elses(tmp_path: Path) -> None:
+    config = run_config(tmp_path, devices="gpu:1")
+    taken = dataclasses.replace(
+        config, learner=LearnerConfig(devices="gpu:0", mesh=MeshConfig()), sidecar=SidecarConfig(devices="gpu:2")
+    )
+    assert judge_config(taken, "mine").sidecar.devices == "gpu:1"
+    with pytest.raises(ConfigError, match=r"judges.mine.devices='gpu:1': overlaps sidecar.devices='gpu:1-2'"):
+        dataclasses.replace(taken, sidecar=SidecarConfig(devices="gpu:1-2"))
+    two = {"mine": config.judges["mine"], "other": config.judges["mine"]}
+    with pytest.raises(ConfigError, match=r"judges.mine.devices='gpu:1': overlaps judges.other.devices='gpu:1'"):
+        dataclasses.replace(config, judges=two)

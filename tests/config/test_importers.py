@@ -251,7 +251,7 @@ REFUSED = [
     (TRINITY, "explorer.auxiliary_models", [{"model_path": "x"}], "write judges.NAME.path=MODEL"),
     (TRINITY, "synchronizer.explorer_sync_interval", 3, "explorer and trainer have one interval"),
     (TRINITY, "trainer.trainer_config", {"a": 1}, "verl's own; leave it out"),
-    (TRINITY, "mode", "tune", "not one of both, train, explore, serve"),
+    (TRINITY, "mode", "tune", "not one of both, train, explore, bench, colocate, serve"),
 ]
 
 

@@ -33,9 +33,10 @@ from rljax.observe.trace import NullTrace
 from rljax.rollout.deadlines import PausableDeadlines
 from rljax.rollout.engine_events import FaultLog
 from rljax.rollout.engine_pool import EnginePool
-from rljax.rollout.explorer import Explorer, ValidationPlan
+from rljax.rollout.explorer import Explorer
 from rljax.rollout.group_runner import GroupRunner
 from rljax.rollout.parity import EngineChecks
+from rljax.rollout.validation import ValidationPlan
 from rljax.rollout.workflows.single_turn import assemble
 from rljax.rollout.workflows.workflow import Attempt, Workflow
 from rljax.tasks.task import Task, Taskset

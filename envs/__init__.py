@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-_OTHER_SYMBOLS = {
+OTHER_SYMBOLS = {
     "W": "wall",
     ".": "empty",
     "G": "target",
@@ -25,7 +25,7 @@ _ENVIRONMENTS: dict[str, tuple[str, dict[str, Any]]] = {
     "rljax/LargerSokoban-v0": ("envs.sokoban:SokobanEnv", {"dim_room": (10, 10), "num_boxes": 2, "search_depth": 10}),
     "rljax/SokobanDifferentGridVocab-v0": (
         "envs.sokoban:SokobanEnv",
-        {"dim_room": (6, 6), "num_boxes": 1, "search_depth": 30, "grid_vocab": _OTHER_SYMBOLS},
+        {"dim_room": (6, 6), "num_boxes": 1, "search_depth": 30, "grid_vocab": OTHER_SYMBOLS},
     ),
     "rljax/Described-v0": ("envs.described:DescribedEnv", {}),
     "rljax/TextArena-v0": ("envs.textarena:TextArenaEnv", {}),

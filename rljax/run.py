@@ -47,9 +47,9 @@ from rljax.pipeline.evaluate import Evaluator, chosen_checkpoints
 from rljax.pipeline.metrics.engines import Gauges
 from rljax.pipeline.observers import LearnerObservers, Observers
 from rljax.pipeline.run_dir import RunDir
-from rljax.pipeline.train import Trainer
+from rljax.pipeline.train import Outputs, Trainer
 from rljax.weights.channels import open_publisher
-from sidecar.errors import escape_log_records
+from sidecar.errors import escape_exception, escape_log_records
 
 T = TypeVar("T")
 
@@ -79,11 +79,16 @@ class Run:
         escape_log_records()
         self.config = config
         run_dir = RunDir.at(config)
-        if config.mode != "train" and not ledger_exists(backend_of(config, run_dir.root)):
+        begins = not ledger_exists(backend_of(config, run_dir.root))
+        if begins and config.mode != "train":
             check_tasks(config)  # before the run begins: of one that is refused there is no directory
         self.run_dir = RunDir.create(config)
-        self._db = open_ledger(config, self.run_dir)
-        self.model = open_model(config, self.run_dir, progress)
+        model = None
+        if begins:
+            with self.run_dir.removed_if_refused():
+                model = open_model(config, self.run_dir, progress)
+        self._db = open_ledger(config, self.run_dir)  # of a run that has begun first: it may not be this config's
+        self.model = model or open_model(config, self.run_dir, progress)
         check_model(self._db, self.model.fingerprint, config.model.path)
         self._steps: Generator[dict[str, float], None, None] | None = None
         self._trainer: Trainer | None = None
@@ -113,7 +118,7 @@ class Run:
                 log.warning("%s: %s", self.run_dir.root, FINISHED)
                 return iter(())
             self._interrupted = False
-            self._steps = self._train()
+            self._steps = _escaped(self._train())
         return self._steps
 
     @property
@@ -205,9 +210,8 @@ class Run:
             opened = open_publisher(config.sync_method, self.run_dir.weights, on_ray=on_ray, host=host)
             publisher = parts.enter_context(contextlib.closing(opened))
             check = (lambda: None) if explorer is None else explorer.check
-            channels = (checkpoints, publisher, observers, self._gauges)
-            life = heartbeat.token
-            trainer = Trainer(config, self.run_dir, db, step_runner, *channels, self._stop, check, life, damaged)
+            outputs, life = Outputs(self.run_dir, checkpoints, publisher, observers), heartbeat.token
+            trainer = Trainer(config, db, step_runner, outputs, self._gauges, self._stop, check, life, damaged)
             observers.start(banner(placed, self.run_dir.root, learner))
             warn_of_unseen_accelerator(config)
             warn_of_unread(config, learner.mesh.devices.flat[0].platform)
@@ -241,3 +245,12 @@ class Run:
         explorer = launch(self.config, self.run_dir, self._db, self.model, observers.trace, needed=True)
         self._gauges = explorer.gauges
         return explorer
+
+
+def _escaped(steps: Generator[T, None, None]) -> Generator[T, None, None]:
+    """Escapes what its exceptions say: a notebook prints their traceback, and with it words of environments."""
+    try:
+        yield from steps
+    except Exception as error:
+        escape_exception(error)
+        raise

@@ -1,7 +1,7 @@
 """Limits the time of waits for others: seconds in which our own event loop was stalled are not counted.
 
 Where a callback holds the loop up, or the machine stops us, answers lie unread until it goes on. A plain
-``asyncio.timeout`` that has run out by then would blame a peer that answered in time.
+``asyncio.timeout`` that has run out by then would blame a peer that answered in time. `ProgressTimeout` is for threads.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import weakref
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from typing import Any
 
 TICK = 0.125
@@ -117,3 +118,18 @@ async def done_within(future: asyncio.Future[Any], seconds: float) -> bool:
         async with timeout(seconds):
             await asyncio.wait([future])
     return future.done()
+
+
+@dataclass
+class ProgressTimeout:
+    """Expires once nothing has made progress for so many seconds."""
+
+    seconds: float
+    seen: tuple[float, ...] | None = None
+    until: float = 0.0
+
+    def is_over(self, progress: tuple[float, ...], now: float) -> bool:
+        """Returns whether it has expired at ``now`` (perf_counter); any change of ``progress`` restarts it."""
+        if progress != self.seen:
+            self.seen, self.until = progress, now + self.seconds
+        return now > self.until

@@ -24,6 +24,19 @@ def printable(text: str) -> str:
     return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
+def escape_exception(error: BaseException) -> None:
+    """Escapes the texts of an exception, and of those that led to it, for whoever prints its traceback."""
+    found: list[BaseException | None] = [error]
+    seen = set()
+    while found:
+        each = found.pop()
+        if each is None or id(each) in seen:
+            continue
+        seen.add(id(each))
+        each.args = tuple(printable(text) if isinstance(text, str) else text for text in each.args)
+        found += [each.__cause__, each.__context__, *(each.exceptions if isinstance(each, BaseExceptionGroup) else ())]
+
+
 def worth_a_line(count: int) -> bool:
     """Returns whether what has happened so often is said again: the first time, and at each power of ten."""
     return count == 10 ** (len(str(count)) - 1)

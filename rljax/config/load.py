@@ -6,7 +6,6 @@ impossible combination is a `ConfigError` with the key's path, the reason and th
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import difflib
 import importlib.util
@@ -28,9 +27,9 @@ from rljax.config.foreign_keys import advice
 from rljax.config.importers.translate import Translation, is_foreign, translate
 from rljax.config.judges import JudgeConfig
 from rljax.config.schema import Config, TasksetConfig
-from rljax.config.types import Unknown, build, element_of, options_of, type_name
+from rljax.config.text import from_text
+from rljax.config.types import Unknown, build, element_of
 
-_NONE = ("none", "null")
 _NEW_NAMES: dict[str, Any] = {
     "explorer.tasksets.": TasksetConfig,
     "custom_envs.": EnvironmentConfig,
@@ -312,7 +311,7 @@ def _set(kind: Any, here: Any, dotted: str, depth: int, value: Any, unknown: Unk
         hint = element_of(kind)
         if dataclasses.is_dataclass(hint) and name not in here:
             if prefix not in _NEW_NAMES:
-                raise ConfigError(_unknown(dotted, name, here, prefix))
+                raise ConfigError(_no_entry(dotted, name, here, prefix))
             here[name] = as_plain(_NEW_NAMES[prefix]())
     else:
         raise ConfigError(f"{dotted}: {prefix[:-1]} is a single value and has no key {name!r}")
@@ -322,7 +321,7 @@ def _set(kind: Any, here: Any, dotted: str, depth: int, value: Any, unknown: Unk
         _set(hint, here[name], dotted, depth + 1, value, unknown)
         return
     before = here.get(name)
-    here[name] = _from_text(hint, value, dotted) if isinstance(value, str) else value
+    here[name] = from_text(hint, value, dotted) if isinstance(value, str) else value
     for group, choice in choices.items():
         if choice.by == name and here[name] != before:
             here[group] = choice.kept(here[name], here.get(group, {}))
@@ -344,55 +343,13 @@ def _set_chosen(choice: Choice, named: Any, keys: Any, dotted: str, depth: int, 
     _set(entry.keys, keys, dotted, depth, value, entry.refusal)
 
 
-def _from_text(hint: Any, text: str, path: str) -> Any:
-    options = options_of(hint)
-    if type(None) in options and text.lower() in _NONE:
-        return None
-    kind = next(option for option in options if option is not type(None))
-    if kind is str:
-        return text
-    if kind is bool:
-        if text.lower() not in ("true", "false", "1", "0"):
-            raise ConfigError(f"{path}={text}: expected true or false")
-        return text.lower() in ("true", "1")
-    if kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            raise ConfigError(f"{path}={text}: expected {type_name(hint)}") from None
-    if typing.get_origin(kind) is tuple:
-        if text.lower() in _NONE:
-            raise ConfigError(f"{path}={text}: expected {type_name(kind)}; an empty one is written {path}=()")
-        element = typing.get_args(kind)[0]
-        return tuple(_from_text(element, part, path) for part in _parts(text, path))
-    if kind is Any:
-        return _literal(text)
-    if typing.get_origin(kind) is Mapping and text.strip() == "{}":
-        return {}
-    raise ConfigError(f"{path}={text}: this is a group of keys; write {path}.KEY=VALUE")
-
-
-def _parts(text: str, path: str) -> list[str]:
-    """Returns the elements of a tuple: of a Python literal, or texts with commas between them."""
-    inner = text.strip()
-    if inner[:1] in ("(", "[", "'", '"'):
-        try:
-            value = ast.literal_eval(inner)
-            return [str(item) for item in value] if isinstance(value, (tuple, list)) else [str(value)]
-        except (ValueError, SyntaxError):
-            if (inner[0], inner[-1]) in (("(", ")"), ("[", "]")):
-                inner = inner[1:-1]
-    parts = [part.strip() for part in inner.removesuffix(",").split(",")]
-    if text and not all(parts):
-        raise ConfigError(f"{path}={text!r}: an element is empty; write a,b,c or ('a', 'b') or ()")
-    return parts if text else []
-
-
-def _literal(text: str) -> Any:
-    try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
-        return {"true": True, "false": False}.get(text.lower(), text)
+def _no_entry(dotted: str, name: str, here: Mapping[str, Any], prefix: str) -> str:
+    """Returns why a path that leads into an entry which is not there, of a group without new names, is refused."""
+    if near := difflib.get_close_matches(name, list(here), 1):
+        hint = f"did you mean {prefix}{near[0]}{dotted.removeprefix(prefix + name)}?"
+    else:
+        hint = f"{prefix[:-1]} has: {', '.join(sorted(here)) or 'none'}; a new one is written in the config file"
+    return f"{dotted}: unknown key; {hint}"
 
 
 def _unknown(dotted: str, name: str, known: Mapping[str, Any], prefix: str) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import logging
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -19,7 +18,7 @@ from rljax.algorithms.credit_assignment import Credit
 from rljax.algorithms.kl import adapted
 from rljax.algorithms.registry import check_names, policy_losses, token_advantages
 from rljax.algorithms.shaping import RunningMoments
-from rljax.config.schema import Config, KlConfig
+from rljax.config.schema import Config
 from rljax.learner.critic import ValueObjective
 from rljax.learner.export import ExportedWeights, Exports, make_export
 from rljax.learner.metrics import NONFINITE, describe, step_metrics
@@ -32,6 +31,7 @@ from rljax.learner.scoring import make_probe_score
 from rljax.learner.sharding import make_mesh, select_devices
 from rljax.learner.state import TrainState, updates_per_step
 from rljax.learner.trainable import TrainableModel
+from rljax.learner.unwise import warn_of_objective
 from rljax.models.common.architecture import Architecture
 from rljax.models.common.hardware import Hardware
 from rljax.models.common.params import Params
@@ -82,9 +82,7 @@ class Learner:
         devices: Sequence[jax.Device] | None = None,
     ) -> None:
         check_names(config.algorithm)
-        _warn_of_divergence(config.algorithm.kl)
-        _warn_of_dropped(config)
-        _warn_of_warm_up(config)
+        warn_of_objective(config)
         self.config = config
         self.architecture = architecture
         mesh_config = config.learner.mesh
@@ -355,48 +353,6 @@ class Learner:
                     f"{self.steps} (loss {metrics['loss']}, gradient norm {metrics['grad_norm']}); they were skipped. "
                     "Lower learner.optimizer.learning_rate, or look at the rewards of that batch"
                 )
-
-
-def _warn_of_divergence(kl: KlConfig) -> None:
-    if kl.where == "reward" and kl.resolved_estimator != "k1":
-        log.warning(
-            "algorithm.kl.estimator=%s: in the reward it also charges tokens that the policy says less often than the "
-            "reference, and drives the two apart; k1 has the gradient of their divergence",
-            kl.estimator,
-        )
-
-
-def _warn_of_dropped(config: Config) -> None:
-    # No refusal: where generation is slow, groups begin later than they may, or take in new weights under way.
-    limit, alpha = config.algorithm.drop_staler_than, config.async_generation_ratio
-    if limit is not None and config.fill_interval and limit < config.sync_interval - 1:
-        log.warning(
-            "algorithm.drop_staler_than=%d: with fill_interval the last batches of sync_interval=%d are up to %d steps "
-            "stale when they are trained, and dropped; lower sync_interval, or leave it out",
-            limit,
-            config.sync_interval,
-            config.sync_interval - 1,
-        )
-    if limit is not None and limit < math.floor(alpha):
-        log.warning(
-            "algorithm.drop_staler_than=%d: what engines sample async_generation_ratio=%g batches ahead is mostly %d "
-            "steps stale or more when it is trained, and dropped; lower async_generation_ratio, or leave it out",
-            limit,
-            alpha,
-            math.floor(alpha),
-        )
-
-
-def _warn_of_warm_up(config: Config) -> None:
-    # No refusal: a later command may raise max_steps and go on.
-    warm_up = config.algorithm.critic.warmup_steps
-    if warm_up >= config.max_steps:
-        log.warning(
-            "algorithm.critic.warmup_steps=%d: none of the max_steps=%d steps trains the policy; lower it, or raise "
-            "max_steps",
-            warm_up,
-            config.max_steps,
-        )
 
 
 def _padded(tokens: int) -> int:

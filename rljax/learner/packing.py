@@ -264,22 +264,11 @@ def pack(
     Raises:
         ValueError: a sequence is longer than the longest row, or trains its first token, which nothing predicts.
     """
-    counts = np.array([b - a for t in trajectories for a, b in t.row_spans], np.int64)
+    mask, starts, spans = _sequences(trajectories)
     whose = np.repeat(np.arange(len(trajectories)), [len(t.row_spans) for t in trajectories])
-    starts = np.cumsum(counts) - counts
-    mask = np.concatenate([t.loss_mask for t in trajectories] or [np.zeros(0, np.bool_)])
-    if mask[starts[counts > 0]].any():
-        raise ValueError("a trajectory trains its first token, but nothing comes before it that could predict it")
-    trained = np.flatnonzero(mask)
-    owners = np.repeat(np.arange(len(counts)), counts)[trained]
-    spans = np.zeros(len(counts), np.int64)
-    spans[owners] = trained - starts[owners]  # the last assignment stays: the last trained token of each
-
     shape, (row, offset, rank, rows) = _choose(spans, shapes)
     microbatches = -(-rows // shape.rows)
-    slots = shape.slots
-    while slots < microbatches:
-        slots *= 2
+    slots = _slots(shape, microbatches)
     inside = np.arange(int(spans.sum())) - np.repeat(np.cumsum(spans) - spans, spans)
     source = np.repeat(starts, spans) + inside
     target = np.repeat(row * shape.length + offset, spans) + inside
@@ -312,9 +301,33 @@ def pack(
         weights=scatter(np.where(predicted, np.repeat(weights, spans), 0), np.float32),
         places=_places(target[predicted], slots * shape.rows, shape.length).reshape(slots, shape.rows, -1),
     )
-    room = microbatches * shape.rows * shape.length
-    fill = len(source) / room if room else 1.0
-    return PackedBatch(batch, microbatches, len(trained), fill, source[predicted] + 1, target[predicted])
+    fill = len(source) / (microbatches * shape.rows * shape.length) if microbatches else 1.0
+    return PackedBatch(batch, microbatches, int(mask.sum()), fill, source[predicted] + 1, target[predicted])
+
+
+def _slots(shape: RowShape, microbatches: int) -> int:
+    slots = shape.slots
+    while slots < microbatches:
+        slots *= 2
+    return slots
+
+
+def _sequences(
+    trajectories: Sequence[Trajectory],
+) -> tuple[Bool[np.ndarray, " tokens"], Int[np.ndarray, " sequences"], Int[np.ndarray, " sequences"]]:
+    """Returns the mask of all tokens, and of each sequence its first token, counted through all, and the places that it
+    takes.
+    """
+    mask = np.concatenate([t.loss_mask for t in trajectories] or [np.zeros(0, np.bool_)])
+    counts = np.array([b - a for t in trajectories for a, b in t.row_spans], np.int64)
+    starts = np.cumsum(counts) - counts
+    if mask[starts[counts > 0]].any():
+        raise ValueError("a trajectory trains its first token, but nothing comes before it that could predict it")
+    trained = np.flatnonzero(mask)
+    owners = np.repeat(np.arange(len(counts)), counts)[trained]
+    spans = np.zeros(len(counts), np.int64)
+    spans[owners] = trained - starts[owners]  # the last assignment stays: the last trained token of each
+    return mask, starts, spans
 
 
 def _turn_numbers(trajectory: Trajectory) -> Int[np.ndarray, " time"]:

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from sqlalchemy import Row, insert, select, update
 from sqlalchemy.exc import DatabaseError, DBAPIError, InterfaceError, OperationalError
 
+from rljax.config.fields import ConfigError
 from rljax.ledger import schema
 from rljax.ledger.backend import Backend
 from rljax.ledger.liveness import split_by_life
@@ -32,6 +33,10 @@ _RUN = select(schema.run)
 
 class LedgerError(RuntimeError):
     """The ledger cannot be used: one line with what, where and what to do."""
+
+
+class OtherSettingsError(LedgerError, ConfigError):
+    """The config says of a setting that all processes of a run share something else than the run does."""
 
 
 class StaleWriterError(RuntimeError):
@@ -175,7 +180,7 @@ def agree(tx: Transaction, spec: RunSpec) -> None:
     """Records ``spec`` as the run's, unless another process goes by a different one.
 
     Raises:
-        LedgerError: another does: a process that lives, or, where `RunSpec.MUTABLE` does not name the key, the
+        OtherSettingsError: another does: a process that lives, or, where `RunSpec.MUTABLE` does not name the key, the
             groups of earlier ones.
     """
     row = run_row(tx)
@@ -188,10 +193,10 @@ def agree(tx: Transaction, spec: RunSpec) -> None:
         differs = f"{tx.db.label}: this run has {RunSpec.KEYS.get(name, name)}={value}, the config says {wanted}"
         if name not in RunSpec.MUTABLE:
             if row.claims or row.lineage or living:
-                raise LedgerError(f"{differs}; use the run's own value, or another run_dir")
+                raise OtherSettingsError(f"{differs}; use the run's own value, or another run_dir")
         elif living:
             who = f"{living[0].name} is alive (pid {living[0].pid} on {living[0].host})"
-            raise LedgerError(f"{differs}, and {who}; end it first, or use the run's own value")
+            raise OtherSettingsError(f"{differs}, and {who}; end it first, or use the run's own value")
     tx.execute(update(schema.run).values(spec=json.dumps(asdict(spec))))
 
 

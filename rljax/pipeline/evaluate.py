@@ -122,16 +122,8 @@ class Evaluator:
         """Returns ``val/<taskset>/…`` of the weights served."""
         tasksets = held_out_tasksets(self._config)
         await self._workflows.try_rewards("tasks.validation", tasksets)
-        return await validate(
-            self._engines,
-            self._workflows.validation,
-            tasksets,
-            seed=self._config.seed,
-            batch_size=self._config.val_batch_size,
-            group_size=self._config.rollout.val_env_manager.group_size,
-            attempt_seconds=self._config.rollout.trajectory_timeout,
-            on_failure=self._note_failure,
-        )
+        plan = self._workflows.validation_plan(tasksets)
+        return await validate(self._engines, plan, seed=self._config.seed, on_failure=self._note_failure)
 
     async def play(self, task: Task) -> Trajectory:
         """Plays one episode of an environment, as in validation."""

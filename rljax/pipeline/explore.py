@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from rljax.algorithms.registry import chosen_filters
 from rljax.config.schema import Config, GeneratingConfig
@@ -13,13 +13,14 @@ from rljax.ledger.async_database import AsyncDatabase
 from rljax.ledger.database import Database
 from rljax.observe.trace import NullTrace, Trace
 from rljax.pipeline.assemble.engines import make_pool
-from rljax.pipeline.assemble.run import Model, parity_bound, probe_tokens, validation_fingerprint
+from rljax.pipeline.assemble.run import Model, parity_bound, probe_tokens
 from rljax.pipeline.assemble.workflows import Workflows, held_out_tasksets, training_tasksets
 from rljax.pipeline.run_dir import RunDir
 from rljax.rollout.deadlines import PausableDeadlines
-from rljax.rollout.explorer import Explorer, ValidationPlan
+from rljax.rollout.explorer import Explorer
 from rljax.rollout.group_runner import BAD_ROWS_IN_A_ROW, GroupRunner
 from rljax.rollout.parity import EngineChecks, Probe
+from rljax.tasks.task import Taskset
 from sidecar.hosting.spec import EngineLauncher
 
 log = logging.getLogger(__name__)
@@ -64,20 +65,11 @@ def make_explorer(
         max_retries=config.rollout.max_retries,
         trajectory_timeout=config.rollout.trajectory_timeout,
         filters=chosen_filters(config.algorithm),
-        bad_rows_in_a_row=0
-        if config.tasks.on_bad_row == "fail"
-        else min(BAD_ROWS_IN_A_ROW, sum(map(len, tasksets.values()))),
+        bad_rows_in_a_row=_bad_rows_in_a_row(config, tasksets),
         trace=trace,
         baseline=workflows.greedy,
     )
-    plan = ValidationPlan(
-        workflows.validation,
-        held_out,
-        config.val_batch_size,
-        config.rollout.val_env_manager.group_size,
-        config.rollout.trajectory_timeout,
-        validation_fingerprint(config),
-    )
+    plan = workflows.validation_plan(held_out)
 
     async def prepare() -> None:
         await workflows.open(checks.fault)
@@ -107,6 +99,12 @@ def capacity(config: Config) -> int:
     members = config.group_size + config.rollout.train_env_manager.group_size_redundancy
     slots = math.ceil(QUEUED * config.sidecar.num_engines * config.sidecar.max_concurrency / members) * members
     return sum(config.train_groups.values()) * members or slots
+
+
+def _bad_rows_in_a_row(config: Config, tasksets: Mapping[str, Taskset]) -> int:
+    if config.tasks.on_bad_row == "fail":
+        return 0
+    return min(BAD_ROWS_IN_A_ROW, sum(map(len, tasksets.values())))
 
 
 def _warn_of_truncation(generating: GeneratingConfig) -> None:

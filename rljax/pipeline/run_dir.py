@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -67,6 +68,17 @@ class RunDir:
             reason = f"cannot be written ({error.strerror}); choose another run_dir or mend its permissions"
             raise ConfigError(f"run_dir={run.root}: {reason}") from error
         return run
+
+    @contextlib.contextmanager
+    def removed_if_refused(self) -> Iterator[None]:
+        """Removes the directories again where the body raises, before the run has begun; but none that holds a file."""
+        try:
+            yield
+        except BaseException:
+            with contextlib.suppress(OSError):
+                for path in (self.weights, self.checkpoints, self.root):
+                    path.rmdir()
+            raise
 
     @classmethod
     def existing(cls, config: Config) -> RunDir:

@@ -25,6 +25,7 @@ from rljax.pipeline.metrics.engines import EngineMeter, Gauges
 from rljax.pipeline.metrics.filters import LONG_STREAK, filter_metrics, streak_warning
 from rljax.pipeline.observers import LearnerObservers
 from rljax.pipeline.run_dir import RunDir
+from rljax.timeouts import ProgressTimeout
 from rljax.weights.publisher import Publisher
 from sidecar.failpoints import failpoint
 
@@ -50,19 +51,14 @@ class Clock:
         return now
 
 
-@dataclass
-class ProgressTimeout:
-    """Expires once nothing has made progress for so many seconds."""
+@dataclass(frozen=True)
+class Outputs:
+    """Takes what a learner makes: files of the run, checkpoints, versions, and what observers show of it."""
 
-    seconds: float
-    seen: tuple[float, ...] | None = None
-    until: float = 0.0
-
-    def is_over(self, progress: tuple[float, ...], now: float) -> bool:
-        """Returns whether it has expired at ``now`` (perf_counter); any change of ``progress`` restarts it."""
-        if progress != self.seen:
-            self.seen, self.until = progress, now + self.seconds
-        return now > self.until
+    run: RunDir
+    checkpoints: Checkpoints
+    publisher: Publisher
+    observers: LearnerObservers
 
 
 class Trainer:
@@ -71,12 +67,9 @@ class Trainer:
     def __init__(
         self,
         config: Config,
-        run: RunDir,
         db: Database,
         step_runner: StepRunner,
-        checkpoints: Checkpoints,
-        publisher: Publisher,
-        observers: LearnerObservers,
+        outputs: Outputs,
         gauges: Gauges,
         stop: threading.Event,
         check_explorer: Callable[[], None] = lambda: None,
@@ -88,13 +81,13 @@ class Trainer:
         see `begin_lineage`; ``damaged``: the checkpoints that the learner did not go on from, by step, to be set aside.
         """
         self._config = config
-        self._run = run
+        self._run = outputs.run
         self._db = db
         self._step_runner = step_runner
         self._learner = learner = step_runner.learner
-        self._checkpoints = checkpoints
-        self._publisher = publisher
-        self._observers = observers
+        self._checkpoints = outputs.checkpoints
+        self._publisher = outputs.publisher
+        self._observers = outputs.observers
         self._engines = EngineMeter(gauges)
         self._probe = probe_tokens(config, learner.architecture)
         self._life = life

@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from rljax.ledger import claims, processes, validations, versions
@@ -24,8 +23,7 @@ from rljax.rollout.deadlines import PausableDeadlines
 from rljax.rollout.engine_pool import EnginePool
 from rljax.rollout.group_runner import GroupRunner
 from rljax.rollout.parity import EngineChecks
-from rljax.rollout.validation import validate
-from rljax.rollout.workflows.workflow import Workflow
+from rljax.rollout.validation import ValidationPlan, validate
 from rljax.tasks.task import BadRow, Taskset
 from sidecar.failpoints import failpoint
 from sidecar.protocol import EngineError, WeightsGoneError, WeightUpdateError
@@ -42,18 +40,6 @@ LOAD_TRIES = 5
 """Tries to load a version, with a second between them, after which the explorer fails."""
 CLAIM_LIMIT = 256
 """Groups claimed in one transaction."""
-
-
-@dataclass(frozen=True)
-class ValidationPlan:
-    """The tasksets and settings of validation; ``fingerprint`` identifies the plan, None where it is not compared."""
-
-    workflow: Workflow
-    tasksets: Mapping[str, Taskset]
-    batch_size: int | None
-    group_size: int
-    attempt_seconds: float
-    fingerprint: str | None = None
 
 
 class Explorer:
@@ -308,16 +294,8 @@ class Explorer:
                     log.warning("%s", outcome)
                     continue
                 await self._checks.check(self._pool, pinned)
-            result = await validate(
-                self._pool,
-                self._plan.workflow,
-                self._plan.tasksets,
-                seed=self._ledger.spec.seed,
-                batch_size=self._plan.batch_size,
-                group_size=self._plan.group_size,
-                attempt_seconds=self._plan.attempt_seconds,
-                on_failure=self._runner.note_failure,
-            )
+            seed, on_failure = self._ledger.spec.seed, self._runner.note_failure
+            result = await validate(self._pool, self._plan, seed=seed, on_failure=on_failure)
             end = self._ledger.clock()
             self._trace.span("versions", f"validate version {pinned.version}", begin, end)
             try:

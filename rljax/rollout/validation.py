@@ -22,6 +22,36 @@ MAX_IN_FLIGHT = 512
 """Validation attempts at once."""
 
 
+@dataclass(frozen=True)
+class ValidationPlan:
+    """Tasks and settings of a validation.
+
+    Attributes:
+        workflow: makes the trajectories, with validation's own sampling.
+        tasksets: the held-out tasksets, by name.
+        batch_size: tasks of each taskset; None for all.
+        group_size: attempts at each environment task, with seeds of their own; at others one.
+        attempt_seconds: limit of one attempt; one that fails or exceeds it scores 0 and is counted.
+        fingerprint: identifies the plan; None where it is not compared.
+    """
+
+    workflow: Workflow
+    tasksets: Mapping[str, Taskset]
+    batch_size: int | None
+    group_size: int
+    attempt_seconds: float
+    fingerprint: str | None = None
+
+    def places(self) -> dict[str, list[tuple[int, int]]]:
+        """Returns the (task index, member) of each attempt, by taskset."""
+        places = {}
+        for name, taskset in self.tasksets.items():
+            count = min(len(taskset), self.batch_size or len(taskset))
+            members = self.group_size if isinstance(taskset, EnvironmentTaskset) else 1
+            places[name] = [(index, member) for index in range(count) for member in range(members)]
+        return places
+
+
 @dataclass(frozen=True, slots=True)
 class _Outcome:
     """The result of one attempt; an error that is the task's own fault scores 0."""
@@ -32,25 +62,17 @@ class _Outcome:
 
 async def validate(
     pool: EnginePool,
-    workflow: Workflow,
-    tasksets: Mapping[str, Taskset],
+    plan: ValidationPlan,
     *,
     seed: int,
-    batch_size: int | None,
-    group_size: int = 1,
-    attempt_seconds: float,
     on_failure: Callable[[Exception, str], Awaitable[object]],
 ) -> dict[str, float]:
     """Scores the version that the pool serves, on the same tasks and seeds at every evaluation.
 
     Args:
         pool: engines, held for training, that serve the pinned version.
-        workflow: makes the trajectories, with validation's own sampling.
-        tasksets: the held-out tasksets, by name.
+        plan: what is measured.
         seed: the run's seed.
-        batch_size: tasks of each taskset; None for all.
-        group_size: attempts at each environment task, with seeds of their own; at others one.
-        attempt_seconds: limit of one attempt; one that fails or exceeds it scores 0 and is counted.
         on_failure: called with the first failure of each kind, and where it was; what it raises ends the validation.
 
     Returns:
@@ -81,22 +103,18 @@ async def validate(
         attempt = Attempt(seed, member, min_version=pinned.version, lineage=pinned.lineage, validation=True)
         async with gate:
             try:
-                async with deadlines.limit(attempt_seconds):
+                async with deadlines.limit(plan.attempt_seconds):
                     task = taskset.task(0, index)
-                    made = await workflow.run(task, attempt, pool)
-                    return _Outcome((await judged_together(workflow, task, [made]))[0])
+                    made = await plan.workflow.run(task, attempt, pool)
+                    return _Outcome((await judged_together(plan.workflow, task, [made]))[0])
             except (EngineError, BrokenContract):
                 raise
             except Exception as error:
                 return await failed(error, f"validation of version {pinned.version}, {taskset.name} task {index}")
 
-    places: dict[str, list[tuple[int, int]]] = {}
-    for name, taskset in tasksets.items():
-        count = min(len(taskset), batch_size or len(taskset))
-        members = group_size if isinstance(taskset, EnvironmentTaskset) else 1
-        places[name] = [(index, member) for index in range(count) for member in range(members)]
+    places = plan.places()
     # All at once, so that slow attempts of one taskset keep no engine idle.
-    outcomes = iter(await all_or_none(one(tasksets[name], *place) for name in places for place in places[name]))
+    outcomes = iter(await all_or_none(one(plan.tasksets[name], *place) for name in places for place in places[name]))
     metrics: dict[str, float] = {}
     for name in places:
         measured = _metrics_of([next(outcomes) for _ in places[name]])

@@ -70,7 +70,11 @@ def test_an_override_has_the_type_of_its_key(override: str, value: Any, simple: 
         ("max_step=3", "max_step: unknown key; did you mean max_steps?"),
         ("learning_rate=1", "learning_rate: unknown key; did you mean learner.optimizer.learning_rate?"),
         ("learner.mesh.tensors=2", "learner.mesh.tensors: unknown key; did you mean learner.mesh.tensor?"),
-        ("tasks.train.digit.limit=3", "tasks.train.digit.limit: unknown key; did you mean"),
+        ("tasks.train.digit.limit=3", "tasks.train.digit.limit: unknown key; did you mean tasks.train.digits.limit?"),
+        (
+            "tasks.train.x.source=a.jsonl",
+            "tasks.train.x.source: unknown key; tasks.train has: digits; a new one is written in the config file",
+        ),
         ("max_steps=1e3", "max_steps=1e3: expected an integer"),
         ("max_steps=None", "max_steps=None: expected an integer"),
         ("observe.tensorboard=yes", "observe.tensorboard=yes: expected true or false"),

@@ -9,12 +9,10 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
 
 import pytest
 
 from rljax.config.environments import EnvironmentConfig, TrainEnvManagerConfig
-from rljax.config.load import publishable
 from rljax.config.registries import policy_losses
 from rljax.config.schema import (
     AlgorithmConfig,
@@ -35,10 +33,8 @@ from rljax.config.schema import (
     TasksConfig,
     TasksetConfig,
     TinyConfig,
-    staleness_credit,
 )
 from rljax.config.validate import ConfigError, walk
-from rljax.config.validate_placement import device_indices
 
 ROOT = Path(__file__).parents[2]
 TASKSET = TasksetConfig(source="reverse_digits")
@@ -317,57 +313,6 @@ def test_what_cannot_work_is_refused_in_one_line(changes: Mapping[str, Any], lin
     assert "\n" not in str(info.value)
 
 
-@pytest.mark.parametrize(
-    ("changes", "line"),
-    [
-        (
-            {"ledger": "mysql://u:s3cret@h/d"},
-            "ledger=mysql://…: not a database that a ledger can be kept in; write post",
-        ),
-        ({"ledger": "postgres://u:s3cret@h/d"}, "ledger=postgres://…: not a database that"),
-        ({"ledger": "postgresql+psycopg2://u:s3cret@h/d"}, "ledger=postgresql+psycopg2://…: not a database that"),
-        ({"ledger": "u:s3cret@h"}, "ledger: no URL; write postgresql://user:password@host:5432/database"),
-        ({"ledger": "postgresql://u:s3cret@h:five/d"}, "ledger: no URL; write"),
-        ({"ledger": "postgresql://u:s3cret@h"}, "ledger=postgresql://…: names no database; write"),
-        ({"ledger": "sqlite://"}, "ledger=sqlite://…: names no file; write"),
-        ({"ledger": "postgresql://h/d", "run_dir": "runs/two words"}, "ledger_schema='two words': PostgreSQL takes"),
-        ({"ledger": "postgresql://h/d", "ledger_schema": "pg_mine"}, "ledger_schema='pg_mine': PostgreSQL takes"),
-    ],
-)
-def test_a_ledger_that_cannot_be_is_refused_without_its_password(changes: Mapping[str, Any], line: str) -> None:
-    with pytest.raises(ConfigError) as info:
-        make(**changes)
-    assert str(info.value).startswith(line)
-    assert "s3cret" not in str(info.value)
-
-
-def test_a_ledger_without_its_driver_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "psycopg", None)
-    with pytest.raises(ConfigError, match=r"needs psycopg 3; pip install -e '.\[postgres\]'"):
-        make(ledger="postgresql://h/d")
-
-
-@pytest.mark.parametrize(
-    ("ledger", "shown"),
-    [
-        ("postgresql://u:s3cret@h:1/d", "postgresql://u:***@h:1/d"),
-        (
-            "postgresql://h/d?user=u&password=s3cret&sslpassword=s3cret",
-            "postgresql://h/d?password=***&sslpassword=***&user=u",
-        ),
-        ("sqlite:///s.db", "sqlite:///s.db"),
-        (None, None),
-    ],
-)
-def test_what_is_written_down_holds_no_password(ledger: str | None, shown: str | None) -> None:
-    assert unquote(publishable(make(ledger=ledger, run_dir="runs/r"))["ledger"] or "") == (shown or "")
-
-
-def test_the_schema_of_a_run_is_the_last_part_of_its_directory() -> None:
-    assert make(run_dir="/shared/runs/first").resolved_ledger_schema == "first"
-    assert make(run_dir="/shared/runs/first", ledger_schema="mine").resolved_ledger_schema == "mine"
-
-
 def test_what_can_work_is_not_refused() -> None:
     make()
     make(learner=LearnerConfig(devices="gpu:0"), sidecar=SidecarConfig(devices="gpu:1-3"))
@@ -380,52 +325,9 @@ def test_what_can_work_is_not_refused() -> None:
     make(sync_method="nccl", mode="explore", sidecar=SidecarConfig(engine="vllm_async"))
 
 
-@pytest.mark.parametrize(
-    ("alpha", "k", "given", "bound"),
-    [(0, 1, None, 0), (0.5, 1, None, 1), (1, 1, None, 1), (2.5, 4, None, 6), (7, 2, None, 8), (1, 1, 5, 5)],
-)
-def test_the_staleness_bound(alpha: float, k: int, given: int | None, bound: int) -> None:
-    config = make(async_generation_ratio=alpha, sync_interval=k, max_staleness=given)
-    assert config.staleness_bound == bound
-
-
-@pytest.mark.parametrize("hundredths", range(0, 301))
-def test_what_may_be_generated_ahead_is_the_floor_of_the_decimal(hundredths: int) -> None:
-    """By integers alone; ⌊(1 + α)·b⌋ in floating point differs in some of these."""
-    for groups in range(1, 65):
-        ahead = hundredths * groups // 100
-        assert staleness_credit(float(f"{hundredths / 100:.2f}"), groups) == groups + ahead
-        assert staleness_credit(float(f"{hundredths / 100:.2f}"), groups, 10, fill_interval=True) == 10 * groups + ahead
-
-
-def test_environments_are_made_for_all_that_may_be_generated_ahead() -> None:
-    # (1 + 0.15)·20 is 22.999999999999996 in floating point
-    manager = TrainEnvManagerConfig(tags=("FrozenLake",))
-    config = make(
-        async_generation_ratio=0.15, rollout_batch_size=20, group_size=1,
-        algorithm=AlgorithmConfig(adv_estimator="gae"), rollout=RolloutConfig(train_env_manager=manager),
-    )  # fmt: skip
-    assert config.train_groups == {"FrozenLake": 23}
-
-
 def test_names_that_can_be_paths_and_rows_are_taken() -> None:
     for name in ("explorer", "explorer_new", "7", "a.b-c", "x" * 64):
         make(explorer=ExplorerConfig(name=name), tasks=TasksConfig(train={name: TASKSET}))
-
-
-def test_derived_values() -> None:
-    config = make(rollout_batch_size=48, group_size=6, model=ModelConfig(dtype="bf16"))
-    assert config.groups_per_batch == 8
-    assert config.row_tokens == 128
-    assert config.resolved_sync_dtype == "bf16"
-    assert dataclasses.replace(config, sync_dtype="fp32").resolved_sync_dtype == "fp32"
-    assert make(learner=LearnerConfig(max_tokens_per_row=500)).row_tokens == 500
-    assert MeshConfig(data=2, fsdp=3, tensor=4).size == 24
-
-
-def test_device_indices() -> None:
-    assert device_indices("gpu:0-3,6") == ("gpu", frozenset({0, 1, 2, 3, 6}))
-    assert device_indices("tpu") == ("tpu", None)
 
 
 def test_every_key_says_what_it_means() -> None:

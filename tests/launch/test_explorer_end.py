@@ -19,7 +19,7 @@ from rljax.ledger.database import Database, LedgerError, RunFailedError, RunSpec
 from rljax.ledger.sqlite import SqliteFile
 from rljax.pipeline import train
 from rljax.pipeline.assemble.learner import StepRunner
-from rljax.pipeline.train import Clock, Trainer
+from rljax.pipeline.train import Clock, Outputs, Trainer
 
 CONFIG = Config(
     wait_timeout=100.0,
@@ -80,8 +80,8 @@ def trainer_beside(
     observers: Any = SimpleNamespace(waiting=lambda *_: None, message=lambda _: None, validation=lambda *_: None)
     learner: Any = SimpleNamespace(architecture=SimpleNamespace(vocab_size=10), steps=0)
     stop = threading.Event()
-    step_runner = StepRunner(learner, None)
-    trainer = Trainer(CONFIG, nothing, db, step_runner, nothing, nothing, observers, dict, stop, thread.check)
+    outputs = Outputs(nothing, nothing, nothing, observers)
+    trainer = Trainer(CONFIG, db, StepRunner(learner, None), outputs, dict, stop, thread.check)
     trainer._lineage = 1
 
     def wait(_seen: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import runpy
 import subprocess
 import sys
 import threading
@@ -13,6 +14,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+import rljax.main
+from rljax import interrupts
 from rljax.config.load import load_config
 from rljax.config.schema import Config, TasksConfig, TasksetConfig
 from rljax.learner import programs
@@ -20,8 +23,9 @@ from rljax.learner.programs import Compilation, Program
 from rljax.ledger import leases
 from rljax.pipeline import train
 from rljax.pipeline.assemble.learner import StepRunner
-from rljax.pipeline.train import Trainer
+from rljax.pipeline.train import Outputs, Trainer
 from rljax.run import Run
+from sidecar.workers import lifeline
 from tests.waiting import HANGS
 
 ROOT = Path(__file__).parents[2]
@@ -73,7 +77,8 @@ class Compiling:
         observers: Any = SimpleNamespace(waiting=lambda *_: None, message=lambda *_: None)
         learner: Any = SimpleNamespace(architecture=SimpleNamespace(vocab_size=10), steps=0)
         stop: Any = SimpleNamespace(is_set=lambda: False)
-        self.trainer = Trainer(config, none, none, StepRunner(learner, None), none, none, observers, dict, stop)
+        outputs = Outputs(none, none, none, observers)
+        self.trainer = Trainer(config, none, StepRunner(learner, None), outputs, dict, stop)
         monkeypatch.setattr(train, "LOOK_FOR_DEAD", 1e9)
         monkeypatch.setattr(train.time, "perf_counter", lambda: self.seconds)
         monkeypatch.setattr(train.os, "times", lambda: (self.used, 0.0, 0.0, 0.0, self.seconds))
@@ -165,7 +170,14 @@ def test_a_process_ends_though_the_compiler_does_not(what: str) -> None:
     assert (end.returncode, end.stdout) == (7, "the last line"), end.stderr
 
 
-def test_both_programs_end_that_way() -> None:
+@pytest.mark.parametrize(("program", "argument", "code"), [("main.py", "--help", 0), ("child_main.py", "1", 5)])
+def test_both_programs_end_that_way(program: str, argument: str, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """`python -m rljax.main`, and the program of child processes."""
-    for program in ("main.py", "child_main.py"):
-        assert "    end_process(" in (ROOT / "rljax" / program).read_text().partition('if __name__ == "__main__":')[2]
+    codes: list[int] = []
+    monkeypatch.setattr(interrupts, "end_process", codes.append)
+    monkeypatch.setattr(interrupts, "end_on_second_interrupt", lambda: None)
+    monkeypatch.setattr(lifeline, "hold", lambda parent: None)
+    monkeypatch.setattr(rljax.main, "run", lambda load: 5)
+    monkeypatch.setattr(sys, "argv", [program, argument])
+    runpy.run_path(str(ROOT / "rljax" / program), run_name="__main__")
+    assert codes == [code]

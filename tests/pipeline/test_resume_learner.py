@@ -18,7 +18,7 @@ from rljax.ledger.database import Database, RunSpec, StaleWriterError
 from rljax.ledger.sqlite import SqliteFile
 from rljax.pipeline.assemble import learner as build
 from rljax.pipeline.assemble.learner import StepRunner
-from rljax.pipeline.train import Trainer
+from rljax.pipeline.train import Outputs, Trainer
 from tests.learner.test_checkpoints import abstract, flip, holding, make_state
 
 CONFIG = Config(
@@ -70,9 +70,9 @@ def started(db: Database, checkpoints: Checkpoints, life: str | None = None) -> 
     model: Any = SimpleNamespace(architecture=nothing, directory=nothing)
     learner, damaged = build.resume_learner(CONFIG, model, db, checkpoints)
     learner.architecture = SimpleNamespace(vocab_size=10)  # type: ignore[assignment]
-    channels = (checkpoints, nothing, nothing, dict)
+    outputs = Outputs(nothing, checkpoints, nothing, nothing)
     stop, check = threading.Event(), lambda: None
-    trainer = Trainer(CONFIG, nothing, db, StepRunner(learner, None), *channels, stop, check, life, damaged)
+    trainer = Trainer(CONFIG, db, StepRunner(learner, None), outputs, dict, stop, check, life, damaged)
     with pytest.raises(AttributeError, match="write_config"):  # what comes next has no run directory here
         next(trainer.steps())
     return learner.steps

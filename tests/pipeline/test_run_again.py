@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
+import traceback
 from collections.abc import Generator
 from dataclasses import replace
 from pathlib import Path
@@ -13,11 +14,14 @@ from typing import Any
 
 import pytest
 
-from rljax.config.schema import Config, TasksConfig, TasksetConfig
+from rljax.config.load import load_config
+from rljax.config.schema import Config, ModelConfig, TasksConfig, TasksetConfig
 from rljax.config.validate import ConfigError
 from rljax.ledger import leases, processes
 from rljax.ledger.database import Database, RunSpec
 from rljax.ledger.sqlite import SqliteFile
+from rljax.main import main
+from rljax.models.resolve import ModelNotFound
 from rljax.pipeline.observers import LearnerObservers
 from rljax.pipeline.run_dir import RunDir
 from rljax.run import Run
@@ -47,6 +51,24 @@ def test_of_a_run_that_is_refused_nothing_is_left(
     with pytest.raises(ConfigError, match=message):
         Run(replace(CONFIG, mode=mode, run_dir=str(tmp_path / "run"), compile_cache="off", tasks=TasksConfig(**tasks)))
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("mode", ["both", "train", "explore"])
+def test_of_a_run_whose_model_is_not_there_nothing_is_left(tmp_path: Path, mode: str) -> None:
+    model = ModelConfig(path=str(tmp_path / "nowhere"))
+    with pytest.raises(ModelNotFound, match="nowhere"):
+        Run(replace(CONFIG, mode=mode, run_dir=str(tmp_path / "run"), compile_cache="off", model=model))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_setting_that_is_not_the_runs_own_is_a_config_refused(tmp_path: Path, capsys: Any) -> None:
+    smallest = Path(__file__).parents[1] / "e2e" / "smallest.py"
+    db = Database(SqliteFile(tmp_path / "ledger.db"), RunSpec.of(load_config(str(smallest))))
+    leases.finish(db, leases.begin_lineage(db, 0))
+    db.close()
+    changed = (f"run_dir={tmp_path}", "fill_interval=true", "compile_cache=off")
+    assert main([f"--config={smallest}", *(f"--config.{value}" for value in changed)]) == 2
+    assert "this run has fill_interval=False, the config says True; use the run's own value" in capsys.readouterr().err
 
 
 @pytest.fixture
@@ -94,6 +116,25 @@ def test_a_loop_after_an_interrupt_goes_on(opened: None, monkeypatch: pytest.Mon
         assert run.interrupted
         assert [metrics["step"] for metrics in run] == [3, 4, 5]
         assert not run.interrupted
+
+
+def test_what_a_step_raises_is_printed_escaped(opened: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a notebook, with the whole chain of what led to it."""
+
+    def train(_run: Run) -> Generator[dict[str, float], None, None]:
+        yield {}
+        try:
+            raise ExceptionGroup("several", [ValueError("room \x1b[2J")])
+        except ExceptionGroup as error:
+            raise RuntimeError("of an environment: \x1b]0;owned\x07", 3) from error
+
+    monkeypatch.setattr(Run, "_train", train)
+    with Run(CONFIG) as run, pytest.raises(RuntimeError) as raised:
+        list(run)
+    printed = "".join(traceback.format_exception(raised.value))
+    assert r"of an environment: \x1b]0;owned\x07" in raised.value.args[0]
+    assert all(line.isprintable() for line in printed.splitlines())
+    assert "room" in printed
 
 
 def test_a_run_that_is_closed_says_so(tmp_path: Path, opened: None) -> None:

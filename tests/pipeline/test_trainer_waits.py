@@ -17,7 +17,7 @@ from rljax.ledger.run_spec import RunSpec
 from rljax.ledger.sqlite import SqliteFile
 from rljax.pipeline import train
 from rljax.pipeline.assemble.learner import StepRunner
-from rljax.pipeline.train import Clock, Trainer
+from rljax.pipeline.train import Clock, Outputs, Trainer
 
 LIMIT = 10.0
 CONFIG = Config(
@@ -54,7 +54,8 @@ class Waits:
         learner: Any = SimpleNamespace(architecture=SimpleNamespace(vocab_size=10), steps=0)
         none: Any = None
         stop: Any = SimpleNamespace(is_set=lambda: False)
-        self.trainer = Trainer(CONFIG, none, self.db, StepRunner(learner, None), none, none, observers, dict, stop)
+        outputs = Outputs(none, none, none, observers)
+        self.trainer = Trainer(CONFIG, self.db, StepRunner(learner, None), outputs, dict, stop)
         self.trainer._lineage = lineage
 
         def wait(_seen: int) -> None:

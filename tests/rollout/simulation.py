@@ -18,9 +18,10 @@ from rljax.ledger.sqlite import SqliteFile
 from rljax.observe.trace import NullTrace
 from rljax.rollout.deadlines import PausableDeadlines
 from rljax.rollout.engine_pool import EnginePool
-from rljax.rollout.explorer import Explorer, ValidationPlan
+from rljax.rollout.explorer import Explorer
 from rljax.rollout.group_runner import GroupRunner
 from rljax.rollout.parity import EngineChecks, Probe
+from rljax.rollout.validation import ValidationPlan
 from rljax.rollout.workflows.single_turn import assemble
 from rljax.rollout.workflows.workflow import Attempt, Workflow
 from rljax.tasks.task import BadRow, Task, Taskset

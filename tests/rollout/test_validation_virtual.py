@@ -16,7 +16,7 @@ from rljax.ledger.database import Database, RunFailedError
 from rljax.ledger.versions import Announced
 from rljax.rollout import explorer, validation
 from rljax.rollout.engine_pool import EnginePool
-from rljax.rollout.validation import validate
+from rljax.rollout.validation import ValidationPlan, validate
 from rljax.rollout.workflows.workflow import Attempt
 from rljax.tasks.rewards.reward import RewardError
 from rljax.tasks.task import Task
@@ -189,15 +189,8 @@ def measure(tmp_path: Path, misbehave: Callable[[Task, Attempt], Any], held: Num
         await pool.start()
         await pool.load(Announced(3, 1, "weights/v3"))
         try:
-            found: Any = await validate(
-                pool,
-                Plain(misbehave),
-                {"held": held},
-                seed=7,
-                batch_size=None,
-                attempt_seconds=20.0,
-                on_failure=hear,
-            )
+            plan = ValidationPlan(Plain(misbehave), {"held": held}, None, 1, 20.0)
+            found: Any = await validate(pool, plan, seed=7, on_failure=hear)
         except EngineError as error:
             found = error
         left = len(engine._running)
@@ -279,9 +272,8 @@ def test_sets_are_measured_side_by_side_and_each_for_itself(tmp_path: Path) -> N
         async def measured(*names: str) -> tuple[dict[str, float], float]:
             begin = loop.time()
             chosen = {name: sets[name] for name in names}
-            found = await validate(
-                pool, Plain(), chosen, seed=7, batch_size=None, attempt_seconds=1e3, on_failure=no_failure
-            )
+            plan = ValidationPlan(Plain(), chosen, None, 1, 1e3)
+            found = await validate(pool, plan, seed=7, on_failure=no_failure)
             return found, loop.time() - begin
 
         together, seconds = await measured("one", "two")

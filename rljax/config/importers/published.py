@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from envs import OTHER_SYMBOLS
+
 PLAYER = "You're a helpful assistant. You are a good game player. You are aiming to get high reward in the game."
 _TURN = (
     "Turn {{turn_idx}}:\nState:\n{{observation}}\n{suffix}You have {{actions_left}} actions left. Always output: "
@@ -25,15 +27,6 @@ MATH_WORKFLOW = (
 """System message of Trinity-RFT's ``math_workflow``, after DeepSeek-R1."""
 ROWS = {("openai/gsm8k", "main", "train"): 7473}
 """Rows of data sets whose size a schedule needs before they are read: (id, subset, split)."""
-_OTHER_SYMBOLS = {
-    "W": "wall",
-    ".": "empty",
-    "G": "target",
-    "C": "box on target",
-    "B": "box",
-    "A": "player",
-    "@": "player on target",
-}
 _ROOMS: dict[str, dict[str, Any]] = {
     "SimpleSokoban": {"dim_room": [6, 6], "num_boxes": 1},
     "LargerSokoban": {"dim_room": [10, 10], "num_boxes": 2, "search_depth": 10},
@@ -41,7 +34,7 @@ _ROOMS: dict[str, dict[str, Any]] = {
         "dim_room": [6, 6],
         "num_boxes": 1,
         "search_depth": 30,
-        "grid_vocab": _OTHER_SYMBOLS,
+        "grid_vocab": OTHER_SYMBOLS,
     },
 }
 

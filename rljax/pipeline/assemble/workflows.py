@@ -13,11 +13,12 @@ from rljax.config.fields import ConfigError
 from rljax.config.registries import workflows
 from rljax.config.schema import Config, GeneratingConfig
 from rljax.pipeline.assemble.judges import Judges, OnFault, log_fault
-from rljax.pipeline.assemble.run import Model
+from rljax.pipeline.assemble.run import Model, validation_fingerprint
 from rljax.pipeline.run_dir import RunDir
 from rljax.rollout.environments.hosts import EnvironmentHost, LoopHost, ProcessHost
 from rljax.rollout.environments.processes import StartWorker, WorkerProcess
 from rljax.rollout.environments.smoke_check import smoke_check
+from rljax.rollout.validation import ValidationPlan
 from rljax.rollout.workflows.tools import Tools
 from rljax.rollout.workflows.workflow import OwnWorkflow, Workflow
 from rljax.tasks.environments import environment_tasksets
@@ -60,6 +61,17 @@ class Workflows:
         likeliest = replace(config.sidecar.generating_args, temperature=0.0, top_p=1.0, top_k=0)
         self.greedy = self._workflow(likeliest, self._hosts[0]) if _compares(config) else None
         self.validation = self._workflow(config.sidecar.val_generating_args, self._hosts[1])
+
+    def validation_plan(self, held_out: Mapping[str, Taskset]) -> ValidationPlan:
+        """Returns what the config wants measured on these tasksets."""
+        return ValidationPlan(
+            self.validation,
+            held_out,
+            self._config.val_batch_size,
+            self._config.rollout.val_env_manager.group_size,
+            self._config.rollout.trajectory_timeout,
+            validation_fingerprint(self._config),
+        )
 
     async def open(self, on_fault: OnFault = log_fault) -> None:
         """Runs a smoke check of every environment, where its episodes will be played, and starts the judges, whose

@@ -38,6 +38,9 @@ class SamplingParams:
         temperature: divides the logits; 0 is greedy (refused for training).
         top_p: nucleus mass in (0, 1]; 1 is untruncated.
         top_k: number of candidates; 0 is untruncated.
+        min_p: candidates have at least this share of the likeliest one's probability; 0 is untruncated.
+        repetition_penalty: divides positive logits, and multiplies negative ones, of tokens that prompt or response
+            has; 1 changes nothing. Acts on greedy requests too.
         max_new_tokens: budget of sampled tokens, at least 1.
         stop_token_ids: sampling any of these ends the request; the token is included.
         stop_strings: the request ends when its decoded text contains one; no token is trimmed.
@@ -47,13 +50,16 @@ class SamplingParams:
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = 0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
     max_new_tokens: int = 16
     stop_token_ids: tuple[int, ...] = ()
     stop_strings: tuple[str, ...] = ()
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.temperature < 0 or not 0 < self.top_p <= 1 or self.top_k < 0 or self.max_new_tokens < 1:
+        masses = 0 < self.top_p <= 1 and 0 <= self.min_p <= 1 and self.repetition_penalty > 0
+        if self.temperature < 0 or not masses or self.top_k < 0 or self.max_new_tokens < 1:
             raise ValueError(f"sampling parameters out of bounds: {self}")
 
 

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 TESTS = """
 import os
 import pytest
@@ -18,6 +20,7 @@ def test_worker(number):
 """
 
 
+@pytest.mark.slow
 def test_a_group_runs_on_one_worker(tmp_path: Path) -> None:
     (tmp_path / "test_group.py").write_text(TESTS)
     command = [

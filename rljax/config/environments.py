@@ -9,6 +9,7 @@ from typing import Any
 from rljax.config.fields import ConfigError, key
 
 ANSWER = "<answer>(.*?)</answer>"
+PLACES = ("process", "ray", "loop")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,9 +24,9 @@ class EnvironmentConfig:
     kwargs: Mapping[str, Any] = key({}, "arguments of gymnasium.make")
     place: str = key(
         "process",
-        "where it computes: process: worker processes; loop: beside the explorer, for those that never take long: one "
-        "that hangs there stops its explorer",
-        choices=("process", "loop"),
+        "where it computes: process: worker processes; ray: these on the nodes of launcher=ray; loop: beside the "
+        "explorer, for those that never take long: one that hangs there stops its explorer",
+        choices=PLACES,
     )
     system_prompt: str | None = key(None, "system message, where the chat template has one")
     first_template: str = key("{env_instruction}\n\n", "stands before the first user message")

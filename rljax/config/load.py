@@ -41,16 +41,13 @@ _NO_SUCH_FIELD = re.compile(r"([\w.]+)\.__init__\(\) got an unexpected keyword a
 
 
 def to_config_dict(config: Config) -> ConfigDict:
-    """Returns the editable form of a config, for `get_config`; locked, so that a typo in a config file fails.
-
-    The groups that hold the keys of a function are open, since another function has others: they are checked when the
-    config is loaded.
+    """Returns the editable form of a config, for `get_config`; locked, so that a typo in a config file fails. Groups
+    that hold the keys of a function are open, since another has others: they are checked when the config is loaded.
     """
     editable = ConfigDict(as_plain(config), convert_dict=True, allow_dotted_keys=True).lock()
     for group in ("algorithm", "rollout"):
-        for spec in dataclasses.fields(getattr(config, group)):
-            if "choice" in spec.metadata:
-                editable[group][spec.name].unlock()
+        for spec in (s for s in dataclasses.fields(getattr(config, group)) if "choice" in s.metadata):
+            editable[group][spec.name].unlock()
     return editable
 
 

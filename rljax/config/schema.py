@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from rljax.config.algorithm import KlConfig as KlConfig
 from rljax.config.algorithm import OptimizerConfig as OptimizerConfig
 from rljax.config.choice import chosen_by, settle
 from rljax.config.environments import (
+    PLACES,
     EnvironmentConfig,
     TrainEnvManagerConfig,
     ValEnvManagerConfig,
@@ -31,6 +32,8 @@ from rljax.config.generating import GeneratingConfig as GeneratingConfig
 from rljax.config.judges import JudgeConfig as JudgeConfig
 from rljax.config.learner import LearnerConfig as LearnerConfig
 from rljax.config.learner import MeshConfig as MeshConfig
+from rljax.config.model import ModelConfig as ModelConfig
+from rljax.config.model import TinyConfig as TinyConfig
 from rljax.config.registries import workflows
 from rljax.config.serve import ServeConfig as ServeConfig
 from rljax.config.tasksets import RowsConfig as RowsConfig
@@ -41,37 +44,6 @@ from rljax.config.tasksets import TasksetConfig as TasksetConfig
 def _seconds(default: float, help: str) -> Any:
     """Declares a key of a time limit; no clock of this program waits for longer than the bound, which is 30 years."""
     return key(default, help, low=0, low_open=True, high=10**9)
-
-
-@dataclass(frozen=True, kw_only=True)
-class TinyConfig:
-    """The architecture of `model.path=tiny`."""
-
-    family: str = key("qwen3", "whose layers", choices=("llama", "qwen2", "qwen3"))
-    hidden_size: int = key(64, "width", low=8, high=16_384)
-    intermediate_size: int = key(256, "width of the MLP", low=8, high=65_536)
-    num_layers: int = key(2, "layers", low=1, high=256)
-    num_heads: int = key(4, "query heads; a multiple of num_kv_heads", low=1, high=256)
-    num_kv_heads: int = key(2, "key and value heads", low=1, high=256)
-    head_dim: int = key(32, "width of a head; even", low=2, high=1024)
-    tie_embeddings: bool = key(True, "the output head is the embedding")
-    characters: str | None = key(None, "characters that the tokenizer knows; None: printable ASCII")
-
-
-@dataclass(frozen=True, kw_only=True)
-class ModelConfig:
-    """The policy."""
-
-    path: str = key("tiny", "directory | hub id | smollm2-135m | tiny")
-    dtype: str = key("fp32", "compute dtype; masters are always fp32", choices=("fp32", "bf16"))
-    remat: str = key("none", "what the backward pass recomputes", choices=("none", "dots", "full"))
-    max_prompt_tokens: int = key(64, "longer prompts are bad rows", low=1)
-    max_response_tokens: int = key(64, "budget of tokens after the prompt; of many turns, of each", low=1)
-    sequence_length: int | None = key(
-        None, "tokens of a whole trajectory; None: max_prompt_tokens + max_response_tokens", low=2
-    )
-    logprob_chunk: int = key(1024, "tokens of a device whose logits exist at once", low=1)
-    tiny: TinyConfig = field(default_factory=TinyConfig)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +66,9 @@ class SidecarConfig:
     )
     max_concurrency: int = key(64, "requests that one engine runs at once", low=1)
     decode_steps: int = key(8, "embedded: tokens sampled between looks at the queue", low=1)
-    dtype: str = key("auto", "of computation and cache; auto: model.dtype", choices=("auto", "fp32", "bf16"))
+    dtype: str = key(
+        "auto", "of computation and cache; auto: model.dtype; fp16: vllm", choices=("auto", "fp32", "bf16", "fp16")
+    )
     max_model_len: int | None = key(None, "context of an engine; None: longest prompt plus response", low=2)
     update_policy: str = key(
         "in_flight",
@@ -134,6 +108,9 @@ class RolloutConfig:
     max_retries: int = key(2, "attempts after a failed one; then the task is dropped as failed", low=0)
     trajectory_timeout: float = _seconds(600.0, "seconds for one attempt, validation pauses excluded")
     env_timeout: float = _seconds(60.0, "seconds for one answer of an environment in a worker")
+    env_place: str | None = key(
+        None, "where all environments compute; None: each where its own place says", choices=(None, *PLACES)
+    )
     train_env_manager: TrainEnvManagerConfig = field(default_factory=TrainEnvManagerConfig)
     val_env_manager: ValEnvManagerConfig = field(default_factory=ValEnvManagerConfig)
     reward_timeout: float = _seconds(30.0, "seconds for one reward")
@@ -164,6 +141,8 @@ class RayConfig:
     placement_timeout: float = _seconds(120.0, "seconds to wait for the cluster's resources")
     cpus_per_engine: float = key(1.0, "CPUs of the cluster that one engine takes", low=0)
     engine_resources: Mapping[str, Any] = key({}, "custom resources that one engine takes besides, by name")
+    cpus_per_env_worker: float = key(0.0, "CPUs of the cluster that one worker of environments takes", low=0)
+    env_worker_resources: Mapping[str, Any] = key({}, "custom resources that one takes besides, by name")
     runtime_env: Mapping[str, Any] = key({}, "Ray's runtime environment of engines and explorers: env_vars, pip, ...")
 
 
@@ -280,6 +259,12 @@ class Config:
     def groups_per_batch(self) -> int:
         """b, the groups that one step trains."""
         return self.rollout_batch_size // self.group_size
+
+    @property
+    def environments(self) -> Mapping[str, EnvironmentConfig]:
+        """`custom_envs`, each where it will compute."""
+        place = self.rollout.env_place
+        return {tag: replace(env, place=place or env.place) for tag, env in self.custom_envs.items()}
 
     @property
     def demonstrations_per_batch(self) -> int:

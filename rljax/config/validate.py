@@ -42,6 +42,7 @@ def check_config(config: Config) -> None:
     _check_ledger(config)
     _check_batch(config)
     _check_sampling(config)
+    _check_validation(config)
     _check_tasks(config)
     _check_algorithm(config)
     _check_moments("learner.optimizer", config.learner.optimizer)
@@ -166,6 +167,29 @@ def _longest(tokens: int) -> str:
         f"a trajectory may be {tokens} tokens long (model.sequence_length, or model.max_prompt_tokens + "
         "model.max_response_tokens)"
     )
+
+
+def _check_validation(config: Config) -> None:
+    """Refuses what validation alone may sample with, where training does or the engine cannot."""
+    training, validation = config.sidecar.generating_args, config.sidecar.val_generating_args
+    asked = {"sidecar.val_generating_args": (validation, "sidecar.engine", config.sidecar.engine)}
+    for judge, its in config.judges.items():
+        asked[f"judges.{judge}.generating_args"] = its.generating_args, f"judges.{judge}.engine", its.engine
+    for name, unset in (("min_p", 0.0), ("repetition_penalty", 1.0)):
+        if (trained := getattr(training, name)) != unset:
+            raise ConfigError(
+                f"sidecar.generating_args.{name}={trained}: what is sampled so is not of the policy that is trained; "
+                f"leave it out (validation has its own: sidecar.val_generating_args.{name})"
+            )
+        for path, (generating, key, engine) in asked.items():
+            if (value := getattr(generating, name)) != unset and engine == "embedded":
+                raise ConfigError(f"{path}.{name}={value}: {key}=embedded has none; leave it out, or write {key}=vllm")
+    members = config.rollout.val_env_manager.group_size
+    if members > 1 and validation.temperature == 0:
+        raise ConfigError(
+            f"rollout.val_env_manager.group_size={members}: greedy episodes of one seed are all the same; write 1, or "
+            "a sidecar.val_generating_args.temperature above 0"
+        )
 
 
 def _check_sampling(config: Config) -> None:

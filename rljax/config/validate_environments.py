@@ -27,6 +27,12 @@ def check_tags(config: Config) -> None:
             _check_tag(f"{path}.tags", tag, config.custom_envs, others)
             _check_action(f"custom_envs.{tag}", config.custom_envs[tag])
             _check_turns(f"custom_envs.{tag}", config.custom_envs[tag], config.model.max_response_tokens)
+    for tag in {*config.train_groups, *config.val_groups}:
+        if config.environments[tag].place == "ray" and config.launcher != "ray":
+            key = "rollout.env_place" if config.rollout.env_place else f"custom_envs.{tag}.place"
+            raise ConfigError(
+                f"{key}='ray': launcher={config.launcher} joins no cluster; write launcher=ray or process"
+            )
     if config.total_epochs is not None and config.train_groups and not config.explored[1]:
         raise ConfigError(
             f"total_epochs={config.total_epochs}: environments have no last task; leave it out, max_steps ends the run"

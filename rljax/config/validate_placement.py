@@ -131,6 +131,11 @@ def _check_colocated(config: Config) -> None:
 
 def _check_engine(config: Config) -> None:
     sidecar = config.sidecar
+    if sidecar.dtype == "fp16" and sidecar.engine == "embedded":
+        raise ConfigError(
+            "sidecar.dtype='fp16': sidecar.engine=embedded computes in fp32 or bf16; write one of them, or "
+            "sidecar.engine=vllm"
+        )
     if sidecar.tensor_parallel_size > 1 and sidecar.engine != "vllm_async":
         raise ConfigError(
             f"sidecar.tensor_parallel_size={sidecar.tensor_parallel_size}: engine={sidecar.engine} computes on one "

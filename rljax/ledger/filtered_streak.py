@@ -53,7 +53,7 @@ def filtered_during(tx: Transaction, step: int) -> dict[str, int]:
 @reads
 def filtered_by_taskset(tx: Transaction, step: int) -> dict[str, int]:
     """Counts by taskset the groups that `filtered_during` counts by reason."""
-    rows = tx.execute(select(g.taskset, n).where(g.state == "filtered", g.step == step).group_by(g.taskset))
+    rows = tx.execute(select(g.taskset, n).where(g.step == step, g.state == "filtered").group_by(g.taskset))
     return {row.taskset: row.n for row in rows}
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tokenizers import AddedToken, Tokenizer, decoders, models
+
+from rljax.config.fields import ConfigError, shown
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -33,6 +36,54 @@ def load_tokenizer(directory: Path | str) -> PreTrainedTokenizerFast:
     if not (Path(directory) / "tokenizer.json").exists():
         raise ValueError(f"{directory} has no tokenizer.json; save the model with a fast tokenizer")
     return PreTrainedTokenizerFast.from_pretrained(str(directory))
+
+
+def with_chat_template(
+    tokenizer: PreTrainedTokenizerFast, template: str | None, enable_thinking: bool | None
+) -> PreTrainedTokenizerFast:
+    """Returns a tokenizer that renders chats by a template of one's own; the one that is given stays as it is.
+
+    Args:
+        tokenizer: whose template is used where ``template`` is None.
+        template: a file of Jinja, or its text, which has braces.
+        enable_thinking: what the template reads under this name; None: nothing.
+
+    Raises:
+        ConfigError: there is no such file, it is no Jinja, or it does not read ``enable_thinking``.
+    """
+    if template is None and enable_thinking is None:
+        return tokenizer
+    text = tokenizer.chat_template if template is None else _template_text(template)
+    if isinstance(text, dict):
+        text = text.get("default")
+    if enable_thinking is not None:
+        if "enable_thinking" not in (text or ""):
+            raise ConfigError(
+                f"model.enable_thinking={enable_thinking}: the chat template does not read it; leave it out, or write "
+                "a model.chat_template that does"
+            )
+        # a line of its own: the template begins a line as it did
+        text = f"{{% set enable_thinking = {str(enable_thinking).lower()} %}}\n{text}"
+    mine = copy.copy(tokenizer)
+    mine.chat_template = text
+    return mine
+
+
+def _template_text(template: str) -> str:
+    from jinja2 import Environment, TemplateSyntaxError
+
+    what = f"model.chat_template={shown(template)}"
+    try:
+        text = template if "{%" in template or "{{" in template else Path(template).read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{what}: cannot be read ({error}); write a file of Jinja, or its text") from error
+    try:
+        Environment(extensions=["jinja2.ext.loopcontrols"], autoescape=False).parse(
+            text.replace("{% generation %}", "").replace("{% endgeneration %}", "")
+        )
+    except TemplateSyntaxError as error:
+        raise ConfigError(f"{what}: line {error.lineno}: no Jinja ({error.message})") from error
+    return text
 
 
 def save_tokenizer(

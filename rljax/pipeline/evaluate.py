@@ -145,6 +145,8 @@ class Evaluator:
                 temperature=temperature,
                 top_p=sampling.top_p,
                 top_k=sampling.top_k,
+                min_p=sampling.min_p,
+                repetition_penalty=sampling.repetition_penalty,
                 max_new_tokens=budget,
                 stop_token_ids=self._model.stop_token_ids,
                 stop_strings=sampling.stop,

@@ -71,6 +71,8 @@ class EngineJudge:
             temperature=self.temperature if temperature is None else temperature,
             top_p=generating.top_p,
             top_k=generating.top_k,
+            min_p=generating.min_p,
+            repetition_penalty=generating.repetition_penalty,
             max_new_tokens=min(max_tokens or generating.max_new_tokens or most_tokens, most_tokens),
             stop_token_ids=self._stop_token_ids,
             stop_strings=generating.stop,

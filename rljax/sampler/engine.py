@@ -14,6 +14,7 @@ from rljax.models.hf_names import check_tensors
 from rljax.sampler import programs
 from rljax.sampler.batch import RunningBatch, Trace
 from sidecar.channels.versions import PublishedVersion, Receiver, receive
+from sidecar.protocol import GenerateRequest, RequestError
 from sidecar.stepping.engine import SteppedEngine
 from sidecar.stepping.jobs import Tokenizer
 
@@ -73,6 +74,11 @@ class EmbeddedEngine(SteppedEngine):
             has_tokenizer=tokenizer is not None,
             receive=receive,
         )
+
+    def _check(self, request: GenerateRequest) -> None:
+        super()._check(request)
+        if request.sampling.min_p or request.sampling.repetition_penalty != 1:
+            raise RequestError(f"request {request.id}: {self.name} has neither min_p nor repetition_penalty")
 
     def _place(self, published: PublishedVersion) -> Params:
         start = time.time()

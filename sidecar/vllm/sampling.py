@@ -22,6 +22,8 @@ def continuation(job: Job, *, stepwise: bool) -> tuple[TokensInput, SamplingPara
         temperature=sampling.temperature,
         top_p=sampling.top_p if sampling.temperature else 1.0,
         top_k=sampling.top_k if sampling.temperature else 0,
+        min_p=sampling.min_p if sampling.temperature else 0.0,
+        repetition_penalty=sampling.repetition_penalty,
         max_tokens=job.budget,
         stop_token_ids=list(sampling.stop_token_ids),
         seed=_seed(job),

@@ -8,7 +8,7 @@ from typing import Any
 
 from sidecar.protocol import EngineError
 
-DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
+DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 """vLLM's name of a dtype, by its config name."""
 LEAST_BATCHED_TOKENS = 4096
 """Tokens that an engine on the CPU reads in one step, at least."""
@@ -24,7 +24,7 @@ class VllmSettings:
         model: directory with ``config.json`` and tokenizer, as Hugging Face writes it.
         max_length: longest prompt and response together, in tokens.
         slots: requests that run at once.
-        dtype: ``fp32`` or ``bf16``, of computation and KV cache.
+        dtype: ``fp32``, ``bf16`` or ``fp16``, of computation and KV cache.
         tensor_parallel_size: devices that one engine spans.
         gpu_memory_utilization: fraction of a GPU's memory for weights and KV cache.
         kv_cache_bytes: memory of the KV cache; None lets vLLM take what `gpu_memory_utilization` leaves.

@@ -79,6 +79,16 @@ class ChildProcess:
         self._writer: asyncio.StreamWriter | None = None
         self._reading: asyncio.Future[None] | None = None
 
+    @property
+    def alive(self) -> bool:
+        """False once the process has ended."""
+        return self.process.poll() is None
+
+    async def ended(self) -> str:
+        """Waits for the end of the process; returns which it was, and its code."""
+        code = await asyncio.to_thread(self.process.wait)
+        return f"{self.process.pid} ended with code {code}"
+
     async def call(self, method: str, *arguments: Any) -> Any:
         """Returns the result of the method in the child. Cancelling this cancels the method.
 
@@ -216,11 +226,11 @@ async def _answer(writer: asyncio.StreamWriter, number: int, work: Awaitable[Any
     try:
         send(writer, (number, True, await work))
     except Exception as error:
-        send(writer, (number, False, _sendable(error)))
+        send(writer, (number, False, sendable(error)))
 
 
-def _sendable(error: Exception) -> Exception:
-    """An error itself where it can be pickled and read again, else its words."""
+def sendable(error: Exception) -> Exception:
+    """Returns an error itself where it can be pickled and read again, else its words."""
     try:
         pickle.loads(pickle.dumps(error, protocol=pickle.HIGHEST_PROTOCOL))
     except Exception:

@@ -264,6 +264,18 @@ def test_what_cannot_be_had_is_refused_with_what_to_write(
     assert any(name.startswith(path) or path.rpartition(".")[0] == name.rpartition(".")[0] for name in found)
 
 
+def test_an_engine_of_vllm_takes_fp16(write: Any) -> None:
+    roll = load_config(write(nested(ROLL, "actor_infer.model_args.dtype", "fp16")))
+    trinity = load_config(write(nested(TRINITY, "explorer.rollout_model.dtype", "float16")))
+    assert [(c.sidecar.dtype, c.sidecar.engine) for c in (roll, trinity)] == [("fp16", "vllm"), ("fp16", "vllm_async")]
+
+
+def test_a_template_and_thinking_are_those_of_the_file(write: Any) -> None:
+    text = nested(nested(TRINITY, "model.chat_template_path", "chat.jinja"), "model.enable_thinking", False)
+    model = load_config(write(text)).model
+    assert (model.chat_template, model.enable_thinking) == ("chat.jinja", False)
+
+
 def test_trinitys_server_follows_the_run(write: Any) -> None:
     text = nested(nested(TRINITY, "mode", "serve"), "explorer.proxy_port", 8010)
     with pytest.raises(ConfigError, match=r"sync_method=nccl: such versions are no files.*synchronizer\.sync_method"):

@@ -13,7 +13,7 @@ from rljax.config.schema import Config
 
 SEEDS = Path(__file__).parents[1] / "data" / "seeds"
 UNNEEDED = "unnecessary"
-# What is refused there: sglang, fp16 and a learner of two nodes; each is settled by what its line says.
+# What is refused there: sglang and a learner of two nodes; each is settled by what its line says.
 SETTLED = {
     "sidecar.engine": "vllm",
     "sidecar.dtype": "bf16",
@@ -130,7 +130,7 @@ RLVR = {
     "actor_train.strategy_args.strategy_config.use_distributed_optimizer": UNNEEDED,
     "actor_train.device_mapping": "refused",
     "actor_train.infer_batch_size": UNNEEDED,
-    "actor_infer.model_args.dtype": "refused",
+    "actor_infer.model_args.dtype": {"sidecar.dtype": "fp16"},
     "actor_infer.generating_args.max_new_tokens": {"sidecar.generating_args.max_new_tokens": 8192},
     "actor_infer.generating_args.top_p": {"sidecar.generating_args.top_p": 0.99},
     "actor_infer.generating_args.top_k": {"sidecar.generating_args.top_k": 100},
@@ -250,7 +250,6 @@ def test_what_one_document_refuses_comes_at_once() -> None:
     assert lines[0] == "rlvr_config_async.yaml: ROLL's keys that are refused:"
     assert [line.split(" = ")[0].strip() for line in lines[1:]] == [
         "actor_train.device_mapping",
-        "actor_infer.model_args.dtype",
         "actor_infer.strategy_args.strategy_name",
     ]
     assert all("write" in line for line in lines[1:])

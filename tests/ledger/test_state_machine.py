@@ -345,6 +345,7 @@ def _pick(items: list[T], number: int) -> T:
     return items[number % len(items)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("alpha", ["0", "0.5", "1", "2.5", "7"])
 def test_the_ledger_does_what_the_model_does(alpha: str, places: Places, dialect: str) -> None:
     quick = settings(

@@ -74,6 +74,7 @@ def test_who_joins_later_finds_work(tmp_path: Path) -> None:
     run_virtual(main)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("capacity", [6, 16])
 def test_no_more_attempts_are_under_way_than_there_is_room_for(tmp_path: Path, capacity: int) -> None:
     most = 0

@@ -48,6 +48,7 @@ def timed(tmp_path: Path, alpha: float, k: int, *, fill: bool) -> tuple[float, l
     return simulation.db.clock(), begun, audit
 
 
+@pytest.mark.slow
 def test_speed_ups_come_out_in_the_order_published(tmp_path: Path) -> None:
     seconds = {
         name: timed(tmp_path / name, spec["alpha"], spec["sync_interval"], fill=True)[0]

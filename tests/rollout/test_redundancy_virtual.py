@@ -65,6 +65,7 @@ def test_two_that_fail_are_one_too_many(tmp_path: Path) -> None:
     assert report["dropped"]["ValueError"] > 0
 
 
+@pytest.mark.slow
 @settings(max_examples=8, deadline=None)
 @given(st.sampled_from([(0.0, 0), (1.0, 1), (2.5, 4)]), st.integers(0, 2), st.integers(1, 50))
 def test_redundant_members_change_no_promise(

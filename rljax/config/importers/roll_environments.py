@@ -24,7 +24,7 @@ def _manager(path: str, ours: str) -> list[Rule]:
             f"{path}.max_env_num_per_worker",
             f"{ours}.max_env_num_per_worker",
             lambda found: {f"{ours}.max_env_num_per_worker": found.value} if found.value else "0 bounds nothing",
-            "environments in one process",
+            "environments in one worker; frozen_lake and sokoban have none unless rollout.env_place=process, or ray",
         ),
         to(
             f"{path}.max_traj_per_env",
@@ -195,7 +195,7 @@ RLVR: list[Rule] = [
     ),
     *[
         rule
-        for key in ("temperature", "top_p")
+        for key in ("temperature", "top_p", "min_p", "repetition_penalty")
         for rule in (same(f"{_VALIDATION}.{key}", f"sidecar.val_generating_args.{key}"),)
     ],
     to(f"{_VALIDATION}.top_k", "sidecar.val_generating_args.top_k", made.top_k("sidecar.val_generating_args.top_k")),
@@ -207,7 +207,6 @@ RLVR: list[Rule] = [
     ),
     only(f"{_VALIDATION}.num_beams", (1,), "attempts are sampled", "there is no beam search; write 1"),
     only(f"{_VALIDATION}.num_return_sequences", (1,), "one each", "a validation samples one of each; write 1"),
-    only(f"{_VALIDATION}.repetition_penalty", (1, 1.0), "1 changes nothing", "there is none; write 1"),
     only(f"{_VALIDATION}.do_sample", (True,), "temperature says it", "write temperature: 0"),
     needless("validation.model_args", "the policy is validated", whole=True),
     needless("validation.strategy_args", "the policy's engines validate", whole=True),

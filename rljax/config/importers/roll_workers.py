@@ -27,8 +27,8 @@ def _dtype(found: made.Found) -> made.Values:
 
 
 def _engine_dtype(found: made.Found) -> made.Values:
-    if found.value not in ("bf16", "fp32"):
-        raise made.Refusal("there is no fp16 yet; write bf16, or --config.sidecar.dtype=bf16", "sidecar.dtype")
+    if found.value not in ("bf16", "fp32", "fp16"):
+        raise made.Refusal("write bf16, fp16 or fp32, or --config.sidecar.dtype=bf16", "sidecar.dtype")
     return {"sidecar.dtype": found.value}
 
 
@@ -196,7 +196,7 @@ LEARNER: list[Rule] = [
 
 ENGINES: list[Rule] = [
     to(f"{_INFER}.model_args.model_name_or_path", "model.path", _same_model, "that of pretrain"),
-    to(f"{_INFER}.model_args.dtype", "sidecar.dtype", _engine_dtype, "bf16 or fp32"),
+    to(f"{_INFER}.model_args.dtype", "sidecar.dtype", _engine_dtype, "bf16, fp32, or with vllm fp16"),
     needless(f"{_INFER}.model_args.disable_gradient_checkpointing", "engines compute no gradient"),
     *_each(f"{_INFER}.model_args", "attn_implementation flash_attn model_type", _BY_HARDWARE),
     same(f"{_SAMPLING}.temperature", "sidecar.generating_args.temperature", "", 0.95),

@@ -12,7 +12,7 @@ _RECORDED = "ratios are to the log-probabilities recorded with the samples; pg_v
 _ROW = "rows are always packed; learner.max_tokens_per_row is their length"
 _OWN = "the run's own files say it: run_dir has metrics, trace, samples and a report"
 _PROCESSES = "processes are started as they are needed"
-_DTYPES = {"bfloat16": "bf16", "float32": "fp32", "auto": "auto"}
+_DTYPES = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float32": "fp32", "auto": "auto"}
 _KL = "algorithm.kl.where algorithm.kl.estimator algorithm.kl.coef"
 _OWN_KEYS = "algorithm.loss.* algorithm.advantage.* algorithm.aggregation"
 _SYNC = "async_generation_ratio sync_interval fill_interval"
@@ -160,9 +160,17 @@ RULES: tuple[Rule, ...] = (
         lambda f: {"sidecar.generating_args.top_k": max(f.value, 0)},
         "-1 is 0",
     ),
-    only("model.repetition_penalty", (1, 1.0), "1 changes nothing", "there is none; write 1"),
-    refused("model.chat_template_path", "the chat template is that of model.path; write another directory"),
-    refused("model.enable_thinking", "write a chat template that thinks into model.path"),
+    only(
+        "model.repetition_penalty",
+        (1, 1.0),
+        "1 changes nothing",
+        "what is sampled so is not of the policy that is trained; write 1, or for validation "
+        "--config.sidecar.val_generating_args.repetition_penalty",
+    ),
+    same("model.chat_template_path", "model.chat_template"),
+    same("model.enable_thinking", "model.enable_thinking"),
+    same(f"{_ENGINE}.chat_template", "model.chat_template"),
+    same(f"{_ENGINE}.enable_thinking", "model.enable_thinking"),
     refused("model.lora_configs", "there is no LoRA; leave it out"),
     *[
         refused(f"model.{key}", "write it into the model's config.json", whole=True)
@@ -206,8 +214,7 @@ RULES: tuple[Rule, ...] = (
     same(f"{_ENGINE}.max_model_len", "sidecar.max_model_len"),
     *_each(
         _ENGINE,
-        "enable_history enable_openai_api tool_call_parser reasoning_parser chat_template enable_auto_tool_choice "
-        "enable_thinking bundle_indices",
+        "enable_history enable_openai_api tool_call_parser reasoning_parser enable_auto_tool_choice bundle_indices",
         "nothing has to be said",
     ),
     refused(

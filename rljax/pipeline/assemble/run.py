@@ -22,7 +22,7 @@ from rljax.models.common.architecture import Architecture
 from rljax.models.common.stored import DamagedFileError
 from rljax.models.files import load_architecture, stored_tensors
 from rljax.models.resolve import resolve_model
-from rljax.models.tokenizer import load_tokenizer
+from rljax.models.tokenizer import load_tokenizer, with_chat_template
 from rljax.pipeline.run_dir import RunDir
 from rljax.tasks.seeds import stable_hash
 from rljax.weights.publisher import DTYPES, OrbaxPublisher, PublishError
@@ -85,7 +85,8 @@ def validation_fingerprint(config: Config) -> str:
     by_task = rollout["workflow"] == "by_task"  # the default leaves the fingerprints of older runs as they are
     workflow = [] if by_task else [rollout["workflow"], rollout["workflow_args"]]
     limits = [config.val_batch_size, config.model.max_prompt_tokens, config.model.max_response_tokens, config.longest]
-    what = [tasksets, environments, sampling, manager, limits, *judges, *workflow]
+    chat = [one for one in (config.model.chat_template, config.model.enable_thinking) if one is not None]
+    what = [tasksets, environments, sampling, manager, limits, *judges, *workflow, *chat]
     return f"{stable_hash(json.dumps(what, sort_keys=True)):016x}"
 
 
@@ -94,7 +95,7 @@ def open_model(config: Config, run: RunDir, progress: ProgressCallback | None = 
 
     Raises:
         ModelNotFound: it is not here and cannot be fetched.
-        ConfigError: as `check_architecture`.
+        ConfigError: as `check_architecture`; or there is no such chat template.
     """
     return open_model_at(config, run.root, progress)
 
@@ -104,7 +105,7 @@ def open_model_at(config: Config, root: Path, progress: ProgressCallback | None 
     directory = resolve_model(config.model, config.seed, root, progress)
     architecture = load_architecture(directory)
     check_architecture(config, architecture)
-    tokenizer = load_tokenizer(directory)
+    tokenizer = with_chat_template(load_tokenizer(directory), config.model.chat_template, config.model.enable_thinking)
     return Model(directory, architecture, tokenizer, _stop_token_ids(directory, tokenizer))
 
 
@@ -142,7 +143,8 @@ def probe_tokens(config: Config, architecture: Architecture) -> np.ndarray:
 
 def parity_bound(config: Config) -> float:
     """Returns the largest gap allowed, in nats."""
-    coarsest = "bf16" if "bf16" in (config.model.dtype, config.resolved_sync_dtype, config.engine_dtype) else "fp32"
+    dtypes = {config.model.dtype, config.resolved_sync_dtype, config.engine_dtype}
+    coarsest = "bf16" if dtypes & {"bf16", "fp16"} else "fp32"
     return PARITY_BOUNDS[coarsest] if config.parity_bound is None else config.parity_bound
 
 

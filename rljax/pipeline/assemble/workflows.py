@@ -16,6 +16,7 @@ from rljax.pipeline.assemble.judges import Judges, OnFault, log_fault
 from rljax.pipeline.assemble.run import Model, validation_fingerprint
 from rljax.pipeline.run_dir import RunDir
 from rljax.rollout.environments.hosts import EnvironmentHost, LoopHost, ProcessHost
+from rljax.rollout.environments.processes import StartWorker, WorkerProcess
 from rljax.rollout.environments.smoke_check import smoke_check
 from rljax.rollout.validation import ValidationPlan
 from rljax.rollout.workflows.tools import Tools
@@ -52,14 +53,9 @@ class Workflows:
         train, val = rollout.train_env_manager, rollout.val_env_manager
         if train.tags or val.tags:
             logs.mkdir(parents=True, exist_ok=True)
-        self._hosts: list[Mapping[str, EnvironmentHost]] = [
-            {
-                "loop": LoopHost(max_episodes=train.max_traj_per_env),
-                "process": ProcessHost(
-                    train.max_env_num_per_worker, rollout.env_timeout, max_episodes=train.max_traj_per_env, log=log
-                ),
-            },
-            {"loop": LoopHost(), "process": ProcessHost(val.max_env_num_per_worker, rollout.env_timeout, log=log)},
+        self._hosts = [
+            _hosts(config, train.max_env_num_per_worker, log, max_episodes=train.max_traj_per_env),
+            _hosts(config, val.max_env_num_per_worker, log),
         ]
         self.training = self._workflow(config.sidecar.generating_args, self._hosts[0])
         likeliest = replace(config.sidecar.generating_args, temperature=0.0, top_p=1.0, top_k=0)
@@ -87,9 +83,9 @@ class Workflows:
         """
         self._rewards.judges = await self._judges.open(on_fault)
         config, (training, validation) = self._config, self._hosts
-        await smoke_check(config.train_groups, config.custom_envs, training)
+        await smoke_check(config.train_groups, config.environments, training)
         held_out = [tag for tag in config.val_groups if tag not in config.train_groups]
-        await smoke_check(held_out, config.custom_envs, validation)
+        await smoke_check(held_out, config.environments, validation)
 
     async def try_rewards(self, section: str, tasksets: Mapping[str, Taskset]) -> None:
         """Calls every reward of these tasksets once.
@@ -123,7 +119,7 @@ class Workflows:
             max_response_tokens=config.model.max_response_tokens,
             sequence_length=config.longest,
             hosts=hosts,
-            environments=config.custom_envs if plays else {},
+            environments=config.environments if plays else {},
         )
         made = chosen_workflow(config)(tools)
         return OwnWorkflow(made, config.longest) if ":" in config.rollout.workflow else made
@@ -145,6 +141,37 @@ def chosen_workflow(config: Config) -> Callable[[Tools], Workflow]:
             if resolve_reward(reward, key).of_groups:
                 raise ConfigError(f"{key}={reward!r}: takes whole groups; give {name} an async def judge_group")
     return made
+
+
+def _hosts(
+    config: Config, per_worker: int, log: Path, max_episodes: int | None = None
+) -> Mapping[str, EnvironmentHost]:
+    """Returns the hosts of environments by place; none starts anything before it is asked for an environment."""
+    timeout = config.rollout.env_timeout
+    return {
+        "loop": LoopHost(max_episodes=max_episodes),
+        "process": ProcessHost(per_worker, timeout, max_episodes=max_episodes, log=log),
+        "ray": ProcessHost(per_worker, timeout, max_episodes=max_episodes, start=_ray_worker(config, log)),
+    }
+
+
+def _ray_worker(config: Config, log: Path) -> StartWorker:
+    """Returns what starts workers of environments on the nodes of the Ray cluster that this process has joined."""
+    env_vars = {**config.ray.runtime_env.get("env_vars", {}), "OMP_NUM_THREADS": "1", "JAX_PLATFORMS": "cpu"}
+    options = {
+        "num_cpus": config.ray.cpus_per_env_worker,
+        "resources": dict(config.ray.env_worker_resources),
+        "scheduling_strategy": "SPREAD",
+        "runtime_env": {**config.ray.runtime_env, "env_vars": env_vars},
+    }
+
+    def start(on_end: Callable[[], None]) -> WorkerProcess:
+        from sidecar.workers.actor_process import ActorProcess
+
+        handler = "rljax.rollout.environments.worker:Environments"
+        return ActorProcess(handler, log=str(log.absolute()), options=options, on_end=on_end)
+
+    return start
 
 
 def check_tasks(config: Config) -> None:

@@ -24,7 +24,7 @@ from rljax.models.hf_names import tensor_shapes
 from rljax.models.transformer import abstract_params
 from rljax.weights.publisher import GROUP_BYTES
 
-BYTES = {"fp32": 4, "bf16": 2}
+BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
 
 
 @dataclass(frozen=True)

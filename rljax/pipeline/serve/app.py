@@ -218,7 +218,7 @@ class Endpoint:
             return response, [] if made.exception() else made.result()
         finally:
             made.cancel()
-            await asyncio.wait([made])
+            await asyncio.gather(made, return_exceptions=True)
 
     async def _end(
         self, response: web.StreamResponse, made: asyncio.Future[list[Completion]], asked: Asked, reply: Reply

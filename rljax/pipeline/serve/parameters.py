@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -230,7 +230,7 @@ def _part(given: Any, path: str) -> str:
 
 
 def _stops(given: Any) -> tuple[str, ...]:
-    stops: Sequence[Any] = [given] if isinstance(given, str) else given or []
+    stops: Any = [given] if isinstance(given, str) else [] if given is None else given
     if not isinstance(stops, list) or len(stops) > MOST_STOPS:
         raise BadRequest(f"write a text, or a list of up to {MOST_STOPS}", "stop")
     found = tuple(proper_text(one, "stop") for one in stops)

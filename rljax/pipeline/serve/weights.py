@@ -98,8 +98,9 @@ class PublishedWeights:
             if found is None:
                 which = "no version yet" if self._version is None else f"no version {self._version} any more, or yet"
                 raise ConfigError(f"serve.version: the run has {which}; train first, or serve a checkpoint")
+            usable = _of_files(found)
             try:
-                await pool.load(_of_files(found))
+                await pool.load(usable)
                 return
             except WeightsGoneError:  # it was superseded while it was read: the next look finds its successor
                 if not left or self._version is not None:

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Protocol
 
-from rljax.rollout.environments.processes import Worker, WorkerSession
+from rljax.rollout.environments.processes import StartWorker, Worker, WorkerSession, child_process
 from rljax.rollout.environments.session import EnvironmentSpec, LocalEnvironment, Observation, Session
 
 
@@ -79,15 +79,22 @@ class ProcessHost:
     """Runs environments in worker processes."""
 
     def __init__(
-        self, per_worker: int, timeout: float, *, max_episodes: int | None = None, log: Path | None = None
+        self,
+        per_worker: int,
+        timeout: float,
+        *,
+        max_episodes: int | None = None,
+        log: Path | None = None,
+        start: StartWorker | None = None,
     ) -> None:
         """Creates the host: at most ``per_worker`` environments to a process; ``timeout`` seconds for an answer; a
-        fresh environment after ``max_episodes``; ``log`` takes what the workers print.
+        fresh environment after ``max_episodes``. ``start`` starts a process; None: a child, and ``log`` takes what it
+        prints.
         """
         self._max_episodes = max_episodes
         self._per_worker = per_worker
         self._timeout = timeout
-        self._log = log
+        self._start = start or child_process(log)
         self._workers: list[Worker] = []
         self._idle: dict[EnvironmentSpec, list[WorkerSession]] = {}
         self._endings: set[asyncio.Task[None]] = set()
@@ -95,7 +102,7 @@ class ProcessHost:
     @property
     def workers(self) -> int:
         """Number of worker processes that are alive."""
-        return sum(worker.process.poll() is None for worker in self._workers)
+        return sum(worker.handle.alive for worker in self._workers)
 
     @contextlib.asynccontextmanager
     async def session(self, spec: EnvironmentSpec) -> AsyncIterator[Session]:
@@ -130,13 +137,13 @@ class ProcessHost:
         return idle.pop() if idle else None
 
     def _place(self, spec: EnvironmentSpec) -> WorkerSession:
-        self._workers = [worker for worker in self._workers if worker.process.poll() is None]
+        self._workers = [worker for worker in self._workers if worker.handle.alive]
         free = self._free()
         if not free:
             self._make_room()
             free = self._free()
         if not free:
-            free = [Worker(self._timeout, self._log, self._end_idle_in)]
+            free = [Worker(self._timeout, self._start, self._end_idle_in)]
             self._workers += free
         return min(free, key=lambda worker: worker.occupied).session(spec.id)
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import itertools
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from rljax.rollout.environments.session import (
     EnvironmentDied,
@@ -25,6 +23,41 @@ OPEN_SECONDS = 120.0
 """Seconds that making an environment may take beyond the limit of its answers."""
 PING_SECONDS = 5.0
 """Seconds that a worker has to answer a ping. It computes nothing for that: one that is silent is blocked."""
+
+
+class WorkerProcess(Protocol):
+    """Handle of a process that serves `worker.Environments`: a child of this one, or an actor of a Ray cluster."""
+
+    @property
+    def alive(self) -> bool:
+        """False once it is known to have ended."""
+        ...
+
+    async def call(self, method: str, *arguments: Any) -> Any:
+        """Returns the result of a method there. Raises ChildEnded, or what the method raised."""
+        ...
+
+    def kill(self, why: str) -> bool:
+        """Kills it at once; false where it had ended."""
+        ...
+
+    async def close(self) -> None:
+        """Kills it and waits for its end."""
+        ...
+
+    async def ended(self) -> str:
+        """Returns which it was, and how it ended."""
+        ...
+
+
+StartWorker = Callable[[Callable[[], None]], WorkerProcess]
+"""Starts a process; is handed what to call when that has ended by itself."""
+
+
+def child_process(log: Path | None) -> StartWorker:
+    """Returns what starts workers as children of this process; ``log`` takes what they print."""
+    module, environment = "rljax.rollout.environments.worker", {"OMP_NUM_THREADS": "1"}
+    return lambda on_end: ChildProcess(module, log=log, environment=environment, on_end=on_end)
 
 
 class WorkerSession:
@@ -79,27 +112,21 @@ class Worker:
     """A worker process that runs several environments.
 
     Attributes:
+        handle: of the process.
         timeout: seconds for one answer.
         retired: whether something in it hangs; it gets no further environment and is killed when its others end.
     """
 
-    def __init__(self, timeout: float, log: Path | None, on_retire: Callable[[Worker], None]) -> None:
+    def __init__(self, timeout: float, start: StartWorker, on_retire: Callable[[Worker], None]) -> None:
         """Starts the process. ``on_retire`` is called when it gets no further
         environment, to end the idle ones in it.
         """
         self.timeout = timeout
         self.retired = False
         self._on_retire = on_retire
-        self._child = ChildProcess(
-            "rljax.rollout.environments.worker", log=log, environment={"OMP_NUM_THREADS": "1"}, on_end=self.retire
-        )
+        self.handle = start(self.retire)
         self._numbers = itertools.count()
         self._sessions: set[int] = set()
-
-    @property
-    def process(self) -> subprocess.Popen[bytes]:
-        """The worker process."""
-        return self._child.process
 
     @property
     def occupied(self) -> int:
@@ -135,7 +162,7 @@ class Worker:
 
     def end(self) -> bool:
         """Kills the process, and with it all of its environments; returns False where it was killed or dead before."""
-        first = self._child.kill("it was killed")
+        first = self.handle.kill("it was killed")
         self.retire()
         return first
 
@@ -146,17 +173,17 @@ class Worker:
             EnvironmentFailure: what it failed with, or that the process is gone.
         """
         try:
-            return await self._child.call(method, number, argument)
+            return await self.handle.call(method, number, argument)
         except ChildEnded as ended:
-            code = await asyncio.to_thread(self.process.wait)
+            how = await self.handle.ended()
             # An environment that computed alone is to blame; among several the culprit is unknown.
             kind = EnvironmentDied if ended.alone else EnvironmentLost
-            raise kind(f"environment worker {self.process.pid} ended with code {code}") from None
+            raise kind(f"environment worker {how}") from None
 
     async def close(self) -> None:
         """Ends the process, whatever its environments do."""
-        await self._child.close()
+        await self.handle.close()
 
     def _end_if_unused(self) -> None:
         if self.retired and not self._sessions:
-            self._child.kill("nobody is left in it")
+            self.handle.kill("nobody is left in it")

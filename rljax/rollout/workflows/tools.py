@@ -71,6 +71,8 @@ class Tools:
             temperature=self.generating.temperature,
             top_p=self.generating.top_p,
             top_k=self.generating.top_k,
+            min_p=self.generating.min_p,
+            repetition_penalty=self.generating.repetition_penalty,
             max_new_tokens=self.reply_tokens,
             stop_token_ids=tuple(self.stop_token_ids),
             stop_strings=self.generating.stop,

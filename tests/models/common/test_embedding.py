@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,6 +13,7 @@ from rljax.models.common.architecture import Architecture
 from rljax.models.common.embedding import embed
 from rljax.models.common.hardware import CPU
 from rljax.models.transformer import hidden_states, init_params
+from tests.unoptimised import unoptimised  # noqa: F401 (a fixture)
 
 pytestmark = pytest.mark.slow
 
@@ -53,31 +56,36 @@ def test_a_float32_gradient_is_jaxs_own_bit_for_bit() -> None:
     np.testing.assert_array_equal(own, ours)
 
 
+ARCHITECTURE = Architecture(
+    "qwen3",
+    vocab_size=32,
+    hidden_size=32,
+    intermediate_size=64,
+    num_layers=2,
+    num_heads=4,
+    num_kv_heads=2,
+    head_dim=8,
+    qk_norm=True,
+)
+
+
+@functools.partial(jax.jit, static_argnums=3)
+@jax.grad
+def gradient_of(params: dict, ids: jax.Array, pull: jax.Array, dtype: jnp.dtype) -> jax.Array:
+    cast = jax.tree.map(lambda p: p.astype(dtype), params)
+    places = jnp.broadcast_to(jnp.arange(ids.shape[1]), ids.shape)
+    hidden = hidden_states(cast, ARCHITECTURE, ids, places, jnp.ones_like(ids), dtype=dtype)
+    return jnp.mean(hidden.astype(jnp.float32) @ pull)
+
+
 @pytest.mark.parametrize("share", [0.05, 0.8])
 def test_the_models_bf16_gradient_of_a_frequent_token_is_the_float32_one(share: float) -> None:
-    architecture = Architecture(
-        "qwen3",
-        vocab_size=32,
-        hidden_size=32,
-        intermediate_size=64,
-        num_layers=2,
-        num_heads=4,
-        num_kv_heads=2,
-        head_dim=8,
-        qk_norm=True,
-    )
-    params = init_params(architecture, 0)
+    params = init_params(ARCHITECTURE, 0)
     rng = np.random.default_rng(0)
     ids = rng.integers(0, 32, (16, 1024))
     ids = jnp.asarray(np.where(rng.random(ids.shape) < share, 5, ids))
     pull = jnp.asarray(rng.normal(size=32), jnp.float32)  # the same at every place, so that gradients add up
-
-    def loss(params: dict, dtype: jnp.dtype) -> jax.Array:
-        cast = jax.tree.map(lambda p: p.astype(dtype), params)
-        places = jnp.broadcast_to(jnp.arange(ids.shape[1]), ids.shape)
-        hidden = hidden_states(cast, architecture, ids, places, jnp.ones_like(ids), dtype=dtype)
-        return jnp.mean(hidden.astype(jnp.float32) @ pull)
-
-    gradient_of = jax.jit(jax.grad(loss), static_argnums=1)
-    expected, gradient = (np.asarray(gradient_of(params, d)["embedding"])[5] for d in (jnp.float32, jnp.bfloat16))
+    expected, gradient = (
+        np.asarray(gradient_of(params, ids, pull, dtype)["embedding"])[5] for dtype in (jnp.float32, jnp.bfloat16)
+    )
     assert np.linalg.norm(gradient - expected) < 0.03 * np.linalg.norm(expected)

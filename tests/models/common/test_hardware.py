@@ -7,9 +7,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import AbstractMesh, Mesh
+from jax.sharding import PartitionSpec as P
 
 from rljax.models.common.hardware import ACTIVATIONS, CPU, Hardware
 
@@ -70,3 +72,17 @@ def test_the_residual_stream_is_cut_along_time_where_that_is_asked_for() -> None
     hardware: Any = Hardware("tpu", AbstractMesh((1, 2, 2, 1, 4), axes))
     assert hardware.axes(ACTIVATIONS["residual"], (8, 64, 32)) == (("data", "fsdp")[1:], ("sequence", "tensor"), ())
     assert hardware.axes(ACTIVATIONS["residual"], (8, 60, 32))[1] == (), "no part of it: all of the row"
+
+
+def test_the_residual_stream_is_gathered_before_a_product_and_cut_again_after_it() -> None:
+    axes = ("data", "fsdp", "sequence", "expert", "tensor")
+    mesh = Mesh(np.array(jax.devices("cpu")[:1]).reshape(1, 1, 1, 1, 1), axes)
+    hidden, residual = P(("data", "fsdp"), "sequence", None), P(("data", "fsdp"), ("sequence", "tensor"), None)
+
+    def laid(function: Any) -> list[P]:
+        found = jax.make_jaxpr(function)(jnp.zeros((2, 4, 8))).eqns
+        return [equation.params["sharding"].spec for equation in found]
+
+    whole, cut = Hardware("tpu", mesh), Hardware("tpu", mesh, sequence_parallel=True)
+    assert (laid(whole.residual), laid(whole.gathered)) == ([hidden], [])
+    assert (laid(cut.residual), laid(cut.gathered)) == ([residual], [hidden])

@@ -10,6 +10,9 @@ from rljax.models.common.embedding import embed
 from rljax.models.common.hardware import CPU, Hardware
 from rljax.models.common.ordered import select_places, sum_by_row, sum_by_stretch
 
+by_row = jax.jit(sum_by_row, static_argnums=2)  # as in a program: by themselves its steps are compiled one by one
+by_stretch = jax.jit(sum_by_stretch)
+
 
 def test_values_are_summed_by_their_row_and_others_left_out() -> None:
     rng = np.random.default_rng(0)
@@ -19,19 +22,19 @@ def test_values_are_summed_by_their_row_and_others_left_out() -> None:
     for row, value in zip(ids, values, strict=True):
         if row < 7:
             expected[row] += value
-    summed = sum_by_row(jnp.asarray(ids), jnp.asarray(values, jnp.float32), 7)
+    summed = by_row(jnp.asarray(ids), jnp.asarray(values, jnp.float32), 7)
     np.testing.assert_allclose(summed, expected, atol=1e-5)
     assert not np.any(summed[4])
     first, whole = jnp.full(8, 7), jnp.ones((8, 1), jnp.float32)
-    assert not np.any(sum_by_row(first, whole, 7)), "none of the rows"
+    assert not np.any(by_row(first, whole, 7)), "none of the rows"
 
 
 def test_stretches_are_summed_and_each_value_counts_for_all_of_its_own() -> None:
     values = jnp.asarray([[1.0, 2, 3, 4, 5, 6], [1, 1, 1, 1, 1, 1]])
     ids = jnp.asarray([[0, 0, 1, 3, 3, 3], [2, 2, 2, 2, 2, 7]])
-    np.testing.assert_array_equal(sum_by_stretch(values, ids), [[3, 3, 3, 15, 15, 15], [5, 5, 5, 5, 5, 1]])
+    np.testing.assert_array_equal(by_stretch(values, ids), [[3, 3, 3, 15, 15, 15], [5, 5, 5, 5, 5, 1]])
     weight = jnp.asarray([[1.0, 10, 100, 1, 10, 100], [1, 2, 3, 4, 5, 6]])
-    gradient = jax.grad(lambda x: jnp.sum(sum_by_stretch(x, ids) * weight))(values)
+    gradient = jax.grad(lambda x: jnp.sum(by_stretch(x, ids) * weight))(values)
     np.testing.assert_array_equal(gradient, [[11, 11, 100, 111, 111, 111], [15, 15, 15, 15, 15, 6]])
 
 
@@ -58,7 +61,7 @@ def test_a_gpu_gets_the_gradient_of_an_embedding_without_a_scatter() -> None:
     weight = jnp.asarray(rng.normal(size=(2, 300, 4)), jnp.bfloat16)
 
     def gradient(hardware: Hardware) -> jax.Array:
-        return jax.grad(lambda t: jnp.sum((embed(t, ids, hardware) * weight).astype(jnp.float32)))(table)
+        return jax.jit(jax.grad(lambda t: jnp.sum((embed(t, ids, hardware) * weight).astype(jnp.float32))))(table)
 
     gpu, cpu = (np.asarray(gradient(hardware), np.float32) for hardware in (Hardware("gpu", None, 9.0), CPU))
     np.testing.assert_allclose(gpu, cpu, atol=2**-5)  # of sums up to 40, rounded to bf16 once

@@ -54,6 +54,7 @@ def scaled(monkeypatch: pytest.MonkeyPatch) -> Architecture:
     return Architecture("scaled", **SHAPE)
 
 
+@pytest.mark.slow
 def test_a_new_family_brings_its_block_its_names_and_its_sharding(scaled: Architecture) -> None:
     params = init_params(scaled, 0)
     tensors = {name: np.asarray(tensor) for name, tensor in to_hf(params, scaled).items()}

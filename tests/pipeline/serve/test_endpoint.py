@@ -7,6 +7,7 @@ import http.client
 import json
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -14,7 +15,7 @@ import numpy as np
 import openai
 import pytest
 
-from sidecar.protocol import PauseMode
+from sidecar.protocol import EngineError, PauseMode
 from tests.pipeline.serve.lab import CONTEXT, SLOTS, Served, serving
 from tests.waiting import HANGS
 
@@ -238,10 +239,11 @@ def test_a_client_that_leaves_a_stream_frees_its_slots(served: Served) -> None:
 
 
 def test_a_client_that_leaves_before_its_reply_frees_its_slot(served: Served) -> None:
+    request = long_answer(served, max_tokens=9)
     served.do(served.engine.pause(PauseMode.KEEP))
     leaving = http.client.HTTPConnection(served.host, served.port, timeout=HANGS)
     headers = {"Authorization": f"Bearer {served.key}", "Content-Type": "application/json"}
-    leaving.request("POST", "/v1/completions", json.dumps(long_answer(served) | {"max_tokens": 9}), headers)
+    leaving.request("POST", "/v1/completions", json.dumps(request), headers)
     served.until(lambda: served.busy() == 1, "the request")
     leaving.close()
     served.until(lambda: served.busy() == 0, "the slot of a client that left")
@@ -306,3 +308,38 @@ def test_other_paths_methods_and_models_are_not_there(served: Served) -> None:
         served.client().completions.create(model="other", prompt="a")
     with pytest.raises(openai.BadRequestError, match="the body is no JSON"):
         served.client().post("/completions", cast_to=object, content=b"{")
+
+
+def test_answers_that_do_not_end_in_time_are_cut_off_at_the_end(
+    served: Served, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    request = long_answer(served)
+    with (
+        serving(tmp_path / "run", **{"serve.drain_timeout": 0.05}) as ending,
+        ending.client().completions.create(**request, stream=True) as stream,
+    ):
+        next(iter(stream))
+        ending.do(ending.engine.pause(PauseMode.KEEP))
+        stop = asyncio.Event()
+        stop.set()
+        ending.do(ending.service.until(stop))
+        assert "1 answers were cut off after 0.05 s" in caplog.text
+        with pytest.raises(openai.APIConnectionError):
+            ending.client().models.list()
+        ending.do(ending.service.close())
+        with pytest.raises((openai.APIConnectionError, httpx.HTTPError)):
+            list(stream)
+
+
+def test_where_no_engine_is_left_the_server_ends(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fails(_: int) -> Any:
+        raise EngineError("it does not start")
+
+    monkeypatch.setattr(served.service.pool, "_factory", fails)
+    served.do(served.engine.close())
+    with pytest.raises(openai.InternalServerError, match=r"no engine is left: .*it does not start") as error:
+        served.client().completions.create(model="tiny", prompt="a")
+    assert error.value.status_code == 503
+    assert httpx.get(f"http://{served.host}:{served.port}/health").status_code == 503
+    with pytest.raises(EngineError, match="it does not start"):
+        served.do(served.service.until(asyncio.Event()))

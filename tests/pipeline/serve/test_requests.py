@@ -102,6 +102,8 @@ BAD = [
     ("completion", {"stop": ""}, "stop", "one is empty"),
     ("completion", {"stop": ["a"] * 5}, "stop", "write a text, or a list of up to 4"),
     ("completion", {"stop": 3}, "stop", "write a text"),
+    ("completion", {"stop": {}}, "stop", "write a text"),
+    ("completion", {"prompt": [[]]}, "prompt", "write a text"),
     ("completion", {"logprobs": 1}, "logprobs", "the engines know the log-probability of the sampled token alone"),
     ("completion", {"echo": True}, "echo", "not supported; leave it out or write false"),
     ("completion", {"best_of": 3}, "best_of", "not supported; leave it out or write 1"),

@@ -149,7 +149,7 @@ def test_one_that_spins_is_killed_though_its_neighbours_lie_idle() -> None:
                 worker.timeout = 1.0
                 with contextlib.suppress(EnvironmentHung):
                     await spinning.step("spin")
-            await asyncio.wait_for(asyncio.to_thread(worker.process.wait), 30)
+            await asyncio.wait_for(asyncio.to_thread(worker.handle.process.wait), 30)
             assert processes.workers == 0
         async with host(per_worker=2) as processes:
             async with processes.session(BAD) as other:
@@ -162,7 +162,7 @@ def test_one_that_spins_is_killed_though_its_neighbours_lie_idle() -> None:
                 worker.timeout = 1.0
                 with pytest.raises(EnvironmentHung):
                     await spinning.step("spin")
-            await asyncio.wait_for(asyncio.to_thread(worker.process.wait), 30)
+            await asyncio.wait_for(asyncio.to_thread(worker.handle.process.wait), 30)
             assert not any(processes._idle.values())
 
     asyncio.run(main())
@@ -184,7 +184,7 @@ def test_one_that_hangs_costs_nobody_else_anything(how: str) -> None:
             async with processes.session(BAD) as fresh:
                 await fresh.reset(0)
                 assert processes.workers == 2, "nobody is put beside one that hangs"
-        assert worker.process.poll() is not None
+        assert worker.handle.process.poll() is not None
 
     asyncio.run(main())
 

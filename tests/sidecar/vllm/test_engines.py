@@ -101,6 +101,19 @@ def test_greedy_tokens_are_the_likeliest_and_come_with_raw_log_probabilities(lab
     np.testing.assert_allclose(done.logprobs, rows.max(1), atol=1e-4)
 
 
+def test_min_p_and_a_repetition_penalty_bound_what_is_sampled(lab: Lab) -> None:
+    async def run() -> list[Completion]:
+        await serve(lab, 1)
+        likeliest = ask(lab, temperature=0.0, max_new_tokens=6)
+        bounded = ask(lab, temperature=1.0, min_p=1.0, seed=3, max_new_tokens=6)
+        unlike = ask(lab, temperature=0.0, repetition_penalty=1e6, max_new_tokens=12)
+        return list(await asyncio.gather(likeliest, bounded, unlike))
+
+    likeliest, bounded, unlike = lab.run(run())
+    assert bounded.token_ids.tolist() == likeliest.token_ids.tolist(), "only the likeliest is as likely as itself"
+    assert len({*unlike.token_ids.tolist()} - {*PROMPT.tolist()}) == 12, "no token of prompt or response comes again"
+
+
 def test_a_seed_decides_the_tokens(lab: Lab) -> None:
     async def run() -> list[Completion]:
         await serve(lab, 0)

@@ -158,6 +158,7 @@ async def test_a_reward_without_a_number_fails_its_trajectory_alone(runner: Rewa
     assert (await runner.score(task("judges:length"), "four")).score == 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["loops", "swallows", "regex", "power"])
 @on_a_loop
 async def test_a_reward_that_never_returns_is_killed(runner: RewardRunner, name: str) -> None:
@@ -173,6 +174,7 @@ async def test_a_reward_that_never_returns_is_killed(runner: RewardRunner, name:
     assert runner.pending == 0
 
 
+@pytest.mark.slow
 @on_a_loop
 async def test_a_response_that_cannot_be_judged_in_time_is_wrong(
     runner: RewardRunner, caplog: pytest.LogCaptureFixture

@@ -140,3 +140,11 @@ def test_tests_after_one_that_hangs_have_failed() -> None:
         False,
         False,
     ]
+
+
+def test_a_program_that_is_handed_a_function_may_call_it_and_nothing_else() -> None:
+    program = (
+        "def apply(g):\n    try: return g() + g.__globals__['secret']\n    except TypeError as error: return str(error)"
+    )
+    handed = "secret = 40; assert apply(lambda: 2) == 'getattr is not for the other end'"
+    assert run_asserts(program, [handed], LIMITS) == [True]

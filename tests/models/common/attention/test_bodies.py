@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import AbstractMesh
 
 from rljax.models.common.attention.attention import Body, attended_by, attention, body_for
 from rljax.models.common.attention.blockwise import blockwise_attention
@@ -124,6 +125,9 @@ def test_every_body_has_the_gradients_of_the_plain_formula(body: Callable[..., j
         np.testing.assert_allclose(got, expected, atol=1e-5 * float(jnp.abs(expected).max()))
 
 
+ROW_IN_TWO: Any = AbstractMesh((1, 1, 2, 1, 1), ("data", "fsdp", "sequence", "expert", "tensor"))
+
+
 def _query(time: int = 2048, width: int = 128, dtype: str = "bfloat16") -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct((1, time, 2, width), dtype)
 
@@ -145,7 +149,9 @@ HOPPER, TURING, TPU = Hardware("gpu", capability=9.0), Hardware("gpu", capabilit
         (TPU, _query(width=64), "splash", ""),
         (TPU, _query(width=256), "splash", ""),
         (TPU, _query(width=80), "blockwise", "not 80"),
+        (TPU, _query(dtype="float16"), "blockwise", "not float16"),
         (CPU, _query(256), "dense", ""),
+        (Hardware("cpu", ROW_IN_TWO), _query(256), "blockwise", ""),
         (CPU, _query(), "blockwise", ""),
     ],
 )

@@ -1,0 +1,43 @@
+"""Schema of the policy: which model it is, what it computes in, and how its chats are rendered."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from rljax.config.fields import key
+
+
+@dataclass(frozen=True, kw_only=True)
+class TinyConfig:
+    """The architecture of `model.path=tiny`."""
+
+    family: str = key("qwen3", "whose layers", choices=("llama", "qwen2", "qwen3"))
+    hidden_size: int = key(64, "width", low=8, high=16_384)
+    intermediate_size: int = key(256, "width of the MLP", low=8, high=65_536)
+    num_layers: int = key(2, "layers", low=1, high=256)
+    num_heads: int = key(4, "query heads; a multiple of num_kv_heads", low=1, high=256)
+    num_kv_heads: int = key(2, "key and value heads", low=1, high=256)
+    head_dim: int = key(32, "width of a head; even", low=2, high=1024)
+    tie_embeddings: bool = key(True, "the output head is the embedding")
+    characters: str | None = key(None, "characters that the tokenizer knows; None: printable ASCII")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    """The policy."""
+
+    path: str = key("tiny", "directory | hub id | smollm2-135m | tiny")
+    dtype: str = key("fp32", "compute dtype; masters are always fp32", choices=("fp32", "bf16"))
+    remat: str = key("none", "what the backward pass recomputes", choices=("none", "dots", "full"))
+    max_prompt_tokens: int = key(64, "longer prompts are bad rows", low=1)
+    max_response_tokens: int = key(64, "budget of tokens after the prompt; of many turns, of each", low=1)
+    sequence_length: int | None = key(
+        None, "tokens of a whole trajectory; None: max_prompt_tokens + max_response_tokens", low=2
+    )
+    chat_template: str | None = key(None, "Jinja file of the chat template, or its text; None: that of model.path")
+    enable_thinking: bool | None = key(
+        None,
+        "what the chat template reads under this name (Qwen3's: false writes empty thoughts); None: nothing",
+    )
+    logprob_chunk: int = key(1024, "tokens of a device whose logits exist at once", low=1)
+    tiny: TinyConfig = field(default_factory=TinyConfig)

@@ -38,7 +38,7 @@ def get_config() -> ConfigDict:
         eval_steps=3,
         val_batch_size=8,
         wait_timeout=600.0,
-        model=ModelConfig(path="tiny", max_prompt_tokens=4, max_response_tokens=4, tiny=tiny),
+        model=ModelConfig(path="tiny", max_prompt_tokens=12, max_response_tokens=4, tiny=tiny),
         learner=LearnerConfig(optimizer=OptimizerConfig(learning_rate=1e-3), rows_per_microbatch=8),
         algorithm=AlgorithmConfig(adv_estimator="rloo", pg_variant="ppo"),
         sidecar=SidecarConfig(max_concurrency=16, decode_steps=4),

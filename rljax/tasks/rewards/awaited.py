@@ -10,7 +10,7 @@ from typing import Any
 
 from rljax.tasks.rewards.reward import Response, Reward, RewardError, RewardFunction, RewardTimeout, as_rewards
 from rljax.tasks.task import Task
-from rljax.timeouts import done_within
+from rljax.timeouts import Limit, done_within, timeout
 from sidecar.errors import describe
 
 _MARGIN = 5.0  # seconds that its event loop may answer too late
@@ -65,14 +65,14 @@ class AwaitedRewards:
 
     async def _judged(self, function: RewardFunction, task: Task, response: Response) -> tuple[Reward, ...]:
         async with self._turns:
-            limit = asyncio.timeout(self._limit)
+            limit: Limit | None = None
             try:
-                async with limit:
+                async with timeout(self._limit) as limit:
                     return as_rewards(await function(task, response), response)
             except RewardError:
                 raise
             except Exception as error:
-                if limit.expired():
+                if limit is not None and limit.expired():
                     raise RewardTimeout(f"not done after {self._limit:g} s") from None
                 raise RewardError(describe(error)) from error
 

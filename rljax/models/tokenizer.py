@@ -53,7 +53,7 @@ def with_chat_template(
     """
     if template is None and enable_thinking is None:
         return tokenizer
-    text = tokenizer.chat_template if template is None else _template_text(template)
+    text = tokenizer.chat_template if template is None else template_text(template)
     if isinstance(text, dict):
         text = text.get("default")
     if enable_thinking is not None:
@@ -69,7 +69,12 @@ def with_chat_template(
     return mine
 
 
-def _template_text(template: str) -> str:
+def template_text(template: str) -> str:
+    """Returns the text of a chat template: that of the file, or ``template`` itself, which has braces.
+
+    Raises:
+        ConfigError: there is no such file, or it is no Jinja.
+    """
     from jinja2 import Environment, TemplateSyntaxError
 
     what = f"model.chat_template={shown(template)}"

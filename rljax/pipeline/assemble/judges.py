@@ -13,7 +13,8 @@ from rljax.config.schema import Config, ModelConfig, RolloutConfig, SidecarConfi
 from rljax.ledger.versions import Announced
 from rljax.models.files import stored_tensors
 from rljax.observe.trace import NullTrace
-from rljax.pipeline.assemble.engines import Before, make_pool
+from rljax.pipeline.assemble.devices import named_names
+from rljax.pipeline.assemble.engines import Before, make_pool, pool_devices
 from rljax.pipeline.assemble.run import Model, open_model_at
 from rljax.pipeline.run_dir import RunDir
 from rljax.rollout.judge import EngineJudge
@@ -62,6 +63,26 @@ def judge_config(config: Config, name: str) -> Config:
     )
 
 
+def places_of_judges(config: Config) -> dict[str, Before]:
+    """Returns what stands before the engines of each judge: those of the policy, of the judges before it, and what the
+    config names for others.
+
+    Raises:
+        ConfigError: devices are not there.
+    """
+    if not config.judges:
+        return {}
+    engines = pool_devices(config)
+    named = [config.learner.devices, *(judge.devices for judge in config.judges.values())]
+    before = Before(config.sidecar.num_engines, engines.union(*map(named_names, named)), engines)
+    places = {}
+    for name, judge in config.judges.items():
+        places[name] = before
+        taken = before.taken | pool_devices(judge_config(config, name), before)
+        before = Before(before.engines + judge.num_engines, taken, engines)
+    return places
+
+
 class Judges(contextlib.AsyncExitStack):
     """The judges of one process. Leaving the context ends them."""
 
@@ -80,11 +101,9 @@ class Judges(contextlib.AsyncExitStack):
             ConfigError: its devices are not there.
             EngineError: its engines do not start.
         """
-        sidecar, opened = self._config.sidecar, {}
-        before = Before(sidecar.num_engines, sidecar.num_engines * sidecar.tensor_parallel_size)
-        for name, judge in self._config.judges.items():
-            opened[name] = await self._open_one(name, before, on_fault)
-            before = Before(before.engines + judge.num_engines, before.accelerators + judge.num_engines)
+        opened, places = {}, places_of_judges(self._config)
+        for name in self._config.judges:
+            opened[name] = await self._open_one(name, places[name], on_fault)
         return opened
 
     async def _open_one(self, name: str, before: Before, on_fault: OnFault) -> EngineJudge:

@@ -6,10 +6,12 @@ import contextlib
 import dataclasses
 import logging
 import shutil
+import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from rljax.config.schema import Config, ModelConfig, RolloutConfig, SidecarConfig, TasksConfig, TasksetConfig
+from rljax.learner.draft import Draft, is_written
 from rljax.ledger.versions import Announced
 from rljax.models.files import stored_tensors
 from rljax.observe.trace import NullTrace
@@ -89,9 +91,9 @@ class Judges(contextlib.AsyncExitStack):
 
     async def _open_one(self, name: str, before: Before, on_fault: OnFault) -> EngineJudge:
         config = judge_config(self._config, name)
-        directory = self._run.root.absolute() / "judges" / config.explorer.name
-        self.callback(shutil.rmtree, directory, ignore_errors=True)
-        shutil.rmtree(directory, ignore_errors=True)  # of a process that was killed
+        scratch = _scratch(self._run.root.absolute() / "judges", config.explorer.name)
+        self.callback(scratch.delete)
+        directory = scratch.path
         model = open_model_at(config, directory)
         events = _JudgeEvents(name, on_fault)
         pool = make_pool(config, self._run, model, NullTrace(), events, self._engine_launcher, before)
@@ -99,6 +101,20 @@ class Judges(contextlib.AsyncExitStack):
         self.push_async_callback(judge.close)
         await judge.start(lambda: _published(config, self._run, model, directory))
         return judge
+
+
+def _scratch(judges: Path, name: str) -> Draft:
+    """Makes a directory below ``judges`` that is this judge's alone, whatever else judges in this run, and locks it;
+    deletes those whose processes were killed.
+    """
+    for left in judges.glob("*"):
+        if not is_written(left):
+            shutil.rmtree(left, ignore_errors=True)
+    while True:
+        try:
+            return Draft(judges / f"{name}-{uuid.uuid4().hex}")
+        except FileNotFoundError:  # another process looked between its making and its locking
+            continue
 
 
 def _published(config: Config, run: RunDir, model: Model, directory: Path) -> Announced:

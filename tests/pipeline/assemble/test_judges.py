@@ -100,6 +100,22 @@ def test_a_judge_of_our_own_rates_each_response_and_leaves_nothing_behind(model:
     assert not list((tmp_path / "judges").iterdir())
 
 
+def test_a_judge_beside_that_of_a_live_run_leaves_its_weights_alone(model: Path, tmp_path: Path) -> None:
+    async def ask(judge: EngineJudge, runner: RewardRunner) -> None:
+        killed = tmp_path / "judges" / "of a process that was killed"
+        (killed / "v0-0").mkdir(parents=True)
+        before = set((tmp_path / "judges").glob("*/v0-0/*")) - {killed / "v0-0"}
+        async with opened(run_config(model), tmp_path) as (_, beside):  # mode=evaluate in another terminal
+            assert (await beside.score(task(), "4")).score == pytest.approx(5 / 9)
+            assert not killed.exists()
+        assert set((tmp_path / "judges").glob("*/v0-0/*")) == before
+        await judge._pool._slots[0].engine.close()
+        assert (await runner.score(task(), "3")).score == pytest.approx(6 / 9)  # its successor finds them
+
+    with_judge(ask, run_config(model), tmp_path)
+    assert not list((tmp_path / "judges").iterdir())
+
+
 def test_one_that_lies_is_asked_once_where_it_would_say_the_same_and_again_where_not(
     model: Path, tmp_path: Path
 ) -> None:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import logging
 import shutil
 import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from rljax.config.schema import Config, ModelConfig, RolloutConfig, SidecarConfig, TasksConfig, TasksetConfig
+from rljax.config.fields import ConfigError
+from rljax.config.schema import Config
+from rljax.config.validate_judges import judge_config as judge_config
 from rljax.learner.draft import Draft, is_written
 from rljax.ledger.versions import Announced
 from rljax.models.files import stored_tensors
+from rljax.models.resolve import ModelNotFound
 from rljax.observe.trace import NullTrace
 from rljax.pipeline.assemble.engines import Before, make_pool
 from rljax.pipeline.assemble.run import Model, open_model_at
@@ -32,36 +34,6 @@ OnFault = Callable[[str, str], None]
 def log_fault(kind: str, message: str) -> None:
     """Logs a fault."""
     _LOG.warning("%s: %s", kind, message)
-
-
-def judge_config(config: Config, name: str) -> Config:
-    """Returns the config of a run whose engines are those of a judge; for making these alone. It plays no task."""
-    judge = config.judges[name]
-    return dataclasses.replace(
-        config,
-        model=ModelConfig(
-            path=judge.path,
-            dtype=judge.dtype,
-            max_prompt_tokens=judge.max_prompt_tokens,
-            max_response_tokens=judge.max_response_tokens,
-            tiny=config.model.tiny,
-        ),
-        sidecar=SidecarConfig(
-            engine=judge.engine,
-            num_engines=judge.num_engines,
-            devices=judge.devices,
-            max_concurrency=judge.max_concurrency,
-            gpu_memory_utilization=judge.gpu_memory_utilization,
-            engine_args=judge.engine_args,
-        ),
-        learner=dataclasses.replace(config.learner, max_tokens_per_row=None),
-        algorithm=dataclasses.replace(config.algorithm, overlong="keep", overlong_buffer=None),
-        rollout=RolloutConfig(),
-        tasks=TasksConfig(train={name: TasksetConfig(source="none")}),
-        judges={},
-        explorer=dataclasses.replace(config.explorer, name=f"{config.explorer.name}-judge-{name}", tasksets={}),
-        sync_method="checkpoint",
-    )
 
 
 class Judges(contextlib.AsyncExitStack):
@@ -85,7 +57,10 @@ class Judges(contextlib.AsyncExitStack):
         sidecar, opened = self._config.sidecar, {}
         before = Before(sidecar.num_engines, sidecar.num_engines * sidecar.tensor_parallel_size)
         for name, judge in self._config.judges.items():
-            opened[name] = await self._open_one(name, before, on_fault)
+            try:
+                opened[name] = await self._open_one(name, before, on_fault)
+            except (ConfigError, ModelNotFound) as error:
+                raise type(error)(f"judges.{name}: {error}") from None
             before = Before(before.engines + judge.num_engines, before.accelerators + judge.num_engines)
         return opened
 

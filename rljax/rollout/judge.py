@@ -19,7 +19,7 @@ class EngineJudge:
     """Asks a model of its own. Implements `rljax.tasks.rewards.judge.Judge`.
 
     Its engines are supervised as those of the policy are: one that dies, or does not answer when it is asked to end a
-    request, is replaced. It begins anew to count the deaths of an engine with each reply.
+    request, is replaced. It begins anew to count the deaths of an engine with each reply of that engine.
     """
 
     def __init__(

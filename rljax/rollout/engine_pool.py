@@ -205,9 +205,13 @@ class EnginePool:
         self._open.set()
 
     def forgive(self) -> None:
-        """Forgets the restarts of the engines that serve: those of a judge load no second version."""
+        """Forgets the restarts of the slots whose engine has answered a request since it started. Call it after each
+        reply where no second version is ever loaded, as of a judge or a server: else few deaths in all its life would
+        end a slot. One that dies at each request is never forgiven, however well the others answer.
+        """
         for slot in self._live_slots():
-            slot.forgive()
+            if slot.answers:
+                slot.forgive()
 
     async def gauges(self) -> dict[str, float]:
         """Returns engine metrics, added up over the engines: busy seconds and tokens include those before restarts."""
@@ -268,8 +272,11 @@ class EnginePool:
             async with asyncio.timeout(None) as recall:
                 slot.enter(request, recall)
                 if listener is None:
-                    return await engine.generate(request)
-                return await listener.generate(engine, dataclasses.replace(request, followed=True))
+                    done = await engine.generate(request)
+                else:
+                    done = await listener.generate(engine, dataclasses.replace(request, followed=True))
+                slot.answered(engine)
+                return done
         except EngineError as error:
             slot.replace(engine, error)
         except TimeoutError:

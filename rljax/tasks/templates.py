@@ -56,6 +56,15 @@ def render_messages(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Messa
     return tokenized(tokenizer, _apply_template(tokenizer, messages))
 
 
+def special_tokens(tokenizer: PreTrainedTokenizerBase) -> list[str]:
+    """Returns the texts that the tokenizer reads as special tokens, those that open and end turns among them.
+
+    Llama 3 names only a few of its special tokens; the others are special all the same.
+    """
+    added = (str(token) for token in tokenizer.added_tokens_decoder.values() if token.special)
+    return list(dict.fromkeys([*map(str, tokenizer.all_special_tokens), *added]))
+
+
 def tokenized(tokenizer: PreTrainedTokenizerBase, text: str, *, special: bool = False) -> Int[np.ndarray, " time"]:
     """Returns the token ids of a text, int32; with the tokenizer's own special tokens around it if ``special``.
 

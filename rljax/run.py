@@ -149,11 +149,13 @@ class Run:
 
         In the middle of a loop, ``latest`` means the weights of now: they are saved first.
         """
-        return self._with_evaluator(checkpoint, lambda evaluator: evaluator.evaluate())
+        return self._with_evaluator(checkpoint, lambda evaluator: evaluator.evaluate(), scores=True)
 
     def generate(self, prompts: Sequence[str], *, temperature: float = 0.0, checkpoint: str = "latest") -> list[str]:
         """Generates answers of a checkpoint, as in `evaluate`, to user messages."""
-        return self._with_evaluator(checkpoint, lambda evaluator: evaluator.generate(prompts, temperature))
+        return self._with_evaluator(
+            checkpoint, lambda evaluator: evaluator.generate(prompts, temperature), scores=False
+        )
 
     def audit(self) -> dict[str, Any]:
         """Returns the audit of the ledger; also written to ``audit.json``."""
@@ -170,14 +172,17 @@ class Run:
         finally:
             self._db.close()
 
-    def _with_evaluator(self, checkpoint: str, ask: Callable[[Evaluator], Coroutine[Any, Any, T]]) -> T:
+    def _with_evaluator(
+        self, checkpoint: str, ask: Callable[[Evaluator], Coroutine[Any, Any, T]], *, scores: bool
+    ) -> T:
         if self._trainer is not None and checkpoint == "latest":
             self._trainer.save()
         (steps,) = chosen_checkpoints(dataclasses.replace(self.config, checkpoint=checkpoint), self.run_dir)[-1:]
 
         async def main() -> T:
             with contextlib.closing(ENGINE_LAUNCHERS[self.config.launcher](self.config)) as engine_launcher:
-                async with Evaluator(self.config, self.run_dir, self.model, engine_launcher) as evaluator:
+                parts = self.config, self.run_dir, self.model, engine_launcher
+                async with Evaluator(*parts, scores=scores) as evaluator:
                     await evaluator.serve(steps)
                     return await ask(evaluator)
 

@@ -1,4 +1,4 @@
-"""Validates judges, and the rewards that ask them (promise P9)."""
+"""Validates judges, and the rewards that ask them (promise P9); makes the configs of judges' engines."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 
 from rljax.config.fields import ConfigError, check_name, check_path
 from rljax.config.judges import JudgeConfig
-from rljax.config.schema import Config
+from rljax.config.learner import LearnerConfig, MeshConfig
+from rljax.config.schema import Config, ExplorerConfig, ModelConfig, SidecarConfig, TasksConfig, TasksetConfig
 from rljax.config.validate_placement import check_device_names, device_indices
 
 _PLACES = ("{question}", "{answer}", "{response}")
@@ -29,9 +30,48 @@ def check_judges(config: Config) -> None:
                 _check_asked(path, taskset.reward_args.get("llm_judge", {}), config.judges)
 
 
+def judge_config(config: Config, name: str) -> Config:
+    """Returns the config of a run whose engines are those of a judge; for making these alone. It plays no task.
+
+    Of the run's own it has what says where engines are placed and for how long they may take: a key that comes later,
+    or one that needs another, does not make it impossible.
+
+    Raises:
+        ConfigError: no engines can be had so; the keys are those of a policy's.
+    """
+    judge, size = config.judges[name], config.learner.mesh.size
+    return Config(
+        mode=config.mode,
+        launcher=config.launcher,
+        seed=config.seed,
+        wait_timeout=config.wait_timeout,
+        model=ModelConfig(
+            path=judge.path,
+            dtype=judge.dtype,
+            max_prompt_tokens=judge.max_prompt_tokens,
+            max_response_tokens=judge.max_response_tokens,
+            tiny=config.model.tiny,
+        ),
+        sidecar=SidecarConfig(
+            engine=judge.engine,
+            num_engines=judge.num_engines,
+            devices=judge.devices,
+            max_concurrency=judge.max_concurrency,
+            gpu_memory_utilization=judge.gpu_memory_utilization,
+            engine_args=judge.engine_args,
+        ),
+        # which devices the learner has, not how it divides a model among them: the judge is another
+        learner=LearnerConfig(devices=config.learner.devices, mesh=MeshConfig(data=size), rows_per_microbatch=size),
+        tasks=TasksConfig(train={name: TasksetConfig(source="none")}),
+        explorer=ExplorerConfig(name=f"{config.explorer.name}-judge-{name}", own_process=config.explorer.own_process),
+    )
+
+
 def _check_judge(config: Config, name: str, judge: JudgeConfig) -> None:
     path = f"judges.{name}"
     check_name("judges.", name, "a judge's name")
+    together = f"{config.explorer.name}-judge-{name}"
+    check_name(f"judges.{name}: with explorer.name ", together, "the name of its engines")
     if not judge.path:
         raise ConfigError(f"{path}.path: missing; write a directory, a hub id, smollm2-135m or tiny")
     check_path(f"{path}.path", judge.path)
@@ -55,10 +95,16 @@ def _check_judge(config: Config, name: str, judge: JudgeConfig) -> None:
     others |= {f"judges.{other}.devices": j.devices for other, j in config.judges.items() if other != name}
     for other, devices in others.items():
         theirs, indices = device_indices(devices)
-        if platform in ("gpu", "tpu") and theirs == platform and mine is not None and mine & (indices or mine):
+        everything = mine is None and other == "learner.devices"
+        overlaps = everything or (mine is not None and mine & (indices or mine))
+        if platform in ("gpu", "tpu") and theirs == platform and overlaps:
             raise ConfigError(
                 f"{path}.devices={judge.devices!r}: overlaps {other}={devices!r}; give each its own, or write auto"
             )
+    try:
+        judge_config(config, name)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: as those of a policy its engines cannot be: {error}") from None
 
 
 def _check_asked(path: str, asked: Mapping[str, Any], judges: Mapping[str, JudgeConfig]) -> None:

@@ -83,13 +83,18 @@ def publish_checkpoint(config: Config, run: RunDir, model: Model, steps: int, di
 class Evaluator:
     """Evaluates one set of weights at a time, on engines of its own beside a run."""
 
-    def __init__(self, config: Config, run: RunDir, model: Model, engine_launcher: EngineLauncher) -> None:
-        """Takes the run and ``engine_launcher``, which starts the engines; closing it is the caller's."""
+    def __init__(
+        self, config: Config, run: RunDir, model: Model, engine_launcher: EngineLauncher, *, scores: bool = True
+    ) -> None:
+        """Takes the run and ``engine_launcher``, which starts the engines; closing it is the caller's. One that does
+        not score opens neither judges nor environments: it can `generate` alone.
+        """
         self._config = config
         self._engine_launcher = engine_launcher
         self._run = run
         self._model = model
         self._workflows = Workflows(config, run, model, engine_launcher)
+        self._scores = scores
         self._scratch = run.root / "evaluation"
         self._pool: EnginePool | None = None
         self._parts = contextlib.AsyncExitStack()
@@ -98,7 +103,8 @@ class Evaluator:
         async with self._parts as parts:
             parts.callback(shutil.rmtree, self._scratch, ignore_errors=True)
             parts.push_async_callback(self._workflows.close)
-            await self._workflows.open()
+            if self._scores:
+                await self._workflows.open()
             self._pool = make_pool(self._config, self._run, self._model, NullTrace(), FaultLog(), self._engine_launcher)
             parts.push_async_callback(self._pool.close)
             await self._pool.start()

@@ -23,7 +23,9 @@ EngineFactory = Callable[[int], Awaitable[Engine]]
 
 STARTING = "it to start; where it needs longer, raise wait_timeout"
 MAX_RESTARTS = 3
-"""Restarts of one engine, successful or not, without a version loaded in between, before its slot is given up."""
+"""Restarts of one engine, successful or not, without a version loaded in between, or as `EnginePool.forgive` says,
+before its slot is given up.
+"""
 
 
 class SlotEvents(Protocol):
@@ -52,6 +54,7 @@ class EngineSlot:
         serves: the version that the engine has loaded, or its successor that is being made ready; None before.
         replacement: the task that starts a successor; None unless the slot is empty.
         failure: why the slot stays empty for good.
+        answers: whether the engine has answered a request since it started.
         busy_seconds, tokens: of this engine, when last seen, and of all before it.
     """
 
@@ -70,6 +73,7 @@ class EngineSlot:
         self.serves: Announced | None = None
         self.replacement: asyncio.Task[None] | None = None
         self.failure: EngineError | None = None
+        self.answers = False
         self.busy_seconds, self.tokens = 0.0, 0
         self._events = events
         self._call_timeout = call_timeout
@@ -137,6 +141,10 @@ class EngineSlot:
         self.serves = announced
         self.forgive()
 
+    def answered(self, engine: Engine) -> None:
+        """Records that this engine answered a request, unless it has lost the slot meanwhile."""
+        self.answers = self.answers or self._has_slot(engine)
+
     def forgive(self) -> None:
         """Begins anew to count the restarts in a row."""
         self._restarts = 0
@@ -147,6 +155,7 @@ class EngineSlot:
         """
         if self._has_slot(dead) and self.failure is None:
             self.serves = None
+            self.answers = False
             self.replacement = asyncio.ensure_future(self._replace(error))
 
     async def status(self) -> EngineStatus | None:

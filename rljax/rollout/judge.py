@@ -11,7 +11,7 @@ from rljax.config.judges import JudgeConfig
 from rljax.ledger.versions import Announced
 from rljax.rollout.engine_pool import EnginePool
 from rljax.tasks.rewards.reward import JudgeUnavailable
-from rljax.tasks.templates import render_messages, response_text
+from rljax.tasks.templates import render_messages, response_text, special_tokens
 from sidecar.protocol import EngineError, GenerateRequest, RequestError, SamplingParams
 
 
@@ -19,7 +19,7 @@ class EngineJudge:
     """Asks a model of its own. Implements `rljax.tasks.rewards.judge.Judge`.
 
     Its engines are supervised as those of the policy are: one that dies, or does not answer when it is asked to end a
-    request, is replaced. It begins anew to count the deaths of an engine with each reply.
+    request, is replaced. It begins anew to count the deaths of an engine with each reply of that engine.
     """
 
     def __init__(
@@ -32,6 +32,7 @@ class EngineJudge:
         self._settings = settings
         self._pool = pool
         self._tokenizer = tokenizer
+        self._special = special_tokens(tokenizer)
         self._stop_token_ids = stop_token_ids
         self._numbers = itertools.count()
 
@@ -89,7 +90,7 @@ class EngineJudge:
         return response_text(self._tokenizer, reply.token_ids, self._stop_token_ids)
 
     def _messages(self, prompt: str) -> list[dict[str, str]]:
-        for token in self._tokenizer.all_special_tokens:  # a response must not end its own turn and begin the judge's
+        for token in self._special:  # a response must not end its own turn and begin the judge's
             prompt = prompt.replace(token, " ")
         system = self._settings.system_prompt
         before = [] if system is None else [{"role": "system", "content": system}]

@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Int
 
 from rljax.tasks.task import Message
-from rljax.tasks.templates import render_messages, tokenized
+from rljax.tasks.templates import render_messages, special_tokens, tokenized
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -54,12 +54,8 @@ class ChatTurns:
         """
         self._tokenizer = tokenizer
         self._stop = frozenset(stop_token_ids)
-        self._special: dict[str, str] = {}
-        # Llama 3 names only a few of its special tokens; the others are special all the same.
-        added = (str(token) for token in tokenizer.added_tokens_decoder.values() if token.special)
-        for token in (*tokenizer.all_special_tokens, *added):
-            if len(token) > 1:
-                self._special[token] = f"{token[0]} {token[1:]}"
+        special = special_tokens(tokenizer)
+        self._special = {token: f"{token[0]} {token[1:]}" for token in special if len(token) > 1}
         self.between(np.zeros(0, np.int32), "")
 
     def opening(self, messages: Sequence[Message]) -> Int[np.ndarray, " time"]:

@@ -20,7 +20,7 @@ _complained: set[str] = set()
 _QUOTED = 80
 
 NO_TOKEN = "<|no_token|>"
-"""What `decoded` writes for an id that the tokenizer does not have. It holds no digit that a reward could read."""
+"""Text of `decoded` for an id that the tokenizer does not have. It holds no digit that a reward could read."""
 
 
 def chat_messages(
@@ -54,6 +54,15 @@ def render_messages(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Messa
         text = "\n".join(message["content"] for message in messages)
         return tokenized(tokenizer, text, special=True)
     return tokenized(tokenizer, _apply_template(tokenizer, messages))
+
+
+def special_tokens(tokenizer: PreTrainedTokenizerBase) -> list[str]:
+    """Returns the texts that the tokenizer reads as special tokens, those that open and end turns among them.
+
+    Llama 3 names only a few of its special tokens; the others are special all the same.
+    """
+    added = (str(token) for token in tokenizer.added_tokens_decoder.values() if token.special)
+    return list(dict.fromkeys([*map(str, tokenizer.all_special_tokens), *added]))
 
 
 def tokenized(tokenizer: PreTrainedTokenizerBase, text: str, *, special: bool = False) -> Int[np.ndarray, " time"]:

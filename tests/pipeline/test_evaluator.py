@@ -33,13 +33,13 @@ class Part:
 
 
 @pytest.fixture
-def evaluator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[list[str], str], Evaluator]:
+def evaluator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Evaluator]:
     nothing: Any = None
 
-    def evaluator(said: list[str], fails: str) -> Evaluator:
+    def evaluator(said: list[str], fails: str = "", scores: bool = True) -> Evaluator:
         monkeypatch.setattr(evaluate, "Workflows", lambda *_: Part("workflows", said, fails))
         monkeypatch.setattr(evaluate, "make_pool", lambda *_: Part("engines", said, fails))
-        return Evaluator(make(), RunDir(tmp_path), nothing, nothing)
+        return Evaluator(make(), RunDir(tmp_path), nothing, nothing, scores=scores)
 
     return evaluator
 
@@ -56,7 +56,7 @@ def evaluator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[list
     ],
 )
 def test_what_was_opened_is_closed_where_the_rest_fails(
-    fails: str, said: list[str], evaluator: Callable[[list[str], str], Evaluator]
+    fails: str, said: list[str], evaluator: Callable[..., Evaluator]
 ) -> None:
     heard: list[str] = []
 
@@ -70,3 +70,14 @@ def test_what_was_opened_is_closed_where_the_rest_fails(
     else:
         asyncio.run(main())
     assert heard == said
+
+
+def test_one_that_only_generates_opens_neither_judges_nor_environments(evaluator: Callable[..., Evaluator]) -> None:
+    heard: list[str] = []
+
+    async def main() -> None:
+        async with evaluator(heard, scores=False):
+            pass
+
+    asyncio.run(main())
+    assert heard == ["engines opened", "engines closed", "workflows closed"]

@@ -216,6 +216,40 @@ def test_an_engine_that_is_lost_for_good_leaves_the_work_to_the_others(tmp_path:
     ]
 
 
+class Useless(Mortal):
+    """Loads what it is told to, and dies at each request."""
+
+    async def generate(self, request: GenerateRequest) -> Completion:
+        raise EngineError("it fell over")
+
+
+def test_a_reply_forgives_the_engine_that_gave_it_and_no_other(tmp_path: Path) -> None:
+    useless, steady = [Useless() for _ in range(4)], Mortal()
+
+    async def act(pool: EnginePool, loop: asyncio.AbstractEventLoop) -> None:
+        for number in range(6):
+            await asyncio.gather(*(pool.generate(request(f"{number}-{i}"), 1) for i in range(2)))
+            pool.forgive()
+        assert len(steady.served) == 12
+
+    assert with_pool(tmp_path, [useless[0], steady, *useless[1:]], act, count=2) == [
+        *["engine_died: engine 0: it fell over"] * 4,
+        "engine_lost: engine 0 died 4 times in a row; the last time: it fell over",
+    ]
+
+
+def test_one_that_answers_between_its_deaths_is_never_lost(tmp_path: Path) -> None:
+    engines = [Mortal() for _ in range(8)]
+
+    async def act(pool: EnginePool, loop: asyncio.AbstractEventLoop) -> None:
+        for number, engine in enumerate(engines):
+            await pool.generate(request(str(number)), 1)
+            pool.forgive()
+            engine.dead.set()
+
+    assert with_pool(tmp_path, list(engines), act) == ["engine_died: engine 0: it fell over"] * 7
+
+
 def test_an_engine_that_refuses_what_others_load_is_replaced_while_they_go_on(tmp_path: Path) -> None:
     first, other, second = Mortal(refuses=(1,)), Mortal(), Mortal(load=20.0)
 

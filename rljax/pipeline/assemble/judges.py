@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import logging
 import shutil
-from collections.abc import Callable, Mapping
+import uuid
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from rljax.config.schema import Config, ModelConfig, RolloutConfig, SidecarConfig, TasksConfig, TasksetConfig
+from rljax.config.fields import ConfigError
+from rljax.config.schema import Config
+from rljax.config.validate_judges import judge_config as judge_config
+from rljax.learner.draft import Draft, is_written
 from rljax.ledger.versions import Announced
 from rljax.models.files import stored_tensors
+from rljax.models.resolve import ModelNotFound
 from rljax.observe.trace import NullTrace
 from rljax.pipeline.assemble.devices import named_names
 from rljax.pipeline.assemble.engines import Before, make_pool, pool_devices
@@ -33,36 +37,6 @@ def log_fault(kind: str, message: str) -> None:
     _LOG.warning("%s: %s", kind, message)
 
 
-def judge_config(config: Config, name: str) -> Config:
-    """Returns the config of a run whose engines are those of a judge; for making these alone. It plays no task."""
-    judge = config.judges[name]
-    return dataclasses.replace(
-        config,
-        model=ModelConfig(
-            path=judge.path,
-            dtype=judge.dtype,
-            max_prompt_tokens=judge.max_prompt_tokens,
-            max_response_tokens=judge.max_response_tokens,
-            tiny=config.model.tiny,
-        ),
-        sidecar=SidecarConfig(
-            engine=judge.engine,
-            num_engines=judge.num_engines,
-            devices=judge.devices,
-            max_concurrency=judge.max_concurrency,
-            gpu_memory_utilization=judge.gpu_memory_utilization,
-            engine_args=judge.engine_args,
-        ),
-        learner=dataclasses.replace(config.learner, max_tokens_per_row=None),
-        algorithm=dataclasses.replace(config.algorithm, overlong="keep", overlong_buffer=None),
-        rollout=RolloutConfig(),
-        tasks=TasksConfig(train={name: TasksetConfig(source="none")}),
-        judges={},
-        explorer=dataclasses.replace(config.explorer, name=f"{config.explorer.name}-judge-{name}", tasksets={}),
-        sync_method="checkpoint",
-    )
-
-
 def places_of_judges(config: Config) -> dict[str, Before]:
     """Returns what stands before the engines of each judge: those of the policy, of the judges before it, and what the
     config names for others.
@@ -78,9 +52,18 @@ def places_of_judges(config: Config) -> dict[str, Before]:
     places = {}
     for name, judge in config.judges.items():
         places[name] = before
-        taken = before.taken | pool_devices(judge_config(config, name), before)
+        with _naming(name):
+            taken = before.taken | pool_devices(judge_config(config, name), before)
         before = Before(before.engines + judge.num_engines, taken, engines)
     return places
+
+
+@contextlib.contextmanager
+def _naming(judge: str) -> Iterator[None]:
+    try:
+        yield
+    except (ConfigError, ModelNotFound) as error:
+        raise type(error)(f"judges.{judge}: {error}") from None
 
 
 class Judges(contextlib.AsyncExitStack):
@@ -103,14 +86,15 @@ class Judges(contextlib.AsyncExitStack):
         """
         opened, places = {}, places_of_judges(self._config)
         for name in self._config.judges:
-            opened[name] = await self._open_one(name, places[name], on_fault)
+            with _naming(name):
+                opened[name] = await self._open_one(name, places[name], on_fault)
         return opened
 
     async def _open_one(self, name: str, before: Before, on_fault: OnFault) -> EngineJudge:
         config = judge_config(self._config, name)
-        directory = self._run.root.absolute() / "judges" / config.explorer.name
-        self.callback(shutil.rmtree, directory, ignore_errors=True)
-        shutil.rmtree(directory, ignore_errors=True)  # of a process that was killed
+        scratch = _scratch(self._run.root.absolute() / "judges", config.explorer.name)
+        self.callback(scratch.delete)
+        directory = scratch.path
         model = open_model_at(config, directory)
         events = _JudgeEvents(name, on_fault)
         pool = make_pool(config, self._run, model, NullTrace(), events, self._engine_launcher, before)
@@ -118,6 +102,20 @@ class Judges(contextlib.AsyncExitStack):
         self.push_async_callback(judge.close)
         await judge.start(lambda: _published(config, self._run, model, directory))
         return judge
+
+
+def _scratch(judges: Path, name: str) -> Draft:
+    """Makes a directory below ``judges`` that is this judge's alone, whatever else judges in this run, and locks it;
+    deletes those whose processes were killed.
+    """
+    for left in judges.glob("*"):
+        if not is_written(left):
+            shutil.rmtree(left, ignore_errors=True)
+    while True:
+        try:
+            return Draft(judges / f"{name}-{uuid.uuid4().hex}")
+        except FileNotFoundError:  # another process looked between its making and its locking
+            continue
 
 
 def _published(config: Config, run: RunDir, model: Model, directory: Path) -> Announced:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import shutil
@@ -69,7 +70,7 @@ class Judges(contextlib.AsyncExitStack):
         scratch = _scratch(self._run.root.absolute() / "judges", config.explorer.name)
         self.callback(scratch.delete)
         directory = scratch.path
-        model = open_model_at(config, directory)
+        model = await asyncio.to_thread(open_model_at, config, directory)  # it may be a download: heartbeats go on
         events = _JudgeEvents(name, on_fault)
         pool = make_pool(config, self._run, model, NullTrace(), events, self._engine_launcher, before)
         judge = EngineJudge(name, self._config.judges[name], pool, model.tokenizer, model.stop_token_ids)

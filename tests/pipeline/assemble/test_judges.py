@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -25,8 +26,10 @@ from rljax.config.schema import (
 )
 from rljax.observe.trace import NullTrace
 from rljax.pipeline.assemble import engines
+from rljax.pipeline.assemble import judges as assembled
 from rljax.pipeline.assemble.engines import Before
 from rljax.pipeline.assemble.judges import Judges, judge_config
+from rljax.pipeline.assemble.run import Model
 from rljax.pipeline.run_dir import RunDir
 from rljax.rollout.judge import EngineJudge
 from rljax.sampler import engine as embedded
@@ -118,6 +121,24 @@ def test_a_judge_beside_that_of_a_live_run_leaves_its_weights_alone(model: Path,
 
     with_judge(ask, run_config(model), tmp_path)
     assert not list((tmp_path / "judges").iterdir())
+
+
+def test_the_event_loop_turns_while_a_model_is_fetched(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_model_at, beaten = assembled.open_model_at, threading.Event()
+
+    def fetched(config: Config, directory: Path) -> Model:
+        assert beaten.wait(20.0), "no heartbeat can be sent meanwhile"
+        return open_model_at(config, directory)
+
+    async def main() -> None:
+        asyncio.get_running_loop().call_soon(beaten.set)
+        async with opened(run_config(model), tmp_path):
+            pass
+
+    monkeypatch.setattr(assembled, "open_model_at", fetched)
+    asyncio.run(main())
 
 
 def test_one_that_lies_is_asked_once_where_it_would_say_the_same_and_again_where_not(

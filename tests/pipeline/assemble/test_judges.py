@@ -186,6 +186,34 @@ def test_one_that_hangs_costs_its_time_and_its_request_is_taken_back(model: Path
     with_judge(ask, run_config(model), tmp_path)
 
 
+def test_a_question_waits_for_room_before_its_time_begins(model: Path, tmp_path: Path) -> None:
+    async def ask(judge: EngineJudge, runner: RewardRunner) -> None:
+        engine, go = judge._pool._slots[0].engine, asyncio.Event()
+        generate, running, most = engine.generate, 0, 0
+
+        async def held(request: GenerateRequest) -> Any:
+            nonlocal running, most
+            running += 1
+            most = max(most, running)
+            await go.wait()
+            running -= 1
+            return await generate(request)
+
+        engine.generate = held  # type: ignore[method-assign]
+        scores = [asyncio.ensure_future(runner.score(task(), str(digit))) for digit in range(8)]
+        await asyncio.sleep(0)
+        assert runner.pending == 8
+        rewards_loop = runner._awaited._loop
+        assert rewards_loop is not None
+        for _ in range(20):  # what could be asked would have been by then
+            await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(asyncio.sleep(0), rewards_loop))
+        go.set()
+        assert [9 * one.score for one in await asyncio.gather(*scores)] == pytest.approx([9 - d for d in range(8)])
+        assert most == 2, "as many as the engine runs at once"
+
+    with_judge(ask, run_config(model, max_concurrency=2), tmp_path)
+
+
 def test_one_that_dies_is_started_again_and_one_that_is_lost_says_so(model: Path, tmp_path: Path) -> None:
     faults: list[str] = ["(the first)"]
 

@@ -109,14 +109,16 @@ def serve(config: Config) -> int:
     from rljax.pipeline.assemble.compile_cache import keep_compiled
     from rljax.pipeline.assemble.run import open_model
     from rljax.pipeline.run_dir import RunDir
+    from rljax.pipeline.serve.key import open_key
     from rljax.pipeline.serve.service import serve as served
 
     keep_compiled(config)
     published = config.serve.follow or config.serve.version is not None
     run = RunDir.existing(config) if published else RunDir.of_checkpoint(config)
+    key = open_key(config, run.root / "serve")  # before a process is started that would inherit it
     model = open_model(config, run, _progress)
     with contextlib.closing(ENGINE_LAUNCHERS[config.launcher](config)) as engine_launcher:
-        asyncio.run(served(config, run, model, engine_launcher, _show, _on_signals))
+        asyncio.run(served(config, run, model, engine_launcher, key, _show, _on_signals))
     return 0
 
 

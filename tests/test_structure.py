@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -65,12 +66,17 @@ def test_docstrings_open_with_what_a_thing_is_or_does() -> None:
     riddles = [
         f"{path.relative_to(ROOT)}: {text.splitlines()[0]}"
         for path in SOURCES
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
-        and (text := ast.get_docstring(node))
-        and text.split()[0].strip(".,:;") in RIDDLES
+        for text in docstrings(ast.parse(path.read_text()))
+        if text.split()[0].strip(".,:;") in RIDDLES
     ]
     assert riddles == []
+
+
+def docstrings(tree: ast.Module) -> Iterator[str]:
+    """Of modules, classes, functions and attributes: of all texts that stand as statements."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            yield node.value.value
 
 
 NAMED = re.compile(r"`((?:[\w.-]+/)*[\w.-]+(?:/|\.(?:py|md|toml|ipynb)))`")

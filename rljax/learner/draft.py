@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
+import logging
 import shutil
 from pathlib import Path
 
 _LOCK = "writer.lock"
+_NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
+
+log = logging.getLogger(__name__)
 
 
 class Draft:
@@ -18,17 +23,18 @@ class Draft:
         """Makes the directory, and those above it.
 
         Raises:
-            OSError: it cannot be made, or a successor cleared it away at once.
+            OSError: it cannot be made.
         """
         self.path = path
         path.mkdir(parents=True)
         self._lock = (path / _LOCK).open("w")
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX)
-            (path / _LOCK).stat()
-        except OSError:
-            self.delete()
-            raise
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                self.delete()
+                raise
+            log.warning("%s: this file system has no locks; who takes over from this learner may delete it", path)
 
     @property
     def checkpoint(self) -> Path:

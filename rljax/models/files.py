@@ -140,6 +140,7 @@ def save_directory(
     tokenizer_source: Path | None,
     dtype: str,
     shard_bytes: int = _SHARD_BYTES,
+    chat_template: str | None = None,
 ) -> None:
     """Writes a directory that transformers and vLLM load, with a checksum of each tensor in the files' headers.
 
@@ -152,6 +153,7 @@ def save_directory(
         tokenizer_source: a model directory whose tokenizer files and special token ids are copied; None: none are.
         dtype: of the stored weights, ``fp32`` or ``bf16``.
         shard_bytes: the weights are cut into files of at most this size (one tensor may exceed it).
+        chat_template: what the tokenizer renders chats by, in the place of its source's; None: the source's.
 
     Raises:
         FileExistsError: when `path` exists, also when another process made it meanwhile.
@@ -168,6 +170,8 @@ def save_directory(
         config = to_config(architecture) | {"dtype": _DTYPES[dtype][0], "torch_dtype": _DTYPES[dtype][0]}
         if tokenizer_source is not None:
             config |= _copy_tokenizer(Path(tokenizer_source), draft)
+        if chat_template is not None:
+            _write_chat_template(draft, chat_template)
         (draft / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
         _write_weights(draft, named_tensors, _DTYPES[dtype][1], shard_bytes)
         publish_directory(draft, path)
@@ -197,6 +201,14 @@ def _copy_tokenizer(source: Path, target: Path) -> dict[str, Any]:
         return {}
     config = read_config(source)
     return {key: config[key] for key in _SPECIAL_IDS if config.get(key) is not None}
+
+
+def _write_chat_template(directory: Path, template: str) -> None:
+    (directory / "chat_template.jinja").write_text(template, encoding="utf-8")
+    settings = directory / "tokenizer_config.json"  # where older readers look
+    if settings.exists():
+        fields = json.loads(settings.read_text(encoding="utf-8")) | {"chat_template": template}
+        settings.write_text(json.dumps(fields, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def _write_weights(directory: Path, tensors: Mapping[str, Tensor], dtype: np.dtype, shard_bytes: int) -> None:

@@ -8,6 +8,10 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from jinja2 import Environment, TemplateSyntaxError
+from jinja2.ext import Extension
+from jinja2.nodes import Node
+from jinja2.parser import Parser
 from tokenizers import AddedToken, Tokenizer, decoders, models
 
 from rljax.config.fields import ConfigError, shown
@@ -53,7 +57,7 @@ def with_chat_template(
     """
     if template is None and enable_thinking is None:
         return tokenizer
-    text = tokenizer.chat_template if template is None else _template_text(template)
+    text = tokenizer.chat_template if template is None else template_text(template)
     if isinstance(text, dict):
         text = text.get("default")
     if enable_thinking is not None:
@@ -69,18 +73,30 @@ def with_chat_template(
     return mine
 
 
-def _template_text(template: str) -> str:
-    from jinja2 import Environment, TemplateSyntaxError
+class _Generation(Extension):
+    """Reads the blocks in which transformers finds what an assistant said."""
 
+    tags = {"generation"}  # noqa: RUF012 — as jinja2 declares it
+
+    def parse(self, parser: Parser) -> list[Node]:
+        """Implements `Extension.parse`: what is in the block."""
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+def template_text(template: str) -> str:
+    """Returns the text of a chat template: that of the file, or ``template`` itself, which has braces.
+
+    Raises:
+        ConfigError: there is no such file, or it is no Jinja.
+    """
     what = f"model.chat_template={shown(template)}"
     try:
         text = template if "{%" in template or "{{" in template else Path(template).read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         raise ConfigError(f"{what}: cannot be read ({error}); write a file of Jinja, or its text") from error
     try:
-        Environment(extensions=["jinja2.ext.loopcontrols"], autoescape=False).parse(
-            text.replace("{% generation %}", "").replace("{% endgeneration %}", "")
-        )
+        Environment(extensions=["jinja2.ext.loopcontrols", _Generation], autoescape=False).parse(text)
     except TemplateSyntaxError as error:
         raise ConfigError(f"{what}: line {error.lineno}: no Jinja ({error.message})") from error
     return text

@@ -29,7 +29,7 @@ BARS = "▁▂▃▄▅▆▇█"
 SPARK_POINTS = 32
 ACCENT, GOOD, QUIET, WARN = "cyan", "green", "bright_black", "yellow"
 PACE_SECONDS = 3600.0
-"""What is left of a run is estimated from the pace of the steps in so many last seconds."""
+"""Seconds whose steps give the pace, by which the rest of a run is estimated."""
 
 
 def _bar(name: str, *columns: ProgressColumn) -> Bar:

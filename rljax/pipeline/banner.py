@@ -28,7 +28,7 @@ from rljax.pipeline.assemble.engines import local_platform
 log = logging.getLogger(__name__)
 
 EXTRAS = {"gpu": ("an NVIDIA GPU", "cuda"), "tpu": ("a TPU", "tpu")}
-"""What each kind of accelerator is called, and the extra that brings JAX for it."""
+"""Names of the kinds of accelerators, and the extra that brings JAX for it."""
 UNITS = ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)
 
 

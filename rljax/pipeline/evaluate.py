@@ -192,15 +192,19 @@ def evaluate(
 
 
 def export(config: Config, run: RunDir, model: Model) -> Iterator[str]:
-    """Exports each chosen checkpoint as a Hugging Face directory; yields where.
+    """Exports each chosen checkpoint as a Hugging Face directory, with the chat template that the run has; yields
+    where.
 
     Raises:
         ConfigError: it was exported before, or there is no such checkpoint.
     """
+    is_own = config.model.chat_template is not None or config.model.enable_thinking is not None
+    template = model.tokenizer.chat_template if is_own else None
     for steps in chosen_checkpoints(config, run):
         target = run.root / "export" / f"step_{steps}"
         if target.exists():
             raise ConfigError(f"{target}: is there already; remove it to export again, or choose another checkpoint")
         tensors = weights_of(config, run, model, steps)
-        save_directory(target, model.architecture, tensors, model.directory, config.resolved_sync_dtype)
+        dtype = config.resolved_sync_dtype
+        save_directory(target, model.architecture, tensors, model.directory, dtype, chat_template=template)
         yield str(target)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -185,6 +185,14 @@ class EnginePool:
             if not self._live_slots():
                 await self._wait_for_slot()
 
+    async def check(self) -> None:
+        """Finds the engines that have died, or hang, while nobody asked them anything.
+
+        Raises:
+            EngineError: no engine is left.
+        """
+        await self._ask_all([slot.ask("a sign of life", _answered) for slot in self._live_slots()])
+
     async def hold(self) -> None:
         """Holds new training requests and ends the running ones; each keeps its tokens and goes on at `release`.
 
@@ -195,10 +203,7 @@ class EnginePool:
             return
         self._open.clear()
         # Requests of an engine that dies here come back when it is replaced, and are held then.
-        aborts = [self._abort(slot, list(slot.requests)) for slot in self._live_slots()]
-        _raise_unless(EngineError, await asyncio.gather(*aborts, return_exceptions=True))
-        if not self._live_slots():
-            await self._wait_for_slot()
+        await self._ask_all([self._abort(slot, list(slot.requests)) for slot in self._live_slots()])
 
     def release(self) -> None:
         """Ends `hold`: held requests go on."""
@@ -305,6 +310,11 @@ class EnginePool:
     async def _abort(self, slot: EngineSlot, request_ids: list[str]) -> None:
         await slot.ask("requests to be aborted", lambda engine: engine.abort(request_ids))
 
+    async def _ask_all(self, asked: Sequence[Awaitable[None]]) -> None:
+        _raise_unless(EngineError, await asyncio.gather(*asked, return_exceptions=True))
+        if not self._live_slots():
+            await self._wait_for_slot()
+
     def _remaining(self, request: GenerateRequest, parts: list[Completion]) -> GenerateRequest:
         """Returns the request for the tokens still to be generated. Its id is new each time: an engine may still be
         ending the old one.
@@ -377,6 +387,11 @@ def _raise_unless(tolerated: type[Exception] | tuple[type[Exception], ...], outc
         if isinstance(outcome, BaseException) and not isinstance(outcome, tolerated):
             raise outcome
     return [None if isinstance(outcome, EngineError) else outcome for outcome in outcomes]
+
+
+async def _answered(engine: Engine) -> None:
+    await engine.abort([])  # asks the thread that generates, as a status does not
+    await engine.status()  # of vLLM's end this alone tells
 
 
 def _load(slot: EngineSlot) -> tuple[int, int]:

@@ -223,12 +223,15 @@ class GroupRunner:
 
         Raises:
             MemberFailed: they fail as often as a member may.
+            BrokenContract: a workflow of one's own returned what none may.
         """
         retry = 0
         while True:
             try:
                 async with self._deadlines.limit(self._timeout):
                     return await judged_together(self._workflow, task, members)
+            except BrokenContract:
+                raise
             except Exception as error:
                 reason = await self.note_failure(error, f"{claim.task}, its whole group, attempt {retry}")
                 if retry >= self._max_retries:

@@ -20,7 +20,7 @@ _complained: set[str] = set()
 _QUOTED = 80
 
 NO_TOKEN = "<|no_token|>"
-"""What `decoded` writes for an id that the tokenizer does not have. It holds no digit that a reward could read."""
+"""Text of `decoded` for an id that the tokenizer does not have. It holds no digit that a reward could read."""
 
 
 def chat_messages(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import uuid
 from collections.abc import Collection
 from pathlib import Path
@@ -14,6 +15,8 @@ from rljax.weights.publisher import OrbaxPublisher, PublishError, Tensors, check
 from sidecar.channels import memory
 from sidecar.channels.versions import Manifest, PublishedVersion, TensorInfo
 from sidecar.errors import first_line
+
+_CLOSE_SECONDS = 5.0
 
 
 class MemoryPublisher:
@@ -109,6 +112,9 @@ class RayPublisher(MemoryPublisher):
         import ray
 
         self._addresses.clear()
+        with contextlib.suppress(ray.exceptions.RayError):  # the actor is dead, or the cluster is
+            # The kill is only on its way when it returns: until it arrives, versions would be found.
+            ray.get(self._store.clear.remote(), timeout=_CLOSE_SECONDS)
         ray.kill(self._store)
 
     def _keep(self, address: str, version: int, lineage: int, tensors: Tensors, *, model: str, dtype: str) -> None:

@@ -267,7 +267,7 @@ class _GroupWriter(type_handlers.NumpyHandler):
         self._groups = groups
         self.infos: dict[str, TensorInfo] = {}
         self.failure: Exception | None = None
-        """Why no more was written. Orbax goes on without: what else it writes would otherwise outlive the failure."""
+        """Error that ended the writing. Orbax goes on without: its other writes would otherwise outlive the failure."""
 
     async def serialize(self, values: Sequence[_Leaf], infos: Any, args: Any = None) -> Sequence[Any]:
         """Writes all groups, as `TypeHandler.serialize` says; no write is left to be waited for."""

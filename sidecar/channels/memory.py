@@ -63,6 +63,10 @@ class WeightStore:
         """Drops the references; the store frees the version once no engine reads it any more."""
         self._kept.pop(version, None)
 
+    def clear(self) -> None:
+        """Drops all references."""
+        self._kept.clear()
+
     def find(self, version: str) -> list[Any]:
         """Returns the references; an empty list if the version is not here."""
         return self._kept.get(version, [])

@@ -52,6 +52,14 @@ def test_prompts_are_what_transformers_renders(thinking: bool | None, begins: st
     assert (expected == told) == (thinking is False), "it is the template that thinks, or not"
 
 
+@pytest.mark.parametrize("tag", ["{%% %s %%}", "{%%- %s -%%}", "{%% %s -%%}", "{%%+ %s%%}", "{%%-%s%%}"])
+def test_blocks_that_mark_what_an_assistant_said_are_read(tag: str, plain: Any) -> None:
+    inner = "{% for message in messages %}<|user|> " + tag % "generation" + " {{ message.content }} "
+    template = inner + tag % "endgeneration" + " <|end|>{% if loop.first %}{% continue %}{% endif %}{% endfor %}"
+    mine = with_chat_template(plain, template, None)
+    assert render_messages(mine, CHAT).tolist() == by_transformers(plain, chat_template=template)
+
+
 def test_between_two_turns_stands_what_the_template_writes(plain: Any) -> None:
     between = ChatTurns(with_chat_template(plain, THINKS, False), [plain.eos_token_id]).between(
         np.zeros(0, np.int32), "more"
@@ -73,6 +81,7 @@ def test_the_tokenizer_that_others_have_stays_as_it_is(plain: Any) -> None:
         (None, False, "model.enable_thinking=False: the chat template does not read it"),
         ("nowhere.jinja", None, "model.chat_template='nowhere.jinja': cannot be read"),
         ("{% for message in messages %}{{ message }", None, "line 1: no Jinja"),
+        ("{% generation %}{{ messages }}", None, "line 1: no Jinja"),
     ],
 )
 def test_a_template_that_cannot_work_is_refused(

@@ -19,7 +19,8 @@ from rljax.ledger.sqlite import SqliteFile
 from rljax.pipeline.assemble import learner as build
 from rljax.pipeline.assemble.learner import StepRunner
 from rljax.pipeline.train import Outputs, Trainer
-from tests.learner.test_checkpoints import abstract, flip, holding, make_state
+from tests.learner.states import abstract, make_state
+from tests.learner.test_checkpoints import flip, holding
 
 CONFIG = Config(
     rollout_batch_size=16,

@@ -6,6 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
+from rljax.rollout.workflows.workflow import BrokenContract, OwnWorkflow
 from rljax.tasks.rewards.reward import JudgeUnavailable
 from rljax.tasks.task import RewardTerm, Task
 from rljax.trajectory import Trajectory
@@ -57,3 +60,16 @@ def test_a_judge_that_stays_away_drops_the_group_by_name(tmp_path: Path) -> None
     assert report["balanced"], report["problems"]
     assert all(group.task.index % 2 == 0 for batch in batches for group in batch.groups)
     assert set(flow.failed.values()) == {3}, "max_retries is 2"
+
+
+class Fewer(Plain):
+    """Loses a member of each group that it judges."""
+
+    async def judge_group(self, task: Task, members: Sequence[Trajectory]) -> list[Trajectory]:
+        return list(members[1:])
+
+
+def test_a_workflow_of_ones_own_that_loses_members_ends_the_run(tmp_path: Path) -> None:
+    flow = OwnWorkflow(Fewer(), 100)
+    with pytest.raises(BrokenContract, match=r"Fewer.judge_group returned 3 members for a group of 4"):
+        run_simulation(tmp_path, workflow=flow, tasksets={"numbers": Judged()}, validates=False)

@@ -102,7 +102,7 @@ Solution: {response}
 Reference answer: {answer}
 
 Answer with YES or NO, and nothing else."""
-"""What a judge is asked by default, in the place of the prompts that ROLL has by name."""
+"""Question to a judge by default, in the place of the prompts that ROLL has by name."""
 
 
 def is_served(document: Document, domain: str) -> bool:

@@ -32,7 +32,7 @@ ACTIVATIONS: Mapping[str, Rule] = {
     "logits": (BATCH, "sequence", "tensor"),
 }
 GPUS = ("gpu", "cuda", "rocm")
-"""What JAX calls them."""
+"""JAX's names of them."""
 
 
 def spec(rule: Rule, shape: Sequence[int], mesh: Mesh) -> P:

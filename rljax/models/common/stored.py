@@ -66,4 +66,4 @@ class StoredTensor:
 
 
 Tensor = np.ndarray | StoredTensor
-"""What has a shape and becomes an array on the host."""
+"""Array, or anything with a shape that becomes one on the host."""

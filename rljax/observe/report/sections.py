@@ -23,7 +23,7 @@ WAIT_REASONS = {
 }
 
 Context = dict[str, Any]
-"""What a template is rendered with, by name."""
+"""Variables of a template, by name."""
 
 
 @dataclass(frozen=True)

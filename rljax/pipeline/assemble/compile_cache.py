@@ -24,7 +24,7 @@ _DIRECTORY, _ENABLED, _LEAST = (
     "jax_persistent_cache_min_compile_time_secs",
 )
 _LEAST_SECONDS = 0.1
-"""What compiles faster is not kept; JAX's own default of 1 s leaves out most of a small model's programs."""
+"""Seconds; a program that compiles faster is not kept. JAX's own 1 s leaves out most of a small model's programs."""
 _ENTRY = re.compile(r".+-[0-9a-f]{64}-cache")
 """Name of an entry: of the program, and a hash of all that it was compiled from."""
 _UNUSED = 30 * 86_400.0

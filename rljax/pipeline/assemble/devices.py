@@ -22,7 +22,7 @@ from rljax.learner.sharding import Present, jax_devices, named_devices, select_d
 MEMORY_SHARE, FORMER_MEMORY_SHARE = "XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION"
 """Environment variables: the share of each GPU's memory that JAX takes, read once, when it starts. It refuses both."""
 JAX_MEMORY_SHARE = 0.75
-"""What it takes where nobody says."""
+"""Share where the config names none."""
 
 
 def share_gpu_memory(config: Config) -> None:

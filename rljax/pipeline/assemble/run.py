@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 from typing import Any
@@ -22,7 +22,7 @@ from rljax.models.common.architecture import Architecture
 from rljax.models.common.stored import DamagedFileError
 from rljax.models.files import load_architecture, stored_tensors
 from rljax.models.resolve import resolve_model
-from rljax.models.tokenizer import load_tokenizer, with_chat_template
+from rljax.models.tokenizer import load_tokenizer, template_text, with_chat_template
 from rljax.pipeline.run_dir import RunDir
 from rljax.tasks.seeds import stable_hash
 from rljax.weights.publisher import DTYPES, OrbaxPublisher, PublishError
@@ -33,6 +33,10 @@ PARITY_BOUNDS = {"fp32": 1e-3, "bf16": 0.75}
 """Largest log-probability gap allowed, in nats, by compute dtype. On SmolLM2, where probe tokens have −14 nats on
 average, bf16 learner and engine were measured 0.37 apart, each 0.2 to 0.3 from fp32.
 """
+UNSET = (("min_p", 0.0), ("repetition_penalty", 1.0))
+"""Sampling that changes nothing."""
+OF_JUDGE = ("dtype", "max_prompt_tokens", "max_response_tokens", "system_prompt", "template", "generating_args")
+"""Keys of a judge that its scores depend on, besides its model."""
 
 ProgressCallback = Callable[[str, float], None]
 
@@ -72,22 +76,33 @@ def open_ledger(config: Config, run: RunDir) -> Database:
 
 
 def validation_fingerprint(config: Config) -> str:
-    """Returns a fingerprint of what is validated, and how; the same wherever its files are kept."""
+    """Returns a fingerprint of what is validated, and how; the same wherever its files are kept.
+
+    Raises:
+        ConfigError: there is no such chat template.
+    """
     plain = as_plain(config)
     tasksets = {
         name: settings | {"source": ",".join(PurePath(part).name for part in settings["source"].split(","))}
         for name, settings in plain["tasks"]["validation"].items()
     }
-    judges = [plain["judges"]] if config.judges else []
+    judges = [{name: _as_measured(judge) for name, judge in plain["judges"].items()}] if config.judges else []
     environments = {tag: plain["custom_envs"][tag] for tag in config.val_groups}
-    sampling, manager = plain["sidecar"]["val_generating_args"], plain["rollout"]["val_env_manager"]
-    rollout = plain["rollout"]
-    by_task = rollout["workflow"] == "by_task"  # the default leaves the fingerprints of older runs as they are
-    workflow = [] if by_task else [rollout["workflow"], rollout["workflow_args"]]
+    rollout, sampling = plain["rollout"], plain["sidecar"]["val_generating_args"]
+    manager = rollout["val_env_manager"]
+    # What older runs did not have is left out where it is unset: their fingerprints stay as they are.
+    sampling = {key: value for key, value in sampling.items() if (key, value) not in UNSET}
+    workflow = [] if rollout["workflow"] == "by_task" else [rollout["workflow"], rollout["workflow_args"]]
     limits = [config.val_batch_size, config.model.max_prompt_tokens, config.model.max_response_tokens, config.longest]
-    chat = [one for one in (config.model.chat_template, config.model.enable_thinking) if one is not None]
+    template, thinking = config.model.chat_template, config.model.enable_thinking
+    chat = [one for one in (template and template_text(template), thinking) if one is not None]
     what = [tasksets, environments, sampling, manager, limits, *judges, *workflow, *chat]
     return f"{stable_hash(json.dumps(what, sort_keys=True)):016x}"
+
+
+def _as_measured(judge: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns what of a judge its scores depend on, but for its devices and engines."""
+    return {"path": PurePath(judge["path"]).name} | {key: judge[key] for key in OF_JUDGE}
 
 
 def open_model(config: Config, run: RunDir, progress: ProgressCallback | None = None) -> Model:

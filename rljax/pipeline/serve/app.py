@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hmac
-import json
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -19,6 +18,7 @@ from rljax.pipeline.serve.fields import json_object
 from rljax.pipeline.serve.meters import Meters
 from rljax.pipeline.serve.parameters import Asked, Reader
 from rljax.pipeline.serve.replies import Reply
+from rljax.pipeline.serve.streams import Stream
 from rljax.rollout.engine_pool import EnginePool
 from sidecar.protocol import Completion, EngineError, RequestError
 
@@ -97,8 +97,7 @@ class Endpoint:
             message = f"{request.method} {request.path[:64]}: {error.reason}"
             return web.json_response(error_body(message, error.status), status=error.status)
         except EngineError as error:
-            if not self.failure.done():
-                self.failure.set_result(error)
+            self.fail(error)
             return web.json_response(error_body(f"no engine is left: {error}", 503), status=503)
         except RequestError as error:
             return _refused(BadRequest(str(error)))
@@ -109,6 +108,11 @@ class Endpoint:
         except Exception as error:
             log.exception("%s %s", request.method, request.path)
             return web.json_response(error_body(f"internal error: {type(error).__name__}", 500), status=500)
+
+    def fail(self, error: EngineError) -> None:
+        """Takes note that no engine is left."""
+        if not self.failure.done():
+            self.failure.set_result(error)
 
     def _check_key(self, request: web.Request) -> None:
         kind, _, shown = request.headers.get("Authorization", "").partition(" ")
@@ -176,6 +180,8 @@ class Endpoint:
     def _counted(self, choices: int) -> Any:
         if self.draining:
             raise BadRequest("the server is ending", status=503)
+        if choices > self._most:
+            raise BadRequest(f"{choices} answers at once; serve.max_requests is {self._most}; ask for fewer", "n")
         if self.in_flight + choices > self._most:
             raise BadRequest(
                 f"{self.in_flight} answers are under way, and {self._most} may be; ask again later",
@@ -195,6 +201,7 @@ class Endpoint:
         self, request: web.Request, asked: Asked, reply: Reply
     ) -> tuple[web.StreamResponse, list[Completion]]:
         """Sends tokens as they are sampled. What fails before the first is a reply of its own."""
+        stream = Stream(request, self._seconds)
         heard: asyncio.Queue[tuple[int, Completion, bool] | None] = asyncio.Queue()
         made = asyncio.ensure_future(
             answers(self._pool, asked, reply.id, self._seconds, lambda *told: heard.put_nowait(told))
@@ -204,40 +211,30 @@ class Endpoint:
             item = await heard.get()
             if item is None:
                 made.result()
-            response = web.StreamResponse(
-                headers={"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache"}
-            )
-            await response.prepare(request)
+            await stream.open()
             for chunk in reply.opening():
-                await _send(response, chunk)
+                await stream.send(chunk)
             while item is not None:
                 index, part, whole = item
-                await _send(response, reply.closing(index, part) if whole else reply.piece(index, part))
+                await stream.send(reply.closing(index, part) if whole else reply.piece(index, part))
                 item = await heard.get()
-            await self._end(response, made, asked, reply)
-            return response, [] if made.exception() else made.result()
+            await self._end(stream, made, asked, reply)
+            return stream.response, [] if made.exception() else made.result()
         finally:
             made.cancel()
             await asyncio.gather(made, return_exceptions=True)
 
-    async def _end(
-        self, response: web.StreamResponse, made: asyncio.Future[list[Completion]], asked: Asked, reply: Reply
-    ) -> None:
+    async def _end(self, stream: Stream, made: asyncio.Future[list[Completion]], asked: Asked, reply: Reply) -> None:
         """Ends a stream: with the number of tokens, or with the error that a reply can no longer be."""
         error = made.exception()
         if error is None:
             if asked.usage:
-                await _send(response, reply.usage_chunk(made.result()))
-            await response.write(b"data: [DONE]\n\n")
+                await stream.send(reply.usage_chunk(made.result()))
         else:
-            if isinstance(error, EngineError) and not self.failure.done():
-                self.failure.set_result(error)
-            await _send(response, error_body(str(error) or f"no answer within {self._seconds:g} s", 500))
-        await response.write_eof()
-
-
-async def _send(response: web.StreamResponse, chunk: Mapping[str, Any]) -> None:
-    await response.write(b"data: " + json.dumps(chunk).encode() + b"\n\n")
+            if isinstance(error, EngineError):
+                self.fail(error)
+            await stream.send(error_body(str(error) or f"no answer within {self._seconds:g} s", 500))
+        await stream.end(whole=error is None)
 
 
 def _refused(error: BadRequest) -> web.Response:

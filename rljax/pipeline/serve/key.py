@@ -6,6 +6,7 @@ import os
 import secrets
 import stat
 from pathlib import Path
+from typing import NamedTuple
 
 from rljax.config.schema import Config
 from rljax.config.validate import ConfigError
@@ -16,8 +17,15 @@ SHORTEST = 16
 """Characters of a key, at least."""
 
 
-def open_key(config: Config, directory: Path) -> tuple[str, str]:
-    """Returns the key, and where it is to be found; both are empty where none is required.
+class Key(NamedTuple):
+    """A key, and where it is to be found; both are empty where none is required."""
+
+    text: str
+    place: str
+
+
+def open_key(config: Config, directory: Path) -> Key:
+    """Returns the key. What is started before has the variable in its environment.
 
     Args:
         config: of the server.
@@ -29,19 +37,20 @@ def open_key(config: Config, directory: Path) -> tuple[str, str]:
     """
     given = os.environ.pop(VARIABLE, None)
     if not config.serve.require_key:
-        return "", ""
+        return Key("", "")
     if config.serve.key_file is not None:
-        return _read(Path(config.serve.key_file), "serve.key_file"), config.serve.key_file
+        return Key(_read(Path(config.serve.key_file), "serve.key_file"), config.serve.key_file)
     if given is not None:
-        return _checked(given, VARIABLE), f"the variable {VARIABLE}"
+        return Key(_checked(given, VARIABLE), f"the variable {VARIABLE}")
     file = directory / "key"
+    directory.mkdir(exist_ok=True)
     try:
         descriptor = os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
     except FileExistsError:
-        return _read(file, "run_dir"), str(file)
+        return Key(_read(file, "run_dir"), str(file))
     with os.fdopen(descriptor, "w") as made:
         made.write(secrets.token_urlsafe(32) + "\n")
-    return _read(file, "run_dir"), str(file)
+    return Key(_read(file, "run_dir"), str(file))
 
 
 def _read(file: Path, where: str) -> str:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable
+from typing import Any
 
 from aiohttp import web
 
@@ -16,16 +17,20 @@ from rljax.pipeline.assemble.engines import make_pool
 from rljax.pipeline.assemble.run import Model
 from rljax.pipeline.run_dir import RunDir
 from rljax.pipeline.serve.app import Endpoint
-from rljax.pipeline.serve.key import open_key
+from rljax.pipeline.serve.key import Key
 from rljax.pipeline.serve.parameters import Reader
 from rljax.pipeline.serve.weights import CheckpointWeights, PublishedWeights
+from rljax.rollout.async_utils import all_or_none
 from rljax.rollout.engine_events import FaultLog
 from rljax.rollout.engine_pool import EnginePool
 from sidecar.hosting.spec import EngineLauncher
+from sidecar.protocol import EngineError
 
 log = logging.getLogger(__name__)
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
+WATCH_SECONDS = 1.0
+"""Seconds between looks whether the engines live."""
 CUT_SECONDS = 1.0
 """Seconds that answers have to end in once they were told to, before their connections are closed."""
 
@@ -36,7 +41,7 @@ class Service:
     Attributes:
         url: of the endpoint, as clients write it.
         name: what requests call the model.
-        key_place: where the key is to be found; empty where none is required.
+        key: that clients must show.
         pool: the engines.
         endpoint: what answers.
     """
@@ -45,28 +50,23 @@ class Service:
     pool: EnginePool
     endpoint: Endpoint
 
-    def __init__(self, config: Config, run: RunDir, model: Model, engine_launcher: EngineLauncher) -> None:
-        """Reads or makes the key. Closing ``engine_launcher``, which starts the engines, is the caller's.
-
-        Raises:
-            ConfigError: there is no such key.
-        """
+    def __init__(self, config: Config, run: RunDir, model: Model, engine_launcher: EngineLauncher, key: Key) -> None:
+        """Takes what `open` needs. Closing ``engine_launcher``, which starts the engines, is the caller's."""
+        self.key = key
         self._config = config
         self._run = run
         self._model = model
         self._engine_launcher = engine_launcher
-        self._directory = run.root / "serve"
-        self._directory.mkdir(exist_ok=True)
-        self._key, self.key_place = open_key(config, self._directory)
         self.name = config.serve.model_name or run.root.absolute().name
         self._parts = contextlib.AsyncExitStack()
-        self._following: asyncio.Future[None]
+        self._at_work: asyncio.Future[list[None]]
 
     async def open(self) -> None:
         """Starts the engines, loads the weights, and listens.
 
         Raises:
             ConfigError: there are no such weights, or the address cannot be listened at.
+            PublishError: there is no room for the weights.
             WeightUpdateError, EngineError: the engines do not start, or cannot load the weights.
         """
         async with contextlib.AsyncExitStack() as parts:
@@ -78,9 +78,9 @@ class Service:
             await weights.load(self.pool)
             reader = Reader(self._model, self.name, self._config.context)
             most, seconds = self._config.serve.max_requests, self._config.wait_timeout
-            self.endpoint = Endpoint(self.pool, reader, self._key, most=most, seconds=seconds)
-            self._following = asyncio.ensure_future(weights.follow(self.pool))
-            parts.push_async_callback(self._stop_following)
+            self.endpoint = Endpoint(self.pool, reader, self.key.text, most=most, seconds=seconds)
+            self._at_work = asyncio.ensure_future(all_or_none((weights.follow(self.pool), self._watch())))
+            parts.push_async_callback(self._stop_work)
             await self._listen(parts)
             self._parts = parts.pop_all()
 
@@ -96,16 +96,24 @@ class Service:
             LedgerError: the run that is followed cannot be read any more.
         """
         stopped = asyncio.ensure_future(stop.wait())
-        waits: set[asyncio.Future[object]] = {stopped, self.endpoint.failure}  # type: ignore[arg-type]
-        if self._config.serve.follow:
-            waits.add(self._following)  # type: ignore[arg-type]
+        waits: set[asyncio.Future[Any]] = {stopped, self.endpoint.failure, self._at_work}
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         stopped.cancel()
         if self.endpoint.failure.done():
             raise self.endpoint.failure.result()
-        if self._following.done():
-            self._following.result()
+        if self._at_work.done():
+            self._at_work.result()
         await self._drain()
+
+    async def _watch(self) -> None:
+        """Looks whether the engines live while nobody asks them anything."""
+        while True:
+            try:
+                await self.pool.check()
+            except EngineError as error:
+                self.endpoint.fail(error)
+                return
+            await asyncio.sleep(WATCH_SECONDS)
 
     async def _drain(self) -> None:
         self.endpoint.draining = True
@@ -117,10 +125,10 @@ class Service:
             log.warning("%d answers were cut off after %g s", self.endpoint.in_flight, self._config.serve.drain_timeout)
 
     def _weights(self) -> CheckpointWeights | PublishedWeights:
-        serve = self._config.serve
+        serve, directory = self._config.serve, self._run.root / "serve"
         if serve.follow or serve.version is not None:
-            return PublishedWeights(self._config, self._run, self._model)
-        return CheckpointWeights(self._config, self._run, self._model, self._directory)
+            return PublishedWeights(self._config, self._run, self._model, directory)
+        return CheckpointWeights(self._config, self._run, self._model, directory)
 
     async def _listen(self, parts: contextlib.AsyncExitStack) -> None:
         serve = self._config.serve
@@ -147,12 +155,12 @@ class Service:
             log.warning(
                 "serve.host=%s: others can reach this address%s; what is said here is not encrypted",
                 serve.host,
-                "" if self._key else ", and no key is required of them",
+                "" if self.key.text else ", and no key is required of them",
             )
 
-    async def _stop_following(self) -> None:
-        self._following.cancel()
-        await asyncio.wait([self._following])
+    async def _stop_work(self) -> None:
+        self._at_work.cancel()
+        await asyncio.wait([self._at_work])
 
 
 async def serve(
@@ -160,6 +168,7 @@ async def serve(
     run: RunDir,
     model: Model,
     engine_launcher: EngineLauncher,
+    key: Key,
     say: Callable[[str], None],
     on_signals: Callable[[Callable[[], None]], None],
 ) -> None:
@@ -167,6 +176,7 @@ async def serve(
 
     Raises:
         ConfigError: something cannot be served, or not there.
+        PublishError: there is no room for the weights.
         EngineError: no engine is left.
     """
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
@@ -175,7 +185,7 @@ async def serve(
         loop.call_soon_threadsafe(stop.set)
 
     on_signals(end)
-    service = Service(config, run, model, engine_launcher)
+    service = Service(config, run, model, engine_launcher, key)
     opening, stopped = asyncio.ensure_future(service.open()), asyncio.ensure_future(stop.wait())
     try:
         await asyncio.wait([opening, stopped], return_when=asyncio.FIRST_COMPLETED)
@@ -183,7 +193,7 @@ async def serve(
             opening.result()
             assert service.pool.serving is not None
             say(f"serving {service.name} at {service.url}, weights after {service.pool.serving.version} batches")
-            say(f"key: in {service.key_place}" if service.key_place else "no key is required")
+            say(f"key: in {key.place}" if key.place else "no key is required")
             await service.until(stop)
     finally:
         for task in (opening, stopped):

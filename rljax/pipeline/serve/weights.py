@@ -5,13 +5,17 @@ A server reads the ledger and writes nothing into it: no run knows of its server
 
 from __future__ import annotations
 
+import asyncio
+import dataclasses
 import logging
+import os
 import shutil
-import tempfile
+import uuid
 from pathlib import Path
 
 from rljax.config.schema import Config
 from rljax.config.validate import ConfigError
+from rljax.learner.draft import Draft, is_written
 from rljax.ledger import versions
 from rljax.ledger.async_database import AsyncDatabase
 from rljax.ledger.backend import backend_of
@@ -22,7 +26,9 @@ from rljax.pipeline.assemble.run import Model
 from rljax.pipeline.evaluate import chosen_checkpoints, publish_checkpoint
 from rljax.pipeline.run_dir import RunDir
 from rljax.rollout.engine_pool import EnginePool
+from rljax.weights.publisher import PublishError
 from sidecar.channels.versions import is_address
+from sidecar.errors import first_line
 from sidecar.protocol import WeightsGoneError, WeightUpdateError
 
 log = logging.getLogger(__name__)
@@ -41,9 +47,9 @@ class CheckpointWeights:
             ConfigError: there is no such checkpoint.
         """
         (steps,) = chosen_checkpoints(config, run)
-        self._scratch = Path(tempfile.mkdtemp(prefix="weights-", dir=directory.absolute()))
+        self._scratch = _scratch(directory)
         try:
-            self._announced = publish_checkpoint(config, run, model, steps, self._scratch)
+            self._announced = publish_checkpoint(config, run, model, steps, self._scratch.path)
         except BaseException:
             self.close()
             raise
@@ -61,14 +67,18 @@ class CheckpointWeights:
 
     def close(self) -> None:
         """Removes them."""
-        shutil.rmtree(self._scratch, ignore_errors=True)
+        self._scratch.delete()
 
 
 class PublishedWeights:
-    """A version that the ledger of a run announces: one of them, or the newest."""
+    """A version that the ledger of a run announces: one of them, or the newest.
 
-    def __init__(self, config: Config, run: RunDir, model: Model) -> None:
-        """Opens the ledger as it is.
+    Where none follows, its files are kept below a directory of the server's own: the run deletes what nobody needs, and
+    an engine that takes another's place reads them again.
+    """
+
+    def __init__(self, config: Config, run: RunDir, model: Model, directory: Path) -> None:
+        """Opens the ledger as it is; keeps files below ``directory``.
 
         Raises:
             ConfigError: the run has another model.
@@ -77,6 +87,8 @@ class PublishedWeights:
         self._follows = config.serve.follow
         wanted = config.serve.version
         self._version = None if wanted in (None, "newest") else int(wanted or 0)
+        self._run = run
+        self._scratch: Draft | None = None
         self._db = Database(backend_of(config, run.root), None)
         known = model_of(self._db)
         if known not in (None, model.fingerprint):
@@ -85,12 +97,15 @@ class PublishedWeights:
                 f"model.path={config.model.path}: shape, vocabulary or end tokens of this model are not those of the "
                 f"run in {run.root}; use the run's own model"
             )
+        if not self._follows:
+            self._scratch = _scratch(directory)
 
     async def load(self, pool: EnginePool) -> None:
         """Loads the version.
 
         Raises:
             ConfigError: there is none, or it is no files.
+            PublishError: it cannot be kept.
             WeightUpdateError, EngineError: the engines cannot load it.
         """
         for left in (2, 1, 0):
@@ -100,10 +115,11 @@ class PublishedWeights:
                 raise ConfigError(f"serve.version: the run has {which}; train first, or serve a checkpoint")
             usable = _of_files(found)
             try:
-                await pool.load(usable)
+                kept = usable if self._scratch is None else await asyncio.to_thread(self._keep, usable)
+                await pool.load(kept)
                 return
-            except WeightsGoneError:  # it was superseded while it was read: the next look finds its successor
-                if not left or self._version is not None:
+            except WeightsGoneError:  # it was superseded while it was read: the next look finds its successor, or none
+                if not left:
                     raise
 
     async def follow(self, pool: EnginePool) -> None:
@@ -130,8 +146,44 @@ class PublishedWeights:
             await ledger.close()
 
     def close(self) -> None:
-        """Closes the ledger."""
+        """Closes the ledger, and removes what was kept."""
         self._db.close()
+        if self._scratch is not None:
+            self._scratch.delete()
+
+    def _keep(self, announced: Announced) -> Announced:
+        """Returns the version with files that the run does not delete.
+
+        Raises:
+            WeightsGoneError: it has been deleted.
+            PublishError: there is no room.
+        """
+        assert self._scratch is not None
+        source, target = self._run.root / announced.path, self._scratch.path / Path(announced.path).name
+        try:
+            shutil.copytree(source, target, copy_function=_link_or_copy)
+        except OSError as error:
+            shutil.rmtree(target, ignore_errors=True)
+            if not source.exists():
+                raise WeightsGoneError(f"version {announced.version} is not in {source} any more") from None
+            reason = f"version {announced.version} cannot be kept in {target.parent}: {first_line(error)}"
+            raise PublishError(f"{reason}; free disk space") from error
+        return dataclasses.replace(announced, path=self._run.announced_path(str(target)))
+
+
+def _scratch(directory: Path) -> Draft:
+    """Makes a directory for weights, once those that killed servers have left are removed."""
+    for former in directory.glob("weights-*"):
+        if not is_written(former):
+            shutil.rmtree(former, ignore_errors=True)
+    return Draft(directory.absolute() / f"weights-{uuid.uuid4().hex}")
+
+
+def _link_or_copy(source: str, target: str) -> None:
+    try:
+        os.link(source, target)  # a published file is never written again
+    except OSError:  # it is on another file system, or this one has no links
+        shutil.copyfile(source, target)
 
 
 def _of_files(announced: Announced) -> Announced:

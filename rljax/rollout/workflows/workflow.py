@@ -84,19 +84,23 @@ class BrokenContract(TypeError):
     """Raised for a trajectory that no workflow may return: no other attempt would be better."""
 
 
-def keeps_contract(workflow: Workflow, trajectory: object, attempt: Attempt, sequence_length: int) -> Trajectory:
-    """Returns what a workflow made of an attempt, where the learner can train it.
+def keeps_contract(said: str, trajectory: object, attempt: Attempt, sequence_length: int) -> Trajectory:
+    """Returns what a workflow made of an attempt, where the learner can train it; ``said`` begins what is raised.
 
     Raises:
-        BrokenContract: it is no trajectory; or a row is longer than ``sequence_length``; or it is another attempt's, or
-            sampled from weights older than this one may use.
+        BrokenContract: it is no trajectory; or a row is longer than ``sequence_length`` or begins with a trained token;
+            or it is another attempt's, or sampled from weights older than this one may use; or a number is none.
     """
-    said = f"rollout.workflow: {type(workflow).__name__}.run returned "
     if not isinstance(trajectory, Trajectory):
         raise BrokenContract(f"{said}a {type(trajectory).__name__}; return a Trajectory, which tools.trajectory makes")
     longest = max(end - start for start, end in trajectory.row_spans)
     if longest > sequence_length:
         raise BrokenContract(f"{said}a row of {longest} tokens; model.sequence_length is {sequence_length}")
+    if any(trajectory.loss_mask[start:end][:1].any() for start, end in trajectory.row_spans):
+        raise BrokenContract(
+            f"{said}a row that begins with a trained token, which nothing before it predicts; add the text of a row "
+            "before its first reply"
+        )
     if (trajectory.member, trajectory.retries) != (attempt.member, attempt.retry):
         raise BrokenContract(f"{said}the trajectory of another attempt; take member and retries from attempt")
     oldest = trajectory.min_version
@@ -105,8 +109,10 @@ def keeps_contract(workflow: Workflow, trajectory: object, attempt: Attempt, seq
             f"{said}a token of version {oldest}, and the attempt takes none before {attempt.min_version}; hand "
             "attempt.min_version to the engine, as tools.ask does"
         )
-    if not np.isfinite(trajectory.reward):
-        raise BrokenContract(f"{said}the reward {trajectory.reward}; return a finite number, or raise")
+    for name in ("reward", "turn_rewards", "logprobs"):
+        numbers = np.ravel(getattr(trajectory, name))
+        for number in numbers[~np.isfinite(numbers)][:1]:
+            raise BrokenContract(f"{said}the {name.removesuffix('s')} {number}; return a finite number, or raise")
     return trajectory
 
 
@@ -121,8 +127,20 @@ class OwnWorkflow:
     async def run(self, task: Task, attempt: Attempt, pool: EnginePool) -> Trajectory:
         """Implements `Workflow.run`. Raises BrokenContract, and whatever the workflow raises."""
         made = await self._workflow.run(task, attempt, pool)
-        return keeps_contract(self._workflow, made, attempt, self._sequence_length)
+        return keeps_contract(self._returned("run"), made, attempt, self._sequence_length)
 
     async def judge_group(self, task: Task, members: Sequence[Trajectory]) -> list[Trajectory]:
-        """Implements `JudgesGroups`."""
-        return await judged_together(self._workflow, task, members)
+        """Implements `JudgesGroups`. Raises BrokenContract, and whatever the workflow raises."""
+        judged: object = await judged_together(self._workflow, task, members)
+        said = self._returned("judge_group")
+        if not isinstance(judged, Sequence) or len(judged) != len(members):
+            count = f"{len(judged)} members" if isinstance(judged, Sequence) else f"a {type(judged).__name__}"
+            raise BrokenContract(f"{said}{count} for a group of {len(members)}; return each member, in their order")
+        attempts = [Attempt(one.seed, one.member, one.retries, one.min_version or 0) for one in members]
+        return [
+            keeps_contract(said, one, attempt, self._sequence_length)
+            for one, attempt in zip(judged, attempts, strict=True)
+        ]
+
+    def _returned(self, method: str) -> str:
+        return f"rollout.workflow: {type(self._workflow).__name__}.{method} returned "

@@ -9,12 +9,15 @@ from typing import Any
 
 import pytest
 
+from rljax.config.environments import EnvironmentConfig, ValEnvManagerConfig
 from rljax.config.schema import (
     Config,
     GeneratingConfig,
+    JudgeConfig,
     LearnerConfig,
     MeshConfig,
     ModelConfig,
+    RolloutConfig,
     SidecarConfig,
     TasksConfig,
     TasksetConfig,
@@ -76,14 +79,68 @@ def test_a_model_is_told_from_another_wherever_it_lies(tmp_path: Path) -> None:
     assert len({one, wider, spoken}) == 3
 
 
-def test_a_validation_is_told_from_another_by_what_it_measures() -> None:
-    def fingerprint(source: str = "data/held.jsonl", temperature: float = 0.0, **others: Any) -> str:
-        held = {"held": TasksetConfig(source=source)}
-        tasks = TasksConfig(train={"digits": TasksetConfig(source="reverse_digits")}, validation=held)
-        sidecar = SidecarConfig(val_generating_args=GeneratingConfig(temperature=temperature))
-        return validation_fingerprint(Config(tasks=tasks, sidecar=sidecar, **others))
+def measured(source: str = "data/held.jsonl", generating: dict[str, Any] | None = None, **others: Any) -> str:
+    """The fingerprint of a validation."""
+    held = {"held": TasksetConfig(source=source)}
+    tasks = TasksConfig(train={"digits": TasksetConfig(source="reverse_digits")}, validation=held)
+    sidecar = SidecarConfig(
+        engine="vllm", val_generating_args=GeneratingConfig(**{"temperature": 0.0, **(generating or {})})
+    )
+    return validation_fingerprint(Config(tasks=tasks, sidecar=sidecar, **others))
 
-    same = {fingerprint(), fingerprint("elsewhere/held.jsonl"), fingerprint(max_steps=3, mode="explore")}
+
+def test_a_validation_is_told_from_another_by_what_it_measures() -> None:
+    same = {measured(), measured("elsewhere/held.jsonl"), measured(max_steps=3, mode="explore")}
     assert len(same) == 1
-    others = {fingerprint("data/other.jsonl"), fingerprint(temperature=0.5), fingerprint(val_batch_size=7)}
-    assert len(others | same) == 4
+    others = {
+        measured("data/other.jsonl"),
+        measured(val_batch_size=7),
+        *(measured(generating=one) for one in ({"temperature": 0.5}, {"min_p": 0.1}, {"repetition_penalty": 1.1})),
+    }
+    assert len(others | same) == 6
+
+
+def test_fingerprints_of_runs_that_an_earlier_program_began_stay_as_they_are() -> None:
+    """Both were computed by the program of commit d195282."""
+    assert measured() == "52af5e6d458ee6f4"
+    manager = ValEnvManagerConfig(tags=("lake",), num_env_groups=4, num_groups_partition=(4,))
+    full = measured(
+        generating={"temperature": 0.5, "top_p": 0.9, "top_k": 20, "max_new_tokens": 9, "stop": ("\n",)},
+        val_batch_size=7,
+        custom_envs={"lake": EnvironmentConfig(id="envs/FrozenLakeText-v0", max_actions=5)},
+        rollout=RolloutConfig(val_env_manager=manager),
+        model=ModelConfig(max_prompt_tokens=40, max_response_tokens=24, sequence_length=80),
+    )
+    assert full == "2a40f84f02e2003d"
+
+
+def test_a_judge_is_told_from_another_by_what_it_measures() -> None:
+    def judged(**keys: Any) -> str:
+        return measured(judges={"grader": JudgeConfig(**{"path": "models/small", **keys})})
+
+    placed = {"devices": "gpu:3", "num_engines": 2, "max_concurrency": 8, "engine_args": {"swap_space": 0}}
+    same = {judged(), judged(path="/mnt/elsewhere/small"), judged(engine="vllm", **placed)}
+    assert len(same) == 1
+    changes: list[dict[str, Any]] = [
+        {"path": "models/large"},
+        {"dtype": "bf16"},
+        {"max_prompt_tokens": 99},
+        {"max_response_tokens": 9},
+        {"system_prompt": "Be fair."},
+        {"template": "{response}?"},
+        {"generating_args": GeneratingConfig(temperature=0.5)},
+    ]
+    assert len({judged(**change) for change in changes} | same | {measured()}) == len(changes) + 2
+
+
+def test_a_chat_template_is_told_from_another_by_its_text(tmp_path: Path) -> None:
+    def spoken(name: str, text: str) -> str:
+        file = tmp_path / name
+        file.write_text(text)
+        return measured(model=ModelConfig(chat_template=str(file)))
+
+    one = spoken("one.jinja", "{{ messages }}")
+    assert one == spoken("two.jinja", "{{ messages }}")
+    assert one != spoken("one.jinja", "{{ messages[0] }}")
+    with pytest.raises(ConfigError, match=r"model.chat_template=.*cannot be read"):
+        measured(model=ModelConfig(chat_template=str(tmp_path / "nowhere.jinja")))

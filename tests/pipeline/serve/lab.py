@@ -21,6 +21,7 @@ from rljax.ledger import versions
 from rljax.models.files import stored_tensors
 from rljax.pipeline.assemble.run import Model, open_ledger, open_model
 from rljax.pipeline.run_dir import RunDir
+from rljax.pipeline.serve.key import open_key
 from rljax.pipeline.serve.service import Service
 from rljax.weights.publisher import OrbaxPublisher
 from sidecar.protocol import Engine
@@ -83,9 +84,9 @@ class Served:
         self._thread = threading.Thread(target=self.loop.run_forever, daemon=True)
         self._thread.start()
         self._launcher = ENGINE_LAUNCHERS[config.launcher](config)
-        self.service = Service(config, run.run, run.model, self._launcher)
+        self.service = Service(config, run.run, run.model, self._launcher, open_key(config, run.run.root / "serve"))
         self.do(self.service.open())
-        self.key = Path(self.service.key_place).read_text().strip()
+        self.key = Path(self.service.key.place).read_text().strip()
         self.host, self.port = "127.0.0.1", int(self.service.url.rpartition(":")[2].partition("/")[0])
 
     def do(self, work: Coroutine[Any, Any, T]) -> T:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
+import shutil
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ import numpy as np
 import openai
 import pytest
 
+from rljax.pipeline.serve import streams
 from sidecar.protocol import EngineError, PauseMode
 from tests.pipeline.serve.lab import CONTEXT, SLOTS, Served, serving
 from tests.waiting import HANGS
@@ -201,9 +203,36 @@ def test_200_requests_side_by_side(served: Served) -> None:
     served.until(lambda: served.busy() == 0, "free slots")
 
 
-def test_who_asks_for_more_answers_than_there_may_be_is_told_to_wait(served: Served) -> None:
-    with pytest.raises(openai.RateLimitError, match="0 answers are under way, and 1024 may be"):
+def test_who_asks_for_more_answers_than_there_may_ever_be_is_refused_and_others_wait(served: Served) -> None:
+    with pytest.raises(openai.BadRequestError, match=r"n: 1100 answers at once; serve\.max_requests is 1024; ask for"):
         served.client().completions.create(model="tiny", prompt=["a"] * 100, n=11, max_tokens=2)
+    with served.client().completions.create(**long_answer(served), stream=True) as stream:
+        next(iter(stream))
+        served.do(served.engine.pause(PauseMode.KEEP))
+        with pytest.raises(openai.RateLimitError, match="1 answers are under way, and 1024 may be; ask again later"):
+            served.client().completions.create(model="tiny", prompt=["a"] * 128, n=8, max_tokens=2)
+        served.do(served.engine.resume())
+    served.until(lambda: served.service.endpoint.in_flight == 0, "its request to end")
+
+
+def test_a_client_that_keeps_its_stream_and_reads_nothing_is_cut_off(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams, "STALLED_SECONDS", 0.2)
+    (listening,) = served.service._site._server.sockets
+    usual = listening.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)  # what it accepts has as little
+    body = json.dumps(long_answer(served, n=8, logprobs=0, stream=True) | {"prompt": "0" * 90, **IDS})
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {served.key}\r\n"
+    with socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.connect((served.host, served.port))
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, usual // 2)
+        client.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n{body}".encode())
+        served.until(lambda: served.service.endpoint.in_flight == 8, "its request")
+        served.until(lambda: served.service.endpoint.in_flight == 0, "its places")
+        assert b"[DONE]" not in b"".join(iter(lambda: client.recv(2**16), b""))
+    served.until(lambda: served.busy() == 0, "its slots")
 
 
 def test_a_body_of_100_mb_is_refused_unread(served: Served) -> None:
@@ -329,6 +358,29 @@ def test_answers_that_do_not_end_in_time_are_cut_off_at_the_end(
         ending.do(ending.service.close())
         with pytest.raises((openai.APIConnectionError, httpx.HTTPError)):
             list(stream)
+
+
+def test_engines_that_die_while_nobody_asks_are_replaced_with_weights_that_the_run_has_deleted_and_the_last_ends_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fails(_: int) -> Any:
+        raise EngineError("it does not start")
+
+    with serving(tmp_path / "run", **{"serve.follow": False, "serve.version": "newest"}) as served:
+        first = served.engine
+        (published,) = served.run.run.weights.glob("v0-*")
+        shutil.rmtree(published)
+        served.do(first.close())
+        served.until(lambda: served.engine is not first, "a successor")
+        asked = {"model": "tiny", "prompt": "ab", "max_tokens": 9, "seed": 1, "logprobs": 0}
+        (made,) = served.client().completions.create(**asked, extra_body=IDS).choices
+        scores = served.run.scores(ids_of(served, "ab"), made.token_ids)
+        np.testing.assert_allclose(made.logprobs.token_logprobs, scores, atol=1e-4)
+        monkeypatch.setattr(served.service.pool, "_factory", fails)
+        served.do(served.engine.close())
+        with pytest.raises(EngineError, match="it does not start"):
+            served.do(served.service.until(asyncio.Event()))
+        assert httpx.get(f"http://{served.host}:{served.port}/health").status_code == 503
 
 
 def test_where_no_engine_is_left_the_server_ends(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:

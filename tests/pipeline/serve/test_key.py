@@ -5,13 +5,18 @@ from __future__ import annotations
 import os
 import stat
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from rljax.config.schema import ServeConfig
+from rljax.commands import serve
+from rljax.config.schema import Config, ServeConfig
 from rljax.config.validate import ConfigError
+from rljax.launch import engine_launchers
 from rljax.pipeline.serve.key import VARIABLE, open_key
+from sidecar.protocol import EngineError
 from tests.config.test_schema import make
+from tests.pipeline.serve.lab import config_of
 
 
 def test_one_is_made_for_its_owner_alone_and_kept(tmp_path: Path) -> None:
@@ -31,6 +36,16 @@ def test_the_variable_is_taken_out_of_the_environment(tmp_path: Path, monkeypatc
     assert open_key(make(), tmp_path) == ("abcdefghijklmnop", f"the variable {VARIABLE}")
     assert VARIABLE not in os.environ
     assert list(tmp_path.iterdir()) == []
+
+
+def test_it_is_taken_before_engines_are_launched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def launch(_: Config) -> Any:
+        raise EngineError(f"launched with {os.environ.get(VARIABLE)}")
+
+    monkeypatch.setattr(engine_launchers, "ENGINE_LAUNCHERS", {"local": launch})
+    monkeypatch.setenv(VARIABLE, "abcdefghijklmnop")
+    with pytest.raises(EngineError, match="launched with None"):
+        serve(config_of(tmp_path / "run", checkpoint="initial"))
 
 
 def test_a_file_of_ones_own(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from rljax.rollout.workflows.workflow import Attempt, BrokenContract, OwnWorkflo
 from rljax.tasks.rewards import RewardRunner, register_reward
 from rljax.tasks.task import RewardTerm, Task
 from rljax.trajectory import TaskId, Trajectory
-from tests.rollout.workflows.bad_workflows import Mine
+from tests.rollout.workflows.bad_workflows import Judging, Mine
 from tests.rollout.workflows.test_multi_turn import Script
 
 ROOT = Path(__file__).parents[3]
@@ -90,11 +91,33 @@ def test_a_reply_has_the_room_that_its_row_has_left(tools: Tools) -> None:
         ("member", "the trajectory of another attempt"),
         ("reward", "the reward nan; return a finite number"),
         ("version", "a token of version 2, and the attempt takes none before 3"),
+        ("row", "a row that begins with a trained token"),
+        ("logprobs", "the logprob -inf; return a finite number"),
+        ("turn_rewards", "the turn_reward nan; return a finite number"),
     ],
 )
 def test_what_breaks_the_contract_is_named(breaks: str, said: str, tools: Tools) -> None:
     with pytest.raises(BrokenContract, match=said):
         attempted(OwnWorkflow(Mine(tools, breaks=breaks), 70), tools, ["2"])
+
+
+@pytest.mark.parametrize(
+    ("breaks", "said"),
+    [
+        ("nothing", "Judging.judge_group returned a NoneType for a group of 2"),
+        ("fewer", "Judging.judge_group returned 1 members for a group of 2; return each member, in their order"),
+        ("order", "Judging.judge_group returned the trajectory of another attempt"),
+        ("reward", "Judging.judge_group returned the reward inf; return a finite number"),
+    ],
+)
+def test_a_group_that_was_judged_is_held_to_the_contract(breaks: str, said: str, tools: Tools) -> None:
+    made, _ = attempted(Mine(tools), tools, ["2"])
+    members = [made, dataclasses.replace(made, member=3)]
+    task = Task(TaskId("sums", 0, 4), (), "2", rewards=(RewardTerm("ranks", "ranks", of_groups=True),))
+    kept = asyncio.run(OwnWorkflow(Judging(), 70).judge_group(task, members))
+    assert [(one.member, one.reward) for one in kept] == [(2, 2.0), (3, 2.0)]
+    with pytest.raises(BrokenContract, match=said):
+        asyncio.run(OwnWorkflow(Judging(breaks), 70).judge_group(task, members))
 
 
 def test_a_row_that_no_learner_has_room_for_is_named(tools: Tools) -> None:

@@ -146,7 +146,7 @@ def test_ray_is_needed_where_it_is_asked_for(tmp_path: Path) -> None:
         RayPublisher(tmp_path)
 
 
-def test_ray_carries_a_version_to_another_process(ray, tmp_path: Path) -> None:
+def test_ray_carries_a_version_to_another_process(ray, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = ray.remote(num_cpus=0)(Engine).remote()
     channel = RayPublisher(tmp_path)
     large = np.arange(2**18, dtype=np.float32).astype(ml_dtypes.bfloat16)
@@ -158,8 +158,12 @@ def test_ray_carries_a_version_to_another_process(ray, tmp_path: Path) -> None:
     channel.delete(1, 1)
     assert ray.get(engine.gone.remote(first), timeout=HANGS)
     assert ray.get(engine.read.remote(second), timeout=HANGS)[0] == expected
+    late = []
+    monkeypatch.setattr(ray, "kill", late.append)
     channel.close()
     assert ray.get(engine.gone.remote(second), timeout=HANGS)
+    monkeypatch.undo()
+    ray.kill(*late)
 
 
 LEARNER = """

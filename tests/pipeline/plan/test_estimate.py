@@ -1,0 +1,216 @@
+"""What is estimated of an update, against numbers from the compiler and from hand."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import pytest
+
+from rljax.config.schema import (
+    MeshConfig,
+    OptimizerConfig,
+    SidecarConfig,
+)
+from rljax.models.common.architecture import Architecture
+from rljax.pipeline.plan.compiled import abstract_programs, compiled
+from rljax.pipeline.plan.estimate import Estimate
+from rljax.pipeline.plan.targets import GIB
+from tests.pipeline.plan.shapes import HALF, ONE_AND_A_HALF, SEVEN, THIRTY_TWO, estimated, target_named
+
+BIG = [
+    # what XLA's ahead-of-time compilers for H100s, v5e:4x4 and v5e:2x4 said of this learner's update (bench/RESULTS.md)
+    (ONE_AND_A_HALF, {}, 8, 8192, 40.28),
+    (SEVEN, {"fsdp": 8}, 8, 8192, 21.95),
+    (SEVEN, {"fsdp": 2, "tensor": 4}, 8, 8192, 26.65),
+    (SEVEN, {"fsdp": 2, "sequence": 4}, 2, 32768, 74.52),
+    (THIRTY_TWO, {"fsdp": 64}, 64, 8192, 19.01),
+    (THIRTY_TWO, {"fsdp": 8, "tensor": 8}, 64, 8192, 56.16),
+    (THIRTY_TWO, {"fsdp": 8, "sequence": 2, "tensor": 4}, 64, 8192, 43.65),
+    (THIRTY_TWO, {"fsdp": 32, "sequence": 2}, 32, 16384, 28.54),
+    (ONE_AND_A_HALF, {}, 8, 2048, 31.62),  # an H100
+    (ONE_AND_A_HALF, {"fsdp": 16}, 16, 2048, 3.27),
+    (ONE_AND_A_HALF, {"fsdp": 8}, 8, 2048, 4.93),
+    (ONE_AND_A_HALF, {"fsdp": 2, "tensor": 4}, 8, 2048, 4.79),
+    (ONE_AND_A_HALF, {"fsdp": 4, "sequence": 2}, 4, 8192, 8.15),
+    (SEVEN, {"fsdp": 16}, 16, 8192, 12.72),
+    (SEVEN, {"fsdp": 4, "tensor": 4}, 4, 8192, 11.12),
+]
+
+
+@pytest.mark.parametrize(("architecture", "mesh", "rows", "row", "gib"), BIG)
+def test_the_memory_by_arithmetic_is_that_of_the_compiler(
+    architecture: Architecture, mesh: dict[str, int], rows: int, row: int, gib: float
+) -> None:
+    found = sum(estimated(architecture, mesh, rows, row).memory().values()) / GIB
+    assert found == pytest.approx(gib, rel=0.1)
+
+
+def test_the_memory_without_remat_is_that_of_the_compiler() -> None:
+    """v5e:2x4, 1.5B, 8 rows of 2048: 7.38 GiB."""
+    estimate = estimated(ONE_AND_A_HALF, {"fsdp": 8}, 8, 2048, remat="none")
+    assert sum(estimate.memory().values()) / GIB == pytest.approx(7.38, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "rows", "dtype", "remat", "gib"),
+    [
+        # what XLA said of the update on one CPU
+        (ONE_AND_A_HALF, 8, "bf16", "full", 41.98),
+        (ONE_AND_A_HALF, 2, "bf16", "full", 37.00),
+        (ONE_AND_A_HALF, 8, "fp32", "full", 35.44),
+        (SEVEN, 1, "bf16", "full", 173.48),
+        (HALF, 8, "bf16", "full", 14.82),
+        (HALF, 8, "bf16", "none", 36.09),
+        (HALF, 8, "bf16", "dots", 34.75),
+        (HALF, 8, "fp32", "none", 30.84),
+    ],
+)
+def test_the_memory_on_a_cpu_by_arithmetic_is_that_of_the_compiler(
+    architecture: Architecture, rows: int, dtype: str, remat: str, gib: float
+) -> None:
+    found = estimated(architecture, {}, rows, 2048, remat, platform="cpu", dtype=dtype).memory()
+    assert sum(found.values()) / GIB == pytest.approx(gib, rel=0.1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+def test_a_cpu_takes_what_is_said(dtype: str) -> None:
+    """The compiler of this machine, asked for a small shape."""
+    architecture = Architecture("llama", 32768, 768, 2048, 2, 12, 4, 64)
+    estimate = estimated(architecture, {}, 4, 512, platform="cpu", dtype=dtype, batch=16)
+    programs = abstract_programs(estimate.config, architecture, jax.devices())
+    update = next(program for program in programs if program.name.startswith("update "))
+    (said,) = compiled([update], "cpu")
+    assert sum(estimate.memory().values()) == pytest.approx(said.peak, rel=0.1)
+
+
+@pytest.mark.parametrize("mesh", [{}, {"fsdp": 8}, {"fsdp": 2, "sequence": 4}])
+def test_logits_are_those_of_a_device(mesh: dict[str, int]) -> None:
+    """`logprob_chunk` says how many tokens of a device: 512 of 151,936 words in float32 on any mesh."""
+    estimate = estimated(ONE_AND_A_HALF, mesh, 8, 2048, remat="full", chunk=512)
+    assert estimate.logits == 512 * 151_936 * 4
+
+
+def test_logits_of_fewer_tokens_and_of_a_vocabulary_that_is_cut() -> None:
+    """8 rows, half of each trained: 8192 tokens, on 8 devices 1024; with a vocabulary in 4 parts 2 · 4096 · 37,984."""
+    assert estimated(ONE_AND_A_HALF, {"fsdp": 8}, 8, 2048, chunk=10**6).logits == 1024 * 151_936 * 4
+    assert estimated(ONE_AND_A_HALF, {"fsdp": 2, "tensor": 4}, 8, 2048, chunk=10**6).logits == 4096 * 37_984 * 4
+
+
+def test_kinds_of_memory_by_hand() -> None:
+    """A matrix of 7,615,616,512 parameters in all: 4 bytes of master, 8 of moments, 4 of gradients, 2 of a copy, on 8
+    devices; what is too small to be cut is of no account. An engine's KV: 64 requests, 28 layers, 4 heads of 128.
+    """
+    estimate = estimated(SEVEN, {"fsdp": 8}, 8, 8192, sidecar=SidecarConfig(max_concurrency=64))
+    assert estimate.parameters == 7_615_616_512
+    found, each = estimate.memory(), 7_615_616_512 / 8
+    for kind, width in {"masters": 4, "moments": 8, "gradients": 4, "copies": 2}.items():
+        assert found[kind] == pytest.approx(width * each, rel=1e-3)
+    assert estimate.engine() == {"weights": 2 * 7_615_616_512, "KV": 64 * 8192 * 28 * 2 * 4 * 128 * 2}
+    assert not list(estimate.dropped())
+
+
+def moved(estimate: Estimate) -> dict[tuple[str, str], float]:
+    return {(sent.collective, sent.what): sent.size for sent in estimate.traffic()}
+
+
+def test_weights_move_as_in_the_compiled_program() -> None:
+    """XLA's program for 8 H100s gathers 24.5 GiB of layers and twice the head, of 1.015, a microbatch, and scatters
+    12.4 and once the head; a device has an eighth of it already.
+    """
+    found = moved(estimated(SEVEN, {"fsdp": 8}, 8, 8192))
+    assert found == {
+        ("all-gather", "weights"): pytest.approx((24.5 + 2 * 1.015) * GIB * 7 / 8, rel=0.02),
+        ("reduce-scatter", "gradients"): pytest.approx((12.4 + 1.015) * GIB * 7 / 8, rel=0.02),
+    }
+
+
+def test_keys_values_and_their_gradients_move_over_sequence() -> None:
+    """A row of 8192 on 2 devices; 28 layers, 2 heads of 128, keys and values, bf16: a device gets the other half of
+    them, 117 MB, for the forward pass and when it computes it again, and of their gradients once.
+    """
+    found, half = moved(estimated(ONE_AND_A_HALF, {"sequence": 2}, 1, 8192)), 4096 * 28 * 2 * 128 * 2 * 2
+    assert found[("all-gather", "keys and values")] == 2 * half
+    assert found[("reduce-scatter", "their gradients")] == half
+    assert found[("all-reduce", "gradients")] == pytest.approx(1_543_714_304 * 2, rel=1e-3)  # both ways, half of it
+    once = moved(estimated(ONE_AND_A_HALF, {"sequence": 2}, 1, 8192, remat="none"))
+    assert once[("all-gather", "keys and values")] == half
+
+
+def test_activations_move_over_tensor() -> None:
+    """4096 tokens of 1536 numbers, 28 layers, two sums forward, two backward and one computed again; each device
+    receives half of every sum twice.
+    """
+    found = moved(estimated(ONE_AND_A_HALF, {"tensor": 2}, 2, 2048))
+    assert found == {("all-reduce", "activations"): 4096 * 1536 * 2 * 28 * 5}
+
+
+@pytest.mark.parametrize(
+    ("target", "mesh", "axis", "over", "gigabytes"),
+    [
+        ("h100:8", {"fsdp": 8}, "fsdp", "NVLink", 450),
+        ("h100:8x8", {"fsdp": 8, "data": 8}, "fsdp", "NVLink", 450),
+        ("h100:8x8", {"fsdp": 8, "data": 8}, "data", "the network", 50),  # each GPU by its own adapter
+        ("h100:8x8", {"fsdp": 64}, "fsdp", "the network", 400),  # eight adapters a machine for all of them
+        ("h100:8x8", {"fsdp": 16, "tensor": 4}, "fsdp", "the network", 100),
+        ("l4:4", {"fsdp": 4}, "fsdp", "PCIe", 32),
+        ("v5e:4x4", {"fsdp": 16}, "fsdp", "ICI, 2 axes", 90),  # of four chips each, no ring
+        ("v5e:16x16", {"data": 16, "fsdp": 16}, "fsdp", "ICI, 1 axis", 90),  # a ring, both ways
+        ("v5e:4x4", {"fsdp": 4, "tensor": 4}, "tensor", "ICI, 1 axis", 45),
+        ("v5e:4x4", {"fsdp": 8, "tensor": 2}, "tensor", "ICI, part of 1 axis", 45),
+        ("v5p:2x2x4", {"fsdp": 16}, "fsdp", "ICI, 3 axes", 4 * 90),
+    ],
+)
+def test_each_mesh_axis_is_sent_over_its_links(
+    target: str, mesh: dict[str, int], axis: str, over: str, gigabytes: float
+) -> None:
+    assert target_named(target).link(MeshConfig(**mesh), axis) == (over, gigabytes * 1e9)
+
+
+def test_the_host_has_what_was_measured() -> None:
+    """`bench.host_memory` with Qwen2.5-0.5B's shape: a push by files took 545 MB beyond what stays, two groups as large
+    as the embedding. Masters and moments of a checkpoint: 12 bytes a parameter.
+    """
+    host = estimated(HALF, {}, 1, 256).host()
+    assert host["to publish a version"] == pytest.approx(545e6, rel=0.02)
+    assert host["to load the model"] == 151_936 * 896 * 2
+    assert host["to save a checkpoint"] == pytest.approx(12 * 494_032_768, rel=1e-3)
+    assert estimated(HALF, {}, 1, 256, sync_method="memory").host()["to publish a version"] == 2 * 494_032_768
+
+
+def test_keys_of_the_step_are_counted() -> None:
+    """Moments of 2 + 4 bytes; gradients of 4 + 4, not 4 + 2, that leave no copy, the second of a microbatch; the stream
+    between blocks cut in 4 by `tensor`.
+    """
+    mesh = {"fsdp": 2, "tensor": 4}
+
+    def with_keys(**keys: Any) -> Estimate:
+        base = estimated(SEVEN, mesh, 2, 8192)
+        config = dataclasses.replace(base.config, learner=dataclasses.replace(base.config.learner, **keys))
+        return Estimate(config, SEVEN, config.learner.mesh, "gpu")
+
+    each = 7_615_616_512 / 8
+    assert with_keys(optimizer=OptimizerConfig(mu_dtype="bf16")).memory()["moments"] == pytest.approx(
+        6 * each, rel=1e-3
+    )
+    wide = with_keys(reduce_dtype="fp32")
+    assert wide.memory()["copies"] == 0
+    plain, name = with_keys(), ("reduce-scatter", "gradients")
+    assert wide.memory()["gradients"] == pytest.approx(4 * each, rel=1e-3)
+    assert wide.memory()["activations"] - plain.memory()["activations"] == pytest.approx(2 * each, rel=1e-3)
+    assert moved(wide)[name] == pytest.approx(2 * moved(plain)[name])
+    cut = with_keys(sequence_parallel=True)
+    # of each of 28 layers, 8192 places of one row in bf16, three quarters; of the layer at work, of the 4 streams 2
+    less = 8192 * 3584 * 2 * 3 / 4 * (28 + 2)
+    assert plain.memory()["activations"] - cut.memory()["activations"] == pytest.approx(less)
+    assert ("reduce-scatter and all-gather", "activations") in moved(cut)
+
+
+def test_rules_that_do_not_divide_are_named() -> None:
+    found = list(estimated(SEVEN, {"tensor": 8}, 8, 8192).dropped())
+    assert "heads: 28 is not divided by tensor" in found
+    assert "key-value heads: 4 is not divided by tensor" in found
+    assert not any(line.startswith("gate") for line in found)
+    assert not list(estimated(THIRTY_TWO, {"tensor": 8}, 8, 8192).dropped()), "a family's own parameters have rules too"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
+import functools
 import logging
 import shutil
 import uuid
@@ -21,6 +21,7 @@ from rljax.observe.trace import NullTrace
 from rljax.pipeline.assemble.engines import Before, make_pool
 from rljax.pipeline.assemble.run import Model, open_model_at
 from rljax.pipeline.run_dir import RunDir
+from rljax.rollout.async_utils import in_background
 from rljax.rollout.judge import EngineJudge
 from rljax.weights.publisher import DTYPES, OrbaxPublisher
 from sidecar.hosting.spec import EngineLauncher
@@ -70,7 +71,8 @@ class Judges(contextlib.AsyncExitStack):
         scratch = _scratch(self._run.root.absolute() / "judges", config.explorer.name)
         self.callback(scratch.delete)
         directory = scratch.path
-        model = await asyncio.to_thread(open_model_at, config, directory)  # it may be a download: heartbeats go on
+        # it may be a download: meanwhile heartbeats go on, and who leaves does not wait for its end
+        model = await in_background(functools.partial(open_model_at, config, directory))
         events = _JudgeEvents(name, on_fault)
         pool = make_pool(config, self._run, model, NullTrace(), events, self._engine_launcher, before)
         judge = EngineJudge(name, self._config.judges[name], pool, model.tokenizer, model.stop_token_ids)

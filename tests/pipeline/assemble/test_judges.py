@@ -141,6 +141,30 @@ def test_the_event_loop_turns_while_a_model_is_fetched(
     asyncio.run(main())
 
 
+def test_who_leaves_does_not_wait_for_a_model_that_is_fetched(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, ends, over = (threading.Event() for _ in range(3))
+
+    def fetched(config: Config, directory: Path) -> Model:
+        begun.set()
+        ends.wait(20.0)
+        over.set()
+        raise ConfigError("nobody hears it")
+
+    async def main() -> None:
+        opening = asyncio.ensure_future(opened(run_config(model), tmp_path).__aenter__())
+        await asyncio.to_thread(begun.wait)
+        opening.cancel()
+        await asyncio.wait([opening])
+        assert opening.cancelled()
+
+    monkeypatch.setattr(assembled, "open_model_at", fetched)
+    asyncio.run(main())
+    assert not over.is_set(), "it was waited for"
+    ends.set()
+
+
 def test_one_that_lies_is_asked_once_where_it_would_say_the_same_and_again_where_not(
     model: Path, tmp_path: Path
 ) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import jax
 import pytest
 
 from rljax.config.fields import ConfigError
@@ -27,8 +28,9 @@ from rljax.config.schema import (
 from rljax.observe.trace import NullTrace
 from rljax.pipeline.assemble import engines
 from rljax.pipeline.assemble import judges as assembled
+from rljax.pipeline.assemble.devices import engine_gpus
 from rljax.pipeline.assemble.engines import Before
-from rljax.pipeline.assemble.judges import Judges, judge_config
+from rljax.pipeline.assemble.judges import Judges, judge_config, places_of_judges
 from rljax.pipeline.assemble.run import Model
 from rljax.pipeline.run_dir import RunDir
 from rljax.rollout.judge import EngineJudge
@@ -359,14 +361,19 @@ def test_a_judges_engines_have_the_judges_settings_whatever_the_policys_are(poli
 
 
 @pytest.mark.parametrize(("taken", "found"), [(1, "b"), (2, "c"), (3, "a")])  # the last: none is left
+@pytest.mark.parametrize(
+    ("taken", "found"), [({0}, 1), ({1}, 0), ({0, 1}, 2), ({0, 1, 2}, 1)]
+)  # the last: none is left
 def test_an_embedded_judge_takes_a_device_that_is_left(
-    taken: int, found: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    taken: set[int], found: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    opened: list[str] = []
-    monkeypatch.setattr(engines, "engine_devices", lambda config: ["a", "b", "c"])
-    monkeypatch.setattr(embedded, "EmbeddedEngine", lambda *_, device, **__: opened.append(device))
+    opened: list[int] = []
+    there = [SimpleNamespace(platform="gpu", id=i) for i in range(3)]
+    monkeypatch.setattr(engines, "engine_devices", lambda config: there)
+    monkeypatch.setattr(embedded, "EmbeddedEngine", lambda *_, device, **__: opened.append(device.id))
     config, model = judge_config(run_config(tmp_path), "mine"), SimpleNamespace(architecture=None, tokenizer=None)
-    start = engines._in_thread(config, model, NullTrace(), Before(taken, taken))  # type: ignore[arg-type]
+    before = Before(1, frozenset(f"gpu:{i}" for i in taken), frozenset({"gpu:1"}))
+    start = engines._in_thread(config, model, NullTrace(), before)  # type: ignore[arg-type]
     asyncio.run(start(0))  # type: ignore[arg-type]
     assert opened == [found]
 
@@ -385,3 +392,47 @@ def test_devices_of_a_judge_are_nobody_elses(tmp_path: Path) -> None:
     two = {"mine": config.judges["mine"], "other": config.judges["mine"]}
     with pytest.raises(ConfigError, match=r"judges.mine.devices='gpu:1': overlaps judges.other.devices='gpu:1'"):
         dataclasses.replace(config, judges=two)
+
+
+PLACED: list[tuple[str, dict[str, Any], dict[str, str], list[str]]] = [
+    # a process that explores alone; what is named is taken, wherever it stands
+    ("explore", {"devices": "gpu:2"}, {"one": "auto", "two": "auto"}, ["0", "1"]),
+    ("explore", {"devices": "gpu:0"}, {"one": "auto", "two": "gpu:1"}, ["2", "1"]),
+    ("explore", {"devices": "cpu"}, {"one": "auto", "two": "auto"}, ["0", "1"]),
+    # the explorer of a process of its own: all that the learner leaves is named, the first is used
+    ("explore", {"devices": "gpu:1-3", "learner": "gpu:0"}, {"one": "auto", "two": "auto"}, ["2", "3"]),
+    # beside a learner, which has the first
+    ("both", {}, {"one": "auto", "two": "auto"}, ["2", "3"]),
+    ("both", {"devices": "gpu:2"}, {"one": "auto", "two": "auto"}, ["1", "3"]),
+    ("both", {"devices": "cpu"}, {"one": "auto", "two": "gpu:1"}, ["2", "1"]),
+    ("both", {"tensor_parallel_size": 2}, {"one": "cpu", "two": "auto"}, ["", "3"]),
+]
+
+
+@pytest.mark.parametrize(("mode", "sidecar", "devices", "found"), PLACED)
+def test_judges_have_what_learner_and_engines_leave(
+    mode: str,
+    sidecar: dict[str, Any],
+    devices: dict[str, str],
+    found: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(jax, "devices", lambda _=None: [SimpleNamespace(platform="gpu", id=i) for i in range(4)])
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3")
+    judge = JudgeConfig(path="models/small", engine="vllm")
+    settings = {"engine": "vllm_async", "devices": "auto", **sidecar}
+    learner = LearnerConfig(devices=settings.pop("learner", "auto"))
+    config = Config(
+        mode=mode,
+        learner=learner,
+        sidecar=SidecarConfig(**settings),
+        judges={name: dataclasses.replace(judge, devices=named) for name, named in devices.items()},
+        tasks=TasksConfig(train={"open": TasksetConfig(source="x.jsonl")}),
+    )
+    monkeypatch.setattr(engines, "local_platform", lambda one: "cpu" if one.sidecar.devices == "cpu" else "gpu")
+    places = places_of_judges(config)
+    assert [place.engines for place in places.values()] == [1, 2]
+    assert [
+        "".join(engine_gpus(judge_config(config, name), 0, place.taken)) if devices[name] != "cpu" else ""
+        for name, place in places.items()
+    ] == found

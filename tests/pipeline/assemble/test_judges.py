@@ -360,7 +360,6 @@ def test_a_judges_engines_have_the_judges_settings_whatever_the_policys_are(poli
     assert made.learner.mesh.tensor == 1, "it divides the learner's heads, not the judge's"
 
 
-@pytest.mark.parametrize(("taken", "found"), [(1, "b"), (2, "c"), (3, "a")])  # the last: none is left
 @pytest.mark.parametrize(
     ("taken", "found"), [({0}, 1), ({1}, 0), ({0, 1}, 2), ({0, 1, 2}, 1)]
 )  # the last: none is left

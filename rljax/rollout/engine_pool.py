@@ -191,7 +191,7 @@ class EnginePool:
         Raises:
             EngineError: no engine is left.
         """
-        await self._ask_all([slot.ask("a sign of life", _answered) for slot in self._live_slots()])
+        await self._ask_all([slot.check() for slot in self._live_slots()])
 
     async def hold(self) -> None:
         """Holds new training requests and ends the running ones; each keeps its tokens and goes on at `release`.
@@ -387,11 +387,6 @@ def _raise_unless(tolerated: type[Exception] | tuple[type[Exception], ...], outc
         if isinstance(outcome, BaseException) and not isinstance(outcome, tolerated):
             raise outcome
     return [None if isinstance(outcome, EngineError) else outcome for outcome in outcomes]
-
-
-async def _answered(engine: Engine) -> None:
-    await engine.abort([])  # asks the thread that generates, as a status does not
-    await engine.status()  # of vLLM's end this alone tells
 
 
 def _load(slot: EngineSlot) -> tuple[int, int]:

@@ -135,6 +135,11 @@ class EngineSlot:
             raise EngineError(f"engine {self.index} was given up meanwhile")
         return answer
 
+    async def check(self) -> None:
+        """Asks the engine for a sign of life, like `ask`."""
+        await self.ask("a sign of life", lambda engine: engine.abort([]))  # by the thread that generates
+        await self.status()  # of vLLM's end this alone tells
+
     async def loaded(self, announced: Announced, call: Callable[[Engine], Awaitable[None]]) -> None:
         """Loads a version by ``call``, like `ask`, and records that the slot serves it."""
         await self.ask(f"version {announced.version} to load", call)

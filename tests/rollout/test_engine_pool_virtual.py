@@ -106,6 +106,32 @@ def test_of_an_engine_whose_process_was_killed_nothing_is_left_behind(tmp_path: 
     assert with_pool(tmp_path, engines, act) == ["engine_died: engine 0: its process ended"]
 
 
+@pytest.mark.parametrize("sign", ["abort", "status"])
+def test_an_engine_that_dies_while_nobody_asks_is_found_and_so_is_the_last_one(tmp_path: Path, sign: str) -> None:
+    async def gone(*_: Any) -> Any:
+        raise EngineError("it is gone")
+
+    async def watch(pool: EnginePool) -> None:
+        while True:
+            await pool.check()
+
+    async def act(pool: EnginePool, loop: asyncio.AbstractEventLoop) -> None:
+        await pool.check()
+        for engine in engines[:-1]:
+            setattr(engine, sign, gone)
+            await pool.check()  # waits for the successor: there is no other
+        assert (await pool.generate(request(), 1)).finish_reason == "length"
+        pool._factory = gone
+        setattr(engines[-1], sign, gone)
+        with pytest.raises(EngineError, match="it is gone"):
+            await watch(pool)
+
+    engines = [ModelledEngine(lambda _: 10.0) for _ in range(3)]
+    died, *_, lost = with_pool(tmp_path, engines, act)
+    assert died == "engine_died: engine 0: it is gone"
+    assert lost.startswith("engine_lost: engine 0")
+
+
 @pytest.mark.parametrize(
     ("call", "what"),
     [

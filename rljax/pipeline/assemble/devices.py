@@ -108,22 +108,25 @@ def engine_gpus(config: Config, index: int, taken: frozenset[str] = frozenset())
     return [there[i] for i in pool_gpus(config, taken)[index * size :][:size]]
 
 
-def pool_gpus(config: Config, taken: frozenset[str] = frozenset()) -> list[int]:
+def pool_gpus(
+    config: Config, taken: frozenset[str] = frozenset(), count: int | None = None, present: Present = jax_devices
+) -> list[int]:
     """Returns the GPUs of all engines in child processes, counted from 0 over those that this process may use.
 
     ``auto`` and ``gpu`` stand for all that a learner in this process leaves free, but for those ``taken``
-    (`device_name`), which other engines have; with ``colocate`` for those that the learner has.
+    (`device_name`), which other engines have; with ``colocate`` for those that the learner has. There are ``count``;
+    None: as many as this machine has.
 
     Raises:
         ConfigError: the GPUs are not there, or are or are not the learner's as they should be.
     """
-    sidecar, there = config.sidecar, _visible_gpus()
+    sidecar, count = config.sidecar, len(_visible_gpus()) if count is None else count
     what, (_, named) = f"sidecar.devices={sidecar.devices!r}", device_indices(sidecar.devices)
-    learners, colocate = _learners_gpus(config), sidecar.colocate and config.mode == "both"
-    usable = [i for i in range(len(there)) if config.mode != "both" or (i in learners) == colocate]
+    learners, colocate = _learners_gpus(config, present), sidecar.colocate and config.mode == "both"
+    usable = [i for i in range(count) if config.mode != "both" or (i in learners) == colocate]
     chosen = usable if named is None else sorted(named)
-    if not there or max(chosen, default=0) >= len(there):
-        raise ConfigError(f"{what}: this machine has {len(there)} GPUs, counted from 0; correct it, or write cpu")
+    if not count or max(chosen, default=0) >= count:
+        raise ConfigError(f"{what}: this machine has {count} GPUs, counted from 0; correct it, or write cpu")
     if not colocate and learners & set(chosen):
         raise ConfigError(
             f"{what}: the learner has {sorted(learners)}; an engine needs a GPU of its own, or sidecar.colocate=true"
@@ -138,7 +141,7 @@ def pool_gpus(config: Config, taken: frozenset[str] = frozenset()) -> list[int]:
     if len(chosen) < needed:
         raise ConfigError(
             f"{what}: num_engines × tensor_parallel_size needs {needed} GPUs, and the learner "
-            f"{'has' if colocate else 'and others leave' if taken else 'leaves'} {len(chosen)} of {len(there)}; lower "
+            f"{'has' if colocate else 'and others leave' if taken else 'leaves'} {len(chosen)} of {count}; lower "
             "one of them" + ("" if colocate else ", or write sidecar.colocate=true")
         )
     return chosen[:needed]
@@ -163,8 +166,8 @@ def _visible_gpus() -> list[str]:
     return [str(i) for i, _ in enumerate(Path("/dev").glob("nvidia[0-9]*"))]
 
 
-def _learners_gpus(config: Config) -> set[int]:
+def _learners_gpus(config: Config, present: Present) -> set[int]:
     if config.mode != "both":
         return set()
-    devices = select_devices(config.learner.devices, config.learner.mesh.size)
+    devices = select_devices(config.learner.devices, config.learner.mesh.size, present)
     return {device.id for device in devices if device.platform == "gpu"}

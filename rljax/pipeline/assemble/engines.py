@@ -34,7 +34,7 @@ LEAST_KV_CACHE = 64 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class Before:
-    """Engines and devices that other pools have before the engines of a pool.
+    """Engines and devices before those of a pool.
 
     Attributes:
         engines: how many engines of other pools.

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import shutil
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from rljax.config.fields import ConfigError
@@ -21,6 +22,7 @@ from rljax.pipeline.assemble.devices import named_names
 from rljax.pipeline.assemble.engines import Before, make_pool, pool_devices
 from rljax.pipeline.assemble.run import Model, open_model_at
 from rljax.pipeline.run_dir import RunDir
+from rljax.rollout.async_utils import in_background
 from rljax.rollout.judge import EngineJudge
 from rljax.weights.publisher import DTYPES, OrbaxPublisher
 from sidecar.hosting.spec import EngineLauncher
@@ -52,18 +54,9 @@ def places_of_judges(config: Config) -> dict[str, Before]:
     places = {}
     for name, judge in config.judges.items():
         places[name] = before
-        with _naming(name):
-            taken = before.taken | pool_devices(judge_config(config, name), before)
+        taken = before.taken | pool_devices(judge_config(config, name), before)
         before = Before(before.engines + judge.num_engines, taken, engines)
     return places
-
-
-@contextlib.contextmanager
-def _naming(judge: str) -> Iterator[None]:
-    try:
-        yield
-    except (ConfigError, ModelNotFound) as error:
-        raise type(error)(f"judges.{judge}: {error}") from None
 
 
 class Judges(contextlib.AsyncExitStack):
@@ -86,8 +79,10 @@ class Judges(contextlib.AsyncExitStack):
         """
         opened, places = {}, places_of_judges(self._config)
         for name in self._config.judges:
-            with _naming(name):
+            try:
                 opened[name] = await self._open_one(name, places[name], on_fault)
+            except (ConfigError, ModelNotFound) as error:
+                raise type(error)(f"judges.{name}: {error}") from None
         return opened
 
     async def _open_one(self, name: str, before: Before, on_fault: OnFault) -> EngineJudge:
@@ -95,7 +90,8 @@ class Judges(contextlib.AsyncExitStack):
         scratch = _scratch(self._run.root.absolute() / "judges", config.explorer.name)
         self.callback(scratch.delete)
         directory = scratch.path
-        model = open_model_at(config, directory)
+        # it may be a download: meanwhile heartbeats go on, and who leaves does not wait for its end
+        model = await in_background(functools.partial(open_model_at, config, directory))
         events = _JudgeEvents(name, on_fault)
         pool = make_pool(config, self._run, model, NullTrace(), events, self._engine_launcher, before)
         judge = EngineJudge(name, self._config.judges[name], pool, model.tokenizer, model.stop_token_ids)

@@ -39,10 +39,11 @@ async def answers(
         place, choice = divmod(index, asked.n)
         sampling = replace(asked.sampling, seed=stable_hash("serve", seed, place, choice))
         request = GenerateRequest(f"{name}/{index}", asked.prompts[place], sampling, affinity=f"{name}/{place}")
-        if told is None:
-            return await pool.generate(request, 0)
-        whole = await pool.generate(request, 0, tell=lambda part: told(index, part, False))
-        told(index, whole, True)
+        tell = None if told is None else lambda part: told(index, part, False)
+        whole = await pool.generate(request, 0, tell=tell)
+        pool.forgive()
+        if told is not None:
+            told(index, whole, True)
         return whole
 
     async with asyncio.timeout(seconds):

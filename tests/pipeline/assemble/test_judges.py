@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -26,9 +27,11 @@ from rljax.config.schema import (
 )
 from rljax.observe.trace import NullTrace
 from rljax.pipeline.assemble import engines
+from rljax.pipeline.assemble import judges as assembled
 from rljax.pipeline.assemble.devices import engine_gpus
 from rljax.pipeline.assemble.engines import Before
 from rljax.pipeline.assemble.judges import Judges, judge_config, places_of_judges
+from rljax.pipeline.assemble.run import Model
 from rljax.pipeline.run_dir import RunDir
 from rljax.rollout.judge import EngineJudge
 from rljax.sampler import engine as embedded
@@ -122,6 +125,48 @@ def test_a_judge_beside_that_of_a_live_run_leaves_its_weights_alone(model: Path,
     assert not list((tmp_path / "judges").iterdir())
 
 
+def test_the_event_loop_turns_while_a_model_is_fetched(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_model_at, beaten = assembled.open_model_at, threading.Event()
+
+    def fetched(config: Config, directory: Path) -> Model:
+        assert beaten.wait(20.0), "no heartbeat can be sent meanwhile"
+        return open_model_at(config, directory)
+
+    async def main() -> None:
+        asyncio.get_running_loop().call_soon(beaten.set)
+        async with opened(run_config(model), tmp_path):
+            pass
+
+    monkeypatch.setattr(assembled, "open_model_at", fetched)
+    asyncio.run(main())
+
+
+def test_who_leaves_does_not_wait_for_a_model_that_is_fetched(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, ends, over = (threading.Event() for _ in range(3))
+
+    def fetched(config: Config, directory: Path) -> Model:
+        begun.set()
+        ends.wait(20.0)
+        over.set()
+        raise ConfigError("nobody hears it")
+
+    async def main() -> None:
+        opening = asyncio.ensure_future(opened(run_config(model), tmp_path).__aenter__())
+        await asyncio.to_thread(begun.wait)
+        opening.cancel()
+        await asyncio.wait([opening])
+        assert opening.cancelled()
+
+    monkeypatch.setattr(assembled, "open_model_at", fetched)
+    asyncio.run(main())
+    assert not over.is_set(), "it was waited for"
+    ends.set()
+
+
 def test_one_that_lies_is_asked_once_where_it_would_say_the_same_and_again_where_not(
     model: Path, tmp_path: Path
 ) -> None:
@@ -165,6 +210,34 @@ def test_one_that_hangs_costs_its_time_and_its_request_is_taken_back(model: Path
         assert (await runner.score(task(), "3")).score == pytest.approx(6 / 9)
 
     with_judge(ask, run_config(model), tmp_path)
+
+
+def test_a_question_waits_for_room_before_its_time_begins(model: Path, tmp_path: Path) -> None:
+    async def ask(judge: EngineJudge, runner: RewardRunner) -> None:
+        engine, go = judge._pool._slots[0].engine, asyncio.Event()
+        generate, running, most = engine.generate, 0, 0
+
+        async def held(request: GenerateRequest) -> Any:
+            nonlocal running, most
+            running += 1
+            most = max(most, running)
+            await go.wait()
+            running -= 1
+            return await generate(request)
+
+        engine.generate = held  # type: ignore[method-assign]
+        scores = [asyncio.ensure_future(runner.score(task(), str(digit))) for digit in range(8)]
+        await asyncio.sleep(0)
+        assert runner.pending == 8
+        rewards_loop = runner._awaited._loop
+        assert rewards_loop is not None
+        for _ in range(20):  # what could be asked would have been by then
+            await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(asyncio.sleep(0), rewards_loop))
+        go.set()
+        assert [9 * one.score for one in await asyncio.gather(*scores)] == pytest.approx([9 - d for d in range(8)])
+        assert most == 2, "as many as the engine runs at once"
+
+    with_judge(ask, run_config(model, max_concurrency=2), tmp_path)
 
 
 def test_one_that_dies_is_started_again_and_one_that_is_lost_says_so(model: Path, tmp_path: Path) -> None:

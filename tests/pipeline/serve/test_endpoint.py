@@ -17,6 +17,7 @@ import openai
 import pytest
 
 from rljax.pipeline.serve import streams
+from rljax.rollout.engine_slot import MAX_RESTARTS
 from sidecar.protocol import EngineError, PauseMode
 from tests.pipeline.serve.lab import CONTEXT, SLOTS, Served, serving
 from tests.waiting import HANGS
@@ -376,6 +377,9 @@ def test_engines_that_die_while_nobody_asks_are_replaced_with_weights_that_the_r
         (made,) = served.client().completions.create(**asked, extra_body=IDS).choices
         scores = served.run.scores(ids_of(served, "ab"), made.token_ids)
         np.testing.assert_allclose(made.logprobs.token_logprobs, scores, atol=1e-4)
+        for _ in range(MAX_RESTARTS + 1):  # more often than an engine may die without an answer between
+            served.do(served.engine.close())
+            served.client().completions.create(model="tiny", prompt="ab", max_tokens=2)
         monkeypatch.setattr(served.service.pool, "_factory", fails)
         served.do(served.engine.close())
         with pytest.raises(EngineError, match="it does not start"):

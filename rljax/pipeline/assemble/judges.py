@@ -7,7 +7,7 @@ import functools
 import logging
 import shutil
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from rljax.config.fields import ConfigError
@@ -54,9 +54,18 @@ def places_of_judges(config: Config) -> dict[str, Before]:
     places = {}
     for name, judge in config.judges.items():
         places[name] = before
-        taken = before.taken | pool_devices(judge_config(config, name), before)
+        with _naming(name):
+            taken = before.taken | pool_devices(judge_config(config, name), before)
         before = Before(before.engines + judge.num_engines, taken, engines)
     return places
+
+
+@contextlib.contextmanager
+def _naming(judge: str) -> Iterator[None]:
+    try:
+        yield
+    except (ConfigError, ModelNotFound) as error:
+        raise type(error)(f"judges.{judge}: {error}") from None
 
 
 class Judges(contextlib.AsyncExitStack):
@@ -79,10 +88,8 @@ class Judges(contextlib.AsyncExitStack):
         """
         opened, places = {}, places_of_judges(self._config)
         for name in self._config.judges:
-            try:
+            with _naming(name):
                 opened[name] = await self._open_one(name, places[name], on_fault)
-            except (ConfigError, ModelNotFound) as error:
-                raise type(error)(f"judges.{name}: {error}") from None
         return opened
 
     async def _open_one(self, name: str, before: Before, on_fault: OnFault) -> EngineJudge:

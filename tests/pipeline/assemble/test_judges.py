@@ -435,3 +435,13 @@ def test_judges_have_what_learner_and_engines_leave(
         "".join(engine_gpus(judge_config(config, name), 0, place.taken)) if devices[name] != "cpu" else ""
         for name, place in places.items()
     ] == found
+
+
+def test_a_judge_that_no_gpu_is_left_to_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    monkeypatch.setattr(engines, "local_platform", lambda _: "gpu")
+    judges = {name: JudgeConfig(path="models/small", engine="vllm") for name in ("one", "two")}
+    tasks = TasksConfig(train={"open": TasksetConfig(source="x.jsonl")})
+    config = Config(mode="explore", sidecar=SidecarConfig(engine="vllm_async"), judges=judges, tasks=tasks)
+    with pytest.raises(ConfigError, match=r"^judges.two: .* the learner and others leave 0 of 2"):
+        places_of_judges(config)

@@ -9,12 +9,16 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+
+import jax
 
 from rljax.config.load import as_plain
 from rljax.config.schema import Config
 from rljax.launch.explorer_process import ExplorerProcess, explorer_config
 from rljax.launch.explorer_thread import ExplorerThread, explorer_thread
+from rljax.learner.sharding import select_devices
 from rljax.ledger.database import Database
 from rljax.observe.trace import NullTrace, Trace
 from rljax.pipeline.assemble.devices import engine_devices
@@ -108,12 +112,19 @@ def last_error_line(log: Path) -> str:
 
 def _with_engine_devices(config: Config) -> Config:
     """Returns the config with ``sidecar.devices=auto`` resolved to accelerators: those that the learner leaves, or with
-    ``colocate`` its own.
+    ``colocate`` its own. The learner's are named where judges are to keep off them.
     """
+    if config.judges:
+        learners = select_devices(config.learner.devices, config.learner.mesh.size)
+        if learners[0].platform != "cpu":
+            config = dataclasses.replace(config, learner=dataclasses.replace(config.learner, devices=_named(learners)))
     if config.sidecar.devices != "auto":
         return config
     devices = engine_devices(config)
     if devices[0].platform == "cpu":
         return config
-    named = f"{devices[0].platform}:{','.join(str(device.id) for device in devices)}"
-    return dataclasses.replace(config, sidecar=dataclasses.replace(config.sidecar, devices=named))
+    return dataclasses.replace(config, sidecar=dataclasses.replace(config.sidecar, devices=_named(devices)))
+
+
+def _named(devices: Sequence[jax.Device]) -> str:
+    return f"{devices[0].platform}:{','.join(str(device.id) for device in devices)}"

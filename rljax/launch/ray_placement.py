@@ -118,8 +118,9 @@ def make_plan(config: Config, home: Node, others: Sequence[Node], learner_platfo
         where = _exactly(config, kind, sorted(named), [home, *others])
     engines = [EngineBundle(resources, kind, count, node, devices) for node, devices in where]
     for judge in config.judges.values():
-        taken = add_up([learner, *(engine.resources for engine in engines)])
-        engines += [_of_judge(config, judge, [home, *others], taken)] * judge.num_engines
+        for _ in range(judge.num_engines):
+            taken = add_up([learner, *(engine.resources for engine in engines)])
+            engines.append(_of_judge(config, judge, [home, *others], taken))
     return Plan(home, learner, mine, tuple(engines), explorer)
 
 

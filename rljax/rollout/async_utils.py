@@ -1,9 +1,11 @@
-"""Helpers that run coroutines concurrently and cancel the rest when one fails."""
+"""Helpers that run coroutines concurrently and cancel the rest when one fails, and calls beside the event loop."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterable, Sequence
+import threading
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from concurrent.futures import Future
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -46,3 +48,20 @@ async def first_of(coroutines: Sequence[Coroutine[Any, Any, T]], count: int, tol
         for task in everyone:
             task.cancel()
         await asyncio.gather(*everyone, return_exceptions=True)
+
+
+async def in_background(call: Callable[[], T]) -> T:
+    """Returns the result of ``call``, made on a thread of its own. Where this is cancelled nobody waits for the thread,
+    neither the event loop as it ends nor the process: for calls that may take minutes, and may be cut off anywhere.
+    """
+    future: Future[T] = Future()
+    future.set_running_or_notify_cancel()  # from here on only the thread ends it
+
+    def run() -> None:
+        try:
+            future.set_result(call())
+        except BaseException as error:  # whatever it was, who waits gets it
+            future.set_exception(error)
+
+    threading.Thread(target=run, name="in background", daemon=True).start()
+    return await asyncio.wrap_future(future)

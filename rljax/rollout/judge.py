@@ -28,6 +28,7 @@ class EngineJudge:
         """Creates the judge; `start` starts its engines."""
         self.template = settings.template
         self.temperature = settings.generating_args.temperature
+        self.at_once = settings.num_engines * settings.max_concurrency
         self._name = name
         self._settings = settings
         self._pool = pool

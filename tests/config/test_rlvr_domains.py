@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 import yaml
 
+from rljax.config.fields import ConfigError
 from rljax.config.importers.roll_domains import VERDICT
 from rljax.config.importers.translate import translate
 from rljax.config.load import load_config
+from rljax.config.schema import GeneratingConfig
 
 FILE = Path(__file__).parents[1] / "data" / "rlvr_domains.yaml"
 FILES = "data/code.jsonl,data/judge.jsonl,data/math.jsonl,data/ifeval.jsonl,data/choice.jsonl"
@@ -157,3 +159,33 @@ def test_validation_has_the_domains_of_its_files(tmp_path: Path, monkeypatch: py
     config = load_config(path)
     assert sorted(config.tasks.validation) == ["math_rule"]
     assert config.tasks.validation["math_rule"].tags == ("deepmath_103k", "aime")
+
+
+def test_what_a_judge_samples_with_is_honoured(tmp_path: Path) -> None:
+    sampling = {"temperature": 0.7, "top_k": -1, "min_p": 0.1, "repetition_penalty": 1.2, "stop_strings": ["\n"]}
+    unchanging = {"num_beams": 1, "num_return_sequences": 1, "do_sample": True, "length_penalty": 1.0, "logprobs": 0}
+    path = changed(
+        tmp_path,
+        rewards__llm_judge__generating_args={**sampling, **unchanging, "max_new_tokens": 9},
+        rewards__llm_judge__strategy_args={"strategy_name": "vllm"},
+    )
+    judge = load_config(path).judges["llm_judge"]
+    assert judge.generating_args == GeneratingConfig(
+        temperature=0.7, top_k=0, min_p=0.1, repetition_penalty=1.2, stop=("\n",)
+    )
+    assert (judge.engine, judge.max_response_tokens) == ("vllm", 9)
+
+
+@pytest.mark.parametrize(
+    ("group", "key", "value", "line"),
+    [
+        ("model_args", "dtype", "fp16", "dtype=fp16: a judge computes in bf16 or fp32; write one of them"),
+        ("generating_args", "num_beams", 4, "num_beams=4: there is no beam search; write 1"),
+        ("generating_args", "num_return_sequences", 2, "num_return_sequences=2: a judge gives one reply; write 1"),
+        ("generating_args", "do_sample", False, "do_sample=False: write temperature: 0 in its place"),
+        ("generating_args", "typical_p", 0.9, "typical_p=0.9: nothing here reads it; leave it out"),
+    ],
+)
+def test_what_a_judge_cannot_be_given_is_refused(group: str, key: str, value: Any, line: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=rf"rewards.llm_judge.{group}.*{line}"):
+        load_config(changed(tmp_path, **{f"rewards__llm_judge__{group}__{key}": value}))

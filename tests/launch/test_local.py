@@ -12,12 +12,13 @@ import jax
 import pytest
 
 from rljax.config.load import from_plain
-from rljax.config.schema import ExplorerConfig, SidecarConfig
+from rljax.config.schema import ExplorerConfig, JudgeConfig, SidecarConfig
 from rljax.config.validate import ConfigError
 from rljax.config.validate_placement import shares_gpu_memory
 from rljax.launch import explorer_thread
 from rljax.launch.explorer_thread import ExplorerThread
 from rljax.launch.local import Child
+from rljax.pipeline.assemble.judges import places_of_judges
 from rljax.pipeline.run_dir import RunDir
 from sidecar.hosting.local import LocalEngineLauncher
 from tests.config.test_schema import make
@@ -120,6 +121,17 @@ def test_an_explorers_process_is_told_its_engines_devices(
     assert shares_gpu_memory(told) == sidecar.colocate
     only_cpu = {"JAX_PLATFORMS": "cpu"} if sidecar.engine == "vllm" else {}
     assert child._environment == only_cpu, "JAX would take of a GPU, in a process that does not compute with it"
+
+
+def test_an_explorers_process_is_told_the_learners_devices_where_it_has_judges(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jax, "devices", lambda _=None: [Gpu(i) for i in range(3)])
+    apart, judges = ExplorerConfig(own_process=True), {"mine": JudgeConfig(path="small")}
+    config = make(explorer=apart, sidecar=SidecarConfig(devices="gpu:2"), judges=judges)
+    told = from_plain(json.loads(Child(config, RunDir(tmp_path))._config))
+    assert (told.learner.devices, told.sidecar.devices) == ("gpu:0", "gpu:2")
+    assert places_of_judges(told)["mine"].taken == {"gpu:0", "gpu:2"}
 
 
 def test_one_gpu_is_not_shared_by_two_processes_that_were_given_no_share(

@@ -80,6 +80,8 @@ def test_engines_of_judges_have_bundles_behind_those_of_the_policy() -> None:
     ]
     full = plan(fsdp=4, num_engines=2, tensor_parallel_size=2, judges={"last": small})
     assert full.engines[-1].resources == {"CPU": 1.0}, "the others have all GPUs"
+    last = plan(fsdp=4, num_engines=3, judges={"two": dataclasses.replace(small, num_engines=2)})
+    assert [engine.accelerators for engine in last.engines] == [1, 1, 1, 1, 0], "one GPU is left for two engines"
 
 
 def test_the_device_mapping_of_an_ancestor_over_three_nodes() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from rljax.config.importers.rule import Document, Found, Refusal, Values
+from rljax.config.importers.rule import LEFT_OUT, Document, Found, Refusal, Values
 
 REWARDS: dict[str, tuple[str, ...]] = {
     "MathRuleRewardWorker": ("numeric",),
@@ -153,15 +153,38 @@ def judge_model(found: Found) -> Values:
     """Translates ``model_args`` of a judge."""
     path = found.value.get("model_name_or_path") or found.document.get("reward_pretrain")
     dtype = found.value.get("dtype")
-    return {"judges.NAME.path": path, **({"judges.NAME.dtype": dtype} if dtype in ("fp32", "bf16") else {})}
+    if dtype not in (None, "fp32", "bf16"):
+        raise Refusal(f"dtype={dtype}: a judge computes in bf16 or fp32; write one of them", "judges.NAME.dtype")
+    return {"judges.NAME.path": path, **({"judges.NAME.dtype": dtype} if dtype else {})}
+
+
+_HONOURED = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+_NEEDLESS = ("max_length", "include_stop_str_in_output", "logprobs")
+_UNCHANGING = {
+    "num_beams": (1, "there is no beam search; write 1"),
+    "length_penalty": (1, "it is for beam search, which there is none of; write 1"),
+    "num_return_sequences": (1, "a judge gives one reply; write 1"),
+    "do_sample": (True, "write temperature: 0 in its place"),
+}
+"""Of a judge's sampling what is refused, but where it changes nothing."""
 
 
 def judge_sampling(found: Found) -> Values:
     """Translates ``generating_args`` of a judge."""
-    same = {key: found.value[key] for key in ("temperature", "top_p", "top_k") if key in found.value}
-    values = {f"judges.NAME.generating_args.{key}": value for key, value in same.items()}
-    if "max_new_tokens" in found.value:
-        values["judges.NAME.max_response_tokens"] = found.value["max_new_tokens"]
+    values: dict[str, Any] = {}
+    for key, value in found.value.items():
+        if value is None or key in _NEEDLESS:
+            continue
+        if key in _HONOURED:
+            values[f"judges.NAME.generating_args.{key}"] = 0 if (key, value) == ("top_k", -1) else value
+        elif key == "max_new_tokens":
+            values["judges.NAME.max_response_tokens"] = value
+        elif key == "stop_strings":
+            values["judges.NAME.generating_args.stop"] = tuple(value)
+        else:
+            unchanging, write = _UNCHANGING.get(key, (LEFT_OUT, "nothing here reads it; leave it out"))
+            if value != unchanging:
+                raise Refusal(f"{key}={value}: {write}")
     return values
 
 

@@ -244,7 +244,8 @@ RLVR: list[Rule] = [
     to(
         "rewards.*.generating_args",
         "judges.NAME.max_response_tokens judges.NAME.generating_args.temperature judges.NAME.generating_args.top_p "
-        "judges.NAME.generating_args.top_k",
+        "judges.NAME.generating_args.top_k judges.NAME.generating_args.min_p "
+        "judges.NAME.generating_args.repetition_penalty judges.NAME.generating_args.stop",
         domains.judge_key(domains.judge_sampling),
         "of a judge",
         whole=True,

@@ -99,42 +99,63 @@ def engine_devices(config: Config, present: Present = jax_devices) -> list[jax.D
     return named
 
 
-def engine_gpus(
-    config: Config, index: int, there: Sequence[str] | None = None, present: Present = jax_devices, before: int = 0
-) -> list[str]:
+def engine_gpus(config: Config, index: int, taken: frozenset[str] = frozenset()) -> list[str]:
     """Returns the GPUs of engine number ``index`` in a child process, as ``CUDA_VISIBLE_DEVICES`` names them.
 
-    ``sidecar.devices`` counts those that this process may use, from 0; ``auto`` and ``gpu`` stand for all that a
-    learner in this process leaves free, or with ``colocate`` for those that it has. Engines take them in turn,
-    ``tensor_parallel_size`` each; with ``auto`` behind the first ``before`` of them, which other engines have.
-    ``there`` are all of them; None: this machine's.
+    See `pool_gpus`, of which engines take ``tensor_parallel_size`` each, in turn.
+    """
+    there, size = _visible_gpus(), config.sidecar.tensor_parallel_size
+    return [there[i] for i in pool_gpus(config, taken)[index * size :][:size]]
+
+
+def pool_gpus(
+    config: Config, taken: frozenset[str] = frozenset(), count: int | None = None, present: Present = jax_devices
+) -> list[int]:
+    """Returns the GPUs of all engines in child processes, counted from 0 over those that this process may use.
+
+    ``auto`` and ``gpu`` stand for all that a learner in this process leaves free, but for those ``taken``
+    (`device_name`), which other engines have; with ``colocate`` for those that the learner has. There are ``count``;
+    None: as many as this machine has.
 
     Raises:
         ConfigError: the GPUs are not there, or are or are not the learner's as they should be.
     """
-    sidecar, there = config.sidecar, _visible_gpus() if there is None else there
+    sidecar, count = config.sidecar, len(_visible_gpus()) if count is None else count
     what, (_, named) = f"sidecar.devices={sidecar.devices!r}", device_indices(sidecar.devices)
-    taken, colocate = _learners_gpus(config, present), sidecar.colocate and config.mode == "both"
-    usable = [i for i in range(len(there)) if config.mode != "both" or (i in taken) == colocate]
+    learners, colocate = _learners_gpus(config, present), sidecar.colocate and config.mode == "both"
+    usable = [i for i in range(count) if config.mode != "both" or (i in learners) == colocate]
     chosen = usable if named is None else sorted(named)
-    if not there or max(chosen, default=0) >= len(there):
-        raise ConfigError(f"{what}: this machine has {len(there)} GPUs, counted from 0; correct it, or write cpu")
-    if not colocate and taken & set(chosen):
+    if not count or max(chosen, default=0) >= count:
+        raise ConfigError(f"{what}: this machine has {count} GPUs, counted from 0; correct it, or write cpu")
+    if not colocate and learners & set(chosen):
         raise ConfigError(
-            f"{what}: the learner has {sorted(taken)}; an engine needs a GPU of its own, or sidecar.colocate=true"
+            f"{what}: the learner has {sorted(learners)}; an engine needs a GPU of its own, or sidecar.colocate=true"
         )
-    if colocate and not taken.issuperset(chosen):
-        raise ConfigError(f"{what}: with colocate=true engines use what the learner has, {sorted(taken)}; write auto")
+    if colocate and not learners.issuperset(chosen):
+        raise ConfigError(
+            f"{what}: with colocate=true engines use what the learner has, {sorted(learners)}; write auto"
+        )
     if named is None:
-        chosen = chosen[before:]
+        chosen = [i for i in chosen if device_name("gpu", i) not in taken]
     needed = sidecar.num_engines * sidecar.tensor_parallel_size
     if len(chosen) < needed:
         raise ConfigError(
             f"{what}: num_engines × tensor_parallel_size needs {needed} GPUs, and the learner "
-            f"{'has' if colocate else 'leaves'} {len(chosen)} of {len(there)}; lower one of them"
-            + ("" if colocate else ", or write sidecar.colocate=true")
+            f"{'has' if colocate else 'and others leave' if taken else 'leaves'} {len(chosen)} of {count}; lower "
+            "one of them" + ("" if colocate else ", or write sidecar.colocate=true")
         )
-    return [there[i] for i in chosen[index * sidecar.tensor_parallel_size :][: sidecar.tensor_parallel_size]]
+    return chosen[:needed]
+
+
+def device_name(platform: str, index: int) -> str:
+    """Returns the name of a device, as the config writes it: ``gpu:0``."""
+    return f"{platform}:{index}"
+
+
+def named_names(devices: str) -> frozenset[str]:
+    """Returns the names of the devices that ``gpu:0-3,6`` names; none of ``auto`` or ``gpu``, which name no index."""
+    platform, indices = device_indices(devices)
+    return frozenset(device_name(platform, i) for i in indices or ())
 
 
 def _visible_gpus() -> list[str]:

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 
 from rljax.config.schema import Config
@@ -15,7 +16,7 @@ from rljax.config.validate import ConfigError
 from rljax.config.validate_placement import device_indices, engine_memory_share
 from rljax.models.common.architecture import Architecture
 from rljax.observe.trace import NullTrace, Trace
-from rljax.pipeline.assemble.devices import engine_devices, engine_gpus
+from rljax.pipeline.assemble.devices import device_name, engine_devices, engine_gpus, pool_gpus
 from rljax.pipeline.assemble.run import Model
 from rljax.pipeline.run_dir import RunDir
 from rljax.rollout.engine_events import EngineEvents
@@ -33,10 +34,17 @@ LEAST_KV_CACHE = 64 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class Before:
-    """Counts of the engines that stand before those of a pool, and of the accelerators that they take."""
+    """Engines and devices before those of a pool.
+
+    Attributes:
+        engines: how many engines of other pools.
+        taken: devices that the pool does not choose by itself, by `device_name`.
+        shared: those of them that an embedded engine may share where no other is left.
+    """
 
     engines: int = 0
-    accelerators: int = 0
+    taken: frozenset[str] = frozenset()
+    shared: frozenset[str] = frozenset()
 
 
 def make_pool(
@@ -97,7 +105,7 @@ def engine_spec(
     factory, build = ENGINES[sidecar.engine]
     arguments, environment = build(config, model, gpu, threads)
     if gpu and config.launcher == "local":  # on Ray, the placement decides
-        environment |= {"CUDA_VISIBLE_DEVICES": ",".join(engine_gpus(config, index, before=before.accelerators))}
+        environment |= {"CUDA_VISIBLE_DEVICES": ",".join(engine_gpus(config, index, before.taken))}
     return EngineSpec(
         name=name,
         index=place,
@@ -139,9 +147,7 @@ def _with_engine_launcher(
 def _in_thread(config: Config, model: Model, trace: Trace | NullTrace, before: Before) -> EngineFactory:
     from rljax.sampler.engine import EmbeddedEngine
 
-    devices = engine_devices(config)
-    if config.sidecar.devices == "auto":  # where the others leave none, they share theirs
-        devices = devices[before.accelerators :] or devices
+    devices = _embedded_devices(config, before)
 
     async def start(index: int) -> Engine:
         name = f"engine {index}"
@@ -158,6 +164,32 @@ def _in_thread(config: Config, model: Model, trace: Trace | NullTrace, before: B
         )
 
     return start
+
+
+def _embedded_devices(config: Config, before: Before) -> list[jax.Device]:
+    devices = engine_devices(config)
+    if config.sidecar.devices != "auto":
+        return devices
+    names = [device_name(device.platform, device.id) for device in devices]
+    free = [device for device, name in zip(devices, names, strict=True) if name not in before.taken]
+    return free or [d for d, name in zip(devices, names, strict=True) if name in before.shared] or devices
+
+
+def pool_devices(config: Config, before: Before = Before()) -> frozenset[str]:
+    """Returns the names of the devices that the engines of a pool will compute on, as far as this process chooses them.
+
+    Raises:
+        ConfigError: they are not there, or are the learner's.
+    """
+    sidecar = config.sidecar
+    if config.launcher != "local":
+        return frozenset()
+    if sidecar.engine == "embedded":
+        devices = _embedded_devices(config, before)[: sidecar.num_engines]
+        return frozenset(device_name(device.platform, device.id) for device in devices)
+    if local_platform(config) != "gpu":
+        return frozenset()
+    return frozenset(device_name("gpu", i) for i in pool_gpus(config, before.taken))
 
 
 def _spare_cores(cores: tuple[int, ...]) -> int:

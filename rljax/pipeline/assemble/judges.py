@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import shutil
 import uuid
@@ -17,9 +18,11 @@ from rljax.ledger.versions import Announced
 from rljax.models.files import stored_tensors
 from rljax.models.resolve import ModelNotFound
 from rljax.observe.trace import NullTrace
-from rljax.pipeline.assemble.engines import Before, make_pool
+from rljax.pipeline.assemble.devices import named_names
+from rljax.pipeline.assemble.engines import Before, make_pool, pool_devices
 from rljax.pipeline.assemble.run import Model, open_model_at
 from rljax.pipeline.run_dir import RunDir
+from rljax.rollout.async_utils import in_background
 from rljax.rollout.judge import EngineJudge
 from rljax.weights.publisher import DTYPES, OrbaxPublisher
 from sidecar.hosting.spec import EngineLauncher
@@ -34,6 +37,26 @@ OnFault = Callable[[str, str], None]
 def log_fault(kind: str, message: str) -> None:
     """Logs a fault."""
     _LOG.warning("%s: %s", kind, message)
+
+
+def places_of_judges(config: Config) -> dict[str, Before]:
+    """Returns what stands before the engines of each judge: those of the policy, of the judges before it, and what the
+    config names for others.
+
+    Raises:
+        ConfigError: devices are not there.
+    """
+    if not config.judges:
+        return {}
+    engines = pool_devices(config)
+    named = [config.learner.devices, *(judge.devices for judge in config.judges.values())]
+    before = Before(config.sidecar.num_engines, engines.union(*map(named_names, named)), engines)
+    places = {}
+    for name, judge in config.judges.items():
+        places[name] = before
+        taken = before.taken | pool_devices(judge_config(config, name), before)
+        before = Before(before.engines + judge.num_engines, taken, engines)
+    return places
 
 
 class Judges(contextlib.AsyncExitStack):
@@ -54,14 +77,12 @@ class Judges(contextlib.AsyncExitStack):
             ConfigError: its devices are not there.
             EngineError: its engines do not start.
         """
-        sidecar, opened = self._config.sidecar, {}
-        before = Before(sidecar.num_engines, sidecar.num_engines * sidecar.tensor_parallel_size)
-        for name, judge in self._config.judges.items():
+        opened, places = {}, places_of_judges(self._config)
+        for name in self._config.judges:
             try:
-                opened[name] = await self._open_one(name, before, on_fault)
+                opened[name] = await self._open_one(name, places[name], on_fault)
             except (ConfigError, ModelNotFound) as error:
                 raise type(error)(f"judges.{name}: {error}") from None
-            before = Before(before.engines + judge.num_engines, before.accelerators + judge.num_engines)
         return opened
 
     async def _open_one(self, name: str, before: Before, on_fault: OnFault) -> EngineJudge:
@@ -69,7 +90,8 @@ class Judges(contextlib.AsyncExitStack):
         scratch = _scratch(self._run.root.absolute() / "judges", config.explorer.name)
         self.callback(scratch.delete)
         directory = scratch.path
-        model = open_model_at(config, directory)
+        # it may be a download: meanwhile heartbeats go on, and who leaves does not wait for its end
+        model = await in_background(functools.partial(open_model_at, config, directory))
         events = _JudgeEvents(name, on_fault)
         pool = make_pool(config, self._run, model, NullTrace(), events, self._engine_launcher, before)
         judge = EngineJudge(name, self._config.judges[name], pool, model.tokenizer, model.stop_token_ids)

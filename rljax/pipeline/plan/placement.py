@@ -10,7 +10,7 @@ from rljax.config.schema import Config
 from rljax.config.validate import ConfigError
 from rljax.config.validate_placement import device_indices, engine_memory_share, shares_gpu_memory
 from rljax.learner.sharding import select_devices
-from rljax.pipeline.assemble.devices import JAX_MEMORY_SHARE, engine_devices, engine_gpus
+from rljax.pipeline.assemble.devices import JAX_MEMORY_SHARE, engine_devices, pool_gpus
 from rljax.pipeline.assemble.engines import local_platform
 from rljax.pipeline.plan.estimate import Estimate
 from rljax.pipeline.plan.targets import GIB, Target
@@ -84,9 +84,11 @@ def place_engines(config: Config, target: Target) -> Placement:
     named, _ = device_indices(sidecar.devices)
     if (local_platform(config) if here else own if named == "auto" else named) != "gpu":
         return Placement((("cpu",),) * count, "cpu", target.host_only, apart)
-    there = None if here else [str(index) for index in range(target.devices if own == "gpu" else 0)]
-    gpus = [engine_gpus(config, index, there, target.present) for index in range(count)]
-    return Placement(tuple(tuple(f"gpu:{gpu}" for gpu in each) for each in gpus), "gpu", sidecar.colocate, apart)
+    there = None if here else target.devices if own == "gpu" else 0
+    gpus = [f"gpu:{gpu}" for gpu in pool_gpus(config, count=there, present=target.present)]
+    size = sidecar.tensor_parallel_size
+    each = tuple(tuple(gpus[index * size :][:size]) for index in range(count))
+    return Placement(each, "gpu", sidecar.colocate, apart)
 
 
 def _on_ray(config: Config, target: Target) -> Placement:

@@ -8,6 +8,7 @@ import threading
 from concurrent.futures import Future
 from typing import Any
 
+from rljax.tasks.rewards.judge import Judge
 from rljax.tasks.rewards.reward import Response, Reward, RewardError, RewardFunction, RewardTimeout, as_rewards
 from rljax.tasks.task import Task
 from rljax.timeouts import Limit, done_within, timeout
@@ -17,6 +18,15 @@ _MARGIN = 5.0  # seconds that its event loop may answer too late
 _CLOSE = 5.0
 
 
+class _Queue:
+    """Calls of which ``at_once`` run; the others wait for their turn."""
+
+    def __init__(self, at_once: int) -> None:
+        self.at_once = at_once
+        self.turns = asyncio.Semaphore(at_once)
+        self.calls: set[Future[Any]] = set()
+
+
 class AwaitedRewards:
     """Event loop on a thread, started at the first call. One that blocks holds up the others here, and nothing else.
 
@@ -24,34 +34,36 @@ class AwaitedRewards:
 
     Args:
         limit: seconds for one call, counted from when it begins.
-        at_once: calls under way; others wait for their turn.
+        at_once: calls under way; others wait for their turn. Those that ask a judge of our own have a queue of their
+            own, from which as many are under way as its engines run: none spends its time in the judge's queue.
     """
 
     def __init__(self, *, limit: float, at_once: int) -> None:
         self._limit = limit
-        self._at_once = at_once
-        self._turns = asyncio.Semaphore(at_once)
+        self._queues: dict[Judge | None, _Queue] = {None: _Queue(at_once)}
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._closed = False
-        self._waiting: set[Future[Any]] = set()
 
     @property
     def pending(self) -> int:
         """Calls that wait or run."""
-        return len(self._waiting)
+        return sum(len(queue.calls) for queue in list(self._queues.values()))
 
-    async def judge(self, function: RewardFunction, task: Task, response: Response) -> tuple[Reward, ...]:
-        """Awaits a reward; returns one of each response.
+    async def judge(
+        self, function: RewardFunction, task: Task, response: Response, asked: Judge | None = None
+    ) -> tuple[Reward, ...]:
+        """Awaits a reward; returns one of each response. ``asked`` is the judge of our own that it asks.
 
         Raises:
             RewardTimeout: it outlived its limit, or another blocks the event loop.
             RewardError: it raised.
         """
-        future = asyncio.run_coroutine_threadsafe(self._judged(function, task, response), self._started())
-        deadline = (self._limit + _MARGIN) * (1 + self.pending // self._at_once)
-        self._waiting.add(future)
+        queue = self._queue(asked)
+        future = asyncio.run_coroutine_threadsafe(self._judged(queue, function, task, response), self._started())
+        deadline = (self._limit + _MARGIN) * (1 + len(queue.calls) // queue.at_once)
+        queue.calls.add(future)
         try:
             waiter = asyncio.wrap_future(future)
             if not await done_within(waiter, deadline):
@@ -60,11 +72,13 @@ class AwaitedRewards:
                 raise RewardError("the rewards were closed")
             return waiter.result()
         finally:
-            self._waiting.discard(future)
+            queue.calls.discard(future)
             future.cancel()
 
-    async def _judged(self, function: RewardFunction, task: Task, response: Response) -> tuple[Reward, ...]:
-        async with self._turns:
+    async def _judged(
+        self, queue: _Queue, function: RewardFunction, task: Task, response: Response
+    ) -> tuple[Reward, ...]:
+        async with queue.turns:
             limit: Limit | None = None
             try:
                 async with timeout(self._limit) as limit:
@@ -86,6 +100,12 @@ class AwaitedRewards:
         with contextlib.suppress(RuntimeError):  # it has ended already
             loop.call_soon_threadsafe(loop.stop)
         thread.join(_CLOSE)
+
+    def _queue(self, asked: Judge | None) -> _Queue:
+        with self._lock:
+            if asked is not None and asked not in self._queues:
+                self._queues[asked] = _Queue(asked.at_once)
+            return self._queues[asked]
 
     def _started(self) -> asyncio.AbstractEventLoop:
         with self._lock:

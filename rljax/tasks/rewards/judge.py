@@ -49,10 +49,12 @@ class Judge(Protocol):
     Attributes:
         template: message to it; None: the reward's own.
         temperature: of its replies, where nobody says otherwise.
+        at_once: questions that its engines answer side by side; further ones would wait for them.
     """
 
     template: str | None
     temperature: float
+    at_once: int
 
     async def ask(self, prompt: str, *, seed: int, temperature: float | None, max_tokens: int | None) -> str:
         """Returns the reply to a user message; what is None is as the config of the judge says.
@@ -120,7 +122,8 @@ async def llm_judge(
         temperature, max_tokens: of the judge's reply. None: `judges` says it; behind a URL 0, and 512.
         retries: further tries where the judge cannot be reached, is busy, fails, or gives no rating.
         first_wait: seconds before the first of them; each next wait is twice as long, up to 8 s.
-        seconds: for one try; `rollout.reward_timeout` is that for all of them.
+        seconds: for one try; `rollout.reward_timeout` is that for all of them. For a judge of `judges` neither runs
+            before its engines have room for the question.
 
     Raises:
         JudgeUnavailable: all tries failed, or asking again is vain; the reason is that of the last.

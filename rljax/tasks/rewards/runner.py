@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from rljax.config.fields import ConfigError
 from rljax.tasks.rewards.awaited import AwaitedRewards
-from rljax.tasks.rewards.judge import Judge, judges_here
+from rljax.tasks.rewards.judge import Judge, judges_here, llm_judge
 from rljax.tasks.rewards.processes import WorkerProcesses
 from rljax.tasks.rewards.registry import Place, Scorer, resolve_reward
 from rljax.tasks.rewards.reward import Response, Reward, RewardError, RewardTimeout, as_rewards
@@ -38,7 +38,7 @@ class RewardRunner:
         rewards: names of the rewards that will be used (`tasks.*.*.rewards`).
         timeout: seconds for one reward of one response, or of one group.
         workers: worker processes.
-        at_once: async rewards that are awaited at once.
+        at_once: async rewards that are awaited at once; those that ask a judge of our own are as many as it answers.
         log: file that takes what rewards print in worker processes; None to print where this process does.
 
     Attributes:
@@ -155,8 +155,9 @@ class RewardRunner:
         if scorer.place is Place.THREAD:
             return await self._threads.judge(partial(scorer.function, **term.args), task, response)
         if scorer.place is Place.AWAITED:
+            asked = self.judges.get(term.args.get("judge") or "") if scorer.function is llm_judge else None
             with judges_here(self.judges):
-                return await self._awaited.judge(partial(scorer.function, **term.args), task, response)
+                return await self._awaited.judge(partial(scorer.function, **term.args), task, response, asked)
         try:
             return await self._processes.judge(term, task, response)
         except RewardTimeout:

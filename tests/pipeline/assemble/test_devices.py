@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -169,10 +169,10 @@ def test_a_process_of_its_own_shares_a_gpu_and_no_other_device(machine: Any) -> 
             check_shared(apart, machine(1, "cpu"))
 
 
-def engines_on(devices: str, before: int = 0, **sidecar: Any) -> list[list[str]]:
+def engines_on(devices: str, taken: Sequence[str] = (), **sidecar: Any) -> list[list[str]]:
     asked = dataclasses.replace(config(devices).sidecar, engine="vllm_async", **sidecar)
     whole = dataclasses.replace(config(devices), sidecar=asked)
-    return [engine_gpus(whole, index, before=before) for index in range(asked.num_engines)]
+    return [engine_gpus(whole, index, frozenset(taken)) for index in range(asked.num_engines)]
 
 
 def test_engines_in_child_processes_see_their_own_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,10 +180,11 @@ def test_engines_in_child_processes_see_their_own_gpus(monkeypatch: pytest.Monke
     assert engines_on("auto", num_engines=2) == [["4"], ["5"]]
     assert engines_on("gpu:1-2", num_engines=2) == [["5"], ["6"]]
     assert engines_on("gpu", num_engines=2, tensor_parallel_size=2) == [["4", "5"], ["6", "7"]]
-    assert engines_on("auto", before=2, num_engines=2) == [["6"], ["7"]]  # those of a judge
-    assert engines_on("gpu:1", before=2) == [["5"]]
-    with pytest.raises(ConfigError, match=r"needs 2 GPUs, and the learner leaves 1"):
-        engines_on("auto", before=3, num_engines=2)
+    assert engines_on("auto", ["gpu:2", "cpu:0"], num_engines=2) == [["4"], ["5"]]  # those of a judge
+    assert engines_on("gpu", ["gpu:0", "gpu:2"], num_engines=2) == [["5"], ["7"]]
+    assert engines_on("gpu:1", ["gpu:1"]) == [["5"]]
+    with pytest.raises(ConfigError, match=r"needs 2 GPUs, and the learner and others leave 1 of 4; lower one of them"):
+        engines_on("auto", ["gpu:0", "gpu:1", "gpu:3"], num_engines=2)
 
 
 def test_gpus_that_are_not_there_or_the_learners_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

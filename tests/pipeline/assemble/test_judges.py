@@ -2,12 +2,14 @@
 
 import asyncio
 import dataclasses
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import jax
 import pytest
 
 from rljax.config.fields import ConfigError
@@ -25,8 +27,11 @@ from rljax.config.schema import (
 )
 from rljax.observe.trace import NullTrace
 from rljax.pipeline.assemble import engines
+from rljax.pipeline.assemble import judges as assembled
+from rljax.pipeline.assemble.devices import engine_gpus
 from rljax.pipeline.assemble.engines import Before
-from rljax.pipeline.assemble.judges import Judges, judge_config
+from rljax.pipeline.assemble.judges import Judges, judge_config, places_of_judges
+from rljax.pipeline.assemble.run import Model
 from rljax.pipeline.run_dir import RunDir
 from rljax.rollout.judge import EngineJudge
 from rljax.sampler import engine as embedded
@@ -120,6 +125,48 @@ def test_a_judge_beside_that_of_a_live_run_leaves_its_weights_alone(model: Path,
     assert not list((tmp_path / "judges").iterdir())
 
 
+def test_the_event_loop_turns_while_a_model_is_fetched(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_model_at, beaten = assembled.open_model_at, threading.Event()
+
+    def fetched(config: Config, directory: Path) -> Model:
+        assert beaten.wait(20.0), "no heartbeat can be sent meanwhile"
+        return open_model_at(config, directory)
+
+    async def main() -> None:
+        asyncio.get_running_loop().call_soon(beaten.set)
+        async with opened(run_config(model), tmp_path):
+            pass
+
+    monkeypatch.setattr(assembled, "open_model_at", fetched)
+    asyncio.run(main())
+
+
+def test_who_leaves_does_not_wait_for_a_model_that_is_fetched(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, ends, over = (threading.Event() for _ in range(3))
+
+    def fetched(config: Config, directory: Path) -> Model:
+        begun.set()
+        ends.wait(20.0)
+        over.set()
+        raise ConfigError("nobody hears it")
+
+    async def main() -> None:
+        opening = asyncio.ensure_future(opened(run_config(model), tmp_path).__aenter__())
+        await asyncio.to_thread(begun.wait)
+        opening.cancel()
+        await asyncio.wait([opening])
+        assert opening.cancelled()
+
+    monkeypatch.setattr(assembled, "open_model_at", fetched)
+    asyncio.run(main())
+    assert not over.is_set(), "it was waited for"
+    ends.set()
+
+
 def test_one_that_lies_is_asked_once_where_it_would_say_the_same_and_again_where_not(
     model: Path, tmp_path: Path
 ) -> None:
@@ -163,6 +210,34 @@ def test_one_that_hangs_costs_its_time_and_its_request_is_taken_back(model: Path
         assert (await runner.score(task(), "3")).score == pytest.approx(6 / 9)
 
     with_judge(ask, run_config(model), tmp_path)
+
+
+def test_a_question_waits_for_room_before_its_time_begins(model: Path, tmp_path: Path) -> None:
+    async def ask(judge: EngineJudge, runner: RewardRunner) -> None:
+        engine, go = judge._pool._slots[0].engine, asyncio.Event()
+        generate, running, most = engine.generate, 0, 0
+
+        async def held(request: GenerateRequest) -> Any:
+            nonlocal running, most
+            running += 1
+            most = max(most, running)
+            await go.wait()
+            running -= 1
+            return await generate(request)
+
+        engine.generate = held  # type: ignore[method-assign]
+        scores = [asyncio.ensure_future(runner.score(task(), str(digit))) for digit in range(8)]
+        await asyncio.sleep(0)
+        assert runner.pending == 8
+        rewards_loop = runner._awaited._loop
+        assert rewards_loop is not None
+        for _ in range(20):  # what could be asked would have been by then
+            await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(asyncio.sleep(0), rewards_loop))
+        go.set()
+        assert [9 * one.score for one in await asyncio.gather(*scores)] == pytest.approx([9 - d for d in range(8)])
+        assert most == 2, "as many as the engine runs at once"
+
+    with_judge(ask, run_config(model, max_concurrency=2), tmp_path)
 
 
 def test_one_that_dies_is_started_again_and_one_that_is_lost_says_so(model: Path, tmp_path: Path) -> None:
@@ -285,15 +360,19 @@ def test_a_judges_engines_have_the_judges_settings_whatever_the_policys_are(poli
     assert made.learner.mesh.tensor == 1, "it divides the learner's heads, not the judge's"
 
 
-@pytest.mark.parametrize(("taken", "found"), [(1, "b"), (2, "c"), (3, "a")])  # the last: none is left
+@pytest.mark.parametrize(
+    ("taken", "found"), [({0}, 1), ({1}, 0), ({0, 1}, 2), ({0, 1, 2}, 1)]
+)  # the last: none is left
 def test_an_embedded_judge_takes_a_device_that_is_left(
-    taken: int, found: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    taken: set[int], found: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    opened: list[str] = []
-    monkeypatch.setattr(engines, "engine_devices", lambda config: ["a", "b", "c"])
-    monkeypatch.setattr(embedded, "EmbeddedEngine", lambda *_, device, **__: opened.append(device))
+    opened: list[int] = []
+    there = [SimpleNamespace(platform="gpu", id=i) for i in range(3)]
+    monkeypatch.setattr(engines, "engine_devices", lambda config: there)
+    monkeypatch.setattr(embedded, "EmbeddedEngine", lambda *_, device, **__: opened.append(device.id))
     config, model = judge_config(run_config(tmp_path), "mine"), SimpleNamespace(architecture=None, tokenizer=None)
-    start = engines._in_thread(config, model, NullTrace(), Before(taken, taken))  # type: ignore[arg-type]
+    before = Before(1, frozenset(f"gpu:{i}" for i in taken), frozenset({"gpu:1"}))
+    start = engines._in_thread(config, model, NullTrace(), before)  # type: ignore[arg-type]
     asyncio.run(start(0))  # type: ignore[arg-type]
     assert opened == [found]
 
@@ -312,3 +391,47 @@ def test_devices_of_a_judge_are_nobody_elses(tmp_path: Path) -> None:
     two = {"mine": config.judges["mine"], "other": config.judges["mine"]}
     with pytest.raises(ConfigError, match=r"judges.mine.devices='gpu:1': overlaps judges.other.devices='gpu:1'"):
         dataclasses.replace(config, judges=two)
+
+
+PLACED: list[tuple[str, dict[str, Any], dict[str, str], list[str]]] = [
+    # a process that explores alone; what is named is taken, wherever it stands
+    ("explore", {"devices": "gpu:2"}, {"one": "auto", "two": "auto"}, ["0", "1"]),
+    ("explore", {"devices": "gpu:0"}, {"one": "auto", "two": "gpu:1"}, ["2", "1"]),
+    ("explore", {"devices": "cpu"}, {"one": "auto", "two": "auto"}, ["0", "1"]),
+    # the explorer of a process of its own: all that the learner leaves is named, the first is used
+    ("explore", {"devices": "gpu:1-3", "learner": "gpu:0"}, {"one": "auto", "two": "auto"}, ["2", "3"]),
+    # beside a learner, which has the first
+    ("both", {}, {"one": "auto", "two": "auto"}, ["2", "3"]),
+    ("both", {"devices": "gpu:2"}, {"one": "auto", "two": "auto"}, ["1", "3"]),
+    ("both", {"devices": "cpu"}, {"one": "auto", "two": "gpu:1"}, ["2", "1"]),
+    ("both", {"tensor_parallel_size": 2}, {"one": "cpu", "two": "auto"}, ["", "3"]),
+]
+
+
+@pytest.mark.parametrize(("mode", "sidecar", "devices", "found"), PLACED)
+def test_judges_have_what_learner_and_engines_leave(
+    mode: str,
+    sidecar: dict[str, Any],
+    devices: dict[str, str],
+    found: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(jax, "devices", lambda _=None: [SimpleNamespace(platform="gpu", id=i) for i in range(4)])
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3")
+    judge = JudgeConfig(path="models/small", engine="vllm")
+    settings = {"engine": "vllm_async", "devices": "auto", **sidecar}
+    learner = LearnerConfig(devices=settings.pop("learner", "auto"))
+    config = Config(
+        mode=mode,
+        learner=learner,
+        sidecar=SidecarConfig(**settings),
+        judges={name: dataclasses.replace(judge, devices=named) for name, named in devices.items()},
+        tasks=TasksConfig(train={"open": TasksetConfig(source="x.jsonl")}),
+    )
+    monkeypatch.setattr(engines, "local_platform", lambda one: "cpu" if one.sidecar.devices == "cpu" else "gpu")
+    places = places_of_judges(config)
+    assert [place.engines for place in places.values()] == [1, 2]
+    assert [
+        "".join(engine_gpus(judge_config(config, name), 0, place.taken)) if devices[name] != "cpu" else ""
+        for name, place in places.items()
+    ] == found

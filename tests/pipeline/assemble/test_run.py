@@ -118,7 +118,7 @@ def test_a_judge_is_told_from_another_by_what_it_measures() -> None:
     def judged(**keys: Any) -> str:
         return measured(judges={"grader": JudgeConfig(**{"path": "models/small", **keys})})
 
-    placed = {"devices": "gpu:3", "num_engines": 2, "max_concurrency": 8, "engine_args": {"swap_space": 0}}
+    placed = {"devices": "gpu:2-3", "num_engines": 2, "max_concurrency": 8, "engine_args": {"swap_space": 0}}
     same = {judged(), judged(path="/mnt/elsewhere/small"), judged(engine="vllm", **placed)}
     assert len(same) == 1
     changes: list[dict[str, Any]] = [

@@ -1,4 +1,4 @@
-"""Directories in which a checkpoint is written, locked while their writer lives."""
+"""Directories that belong to one writer, locked while it lives: of checkpoints under way, and of scratch files."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import errno
 import fcntl
 import logging
 import shutil
+import uuid
 from pathlib import Path
 
 _LOCK = "writer.lock"
@@ -59,3 +60,20 @@ def is_written(path: Path) -> bool:
     except OSError:  # it has no lock, or the file system knows none
         return False
     return False
+
+
+def scratch(parent: Path, name: str) -> Draft:
+    """Makes a directory ``NAME-…`` below ``parent``, with a lock, that is the caller's alone; deletes those whose
+    processes were killed.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    for left in parent.glob(f"{name}-*"):
+        if not is_written(left):
+            shutil.rmtree(left, ignore_errors=True)
+    path = parent.absolute() / f"{name}-{uuid.uuid4().hex}"
+    try:
+        return Draft(path)
+    except FileNotFoundError:  # another process looked between its making and its locking
+        return Draft(path)

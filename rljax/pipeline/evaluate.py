@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import json
 import logging
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import numpy as np
 from rljax.config.schema import Config
 from rljax.config.validate import ConfigError
 from rljax.learner.checkpoints import Checkpoints
+from rljax.learner.draft import scratch
 from rljax.ledger.versions import Announced
 from rljax.models.common.stored import Tensor
 from rljax.models.files import save_directory, stored_tensors
@@ -95,13 +95,13 @@ class Evaluator:
         self._model = model
         self._workflows = Workflows(config, run, model, engine_launcher)
         self._scores = scores
-        self._scratch = run.root / "evaluation"
         self._pool: EnginePool | None = None
         self._parts = contextlib.AsyncExitStack()
 
     async def __aenter__(self) -> Evaluator:
         async with self._parts as parts:
-            parts.callback(shutil.rmtree, self._scratch, ignore_errors=True)
+            self._scratch = scratch(self._run.root, "evaluation")
+            parts.callback(self._scratch.delete)
             parts.push_async_callback(self._workflows.close)
             if self._scores:
                 await self._workflows.open()
@@ -122,7 +122,7 @@ class Evaluator:
 
     async def serve(self, steps: int) -> None:
         """Loads a checkpoint into the engines, through the channel of training weights."""
-        await self._engines.load(publish_checkpoint(self._config, self._run, self._model, steps, self._scratch))
+        await self._engines.load(publish_checkpoint(self._config, self._run, self._model, steps, self._scratch.path))
 
     async def evaluate(self) -> dict[str, float]:
         """Returns ``val/<taskset>/…`` of the weights served."""

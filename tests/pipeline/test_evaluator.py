@@ -81,3 +81,17 @@ def test_one_that_only_generates_opens_neither_judges_nor_environments(evaluator
 
     asyncio.run(main())
     assert heard == ["engines opened", "engines closed", "workflows closed"]
+
+
+def test_two_at_a_time_have_directories_of_their_own(evaluator: Callable[..., Evaluator], tmp_path: Path) -> None:
+    async def main() -> None:
+        async with evaluator([]):
+            (first,) = tmp_path.glob("evaluation-*")
+            (first / "weights").touch()
+            async with evaluator([]):
+                assert len(list(tmp_path.glob("evaluation-*"))) == 2
+            assert list(tmp_path.glob("evaluation-*")) == [first]
+            assert (first / "weights").exists()
+
+    asyncio.run(main())
+    assert not list(tmp_path.glob("evaluation*"))

@@ -5,15 +5,13 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-import shutil
-import uuid
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from rljax.config.fields import ConfigError
 from rljax.config.schema import Config
 from rljax.config.validate_judges import judge_config as judge_config
-from rljax.learner.draft import Draft, is_written
+from rljax.learner.draft import scratch
 from rljax.ledger.versions import Announced
 from rljax.models.files import stored_tensors
 from rljax.models.resolve import ModelNotFound
@@ -94,9 +92,9 @@ class Judges(contextlib.AsyncExitStack):
 
     async def _open_one(self, name: str, before: Before, on_fault: OnFault) -> EngineJudge:
         config = judge_config(self._config, name)
-        scratch = _scratch(self._run.root.absolute() / "judges", config.explorer.name)
-        self.callback(scratch.delete)
-        directory = scratch.path
+        draft = scratch(self._run.root / "judges", config.explorer.name)
+        self.callback(draft.delete)
+        directory = draft.path
         # it may be a download: meanwhile heartbeats go on, and who leaves does not wait for its end
         model = await in_background(functools.partial(open_model_at, config, directory))
         events = _JudgeEvents(name, on_fault)
@@ -105,20 +103,6 @@ class Judges(contextlib.AsyncExitStack):
         self.push_async_callback(judge.close)
         await judge.start(lambda: _published(config, self._run, model, directory))
         return judge
-
-
-def _scratch(judges: Path, name: str) -> Draft:
-    """Makes a directory below ``judges`` that is this judge's alone, whatever else judges in this run, and locks it;
-    deletes those whose processes were killed.
-    """
-    for left in judges.glob("*"):
-        if not is_written(left):
-            shutil.rmtree(left, ignore_errors=True)
-    while True:
-        try:
-            return Draft(judges / f"{name}-{uuid.uuid4().hex}")
-        except FileNotFoundError:  # another process looked between its making and its locking
-            continue
 
 
 def _published(config: Config, run: RunDir, model: Model, directory: Path) -> Announced:

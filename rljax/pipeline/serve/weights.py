@@ -10,12 +10,11 @@ import dataclasses
 import logging
 import os
 import shutil
-import uuid
 from pathlib import Path
 
 from rljax.config.schema import Config
 from rljax.config.validate import ConfigError
-from rljax.learner.draft import Draft, is_written
+from rljax.learner.draft import Draft, scratch
 from rljax.ledger import versions
 from rljax.ledger.async_database import AsyncDatabase
 from rljax.ledger.backend import backend_of
@@ -47,7 +46,7 @@ class CheckpointWeights:
             ConfigError: there is no such checkpoint.
         """
         (steps,) = chosen_checkpoints(config, run)
-        self._scratch = _scratch(directory)
+        self._scratch = scratch(directory, "weights")
         try:
             self._announced = publish_checkpoint(config, run, model, steps, self._scratch.path)
         except BaseException:
@@ -98,7 +97,7 @@ class PublishedWeights:
                 f"run in {run.root}; use the run's own model"
             )
         if not self._follows:
-            self._scratch = _scratch(directory)
+            self._scratch = scratch(directory, "weights")
 
     async def load(self, pool: EnginePool) -> None:
         """Loads the version.
@@ -169,14 +168,6 @@ class PublishedWeights:
             reason = f"version {announced.version} cannot be kept in {target.parent}: {first_line(error)}"
             raise PublishError(f"{reason}; free disk space") from error
         return dataclasses.replace(announced, path=self._run.announced_path(str(target)))
-
-
-def _scratch(directory: Path) -> Draft:
-    """Makes a directory for weights, once those that killed servers have left are removed."""
-    for former in directory.glob("weights-*"):
-        if not is_written(former):
-            shutil.rmtree(former, ignore_errors=True)
-    return Draft(directory.absolute() / f"weights-{uuid.uuid4().hex}")
 
 
 def _link_or_copy(source: str, target: str) -> None:

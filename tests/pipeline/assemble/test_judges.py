@@ -111,7 +111,8 @@ def test_a_judge_of_our_own_rates_each_response_and_leaves_nothing_behind(model:
 
 def test_a_judge_beside_that_of_a_live_run_leaves_its_weights_alone(model: Path, tmp_path: Path) -> None:
     async def ask(judge: EngineJudge, runner: RewardRunner) -> None:
-        killed = tmp_path / "judges" / "of a process that was killed"
+        (mine,) = (tmp_path / "judges").iterdir()
+        killed = mine.with_name(mine.name[:-32] + "0" * 32)  # of a process that was killed
         (killed / "v0-0").mkdir(parents=True)
         before = set((tmp_path / "judges").glob("*/v0-0/*")) - {killed / "v0-0"}
         async with opened(run_config(model), tmp_path) as (_, beside):  # mode=evaluate in another terminal

@@ -16,8 +16,8 @@ log = logging.getLogger(__name__)
 
 
 class Draft:
-    """Directory of a checkpoint that is not whole yet. Its writer holds a lock on it, which the kernel takes back when
-    the process ends, however it ends: what is locked is still written, be it by a process that is stopped.
+    """Directory of what is not whole yet, or of scratch files. Its writer holds a lock on it, which the kernel takes
+    back when the process ends, however it ends: what is locked is still written, be it by a process that is stopped.
     """
 
     def __init__(self, path: Path) -> None:
@@ -25,17 +25,19 @@ class Draft:
 
         Raises:
             OSError: it cannot be made.
+            FileNotFoundError: another process looked between its making and its locking, and deleted it.
         """
         self.path = path
         path.mkdir(parents=True)
         self._lock = (path / _LOCK).open("w")
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX)
+            (path / _LOCK).stat()  # who looked before it was locked has deleted it
         except OSError as error:
             if error.errno not in _NO_LOCKS:
                 self.delete()
                 raise
-            log.warning("%s: this file system has no locks; who takes over from this learner may delete it", path)
+            log.warning("%s: this file system has no locks; another process may take it for abandoned", path)
 
     @property
     def checkpoint(self) -> Path:
@@ -75,5 +77,5 @@ def scratch(parent: Path, name: str) -> Draft:
     path = parent.absolute() / f"{name}-{uuid.uuid4().hex}"
     try:
         return Draft(path)
-    except FileNotFoundError:  # another process looked between its making and its locking
+    except FileNotFoundError:  # whoever looked has gone on
         return Draft(path)

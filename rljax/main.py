@@ -36,6 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = sys.argv[1:] if arguments is None else arguments
     if arguments is None:
         end_on_second_interrupt()
+        sys.unraisablehook = _without_closed_loops
     if not given or {"-h", "--help"} & set(given):
         print(__doc__)
         print("\n".join(f"  --config.{path}={default}\n      {meaning}" for path, default, meaning in key_help()))
@@ -118,6 +119,14 @@ def _without_traceback(record: logging.LogRecord) -> bool:
     """Removes the traceback: Orbax logs again what its threads have raised, and whoever waits for them reports that."""
     record.exc_info = record.exc_text = None
     return True
+
+
+def _without_closed_loops(raised: sys.UnraisableHookArgs) -> None:
+    """Prints what nobody can catch, but for what TensorStore's threads could not deliver to an event loop that has been
+    closed: who closed it has reported why.
+    """
+    if os.environ.get("RLJAX_TRACEBACK") or str(raised.exc_value) != "Event loop is closed":
+        sys.__unraisablehook__(raised)
 
 
 class _Printable(logging.Formatter):

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import logging
+import sys
+import threading
 from pathlib import Path
 
 import pytest
+import tensorstore
 from rich.console import Console
 
-from rljax.main import _Printable, main
+from rljax.main import _Printable, _without_closed_loops, main
 from rljax.observe.progress import Progress
 from sidecar.errors import describe, escape_log_records, first_line, printable
 
@@ -55,6 +59,31 @@ def test_a_traceback_of_a_config_that_is_refused(
 
 def fails(config: object) -> int:
     raise RuntimeError(EVIL)
+
+
+def test_what_tensorstores_threads_cannot_deliver_any_more(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "unraisablehook", _without_closed_loops)
+    promise, future = tensorstore.Promise.new()
+    loop = asyncio.new_event_loop()
+    waits = asyncio.ensure_future(future, loop=loop)
+    for _ in range(2):
+        loop.run_until_complete(asyncio.sleep(0))
+    loop.close()
+    thread = threading.Thread(target=promise.set_result, args=(1,))
+    thread.start()
+    thread.join()
+    assert future.result() == 1
+    assert capsys.readouterr().err == ""
+    assert not waits.done()
+
+    class Fails:
+        def __del__(self) -> None:
+            raise RuntimeError("something else")
+
+    Fails()
+    assert "something else" in capsys.readouterr().err
 
 
 def test_what_is_logged() -> None:

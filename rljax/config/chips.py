@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 GIB = 2.0**30
@@ -26,6 +28,7 @@ class Chip:
         network: bytes a second of a GPU to other machines, by its share of their adapters; 0 of TPUs.
         capability: compute capability of NVIDIA's; 0 of TPUs.
         ring: of TPUs: an axis of that many chips, or a multiple, is closed to a ring, so that both ways are used.
+        slices: shapes in which Google has TPUs; none of GPUs, of which any number is taken.
     """
 
     name: str
@@ -37,11 +40,22 @@ class Chip:
     network: float = 0.0
     capability: float = 0.0
     ring: int = 0
+    slices: tuple[tuple[int, ...], ...] = ()
 
     @property
     def platform(self) -> str:
         """JAX's name of its platform."""
         return "gpu" if self.capability else "tpu"
+
+    def slice_of(self, sizes: Sequence[int]) -> tuple[int, ...] | None:
+        """Returns the slice of that shape, or of so many chips the one with the shortest ways; None: there is none."""
+        wanted = [s for s in self.slices if s == tuple(sizes) or (len(sizes) == 1 and math.prod(s) == sizes[0])]
+        return min(wanted, key=sum, default=None)
+
+    def slices_near(self, sizes: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+        """Returns the three slices that have about as many chips as that shape, the nearest first."""
+        asked = math.log(math.prod(sizes))
+        return tuple(sorted(self.slices, key=lambda s: (abs(math.log(math.prod(s)) - asked), sum(s)))[:3])
 
 
 def _gpu(name: str, kind: str, teraflops: float, gib: float, gb: float, network: float, capability: float) -> Chip:
@@ -49,8 +63,24 @@ def _gpu(name: str, kind: str, teraflops: float, gib: float, gb: float, network:
     return Chip(name, rf"\b{kind}", teraflops * 1e12, source, gib * GIB, gb * 1e9, network * 1e9, capability)
 
 
-def _tpu(name: str, kind: str, teraflops: float, gib: float, gb: float, ring: int) -> Chip:
-    return Chip(name, rf"\bTPU {kind}$", teraflops * 1e12, _GOOGLE.format(name), gib * GIB, gb * 1e9, ring=ring)
+_Slices = tuple[tuple[int, ...], ...]
+_FLAT: _Slices = ((1, 1), (2, 2), (2, 4), (4, 4), (4, 8), (8, 8), (8, 16), (16, 16))
+
+
+def _cubes(most: int) -> _Slices:
+    """Returns slices of a torus of three axes: parts of a cube of 64 chips, and boxes of so many cubes at most."""
+    boxes = (
+        (4 * a, 4 * b, 4 * c)
+        for a in range(1, most + 1)
+        for b in range(a, most // a + 1)
+        for c in range(b, most // (a * b) + 1)
+    )
+    return ((2, 2, 1), (2, 2, 2), (2, 2, 4), (2, 4, 4), *boxes)
+
+
+def _tpu(name: str, kind: str, teraflops: float, gib: float, gb: float, ring: int, slices: _Slices) -> Chip:
+    source, pattern = _GOOGLE.format(name), rf"\bTPU {kind}$"
+    return Chip(name, pattern, teraflops * 1e12, source, gib * GIB, gb * 1e9, ring=ring, slices=slices)
 
 
 CHIPS = (
@@ -71,11 +101,11 @@ CHIPS = (
     _gpu("t4", r"T4\b", 65, 14.6, 16, 12.5, 7.5),
     _gpu("v100-32", r"V100\b.*32GB", 125, 31.7, 150, 6.25, 7.0),
     _gpu("v100", r"V100\b", 125, 15.8, 150, 6.25, 7.0),
-    # bf16 TFLOP/s, GiB, GB/s of a link one way (jax-ml.github.io/scaling-book), chips of an axis that is a ring
-    _tpu("v4", "v4", 275, 30.75, 45, 4),
-    _tpu("v5e", "v5 ?(lite|e)", 197, 15.75, 45, 16),
-    _tpu("v5p", "v5p?", 459, 95.74, 90, 4),
-    _tpu("v6e", "v6 ?(lite|e)", 918, 31.25, 90, 16),
+    # bf16 TFLOP/s, GiB, GB/s of a link one way (jax-ml.github.io/scaling-book), chips of an axis that is a ring, slices
+    _tpu("v4", "v4", 275, 30.75, 45, 4, _cubes(64)),
+    _tpu("v5e", "v5 ?(lite|e)", 197, 15.75, 45, 16, _FLAT),
+    _tpu("v5p", "v5p?", 459, 95.74, 90, 4, _cubes(96)),
+    _tpu("v6e", "v6 ?(lite|e)", 918, 31.25, 90, 16, _FLAT),
 )
 """The first whose `kind` is found counts."""
 
@@ -88,3 +118,9 @@ def chip_of(kind: str) -> Chip | None:
 def chip_named(name: str) -> Chip:
     """Returns the chip of that name."""
     return next(chip for chip in CHIPS if chip.name == name)
+
+
+def split_target(target: str) -> tuple[Chip, tuple[int, ...]]:
+    """Splits ``v5e:4x4`` into its chip and the numbers; without any there is one."""
+    name, _, shape = target.partition(":")
+    return chip_named(name), tuple(map(int, (shape or "1").split("x")))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from rljax.config.chips import CHIPS
+from rljax.config.chips import CHIPS, split_target
 from rljax.config.engines import ENGINES, kinds_with
 from rljax.config.fields import ConfigError, shown
 from rljax.config.schema import Config
@@ -78,11 +78,7 @@ def _check_devices(config: Config) -> None:
     placed = {"learner.devices": config.learner.devices, "sidecar.devices": config.sidecar.devices}
     for path, devices in placed.items():
         check_device_names(path, devices)
-    if not _TARGET.fullmatch(config.plan.target):
-        raise ConfigError(
-            f"plan.target={config.plan.target!r}: write here, or a chip and how many, v5e:4x4, v5p:2x2x1, h100:8, or "
-            f"h100:8x8 (8 machines of 8 each); chips are {', '.join(chip.name for chip in CHIPS)}"
-        )
+    _check_target(config.plan.target)
     (platform, mine), (other, theirs) = (device_indices(d) for d in placed.values())
     indices = mine
     if indices is not None and len(indices) != config.learner.mesh.size:
@@ -96,6 +92,21 @@ def _check_devices(config: Config) -> None:
             f"sidecar.devices={config.sidecar.devices!r}: overlaps learner.devices={config.learner.devices!r}; "
             "give each its own accelerators (CPUs may be shared), or write sidecar.colocate=true"
         )
+
+
+def _check_target(target: str) -> None:
+    what = f"plan.target={target!r}"
+    if not _TARGET.fullmatch(target):
+        raise ConfigError(
+            f"{what}: write here, or a chip and how many, v5e:4x4, v5p:2x2x1, h100:8, or h100:8x8 (8 machines of 8 "
+            f"each); chips are {', '.join(chip.name for chip in CHIPS)}"
+        )
+    if target == "here":
+        return
+    chip, sizes = split_target(target)
+    if chip.slices and not chip.slice_of(sizes):
+        near = ", ".join(f"{chip.name}:{'x'.join(map(str, shape))}" for shape in chip.slices_near(sizes))
+        raise ConfigError(f"{what}: there is no such slice of TPUs; near it are {near}")
 
 
 def _check_colocated(config: Config) -> None:

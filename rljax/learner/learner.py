@@ -10,7 +10,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
@@ -133,11 +132,10 @@ class Learner:
             found["critic"], found["critic_opt_state"] = critic(self._critic)
         return found
 
-    @functools.cached_property
+    @property
     def _as_reference(self) -> Callable[[Params], Params]:
-        # A copy where nothing has to be cast: the policy's buffers are donated.
-        dtype, like = DTYPES[self.config.model.dtype], self._policy.shardings[0]
-        return jax.jit(lambda params: jax.tree.map(lambda x: jnp.copy(x).astype(dtype), params), out_shardings=like)
+        program: Callable[[Params], Params] = self._policy.copy_as(DTYPES[self.config.model.dtype])
+        return program
 
     @property
     def steps(self) -> int:

@@ -201,7 +201,7 @@ class Preparation:
             return batch
         logprobs = self.logprobs(params, batch, minibatch.microbatches)
         inputs = (logprobs, batch.scores.reference_logprobs, bare(batch), minibatch.group_of)
-        gaps = gaps_sharded_as(batch.places.sharding)(*inputs)
+        gaps = gaps_sharded_as(batch.places.sharding, self._config.autotunes)(*inputs)
         return replace(batch, scores=replace(batch.scores, sequence_gap=gaps[0], group_gap=gaps[1]))
 
     def _cut(

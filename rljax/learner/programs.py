@@ -22,7 +22,7 @@ from jaxtyping import Int
 
 from rljax.config.schema import Config
 from rljax.interrupts import COMPILING
-from rljax.learner.objective import Progress
+from rljax.learner.objective import DTYPES, Progress
 from rljax.learner.prepare import Preparation
 from rljax.learner.scoring import behaviour_divergence, gaps_sharded_as
 from rljax.learner.state import TrainState
@@ -67,7 +67,8 @@ def step_programs(
     state: TrainState,
     prompts: Int[np.ndarray, " prompts"] | None = None,
 ) -> Iterator[Program]:
-    """Yields the programs of a step, for each shape that a minibatch may be packed into; those of likely shapes first.
+    """Yields the programs of a step, for each shape that a minibatch may be packed into, those of likely shapes first;
+    then what renews the reference, where the config has it renewed.
 
     Args:
         config: of the run.
@@ -98,12 +99,15 @@ def step_programs(
                 yield program("divergence", behaviour_divergence, batch, scores.reference_logprobs, estimator)
         if gaps:
             both = (scores.sequence_gap, scores.reference_logprobs)
-            yield program("sums of log-ratios", gaps_sharded_as(batch.places.sharding), *both, batch, group_of)
+            sums = gaps_sharded_as(batch.places.sharding, config.autotunes)
+            yield program("sums of log-ratios", sums, *both, batch, group_of)
         if critic is not None and preparation.values is not None:
             yield program("values", preparation.values.program(batch), own["critic"], batch, count)
             trained = (own["critic"], own["critic_opt_state"])
             yield program("critic's update", critic.update, *trained, scored, count, progress)
         yield program("update", policy.update, state.params, state.opt_state, scored, count, progress)
+    if "reference" in own and config.algorithm.kl.refresh_steps is not None:
+        yield Program("copy of the reference", policy.copy_as(DTYPES[config.model.dtype]), (state.params,))
 
 
 class ProgramError(RuntimeError):

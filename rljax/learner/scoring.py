@@ -118,9 +118,9 @@ def sequence_gaps(
 
 
 @functools.cache
-def gaps_sharded_as(sharding: NamedSharding) -> Any:
-    """Returns `sequence_gaps` under jit, with results of that sharding."""
-    options = Hardware.of(sharding.mesh).repeatable()
+def gaps_sharded_as(sharding: NamedSharding, autotuned: bool) -> Any:
+    """Returns `sequence_gaps` under jit, with results of that sharding; for ``autotuned`` see `Hardware.repeatable`."""
+    options = Hardware.of(sharding.mesh).repeatable(autotuned)
     return jax.jit(sequence_gaps, out_shardings=(sharding, sharding), compiler_options=options)
 
 
@@ -130,7 +130,7 @@ def make_probe_score(model: Model) -> Any:
     """
     keys = model.config.model
 
-    @jax.jit
+    @functools.partial(jax.jit, compiler_options=model.compiler_options)
     def score(params: Params, token_ids: Int[Array, "1 time"], segments: Int[Array, "1 time"]) -> Array:
         where, hardware = (model.cast(params), model.architecture), model.hardware
         positions, targets = jnp.arange(token_ids.shape[1])[None], jnp.roll(token_ids, -1, axis=1)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
@@ -30,6 +32,7 @@ class TrainableModel:
         shardings: of the parameters and of the optimizer state.
         abstract: shapes, dtypes and shardings of both.
         init: makes the optimizer state of placed parameters.
+        copy_as: returns, for a dtype, the program that copies placed parameters and casts them to it.
     """
 
     def __init__(self, objective: Objective, config: OptimizerConfig, updates: int, params: Params, mesh: Mesh) -> None:
@@ -42,6 +45,13 @@ class TrainableModel:
         )
         self.init = jax.jit(optimizer.init, out_shardings=self.shardings[1])
         self.update = make_update(objective, config, updates, self.shardings)
+        # A copy where nothing has to be cast: what is updated has its buffers donated.
+        self.copy_as = functools.cache(
+            lambda dtype: jax.jit(
+                lambda params: jax.tree.map(lambda x: jnp.copy(x).astype(dtype), params),
+                out_shardings=self.shardings[0],
+            )
+        )
 
     def place(self, params: Params) -> Params:
         """Returns a float32 copy of the parameters on the mesh: training donates it, so it may not be the caller's."""

@@ -75,12 +75,22 @@ def test_moments_go_on_in_the_dtype_that_the_config_says(tmp_path: Path, caplog:
     wide.train(make_groups(1))
 
 
-def test_what_trains_is_compiled_as_the_hardware_says(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("variant", ["decoupled_ppo", "opmd_pairwise"])
+def test_what_computes_with_the_model_is_compiled_as_the_hardware_says(
+    monkeypatch: pytest.MonkeyPatch, variant: str
+) -> None:
+    """What trains, the sums over trajectories, and the probe that learner and engines are compared by."""
     monkeypatch.setattr(Hardware, "repeatable", lambda self, autotuned=True: {f"xla_no_such_{autotuned}": True})
-    config = make_config(algorithm={"pg_variant": "decoupled_ppo"}, learner={"autotune": False})
+    of_variant: dict[str, Any] = {
+        "decoupled_ppo": {},
+        "opmd_pairwise": {"adv_estimator": "opmd_mean", "aggregation": "seq-mean-token-sum", "loss": {"tau": 0.5}},
+    }
+    algorithm = {"pg_variant": variant} | of_variant[variant]
+    config = make_config(algorithm=algorithm, learner={"autotune": False})
     programs = Learner(config, ARCHITECTURE, make_params()).programs(20)
-    training = [program for program in programs if program.likely and not program.publishes]
-    assert {program.name.partition(" ")[0] for program in training} == {"log-probabilities", "update"}
-    for program in training:
+    asked = [program for program in programs if program.likely and not program.name.startswith("export")]
+    sums = {"reference", "sums of log-ratios"} if variant == "opmd_pairwise" else set()
+    assert {p.name.rpartition(" 8×")[0] or p.name for p in asked} == {"log-probabilities", "update", "probe"} | sums
+    for program in asked:
         with pytest.raises(jax.errors.JaxRuntimeError, match="No such compile option: 'xla_no_such_False'"):
             program.lower().compile()

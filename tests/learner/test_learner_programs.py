@@ -62,7 +62,10 @@ def compiled(programs: list[Program]) -> str:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", KEYS)
 def test_a_run_compiles_nothing_that_was_not_listed_and_compiled_before(meter: CompileMeter, name: str) -> None:
-    learner = Learner(make_config(algorithm=KEYS[name]), ARCHITECTURE, make_params())
+    """Of a run that goes on from a state that is there."""
+    config = make_config(algorithm=KEYS[name])
+    learner = Learner(config, ARCHITECTURE)
+    learner.state = Learner(config, ARCHITECTURE, make_params()).state
     programs = [program for program in learner.programs(PROBE) if program.likely]
     said = compiled(programs)
     assert said.startswith(f"programs: {len(programs)} of {len(programs)} compiled in ")

@@ -13,7 +13,7 @@ import psutil
 from jax.experimental import topologies
 
 from rljax.config.chips import GIB as GIB
-from rljax.config.chips import Chip, chip_named, chip_of
+from rljax.config.chips import Chip, chip_of, split_target
 from rljax.config.schema import Config, MeshConfig
 from rljax.config.validate_placement import learner_memory_share
 from rljax.learner.sharding import AXES, jax_devices
@@ -140,13 +140,9 @@ def find_target(config: Config) -> Target:
 
 
 def _named(target: str) -> tuple[Chip, tuple[int, ...]]:
-    """Returns chip and shape of a target; that of so many TPUs is as square as may be."""
-    name, _, shape = target.partition(":")
-    chip, sizes = chip_named(name), tuple(map(int, (shape or "1").split("x")))
-    if chip.platform == "tpu" and len(sizes) == 1:
-        width = next(n for n in range(math.isqrt(sizes[0]), 0, -1) if sizes[0] % n == 0)
-        return chip, (width, sizes[0] // width) + (1,) * (chip.ring == 4)  # whose rings are of four has three axes
-    return chip, sizes
+    """Returns chip and shape of a target; of so many TPUs the shape that they have."""
+    chip, sizes = split_target(target)
+    return chip, chip.slice_of(sizes) or sizes
 
 
 def _axes(devices: Sequence[Any]) -> tuple[int, ...]:
@@ -200,7 +196,8 @@ def devices_of(name: str) -> Sequence[jax.Device] | str:
             return list(topologies.get_topology_desc(chip.name, platform="cuda", **described).devices)
         topology = f"{chip.name}:{'x'.join(map(str, shape))}"
         few = {"chips_per_host_bounds": (*shape, 1)[:3]} if size < 4 else {}  # libtpu takes a host to have four
-        return list(topologies.get_topology_desc(platform="tpu", topology_name=topology, **few).devices)
+        one = {"chip_config_name": "megacore"} if chip.name == "v4" else {}  # else it tells a chip's two cores apart
+        return list(topologies.get_topology_desc(platform="tpu", topology_name=topology, **few, **one).devices)
     except Exception as error:  # whatever the plug-in raises: there is none, or it knows no such topology
         plugin = "jax[cuda12]" if gpu else "libtpu"
         return f"{plugin} is not here, or refuses (pip install {plugin}): {' '.join(str(error).split())[:120]}"

@@ -66,6 +66,24 @@ def test_an_update_for_eight_chips(
     assert all(one["times"] <= 2 for one in gathered), "once a layer"
 
 
+def test_libtpu_describes_a_device_a_chip_of_every_kind() -> None:
+    """Of a v4 too, whose two cores it could tell apart."""
+    names = ("v4:2x2x1", "v5p:2x2x1", "v5e:2x2", "v6e:2x2")
+    code = "from rljax.pipeline.plan.targets import devices_of\n" + "\n".join(
+        f"print(len(devices_of({name!r})))" for name in names
+    )
+    environment = os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": ""}
+    finished = subprocess.run(
+        [libtpu.PYTHON, "-c", code],
+        cwd=Path(__file__).parents[3],
+        env=environment,
+        stdout=subprocess.PIPE,
+        check=True,
+        timeout=120,
+    )
+    assert finished.stdout.split() == [b"4"] * len(names)
+
+
 def elements(shape: list[int]) -> int:
     product = 1
     for size in shape:

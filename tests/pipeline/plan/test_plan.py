@@ -6,6 +6,7 @@ import dataclasses
 import json
 import math
 import os
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -147,8 +148,10 @@ def test_the_nearest_mesh_is_the_smallest_that_fits() -> None:
 
 
 def test_so_many_tpus_are_a_torus(monkeypatch: pytest.MonkeyPatch) -> None:
-    shapes = {name: target_named(name).shape for name in ("v5e:8", "v5e", "v6e:16", "v5p:4", "v5p:2x2x4")}
-    assert shapes == {"v5e:8": (2, 4), "v5e": (1, 1), "v6e:16": (4, 4), "v5p:4": (2, 2, 1), "v5p:2x2x4": (2, 2, 4)}
+    shapes = {name: target_named(name).shape for name in ("v5e:8", "v5e", "v6e:16", "v5p:4", "v5p:2x2x4", "v4:16")}
+    flat = {"v5e:8": (2, 4), "v5e": (1, 1), "v6e:16": (4, 4)}
+    assert shapes == flat | {"v5p:4": (2, 2, 1), "v5p:2x2x4": (2, 2, 4), "v4:16": (2, 2, 4)}
+    assert target_named("v4:512").shape == (8, 8, 8), "and not 4x4x32, which has as many"
     here = [Device("tpu", "TPU v5 lite", 15.75, (x, y, 0)) for y in range(4) for x in range(2)]
     monkeypatch.setattr(jax, "devices", lambda *_: here)
     assert target_named("here").shape == (2, 4, 1)
@@ -175,6 +178,30 @@ def test_the_cuda_plug_in_is_told_that_it_only_compiles(monkeypatch: pytest.Monk
 def test_other_targets_are_refused(name: str) -> None:
     with pytest.raises(ConfigError, match=r"^plan\.target='.*': write here, or a chip and how many"):
         Config(mode="plan", plan=PlanConfig(target=name))
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("v5e:3x5", "v5e:4x4, v5e:2x4, v5e:4x8"),  # 15 chips: there are 16, 8 and 32
+        ("v5e:4x2", "v5e:2x4, v5e:2x2, v5e:4x4"),
+        ("v6e:12", "v6e:4x4, v6e:2x4, v6e:4x8"),
+        ("v5p:2x2", "v5p:2x2x1, v5p:2x2x2, v5p:2x2x4"),
+        # 96 chips: 128 are a third more, 64 a third less
+        ("v4:4x4x6", "v4:4x4x8, v4:4x4x4, v4:4x4x12"),
+        ("v5p", "v5p:2x2x1, v5p:2x2x2, v5p:2x2x4"),
+    ],
+)
+def test_a_slice_that_nobody_has_is_refused_with_those_near_it(name: str, near: str) -> None:
+    said = re.escape(f"plan.target='{name}': there is no such slice of TPUs; near it are {near}")
+    with pytest.raises(ConfigError, match=f"^{said}$"):
+        Config(mode="plan", plan=PlanConfig(target=name))
+
+
+@pytest.mark.parametrize(("name", "devices"), [("v4:2x2x1", 4), ("v4:4x4x4", 64), ("v6e:2x4", 8), ("v5p:128", 128)])
+def test_slices_of_every_chip_are_planned(name: str, devices: int) -> None:
+    """Of a v4 JAX has a device a chip, though it has two cores."""
+    assert target_named(name).devices == devices
 
 
 def test_a_program_that_the_compiler_refuses_does_not_fit(

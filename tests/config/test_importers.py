@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from pathlib import Path
 from typing import Any
 
@@ -135,6 +136,68 @@ def test_all_refusals_come_at_once_in_a_table(write: Any, capsys: pytest.Capture
         "actor_infer.generating_args.num_beams",
         "no_such_key",
     }
+
+
+TYPES: list[tuple[str, dict[str, Any], list[str]]] = [
+    (
+        ROLL,
+        {"adv_estimator": "gigpo", "step_reward_gamma": "x", "episode_reward_weight": [1], "max_steps": "many"},
+        ["step_reward_gamma", "episode_reward_weight", "max_steps"],
+    ),
+    (ROLL, {"pg_clip": "x", "max_steps": "many"}, ["pg_clip", "max_steps"]),
+    (
+        RLVR,
+        {"difficulty_mask": True, "difficulty_high_threshold": "x", "ppo_epochs": 0},
+        ["difficulty_mask", "difficulty_high_threshold", "ppo_epochs"],
+    ),
+    (RLVR, {"val_sequence_length": 3000, "max_steps": 0}, ["val_sequence_length", "max_steps"]),
+    (RLVR, {"val_prompt_length": 100, "val_sequence_length": 1124, "max_steps": 0}, ["max_steps"]),
+    (
+        TRINITY,
+        {
+            "algorithm.advantage_fn": "ppo",
+            "algorithm.advantage_fn_args": {"gamma": "x", "lam": 2},
+            "algorithm.policy_loss_fn_args": {"clip_range": [0.2]},
+            "buffer.batch_sise": 3,
+        },
+        [
+            "algorithm.advantage_fn_args.gamma",
+            "algorithm.advantage_fn_args.lam",
+            "algorithm.policy_loss_fn_args.clip_range",
+            "buffer.batch_sise",
+        ],
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "keys", "paths"), TYPES, ids=[" ".join(keys) for _, keys, _ in TYPES])
+def test_values_of_a_loss_an_advantage_and_a_validation_are_refused_with_the_others(
+    text: str, keys: dict[str, Any], paths: list[str], write: Any
+) -> None:
+    for key, value in keys.items():
+        text = nested(text, key, value)
+    assert sorted(refused(write(text))) == sorted(paths)
+
+
+def test_another_function_settles_what_a_loss_would_not_take(write: Any) -> None:
+    path = write(nested(ROLL, "pg_clip", "x"))
+    assert not refused(path, **{"algorithm.pg_variant": "topr"})
+    assert load_config(path, {"algorithm.pg_variant": "topr"}).algorithm.pg_variant == "topr"
+    longer = write(nested(RLVR, "val_sequence_length", 3000))
+    config = load_config(longer, {"model.max_response_tokens": "2500"})
+    assert config.sidecar.val_generating_args.max_new_tokens == 3000 - 512
+
+
+def test_a_group_is_blamed_on_the_key_that_says_it(write: Any) -> None:
+    own = (SEEDS / "agent_val_frozen_lake_async.yaml").read_text()  # whose managers are published under its own name
+    said = (
+        (own, "ROLL: train_env_manager.group_size, left out"),
+        (nested(ROLL, "train_env_manager.group_size", 1), "ROLL: train_env_manager.group_size"),
+        (nested(nested(RLVR, "adv_estimator", "grpo"), "num_return_sequences_in_group", 1), "ROLL: num_return_seq"),
+    )
+    for text, blamed in said:
+        with pytest.raises(ConfigError, match=rf"^group_size=1: .*\({re.escape(blamed)}[a-z_]*\)$"):
+            load_config(write(text))
 
 
 def test_an_override_of_what_to_write_settles_a_refusal(write: Any) -> None:

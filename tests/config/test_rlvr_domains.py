@@ -41,7 +41,7 @@ KEYS: dict[str, Any] = {
     "pretrain": {"model.path": "Qwen/Qwen2.5-7B"},
     "reward_pretrain": UNNEEDED,
     "adv_estimator": {"algorithm.adv_estimator": "reinforce"},
-    "rollout_batch_size": {"rollout_batch_size": 64, "group_size": 4},
+    "rollout_batch_size": {"rollout_batch_size": 64},
     "num_return_sequences_in_group": {"group_size": 4},
     "prompt_length": {"model.max_prompt_tokens": 512, "model.max_response_tokens": 1024},
     "response_length": {"model.max_response_tokens": 1024},

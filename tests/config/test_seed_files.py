@@ -97,7 +97,7 @@ MANAGERS = {
 }
 RLVR = {
     "async_generation_ratio": {"async_generation_ratio": 1.0},
-    "rollout_batch_size": {"rollout_batch_size": 512, "group_size": 8},  # 64 prompts × 8
+    "rollout_batch_size": {"rollout_batch_size": 512},  # 64 prompts × 8
     "prompt_length": {"model.max_prompt_tokens": 2048},
     "response_length": {"model.max_response_tokens": 8192},
     "max_steps": {"max_steps": 1000},

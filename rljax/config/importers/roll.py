@@ -43,19 +43,17 @@ RUN: list[Rule] = [
     same("async_generation_ratio", "async_generation_ratio", "any number from 0; a bound, not the lag itself", 0),
     to(
         "rollout_batch_size",
-        "rollout_batch_size group_size",
-        lambda found: {
-            "rollout_batch_size": made.trajectories(found.document),
-            "group_size": made.group(found.document),
-        },
+        "rollout_batch_size",
+        lambda found: {"rollout_batch_size": made.trajectories(found.document)},
         "trajectories; of RLVR, where ROLL counts prompts, times group_size",
         128,
     ),
     to(
         "num_return_sequences_in_group",
         "group_size",
-        lambda found: {"group_size": made.group(found.document)},
+        made.group_size,
         "of RLVR; of agentic files train_env_manager.group_size",
+        1,
     ),
     needless("is_num_return_sequences_expand", "each attempt is a request of its own, always"),
     to(
@@ -129,7 +127,7 @@ RUN: list[Rule] = [
     *_each("local_rank model_download_type exp_mode", _OF_RAY),
     *[
         to(key, "sidecar.val_generating_args.max_new_tokens", made.validated, "of RLVR: what the prompt leaves")
-        for key in ("val_prompt_length", "val_sequence_length")
+        for key in made.VALIDATED
     ],
     *_each(
         "all_response_pattern "

@@ -49,7 +49,7 @@ ENVIRONMENTS: list[Rule] = [
     *_manager(_TRAIN_MANAGER, "rollout.train_env_manager"),
     *_manager(_VAL_MANAGER, "rollout.val_env_manager"),
     same(f"{_TRAIN_MANAGER}.num_env_groups", "rollout.train_env_manager.num_env_groups"),
-    to(f"{_TRAIN_MANAGER}.group_size", "group_size", lambda f: {"group_size": f.value}, "of the whole run"),
+    to(f"{_TRAIN_MANAGER}.group_size", "group_size", made.group_size, "of the whole run", 1),
     same(f"{_TRAIN_MANAGER}.group_size_redundancy", "rollout.train_env_manager.group_size_redundancy"),
     to(f"{_TRAIN_MANAGER}.tags", "rollout.train_env_manager.tags", tasks.train_tags, "", ["SimpleSokoban"]),
     to(

@@ -120,8 +120,17 @@ def microbatch(found: Found) -> Values:
 
 def group(document: Document) -> int:
     """Returns the trajectories of a task."""
-    path = "num_return_sequences_in_group" if is_rlvr(document) else "train_env_manager.group_size"
-    return int(document.number(path, 1))
+    return int(document.number(_group_path(document), 1))
+
+
+def group_size(found: Found) -> Values | str:
+    """Translates the key of a group that the pipeline reads."""
+    path = _group_path(found.document)
+    return {"group_size": group(found.document)} if found.path == path else f"{path} says it"
+
+
+def _group_path(document: Document) -> str:
+    return "num_return_sequences_in_group" if is_rlvr(document) else "train_env_manager.group_size"
 
 
 def trajectories(document: Document) -> int:
@@ -209,28 +218,34 @@ def lengths(found: Found) -> Values:
 def turn_budget(found: Found) -> Values:
     """Translates ``max_new_tokens`` of ``generating_args``: of RLVR it is the response, as ROLL itself has it."""
     budget = lengths(found)["model.max_response_tokens"]
-    return {"sidecar.generating_args.max_new_tokens": budget, **{_VALIDATION: budget}, **val_budget(found)}
+    other = is_rlvr(found.document) and any(found.document.get(key) is not None for key in VALIDATED)
+    return {"sidecar.generating_args.max_new_tokens": budget, **({} if other else {_VALIDATION: budget})}
 
 
 _VALIDATION = "sidecar.val_generating_args.max_new_tokens"
+VALIDATED = ("val_prompt_length", "val_sequence_length")
 
 
-def val_budget(found: Found) -> Values:
-    """Translates ``val_prompt_length`` and ``val_sequence_length`` of RLVR: what the first leaves of the second."""
+def validated(found: Found) -> Values | str:
+    """Translates `VALIDATED` of RLVR: what the first leaves of the second."""
     document, number = found.document, found.document.number
     if not is_rlvr(document):
-        return {}
+        return "a validation of environments has the lengths of training"
     trained = lengths(found)
     prompt = number("val_prompt_length", trained["model.max_prompt_tokens"])
     whole = number("val_sequence_length") or sum(trained.values())
     if prompt >= whole:
         raise Refusal(f"val_prompt_length={prompt} leaves nothing of val_sequence_length={whole}; write a larger one")
-    return {_VALIDATION: whole - prompt}
-
-
-def validated(found: Found) -> Values | str:
-    """Translates what `val_budget` reads, where it says something."""
-    return val_budget(found) or "a validation of environments has the lengths of training"
+    budget, most = whole - prompt, trained["model.max_response_tokens"]
+    if budget > most:
+        raise Refusal(
+            f"val_prompt_length={prompt} leaves {budget} tokens of val_sequence_length={whole}, and a response has at "
+            f"most {most} (response_length); write a smaller val_sequence_length",
+            _VALIDATION,
+            "model.max_response_tokens",
+            here={_VALIDATION: budget},
+        )
+    return {_VALIDATION: budget}
 
 
 def warmup_ratio(found: Found) -> Values | str:

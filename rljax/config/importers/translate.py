@@ -12,6 +12,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+from rljax.config.choice import Choice
 from rljax.config.fields import ConfigError, check_bounds, check_path, shown
 from rljax.config.importers import published, roll, trinity, trinity_tasksets
 from rljax.config.importers.documents import read_document
@@ -71,13 +72,7 @@ class Translation:
     @property
     def values(self) -> dict[str, Any]:
         """Our keys and their values; what a file says stands before what is published."""
-        return {
-            key: value
-            for given in (False, True)
-            for row in self.rows
-            if row.given == given
-            for key, value in row.here.items()
-        }
+        return _values(self.rows)
 
     def refusals(self, overridden: Collection[str] = ()) -> list[Row]:
         """Returns the rows that are refused and that no override of our keys settles."""
@@ -87,7 +82,8 @@ class Translation:
         """Returns an error of the config with the keys of the file that it is about."""
         message = str(error)
         about = re.match(r"[\w.]+", message)
-        paths = dict.fromkeys(row.path for row in self.rows if about and about[0] in row.here)
+        rows = [row for row in self.rows if about and about[0] in row.here]
+        paths = dict.fromkeys(row.path for row in rows if row.given) or [f"{row.path}, left out" for row in rows]
         return ConfigError(f"{message} ({self.whose}: {', '.join(paths)})") if paths else error
 
     def check(self, overridden: Collection[str] = ()) -> None:
@@ -101,6 +97,12 @@ class Translation:
             width = min(max(len(key) for key, _ in said), 60)
             lines = [f"  {key:<{width}}  {remark}" for key, remark in said]
             raise RefusedFile("\n".join([f"{', '.join(self.files)}: {self.whose}'s keys that are refused:", *lines]))
+
+
+def _values(rows: Sequence[Row]) -> dict[str, Any]:
+    return {
+        key: value for given in (False, True) for row in rows if row.given == given for key, value in row.here.items()
+    }
 
 
 def _settled(keys: Collection[str], overridden: Collection[str]) -> bool:
@@ -135,7 +137,8 @@ def translate(path: str, whose: str | None = None) -> Translation:
         raise ConfigError(f"{path}: {' and '.join(kinds)}; files of one program go together")
     made = [_roll(documents, files)] if kinds[0] == ROLL else _trinity(documents, files)
     rows = [row for document, variables in made for row in _rows(document, TABLES[kinds[0]], variables)]
-    return Translation(kinds[0], tuple(file.name for file in files), tuple(_agreeing(rows)))
+    kept = _blamed(list(_of_functions(list(_agreeing(rows)))))
+    return Translation(kinds[0], tuple(file.name for file in files), tuple(kept))
 
 
 def _recognised(values: Mapping[str, Any], file: str, whose: str | None) -> str:
@@ -288,21 +291,27 @@ def _declared(key: str, rule: Rule) -> bool:
     return any(fnmatchcase(asked, one.replace("NAME", "*")) for one in rule.here)
 
 
-def _checked(key: str, value: Any) -> Any:
-    """Returns a value of the type that our key has.
+def _checked(key: str, value: Any, kind: Any = Config, below: int = 0) -> Any:
+    """Returns a value of the type that our key has; of a key of a function, which `_of_functions` checks, as it is.
+
+    Args:
+        key: its path.
+        value: as the file has it.
+        kind: dataclass of the keys at this depth of the path.
+        below: that depth.
 
     Raises:
         ConfigError: the key has no such value.
     """
-    hint: Any = Config
+    hint: Any = kind
     metadata: Mapping[str, Any] = {}
-    for name in key.split("."):
+    for name in key.split(".")[below:]:
         if dataclasses.is_dataclass(hint):
             spec = next((spec for spec in dataclasses.fields(hint) if spec.name == name), None)
             if spec is None:
                 raise ConfigError(f"{key}: unknown key")
             if "choice" in spec.metadata:
-                return value  # the function that is named checks its own keys
+                return value
             hint, metadata = typing.get_type_hints(hint)[name], spec.metadata
         else:
             hint = element_of(hint)
@@ -311,6 +320,54 @@ def _checked(key: str, value: Any) -> Any:
     made = convert(hint, value, key, lambda dotted, *_: f"{dotted}: unknown key")
     check_bounds(key, made, metadata)
     return made
+
+
+def _of_functions(rows: Sequence[Row]) -> Iterator[Row]:
+    """Yields the rows, those refused whose value is none of the function, such as a loss, that another row names."""
+    values = _values(rows)
+    for row in rows:
+        settling = [*row.here]
+        try:
+            for key, value in () if row.refused else row.here.items():
+                if group := _group_of(key):
+                    by, keys, depth = _chosen(key, *group, values)
+                    settling.append(by)
+                    _checked(key, value, keys, depth)
+            yield row
+        except ConfigError as error:
+            yield dataclasses.replace(row, here={}, remark=str(error), refused=True, keys=tuple(settling))
+
+
+def _group_of(key: str) -> tuple[Choice, Any, int] | None:
+    """Returns what says of which function a key is, the default of its name, and the depth of the path of its group;
+    None for a key that is of no function.
+    """
+    hint: Any = Config
+    for depth, name in enumerate(key.split(".")):
+        fields = {spec.name: spec for spec in dataclasses.fields(hint)} if dataclasses.is_dataclass(hint) else {}
+        if name not in fields:
+            return None
+        if choice := fields[name].metadata.get("choice"):
+            return choice, fields[choice.by].default, depth
+        hint = typing.get_type_hints(hint)[name]
+    return None
+
+
+def _chosen(key: str, choice: Choice, default: Any, depth: int, values: Mapping[str, Any]) -> tuple[str, Any, int]:
+    """Returns which key names the function that a key is of, the dataclass of its keys, and their depth of the path."""
+    above = key.split(".")
+    by = ".".join([*above[:depth], choice.by])
+    names = values.get(by, default)
+    several = not isinstance(names, str)
+    name = above[depth + 1] if several else names
+    entry = None if ":" in name or (several and name not in names) else choice.find(name)
+    return by, entry.keys if entry else Any, depth + 1 + several
+
+
+def _blamed(rows: Sequence[Row]) -> Iterator[Row]:
+    """Yields the rows without published defaults that are refused for what the file itself says of the same key."""
+    theirs = {key for row in rows if row.given and row.refused for key in row.keys}
+    return (row for row in rows if row.given or not row.refused or theirs.isdisjoint(row.keys))
 
 
 def _unknown(dotted: str, value: Any, rules: Sequence[Rule], variables: set[str]) -> Row:

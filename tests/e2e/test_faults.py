@@ -78,7 +78,7 @@ def test_a_disk_that_refuses_is_one_line(cache: Path) -> None:
 
 def test_a_missing_model_is_one_line(tmp_path: Path, cache: Path) -> None:
     missing = run(tmp_path / "run", cache, f"model.path={tmp_path / 'model'}")
-    assert missing.returncode == 1
+    assert missing.returncode == 2
     assert str(tmp_path / "model") in warn_once(missing.stderr)
 
 

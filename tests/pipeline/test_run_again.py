@@ -164,11 +164,11 @@ def test_of_what_needs_no_run_and_has_no_model_nothing_is_left(tmp_path: Path, m
     smallest = Path(__file__).parents[1] / "e2e" / f"smallest{'_agentic' if mode == 'play' else ''}.py"
     keys = (f"mode={mode}", "checkpoint=initial", "play.agent=model", "compile_cache=off")
     where = (f"run_dir={tmp_path / 'new' / 'run'}", f"model.path={tmp_path / 'nowhere'}")
-    assert main([f"--config={smallest}", *(f"--config.{key}" for key in (*keys, *where))]) == 1
+    assert main([f"--config={smallest}", *(f"--config.{key}" for key in (*keys, *where))]) == 2
     assert "nowhere" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "new" / "run").mkdir(parents=True)
-    assert main([f"--config={smallest}", *(f"--config.{key}" for key in (*keys, *where))]) == 1
+    assert main([f"--config={smallest}", *(f"--config.{key}" for key in (*keys, *where))]) == 2
     assert list((tmp_path / "new").rglob("*")) == [tmp_path / "new" / "run"], "what was there stays"
 
 

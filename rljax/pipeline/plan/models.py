@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from rljax.config.fields import ConfigError
 from rljax.config.schema import Config, ModelConfig
 from rljax.models.common.architecture import Architecture
-from rljax.models.files import load_architecture
-from rljax.models.resolve import ModelNotFound, resolve_model
+from rljax.models.resolve import ModelNotFound, architecture_at, resolve_model
 from rljax.models.tiny import tiny_architecture
 from rljax.pipeline.assemble.judges import judge_config
 
@@ -18,12 +18,13 @@ def read_architecture(model: ModelConfig, seed: int) -> Architecture:
 
     Raises:
         ModelNotFound: it is not here and cannot be fetched.
+        ConfigError: its directory holds no supported model.
     """
     path = Path(model.path).expanduser()
     if model.path == "tiny":
         return tiny_architecture(model)
     if model.path == "smollm2-135m":
-        return load_architecture(resolve_model(model, seed, path))
+        return architecture_at(resolve_model(model, seed, path), model.path)
     if not path.is_dir():
         from huggingface_hub import hf_hub_download
 
@@ -35,7 +36,7 @@ def read_architecture(model: ModelConfig, seed: int) -> Architecture:
                 f"model.path={model.path}: its config.json is not here and cannot be fetched ({reason}); give a "
                 "directory that holds it"
             ) from None
-    return load_architecture(path)
+    return architecture_at(path, model.path)
 
 
 def read_scorers(config: Config) -> dict[str, Architecture]:
@@ -43,7 +44,7 @@ def read_scorers(config: Config) -> dict[str, Architecture]:
     head, which is told as a tied one.
 
     Raises:
-        ModelNotFound: one is not here and cannot be fetched; begins with its key.
+        ConfigError: as `read_architecture`; begins with its key.
     """
     models = {f"judges.{name}": judge_config(config, name).model for name in config.judges}
     models |= {f"reward_models.{name}": ModelConfig(path=one.path) for name, one in config.reward_models.items()}
@@ -51,7 +52,7 @@ def read_scorers(config: Config) -> dict[str, Architecture]:
     for key, model in models.items():
         try:
             architecture = read_architecture(model, config.seed)
-        except ModelNotFound as error:
-            raise ModelNotFound(f"{key}: {error}") from None
+        except ConfigError as error:
+            raise type(error)(f"{key}: {error}") from None
         found[key] = architecture if key.startswith("judges.") else replace(architecture, tie_embeddings=True)
     return found

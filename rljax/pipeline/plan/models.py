@@ -26,10 +26,8 @@ def read_architecture(model: ModelConfig, seed: int) -> Architecture:
     if model.path == "smollm2-135m":
         return architecture_at(resolve_model(model, seed, path), model.path)
     if not path.is_dir():
-        from huggingface_hub import hf_hub_download
-
         try:
-            path = Path(hf_hub_download(model.path, "config.json")).parent
+            path = _fetched(model.path)
         except Exception as error:  # of whichever HTTP library the client uses
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
             raise ModelNotFound(
@@ -37,6 +35,17 @@ def read_architecture(model: ModelConfig, seed: int) -> Architecture:
                 "directory that holds it"
             ) from None
     return architecture_at(path, model.path)
+
+
+def _fetched(name: str) -> Path:
+    """Returns the directory with the ``config.json`` of a model of the hub, kept from before or fetched."""
+    from huggingface_hub import get_hf_file_metadata, hf_hub_download, hf_hub_url, try_to_load_from_cache
+
+    kept = try_to_load_from_cache(name, "config.json")
+    if not isinstance(kept, str):
+        get_hf_file_metadata(hf_hub_url(name, "config.json"))  # asks once; a download goes on asking, and prints so
+        kept = hf_hub_download(name, "config.json")
+    return Path(kept).parent
 
 
 def read_scorers(config: Config) -> dict[str, Architecture]:

@@ -6,14 +6,16 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+from rljax.config.fields import ConfigError
 from rljax.config.schema import ModelConfig
+from rljax.models.common.architecture import Architecture
 from rljax.models.files import load_architecture
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _HUB_FILES = ("*.json", "*.safetensors", "*.txt", "*.jinja", "tokenizer.model")
 
 
-class ModelNotFound(FileNotFoundError):
+class ModelNotFound(ConfigError, FileNotFoundError):
     """Raised for a model that is not on this machine and cannot be fetched."""
 
 
@@ -33,7 +35,7 @@ def resolve_model(
 
     Raises:
         ModelNotFound: one line: what is missing, where, what to do.
-        ValueError: for a directory that holds no supported model.
+        ConfigError: for a directory that holds no supported model.
     """
     if model.path == "tiny":
         from rljax.models.tiny import make_tiny
@@ -49,8 +51,20 @@ def resolve_model(
     path = Path(model.path).expanduser()
     if not path.is_dir():
         path = _download(model.path, progress)
-    load_architecture(path)
+    architecture_at(path, model.path)
     return path
+
+
+def architecture_at(directory: Path, named: str) -> Architecture:
+    """Returns the architecture of the model in a directory, which ``named`` of `model.path` has led to.
+
+    Raises:
+        ConfigError: it holds no supported model.
+    """
+    try:
+        return load_architecture(directory)
+    except ValueError as error:
+        raise ConfigError(f"model.path={named}: {error}") from None
 
 
 def _download(name: str, progress: Callable[[str, float], None] | None) -> Path:

@@ -43,7 +43,7 @@ def test_refusal_is_one_line_with_exit_code_2(override: str, words: str, tmp_pat
     named = override.removeprefix("run_dir=")
     done = run(tmp_path / "run", cache, override) if named == override else run(Path(named), cache)
     lines = [line for line in done.stderr.splitlines() if line.startswith("rljax:")]
-    assert done.returncode == (1 if "model.path" in override else 2), done.stderr
+    assert done.returncode == 2, done.stderr
     assert len(lines) == 1, done.stderr
     assert words in lines[0]
     assert "Traceback" not in done.stderr

@@ -58,16 +58,16 @@ def test_a_reward_that_fails_costs_its_own_group_alone(
     assert words in done.stderr + done.stdout
 
 
-def test_a_reward_that_always_fails_ends_the_run_before_anything_is_claimed(
+def test_a_reward_that_always_fails_is_refused_and_nothing_is_left(
     tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
     done = run(tmp_path / "run", cache, "tasks.train.digits.rewards=faulty_rewards:raises", "eval_steps=None")
-    assert done.returncode != 0
+    assert done.returncode == 2
     line = warn_once(done.stderr)
     assert "tasks.train.digits.rewards='faulty_rewards:raises': fails when it is tried on the first tasks" in line
     assert "KeyError: 'tests'" in line
-    assert audit_of(tmp_path / "run")["claimed"] == 0
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_disk_that_refuses_is_one_line(cache: Path) -> None:
@@ -78,7 +78,7 @@ def test_a_disk_that_refuses_is_one_line(cache: Path) -> None:
 
 def test_a_missing_model_is_one_line(tmp_path: Path, cache: Path) -> None:
     missing = run(tmp_path / "run", cache, f"model.path={tmp_path / 'model'}")
-    assert missing.returncode == 1
+    assert missing.returncode == 2
     assert str(tmp_path / "model") in warn_once(missing.stderr)
 
 

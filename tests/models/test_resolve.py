@@ -8,6 +8,7 @@ import huggingface_hub
 import pytest
 from huggingface_hub.errors import LocalEntryNotFoundError
 
+from rljax.config.fields import ConfigError
 from rljax.config.schema import ModelConfig, TinyConfig
 from rljax.models import smollm2
 from rljax.models.resolve import ModelNotFound, resolve_model
@@ -38,9 +39,9 @@ def test_a_directory_is_used_as_it_is(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_a_directory_without_a_model_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"is no Hugging Face model directory: it has no config\.json") as caught:
+    with pytest.raises(ConfigError, match=r"is no Hugging Face model directory: it has no config\.json") as caught:
         resolve_model(ModelConfig(path=str(tmp_path)), 0, tmp_path)
-    assert str(tmp_path) in str(caught.value)
+    assert str(caught.value).startswith(f"model.path={tmp_path}: ")
 
 
 @pytest.mark.parametrize("path", ["/no/such/directory", "./missing", "no-owner", "too/many/parts"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import functools
 import threading
@@ -40,7 +41,8 @@ from rljax.pipeline.assemble import tasksets
 from rljax.pipeline.observers import LearnerObservers
 from rljax.pipeline.run_dir import RunDir
 from rljax.run import Run
-from rljax.tasks.task import Taskset
+from rljax.tasks.rewards import registry
+from rljax.tasks.task import Task, Taskset
 
 CONFIG = Config(
     rollout_batch_size=16,
@@ -72,6 +74,24 @@ def test_of_a_run_that_is_refused_nothing_is_left(
     tasks = {"train": CONFIG.tasks.train, "validation": {}} | {section: {"mine": taskset}}
     with pytest.raises(ConfigError, match=message):
         Run(replace(CONFIG, mode=mode, run_dir=str(tmp_path / "run"), compile_cache="off", tasks=TasksConfig(**tasks)))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("mode", ["both", "explore"])
+def test_of_a_run_whose_reward_fails_when_it_is_tried_nothing_is_left(
+    tmp_path: Path, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(task: Task, response: str) -> float:
+        return float(task.metadata["tests"] == response)
+
+    async def in_a_notebook() -> None:
+        Run(replace(CONFIG, mode=mode, run_dir=str(tmp_path / "run"), compile_cache="off", tasks=tasks))
+
+    monkeypatch.setattr(registry, "_registered", {})
+    registry.register_reward("failing")(failing)
+    tasks = replace(CONFIG.tasks, validation={"mine": TasksetConfig(source="reverse_digits", rewards=("failing",))})
+    with pytest.raises(ConfigError, match=r"tasks.validation.mine.rewards='failing': fails when it is tried"):
+        asyncio.run(in_a_notebook())
     assert list(tmp_path.iterdir()) == []
 
 
@@ -144,11 +164,11 @@ def test_of_what_needs_no_run_and_has_no_model_nothing_is_left(tmp_path: Path, m
     smallest = Path(__file__).parents[1] / "e2e" / f"smallest{'_agentic' if mode == 'play' else ''}.py"
     keys = (f"mode={mode}", "checkpoint=initial", "play.agent=model", "compile_cache=off")
     where = (f"run_dir={tmp_path / 'new' / 'run'}", f"model.path={tmp_path / 'nowhere'}")
-    assert main([f"--config={smallest}", *(f"--config.{key}" for key in (*keys, *where))]) == 1
+    assert main([f"--config={smallest}", *(f"--config.{key}" for key in (*keys, *where))]) == 2
     assert "nowhere" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "new" / "run").mkdir(parents=True)
-    assert main([f"--config={smallest}", *(f"--config.{key}" for key in (*keys, *where))]) == 1
+    assert main([f"--config={smallest}", *(f"--config.{key}" for key in (*keys, *where))]) == 2
     assert list((tmp_path / "new").rglob("*")) == [tmp_path / "new" / "run"], "what was there stays"
 
 

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
 from rljax.config.schema import Config
 from rljax.learner.sharding import select_devices
 from rljax.pipeline.assemble.devices import check_shared
@@ -10,21 +16,40 @@ from rljax.pipeline.assemble.judges import places_of_judges
 from rljax.pipeline.assemble.reward_models import check_reward_models, devices_of_reward_models
 from rljax.pipeline.assemble.tasksets import Tasksets
 from rljax.pipeline.assemble.workflows import chosen_workflow, reward_names
+from rljax.tasks.rewards.registry import Place, resolve_reward
+from rljax.tasks.rewards.runner import RewardRunner
 
 
 def check_tasks(config: Config, tasksets: Tasksets) -> None:
-    """Opens the rewards, workflow and tasksets of this process, and looks at the files of reward models.
+    """Opens the rewards, workflow and tasksets of this process, tries the rewards, and looks at the files of reward
+    models.
 
     Raises:
         ConfigError, BadRow: one of them does not work.
     """
     if config.mode != "train":
         chosen_workflow(config)
-        reward_names(config)
+        names = reward_names(config)
         check_reward_models(config)
         _ = tasksets.training, tasksets.held_out
+        _try_rewards(config, tasksets, names)
     if config.mode != "explore" and config.demonstrations_per_batch:
         _ = tasksets.expert
+
+
+def _try_rewards(config: Config, tasksets: Tasksets, names: Iterable[str]) -> None:
+    """Calls rewards once, but for async functions, which may ask judges and reward models: those are not there yet."""
+    tried = {name for name in names if resolve_reward(name, "rewards").place is not Place.AWAITED}
+    sections = (config.explored[0], tasksets.training), ("tasks.validation", tasksets.held_out)
+    opened = [(f"{section}.{name}", one) for section, ones in sections for name, one in ones.items()]
+
+    async def trial() -> None:
+        quiet = Path(os.devnull)  # what they print comes again, when the explorer tries them
+        with RewardRunner(tried, timeout=config.rollout.reward_timeout, workers=1, log=quiet) as rewards:
+            await rewards.try_out(opened, tried)
+
+    with ThreadPoolExecutor(1) as pool:  # a notebook's own has an event loop running already
+        pool.submit(asyncio.run, trial()).result()
 
 
 def check_devices(config: Config) -> None:

@@ -13,7 +13,6 @@ from rljax.config.schema import Config
 from rljax.config.validate_judges import judge_config as judge_config
 from rljax.ledger.versions import Announced
 from rljax.models.files import stored_tensors
-from rljax.models.resolve import ModelNotFound
 from rljax.observe.trace import NullTrace
 from rljax.pipeline.assemble.devices import named_names
 from rljax.pipeline.assemble.engines import Before, make_pool, pool_devices
@@ -72,7 +71,7 @@ def devices_of_judge(config: Config, name: str, before: Before) -> frozenset[str
 def _naming(judge: str) -> Iterator[None]:
     try:
         yield
-    except (ConfigError, ModelNotFound) as error:
+    except ConfigError as error:
         raise type(error)(f"judges.{judge}: {error}") from None
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from rljax.config.fields import ConfigError
 from rljax.config.schema import Config, ModelConfig
 from rljax.models.common.architecture import Architecture
-from rljax.models.files import load_architecture
-from rljax.models.resolve import ModelNotFound, resolve_model
+from rljax.models.resolve import ModelNotFound, architecture_at, resolve_model
 from rljax.models.tiny import tiny_architecture
 from rljax.pipeline.assemble.judges import judge_config
 
@@ -18,24 +18,34 @@ def read_architecture(model: ModelConfig, seed: int) -> Architecture:
 
     Raises:
         ModelNotFound: it is not here and cannot be fetched.
+        ConfigError: its directory holds no supported model.
     """
     path = Path(model.path).expanduser()
     if model.path == "tiny":
         return tiny_architecture(model)
     if model.path == "smollm2-135m":
-        return load_architecture(resolve_model(model, seed, path))
+        return architecture_at(resolve_model(model, seed, path), model.path)
     if not path.is_dir():
-        from huggingface_hub import hf_hub_download
-
         try:
-            path = Path(hf_hub_download(model.path, "config.json")).parent
+            path = _fetched(model.path)
         except Exception as error:  # of whichever HTTP library the client uses
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
             raise ModelNotFound(
                 f"model.path={model.path}: its config.json is not here and cannot be fetched ({reason}); give a "
                 "directory that holds it"
             ) from None
-    return load_architecture(path)
+    return architecture_at(path, model.path)
+
+
+def _fetched(name: str) -> Path:
+    """Returns the directory with the ``config.json`` of a model of the hub, kept from before or fetched."""
+    from huggingface_hub import get_hf_file_metadata, hf_hub_download, hf_hub_url, try_to_load_from_cache
+
+    kept = try_to_load_from_cache(name, "config.json")
+    if not isinstance(kept, str):
+        get_hf_file_metadata(hf_hub_url(name, "config.json"))  # asks once; a download goes on asking, and prints so
+        kept = hf_hub_download(name, "config.json")
+    return Path(kept).parent
 
 
 def read_scorers(config: Config) -> dict[str, Architecture]:
@@ -43,7 +53,7 @@ def read_scorers(config: Config) -> dict[str, Architecture]:
     head, which is told as a tied one.
 
     Raises:
-        ModelNotFound: one is not here and cannot be fetched; begins with its key.
+        ConfigError: as `read_architecture`; begins with its key.
     """
     models = {f"judges.{name}": judge_config(config, name).model for name in config.judges}
     models |= {f"reward_models.{name}": ModelConfig(path=one.path) for name, one in config.reward_models.items()}
@@ -51,7 +61,7 @@ def read_scorers(config: Config) -> dict[str, Architecture]:
     for key, model in models.items():
         try:
             architecture = read_architecture(model, config.seed)
-        except ModelNotFound as error:
-            raise ModelNotFound(f"{key}: {error}") from None
+        except ConfigError as error:
+            raise type(error)(f"{key}: {error}") from None
         found[key] = architecture if key.startswith("judges.") else replace(architecture, tie_embeddings=True)
     return found

@@ -12,6 +12,7 @@ import jax
 from rljax.config.engines import ENGINES
 from rljax.config.schema import Config, MeshConfig
 from rljax.config.validate import ConfigError
+from rljax.models.resolve import ModelNotFound
 from rljax.pipeline.assemble.devices import share_gpu_memory
 from rljax.pipeline.assemble.run import check_architecture
 from rljax.pipeline.plan.compiled import Compiled, abstract_programs, attention_body, compiled
@@ -33,9 +34,17 @@ def plan(config: Config) -> Iterator[str | bool]:
     config = dataclasses.replace(config, mode="both")
     if config.plan.target == "here":
         share_gpu_memory(config)
-    target, architecture = find_target(config), read_architecture(config.model, config.seed)
-    platform = target.hardware.platform
-    estimate = Estimate(config, architecture, config.learner.mesh, platform, read_scorers(config))
+    target = find_target(config)
+    try:
+        architecture, scorers = read_architecture(config.model, config.seed), read_scorers(config)
+    except ModelNotFound as error:
+        try:
+            _check_mesh(config, target)
+            place_engines(config, target)
+        except ConfigError as other:  # what is known of the config without a model
+            raise ModelNotFound(f"{other}; and {error}") from None
+        raise
+    estimate = Estimate(config, architecture, config.learner.mesh, target.hardware.platform, scorers)
     placement = _placed(estimate, target)
     yield from _run(estimate, target, placement)
     yield from _memory(estimate)
@@ -54,15 +63,19 @@ def plan(config: Config) -> Iterator[str | bool]:
 
 def _placed(estimate: Estimate, target: Target) -> Placement | ConfigError:
     """Returns where the run's engines are, and what scores, or why a run would refuse to start."""
-    needed = estimate.mesh.size
-    if needed > target.devices:
-        return ConfigError(f"learner.mesh multiplies to {needed} devices, {target.name} has {target.devices}")
     try:
+        _check_mesh(estimate.config, target)
         check_architecture(estimate.config, estimate.architecture)
         placement = place_engines(estimate.config, target)
         return dataclasses.replace(placement, scorers=place_scorers(estimate, target, placement))
     except ConfigError as error:
         return error
+
+
+def _check_mesh(config: Config, target: Target) -> None:
+    needed = config.learner.mesh.size
+    if needed > target.devices:
+        raise ConfigError(f"learner.mesh multiplies to {needed} devices, {target.name} has {target.devices}")
 
 
 def _run(estimate: Estimate, target: Target, placement: Placement | ConfigError) -> Iterator[str]:

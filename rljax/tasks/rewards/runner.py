@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Container, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -107,11 +107,12 @@ class RewardRunner:
         terms = [term for term in task.rewards if term.of_groups]
         return await self._sums(task, terms, tuple(responses), f"task {task.id}, its whole group")
 
-    async def try_out(self, tasksets: Iterable[tuple[str, Taskset]]) -> None:
+    async def try_out(self, tasksets: Iterable[tuple[str, Taskset]], only: Container[str] | None = None) -> None:
         """Calls each reward of each taskset once, with the reference answer for a response.
 
         Args:
             tasksets: with the config path of each.
+            only: names of the rewards to call; None for all.
 
         Raises:
             ConfigError: a reward fails for the first `TASKS_TRIED` tasks; or programs may take longer than it may.
@@ -134,8 +135,8 @@ class RewardRunner:
                     failure = error
             raise ConfigError(f"{key}.rewards={term.name!r}: fails when it is tried on the first tasks: {failure}")
 
-        trials = [tried(key, one, term) for key, one in tasksets if len(one) for term in one.task(0, 0).rewards]
-        await asyncio.gather(*trials)
+        trials = [(key, one, term) for key, one in tasksets if len(one) for term in one.task(0, 0).rewards]
+        await asyncio.gather(*(tried(*trial) for trial in trials if only is None or trial[2].name in only))
 
     def close(self) -> None:
         """Closes workers and threads; what still waits fails with a `RewardError`."""

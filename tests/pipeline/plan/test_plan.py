@@ -309,3 +309,16 @@ def write_one_and_a_half(directory: Path) -> None:
     heads = {"num_attention_heads": 12, "num_key_value_heads": 2, "tie_word_embeddings": True, "rms_norm_eps": 1e-6}
     more = {"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"], "max_position_embeddings": 32768}
     (directory / "config.json").write_text(json.dumps(shape | heads | more | {"rope_theta": 1e6, "hidden_act": "silu"}))
+
+
+def test_a_hub_out_of_reach_is_asked_once_and_the_mesh_judged_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], caplog: Any
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")  # nobody listens there
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    keys = ("mode=plan", "model.path=owner/name", "plan.target=h100:2", "learner.mesh.data=4")
+    config = Path(__file__).parents[2] / "e2e" / "smallest.py"
+    assert main([f"--config={config}", *(f"--config.{key}" for key in keys)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "learner.mesh multiplies to 4 devices, h100:2 has 2; and model.path=owner/name: its config.json" in line
+    assert [record for record in caplog.records if record.name.startswith("huggingface_hub")] == []

@@ -44,7 +44,7 @@ def pytest_configure() -> None:
     gc.disable()
     kept = {
         "jax_compilation_cache_dir": str(COMPILED),
-        "jax_persistent_cache_min_compile_time_secs": 0.1,
+        "jax_persistent_cache_min_compile_time_secs": 0.0,
         "jax_persistent_cache_min_entry_size_bytes": 0,
     }
     for name, value in kept.items():

@@ -23,8 +23,10 @@ _DIRECTORY, _ENABLED, _LEAST = (
     "jax_enable_compilation_cache",
     "jax_persistent_cache_min_compile_time_secs",
 )
-_LEAST_SECONDS = 0.1
-"""Seconds; a program that compiles faster is not kept. JAX's own 1 s leaves out most of a small model's programs."""
+_LEAST_SECONDS = 0.0
+"""Seconds; a program that compiles faster is not kept. JAX's own 1 s leaves out most of a small model's programs, and
+of any run hundreds of single operations, which together take a second or two at each start.
+"""
 _ENTRY = re.compile(r".+-[0-9a-f]{64}-cache")
 """Name of an entry: of the program, and a hash of all that it was compiled from."""
 _UNUSED = 30 * 86_400.0

@@ -18,7 +18,6 @@ from rljax.pipeline.assemble.compile_cache import keep_compiled
 hits = []
 jax.monitoring.register_event_listener(lambda event, **_: hits.append(event) if event.endswith("/cache_hits") else None)
 keep_compiled(Config(mode="evaluate", compile_cache=sys.argv[1]))
-jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
 jax.jit(lambda x: x + 1)(jax.numpy.ones(3))
 print(len(hits))
 """
@@ -55,7 +54,8 @@ def test_the_second_process_finds_what_the_first_compiled_and_mends_what_a_kill_
 def test_the_key_and_the_user_s_own_setting_say_where_and_whether(tmp_path: Path) -> None:
     compiles(tmp_path, str(tmp_path / "named"))
     assert entries(tmp_path / "named")
-    compiles(tmp_path, JAX_COMPILATION_CACHE_DIR=str(tmp_path / "own"))
+    own = {"JAX_COMPILATION_CACHE_DIR": str(tmp_path / "own"), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+    compiles(tmp_path, **own)
     assert entries(tmp_path / "own")
     compiles(tmp_path, "off", JAX_COMPILATION_CACHE_DIR=str(tmp_path / "none"))
     assert not entries(tmp_path / "none")

@@ -150,7 +150,13 @@ class Wire:
         if "raised" in answer:
             kind = getattr(builtins, str(answer["raised"]), None)
             text = str(answer.get("text"))
-            raise kind(text) if isinstance(kind, type) and issubclass(kind, Exception) else RuntimeError(text)
+            if not (isinstance(kind, type) and issubclass(kind, Exception)):
+                raise RuntimeError(text)
+            if what != "next" and issubclass(kind, StopIteration | StopAsyncIteration):
+                raise RuntimeError(
+                    text
+                )  # it would end the loop of whoever asks, as if all had been looked at (PEP 479)
+            raise kind(text)
         for mine, now in zip(args, answer["args"], strict=False):
             if now is not None:
                 assign(mine, self.decode(now))

@@ -91,6 +91,7 @@ def f(x): return Yes()
 """,
     "a number that is equal to all": "class Yes(int):\n    __eq__ = lambda *_: True\ndef f(x): return Yes(0)",
     "a list that has all": "class Yes(list):\n    __contains__ = lambda *_: True\ndef f(x): return Yes()",
+    "ends the loops of its tests": "def f(x): raise StopIteration",
     "prints verdicts": "import os\nfor n in (1, 2): os.write(n, b'1' * 100)\ndef f(x): print('1111'); return 0",
     "writes to every descriptor": "import os\nfor n in range(3, 64):\n    try: os.write(n, b'1111\\n{}\\n')\n    except OSError: pass",
     "forges answers": (
@@ -130,6 +131,7 @@ def test_what_tests_may_do_with_a_program() -> None:
 def test_no_hostile_program_passes() -> None:
     tests = [
         "assert f(2) == 4",
+        "assert all(map(lambda x: f(x) == 4, [2]))",
         "assert abs(f(2) - 4) < 1e-6",
         "assert 4 in f(2)",
         "assert [f(2)] == [4]",

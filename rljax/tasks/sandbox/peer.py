@@ -153,9 +153,8 @@ class Wire:
             if not (isinstance(kind, type) and issubclass(kind, Exception)):
                 raise RuntimeError(text)
             if what != "next" and issubclass(kind, StopIteration | StopAsyncIteration):
-                raise RuntimeError(
-                    text
-                )  # it would end the loop of whoever asks, as if all had been looked at (PEP 479)
+                # as it is it would end the loop of whoever asks, as if all had been looked at (PEP 479)
+                raise RuntimeError(text)
             raise kind(text)
         for mine, now in zip(args, answer["args"], strict=False):
             if now is not None:

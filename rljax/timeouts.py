@@ -97,19 +97,28 @@ class Limit:
 
 
 @contextlib.asynccontextmanager
-async def timeout(seconds: float) -> AsyncIterator[Limit]:
-    """Raises TimeoutError in the body once it has run for ``seconds``, stalls of the event loop not counted."""
+async def timeout(seconds: float, key: str = "") -> AsyncIterator[Limit]:
+    """Raises TimeoutError in the body once it has run for ``seconds``, stalls of the event loop not counted.
+
+    Its words name the seconds, and the ``key`` of the config that sets them.
+    """
     loop = asyncio.get_running_loop()
     if (monitor := _monitors.get(loop)) is None:
         monitor = _monitors[loop] = _StallMonitor(loop)
-    async with asyncio.timeout(None) as inner:
-        monitor.enter()
-        limit = Limit(seconds, inner, monitor)
-        try:
-            yield limit
-        finally:
-            limit.pause()
-            monitor.leave()
+    inner = asyncio.timeout(None)
+    try:
+        async with inner:
+            monitor.enter()
+            limit = Limit(seconds, inner, monitor)
+            try:
+                yield limit
+            finally:
+                limit.pause()
+                monitor.leave()
+    except TimeoutError as error:
+        if not inner.expired():
+            raise
+        raise TimeoutError(f"not done within {key}{'=' * bool(key)}{seconds:g} seconds") from error
 
 
 async def done_within(future: asyncio.Future[Any], seconds: float) -> bool:

@@ -45,6 +45,7 @@ _FORMER_AUX_STATE = "companions"  # as checkpoints of an earlier rljax call it
 _METADATA = "_CHECKPOINT_METADATA"
 # What Orbax reads first of a checkpoint, and has written before the directory gets its name.
 _NEEDED = (_METADATA, "state/_METADATA", "state/manifest.ocdbt")
+_DESCRIPTIONS = ("state/_METADATA", "state/_sharding")  # of the arrays, in JSON
 _STAGED = re.compile(r"\.saving-(\d+)-\d+")
 
 log = logging.getLogger(__name__)
@@ -313,9 +314,15 @@ def _custom_metadata(path: Path) -> dict[str, Any]:
 
 def _tree(path: Path) -> Mapping[str, Any]:
     found = ocp.metadata(path).metadata
-    if not isinstance(found, Mapping):
-        raise DamagedArrayError("its description names no arrays")
-    return found
+    if isinstance(found, Mapping):
+        return found
+    # Orbax gives None for whatever went wrong, descriptors that ran out as well as a byte that flipped.
+    for name in _DESCRIPTIONS:
+        try:
+            json.loads((path / name).read_text(encoding="utf-8"))
+        except (ValueError, FileNotFoundError) as error:
+            raise DamagedArrayError(f"its {name} cannot be read: {first_line(error)}") from error
+    raise OSError(f"{' and '.join(_DESCRIPTIONS)} are whole, but Orbax cannot read the arrays' description now")
 
 
 def _check_shapes(saved: Params, wanted: Params) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -22,6 +23,8 @@ _WORKERS = 4
 """Arrays that are put together on the host at once, to take their checksums."""
 # Where Orbax keeps the arrays within its checkpoint; tests/learner/test_checkpoints.py pins it.
 _ARRAYS = "state"
+# What the system says of a file that may be whole. One that is not there says NOT_FOUND.
+_PASSES = re.compile(r"RESOURCE_EXHAUSTED|UNAVAILABLE|ABORTED|CANCELLED|OS error (?!2:)")
 
 
 class DamagedArrayError(ValueError):
@@ -70,8 +73,8 @@ def verify_arrays(checkpoint: Path, expected: Mapping[str, str]) -> None:
 
     Raises:
         DamagedArrayError: the first array that is missing, cannot be decoded or has another checksum.
-        PermissionError: this user may not read it.
-        TimeoutError: the disk does not answer.
+        OSError: it may be whole, and cannot be read now: by this user (PermissionError), in time (TimeoutError), or
+            because the system lacks descriptors or memory, or its disk fails.
     """
     for _ in read_arrays(checkpoint, expected):
         pass
@@ -85,7 +88,7 @@ def read_arrays(checkpoint: Path, expected: Mapping[str, str | None]) -> Iterato
         expected: checksums by name, or None where there is none.
 
     Raises:
-        DamagedArrayError, PermissionError, TimeoutError: as `verify_arrays`.
+        DamagedArrayError, OSError: as `verify_arrays`.
     """
     context = tensorstore.Context({})  # one: the index is read once for all arrays
     for name, wanted in expected.items():
@@ -115,5 +118,7 @@ def _read(checkpoint: Path, name: str, context: tensorstore.Context) -> np.ndarr
         if "PERMISSION_DENIED" in str(error):
             raise PermissionError(f"{name} cannot be read: permission denied") from error
         reason = first_line(error).partition(" [tensorstore_spec=")[0]
+        if _PASSES.search(str(error)):
+            raise OSError(f"{name} cannot be read: {reason}") from error
         raise DamagedArrayError(f"{name} cannot be read: {reason}") from error
     return array

@@ -33,6 +33,7 @@ from rljax.rollout.workflows.workflow import Attempt
 from rljax.tasks.seeds import stable_hash
 from rljax.tasks.task import BadRow, Task
 from rljax.tasks.templates import render_messages, response_text
+from rljax.timeouts import timeout
 from rljax.trajectory import Trajectory
 from rljax.weights.draft import scratch
 from rljax.weights.publisher import OrbaxPublisher
@@ -140,7 +141,7 @@ class Evaluator:
     async def _note_failure(self, error: Exception, where: str) -> None:
         if isinstance(error, BadRow) and self._config.tasks.on_bad_row == "fail":
             raise error
-        log.warning("%s: %s", where, error or type(error).__name__)
+        log.warning("%s: %s", where, str(error) or type(error).__name__)
 
     async def generate(self, prompts: Sequence[str], temperature: float) -> list[str]:
         """Generates answers to user messages, with the model's chat template."""
@@ -163,7 +164,7 @@ class Evaluator:
             done = await self._engines.generate(GenerateRequest(f"prompt-{index}", ids, params), 0, validation=True)
             return response_text(self._model.tokenizer, done.token_ids, self._model.stop_token_ids)
 
-        async with asyncio.timeout(self._config.wait_timeout):
+        async with timeout(self._config.wait_timeout, "wait_timeout"):
             return list(await asyncio.gather(*(one(i, prompt) for i, prompt in enumerate(prompts))))
 
 

@@ -18,7 +18,7 @@ class PausableDeadlines:
     @contextlib.asynccontextmanager
     async def limit(self, seconds: float) -> AsyncIterator[None]:
         """Raises TimeoutError in the ``async with`` block once it has run for ``seconds``, held time not counted."""
-        async with timeout(seconds) as limit:
+        async with timeout(seconds, "rollout.trajectory_timeout") as limit:
             if self._held:
                 limit.pause()
             self._running[limit] = None

@@ -175,7 +175,7 @@ class GroupRunner:
         """
         if not isinstance(error, BadRow):
             kind = "timeout" if isinstance(error, TimeoutError) else type(error).__name__
-            self._note(kind, f"{where}: {error or kind}")
+            self._note(kind, f"{where}: {str(error) or kind}")
             return kind
         self._note("bad_row", error)
         if not self._bad_rows_in_a_row:

@@ -1,11 +1,14 @@
+import contextlib
 import dataclasses
 import gc
 import os
 import re
+import resource
 import shutil
 import subprocess
 import sys
 import zlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,7 @@ import pytest
 from orbax.checkpoint import v1 as ocp
 
 from rljax.learner.checkpoints import CheckpointError, Checkpoints, DamagedCheckpointError
+from rljax.learner.checksums import DamagedArrayError, verify_arrays
 from tests.learner.states import abstract, assert_same, make_state
 
 pytestmark = pytest.mark.slow
@@ -252,6 +256,49 @@ def test_a_byte_that_flipped_in_the_metadata_gives_no_other_lineage_and_leaves_n
         file.write_bytes(whole)
     assert_same(checkpoints.restore(1, abstract(state)), state)
     assert not caplog.records
+
+
+@contextlib.contextmanager
+def few_descriptors(spare: int) -> Iterator[None]:
+    """Leaves this process so many file descriptors."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    highest = max(map(int, os.listdir("/proc/self/fd")))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 40, hard))
+    taken = []
+    try:
+        with contextlib.suppress(OSError):
+            while True:
+                taken.append(os.open(os.devnull, os.O_RDONLY))
+        for _ in range(spare):
+            os.close(taken.pop())
+        yield
+    finally:
+        for descriptor in taken:
+            os.close(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_whole_checkpoint_is_not_called_damaged_where_the_system_lacks_descriptors(tmp_path: Path) -> None:
+    """Who calls it damaged sets it aside, goes on from an older one, and deletes it with the next save."""
+    checkpoints, state = saved(tmp_path, 1), make_state(1)
+    sums = checkpoints._checksums(tmp_path / "1")
+    read: dict[str, Callable[[], Any]] = {
+        "all": lambda: checkpoints.restore(1, abstract(state)),
+        "the arrays": lambda: verify_arrays(tmp_path / "1", sums),
+    }
+    said = []
+    for spare in (2, 4, 6, 8, 10):
+        for what in read:
+            with few_descriptors(spare):
+                try:
+                    read[what]()
+                except (DamagedCheckpointError, DamagedArrayError) as error:
+                    raise AssertionError(f"{what}, {spare} descriptors left: {error}") from error
+                except (CheckpointError, OSError) as error:
+                    said.append(str(error))
+    assert len(said) >= 4
+    assert any("could not read the checkpoint of step 1" in line for line in said)
+    assert_same(checkpoints.restore(1, abstract(state)), state)
 
 
 def test_a_file_that_is_missing_makes_it_no_checkpoint_or_a_damaged_one(tmp_path: Path) -> None:

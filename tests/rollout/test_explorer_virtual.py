@@ -173,7 +173,7 @@ def test_what_cannot_be_prepared_ends_the_explorer_before_anything_is_claimed(tm
     run_virtual(main)
 
 
-def test_hanging_member_costs_its_own_group_alone(tmp_path: Path) -> None:
+def test_hanging_member_costs_its_own_group_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     def misbehave(task: Task, attempt: Attempt) -> Any:
         return asyncio.sleep(1e9) if task.id.index == 3 and attempt.member == 2 else None
 
@@ -181,6 +181,7 @@ def test_hanging_member_costs_its_own_group_alone(tmp_path: Path) -> None:
     assert report["balanced"], report["problems"]
     assert report["dropped"] == {"timeout": 1}
     assert report["trained"] == 12
+    assert any("not done within rollout.trajectory_timeout=20 seconds" in r.message for r in caplog.records)
 
 
 def test_filtered_group_is_replaced_and_counted(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import logging
 import re
 import typing
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -26,6 +27,7 @@ from rljax.config.types import convert, element_of
 ROLL, TRINITY = "ROLL", "Trinity-RFT"
 TABLES: dict[str, tuple[Rule, ...]] = {ROLL: roll.RULES, TRINITY: trinity.RULES}
 SUFFIXES = (".yaml", ".yml")
+log = logging.getLogger(__name__)
 _MARKS = ("buffer", "algorithm", "synchronizer", "explorer", "cluster", "checkpoint_root_dir", "trainer")
 
 
@@ -281,6 +283,7 @@ def _row(rule: Rule, found: Found, given: bool) -> Row:
     except ConfigError as error:
         return Row(found.path, found.value, given, {}, str(error), True, rule.here)
     except (TypeError, ValueError, AttributeError, KeyError, IndexError, OverflowError):
+        log.debug("%s=%r", found.path, found.value, exc_info=True)  # a mistake of a rule ends here too
         ours = " or ".join(rule.here) or "leave it out"
         return Row(found.path, found.value, given, {}, f"not a value that this key has; write {ours}", True, rule.here)
 

@@ -108,7 +108,7 @@ class PublishedWeights:
             WeightUpdateError, EngineError: the engines cannot load it.
         """
         for left in (2, 1, 0):
-            found = versions.newest(self._db) if self._version is None else versions.find(self._db, self._version)
+            found = await asyncio.to_thread(self._find)
             if found is None:
                 which = "no version yet" if self._version is None else f"no version {self._version} any more, or yet"
                 raise ConfigError(f"serve.version: the run has {which}; train first, or serve a checkpoint")
@@ -120,6 +120,9 @@ class PublishedWeights:
             except WeightsGoneError:  # it was superseded while it was read: the next look finds its successor, or none
                 if not left:
                     raise
+
+    def _find(self) -> Announced | None:
+        return versions.newest(self._db) if self._version is None else versions.find(self._db, self._version)
 
     async def follow(self, pool: EnginePool) -> None:
         """Loads each newer version, until cancelled. One that cannot be loaded is warned of, and passed over.

@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import importlib
+import logging
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from numbers import Real
 from typing import Any, Protocol
+
+log = logging.getLogger(__name__)
 
 SEEDS = 2**31
 """Environment seeds are below this: many environments take seeds of 32 bits."""
@@ -154,11 +157,12 @@ class LocalEnvironment:
         return self._seen
 
     def close(self) -> None:
-        """Closes the environment; an error of its own while closing is ignored."""
+        """Closes the environment; an error of its own while closing, SystemExit included, is noted and no more."""
         try:
-            self.env.close()
-        except Exception:
-            return
+            with self._wrapping_errors("close raised"):
+                self.env.close()
+        except EnvironmentRaised as error:
+            log.debug("%s", error)
 
     @contextlib.contextmanager
     def _wrapping_errors(self, what: str) -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""Runs tests such as ``assert f(2) == 4`` on a hostile program: each in a sandbox of its own, with a wire between."""
+"""Runs tests such as ``assert f(2) == 4`` on a hostile program: each in a sandbox of its own, connected to it."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def run_asserts(
     """
     serving = f"{_peer()}\nserve({program!r}, {prelude!r})\n"
     checking = f"{_peer()}\ncheck({setup!r}, {list(tests)!r}, {entry_point!r}, {prelude!r})\n"
-    with contextlib.ExitStack() as wires, contextlib.ExitStack() as running:
-        to_program, from_tests = _pipe(wires)
-        to_tests, from_program = _pipe(wires)
+    with contextlib.ExitStack() as connections, contextlib.ExitStack() as running:
+        to_program, from_tests = _pipe(connections)
+        to_tests, from_program = _pipe(connections)
         served = running.enter_context(started(serving, limits, stdin=to_program, stdout=from_program, name="program "))
         checked = running.enter_context(started(checking, limits, stdin=to_tests, stdout=from_tests, name="tests "))
-        wires.close()  # so that the end of one is seen by the other
+        connections.close()  # so that the end of one is seen by the other
         _, outputs = watch([served, checked], limits, until="tests stderr")
         for one in (checked, served):
             one.end()

@@ -1,4 +1,4 @@
-"""One end of a wire between two sandboxes: the program in one, its tests in the other.
+"""One end of a connection between two sandboxes: the program in one, its tests in the other.
 
 The tests never come to the program: what they call is called over there, and only plain values return, which are
 compared here. So a program cannot pass by ending early, by printing what a judge waits for, by changing what `==` or
@@ -46,11 +46,11 @@ SETUP_FAILS = "!"
 class Remote:
     """Something at the other end that is no plain value."""
 
-    def __init__(self, wire: Wire, number: int) -> None:
-        self.__dict__["_wire"], self.__dict__["_number"] = wire, number
+    def __init__(self, connection: Connection, number: int) -> None:
+        self.__dict__["_connection"], self.__dict__["_number"] = connection, number
 
     def _do(self, what: str, *args: Any, **named: Any) -> Any:
-        return self._wire.ask(what, self._number, args, named)
+        return self._connection.ask(what, self._number, args, named)
 
     def __call__(self, *args: Any, **named: Any) -> Any:
         """Calls it over there."""
@@ -97,7 +97,7 @@ class Remote:
         return str(self._do("repr"))
 
 
-class Wire:
+class Connection:
     """Asks the other end, and answers it meanwhile. What was not handed over cannot be asked for by number."""
 
     def __init__(self, doing: dict[str, Any]) -> None:
@@ -212,7 +212,7 @@ def assign(mine: Any, now: Any) -> None:
 
 def serve(source: str, prelude: str) -> None:
     """Runs the program, hands its names over, and answers."""
-    wire = Wire(DO)
+    connection = Connection(DO)
     module = types.ModuleType("solution")
     sys.modules["solution"] = module  # where dataclasses look for the names of annotations
     names = module.__dict__
@@ -221,14 +221,14 @@ def serve(source: str, prelude: str) -> None:
         usual = dict(names)
         exec(compile(source, "program.py", "exec", dont_inherit=True), names)
     except BaseException as error:
-        wire.send({"raised": type(error).__name__, "text": str(error)})
+        connection.send({"raised": type(error).__name__, "text": str(error)})
         return
     own = {name: value for name, value in names.items() if name not in usual or usual[name] is not value}
     mine = {name: value for name, value in own.items() if not name.startswith("__")}
-    wire.send({"value": wire.encode(list(mine)), "args": []})
+    connection.send({"value": connection.encode(list(mine)), "args": []})
     for value in mine.values():
-        wire.send({"value": wire.encode(value), "args": []})
-    wire.receive()
+        connection.send({"value": connection.encode(value), "args": []})
+    connection.receive()
 
 
 def taken(sources: list[str], usual: set[str]) -> set[str]:
@@ -269,14 +269,14 @@ def check(setup: str, tests: list[str], entry_point: str, prelude: str) -> None:
     bad. A name that is not there may be one that the program should have had.
     """
     verdicts = os.dup(2)
-    wire = Wire({"call": DO["call"]})  # a function of the tests may be called, and nothing else
+    connection = Connection({"call": DO["call"]})  # a function of the tests may be called, and nothing else
     try:
         names: dict[str, Any] = {"__name__": "tests", "__builtins__": builtins}
         exec(compile(prelude, "prelude", "exec", dont_inherit=True), names)
         kept = taken([setup, *tests], set(names)) - {entry_point}
         solution = types.ModuleType("solution")
-        for name in wire.decode((wire.receive() or {})["value"]):
-            solution.__dict__[str(name)] = wire.decode((wire.receive() or {})["value"])
+        for name in connection.decode((connection.receive() or {})["value"]):
+            solution.__dict__[str(name)] = connection.decode((connection.receive() or {})["value"])
         own = {name: value for name, value in solution.__dict__.items() if not name.startswith("__")}
         names.update({name: value for name, value in own.items() if name not in kept})
         solution.__dict__["__all__"] = [name for name in own if name not in kept]
@@ -285,12 +285,12 @@ def check(setup: str, tests: list[str], entry_point: str, prelude: str) -> None:
             names["candidate"] = own[entry_point]
     except Exception:
         return  # it is the program's
-    asked = wire.asked
+    asked = connection.asked
     try:
         exec(compile(setup, "setup", "exec", dont_inherit=True), names)
     except Exception as error:
         lacks = isinstance(error, NameError) or getattr(error, "name", "") == "solution"  # what the program should have
-        if wire.asked == asked and not lacks:  # the program had no part in it
+        if connection.asked == asked and not lacks:  # the program had no part in it
             os.write(verdicts, f"{SETUP_FAILS}{type(error).__name__}: {error}".encode(errors="replace"))
         return
     for number, test in enumerate(tests):

@@ -270,19 +270,21 @@ def test_a_stop_string_ends_a_request_also_where_it_began_in_an_earlier_one(lab:
 def test_who_follows_a_request_sees_its_tokens_as_they_are_sampled(lab: Lab) -> None:
     async def run() -> tuple[Completion, list[Completion], Completion, Completion]:
         await serve(lab, 0)
-        sampling = SamplingParams(temperature=1.0, max_new_tokens=LONG, seed=8)
+        sampling = SamplingParams(temperature=1.0, max_new_tokens=ENDLESS, seed=8)
         request = GenerateRequest(f"r{next(serial)}", PROMPT, sampling, followed=True)
         whole = asyncio.ensure_future(lab.engine.generate(request))
         await asyncio.sleep(0)  # it begins
         parts: list[Completion] = []
-        while seen := await lab.engine.progress(request.id, sum(len(part.token_ids) for part in parts)):
-            if not len(seen.token_ids):
-                break
+        while len(parts) < 3:
+            seen = await lab.engine.progress(request.id, sum(len(part.token_ids) for part in parts))
+            assert len(seen.token_ids), "it samples on until it is aborted"
             parts.append(seen)
-        return await whole, parts, seen, await lab.engine.progress("nobody", 0)
+        await lab.engine.abort([request.id])
+        done = await whole
+        after = await lab.engine.progress(request.id, 0)
+        return done, parts, after, await lab.engine.progress("nobody", 0)
 
     whole, parts, after, unknown = lab.run(run())
-    assert len(parts) > 1
     told = np.concatenate([part.token_ids for part in parts])
     assert told.tolist() == whole.token_ids[: len(told)].tolist()
     logprobs = np.concatenate([part.logprobs for part in parts])

@@ -174,7 +174,8 @@ def _speed(estimate: Estimate, target: Target) -> Iterator[str]:
 
 def _programs(estimate: Estimate, target: Target) -> Iterator[str | Compiled | bool]:
     config, length, size = estimate.config, estimate.row.length, estimate.mesh.size
-    body = attention_body(config, estimate.architecture, target.hardware, length)
+    hardware = dataclasses.replace(target.hardware, mesh=estimate.layout)
+    body = attention_body(config, estimate.architecture, hardware, length)
     yield f"attention of rows of {length}: {body.name}{body.reason and f', since {body.reason}'}"
     devices = devices_of(target.name)
     if isinstance(devices, str):

@@ -78,8 +78,7 @@ def step_programs(
         state: abstract or not: shapes, dtypes and shardings are read.
         prompts: see `Preparation.abstract_batches`.
     """
-    count, coefficient = np.zeros((), np.int32), np.zeros((), np.float32)
-    own, progress = state.aux_state, Progress(count, count, coefficient)
+    count, own, progress = np.zeros((), np.int32), state.aux_state, Progress()
     for batch, likely in preparation.abstract_batches(prompts):
         slots, rows, length = batch.mask.shape
         shape = f"{slots}×{rows}×{length}, {batch.places.shape[-1]} trained"

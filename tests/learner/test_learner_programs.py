@@ -130,6 +130,17 @@ def test_a_response_may_be_as_long_as_the_whole_trajectory() -> None:
     assert any(p.likely for p in learner.programs(PROBE) if not p.publishes)
 
 
+def test_a_run_that_goes_on_for_longer_needs_no_other_program() -> None:
+    """Though its learning rate falls over more steps: what was compiled for the fewer is in the compile cache."""
+
+    def update(max_steps: int) -> str:
+        config = make_config(max_steps=max_steps, optimizer={"schedule": "cosine", "warmup_steps": 2})
+        programs = Learner(config, ARCHITECTURE).programs(PROBE)
+        return next(p for p in programs if p.name.startswith("update")).lower().as_text()
+
+    assert update(10) == update(20)
+
+
 def test_only_what_is_likely_is_waited_for() -> None:
     held, one = threading.Event(), jax.ShapeDtypeStruct((3,), jnp.float32)
 

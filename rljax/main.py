@@ -22,13 +22,16 @@ from rljax.config.importers.page import config_file, side_by_side
 from rljax.config.importers.translate import RefusedFile, Translation
 from rljax.config.load import as_plain, key_help, parse_arguments, read_source, without_password
 from rljax.config.load import load as load_source
-from rljax.config.schema import Config
+from rljax.config.schema import MODES, Config
 from rljax.config.validate import ConfigError
 from rljax.interrupts import end_on_second_interrupt, end_process
 from sidecar.errors import printable
 from sidecar.imports import uncollected_imports
 
 REFUSED, FAILED = 2, 1
+_USAGE = f"""usage: python -m rljax.main --config=configs/FILE.py[:arg] [--config.KEY=VALUE ...]
+  --config.mode={"|".join(MODES)}
+  --help lists every key with its default and meaning"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -37,7 +40,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if arguments is None:
         end_on_second_interrupt()
         sys.unraisablehook = _without_closed_loops
-    if not given or {"-h", "--help"} & set(given):
+    if not given:
+        print(_USAGE, file=sys.stderr)
+        return REFUSED
+    if {"-h", "--help"} & set(given):
         print(__doc__)
         print("\n".join(f"  --config.{path}={default}\n      {meaning}" for path, default, meaning in key_help()))
         return 0

@@ -42,6 +42,8 @@ from rljax.config.tasksets import RowsConfig as RowsConfig
 from rljax.config.tasksets import TasksConfig as TasksConfig
 from rljax.config.tasksets import TasksetConfig as TasksetConfig
 
+MODES = ("both", "train", "explore", "evaluate", "export", "replay", "audit", "play", "plan", "serve")
+
 
 def _seconds(default: float, help: str) -> Any:
     """Declares a key of a time limit; no clock of this program waits for longer than the bound, which is 30 years."""
@@ -185,7 +187,7 @@ class Config:
     mode: str = key(
         "both",
         "what this process does",
-        choices=("both", "train", "explore", "evaluate", "export", "replay", "audit", "play", "plan", "serve"),
+        choices=MODES,
         instead={
             "bench": "Trinity-RFT's name; write mode=evaluate and checkpoint=all, or latest",
             "colocate": "Trinity-RFT's name; write mode=both and sidecar.colocate=true",

@@ -14,6 +14,7 @@ from rljax.config.foreign_keys import FOREIGN_KEYS
 from rljax.config.load import key_help, load_config, parse_arguments
 from rljax.config.schema import Config, JudgeConfig, RewardModelConfig, TasksetConfig
 from rljax.config.validate import ConfigError, walk
+from rljax.main import main
 
 SIMPLE = """
 from rljax.config.schema import Config, TasksConfig, TasksetConfig
@@ -154,6 +155,14 @@ def test_the_help_says_the_defaults_that_hold() -> None:
     assert {path: said[path] for path in said.keys() - others} == {
         path: held.get(path) for path in said.keys() - others
     }
+
+
+def test_no_argument_is_answered_by_the_usage_and_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert len(printed.err.splitlines()) == 3
+    assert "--config=configs/FILE.py" in printed.err
 
 
 def test_foreign_keys_are_answered_with_keys_that_exist_and_never_hide_one() -> None:

@@ -92,13 +92,12 @@ class Learner:
         criticised = "values" in token_advantages.needs(estimator, config.algorithm.advantage)
         critic = ValueObjective(*run) if criticised else None
         self._preparation = Preparation(config, self.objective, critic, self.mesh)
-        updates = config.max_steps * updates_per_step(config)
         shapes = abstract_params(architecture)
-        self._policy = TrainableModel(self.objective, config.learner.optimizer, updates, shapes, self.mesh)
+        self._policy = TrainableModel(self.objective, config.learner.optimizer, shapes, self.mesh)
         self._critic = None
         if critic is not None:
             optimizer = config.algorithm.critic.optimizer
-            self._critic = TrainableModel(critic, optimizer, updates, critic_params(shapes), self.mesh)
+            self._critic = TrainableModel(critic, optimizer, critic_params(shapes), self.mesh)
         self.state: TrainState
         if params is not None:
             self._begin(self._policy.place(params))
@@ -200,7 +199,8 @@ class Learner:
         """
         minibatches, given = self._minibatches(groups, reused, demonstrations)
         kl_coef = np.asarray(self.state.aux_state.get("kl_coef", 0.0), np.float32)
-        progress = Progress(np.asarray(self.steps, np.int32), np.zeros((), np.int32), kl_coef)
+        total = np.asarray(self.config.max_steps * updates_per_step(self.config), np.float32)
+        progress = Progress(np.asarray(self.steps, np.int32), np.zeros((), np.int32), kl_coef, total)
         placed = [(m, self._preparation.placed(m)) for m in minibatches if m.packed.microbatches]
         updates, of_critic = [], []
         for _ in range(self.config.algorithm.ppo_epochs):

@@ -40,11 +40,13 @@ class Progress:
         step: batches trained before this one.
         updates: optimizer updates made before this one.
         kl_coef: weight of the divergence from the reference in the loss.
+        total_updates: updates that the schedule of the learning rate is made for.
     """
 
     step: Int[Any, ""] = field(default_factory=lambda: np.zeros((), np.int32))
     updates: Int[Any, ""] = field(default_factory=lambda: np.zeros((), np.int32))
     kl_coef: Float[Any, ""] = field(default_factory=lambda: np.zeros((), np.float32))
+    total_updates: Float[Any, ""] = field(default_factory=lambda: np.zeros((), np.float32))
 
 
 class Objective(Protocol):

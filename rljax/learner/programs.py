@@ -33,6 +33,7 @@ log = logging.getLogger(__name__)
 
 _COMPILED = "/jax/core/compile/backend_compile_duration"
 """JAX's event for each program that XLA compiled, or that was read from the compile cache."""
+_UNMET = "%s; the run goes on until a batch has that shape"
 
 
 @dataclass(frozen=True)
@@ -40,18 +41,25 @@ class Program:
     """A function under jit, and the abstract arguments that it is called with.
 
     Attributes:
-        name: of what it computes, and of its shapes; no two of a learner have the same.
+        kind: what it computes; no two of a kind have the same shape.
         function: as `jax.jit` returns it.
         arguments: arrays, or `jax.ShapeDtypeStruct` with their shardings.
+        shape: of the minibatch that it is for; empty where it is for none.
         likely: whether a run is expected to need it; otherwise it is one that some batches need.
         publishes: whether it is run to publish a version, the first before any batch; otherwise it is part of a step.
     """
 
-    name: str
+    kind: str
     function: Any
     arguments: tuple[Any, ...]
+    shape: str = ""
     likely: bool = True
     publishes: bool = False
+
+    @property
+    def name(self) -> str:
+        """Kind and shape."""
+        return f"{self.kind} {self.shape}".rstrip()
 
     def lower(self) -> jax.stages.Lowered:
         """Traces and lowers the program for the platform of its arguments' devices."""
@@ -78,14 +86,13 @@ def step_programs(
         state: abstract or not: shapes, dtypes and shardings are read.
         prompts: see `Preparation.abstract_batches`.
     """
-    count, coefficient = np.zeros((), np.int32), np.zeros((), np.float32)
-    own, progress = state.aux_state, Progress(count, count, coefficient)
+    count, own, progress = np.zeros((), np.int32), state.aux_state, Progress()
     for batch, likely in preparation.abstract_batches(prompts):
         slots, rows, length = batch.mask.shape
         shape = f"{slots}×{rows}×{length}, {batch.places.shape[-1]} trained"
 
-        def program(name: str, function: Any, *arguments: Any, shape: str = shape, likely: bool = likely) -> Program:
-            return Program(f"{name} {shape}", function, arguments, likely)
+        def program(kind: str, function: Any, *arguments: Any, shape: str = shape, likely: bool = likely) -> Program:
+            return Program(kind, function, arguments, shape, likely)
 
         scored, group_of = preparation.abstract_scores(batch, "reference" in own)
         score, scores = preparation.logprobs.program(batch), scored.scores
@@ -133,8 +140,8 @@ def told_of_memory(what: str) -> Iterator[None]:
 
 
 class Compilation:
-    """Compiles programs side by side, in threads. A likely one that fails stops the run; of others there is a warning:
-    only a run that needs it stops, where it does.
+    """Compiles programs side by side, in threads. Of one that fails there is a warning, for no batch may ever have its
+    shape: a run that needs it stops where it does. Where all likely ones of a kind fail, the run stops at once.
 
     Args:
         programs: in the order in which they are begun.
@@ -158,22 +165,26 @@ class Compilation:
         except Exception as error:
             said = str(error) if isinstance(error, ProgramError) else f"{program.name} could not be compiled: {error}"
             said = " ".join(said.split())
-            if program.likely:
-                raise ProgramError(said) from error
-            log.warning("%s", said)
             self._failed.append(program.name)
+            if program.likely:  # `wait` knows what becomes of the others of its kind
+                raise ProgramError(said) from error
+            log.warning(_UNMET, said)
 
     def wait(self, seconds: float) -> bool:
-        """Waits for the likely programs, so many seconds at most; returns whether they are compiled.
+        """Waits for the likely programs, so many seconds at most; returns whether all are done with.
 
         Raises:
-            ProgramError: one of them cannot be.
+            ProgramError: none of a kind could be compiled.
         """
         wait_for(self._likely & self._left, seconds)
         done = {future for future in self._left if future.done()}
-        for future in done & self._likely:
-            future.result()
         self._left -= done
+        for future, program in self._begun.items():
+            if future in done & self._likely and (error := future.exception()) is not None:
+                of_kind = {other for other in self._likely if self._begun[other].kind == program.kind}
+                if not of_kind & self._left and all(other.exception() for other in of_kind):
+                    raise error
+                log.warning(_UNMET, error)
         self._last = time.perf_counter() if done else self._last
         return not self._likely & self._left
 

@@ -43,16 +43,16 @@ def updates_per_step(config: Config) -> int:
     return config.algorithm.ppo_epochs * (config.rollout_batch_size // minibatch)
 
 
-def learning_rate(config: OptimizerConfig, total_updates: int) -> optax.Schedule:
+def learning_rate(config: OptimizerConfig, total_updates: int | Float[Array, ""]) -> optax.Schedule:
     """Returns the schedule of the learning rate by update, counted from 0.
 
     Rises linearly to the peak over the first `warmup_steps` updates (peak/warmup at n = 0, so that none is wasted),
     then stays, or falls in a straight line or half a cosine to `min_lr_ratio` of the peak at `total_updates`.
     """
     warmup, floor = config.warmup_steps, config.min_lr_ratio
-    falling = max(total_updates - warmup, 1)
 
     def rate(count: Int[Array, ""] | int) -> Float[Array, ""]:
+        falling = jnp.maximum(total_updates - warmup, 1)
         progress = jnp.clip((jnp.asarray(count, jnp.float32) - warmup) / falling, 0.0, 1.0)
         shapes = {
             "constant": jnp.ones_like(progress),
@@ -65,7 +65,7 @@ def learning_rate(config: OptimizerConfig, total_updates: int) -> optax.Schedule
     return rate
 
 
-def make_optimizer(config: OptimizerConfig, total_updates: int) -> optax.GradientTransformation:
+def make_optimizer(config: OptimizerConfig, total_updates: int | Float[Array, ""]) -> optax.GradientTransformation:
     """Makes AdamW (Loshchilov & Hutter 2019) behind clipping by the global gradient norm."""
     adamw = optax.adamw(
         learning_rate(config, total_updates),

@@ -76,9 +76,7 @@ def loss_and_gradient(
 Update = Callable[[Params, Any, Batch, Any, Progress], tuple[Params, Any, Sums]]
 
 
-def make_update(
-    objective: Objective, config: OptimizerConfig, total_updates: int, shardings: tuple[Any, Any]
-) -> Update:
+def make_update(objective: Objective, config: OptimizerConfig, shardings: tuple[Any, Any]) -> Update:
     """Compiles ``update(params, opt_state, batch, microbatches, progress) -> (params, opt_state, metrics)``.
 
     Parameters and optimizer state are donated. Where loss or gradient is not finite both are returned as they were,
@@ -87,15 +85,15 @@ def make_update(
     Args:
         objective: what to minimise.
         config: of the optimizer.
-        total_updates: that its schedule is made for.
         shardings: of parameters and optimizer state.
     """
-    optimizer = make_optimizer(config, total_updates)
-    rate = learning_rate(config, total_updates)
 
     def update(
         params: Params, opt_state: Any, batch: Batch, microbatches: Int[Array, ""], progress: Progress
     ) -> tuple[Params, Any, Sums]:
+        # The schedule is made of an argument: a run that goes on for longer runs the same program.
+        optimizer = make_optimizer(config, progress.total_updates)
+        rate = learning_rate(config, progress.total_updates)
         progress = replace(progress, updates=updates_made(opt_state))
         loss, gradient, metrics = loss_and_gradient(objective, params, batch, microbatches, progress)
         gradient = jax.lax.with_sharding_constraint(gradient, shardings[0])

@@ -24,7 +24,6 @@ class TrainableModel:
     Args:
         objective: what is minimised.
         config: of the optimizer.
-        updates: that the schedule is made for.
         params: their shapes and dtypes.
         mesh: of the learner.
 
@@ -35,16 +34,16 @@ class TrainableModel:
         copy_as: returns, for a dtype, the program that copies placed parameters and casts them to it.
     """
 
-    def __init__(self, objective: Objective, config: OptimizerConfig, updates: int, params: Params, mesh: Mesh) -> None:
+    def __init__(self, objective: Objective, config: OptimizerConfig, params: Params, mesh: Mesh) -> None:
         self.objective = objective
-        optimizer = make_optimizer(config, updates)
+        optimizer = make_optimizer(config, 1)  # of any schedule: the state is the same
         shapes = params, jax.eval_shape(optimizer.init, params)
         self.shardings = parameter_shardings(shapes[0], mesh), parameter_shardings(shapes[1], mesh)
         self.abstract: tuple[Params, Any] = jax.tree.map(
             lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), shapes, self.shardings
         )
         self.init = jax.jit(optimizer.init, out_shardings=self.shardings[1])
-        self.update = make_update(objective, config, updates, self.shardings)
+        self.update = make_update(objective, config, self.shardings)
         # A copy where nothing has to be cast: what is updated has its buffers donated.
         self.copy_as = functools.cache(
             lambda dtype: jax.jit(

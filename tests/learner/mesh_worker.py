@@ -215,7 +215,7 @@ def compiled_gradient(config: Any, architecture: Architecture = ARCHITECTURE, ro
     """The gradient of one batch, compiled from shapes."""
     mesh = make_mesh(config.learner.mesh, jax.devices()[: config.learner.mesh.size])
     objective = PolicyObjective(config, architecture, Hardware.of(mesh, config.learner.sequence_parallel))
-    params = TrainableModel(objective, config.learner.optimizer, 1, abstract_params(architecture), mesh).abstract[0]
+    params = TrainableModel(objective, config.learner.optimizer, abstract_params(architecture), mesh).abstract[0]
     batch = pack([], [], np.zeros(0), [RowShape(ROW, rows, 1)]).batch
     laid = batch_sharding(batch.mask.shape, mesh)
     described = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=laid), batch)
@@ -333,7 +333,7 @@ def trace_update(
     objective = (ValueObjective if critic else PolicyObjective)(
         config, architecture, Hardware(platform, mesh, capability)
     )
-    trained = TrainableModel(objective, config.learner.optimizer, 10, params, mesh)
+    trained = TrainableModel(objective, config.learner.optimizer, params, mesh)
     opt_state = jax.eval_shape(make_optimizer(config.learner.optimizer, 10).init, params)
     trajectories = trajectories_of(make_groups(0))
     tokens = [np.zeros(len(t.token_ids), np.float32) for t in trajectories]

@@ -71,8 +71,11 @@ def test_training_raises_what_is_rewarded(fresh: Learner) -> None:
 
 
 def test_the_same_groups_from_the_same_checkpoint_give_the_same_bits(tmp_path: Path) -> None:
-    """Promise P13, over several epochs and minibatches, and over a restart."""
-    changes: dict[str, Any] = {"algorithm": {"ppo_epochs": 2, "minibatch_size": 8}}
+    """Promise P13, over several epochs and minibatches, and over a restart; update 7 of 16, over which the learning
+    rate falls to 0, is the last of the second step.
+    """
+    changes: dict[str, Any] = {"algorithm": {"ppo_epochs": 2, "minibatch_size": 8}, "max_steps": 4}
+    changes["optimizer"] = {"schedule": "linear"}
     mine = jax.tree.map(jnp.asarray, make_params())
     learner = Learner(make_config(**changes), ARCHITECTURE, mine)
     learner.train(make_groups(0))
@@ -81,6 +84,7 @@ def test_the_same_groups_from_the_same_checkpoint_give_the_same_bits(tmp_path: P
     checkpoints.save(1, learner.state, {})
     first = [learner.train(make_groups(1)), learner.train(make_groups(2))]
     expected = snapshot(learner)
+    assert first[0]["learning_rate"] == pytest.approx(1e-2 * (1 - 7 / 16))
 
     checkpoints.wait()
     again = Learner(make_config(**changes), ARCHITECTURE, make_params(9))

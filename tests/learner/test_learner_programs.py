@@ -130,6 +130,17 @@ def test_a_response_may_be_as_long_as_the_whole_trajectory() -> None:
     assert any(p.likely for p in learner.programs(PROBE) if not p.publishes)
 
 
+def test_a_run_that_goes_on_for_longer_needs_no_other_program() -> None:
+    """Though its learning rate falls over more steps: what was compiled for the fewer is in the compile cache."""
+
+    def update(max_steps: int) -> str:
+        config = make_config(max_steps=max_steps, optimizer={"schedule": "cosine", "warmup_steps": 2})
+        programs = Learner(config, ARCHITECTURE).programs(PROBE)
+        return next(p for p in programs if p.name.startswith("update")).lower().as_text()
+
+    assert update(10) == update(20)
+
+
 def test_only_what_is_likely_is_waited_for() -> None:
     held, one = threading.Event(), jax.ShapeDtypeStruct((3,), jnp.float32)
 
@@ -169,9 +180,29 @@ def test_a_program_that_cannot_be_compiled_is_named_and_stops_a_run_that_is_to_n
         work._pool.shutdown()
         assert work.wait(HANGS)
     assert str(work).startswith("programs: 1 of 2 ")
-    assert [record.getMessage() for record in caplog.records] == ["bad could not be compiled: no such kernel"]
+    (said,) = caplog.messages
+    assert said == "bad could not be compiled: no such kernel; the run goes on until a batch has that shape"
     with pytest.raises(ProgramError, match=r"^bad could not be compiled: no such kernel$"):
         compiled([Program("bad", jax.jit(fails), (one,)), good])
+
+
+def test_a_likely_shape_that_cannot_be_compiled_ends_no_run_that_may_never_meet_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def fails(x: jax.Array) -> jax.Array:
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: 9 of 8 bytes")
+
+    def update(shape: str, function: Any) -> Program:
+        return Program("update", jax.jit(function), (jax.ShapeDtypeStruct((3,), jnp.float32),), shape)
+
+    full, short = update("1×64", fails), update("4×16", jnp.sin)
+    other = Program("values", jax.jit(jnp.cos), short.arguments, "1×64")
+    with caplog.at_level(logging.WARNING):
+        assert compiled([full, short, other]).startswith("programs: 2 of 3 ")
+    (said,) = caplog.messages
+    assert said.startswith("update 1×64: the learner's device has no room for it: lower ")
+    with pytest.raises(ProgramError, match=r"^update 1×64: the learner's device has no room"):
+        compiled([full, update("4×16", fails), other])
 
 
 def test_a_device_without_room_is_told_in_a_line_of_what_to_lower() -> None:

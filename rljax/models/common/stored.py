@@ -12,6 +12,9 @@ from safetensors import SafetensorError, safe_open
 
 from sidecar.channels.versions import checksum
 
+_WIDTHS = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
+"""Bytes of a number by its name in safetensors' headers; those of other floats are one byte."""
+
 
 class DamagedFileError(ValueError):
     """A file of a model cannot be read, or does not hold what was written. One line: what, where, what to do."""
@@ -39,6 +42,12 @@ class StoredTensor:
     def size(self) -> int:
         """Number of elements."""
         return int(np.prod(self.shape))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that it takes as it is stored; of the file the header alone is read."""
+        with safe_open(self.file, framework="numpy") as opened:
+            return self.size * _WIDTHS.get(opened.get_slice(self.name).get_dtype(), 1)
 
     def astype(self, dtype: Any) -> StoredTensor:
         """Returns the tensor, to be read as another dtype."""

@@ -11,18 +11,17 @@ from typing import Any
 import jax
 
 from rljax.algorithms.registry import policy_losses, token_advantages
-from rljax.config.schema import Config, OptimizerConfig
+from rljax.config.schema import Config
 from rljax.learner.critic import ValueObjective
-from rljax.learner.objective import DTYPES, Objective, PolicyObjective
+from rljax.learner.objective import DTYPES, PolicyObjective
 from rljax.learner.prepare import Preparation
 from rljax.learner.programs import Program, step_programs
 from rljax.learner.sharding import make_mesh
-from rljax.learner.state import TrainState, make_optimizer
+from rljax.learner.state import TrainState
 from rljax.learner.trainable import TrainableModel
 from rljax.models.common.architecture import Architecture
 from rljax.models.common.attention.attention import Body, body_for
 from rljax.models.common.hardware import Hardware
-from rljax.models.common.params import Params
 from rljax.models.common.value_head import critic_params
 from rljax.models.transformer import abstract_params
 from rljax.pipeline.plan.collectives import Collective, collectives
@@ -69,27 +68,19 @@ def abstract_programs(
     run = (config, architecture, traced)
     algorithm, params = config.algorithm, abstract_params(architecture)
 
-    def begin(objective: Objective, optimizer: OptimizerConfig, params: Params) -> tuple[TrainableModel, Params, Any]:
-        model = TrainableModel(objective, optimizer, config.max_steps, params, mesh)
-        opt_state = jax.eval_shape(make_optimizer(optimizer, config.max_steps).init, params)
-        return model, _placed(params, model.shardings[0]), _placed(opt_state, model.shardings[1])
-
     policy_objective = PolicyObjective(*run)
-    policy, placed, opt_state = begin(policy_objective, config.learner.optimizer, params)
+    policy = TrainableModel(policy_objective, config.learner.optimizer, params, mesh)
+    placed, opt_state = policy.abstract
     own: dict[str, Any] = {}
     if algorithm.kl.where != "none" or "reference" in policy_losses.needs(algorithm.pg_variant, algorithm.loss):
-        own["reference"] = _placed(params, policy.shardings[0], DTYPES[config.model.dtype])
+        own["reference"] = jax.tree.map(lambda x: x.update(dtype=DTYPES[config.model.dtype]), placed)
     values, critic = None, None
     if "values" in token_advantages.needs(algorithm.adv_estimator, algorithm.advantage):
         values = ValueObjective(*run)
-        begun = begin(values, algorithm.critic.optimizer, jax.eval_shape(critic_params, params))
-        critic, own["critic"], own["critic_opt_state"] = begun
+        critic = TrainableModel(values, algorithm.critic.optimizer, jax.eval_shape(critic_params, params), mesh)
+        own["critic"], own["critic_opt_state"] = critic.abstract
     preparation = Preparation(config, policy_objective, values, mesh)
     return list(step_programs(config, preparation, policy, critic, TrainState(placed, opt_state, 0, own)))
-
-
-def _placed(tree: Any, shardings: Any, dtype: Any = None) -> Any:
-    return jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, dtype or x.dtype, sharding=s), tree, shardings)
 
 
 def compiled(

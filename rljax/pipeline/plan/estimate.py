@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,7 +23,7 @@ from rljax.learner.state import make_optimizer
 from rljax.models.common.architecture import Architecture
 from rljax.models.common.hardware import ACTIVATIONS, spec
 from rljax.models.common.value_head import critic_params
-from rljax.models.hf_names import tensor_shapes
+from rljax.models.hf_names import layer_of, tensor_shapes
 from rljax.models.transformer import abstract_params
 from rljax.weights.publisher import GROUP_BYTES
 
@@ -255,13 +256,19 @@ class Estimate:
         each = 2 * a.num_layers * a.head_dim * BYTES[self.config.engine_dtype]
         return each * math.ceil(a.num_kv_heads / size)
 
-    def host(self) -> dict[str, float]:
+    def host(self, stored: Mapping[str, int]) -> dict[str, float]:
         """Returns the bytes that the learner's process has on the host at most, beside what stays there, by what it
         does: models are read tensor by tensor, a version is gathered group by group while the one before is written
         (`bench/host_memory.py` measures both), and Orbax copies a checkpoint from accelerators before it writes.
+
+        Args:
+            stored: bytes of each tensor in the model's files, by name.
         """
         config, params = self.config, abstract_params(self.architecture)
-        layers = (self.parameters - self.head) / self.architecture.num_layers
+        layers = Counter[int]()
+        for name, size in stored.items():
+            if (layer := layer_of(name)) is not None:
+                layers[layer] += size
         optimizer = make_optimizer(config.learner.optimizer, 1)
         whole = self.parameters * BYTES[config.resolved_sync_dtype]
         groups = min(2 * max(GROUP_BYTES, self.largest * BYTES[config.resolved_sync_dtype]), whole)
@@ -269,7 +276,7 @@ class Estimate:
         saved = sum(x.size * (width or x.dtype.itemsize) for tree, width in state for x in jax.tree.leaves(tree))
         in_memory = config.sync_method == "memory" and self._versions_on_host
         found = {
-            "to load the model": max(self.largest, 2 * layers) * 2,  # as it is stored: in bf16
+            "to load the model": max(*stored.values(), 2 * max(layers.values())),
             "to publish a version": whole if in_memory else 0.0 if config.sync_method == "memory" else groups,
         }
         return found if self.platform == "cpu" else found | {"to save a checkpoint": float(saved)}

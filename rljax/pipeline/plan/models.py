@@ -1,13 +1,17 @@
-"""Architectures of a run's models, without weights."""
+"""Architectures of a run's models, and the bytes of their files, without reading weights."""
 
 from __future__ import annotations
 
+import contextlib
+import math
 from dataclasses import replace
 from pathlib import Path
 
 from rljax.config.fields import ConfigError
 from rljax.config.schema import Config, ModelConfig
 from rljax.models.common.architecture import Architecture
+from rljax.models.files import read_config, stored_tensors
+from rljax.models.hf_names import tensor_shapes
 from rljax.models.resolve import ModelNotFound, architecture_at, resolve_model
 from rljax.models.tiny import tiny_architecture
 from rljax.pipeline.assemble.judges import judge_config
@@ -20,21 +24,44 @@ def read_architecture(model: ModelConfig, seed: int) -> Architecture:
         ModelNotFound: it is not here and cannot be fetched.
         ConfigError: its directory holds no supported model.
     """
-    path = Path(model.path).expanduser()
     if model.path == "tiny":
         return tiny_architecture(model)
+    return architecture_at(_directory(model, seed), model.path)
+
+
+def stored_sizes(model: ModelConfig, seed: int, architecture: Architecture) -> dict[str, int]:
+    """Returns the bytes of each tensor of a model as it is stored, by name: in its files, or, where they are not here,
+    in the dtype that its ``config.json`` names, which is float32 where it names none.
+
+    Raises:
+        ModelNotFound, ConfigError: as `read_architecture`.
+    """
+    declared = "float32"  # as `tiny` is made
+    if model.path != "tiny":
+        directory = _directory(model, seed)
+        with contextlib.suppress(ValueError):  # a plan needs none of the files
+            return {name: tensor.nbytes for name, tensor in stored_tensors(directory).items()}
+        fields = read_config(directory)
+        declared = str(fields.get("dtype") or fields.get("torch_dtype"))
+    width = 2 if declared in ("bfloat16", "float16") else 4
+    return {name: width * math.prod(shape) for name, shape in tensor_shapes(architecture).items()}
+
+
+def _directory(model: ModelConfig, seed: int) -> Path:
+    """Returns a directory with the ``config.json`` of a model, which is fetched if need be."""
+    path = Path(model.path).expanduser()
     if model.path == "smollm2-135m":
-        return architecture_at(resolve_model(model, seed, path), model.path)
-    if not path.is_dir():
-        try:
-            path = _fetched(model.path)
-        except Exception as error:  # of whichever HTTP library the client uses
-            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            raise ModelNotFound(
-                f"model.path={model.path}: its config.json is not here and cannot be fetched ({reason}); give a "
-                "directory that holds it"
-            ) from None
-    return architecture_at(path, model.path)
+        return resolve_model(model, seed, path)
+    if path.is_dir():
+        return path
+    try:
+        return _fetched(model.path)
+    except Exception as error:  # of whichever HTTP library the client uses
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise ModelNotFound(
+            f"model.path={model.path}: its config.json is not here and cannot be fetched ({reason}); give a "
+            "directory that holds it"
+        ) from None
 
 
 def _fetched(name: str) -> Path:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import jax
 
@@ -17,7 +17,7 @@ from rljax.pipeline.assemble.devices import share_gpu_memory
 from rljax.pipeline.assemble.run import check_architecture
 from rljax.pipeline.plan.compiled import Compiled, abstract_programs, attention_body, compiled
 from rljax.pipeline.plan.estimate import Estimate
-from rljax.pipeline.plan.models import read_architecture, read_scorers
+from rljax.pipeline.plan.models import read_architecture, read_scorers, stored_sizes
 from rljax.pipeline.plan.placement import Placement, engine_room, learner_names, place_engines, pools
 from rljax.pipeline.plan.scorers import place_scorers
 from rljax.pipeline.plan.targets import GIB, Target, devices_of, find_target
@@ -37,6 +37,7 @@ def plan(config: Config) -> Iterator[str | bool]:
     target = find_target(config)
     try:
         architecture, scorers = read_architecture(config.model, config.seed), read_scorers(config)
+        stored = stored_sizes(config.model, config.seed, architecture)
     except ModelNotFound as error:
         try:
             _check_mesh(config, target)
@@ -47,7 +48,7 @@ def plan(config: Config) -> Iterator[str | bool]:
     estimate = Estimate(config, architecture, config.learner.mesh, target.hardware.platform, scorers)
     placement = _placed(estimate, target)
     yield from _run(estimate, target, placement)
-    yield from _memory(estimate)
+    yield from _memory(estimate, stored)
     yield from _speed(estimate, target)
     peaks = []
     for said in _programs(estimate, target) if isinstance(placement, Placement) else ():
@@ -135,14 +136,14 @@ def _idle(estimate: Estimate, target: Target, placement: Placement | ConfigError
         yield f"idle     {left} of {target.devices} devices: neither learner.mesh nor the engines {nor}take them"
 
 
-def _memory(estimate: Estimate) -> Iterator[str]:
+def _memory(estimate: Estimate, stored: Mapping[str, int]) -> Iterator[str]:
     found = estimate.memory()
     yield "memory of a learner's device, by arithmetic"
     for name, size in found.items():
         yield f"  {size / GIB:8.2f} GiB {name}"
     yield f"  {sum(found.values()) / GIB:8.2f} GiB in all"
     yield "host     of the learner's process, at most, beside what stays"
-    for name, size in estimate.host().items():
+    for name, size in estimate.host(stored).items():
         yield f"  {size / GIB:8.2f} GiB {name}"
 
 
@@ -174,7 +175,8 @@ def _speed(estimate: Estimate, target: Target) -> Iterator[str]:
 
 def _programs(estimate: Estimate, target: Target) -> Iterator[str | Compiled | bool]:
     config, length, size = estimate.config, estimate.row.length, estimate.mesh.size
-    body = attention_body(config, estimate.architecture, target.hardware, length)
+    hardware = dataclasses.replace(target.hardware, mesh=estimate.layout)
+    body = attention_body(config, estimate.architecture, hardware, length)
     yield f"attention of rows of {length}: {body.name}{body.reason and f', since {body.reason}'}"
     devices = devices_of(target.name)
     if isinstance(devices, str):

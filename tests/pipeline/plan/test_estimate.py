@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 import jax
@@ -16,6 +17,7 @@ from rljax.config.schema import (
     SidecarConfig,
 )
 from rljax.models.common.architecture import Architecture
+from rljax.models.hf_names import tensor_shapes
 from rljax.pipeline.plan.compiled import abstract_programs, compiled
 from rljax.pipeline.plan.estimate import Estimate
 from rljax.pipeline.plan.targets import GIB
@@ -175,15 +177,19 @@ def test_each_mesh_axis_is_sent_over_its_links(
     assert target_named(target).link(MeshConfig(**mesh), axis) == (over, gigabytes * 1e9)
 
 
+def in_bf16(architecture: Architecture) -> dict[str, int]:
+    return {name: 2 * math.prod(shape) for name, shape in tensor_shapes(architecture).items()}
+
+
 def test_the_host_has_what_was_measured() -> None:
     """`bench.host_memory` with Qwen2.5-0.5B's shape: a push by files took 545 MB beyond what stays, two groups as large
     as the embedding. Masters and moments of a checkpoint: 12 bytes a parameter.
     """
-    host = estimated(HALF, {}, 1, 256).host()
+    host = estimated(HALF, {}, 1, 256).host(in_bf16(HALF))
     assert host["to publish a version"] == pytest.approx(545e6, rel=0.02)
     assert host["to load the model"] == 151_936 * 896 * 2
     assert host["to save a checkpoint"] == pytest.approx(12 * 494_032_768, rel=1e-3)
-    on_cpu = estimated(HALF, {}, 1, 256, sync_method="memory", platform="cpu").host()
+    on_cpu = estimated(HALF, {}, 1, 256, sync_method="memory", platform="cpu").host(in_bf16(HALF))
     assert on_cpu["to publish a version"] == 2 * 494_032_768
     assert "to save a checkpoint" not in on_cpu, "Orbax writes what the host has already"
 
@@ -193,7 +199,7 @@ def test_versions_that_stay_on_the_learners_devices() -> None:
     each = 7_615_616_512 / 8
     found = estimated(SEVEN, {"fsdp": 8}, 8, 2048, sync_method="memory")
     assert found.memory()["published versions"] == pytest.approx(3 * 2 * each, rel=1e-3)
-    assert found.host()["to publish a version"] == 0
+    assert found.host(in_bf16(SEVEN))["to publish a version"] == 0
     on_cpu = estimated(SEVEN, {"fsdp": 8}, 8, 2048, sync_method="memory", platform="cpu")
     assert "published versions" not in on_cpu.memory(), "where the host has them"
     assert "published versions" not in estimated(SEVEN, {"fsdp": 8}, 8, 2048).memory()
@@ -202,7 +208,7 @@ def test_versions_that_stay_on_the_learners_devices() -> None:
 def test_a_checkpoint_has_reference_and_critic_too() -> None:
     """12 bytes a parameter of the policy, 2 of a reference in bf16, 12 of a critic."""
     algorithm = AlgorithmConfig(kl=KlConfig(where="loss"), adv_estimator="gae")
-    host = estimated(HALF, {}, 1, 256, algorithm=algorithm).host()
+    host = estimated(HALF, {}, 1, 256, algorithm=algorithm).host(in_bf16(HALF))
     assert host["to save a checkpoint"] == pytest.approx((12 + 2 + 12) * 494_032_768, rel=1e-3)
 
 

@@ -27,11 +27,11 @@ from rljax.models.common.architecture import Architecture
 from rljax.pipeline.plan.compiled import abstract_programs
 from rljax.pipeline.plan.estimate import Estimate
 from rljax.pipeline.plan.placement import Pool, engine_room, place_engines, pools
-from rljax.pipeline.plan.plan import nearest_mesh
+from rljax.pipeline.plan.plan import nearest_mesh, plan
 from rljax.pipeline.plan.targets import GIB, Target, devices_of, find_target
 from tests.learner.made_up import ARCHITECTURE, make_config, make_params
 from tests.learner.test_learner_programs import KEYS
-from tests.pipeline.plan.shapes import ONE_AND_A_HALF, SEVEN, THIRTY_TWO, estimated, target_named
+from tests.pipeline.plan.shapes import HALF, ONE_AND_A_HALF, SEVEN, THIRTY_TWO, estimated, target_named
 
 
 def needed(estimate: Estimate, target: Target, peak: float | None = None) -> list[Pool]:
@@ -302,6 +302,18 @@ def test_the_chip_that_is_here_is_known_by_jax_name_of_it(
     if whole is not None:
         assert target.memory / GIB == pytest.approx(whole, rel=0.01)
         assert target.memory * target.share == pytest.approx(gib * GIB if gib else None)
+
+
+def test_the_body_of_attention_is_chosen_by_the_mesh(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a CPU a short row is computed in one piece, but for one that the mesh cuts."""
+    monkeypatch.setattr(jax, "devices", lambda *_: [Device("cpu", "cpu", None)] * 2)
+
+    def body(mesh: dict[str, int]) -> str:
+        lines = plan(estimated(HALF, mesh, 2, 256, platform="cpu").config)
+        return next(line for line in lines if isinstance(line, str) and line.startswith("attention"))
+
+    assert body({"fsdp": 2}) == "attention of rows of 256: dense"
+    assert body({"sequence": 2}) == "attention of rows of 256: blockwise"
 
 
 def write_one_and_a_half(directory: Path) -> None:

@@ -33,6 +33,8 @@ LONG = Case(700, 3, 1, 16, [[10, 300, 250, 140], [699, 1]])  # several blocks; s
 ODD = Case(37, 2, 2, 24, [[36, 1], [5, 30, 2]])
 THREE = Case(150, 3, 1, 32, [[10, 70, 60, 10], [149, 1]])
 WIDE = Case(300, 4, 4, 128, [[300, 0]])
+ONE_HEAD = Case(128, 3, 1, 64, [[50, 70, 8]])
+WIDEST = Case(128, 2, 2, 256, [[100, 28]])
 
 
 def _inputs(case: Case) -> tuple[jax.Array, ...]:
@@ -101,6 +103,8 @@ BODIES = [
     (_triton, THREE),
     (_splash, PACKED),
     (_splash, WIDE),
+    (_splash, ONE_HEAD),
+    (_splash, WIDEST),
 ]
 
 

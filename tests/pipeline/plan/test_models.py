@@ -1,0 +1,64 @@
+"""What a plan knows of a model's files: bytes of every tensor, by their headers or by what `config.json` says."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from rljax.config.schema import ModelConfig
+from rljax.models.families.registry import to_config
+from rljax.models.hf_names import tensor_shapes
+from rljax.pipeline.plan.models import stored_sizes
+from rljax.pipeline.plan.plan import plan
+from tests.learner.made_up import ARCHITECTURE
+from tests.pipeline.plan.shapes import HALF, estimated
+
+PARAMETERS = 2 * 32 * 32 + 32 + 2 * (2 * 32 * 32 + 2 * 32 * 16 + 3 * 32 * 64 + 2 * 32 + 2 * 4)
+
+
+def written(directory: Path, **fields: str) -> ModelConfig:
+    (directory / "config.json").write_text(json.dumps(to_config(ARCHITECTURE) | fields), encoding="utf-8")
+    return ModelConfig(path=str(directory))
+
+
+def test_tensors_have_the_dtypes_of_their_files(tmp_path: Path) -> None:
+    """Norms in float32 beside matrices in bfloat16: a layer has 9216 numbers of these and 72 of those."""
+    shapes = tensor_shapes(ARCHITECTURE)
+    arrays = {
+        name: np.zeros(shape, np.float32 if "norm" in name else ml_dtypes.bfloat16) for name, shape in shapes.items()
+    }
+    save_file(arrays, tmp_path / "model.safetensors")
+    found = stored_sizes(written(tmp_path, dtype="float32"), 0, ARCHITECTURE)
+    assert found.keys() == shapes.keys()
+    assert found["model.embed_tokens.weight"] == 32 * 32 * 2
+    assert found["model.norm.weight"] == 32 * 4
+    host = estimated(ARCHITECTURE, {}, 1, 256).host(found)
+    assert host["to load the model"] == 2 * (9216 * 2 + 72 * 4)
+
+
+@pytest.mark.parametrize(
+    ("fields", "width"),
+    [({"dtype": "bfloat16"}, 2), ({"torch_dtype": "float16"}, 2), ({"torch_dtype": "float32"}, 4), ({}, 4)],
+)
+def test_without_files_the_config_says_it(tmp_path: Path, fields: dict[str, str], width: int) -> None:
+    (tmp_path / "model.safetensors.index.json").write_text('{"weight_map": {"a": "not-here.safetensors"}}')
+    found = stored_sizes(written(tmp_path, **fields), 0, ARCHITECTURE)
+    assert sum(found.values()) == width * PARAMETERS
+
+
+def test_the_plan_reads_them(tmp_path: Path) -> None:
+    """An embedding of 151,936 words of 896 numbers, 0.25 GiB in bfloat16."""
+
+    def said(dtype: str) -> str:
+        (tmp_path / "config.json").write_text(json.dumps(to_config(HALF) | {"dtype": dtype}), encoding="utf-8")
+        config = estimated(HALF, {}, 1, 256).config
+        lines = plan(replace(config, model=replace(config.model, path=str(tmp_path))))
+        return next(line for line in lines if isinstance(line, str) and line.endswith("to load the model")).split()[0]
+
+    assert (said("bfloat16"), said("float32")) == ("0.25", "0.51")

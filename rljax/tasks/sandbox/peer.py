@@ -13,6 +13,7 @@ from __future__ import annotations
 import ast
 import builtins
 import contextlib
+import importlib
 import json
 import operator
 import os
@@ -234,8 +235,8 @@ def serve(source: str, prelude: str) -> None:
 def taken(sources: list[str], usual: set[str]) -> set[str]:
     """Returns the names that a program cannot take from its tests: with an ``abs`` of its own it would judge itself.
 
-    Those of builtins; and the ``usual`` ones of the prelude, unless the tests ask for no other: then the program's
-    function is one of these.
+    Those of builtins; modules of the standard library of which the tests read an attribute, as of ``math.isclose``; and
+    the ``usual`` ones of the prelude, unless the tests ask for no other: then the program's function is one of these.
     """
     nodes: list[ast.AST] = []
     for source in sources:
@@ -243,7 +244,10 @@ def taken(sources: list[str], usual: set[str]) -> set[str]:
             nodes += ast.walk(ast.parse(source))
     reads: set[str] = set()
     binds: set[str] = set()
+    modules: set[str] = set()
     for node in nodes:
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            modules.add(node.value.id)
         if isinstance(node, ast.Name):
             (reads if isinstance(node.ctx, ast.Load) else binds).add(node.id)
         elif isinstance(node, ast.arg):
@@ -255,7 +259,7 @@ def taken(sources: list[str], usual: set[str]) -> set[str]:
             binds.discard("solution")
             named = [node.module] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names]
             reads.update(name for name in named if name == "solution")
-    known = set(dir(builtins))
+    known = set(dir(builtins)) | (modules & sys.stdlib_module_names) - binds
     return known | usual if reads - binds - known - usual else known
 
 
@@ -274,6 +278,9 @@ def check(setup: str, tests: list[str], entry_point: str, prelude: str) -> None:
         names: dict[str, Any] = {"__name__": "tests", "__builtins__": builtins}
         exec(compile(prelude, "prelude", "exec", dont_inherit=True), names)
         kept = taken([setup, *tests], set(names)) - {entry_point}
+        for module in kept & sys.stdlib_module_names - names.keys():
+            with contextlib.suppress(ImportError):  # then the test that reads it fails
+                names[module] = importlib.import_module(module)
         solution = types.ModuleType("solution")
         for name in connection.decode((connection.receive() or {})["value"]):
             solution.__dict__[str(name)] = connection.decode((connection.receive() or {})["value"])

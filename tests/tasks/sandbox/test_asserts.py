@@ -163,6 +163,16 @@ def test_a_program_cannot_take_what_its_tests_are_written_with() -> None:
     assert run_asserts(right, tests, LIMITS, prelude=usual) == [True, False, *[True] * 6]
 
 
+def test_a_program_cannot_be_a_module_that_its_tests_read_and_do_not_import() -> None:
+    shadow = "class math:\n    isclose = lambda *a, **k: True\n"
+    tests = ["assert math.isclose(f(2), 4)", "assert math.isclose(f(2), 4, rel_tol=0.5)"]
+    assert run_asserts(f"{shadow}def f(x): return 0", tests, LIMITS) == [False, False]
+    assert run_asserts(f"{shadow}def f(x): return 4.0", tests, LIMITS) == [True, True]
+    bound = ["queue = make(); queue.put(3); assert queue.held == [3]"]  # a name that the tests bind is theirs
+    held = "class Queue:\n    def __init__(self): self.held = []\n    def put(self, x): self.held.append(x)\n"
+    assert run_asserts(f"{held}def make(): return Queue()", bound, LIMITS) == [True]
+
+
 def test_a_function_that_is_called_as_a_builtin_is_asked_for_by_name() -> None:
     program = "def sum(a, b): return a * b"
     tests = ["assert sum(2, 3) == 6", "import solution; assert solution.sum(2, 3) == 6"]

@@ -42,11 +42,11 @@ def start_locally(
 ) -> ExplorerThread | ExplorerProcess:
     """See `rljax.launch.protocol.Launcher`."""
     if config.mode == "both" and config.explorer.own_process:
-        return ExplorerProcess(db, config.explorer.name, Child(config, run), needed)
+        return ExplorerProcess(db, config.explorer.name, LocalProcess(config, run), needed)
     return explorer_thread(config, run, db, model, tasksets, trace, LocalEngineLauncher(), needed=needed)
 
 
-class Child:
+class LocalProcess:
     """Runs the program in mode explore as a child process. See `rljax.launch.explorer_process.ProcessHandle`.
 
     Its config goes through a pipe, since there may be a password in it.

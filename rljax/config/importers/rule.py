@@ -1,4 +1,4 @@
-"""The parts of a table of an ancestor's keys: what each becomes, why it is not needed, or what to write.
+"""The parts of a table of ROLL's or Trinity-RFT's keys: what each becomes, why it is not needed, or what to write.
 
 A rule's function is given the key as it stands (`Found`) and returns our keys with their values, or a sentence that
 says why nothing has to be said, or raises `Refusal`. Importer, hints (`rljax.config.foreign_keys`) and pages read it.
@@ -29,7 +29,7 @@ class Refusal(Exception):
 
 
 class Document:
-    """A file of an ancestor: what it says, and the published default of what it leaves out.
+    """A file of ROLL's or Trinity-RFT's: what it says, and the published default of what it leaves out.
 
     Attributes:
         values: nested mappings without references.

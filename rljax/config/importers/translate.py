@@ -59,7 +59,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Translation:
-    """A file of an ancestor, or several, in our keys.
+    """A file of ROLL's or Trinity-RFT's, or several, in our keys.
 
     Attributes:
         whose: ROLL or Trinity-RFT.

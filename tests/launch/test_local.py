@@ -17,7 +17,7 @@ from rljax.config.validate import ConfigError
 from rljax.config.validate_placement import shares_gpu_memory
 from rljax.launch import explorer_thread
 from rljax.launch.explorer_thread import ExplorerThread
-from rljax.launch.local import Child
+from rljax.launch.local import LocalProcess
 from rljax.pipeline.assemble.judges import places_of_judges
 from rljax.pipeline.run_dir import RunDir
 from sidecar.hosting.local import LocalEngineLauncher
@@ -115,7 +115,7 @@ def test_an_explorers_process_is_told_its_engines_devices(
     """It does not know the learner's: with a share of a GPU for each they may be the same."""
     there = [Gpu(i) for i in range(gpus)]
     monkeypatch.setattr(jax, "devices", lambda _=None: there)
-    child = Child(make(explorer=ExplorerConfig(own_process=True), sidecar=sidecar), RunDir(tmp_path))
+    child = LocalProcess(make(explorer=ExplorerConfig(own_process=True), sidecar=sidecar), RunDir(tmp_path))
     told = from_plain(json.loads(child._config))
     assert (told.mode, told.sidecar.devices) == ("explore", named)
     assert shares_gpu_memory(told) == sidecar.colocate
@@ -129,7 +129,7 @@ def test_an_explorers_process_is_told_the_learners_devices_where_it_has_judges(
     monkeypatch.setattr(jax, "devices", lambda _=None: [Gpu(i) for i in range(3)])
     apart, judges = ExplorerConfig(own_process=True), {"mine": JudgeConfig(path="small")}
     config = make(explorer=apart, sidecar=SidecarConfig(devices="gpu:2"), judges=judges)
-    told = from_plain(json.loads(Child(config, RunDir(tmp_path))._config))
+    told = from_plain(json.loads(LocalProcess(config, RunDir(tmp_path))._config))
     assert (told.learner.devices, told.sidecar.devices) == ("gpu:0", "gpu:2")
     assert places_of_judges(told)["mine"].taken == {"gpu:0", "gpu:2"}
 
@@ -140,4 +140,4 @@ def test_one_gpu_is_not_shared_by_two_processes_that_were_given_no_share(
     there = [Gpu(0)]
     monkeypatch.setattr(jax, "devices", lambda _=None: there)
     with pytest.raises(ConfigError, match=r"or write sidecar\.colocate=true"):
-        Child(make(explorer=ExplorerConfig(own_process=True)), RunDir(tmp_path))
+        LocalProcess(make(explorer=ExplorerConfig(own_process=True)), RunDir(tmp_path))

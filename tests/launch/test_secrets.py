@@ -16,7 +16,7 @@ import pytest
 
 from rljax.config.load import as_plain, load_config, publishable
 from rljax.config.schema import Config, ExplorerConfig, RayConfig
-from rljax.launch.local import Child
+from rljax.launch.local import LocalProcess
 from rljax.main import main
 from rljax.pipeline.run_dir import RunDir
 from rljax.tasks.rewards.judge import llm_judge
@@ -59,7 +59,7 @@ def test_an_explorer_in_a_process_of_its_own_is_told_the_password_and_nobody_els
     config: Config = make(
         ledger=url(database), run_dir=str(tmp_path / "run"), explorer=ExplorerConfig(own_process=True)
     )
-    child = Child(config, RunDir.create(config))
+    child = LocalProcess(config, RunDir.create(config))
     child.start()
     process = psutil.Process(child.pid)
     try:

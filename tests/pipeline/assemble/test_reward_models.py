@@ -262,7 +262,7 @@ def test_what_a_config_says_of_one_can_be_written_and_read(tmp_path: Path) -> No
 
 
 def test_an_explorers_process_computes_where_it_has_one(tmp_path: Path) -> None:
-    from rljax.launch.local import Child
+    from rljax.launch.local import LocalProcess
     from rljax.pipeline.run_dir import RunDir
 
     own = {"explorer": ExplorerConfig(own_process=True), "sidecar": SidecarConfig(engine="vllm", devices="cpu")}
@@ -271,5 +271,5 @@ def test_an_explorers_process_computes_where_it_has_one(tmp_path: Path) -> None:
         with_model, reward_models={}, tasks=TasksConfig(train={"open": TasksetConfig(source="x")})
     )
     run = RunDir.create(with_model)
-    assert Child(with_model, run)._environment == {}
-    assert Child(without, run)._environment == {"JAX_PLATFORMS": "cpu"}
+    assert LocalProcess(with_model, run)._environment == {}
+    assert LocalProcess(without, run)._environment == {"JAX_PLATFORMS": "cpu"}

@@ -145,6 +145,8 @@ TYPES: list[tuple[str, dict[str, Any], list[str]]] = [
         ["step_reward_gamma", "episode_reward_weight", "max_steps"],
     ),
     (ROLL, {"pg_clip": "x", "max_steps": "many"}, ["pg_clip", "max_steps"]),
+    (ROLL, {"pg_clip": "x", "pg_clip_low": 0.3, "use_pg_clip_range": False}, ["pg_clip"]),
+    (ROLL, {"pg_clip": 0.2, "pg_clip_low": "x", "pg_clip_high": 0.3, "use_pg_clip_range": True}, ["pg_clip_low"]),
     (
         RLVR,
         {"difficulty_mask": True, "difficulty_high_threshold": "x", "ppo_epochs": 0},

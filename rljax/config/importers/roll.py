@@ -170,8 +170,7 @@ OBJECTIVE: list[Rule] = [
     to(
         "use_pg_clip_range",
         "algorithm.loss.clip_low algorithm.loss.clip_high",
-        goal.clip,
-        "both bounds are always there",
+        lambda f: "pg_clip_low and pg_clip_high are the bounds" if f.value else "pg_clip is both bounds",
     ),
     to("dual_clip_loss", "algorithm.loss.dual_clip", goal.clip, "the bound itself: 1 + 2 pg_clip"),
     *[

@@ -40,7 +40,12 @@ def clip(found: Found) -> Values | str:
     get = found.document.get
     if get("actor_train.pg_variant", "ppo") != "ppo":
         return "only ppo clips the ratio by it"
-    low, high = (get("pg_clip_low"), get("pg_clip_high")) if get("use_pg_clip_range") else (get("pg_clip"),) * 2
+    ranged = bool(get("use_pg_clip_range"))
+    if found.path in ("pg_clip_low", "pg_clip_high") and not ranged:
+        return "use_pg_clip_range is off"
+    if found.path == "pg_clip" and ranged:
+        return "use_pg_clip_range is on"
+    low, high = (get("pg_clip_low"), get("pg_clip_high")) if ranged else (get("pg_clip"),) * 2
     values = {"algorithm.loss.clip_low": low, "algorithm.loss.clip_high": high}
     return values | ({"algorithm.loss.dual_clip": 1 + 2 * get("pg_clip")} if get("dual_clip_loss") else {})
 

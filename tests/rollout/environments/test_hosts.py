@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
+import sys
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -312,3 +313,9 @@ def test_text_outside_the_action_space_is_not_handed_on_and_changes_nothing() ->
     assert made.step("much too long") == replace(before, valid=False)
     before = made.step("Left")
     assert made.step("much too long") == replace(before, reward=0.0, valid=False)
+
+
+def test_an_environment_that_exits_while_it_is_closed_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = LocalEnvironment(LAKE)
+    monkeypatch.setattr(made.env, "close", lambda: sys.exit(3))
+    made.close()

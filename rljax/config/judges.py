@@ -10,6 +10,9 @@ from rljax.config.engines import ENGINES
 from rljax.config.fields import key
 from rljax.config.generating import GeneratingConfig
 
+ASKS_JUDGES = "llm_judge"
+"""Name of the reward that asks a judge."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class JudgeConfig:

@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 from rljax.config.fields import key
 
+ASKS_REWARD_MODELS = "reward_model"
+"""Name of the reward that asks a reward model."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class RewardModelConfig:

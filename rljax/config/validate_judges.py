@@ -10,7 +10,7 @@ from typing import Any
 
 from rljax.config.engines import ENGINES
 from rljax.config.fields import ConfigError, check_name, check_path, shown
-from rljax.config.judges import JudgeConfig
+from rljax.config.judges import ASKS_JUDGES, JudgeConfig
 from rljax.config.learner import LearnerConfig, MeshConfig
 from rljax.config.schema import Config, ExplorerConfig, ModelConfig, SidecarConfig, TasksConfig, TasksetConfig
 from rljax.config.validate_placement import check_device_names, device_indices
@@ -28,9 +28,9 @@ def check_judges(config: Config) -> None:
         _check_judge(config, name, judge)
     for section, tasksets in (config.explored, ("tasks.validation", config.tasks.validation)):
         for name, taskset in tasksets.items():
-            path = f"{section}.{name}.reward_args.llm_judge"
-            if "llm_judge" in taskset.rewards:
-                _check_asked(path, taskset.reward_args.get("llm_judge", {}), config.judges)
+            path = f"{section}.{name}.reward_args.{ASKS_JUDGES}"
+            if ASKS_JUDGES in taskset.rewards:
+                _check_asked(path, taskset.reward_args.get(ASKS_JUDGES, {}), config.judges)
 
 
 def judge_config(config: Config, name: str) -> Config:

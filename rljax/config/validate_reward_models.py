@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 
 from rljax.config.fields import ConfigError, check_name, check_path
-from rljax.config.reward_models import RewardModelConfig
+from rljax.config.reward_models import ASKS_REWARD_MODELS, RewardModelConfig
 from rljax.config.schema import Config
 from rljax.config.validate_placement import check_device_names, device_indices
 
@@ -22,9 +22,11 @@ def check_reward_models(config: Config) -> None:
         _check_model(config, name, model)
     for section, tasksets in (config.explored, ("tasks.validation", config.tasks.validation)):
         for name, taskset in tasksets.items():
-            if "reward_model" in taskset.rewards:
-                asked = taskset.reward_args.get("reward_model", {}).get("model")
-                _check_asked(f"{section}.{name}.reward_args.reward_model.model", asked, sorted(config.reward_models))
+            if ASKS_REWARD_MODELS in taskset.rewards:
+                asked = taskset.reward_args.get(ASKS_REWARD_MODELS, {}).get("model")
+                _check_asked(
+                    f"{section}.{name}.reward_args.{ASKS_REWARD_MODELS}.model", asked, sorted(config.reward_models)
+                )
 
 
 def _check_model(config: Config, name: str, model: RewardModelConfig) -> None:

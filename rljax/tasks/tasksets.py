@@ -14,7 +14,7 @@ from rljax.tasks.gym_rows import ReasoningGymRows
 from rljax.tasks.jsonl import JsonlRows
 from rljax.tasks.permutation import Permutation
 from rljax.tasks.procedural import GENERATORS, SIDES, procedural_rows
-from rljax.tasks.rewards.registry import answer_checks, answer_is_read, reward_terms, row_checks
+from rljax.tasks.rewards.registry import answer_checks, answer_is_read, resolve_reward, reward_terms, row_checks
 from rljax.tasks.rows import Columns, JoinedRows, Problem, Rows, nearest
 from rljax.tasks.seeds import environment_seed, fingerprint, stable_hash
 from rljax.tasks.table import hub_rows, parquet_rows
@@ -134,8 +134,10 @@ class RowTaskset:
 
 def _load(name: str, config: TasksetConfig, seed: int, on_bad_row: str, role: Role, key: str) -> RowTaskset:
     terms = reward_terms(config.rewards, config.reward_weights, f"{key}.rewards", config.reward_args)
-    if not config.source.startswith(_GYM) and any(term.name == "reasoning_gym" for term in terms):
-        raise ConfigError(f"{key}.rewards: 'reasoning_gym' scores sources of reasoning_gym:NAME only")
+    for term in terms:
+        scored = resolve_reward(term.name, f"{key}.rewards").source
+        if not config.source.startswith(scored):
+            raise ConfigError(f"{key}.rewards: {term.name!r} scores sources of {scored}NAME only")
     rows = _open(config, on_bad_row, role, key, terms)
     taskset = RowTaskset(name, config, rows, terms, seed, role)
     first = getattr(rows, "first_bad_row", None)

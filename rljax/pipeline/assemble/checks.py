@@ -16,8 +16,9 @@ from rljax.pipeline.assemble.judges import places_of_judges
 from rljax.pipeline.assemble.reward_models import check_reward_models, devices_of_reward_models
 from rljax.pipeline.assemble.tasksets import Tasksets
 from rljax.pipeline.assemble.workflows import chosen_workflow, reward_names
-from rljax.tasks.rewards.registry import Place, resolve_reward
+from rljax.tasks.rewards.registry import resolve_reward
 from rljax.tasks.rewards.runner import RewardRunner
+from rljax.tasks.rewards.scorer import Place
 
 
 def check_tasks(config: Config, tasksets: Tasksets) -> None:

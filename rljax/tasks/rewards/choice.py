@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from rljax.tasks.rewards.numeric import marked_answer
+from rljax.tasks.rewards.scorer import Place, built_in
 from rljax.tasks.task import Task
 
 # A letter by itself; an I before a word in small letters is a pronoun.
@@ -16,6 +17,16 @@ _ALONE = re.compile(rf"[\s*_(\[]*{_LETTER}(?:[\s*_)\].:]*|[).:]\s.*)", re.DOTALL
 _HASHES = re.compile(rf"####\s*\(?{_LETTER}")
 
 
+def check_letter(answer: str) -> None:
+    """Checks that a reference answer begins with a letter.
+
+    Raises:
+        ValueError: it does not: every response would be wrong.
+    """
+    _letter(answer)
+
+
+@built_in("choice", Place.INLINE, check_answer=check_letter)
 def choice(task: Task, response: str) -> float:
     r"""Returns 1 if the response chooses the letter of the reference answer, else 0.
 
@@ -24,15 +35,6 @@ def choice(task: Task, response: str) -> float:
     itself: ``B``, ``(B)``, ``B) Paris``. What comes before ``</think>`` does not count.
     """
     return float(chosen_letter(response) == _letter(task.answer))
-
-
-def check_letter(answer: str) -> None:
-    """Checks that a reference answer begins with a letter.
-
-    Raises:
-        ValueError: it does not: every response would be wrong.
-    """
-    _letter(answer)
 
 
 def chosen_letter(response: str) -> str | None:

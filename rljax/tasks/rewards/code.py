@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-from rljax.tasks.rewards.reward import Reward
+from rljax.tasks.rewards.reward import TIMED_OUT, Reward
+from rljax.tasks.rewards.scorer import Place, built_in
 from rljax.tasks.rows import Row, column
 from rljax.tasks.sandbox.asserts import run_asserts
 from rljax.tasks.sandbox.sandbox import Limits, run
@@ -24,8 +25,6 @@ _USUAL = (
     *("string", "re", "datetime", "collections", "heapq", "bisect", "copy", "math", "random", "statistics"),
     *("itertools", "functools", "operator", "io", "sys", "json", "typing", "builtins"),
 )
-TIMED_OUT = "timed_out"
-"""Part of the reward: 1 where ``total_timeout`` ended it before all texts were tried."""
 IMPORTS = "".join(f"from {name} import *\n" for name in _USUAL) + f"import {', '.join(_USUAL)}\n"
 """Imports that ROLL and LiveCodeBench put before every program and its tests."""
 
@@ -47,6 +46,26 @@ class Tests:
     candidate: str = ""
 
 
+def check_tests(
+    row: Row, *, tests: str, setup: str | None, entry_point: str | None, case_type: str | None, **_: Any
+) -> None:
+    """Checks that a row has tests that can be run.
+
+    Raises:
+        ValueError: it has none; see `code`.
+    """
+    _asked(row, tests, setup, entry_point, case_type)
+
+
+@built_in(
+    "code",
+    Place.PROCESS,
+    score_on_timeout=0.0,
+    reads_answer=False,
+    check_row=check_tests,
+    columns=("tests", "setup", "entry_point", "case_type"),
+    time_limit="total_timeout",
+)
 def code(
     task: Task,
     response: str,
@@ -101,17 +120,6 @@ def code(
         verdicts, late = _run_texts(usual + program, asked.texts, limits, total_timeout, partial)
     share = sum(verdicts) / len(verdicts)
     return Reward(share if partial else float(share == 1), {"program": 1.0, "passed": share, TIMED_OUT: float(late)})
-
-
-def check_tests(
-    row: Row, *, tests: str, setup: str | None, entry_point: str | None, case_type: str | None, **_: Any
-) -> None:
-    """Checks that a row has tests that can be run.
-
-    Raises:
-        ValueError: it has none; see `code`.
-    """
-    _asked(row, tests, setup, entry_point, case_type)
 
 
 def _asked(

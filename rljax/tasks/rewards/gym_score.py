@@ -8,9 +8,11 @@ from functools import lru_cache
 from typing import Any
 
 from rljax.tasks.gym_rows import ENTRY
+from rljax.tasks.rewards.scorer import Place, built_in
 from rljax.tasks.task import Task
 
 
+@built_in("reasoning_gym", Place.PROCESS, score_on_timeout=0.0, source="reasoning_gym:", imports=("reasoning_gym",))
 def reasoning_gym_score(task: Task, response: str) -> float:
     """Returns the data set's ``score_answer``, mostly in [0, 1], of what ``<answer>`` holds, else of it all."""
     from reasoning_gym.utils import extract_answer

@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rljax.tasks.rewards.reward import Reward
+from rljax.tasks.rewards.scorer import Place, built_in
 from rljax.tasks.rows import Row, column
 from rljax.tasks.task import Task
 
@@ -27,6 +28,24 @@ _CONSTRAINED = ("My answer is yes.", "My answer is no.", "My answer is maybe.")
 _ABBREVIATION = re.compile(r"\b(?:Mr|Mrs|Ms|Dr|Prof|St|Sr|Jr|Inc|Ltd|Co|vs|etc|e\.g|i\.e|[A-Z])\.$")
 
 
+def check_instructions(row: Row, *, instructions: str, arguments: str, **_: Any) -> None:
+    """Checks that a row asks for what can be checked.
+
+    Raises:
+        ValueError: it does not; see `ifeval`.
+    """
+    for name, given in _asked(row, instructions, arguments):
+        followed(name, given, "x")
+
+
+@built_in(
+    "ifeval",
+    Place.PROCESS,
+    score_on_timeout=0.0,
+    reads_answer=False,
+    check_row=check_instructions,
+    columns=("instructions", "arguments"),
+)
 def ifeval(
     task: Task,
     response: str,
@@ -55,16 +74,6 @@ def ifeval(
     verdicts = [bool(text.strip()) and followed(name, given, text) for name, given in asked]
     share = sum(verdicts) / len(verdicts)
     return Reward(share if partial else float(share == 1), {"followed": share})
-
-
-def check_instructions(row: Row, *, instructions: str, arguments: str, **_: Any) -> None:
-    """Checks that a row asks for what can be checked.
-
-    Raises:
-        ValueError: it does not; see `ifeval`.
-    """
-    for name, given in _asked(row, instructions, arguments):
-        followed(name, given, "x")
 
 
 def _asked(row: Row, instructions: str, arguments: str) -> list[tuple[str, Mapping[str, Any] | None]]:

@@ -14,8 +14,10 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from rljax.config.judges import ASKS_JUDGES
 from rljax.config.secrets import without_passwords
 from rljax.tasks.rewards.reward import JudgeUnavailable, Reward
+from rljax.tasks.rewards.scorer import Place, built_in
 from rljax.tasks.seeds import stable_hash
 from rljax.tasks.task import Task
 from rljax.timeouts import timeout
@@ -92,6 +94,7 @@ def own_judge(name: str) -> Judge:
     return there[name]
 
 
+@built_in(ASKS_JUDGES, Place.AWAITED, reads_answer=False, asks="judges", asked="judge")
 async def llm_judge(
     task: Task,
     response: str,

@@ -7,6 +7,7 @@ import re
 from functools import lru_cache
 from typing import Any
 
+from rljax.tasks.rewards.scorer import Place, built_in
 from rljax.tasks.task import Task
 
 # Where a final answer may be announced, the last one counting. `#### 18` is GSM8K's; `#### Step 2` is a heading.
@@ -18,6 +19,25 @@ _SHORT = 300  # characters of a reference that is parsed where there is no limit
 _CURRENCY = str.maketrans("", "", "$€£¥")
 
 
+@lru_cache(maxsize=65536)
+def check_reference(answer: str) -> None:
+    """Checks that a reference answer is a number or a formula, as far as that is known without computing at length.
+
+    Raises:
+        ValueError: it is neither: every response would be wrong.
+    """
+    reference = _reference(answer)
+    if not (_PLAIN.fullmatch(reference) or len(reference) > _SHORT or _LONG.search(reference)):
+        _gold(reference)
+
+
+@built_in(
+    "numeric",
+    Place.PROCESS,
+    score_on_timeout=0.0,
+    check_answer=check_reference,
+    imports=("math_verify",),
+)
 def numeric(task: Task, response: str) -> float:
     r"""Returns 1 if the response's final answer equals the reference answer, else 0.
 
@@ -33,18 +53,6 @@ def numeric(task: Task, response: str) -> float:
     if marked is None:
         return float(_equal(gold, _parse(response.replace(r"\$", "$"))))
     return float(_equal(gold, _parse(_boxed(marked))) or _equal(gold, _parse(marked)))
-
-
-@lru_cache(maxsize=65536)
-def check_reference(answer: str) -> None:
-    """Checks that a reference answer is a number or a formula, as far as that is known without computing at length.
-
-    Raises:
-        ValueError: it is neither: every response would be wrong.
-    """
-    reference = _reference(answer)
-    if not (_PLAIN.fullmatch(reference) or len(reference) > _SHORT or _LONG.search(reference)):
-        _gold(reference)
 
 
 def marked_answer(text: str) -> str | None:

@@ -7,107 +7,33 @@ import inspect
 import pkgutil
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from enum import Enum
-from functools import partial
+from functools import cache, partial
 from types import ModuleType
 from typing import Any
 
 from rljax.config.fields import ConfigError
 from rljax.config.registries import by_name
-from rljax.tasks.rewards.choice import check_letter, choice
-from rljax.tasks.rewards.code import check_tests, code
-from rljax.tasks.rewards.gym_score import reasoning_gym_score
-from rljax.tasks.rewards.ifeval import check_instructions, ifeval
-from rljax.tasks.rewards.judge import llm_judge
-from rljax.tasks.rewards.numeric import check_reference, numeric
 from rljax.tasks.rewards.prints import prints_to
 from rljax.tasks.rewards.reward import RewardFunction
-from rljax.tasks.rewards.reward_model import reward_model
-from rljax.tasks.rewards.text import PatternFormat, digits, exact, think_answer_format
+from rljax.tasks.rewards.scorer import BUILT_IN, Place, Scorer
+from rljax.tasks.rewards.text import PatternFormat
 from rljax.tasks.rows import Row, nearest
 from rljax.tasks.task import RewardTerm
 
 _FORMAT = "format:"
 
 
-class Place(Enum):
-    """Executor that a reward runs on."""
-
-    INLINE = "on the event loop: it is known to be quick"
-    THREAD = "on a thread: it exists in this process alone"
-    PROCESS = "in a worker process, which can be killed"
-    AWAITED = "on an event loop of the rewards' own: it is an async function"
-
-
-@dataclass(frozen=True, slots=True)
-class Scorer:
-    """A reward function that was looked up, with its settings.
-
-    Attributes:
-        name: as the config has it.
-        part: the name that it is logged under.
-        function: judges a response.
-        place: where it runs.
-        score_on_timeout: the score of a response that it cannot judge in time; None: that is an error. Where the
-            response alone decides how long judging takes, dropping the trajectory would favour what is easily judged.
-        check_answer: raises ValueError for a reference answer by which no response could be right.
-        reads_answer: whether it needs a reference answer at all.
-        check_row: takes a problem and the keyword arguments; raises ValueError for a row that it could not judge.
-        columns: those of its arguments that name columns which that reads.
-    """
-
-    name: str
-    part: str
-    function: RewardFunction
-    place: Place
-    score_on_timeout: float | None = None
-    check_answer: Callable[[str], None] | None = None
-    reads_answer: bool = True
-    check_row: Callable[..., None] | None = None
-    columns: tuple[str, ...] = ()
-
-    @property
-    def of_groups(self) -> bool:
-        """True for one that takes the responses of a whole group: its second parameter is called ``responses``."""
-        return _takes_groups(self.function)
-
-
-_BUILT_IN = {
-    scorer.name: scorer
-    for scorer in (
-        Scorer("exact", "exact", exact, Place.INLINE),
-        Scorer("digits", "digits", digits, Place.INLINE),
-        Scorer("format", "format", think_answer_format, Place.INLINE, reads_answer=False),
-        Scorer("numeric", "numeric", numeric, Place.PROCESS, score_on_timeout=0.0, check_answer=check_reference),
-        Scorer("choice", "choice", choice, Place.INLINE, check_answer=check_letter),
-        Scorer(
-            "ifeval",
-            "ifeval",
-            ifeval,
-            Place.PROCESS,
-            score_on_timeout=0.0,
-            reads_answer=False,
-            check_row=check_instructions,
-            columns=("instructions", "arguments"),
-        ),
-        Scorer("llm_judge", "llm_judge", llm_judge, Place.AWAITED, reads_answer=False),
-        Scorer(
-            "code",
-            "code",
-            code,
-            Place.PROCESS,
-            score_on_timeout=0.0,
-            reads_answer=False,
-            check_row=check_tests,
-            columns=("tests", "setup", "entry_point", "case_type"),
-        ),
-        Scorer("reward_model", "reward_model", reward_model, Place.AWAITED, reads_answer=False),
-        Scorer("reasoning_gym", "reasoning_gym", reasoning_gym_score, Place.PROCESS, score_on_timeout=0.0),
-    )
-}
 _registered: dict[str, Scorer] = {}
 _printed: dict[str, list[str]] = {}
+
+
+@cache
+def built_in() -> Mapping[str, Scorer]:
+    """Returns the rewards of this package, by name: what its modules declare."""
+    package = importlib.import_module(__package__)
+    for module in pkgutil.iter_modules(package.__path__):
+        importlib.import_module(f"{__package__}.{module.name}")
+    return dict(sorted(BUILT_IN.items()))
 
 
 def register_reward(name: str) -> Callable[[RewardFunction], RewardFunction]:
@@ -125,7 +51,7 @@ def register_reward(name: str) -> Callable[[RewardFunction], RewardFunction]:
     """
 
     def add(function: RewardFunction) -> RewardFunction:
-        if name in _BUILT_IN or not re.fullmatch(r"\w+", name):
+        if name in built_in() or not re.fullmatch(r"\w+", name):
             raise ConfigError(f"register_reward({name!r}): built-in or not a plain name; choose another")
         _check_signature(function, f"register_reward({name!r})")
         _registered[name] = Scorer(name, name, function, _place(function, Place.THREAD))
@@ -154,7 +80,7 @@ def resolve_reward(name: str, key: str) -> Scorer:
     Raises:
         ConfigError: there is none of that name; the nearest is in the message.
     """
-    if found := _BUILT_IN.get(name) or _registered.get(name):
+    if found := built_in().get(name) or _registered.get(name):
         return found
     if name.startswith(_FORMAT):
         try:
@@ -165,7 +91,7 @@ def resolve_reward(name: str, key: str) -> Scorer:
     if ":" in name:
         function = _imported(name, key)
         return Scorer(name, name.rpartition(":")[2], function, _place(function, Place.PROCESS))
-    hint = nearest(name, [*_BUILT_IN, *_registered], "there are")
+    hint = nearest(name, [*built_in(), *_registered], "there are")
     raise ConfigError(f"{key}={name!r}: no such reward; {hint}, or write module:function")
 
 
@@ -234,14 +160,6 @@ def answer_is_read(names: Sequence[str], key: str) -> bool:
 def _place(function: RewardFunction, otherwise: Place) -> Place:
     called = (function, getattr(function, "__call__", None))  # noqa: B004 — an object may have an async one
     return Place.AWAITED if any(map(inspect.iscoroutinefunction, called)) else otherwise
-
-
-def _takes_groups(function: RewardFunction) -> bool:
-    try:
-        positional = [p for p in inspect.signature(function).parameters.values() if p.kind is not p.KEYWORD_ONLY]
-    except (TypeError, ValueError):  # a function of C code may not tell its signature
-        return False
-    return len(positional) > 1 and positional[1].name == "responses"
 
 
 def _imported(name: str, key: str) -> RewardFunction:

@@ -7,6 +7,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+TIMED_OUT = "timed_out"
+"""Part of a reward with a time limit of its own: 1 where that ended it before it had looked at everything."""
+
 
 @dataclass(frozen=True, slots=True)
 class Reward:

@@ -7,7 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Protocol
 
+from rljax.config.reward_models import ASKS_REWARD_MODELS
 from rljax.tasks.rewards.reward import RewardError
+from rljax.tasks.rewards.scorer import Place, built_in
 from rljax.tasks.task import Message, Task
 
 _models: ContextVar[Mapping[str, RewardModel]] = ContextVar("reward_models")
@@ -53,6 +55,7 @@ def own_reward_model(name: str) -> RewardModel:
     return there[name]
 
 
+@built_in(ASKS_REWARD_MODELS, Place.AWAITED, reads_answer=False, asks="reward_models", asked="model")
 async def reward_model(task: Task, response: str, *, model: str = "") -> float:
     """Returns the score of the reward model that ``model`` names in the section ``reward_models`` of the config."""
     return await own_reward_model(model).score(task.messages, response)

@@ -12,14 +12,14 @@ from types import TracebackType
 from typing import Any, Self
 
 from rljax.config.fields import ConfigError
-from rljax.tasks.rewards import code
 from rljax.tasks.rewards.awaited import Asked, AwaitedRewards
-from rljax.tasks.rewards.judge import Judge, judges_here, llm_judge
+from rljax.tasks.rewards.judge import Judge, judges_here
 from rljax.tasks.rewards.prints import prints_to
 from rljax.tasks.rewards.processes import WorkerProcesses
-from rljax.tasks.rewards.registry import Place, Scorer, resolve_reward, take_printed
-from rljax.tasks.rewards.reward import Response, Reward, RewardError, RewardTimeout, as_rewards
-from rljax.tasks.rewards.reward_model import RewardModel, reward_model, reward_models_here
+from rljax.tasks.rewards.registry import resolve_reward, take_printed
+from rljax.tasks.rewards.reward import TIMED_OUT, Response, Reward, RewardError, RewardTimeout, as_rewards
+from rljax.tasks.rewards.reward_model import RewardModel, reward_models_here
+from rljax.tasks.rewards.scorer import Place, Scorer
 from rljax.tasks.rewards.threads import DeadlineThreads
 from rljax.tasks.task import RewardTerm, Task, Taskset
 from sidecar.errors import describe, worth_a_line
@@ -119,9 +119,9 @@ class RewardRunner:
         """
 
         async def tried(key: str, taskset: Taskset, term: RewardTerm) -> None:
-            total = term.args["total_timeout"] if term.name == "code" else 0.0
-            if total >= self._limit:
-                where = f"{key}.reward_args.code.total_timeout={total:g}"
+            own = resolve_reward(term.name, f"{key}.rewards").time_limit
+            if own and (total := term.args[own]) >= self._limit:
+                where = f"{key}.reward_args.{term.name}.{own}={total:g}"
                 raise ConfigError(
                     f"{where}: must be below rollout.reward_timeout={self._limit:g}; lower it or raise that"
                 )
@@ -184,8 +184,8 @@ class RewardRunner:
                 raise
             self._say_late(term, task, "cannot judge the response in time: it counts as wrong")
             return (Reward(scorer.score_on_timeout),)
-        if scorer.function is code.code and rewards[0].parts[code.TIMED_OUT]:
-            self._say_late(term, task, "tries no further tests after total_timeout: they count as failed")
+        if scorer.time_limit and rewards[0].parts[TIMED_OUT]:
+            self._say_late(term, task, f"tries no further tests after {scorer.time_limit}: they count as failed")
         return rewards
 
     def _say_late(self, term: RewardTerm, task: Task, what: str) -> None:
@@ -195,9 +195,8 @@ class RewardRunner:
 
     def _asked(self, scorer: Scorer, term: RewardTerm) -> Asked | None:
         """Returns the model of our own that a reward is known to ask."""
-        if scorer.function is llm_judge:
-            return self.judges.get(term.args.get("judge") or "")
-        return self.reward_models.get(term.args.get("model") or "") if scorer.function is reward_model else None
+        ours: dict[str, Mapping[str, Asked]] = {"judges": self.judges, "reward_models": self.reward_models}
+        return ours[scorer.asks].get(term.args[scorer.asked] or "") if scorer.asks else None
 
 
 def _append(log: Path, text: str) -> None:

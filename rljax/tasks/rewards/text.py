@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import re
 
+from rljax.tasks.rewards.scorer import Place, built_in
 from rljax.tasks.task import Task
 
 _PLACE = re.compile(r"[0-9]|<\|\w+\|>")
 _TAGS = ("<think>", "</think>", "<answer>", "</answer>")
 
 
+@built_in("exact", Place.INLINE)
 def exact(task: Task, response: str) -> float:
     """Returns 1 if the response is the reference answer, white space around both aside; else 0."""
     return float(response.strip() == task.answer.strip())
 
 
+@built_in("digits", Place.INLINE)
 def digits(task: Task, response: str) -> float:
     """Returns the share of digits that are right and at the right place, in [0, 1].
 
@@ -27,6 +30,7 @@ def digits(task: Task, response: str) -> float:
     return right / max(len(wanted), len(given), 1)
 
 
+@built_in("format", Place.INLINE, reads_answer=False)
 def think_answer_format(_task: Task, response: str, *, low: float = 0.0) -> float:
     """Returns 1 for ``<think>...</think> <answer>...</answer>``: each tag once, nothing outside; else ``low``."""
     text = response.strip()

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import multiprocessing
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from rljax.tasks.rewards.registry import Scorer, resolve_reward, take_printed
+from rljax.tasks.rewards.registry import resolve_reward, take_printed
 from rljax.tasks.rewards.reward import Response, Reward, as_rewards
+from rljax.tasks.rewards.scorer import Scorer
 from rljax.tasks.task import RewardTerm, Task
 from sidecar.errors import describe
 from sidecar.workers.child_process import redirect_output
@@ -37,11 +39,8 @@ def begin(names: Sequence[str], log: str) -> None:
     for name in names:
         # Whatever is wrong will be wrong again when the reward is called, and is reported then.
         with contextlib.suppress(Exception):
-            _scorer(name)
-        if name == "numeric":
-            import math_verify  # noqa: F401
-        elif name == "reasoning_gym":
-            import reasoning_gym  # noqa: F401
+            for module in _scorer(name).imports:
+                importlib.import_module(module)
 
 
 def ready() -> bool:

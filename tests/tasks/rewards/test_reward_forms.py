@@ -16,7 +16,8 @@ import pytest
 from rljax.config.tasksets import TasksetConfig
 from rljax.config.validate import ConfigError
 from rljax.tasks.rewards import Reward, RewardError, RewardRunner, RewardTimeout, register_reward
-from rljax.tasks.rewards.registry import Place, resolve_reward, reward_terms
+from rljax.tasks.rewards.registry import resolve_reward, reward_terms
+from rljax.tasks.rewards.scorer import Place
 from rljax.tasks.task import RewardTerm, Task
 from rljax.tasks.tasksets import load_tasksets
 from rljax.trajectory import TaskId

@@ -1,13 +1,18 @@
+import ast
+import inspect
 import re
 from pathlib import Path
 
 import pytest
 
 from rljax.config.validate import ConfigError
+from rljax.tasks import rewards
 from rljax.tasks.rewards import register_reward
-from rljax.tasks.rewards.registry import Place, resolve_reward, reward_terms
+from rljax.tasks.rewards.registry import built_in, resolve_reward, reward_terms
+from rljax.tasks.rewards.scorer import Place
 from rljax.tasks.task import Task
 
+REWARDS = Path(rewards.__file__).parent
 KEY = "tasks.train.mine.rewards"
 
 SOURCE = """
@@ -134,3 +139,21 @@ def test_arguments_that_a_reward_does_not_have_are_refused(args: dict[str, dict[
         reward_terms(("exact", "rewards_of_mine.lengths:short"), None, KEY, args)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_what_a_reward_is_stands_beside_its_function_and_nowhere_else() -> None:
+    """A new one touches its file, its tests and its row of the docs: no code compares names of rewards."""
+    for name, scorer in built_in().items():
+        module = inspect.getmodule(scorer.function)
+        assert module is not None
+        assert Path(module.__file__ or "").parent == REWARDS, name
+    compared = [
+        f"{path}: {ast.unparse(node)}"
+        for room in ("tasks", "rollout", "pipeline")
+        for path in (REWARDS.parents[1] / room).rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Compare)
+        and "name" in ast.unparse(node)
+        and any(isinstance(one, ast.Constant) and one.value in built_in() for one in ast.walk(node))
+    ]
+    assert compared == []

@@ -20,4 +20,5 @@ def hangs_for_some(task: Any, response: str) -> float:
 
 def raises(task: Any, response: str) -> float:
     """Raises for every task."""
+    print("no column of tests here")
     raise KeyError("tests")

@@ -67,6 +67,7 @@ def test_a_reward_that_always_fails_is_refused_and_nothing_is_left(
     line = warn_once(done.stderr)
     assert "tasks.train.digits.rewards='faulty_rewards:raises': fails when it is tried on the first tasks" in line
     assert "KeyError: 'tests'" in line
+    assert line.endswith("; it printed last: no column of tests here")
     assert not (tmp_path / "run").exists()
 
 

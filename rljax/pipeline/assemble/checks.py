@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import os
+import tempfile
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from rljax.config.schema import Config
+from rljax.config.validate import ConfigError
 from rljax.learner.sharding import select_devices
 from rljax.pipeline.assemble.devices import check_shared
 from rljax.pipeline.assemble.engines import pool_devices
@@ -19,6 +20,9 @@ from rljax.pipeline.assemble.workflows import chosen_workflow, reward_names
 from rljax.tasks.rewards.registry import resolve_reward
 from rljax.tasks.rewards.runner import RewardRunner
 from rljax.tasks.rewards.scorer import Place
+
+_PRINTED = 200
+"""Characters that are shown of what a reward printed before it failed."""
 
 
 def check_tasks(config: Config, tasksets: Tasksets) -> None:
@@ -39,18 +43,28 @@ def check_tasks(config: Config, tasksets: Tasksets) -> None:
 
 
 def _try_rewards(config: Config, tasksets: Tasksets, names: Iterable[str]) -> None:
-    """Calls rewards once, but for async functions, which may ask judges and reward models: those are not there yet."""
+    """Calls rewards, but for async functions, which may ask judges and reward models: those are not there yet.
+
+    Each explorer calls them again before it claims: it may be another process, on another machine.
+    """
     tried = {name for name in names if resolve_reward(name, "rewards").place is not Place.AWAITED}
     sections = (config.explored[0], tasksets.training), ("tasks.validation", tasksets.held_out)
     opened = [(f"{section}.{name}", one) for section, ones in sections for name, one in ones.items()]
 
-    async def trial() -> None:
-        quiet = Path(os.devnull)  # what they print comes again, when the explorer tries them
-        with RewardRunner(tried, timeout=config.rollout.reward_timeout, workers=1, log=quiet) as rewards:
+    async def trial(log: Path) -> None:
+        with RewardRunner(tried, timeout=config.rollout.reward_timeout, workers=1, log=log) as rewards:
             await rewards.try_out(opened, tried)
 
-    with ThreadPoolExecutor(1) as pool:  # a notebook's own has an event loop running already
-        pool.submit(asyncio.run, trial()).result()
+    # What they print is no run's yet, and comes again when the explorer calls them.
+    with tempfile.TemporaryDirectory() as directory, ThreadPoolExecutor(1) as pool:
+        log = Path(directory) / "rewards.log"
+        try:
+            pool.submit(asyncio.run, trial(log)).result()  # a notebook's own thread has an event loop running already
+        except ConfigError as error:
+            printed = log.read_text(encoding="utf-8", errors="replace").strip() if log.exists() else ""
+            if not printed:
+                raise
+            raise ConfigError(f"{error}; it printed last: {printed.splitlines()[-1][:_PRINTED]}") from error
 
 
 def check_devices(config: Config) -> None:

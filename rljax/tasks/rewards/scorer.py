@@ -1,4 +1,4 @@
-"""Properties of a reward: where it runs, what it reads, whom it asks. Built-in ones declare them beside their functions."""
+"""Properties of a reward: where it runs, what it reads, whom it asks. Built-in ones declare them by the function."""
 
 from __future__ import annotations
 

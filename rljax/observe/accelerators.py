@@ -10,8 +10,8 @@ NVIDIA = ("dev/nvidia0", "dev/nvidiactl", "dev/dxg", "proc/driver/nvidia/version
 """Files of a machine with an NVIDIA GPU; the third is that of WSL."""
 GOOGLE = "0x1ae0"
 """PCI vendor of TPU chips, and of other devices."""
-TPU_CHIPS = ("0x0027", "0x0056", "0x005e", "0x0062", "0x0063", "0x006f", "0x0076")
-"""PCI devices of Google's that are TPU chips, as `jax._src.hardware_utils` lists them."""
+TPU_CHIPS = ("0x0027", "0x0056", "0x005e", "0x0062", "0x0063", "0x006f", "0x0076", "0x007c", "0x0083")
+"""PCI devices of Google's that are TPU chips, as `jax._src.hardware_utils` of jax 0.12 lists them."""
 
 
 def attached_accelerators(root: Path = Path("/"), search_path: str | None = None) -> list[str]:

@@ -13,12 +13,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tests.unoptimised import CHEAPER_FLAGS
+
 ROOT = Path(__file__).parents[2]
 FLAGS = (
     "--xla_force_host_platform_device_count=8",
     # What makes programs fast on a CPU would take most of the time here and has nothing to do with what is tested.
     "--xla_backend_optimization_level=0",
-    "--xla_cpu_use_fusion_emitters=false",
+    *CHEAPER_FLAGS,
     "--xla_cpu_parallel_codegen_split_count=1",
 )
 ENVIRONMENT = {"XLA_FLAGS": " ".join((os.environ.get("XLA_FLAGS", ""), *FLAGS)), "JAX_PLATFORMS": "cpu"}

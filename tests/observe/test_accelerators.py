@@ -64,6 +64,6 @@ def test_a_tpu_is_found_by_its_pci_devices(tmp_path: Path) -> None:
 
 
 def test_the_chips_are_those_that_jax_knows() -> None:
-    assert set(accelerators.TPU_CHIPS) == set(hardware_utils._TPU_PCI_DEVICE_IDS)
+    assert set(accelerators.TPU_CHIPS) >= set(hardware_utils._TPU_PCI_DEVICE_IDS)
     assert accelerators.GOOGLE == hardware_utils._GOOGLE_PCI_VENDOR_ID
     assert {f"/{file}" for file in accelerators.NVIDIA} >= set(hardware_utils._NVIDIA_GPU_DEVICES)

@@ -124,7 +124,7 @@ def test_calls_are_answered_each_by_itself() -> None:
         assert await asyncio.gather(*(child.call("add", i, i) for i in range(50))) == [2 * i for i in range(50)]
         with pytest.raises(ValueError, match=r"^words$"):
             await child.call("fail", "words")
-        with pytest.raises(Exception, match="pickle"):
+        with pytest.raises(Exception, match=r"pickle|local object"):  # the words of Python 3.11, 3.13
             await child.call("unsendable")
         waits.cancel()
         await child.call("was_cancelled")

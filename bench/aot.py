@@ -155,10 +155,10 @@ def main(what: str) -> int:
         jax.config.update("jax_num_cpu_devices", 8)
         for case in LOWERED:
             try:
-                said = lower(case)
+                body = lower(case)
             except Exception as error:  # the others are tried
-                failed, said = failed + 1, f"FAILED: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
-            print(f"{case.target:5} {case.mesh!s:30} row {case.row} {case.dtype}: {said}", flush=True)
+                failed, body = failed + 1, f"FAILED: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
+            print(f"{case.target:5} {case.mesh!s:30} row {case.row} {case.dtype}: {body}", flush=True)
     elif what == "test":
         for case, found in compile_cases(CASES[what], LITTLE_EFFORT):
             failed += isinstance(found, str)

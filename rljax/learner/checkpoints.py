@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import logging
 import math
+import os
 import re
 import shutil
 from collections.abc import Callable, Mapping
@@ -46,6 +48,8 @@ _METADATA = "_CHECKPOINT_METADATA"
 # What Orbax reads first of a checkpoint, and has written before the directory gets its name.
 _NEEDED = (_METADATA, "state/_METADATA", "state/manifest.ocdbt")
 _DESCRIPTIONS = ("state/_METADATA", "state/_sharding")  # of the arrays, in JSON
+_SPARE_DESCRIPTORS = 64
+"""More than Orbax opens to read the descriptions: with so many to spare it lacks none."""
 _STAGED = re.compile(r"\.saving-(\d+)-\d+")
 
 log = logging.getLogger(__name__)
@@ -322,7 +326,13 @@ def _tree(path: Path) -> Mapping[str, Any]:
             json.loads((path / name).read_text(encoding="utf-8"))
         except (ValueError, FileNotFoundError) as error:
             raise DamagedArrayError(f"its {name} cannot be read: {first_line(error)}") from error
-    raise OSError(f"{' and '.join(_DESCRIPTIONS)} are whole, but Orbax cannot read the arrays' description now")
+    with contextlib.ExitStack() as spare:
+        for _ in range(_SPARE_DESCRIPTORS):  # raises where they ran out
+            spare.callback(os.close, os.dup(2))
+    again = ocp.metadata(path).metadata
+    if isinstance(again, Mapping):
+        return again
+    raise DamagedArrayError(f"its {' or '.join(_DESCRIPTIONS)} is corrupted: Orbax cannot read it")
 
 
 def _check_shapes(saved: Params, wanted: Params) -> None:

@@ -118,7 +118,7 @@ def _read(checkpoint: Path, name: str, context: tensorstore.Context) -> np.ndarr
         if "PERMISSION_DENIED" in str(error):
             raise PermissionError(f"{name} cannot be read: permission denied") from error
         reason = first_line(error).partition(" [tensorstore_spec=")[0]
-        if _PASSES.search(str(error)):
+        if _PASSES.search(str(error).replace(str(checkpoint), "")):
             raise OSError(f"{name} cannot be read: {reason}") from error
         raise DamagedArrayError(f"{name} cannot be read: {reason}") from error
     return array

@@ -301,6 +301,32 @@ def test_a_whole_checkpoint_is_not_called_damaged_where_the_system_lacks_descrip
     assert_same(checkpoints.restore(1, abstract(state)), state)
 
 
+@pytest.mark.parametrize("file", ["state/_METADATA", "state/_sharding"])
+def test_a_description_with_a_flipped_bit_is_damaged_or_does_no_harm(file: str, tmp_path: Path) -> None:
+    """JSON still, much of it: Orbax reads none of these, and it is no passing trouble."""
+    checkpoints, state = saved(tmp_path, 1), make_state(1)
+    path = tmp_path / "1" / file
+    whole = path.read_bytes()
+    damaged = 0
+    for place in range(0, len(whole), max(1, len(whole) // 40)):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        try:
+            assert_same(checkpoints.restore(1, abstract(state)), state)
+        except DamagedCheckpointError:
+            damaged += 1
+    assert damaged >= 10
+
+
+def test_a_path_that_reads_like_a_passing_trouble_hides_no_damage(tmp_path: Path) -> None:
+    checkpoints = saved(tmp_path / "run-ABORTED", 1)
+    path = tmp_path / "run-ABORTED" / "1"
+    sums = checkpoints._checksums(path)
+    for file in (path / "state").rglob("d/*"):
+        file.unlink()
+    with pytest.raises(DamagedArrayError, match="cannot be read"):
+        verify_arrays(path, sums)
+
+
 def test_a_file_that_is_missing_makes_it_no_checkpoint_or_a_damaged_one(tmp_path: Path) -> None:
     checkpoints, state = saved(tmp_path / "some", 1, 2), make_state(2)
     path, copy = tmp_path / "some" / "2", tmp_path / "copy"

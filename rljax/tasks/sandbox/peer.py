@@ -235,7 +235,8 @@ def serve(source: str, prelude: str) -> None:
 def taken(sources: list[str], usual: set[str]) -> set[str]:
     """Returns the names that a program cannot take from its tests: with an ``abs`` of its own it would judge itself.
 
-    Those of builtins; modules of the standard library of which the tests read an attribute, as of ``math.isclose``; and
+    Those of builtins; modules of the standard library that have all the attributes that the tests read of the name, as
+    ``math`` has ``isclose``: a ``queue`` of which they read ``push`` is the program's; and
     the ``usual`` ones of the prelude, unless the tests ask for no other: then the program's function is one of these.
     """
     nodes: list[ast.AST] = []
@@ -244,10 +245,10 @@ def taken(sources: list[str], usual: set[str]) -> set[str]:
             nodes += ast.walk(ast.parse(source))
     reads: set[str] = set()
     binds: set[str] = set()
-    modules: set[str] = set()
+    attributes: dict[str, set[str]] = {}
     for node in nodes:
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-            modules.add(node.value.id)
+            attributes.setdefault(node.value.id, set()).add(node.attr)
         if isinstance(node, ast.Name):
             (reads if isinstance(node.ctx, ast.Load) else binds).add(node.id)
         elif isinstance(node, ast.arg):
@@ -259,8 +260,17 @@ def taken(sources: list[str], usual: set[str]) -> set[str]:
             binds.discard("solution")
             named = [node.module] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names]
             reads.update(name for name in named if name == "solution")
-    known = set(dir(builtins)) | (modules & sys.stdlib_module_names) - binds
+    modules = {name for name in attributes.keys() & sys.stdlib_module_names - binds if has(name, attributes[name])}
+    known = set(dir(builtins)) | modules
     return known | usual if reads - binds - known - usual else known
+
+
+def has(module: str, attributes: set[str]) -> bool:
+    """Returns whether a module of the standard library has all of these."""
+    try:
+        return attributes <= set(dir(importlib.import_module(module)))
+    except ImportError:
+        return False
 
 
 def check(setup: str, tests: list[str], entry_point: str, prelude: str) -> None:

@@ -171,6 +171,8 @@ def test_a_program_cannot_be_a_module_that_its_tests_read_and_do_not_import() ->
     bound = ["queue = make(); queue.put(3); assert queue.held == [3]"]  # a name that the tests bind is theirs
     held = "class Queue:\n    def __init__(self): self.held = []\n    def put(self, x): self.held.append(x)\n"
     assert run_asserts(f"{held}def make(): return Queue()", bound, LIMITS) == [True]
+    pushes = "class Calendar:\n    def push(self, x): return x\ncalendar = Calendar()\n"
+    assert run_asserts(pushes, ["assert calendar.push(3) == 3"], LIMITS) == [True]  # the module has no `push`
 
 
 def test_a_function_that_is_called_as_a_builtin_is_asked_for_by_name() -> None:

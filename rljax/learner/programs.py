@@ -195,7 +195,7 @@ class Compilation:
 
     def __str__(self) -> str:
         every = len(self.programs)
-        done = every - len(self._left) - len(self._failed)
+        done = sum(f not in self._left and p.name not in self._failed for f, p in self._begun.items())
         return f"programs: {done} of {every} compiled" + (f" in {self._last - self._began:.1f} s" if done else "")
 
     def close(self) -> None:

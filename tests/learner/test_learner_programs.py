@@ -178,6 +178,7 @@ def test_a_program_that_cannot_be_compiled_is_named_and_stops_a_run_that_is_to_n
         work = Compilation([Program("bad", jax.jit(fails), (one,), likely=False), good])
         work.close()
         work._pool.shutdown()
+        assert str(work) == "programs: 0 of 2 compiled", "nobody has looked yet"
         assert work.wait(HANGS)
     assert str(work).startswith("programs: 1 of 2 ")
     (said,) = caplog.messages

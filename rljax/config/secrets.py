@@ -9,15 +9,21 @@ from typing import Any
 VARIABLES = ("_TOKEN", "_KEY", "_SECRET", "_PASSWORD")
 """Suffixes of environment variables that hold a secret."""
 BLANK = "***"
-_PASSWORD = re.compile(r"((?<=://)[^\s/:@]*:)\S*(?=@)|([?&]\w*pass\w*=)[^\s&]*")
-_SECRET = re.compile(r"(?i)(?:key|token|secret|passw(?:or)?d)$|secret|password|api_?key")
+_NAMES = r"key|token|secret|passw(?:or)?d|passphrase|authorization|credentials?"
+_PASSWORD = re.compile(
+    r"((?<=://)[^\s/:@]*:)\S*(?=@)"  # a user's
+    r"|((?<=https://)|(?<=http://))[^\s/?#@]+(?=@)"  # of the web alone: a token in the place of a user
+    rf"|([?&](?:\w*pass\w*|[\w-]*(?:{_NAMES}))=)[^\s&#]*",
+    re.IGNORECASE,
+)
+_SECRET = re.compile(rf"(?i)(?:{_NAMES})$|secret|password|api_?key")
 _PLAIN = ("prompt_key", "messages_key", "response_key", "answer_key", "tag_key", "eos_token", "pad_token", "bos_token")
 """Names of columns and of a tokenizer's tokens, which are for everybody."""
 
 
 def without_passwords(text: str) -> str:
-    """Returns the text with ``***`` in the place of each password of a URL."""
-    return _PASSWORD.sub(rf"\1\2{BLANK}", text)
+    """Returns the text with ``***`` in the place of each password of a URL, and of keys and tokens in it."""
+    return _PASSWORD.sub(rf"\1\2\3{BLANK}", text)
 
 
 def blanked(value: Any, name: str = "") -> Any:

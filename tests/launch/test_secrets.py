@@ -16,6 +16,7 @@ import pytest
 
 from rljax.config.load import as_plain, load_config, publishable
 from rljax.config.schema import Config, ExplorerConfig, RayConfig
+from rljax.config.secrets import blanked, without_passwords
 from rljax.launch.local import LocalProcess
 from rljax.main import main
 from rljax.pipeline.run_dir import RunDir
@@ -133,6 +134,25 @@ def test_what_people_share_has_neither_passwords_nor_keys() -> None:
     (name,) = train
     assert shared["tasks"]["train"][name]["reward_args"]["asked"] == judge | {"url": "http://u:***@host/v1"}
     assert publishable(make()) == as_plain(make())  # the names of columns, say, are nobody's keys
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        (f"https://{PASSWORD}@host/v1", "https://***@host/v1"),  # as package indexes and repositories take tokens
+        (f"https://host/v1?api_key={PASSWORD}&n=1", "https://host/v1?api_key=***&n=1"),
+        (f"https://host/v1?n=1&Access-Token={PASSWORD}#end", "https://host/v1?n=1&Access-Token=***#end"),
+        ("postgresql://user@host/database?max_tokens=1", "postgresql://user@host/database?max_tokens=1"),
+    ],
+)
+def test_a_key_within_a_url_is_blanked(url: str, shown: str) -> None:
+    assert blanked({"index": url}) == {"index": shown}
+    assert without_passwords(f"{url} is not there") == f"{shown} is not there"
+
+
+@pytest.mark.parametrize("name", ["Authorization", "credentials", "PASSPHRASE"])
+def test_what_has_the_name_of_a_secret_is_blanked(name: str) -> None:
+    assert blanked({"headers": {name: f"Bearer {PASSWORD}"}}) == {"headers": {name: "***"}}
 
 
 def test_a_judge_that_cannot_be_asked_is_named_without_its_password() -> None:

@@ -243,7 +243,7 @@ def _command(limits: Limits, source: int, report: int) -> list[str]:
         return [*own, inside.__file__, json.dumps(spec)]
     binds = [argument for source_path, path in visible for argument in ("--ro-bind", source_path, path)]
     binds += [argument for target, path in links for argument in ("--symlink", target, path)]
-    box = ["--size", str(limits.folder_bytes), "--tmpfs", inside.BOX, "--symlink", inside.BOX, "/tmp"]
+    box = ["--size", str(limits.folder_bytes), "--tmpfs", inside.BOX]
     alone = ["--unshare-all", "--die-with-parent", "--new-session", "--as-pid-1", "--clearenv", "--chdir", inside.BOX]
     here = ["--ro-bind", inside.__file__, "/inside.py", "--dev-bind", "/dev/null", "/dev/null"]
     return [bwrap, *alone, *binds, *here, *box, "--remount-ro", "/", *own, "/inside.py", json.dumps(spec)]
@@ -271,6 +271,8 @@ def _visible() -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
     for path in sorted({path for path in wanted if os.path.exists(path)} - linked):
         if not any(path == known or path.startswith(f"{known}/") for _, known in visible):
             visible.append((os.path.realpath(path), path))
+    if not any(path.startswith("/tmp/") for _, path in visible):  # else it is the folder that the interpreter is in
+        links.append((inside.BOX, "/tmp"))
     return visible, links
 
 

@@ -7,6 +7,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -120,6 +121,16 @@ def test_of_an_interpreter_in_a_home_its_own_folders_alone_are_shown(
     monkeypatch.setattr(sys, "base_prefix", str(tmp_path))
     shown = {path for path, _ in _visible()[0] if str(tmp_path).startswith(path) or path.startswith(str(tmp_path))}
     assert shown == {str(tmp_path / "bin"), str(tmp_path / "lib")}
+
+
+def test_the_interpreter_may_lie_beneath_tmp(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As that of a clone made there. Else a program's /tmp is the folder that it may write to."""
+    writes = "import tempfile; tempfile.TemporaryFile(); print(open({!r}).read())"
+    with tempfile.TemporaryDirectory(dir="/tmp") as prefix:
+        (Path(prefix) / "lib").mkdir()
+        (file := Path(prefix) / "lib/name").write_text("shown")
+        monkeypatch.setattr(sys, "base_prefix", prefix)  # sys.executable has another, which is shown too
+        assert run(writes.format(str(file))) == Outcome("", b"shown\n", b"")
 
 
 def test_output_without_end_is_cut_off() -> None:

@@ -72,6 +72,23 @@ def test_docstrings_open_with_what_a_thing_is_or_does() -> None:
     assert riddles == []
 
 
+LONGEST_FILE, LONGEST_FUNCTION = 400, 60
+
+
+def test_files_and_functions_are_short_enough_to_be_read_at_once() -> None:
+    long = []
+    for path in SOURCES:
+        text = path.read_text()
+        if (lines := len(text.splitlines())) > LONGEST_FILE:
+            long.append(f"{path.relative_to(ROOT)}: {lines} lines")
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                lines = (node.end_lineno or node.lineno) - node.lineno + 1
+                if lines > LONGEST_FUNCTION:
+                    long.append(f"{path.relative_to(ROOT)}: {node.name} has {lines} lines")
+    assert long == []
+
+
 def docstrings(tree: ast.Module) -> Iterator[str]:
     """Of modules, classes, functions and attributes: of all texts that stand as statements."""
     for node in ast.walk(tree):

@@ -1,4 +1,4 @@
-"""The seven YAML documents of the ancestors' documentation, as they stand: each of their keys, by hand."""
+"""The seven YAML documents of ROLL's and Trinity-RFT's documentation, as they stand: each of their keys, by hand."""
 
 from __future__ import annotations
 

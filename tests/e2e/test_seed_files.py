@@ -1,4 +1,4 @@
-"""The seven YAML documents of the ancestors train two steps, with overrides for model, sizes and devices alone."""
+"""Seven YAML documents of ROLL and Trinity-RFT train two steps, with overrides of model, sizes and devices alone."""
 
 from __future__ import annotations
 

@@ -139,9 +139,8 @@ async def llm_judge(
     if judge is not None:
         question = _to_own(judge, task, response, template, temperature, max_tokens, seconds)
     else:
-        message = {"role": "user", "content": filled(template or TEMPLATE, task, response)}
         body = {"model": model, "temperature": temperature or 0.0, "max_tokens": max_tokens or 512}
-        question = _to_endpoint(str(url), {**body, "messages": [message]}, key_variable, seconds)
+        question = _to_endpoint(str(url), body, filled(template or TEMPLATE, task, response), key_variable, seconds)
     for attempt in range(retries + 1):
         if attempt:
             wait = min(_LONGEST_WAIT, first_wait * 2 ** (attempt - 1))
@@ -218,7 +217,10 @@ def _to_own(
     return _Question(f"judge {name}", ask, (judge.temperature if temperature is None else temperature) == 0)
 
 
-def _to_endpoint(url: str, body: dict[str, object], key_variable: str | None, seconds: float) -> _Question:
+def _to_endpoint(
+    url: str, settings: dict[str, object], prompt: str, key_variable: str | None, seconds: float
+) -> _Question:
+    body = {**settings, "messages": [{"role": "user", "content": prompt}]}
     where = f"judge {body['model']} at {without_passwords(url)}"
     headers = {} if key_variable is None else {"Authorization": f"Bearer {_key(key_variable)}"}
 

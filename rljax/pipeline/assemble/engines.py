@@ -229,7 +229,7 @@ def _embedded(config: Config, model: Model, gpu: bool, threads: int | None) -> t
 def _vllm(config: Config, model: Model, gpu: bool, threads: int | None) -> tuple[dict[str, Any], dict[str, str]]:
     from sidecar.vllm.settings import VllmSettings, environment
 
-    sidecar = config.sidecar
+    sidecar, own_workers = config.sidecar, KINDS[config.sidecar.engine].own_workers
     if not gpu and model.architecture.head_dim not in CPU_HEAD_SIZES:
         raise ConfigError(
             f"sidecar.engine={sidecar.engine}: vLLM on a CPU takes heads of {', '.join(map(str, CPU_HEAD_SIZES))}, "
@@ -254,10 +254,10 @@ def _vllm(config: Config, model: Model, gpu: bool, threads: int | None) -> tuple
         block_size=sidecar.block_size,
         seed=config.seed if sidecar.seed is None else sidecar.seed,
         accelerator=gpu,
-        nccl=gpu and config.sync_method == "nccl" and sidecar.engine == "vllm_async",
+        nccl=gpu and config.sync_method == "nccl" and own_workers,
         engine_args=dict(sidecar.engine_args),
     )
-    variables = environment(cpu_threads=threads, multiprocessing=sidecar.engine == "vllm_async")
+    variables = environment(cpu_threads=threads, multiprocessing=own_workers)
     return {"settings": asdict(settings)}, variables
 
 

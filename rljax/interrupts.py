@@ -1,4 +1,4 @@
-"""Ends the process: by a second Ctrl-C, and at its own end, whatever XLA is compiling."""
+"""Ends the process: by a second Ctrl-C, and at its own end, whatever XLA or Ray is doing."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ SECONDS = 1.0
 """Seconds after the second Ctrl-C in which the process may still end by itself."""
 HARD_SECONDS = 3.0
 """Seconds after which the kernel ends it, whoever has the interpreter's lock; exit code 142."""
-COMPILING = "compile"
-"""Beginning of the names of threads that compile programs which nobody waits for any more when a run has ended."""
+COMPILING, RAY = "compile", "connection to Ray"
+"""Beginnings of the names of threads that nobody waits for any more when a run has ended: they compile programs, or
+hold a connection to Ray that did not close in time."""
 
 
 def end_on_second_interrupt() -> None:
@@ -35,9 +36,9 @@ def end_on_second_interrupt() -> None:
 def end_process(code: int) -> NoReturn:
     """Ends this process with an exit code, once all else is closed and recorded.
 
-    Python would wait for threads that compile, and XLA cannot be interrupted: so they end with the process.
+    Python would wait for such threads, and neither XLA nor Ray can be interrupted: so they end with the process.
     """
-    if any(thread.name.startswith(COMPILING) for thread in threading.enumerate()):
+    if any(thread.name.startswith((COMPILING, RAY)) for thread in threading.enumerate()):
         logging.shutdown()
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(OSError):  # nobody reads it any more

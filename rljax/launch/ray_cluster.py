@@ -25,18 +25,23 @@ from rljax.config.schema import Config
 from rljax.config.secrets import VARIABLES
 from rljax.config.validate import ConfigError
 from rljax.config.validate_placement import device_indices
+from rljax.interrupts import RAY
 from rljax.launch.ray_placement import Node, Plan, add_up, cpus_needed, make_plan, swap_taken
 from sidecar.hosting.ray import VISIBLE_DEVICES, EnginePlacement, Placement
 from sidecar.workers.lifeline import import_path
 
 CONNECT_SECONDS = 5.0
 """Seconds in which the head of a cluster must accept a connection; Ray itself would try for two minutes."""
+LEAVE_SECONDS = 60.0
+"""Seconds in which Ray must shut down; some of its calls into a wedged raylet have no deadline."""
 HTTP2_SETTINGS = b"\4"
 HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0" + HTTP2_SETTINGS + b"\0" * 5
 """Preface of an HTTP/2 client; three bytes of length and this type begin the first frame of both sides (RFC 9113, 3.4).
 """
 PASSED_ON = ("RLJAX_", "JAX_", "XLA_", "HF_", "TRANSFORMERS_", "VLLM_", "NCCL_")
 """Prefixes of environment variables of this process that engines and explorers need too."""
+
+log = logging.getLogger(__name__)
 
 
 class ClusterError(RuntimeError):
@@ -68,11 +73,11 @@ class RayCluster:
             return  # the caller that connected this process also disconnects it
         address = cluster_address(config.ray.address)
         self.started = address is None
-        keeper = self._parts.enter_context(ThreadPoolExecutor(1, "ray"))
+        keeper = ThreadPoolExecutor(1, RAY)
         self._parts.enter_context(_silenced())
         if self.started:
             self._parts.enter_context(_on_loopback_with_token())
-        self._parts.callback(lambda: keeper.submit(ray.shutdown).result())
+        self._parts.callback(_leave, keeper)
         try:
             keeper.submit(_connect, address, cpus_needed(config), runtime_env(config)).result()
             _take_back_sigterm()
@@ -277,6 +282,17 @@ def _connect(address: str | None, cpus: int, environment: dict[str, Any]) -> Non
             f"launcher=ray: the cluster at {address or 'local'} did not answer; is this machine one of its nodes "
             "(`ray status`)?"
         ) from None
+
+
+def _leave(keeper: ThreadPoolExecutor) -> None:
+    ended = keeper.submit(ray.shutdown)
+    try:
+        ended.result(LEAVE_SECONDS)
+    except TimeoutError:
+        said = "launcher=ray: Ray did not shut down within %.0f seconds; this process ends all the same"
+        log.warning(said, LEAVE_SECONDS)
+    finally:
+        keeper.shutdown(wait=ended.done())
 
 
 def _take_back_sigterm() -> None:

@@ -68,3 +68,22 @@ def test_keys_are_not_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
     passed = runtime_env(load_config(str(SMALLEST), ALONE))
     assert "s3cret" not in str(passed)
     assert passed["env_vars"]["HF_HOME"] == "/models"
+
+
+WEDGED = """
+import logging, sys, threading
+from concurrent.futures import ThreadPoolExecutor
+import ray
+from rljax.interrupts import RAY, end_process
+from rljax.launch import ray_cluster
+ray_cluster.LEAVE_SECONDS = 0.1
+ray.shutdown = threading.Event().wait
+ray_cluster._leave(ThreadPoolExecutor(1, RAY))
+end_process(7)
+"""
+
+
+def test_a_process_ends_though_ray_does_not() -> None:
+    end = subprocess.run([sys.executable, "-c", WEDGED], capture_output=True, text=True, timeout=240, check=False)
+    said = "launcher=ray: Ray did not shut down within 0 seconds; this process ends all the same\n"
+    assert (end.returncode, end.stderr) == (7, said)

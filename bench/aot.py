@@ -25,7 +25,7 @@ from rljax.learner.programs import Program
 from rljax.models.common.architecture import Architecture
 from rljax.models.common.hardware import Hardware
 from rljax.pipeline.plan.collectives import by_kind
-from rljax.pipeline.plan.compiled import Compiled, abstract_programs, attention_body, compiled, kernels
+from rljax.pipeline.plan.compiled import Compiled, absent, abstract_programs, attention_body, compiled, kernels
 from rljax.pipeline.plan.targets import GIB, devices_of
 
 ARCHITECTURES = MODELS | {
@@ -100,11 +100,7 @@ LOWERED = [
     for row, dtype in ((256, "bf16"), (200, "bf16"), (256, "fp32"))
 ]
 HARDWARE = {"tpu": Hardware("tpu"), "cuda": Hardware("gpu", capability=9.0)}
-ABSTRACT = {
-    target: jax.sharding.AbstractMesh((), (), abstract_device=jax.sharding.AbstractDevice(kind, None, platform))
-    for target, kind, platform in (("tpu", "TPU v5 lite", "tpu"), ("cuda", "NVIDIA H100 80GB HBM3", "gpu"))
-}
-"""What a kernel is lowered for where it asks for the device: since jax 0.12 Pallas' Triton does."""
+KINDS = {"tpu": ("TPU v5 lite", "tpu"), "cuda": ("NVIDIA H100 80GB HBM3", "gpu")}
 
 
 def compile_cases(cases: list[Case], options: dict[str, Any] | None = None) -> Iterator[tuple[Case, Compiled | str]]:
@@ -135,7 +131,7 @@ def lower(case: Case) -> str:
     """Returns the body of attention in an update lowered for accelerators, and why it is not the kernel."""
     hardware = HARDWARE[case.target]
     program = case.update(jax.devices(), hardware)
-    with jax.sharding.use_abstract_mesh(ABSTRACT[case.target]):
+    with absent(*KINDS[case.target]):
         traced = program.function.trace(*jax.tree.map(_without_devices, program.arguments))
         found = kernels(traced.lower(lowering_platforms=(case.target,)).as_text())
     body = attention_body(case.config(), ARCHITECTURES[case.model], hardware, case.row)

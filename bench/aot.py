@@ -25,7 +25,7 @@ from rljax.learner.programs import Program
 from rljax.models.common.architecture import Architecture
 from rljax.models.common.hardware import Hardware
 from rljax.pipeline.plan.collectives import by_kind
-from rljax.pipeline.plan.compiled import Compiled, abstract_programs, attention_body, compiled, kernels
+from rljax.pipeline.plan.compiled import Compiled, absent, abstract_programs, attention_body, compiled, kernels
 from rljax.pipeline.plan.targets import GIB, devices_of
 
 ARCHITECTURES = MODELS | {
@@ -35,8 +35,12 @@ ARCHITECTURES = MODELS | {
 }
 ARCHITECTURES["two layers"] = replace(ARCHITECTURES["Qwen2.5-1.5B"], num_layers=2)
 ARCHITECTURES["small"] = Architecture("qwen3", 512, 256, 512, 2, 4, 2, 128, qk_norm=True)
-LITTLE_EFFORT = {"exec_time_optimization_effort": -1.0, "memory_fitting_effort": -1.0}
-"""For libtpu: a fifth of its time, and a peak of memory that is a little lower."""
+LITTLE_EFFORT: dict[str, Any] = (
+    {"exec_time_optimization_effort": -1.0, "memory_fitting_effort": -1.0}
+    if jax.__version_info__ < (0, 11)
+    else {"xla_optimization_level": "EFFORT_O1", "xla_memory_fitting_level": "EFFORT_O1"}
+)
+"""For libtpu: a fifth of its time, and a peak of memory that is a little lower. Later ones refuse the former names."""
 
 
 @dataclass(frozen=True)
@@ -100,11 +104,7 @@ LOWERED = [
     for row, dtype in ((256, "bf16"), (200, "bf16"), (256, "fp32"))
 ]
 HARDWARE = {"tpu": Hardware("tpu"), "cuda": Hardware("gpu", capability=9.0)}
-ABSTRACT = {
-    target: jax.sharding.AbstractMesh((), (), abstract_device=jax.sharding.AbstractDevice(kind, None, platform))
-    for target, kind, platform in (("tpu", "TPU v5 lite", "tpu"), ("cuda", "NVIDIA H100 80GB HBM3", "gpu"))
-}
-"""What a kernel is lowered for where it asks for the device: since jax 0.12 Pallas' Triton does."""
+KINDS = {"tpu": ("TPU v5 lite", "tpu"), "cuda": ("NVIDIA H100 80GB HBM3", "gpu")}
 
 
 def compile_cases(cases: list[Case], options: dict[str, Any] | None = None) -> Iterator[tuple[Case, Compiled | str]]:
@@ -135,7 +135,7 @@ def lower(case: Case) -> str:
     """Returns the body of attention in an update lowered for accelerators, and why it is not the kernel."""
     hardware = HARDWARE[case.target]
     program = case.update(jax.devices(), hardware)
-    with jax.sharding.use_abstract_mesh(ABSTRACT[case.target]):
+    with absent(*KINDS[case.target]):
         traced = program.function.trace(*jax.tree.map(_without_devices, program.arguments))
         found = kernels(traced.lower(lowering_platforms=(case.target,)).as_text())
     body = attention_body(case.config(), ARCHITECTURES[case.model], hardware, case.row)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import numpy as np
 from sqlalchemy import bindparam, insert, select, update
 
 from rljax.ledger import schema
+from rljax.ledger.announced import Announced
 from rljax.ledger.database import run_row
 from rljax.ledger.leases import require_living
 from rljax.ledger.transaction import Transaction, reads, writes
@@ -15,16 +14,6 @@ from rljax.ledger.transaction import Transaction, reads, writes
 v = schema.versions.c
 
 _AT = select(schema.versions).where(v.version == bindparam("number"), ~v.withdrawn).order_by(v.lineage.desc())
-
-
-@dataclass(frozen=True)
-class Announced:
-    """Version that is announced to all processes. ``path`` is relative to the run directory."""
-
-    version: int
-    lineage: int
-    path: str
-    probe: np.ndarray | None = field(default=None, compare=False)
 
 
 @writes

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Protocol
 
-from rljax.ledger.versions import Announced
+from rljax.ledger.announced import Announced
 from sidecar.protocol import Engine
 
 log = logging.getLogger(__name__)

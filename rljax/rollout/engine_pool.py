@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rljax.ledger.versions import Announced
+from rljax.ledger.announced import Announced
 from rljax.rollout.async_utils import all_or_none
 from rljax.rollout.engine_events import EngineEvents
 from rljax.rollout.engine_slot import EngineFactory, EngineSlot

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Protocol, TypeVar
 
-from rljax.ledger.versions import Announced
+from rljax.ledger.announced import Announced
 from rljax.timeouts import timeout
 from sidecar.protocol import Engine, EngineError, EngineStatus, GenerateRequest
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -232,19 +233,24 @@ def test_the_extra_that_is_named_is_the_one_that_is_there() -> None:
     assert extras["cuda"][0].startswith(CUDA.partition(",")[0])
 
 
-def test_it_starts_with_jax_and_numpy_alone() -> None:
-    """What needs more is a part, whose line says what is missing."""
-    allowed = ["jax", "jaxlib", "numpy", "scipy", "ml_dtypes", "opt_einsum", "bench", "rljax", "sidecar", "envs"]
-    code = f"""
+def refusing(what: str) -> str:
+    """A program's first lines, by which it cannot import what has such a ``top``, its first name."""
+    return f"""
 import sys
 class Refused:
     def find_spec(self, name, path=None, target=None):
         top = name.partition(".")[0]
-        if top not in {{*{allowed!r}, *sys.stdlib_module_names}}:
+        if {what}:
             raise ModuleNotFoundError(name, name=name)
 sys.meta_path.insert(0, Refused())
-import bench.accelerator.__main__, bench.accelerator.worker
 """
+
+
+def test_it_starts_with_jax_and_numpy_alone() -> None:
+    """What needs more is a part, whose line says what is missing."""
+    allowed = ["jax", "jaxlib", "numpy", "scipy", "ml_dtypes", "opt_einsum", "bench", "rljax", "sidecar", "envs"]
+    code = refusing(f"top not in {{*{allowed!r}, *sys.stdlib_module_names}}")
+    code += "import bench.accelerator.__main__, bench.accelerator.worker"
     done = subprocess.run(
         [sys.executable, "-S", "-c", code],
         cwd=ROOT,
@@ -253,6 +259,36 @@ import bench.accelerator.__main__, bench.accelerator.worker
         check=False,
         env=os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)])},
     )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("begin", "brought"),
+    [
+        ("import bench.accelerator.kernels", set()),
+        (
+            "from bench.accelerator.learner import Way, learner_config\n"
+            "from bench.accelerator.shapes import Shape\n"
+            "shape, way = Shape('quick', 128, 256, 128, 'fp32', 1), Way(False, 1)\n"
+            "learner_config(shape, way)",
+            {"safetensors", "tensorstore"},
+        ),
+        (
+            "import bench.accelerator.engines, rljax.sampler.engine, rljax.weights.memory, rljax.models.hf_names",
+            {"safetensors", "tensorstore", "orbax"},
+        ),
+    ],
+    ids=["kernels", "learner", "engine"],
+)
+def test_a_part_needs_no_more_packages_than_the_command_says(begin: str, brought: set[str]) -> None:
+    """Of those that pyproject.toml lists: a machine that is lent has few of them."""
+    given = {"jax", "flax", "optax", "jaxtyping", "numpy", "ml-dtypes", "pyyaml", "rich"}  # the last two are flax's
+    lines = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    named = {re.split(r"[^\w-]", line)[0] for line in lines} - given
+    refused = {name.removesuffix("-checkpoint").replace("-", "_") for name in named} - brought
+    assert len(refused) > 15
+    code = f"{refusing(f'top in {refused!r}')}\n{begin}"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -28,6 +29,11 @@ from rljax.pipeline.plan.collectives import Collective, collectives
 
 KERNELS = {"tpu_custom_call": "splash", "__gpu$xla.gpu.triton": "triton"}
 """Bodies of attention by what a program that has them calls."""
+
+WITHOUT_GPU = {"xla_gpu_enable_triton_gemm": False} if jax.__version_info__ >= (0, 11) else {}
+"""Options for XLA where no GPU is here: since jax 0.11 it does not compile products that it would choose among kernels
+for by timing them; those of cuBLAS are chosen when they run.
+"""
 
 
 @dataclass(frozen=True)
@@ -95,7 +101,12 @@ def compiled(
     """
     for program in programs:
         began = time.perf_counter()
-        executable = program.lower().compile(compiler_options=dict(options) if options else None)
+        device = device_of(program)
+        without_gpu = device.platform == "gpu" and device not in jax.devices()
+        with absent(device.device_kind, device.platform) if without_gpu else nullcontext():
+            lowered = program.lower()
+        more = WITHOUT_GPU if without_gpu else {}
+        executable = lowered.compile(compiler_options={**more, **(options or {})} or None)
         seconds = time.perf_counter() - began
         found: Any = executable.memory_analysis()
         kept = found.argument_size_in_bytes + found.output_size_in_bytes - found.alias_size_in_bytes
@@ -104,6 +115,20 @@ def compiled(
         text = executable.as_text() or ""
         sent = tuple(collectives(text))
         yield Compiled(program.name, peak, seconds, found.argument_size_in_bytes, kernels(text), sent)
+
+
+def device_of(program: Program) -> Any:
+    """Returns a device that the program is for."""
+    shardings = (getattr(leaf, "sharding", None) for leaf in jax.tree.leaves(program.arguments))
+    return next(iter(next(filter(None, shardings)).device_set))
+
+
+def absent(kind: str, platform: str) -> AbstractContextManager[Any]:
+    """Returns the context in which to lower for a device that is not here: since jax 0.11 Pallas' Triton asks JAX what
+    device there is.
+    """
+    device = jax.sharding.AbstractDevice(kind, None, platform)
+    return jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), (), abstract_device=device))
 
 
 def kernels(text: str) -> frozenset[str]:

@@ -9,9 +9,10 @@ import os
 import re
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 import pytest
 from jax.experimental import topologies
 
@@ -22,9 +23,10 @@ from rljax.config.schema import (
 )
 from rljax.config.validate import ConfigError
 from rljax.learner.learner import Learner
+from rljax.learner.programs import Program
 from rljax.main import main
 from rljax.models.common.architecture import Architecture
-from rljax.pipeline.plan.compiled import abstract_programs
+from rljax.pipeline.plan.compiled import abstract_programs, compiled
 from rljax.pipeline.plan.estimate import Estimate
 from rljax.pipeline.plan.placement import Pool, engine_room, place_engines, pools
 from rljax.pipeline.plan.plan import nearest_mesh, plan
@@ -234,6 +236,25 @@ def test_a_plan_compiles_what_the_learner_runs(name: str) -> None:
     for mine, its in zip(planned, real, strict=True):
         assert (mine.name, mine.likely) == (its.name, its.likely)
         assert jax.tree.map(str, mine.arguments) == jax.tree.map(str, its.arguments)
+
+
+def test_a_kernel_is_told_of_a_device_that_is_not_here() -> None:
+    """Pallas' Triton asks JAX for it while it lowers, and without a GPU finds this alone."""
+    asked: list[Any] = []
+
+    class Function:
+        def lower(self, *_: Any) -> Any:
+            asked.append(jax.sharding.get_abstract_mesh().abstract_device)
+            return jax.jit(lambda: 0).lower()
+
+    class Absent(NamedTuple):
+        device_kind: str = "a chip"
+        platform: str = "gpu"
+
+    for device in (Absent(), jax.devices()[0]):
+        argument = SimpleNamespace(sharding=SimpleNamespace(device_set={device}))
+        list(compiled([Program("update", Function(), (np.int32(0), argument))], "cpu"))
+    assert asked == [jax.sharding.AbstractDevice("a chip", None, "gpu"), None]
 
 
 def test_the_command_says_what_it_cannot_know_and_exits_by_the_verdict(

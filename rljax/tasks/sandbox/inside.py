@@ -99,7 +99,7 @@ def enter(spec: dict[str, Any]) -> None:
         call("mount", f"/outside{source}", path, None, MS_BIND | MS_REC, None)
         if path != "/dev/null":
             change_mount(path, MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID, AT_RECURSIVE)
-    for target, path in [*spec["links"], (BOX, "/tmp")]:
+    for target, path in spec["links"]:
         os.symlink(target, path)
     os.mkdir(BOX)
     call("mount", "tmpfs", BOX, "tmpfs", MS_NOSUID | MS_NODEV, f"size={spec['folder_bytes']},nr_inodes=10000,mode=700")

@@ -222,6 +222,8 @@ def _open(selector: selectors.BaseSelector) -> set[str]:
 
 def _command(limits: Limits, source: int, report: int) -> list[str]:
     visible, links = _visible()
+    if not any(path.startswith("/tmp/") for _, path in visible):  # else it is a folder on the interpreter's way
+        links = [*links, (inside.BOX, "/tmp")]
     bwrap = None if os.geteuid() == 0 else shutil.which("bwrap")
     spec = {
         "enter": bwrap is None,
@@ -243,7 +245,7 @@ def _command(limits: Limits, source: int, report: int) -> list[str]:
         return [*own, inside.__file__, json.dumps(spec)]
     binds = [argument for source_path, path in visible for argument in ("--ro-bind", source_path, path)]
     binds += [argument for target, path in links for argument in ("--symlink", target, path)]
-    box = ["--size", str(limits.folder_bytes), "--tmpfs", inside.BOX, "--symlink", inside.BOX, "/tmp"]
+    box = ["--size", str(limits.folder_bytes), "--tmpfs", inside.BOX]
     alone = ["--unshare-all", "--die-with-parent", "--new-session", "--as-pid-1", "--clearenv", "--chdir", inside.BOX]
     here = ["--ro-bind", inside.__file__, "/inside.py", "--dev-bind", "/dev/null", "/dev/null"]
     return [bwrap, *alone, *binds, *here, *box, "--remount-ro", "/", *own, "/inside.py", json.dumps(spec)]

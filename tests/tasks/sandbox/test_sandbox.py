@@ -7,6 +7,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -120,6 +121,15 @@ def test_of_an_interpreter_in_a_home_its_own_folders_alone_are_shown(
     monkeypatch.setattr(sys, "base_prefix", str(tmp_path))
     shown = {path for path, _ in _visible()[0] if str(tmp_path).startswith(path) or path.startswith(str(tmp_path))}
     assert shown == {str(tmp_path / "bin"), str(tmp_path / "lib")}
+
+
+def test_an_interpreter_beneath_tmp_can_be_shut_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as that of a clone there; programs write into their folder, by TMPDIR too."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as prefix:
+        (Path(prefix) / "lib").mkdir()
+        monkeypatch.setattr(sys, "base_prefix", prefix)
+        program = f"import os, tempfile\nwith tempfile.TemporaryDirectory() as d: print(os.listdir({prefix!r}), d[:5])"
+        assert run(program) == Outcome("", b"['lib'] /box/\n", b"")
 
 
 def test_output_without_end_is_cut_off() -> None:

@@ -11,8 +11,9 @@ import pytest
 
 from rljax.config.fields import ConfigError
 from rljax.config.importers import published
+from rljax.config.importers.refusals import RefusedFile
 from rljax.config.importers.rule import LEFT_OUT
-from rljax.config.importers.translate import TABLES, RefusedFile, translate
+from rljax.config.importers.translate import TABLES, translate
 from rljax.config.load import key_help, load_config, parse_arguments
 from rljax.main import main
 from tests.config.importer_files import RLVR, ROLL, SEEDS, TRINITY, nested, refused
@@ -323,3 +324,21 @@ def test_a_hint_says_what_the_importer_would(key: str, advice: str, write: Any) 
         load_config(path, overrides)
     assert f"{key}: unknown key; " in str(answered.value)
     assert advice in str(answered.value)
+
+
+def test_what_does_not_go_together_comes_at_once(write: Any) -> None:
+    """By itself each of these keys is right."""
+    text = nested(nested(ROLL, "train_env_manager.group_size", 7), "actor_infer.generating_args.temperature", 0)
+    path = write(nested(text, "train_env_manager.tags", ["FrozenLak"]))
+    with pytest.raises(RefusedFile) as refused:
+        load_config(path)
+    title, *lines = str(refused.value).splitlines()
+    assert title.endswith(": ROLL's keys that do not go together:")
+    assert [line.split()[0] for line in lines] == [
+        "rollout_batch_size",
+        "actor_infer.generating_args.temperature",
+        "train_env_manager.tags",
+    ]
+    assert "nearest that works: " in lines[0]
+    assert "write a temperature above 0" in lines[1]
+    assert "did you mean FrozenLake?" in lines[2]

@@ -19,7 +19,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from rljax.config.importers.page import config_file, side_by_side
-from rljax.config.importers.translate import RefusedFile, Translation
+from rljax.config.importers.refusals import RefusedFile
+from rljax.config.importers.translate import Translation
 from rljax.config.load import as_plain, key_help, parse_arguments, read_source, without_password
 from rljax.config.load import load as load_source
 from rljax.config.schema import MODES, Config

@@ -10,9 +10,11 @@ import os
 import re
 import struct
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from rljax.config.secrets import without_passwords
+
+T = TypeVar("T")
 
 LARGEST_INTEGER = 10**9
 """Bound of integers that have none of their own: sums of two fit the ledger's 32-bit columns."""
@@ -23,7 +25,33 @@ _SHOWN = 60
 
 
 class ConfigError(ValueError):
-    """The config is refused: one line with the key's path, the reason and what to write instead."""
+    """The config is refused: one line with the key's path, the reason and what to write instead.
+
+    Attributes:
+        others: what else is refused of the same config.
+    """
+
+    others: tuple[ConfigError, ...] = ()
+
+
+def hold(subject: T, *rules: Callable[[T], None]) -> None:
+    """Holds something to rules that may be asked in any order.
+
+    Raises:
+        ConfigError: of the first that refuses it; of the rest its `ConfigError.others`.
+    """
+    refused: list[ConfigError] = []
+    for rule in rules:
+        try:
+            rule(subject)
+        except ConfigError as error:
+            refused += [error, *error.others]
+        except Exception:
+            if not refused:  # else it may have met what another rule has refused
+                raise
+    if refused:
+        refused[0].others = tuple(refused[1:])
+        raise refused[0]
 
 
 def key(default: Any, help: str, **bounds: Any) -> Any:

@@ -224,6 +224,9 @@ def advice(dotted: str, name: str, prefix: str, keys: Collection[str]) -> str:
     for whose, rule in _RULES:
         if rule.matches(path) is not None and (len(path) > 1 or name not in FOREIGN_KEYS):
             return _of_rule(whose, rule, prefix, name, keys)
+    for whose, rule in _RULES:
+        if rule.whole and not prefix and rule.matches(path[:1]) is not None:
+            return _of_rule(whose, rule, prefix, name, keys)
     if name in FOREIGN_KEYS and path[-1] == name:
         return FOREIGN_KEYS[name].advice(prefix, keys)
     ours = any(key.rpartition(".")[2] == path[-1] for key in keys)
@@ -252,10 +255,15 @@ def _by_tail(path: list[str], prefix: str, ours: bool, alone: bool) -> tuple[str
         beside = bool(group) and fnmatchcase(prefix.rstrip("."), group.replace("NAME", "*"))
         if common == 1 and not beside and (not alone or (prefix and ours)):
             continue
-        rank = (common, beside, -len(theirs))
+        rank = (common, beside or _of_group(theirs[0], prefix), -len(theirs))
         if best is None or rank > best[0]:
             best = rank, whose, rule
     return best and best[1:]
+
+
+def _of_group(theirs: str, prefix: str) -> bool:
+    """Returns whether a group of theirs is the one of ours that was written to."""
+    return theirs in FOREIGN_KEYS and prefix.startswith(tuple(f"{here}." for here in FOREIGN_KEYS[theirs].here))
 
 
 def _of_rule(whose: str, rule: Rule, prefix: str, name: str, keys: Collection[str]) -> str:

@@ -360,10 +360,17 @@ def _unknown(dotted: str, name: str, known: Mapping[str, Any], prefix: str) -> s
     everywhere = [path for path, _, _ in key_help()]
     if said := advice(dotted, name, prefix, everywhere):
         return f"{dotted}: unknown key; {said}"
-    elsewhere = sorted((path for path in everywhere if path.rpartition(".")[2] == name), key=len)[:1]
+    # the critic has an optimizer as the policy has: it is meant where it is named, or where nothing else has the key
+    least = [path for path in everywhere if path.startswith("algorithm.critic.") and "critic" not in dotted]
+    first = [path for path in everywhere if path not in least]
+    elsewhere = [min(found, key=len) for group in (first, least) if (found := _ending(group, name))][:1]
     beside = [prefix + n for n in difflib.get_close_matches(name, list(known), 1)]
     near = (beside or elsewhere) if prefix else (elsewhere or beside)
-    near = near or difflib.get_close_matches(dotted, everywhere, 1, 0.7)
+    near = near or [path for group in (first, least) for path in difflib.get_close_matches(dotted, group, 1, 0.7)]
     there = ", ".join(sorted(known)[:12]) + ", …" * (len(known) > 12)
     hint = f"did you mean {near[0]}?" if near else f"{prefix or 'the config '}has: {there}"
     return f"{dotted}: unknown key; {hint}"
+
+
+def _ending(paths: Sequence[str], name: str) -> list[str]:
+    return [path for path in paths if path.rpartition(".")[2] == name]

@@ -28,7 +28,7 @@ from rljax.config.environments import (
     built_in,
     shares,
 )
-from rljax.config.fields import key
+from rljax.config.fields import hold, key
 from rljax.config.generating import GeneratingConfig as GeneratingConfig
 from rljax.config.judges import JudgeConfig as JudgeConfig
 from rljax.config.learner import LearnerConfig as LearnerConfig
@@ -255,8 +255,9 @@ class Config:
     def __post_init__(self) -> None:
         if not _rules:
             raise RuntimeError("a config was made before there were rules: import rljax.config.rules")
-        for rule in _rules:
-            rule(self)
+        first, *others = _rules
+        first(self)
+        hold(self, *others)
 
     @property
     def groups_per_batch(self) -> int:
@@ -385,7 +386,8 @@ _rules: tuple[Callable[[Config], None], ...] = ()
 def hold_to(*rules: Callable[[Config], None]) -> None:
     """Registers the rules that check every `Config` from now on, however it is made or replaced, in their order.
 
-    They are imported after the schema that they read; each raises a ConfigError for what it refuses.
+    They are imported after the schema that they read; each raises a ConfigError for what it refuses. The first is that
+    of single keys: the others are of several keys, and are asked where each by itself is right.
     """
     global _rules
     _rules = rules

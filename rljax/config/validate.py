@@ -13,10 +13,10 @@ from rljax.config.algorithm import AlgorithmConfig, OptimizerConfig
 from rljax.config.choice import named_in
 from rljax.config.engines import ENGINES, kinds_with
 from rljax.config.fields import ConfigError as ConfigError
-from rljax.config.fields import check_bounds, check_name, check_path
+from rljax.config.fields import check_bounds, check_name, check_path, hold
 from rljax.config.fields import walk as walk
 from rljax.config.registries import advantages, all_names, no_such_name, token_advantages
-from rljax.config.schema import Config, RowsConfig, TasksetConfig, TinyConfig
+from rljax.config.schema import Config, RowsConfig, TasksetConfig
 
 _PLACES = {"postgresql": "database", "sqlite": "file"}
 _CONTEXTS = {"smollm2-135m": 8192}
@@ -28,27 +28,27 @@ _LEAST_TEMPERATURE = 0.01
 """vLLM samples at this temperature whatever is below: its log-probabilities would not be those of the config's."""
 
 
-def check_config(config: Config) -> None:
-    """Refuses a config that cannot work.
+def check_keys(config: Config) -> None:
+    """Refuses keys that are wrong by themselves.
 
     Raises:
-        ConfigError: on the first key that is out of bounds, or combination that is impossible.
+        ConfigError: on the first such.
     """
     _check_names(config)
     for path, value, metadata in walk(config):
         check_bounds(path, value, metadata)
     _check_paths(config)
-    _check_tiny(config.model.tiny)
-    _check_launcher(config)
-    _check_ledger(config)
-    _check_batch(config)
-    _check_sampling(config)
-    _check_validation(config)
-    _check_tasks(config)
-    _check_algorithm(config)
-    _check_moments("learner.optimizer", config.learner.optimizer)
-    _check_moments("algorithm.critic.optimizer", config.algorithm.critic.optimizer)
-    _check_context(config)
+
+
+def check_config(config: Config) -> None:
+    """Refuses a config that cannot work.
+
+    Raises:
+        ConfigError: a combination is impossible.
+    """
+    places = (_check_tiny, _check_launcher, _check_ledger)
+    tasks = (_check_batch, _check_sampling, _check_validation, _check_tasks)
+    hold(config, *places, *tasks, _check_algorithm, _check_moments, _check_context)
 
 
 def _check_names(config: Config) -> None:
@@ -78,7 +78,8 @@ def _check_paths(config: Config) -> None:
         check_path("run_dir", config.run_dir)
 
 
-def _check_tiny(tiny: TinyConfig) -> None:
+def _check_tiny(config: Config) -> None:
+    tiny = config.model.tiny
     if tiny.num_heads % tiny.num_kv_heads:
         raise ConfigError(
             f"model.tiny.num_kv_heads={tiny.num_kv_heads}: must divide model.tiny.num_heads={tiny.num_heads}, whose "
@@ -258,7 +259,12 @@ def _check_algorithm(config: Config) -> None:
     _check_estimator(algorithm)
 
 
-def _check_moments(path: str, optimizer: OptimizerConfig) -> None:
+def _check_moments(config: Config) -> None:
+    _check_moment("learner.optimizer", config.learner.optimizer)
+    _check_moment("algorithm.critic.optimizer", config.algorithm.critic.optimizer)
+
+
+def _check_moment(path: str, optimizer: OptimizerConfig) -> None:
     """Refuses a moment that could not fall: bf16 rounds away what changes a number by less than 2**-8 of it."""
     moments = {"mu_dtype": ("beta1", 0.9), "nu_dtype": ("beta2", 0.99)}
     for name, (decay, enough) in moments.items():

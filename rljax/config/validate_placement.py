@@ -6,7 +6,7 @@ import re
 
 from rljax.config.chips import CHIPS, split_target
 from rljax.config.engines import ENGINES, kinds_with
-from rljax.config.fields import ConfigError, shown
+from rljax.config.fields import ConfigError, hold, shown
 from rljax.config.schema import Config
 
 _SPAN = r"[0-9]{1,4}(-[0-9]{1,4})?"
@@ -20,13 +20,10 @@ def check_placement(config: Config) -> None:
     nobody shares or that is short.
 
     Raises:
-        ConfigError: on the first such.
+        ConfigError: there are such.
     """
     _check_devices(config)
-    _check_layout(config)
-    _check_colocated(config)
-    _check_engine(config)
-    _check_channel(config)
+    hold(config, _check_layout, _check_colocated, _check_engine, _check_channel)
 
 
 def _check_layout(config: Config) -> None:

@@ -22,6 +22,7 @@ import orbax.checkpoint as orbax
 from orbax.checkpoint import type_handlers
 
 from rljax.models.common.stored import DamagedFileError
+from rljax.weights.orbax_lock import ORBAX
 from sidecar.channels.versions import (
     MANIFEST_NAME,
     Manifest,
@@ -240,7 +241,8 @@ def _save(path: Path, tensors: Tensors, dtype: str) -> dict[str, TensorInfo]:
         type_handler_registry=type_handlers.create_type_handler_registry((_Leaf, writer), (jax.Array, arrays)),
     )
     leaves = {name: _Leaf(name) for name in tensors}
-    with orbax.Checkpointer(orbax.CompositeCheckpointHandler(state=handler)) as checkpointer:
+    # a judge's weights are published in the learner's process too, on another thread
+    with ORBAX, orbax.Checkpointer(orbax.CompositeCheckpointHandler(state=handler)) as checkpointer:
         try:
             checkpointer.save(path, orbax.args.Composite(state=orbax.args.PyTreeSave(leaves)))
         finally:

@@ -11,8 +11,9 @@ import pytest
 
 from rljax.config.fields import ConfigError
 from rljax.config.importers import published
+from rljax.config.importers.refusals import RefusedFile
 from rljax.config.importers.rule import LEFT_OUT
-from rljax.config.importers.translate import TABLES, RefusedFile, translate
+from rljax.config.importers.translate import TABLES, translate
 from rljax.config.load import key_help, load_config, parse_arguments
 from rljax.main import main
 from tests.config.importer_files import RLVR, ROLL, SEEDS, TRINITY, nested, refused
@@ -277,6 +278,12 @@ def test_what_is_published_is_what_resolves() -> None:
         ("rollout.train_env_manager.group_size", "did you mean group_size?"),
         ("algorithm.optimizer.lr", "write learner.optimizer.learning_rate"),
         ("warmup_steps", "did you mean learner.optimizer.warmup_steps?"),
+        ("learner.warmup_steps", "did you mean learner.optimizer.warmup_steps?"),
+        ("algorithm.warmup_steps", "did you mean learner.optimizer.warmup_steps?"),
+        ("algorithm.optimizer.warmup_steps", "did you mean learner.optimizer.warmup_steps?"),
+        ("algorithm.optimizer.grad_clip", "did you mean learner.optimizer.grad_clip?"),
+        ("algorithm.critic.optimizer.warmup", "did you mean algorithm.critic.optimizer.warmup_steps?"),
+        ("value_clip", "did you mean algorithm.critic.value_clip?"),
         ("name", "write run_dir"),
         ("tasks.train.reverse_digits.path", "write tasks.train.NAME.source"),
         ("buffer.explorer_input.taskset.path", "write tasks.train.NAME.source"),
@@ -287,6 +294,8 @@ def test_what_is_published_is_what_resolves() -> None:
         ("per_device_train_batch_size", "write learner.rows_per_microbatch, algorithm.minibatch_size"),
         ("actor_train.training_args.per_device_train_batch_size", "write learner.rows_per_microbatch"),
         ("infer_batch_size", "leave it out"),
+        ("learner.infer_batch_size", "leave it out: log-probabilities are of learner.rows_per_microbatch rows"),
+        ("sidecar.infer_batch_size", "leave it out: sidecar.max_concurrency says how many are under way"),
         ("actor_train.training_args.learning_rate", "write learner.optimizer.learning_rate"),
         ("actor_train.x.y", "write learner"),
         ("buffer.foo", "write tasks, rollout_batch_size"),
@@ -302,6 +311,8 @@ def test_what_is_published_is_what_resolves() -> None:
         ("worker_cls", "leave it out"),
         ("num_gpus_per_worker", "leave it out"),
         ("monitor", "leave it out: the run's own files say it"),
+        ("monitor.monitor_type", "leave it out: the run's own files say it"),
+        ("reference.model_args.dtype", "ROLL has it; leave it out: the policy that the run began with"),
         ("track_with", "leave it out: TensorBoard's events are written"),
         ("use_turn_scores", "an advantage of turns"),
         ("domain_interleave_probs", "write tasks.train.NAME.weight"),
@@ -313,3 +324,21 @@ def test_a_hint_says_what_the_importer_would(key: str, advice: str, write: Any) 
         load_config(path, overrides)
     assert f"{key}: unknown key; " in str(answered.value)
     assert advice in str(answered.value)
+
+
+def test_what_does_not_go_together_comes_at_once(write: Any) -> None:
+    """By itself each of these keys is right."""
+    text = nested(nested(ROLL, "train_env_manager.group_size", 7), "actor_infer.generating_args.temperature", 0)
+    path = write(nested(text, "train_env_manager.tags", ["FrozenLak"]))
+    with pytest.raises(RefusedFile) as refused:
+        load_config(path)
+    title, *lines = str(refused.value).splitlines()
+    assert title.endswith(": ROLL's keys that do not go together:")
+    assert [line.split()[0] for line in lines] == [
+        "rollout_batch_size",
+        "actor_infer.generating_args.temperature",
+        "train_env_manager.tags",
+    ]
+    assert "nearest that works: " in lines[0]
+    assert "write a temperature above 0" in lines[1]
+    assert "did you mean FrozenLake?" in lines[2]

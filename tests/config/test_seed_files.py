@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from rljax.config.importers.translate import RefusedFile, translate
+from rljax.config.importers.refusals import RefusedFile
+from rljax.config.importers.translate import translate
 from rljax.config.load import as_plain, load_config
 from rljax.config.schema import Config
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import time
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -113,6 +115,26 @@ def test_an_unusable_directory_is_one_line(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(PublishError, match=r"file/weights cannot be used for weights"):
         OrbaxPublisher(tmp_path / "file" / "weights")
+
+
+def test_versions_of_one_process_are_written_one_after_the_other(tmp_path, monkeypatch):
+    """Such as the learner's first and a judge's. Orbax takes the one for the other and waits for minutes."""
+    real, under_way, most = publisher.orbax.Checkpointer.save, [], []
+
+    def slow(*args, **options):
+        under_way.append(1)
+        most.append(len(under_way))
+        time.sleep(0.2)
+        real(*args, **options)
+        under_way.pop()
+
+    monkeypatch.setattr(publisher.orbax.Checkpointer, "save", slow)
+    tensors = {"x": np.ones((2, 2), np.float32)}
+    with ThreadPoolExecutor(2) as pool:
+        publishers = [OrbaxPublisher(tmp_path / name) for name in ("learner", "judge")]
+        paths = list(pool.map(lambda one: one.publish(0, 0, tensors, model="tiny", dtype="fp32"), publishers))
+    assert most == [1, 1]
+    assert all(Path(path).is_dir() for path in paths)
 
 
 def test_publishing_again_replaces(tmp_path):

@@ -18,6 +18,7 @@ from rljax.config.fields import ConfigError, check_bounds, check_path, shown
 from rljax.config.importers import published, roll, trinity, trinity_tasksets
 from rljax.config.importers.documents import read_document
 from rljax.config.importers.interpolation import Interpolated
+from rljax.config.importers.refusals import RefusedFile
 from rljax.config.importers.roll_tasks import completed
 from rljax.config.importers.rule import LEFT_OUT, Document, Found, Refusal, Rule
 from rljax.config.schema import Config
@@ -29,10 +30,6 @@ TABLES: dict[str, tuple[Rule, ...]] = {ROLL: roll.RULES, TRINITY: trinity.RULES}
 SUFFIXES = (".yaml", ".yml")
 log = logging.getLogger(__name__)
 _MARKS = ("buffer", "algorithm", "synchronizer", "explorer", "cluster", "checkpoint_root_dir", "trainer")
-
-
-class RefusedFile(ConfigError):
-    """Keys of a file are refused: a table of lines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,12 +78,17 @@ class Translation:
         return [row for row in self.rows if row.refused and not _settled(row.keys, overridden)]
 
     def explained(self, error: ConfigError) -> ConfigError:
-        """Returns an error of the config with the keys of the file that it is about."""
-        message = str(error)
+        """Returns an error of the config, and those beside it, with the keys of the file that they are about."""
+        found = {str(one): ", ".join(self._about(str(one))) for one in (error, *error.others)}
+        if len(found) > 1:
+            said = [(keys or "(several keys)", message) for message, keys in found.items()]
+            return RefusedFile(f"{', '.join(self.files)}: {self.whose}'s keys that do not go together", said)
+        return ConfigError(f"{error} ({self.whose}: {keys})") if (keys := found[str(error)]) else error
+
+    def _about(self, message: str) -> list[str]:
         about = re.match(r"[\w.]+", message)
         rows = [row for row in self.rows if about and about[0] in row.here]
-        paths = dict.fromkeys(row.path for row in rows if row.given) or [f"{row.path}, left out" for row in rows]
-        return ConfigError(f"{message} ({self.whose}: {', '.join(paths)})") if paths else error
+        return list(dict.fromkeys(r.path for r in rows if r.given)) or [f"{row.path}, left out" for row in rows]
 
     def check(self, overridden: Collection[str] = ()) -> None:
         """Refuses what cannot be had, all of it at once.
@@ -96,9 +98,7 @@ class Translation:
         """
         if found := self.refusals(overridden):
             said = [(f"{row.path} = {shown(blanked(row.value, row.path))}", row.remark) for row in found]
-            width = min(max(len(key) for key, _ in said), 60)
-            lines = [f"  {key:<{width}}  {remark}" for key, remark in said]
-            raise RefusedFile("\n".join([f"{', '.join(self.files)}: {self.whose}'s keys that are refused:", *lines]))
+            raise RefusedFile(f"{', '.join(self.files)}: {self.whose}'s keys that are refused", said)
 
 
 def _values(rows: Sequence[Row]) -> dict[str, Any]:

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 import os
 import random
 import re
 import weakref
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextvars import ContextVar
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from rljax.config.judges import ASKS_JUDGES
 from rljax.config.secrets import without_passwords
+from rljax.tasks.rewards.own_models import own_model
 from rljax.tasks.rewards.reward import JudgeUnavailable, Reward
 from rljax.tasks.rewards.scorer import Place, built_in
 from rljax.tasks.seeds import stable_hash
@@ -43,7 +42,6 @@ _PLACES = re.compile(r"\{(question|answer|response)\}")
 _AGAIN = {408, 409, 425, 429}  # and whatever is the server's own fault
 _LONGEST_WAIT = 8.0
 _SHOWN = 200
-_judges: ContextVar[Mapping[str, Judge]] = ContextVar("judges")
 _POOLS = 16  # of connections: one looks at all its connections and all that wait, at the end of each request
 _clients: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Iterator[httpx.AsyncClient]] = (
     weakref.WeakKeyDictionary()
@@ -72,26 +70,14 @@ class Judge(Protocol):
         ...
 
 
-@contextlib.contextmanager
-def judges_here(judges: Mapping[str, Judge]) -> Iterator[None]:
-    """Makes judges known to `own_judge`, in async rewards that are called while the context lasts."""
-    token = _judges.set(judges)
-    try:
-        yield
-    finally:
-        _judges.reset(token)
-
-
 def own_judge(name: str) -> Judge:
     """Returns the judge of that name, for an async reward.
 
     Raises:
         JudgeUnavailable: this process has none of that name.
     """
-    there = _judges.get({})
-    if name not in there:
-        raise JudgeUnavailable(f"judges.{name}: there is no such judge here; there are {', '.join(there) or 'none'}")
-    return there[name]
+    judge: Judge = own_model("judges", name, JudgeUnavailable)
+    return judge
 
 
 @built_in(ASKS_JUDGES, Place.AWAITED, reads_answer=False, asks="judges", asked="judge")

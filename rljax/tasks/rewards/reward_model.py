@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Mapping, Sequence
-from contextvars import ContextVar
+from collections.abc import Sequence
 from typing import Protocol
 
 from rljax.config.reward_models import ASKS_REWARD_MODELS
-from rljax.tasks.rewards.reward import RewardError
+from rljax.tasks.rewards.own_models import own_model
 from rljax.tasks.rewards.scorer import Place, built_in
 from rljax.tasks.task import Message, Task
-
-_models: ContextVar[Mapping[str, RewardModel]] = ContextVar("reward_models")
 
 
 class RewardModel(Protocol):
@@ -33,26 +29,14 @@ class RewardModel(Protocol):
         ...
 
 
-@contextlib.contextmanager
-def reward_models_here(models: Mapping[str, RewardModel]) -> Iterator[None]:
-    """Makes reward models known to `own_reward_model`, in async rewards that are called while the context lasts."""
-    token = _models.set(models)
-    try:
-        yield
-    finally:
-        _models.reset(token)
-
-
 def own_reward_model(name: str) -> RewardModel:
     """Returns the reward model of that name, for an async reward.
 
     Raises:
         RewardError: this process has none of that name.
     """
-    there = _models.get({})
-    if name not in there:
-        raise RewardError(f"reward_models.{name}: there is no such model here; there are {', '.join(there) or 'none'}")
-    return there[name]
+    model: RewardModel = own_model("reward_models", name)
+    return model
 
 
 @built_in(ASKS_REWARD_MODELS, Place.AWAITED, reads_answer=False, asks="reward_models", asked="model")

@@ -13,12 +13,13 @@ from typing import Any, Self
 
 from rljax.config.fields import ConfigError
 from rljax.tasks.rewards.awaited import Asked, AwaitedRewards
-from rljax.tasks.rewards.judge import Judge, judges_here
+from rljax.tasks.rewards.judge import Judge
+from rljax.tasks.rewards.own_models import own_models
 from rljax.tasks.rewards.prints import prints_to
 from rljax.tasks.rewards.processes import WorkerProcesses
 from rljax.tasks.rewards.registry import resolve_reward, take_printed
 from rljax.tasks.rewards.reward import TIMED_OUT, Response, Reward, RewardError, RewardTimeout, as_rewards
-from rljax.tasks.rewards.reward_model import RewardModel, reward_models_here
+from rljax.tasks.rewards.reward_model import RewardModel
 from rljax.tasks.rewards.scorer import Place, Scorer
 from rljax.tasks.rewards.threads import DeadlineThreads
 from rljax.tasks.task import RewardTerm, Task, Taskset
@@ -175,7 +176,7 @@ class RewardRunner:
         if scorer.place is Place.AWAITED:
             function = partial(scorer.function, **term.args)
             printed = prints_to(self._prints if ":" in term.name else None)
-            with judges_here(self.judges), reward_models_here(self.reward_models), printed:
+            with own_models(self._own), printed:
                 return await self._awaited.judge(function, task, response, self._asked(scorer, term))
         try:
             rewards = await self._processes.judge(term, task, response)
@@ -193,10 +194,13 @@ class RewardRunner:
         if worth_a_line(count := self._undecided[term.name, what]):
             _LOG.warning("task %s: reward %r %s (%d so far)", task.id, term.name, what, count)
 
+    @property
+    def _own(self) -> dict[str, Mapping[str, Asked]]:
+        return {"judges": self.judges, "reward_models": self.reward_models}
+
     def _asked(self, scorer: Scorer, term: RewardTerm) -> Asked | None:
         """Returns the model of our own that a reward is known to ask."""
-        ours: dict[str, Mapping[str, Asked]] = {"judges": self.judges, "reward_models": self.reward_models}
-        return ours[scorer.asks].get(term.args[scorer.asked] or "") if scorer.asks else None
+        return self._own[scorer.asks].get(term.args[scorer.asked] or "") if scorer.asks else None
 
 
 def _append(log: Path, text: str) -> None:

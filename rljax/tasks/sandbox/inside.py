@@ -73,8 +73,12 @@ def change_mount(path: str, attributes: int, flags: int = 0) -> None:
     call("syscall", MOUNT_SETATTR, AT_FDCWD, path.encode(), flags, changes, len(changes))
 
 
-def enter(spec: dict[str, Any]) -> None:
-    """Leaves for namespaces of its own, in which there are the interpreter, its libraries, and an empty folder."""
+def enter(spec: dict[str, Any]) -> int:
+    """Leaves for namespaces of its own, in which there are the interpreter, its libraries, and an empty folder.
+
+    Returns:
+        A descriptor whose other end is held by the process that waits for this one, and by nobody else.
+    """
     user, group = os.getuid(), os.getgid()
     try:
         call("unshare", NAMESPACES)
@@ -83,8 +87,10 @@ def enter(spec: dict[str, Any]) -> None:
         for file, line in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
             with open(f"/proc/self/{file}", "w") as settings:
                 settings.write(line)
+    waiter, held = os.pipe()
     if child := os.fork():
         await_and_report(child)
+    os.close(held)
     hold_on()
     os.umask(0o022)
     call("mount", "none", "/", None, MS_REC | MS_PRIVATE, None)
@@ -112,6 +118,7 @@ def enter(spec: dict[str, Any]) -> None:
         os.setgroups([])
         os.setresgid(user, user, user)
         os.setresuid(user, user, user)
+    return waiter
 
 
 def await_and_report(child: int) -> None:
@@ -132,6 +139,15 @@ def await_and_report(child: int) -> None:
 def hold_on() -> None:
     """Has the kernel kill this process when the one that waits for it is dead."""
     call("prctl", PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def is_gone(waiter: int) -> bool:
+    """Returns whether who held the other end is dead."""
+    os.set_blocking(waiter, False)
+    try:
+        return not os.read(waiter, 1)
+    except BlockingIOError:
+        return False
 
 
 def limit(spec: dict[str, Any]) -> None:
@@ -183,14 +199,15 @@ def main() -> None:
     if spec["enter"] and os.getppid() != spec["parent"]:
         os._exit(REFUSED)
     try:
-        if spec["enter"]:
-            enter(spec)
+        waiter = enter(spec) if spec["enter"] else None
         os.chdir(BOX)
         with open(spec["source"], "rb") as source, open("program.py", "wb") as file:
             file.write(source.read())
         for number in (signal.SIGINT, signal.SIGPIPE, signal.SIGTERM):
             signal.signal(number, signal.SIG_DFL)
         hold_on()  # which a change of user ends
+        if waiter is not None and is_gone(waiter):  # since before this process held on
+            os._exit(REFUSED)
         limit(spec)
         forbid()
     except (OSError, KeyError, ValueError) as error:

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from rljax.tasks.sandbox.sandbox import Limits, Outcome, SandboxUnavailable, _visible, run
+from rljax.tasks.sandbox.sandbox import Limits, Outcome, SandboxUnavailable, _command, _visible, run
 from tests.tasks.sandbox.hostile import PROGRAMS, run_all
 
 USER = 54321
@@ -154,6 +154,28 @@ def test_programs_end_with_the_process_that_judges_them(tmp_path: Path) -> None:
     gone, alive = psutil.wait_procs(inside, 30)
     assert not alive
     assert len(gone) == len(inside)
+
+
+def test_a_program_that_nobody_waits_for_any_more_never_begins() -> None:
+    """The kernel forgets, as a process changes its user, that it is to end with its parent."""
+    source, program = os.pipe()
+    report, reporting = os.pipe()
+    command = _command(Limits(), source, reporting)
+    waits = subprocess.Popen(command, pass_fds=(source, reporting), env={}, cwd="/", stdout=subprocess.PIPE)
+    inside: list[psutil.Process] = []
+    deadline = time.monotonic() + 30
+    while not [p for p in inside if os.geteuid() or p.uids().real] and time.monotonic() < deadline:
+        inside = psutil.Process(waits.pid).children(recursive=True)
+    waits.kill()
+    waits.wait()
+    os.write(program, b"print('began')")
+    for descriptor in (source, program, report, reporting):
+        os.close(descriptor)
+    assert inside
+    assert not psutil.wait_procs(inside, 30)[1]
+    assert waits.stdout
+    assert waits.stdout.read() == b""
+    waits.stdout.close()
 
 
 def test_where_there_can_be_no_sandbox_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,34 @@
+"""Models of the run's own that async rewards may ask by name: those of ``judges`` and ``reward_models``."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from contextvars import ContextVar
+from typing import Any
+
+from rljax.tasks.rewards.reward import RewardError
+
+_here: ContextVar[Mapping[str, Mapping[str, Any]]] = ContextVar("own_models")
+
+
+@contextlib.contextmanager
+def own_models(models: Mapping[str, Mapping[str, Any]]) -> Iterator[None]:
+    """Makes models, by group of the config and name, known to async rewards called while the context lasts."""
+    token = _here.set(models)
+    try:
+        yield
+    finally:
+        _here.reset(token)
+
+
+def own_model(group: str, name: str, error: type[RewardError] = RewardError) -> Any:
+    """Returns the model of that name.
+
+    Raises:
+        RewardError: or the one given: this process has none of that name.
+    """
+    there = _here.get({}).get(group, {})
+    if name not in there:
+        raise error(f"{group}.{name}: there is no such model here; there are {', '.join(there) or 'none'}")
+    return there[name]

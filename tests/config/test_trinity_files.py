@@ -72,6 +72,12 @@ def test_a_workflow_of_ones_own_takes_the_place_of_one_that_is_not_there(write: 
     assert config.tasks.train["t"].rewards == ("digits",)
 
 
+@pytest.mark.parametrize(("key", "value"), [("storage_type", "sql"), ("data_selector.selector_type", "hard")])
+def test_of_a_taskset_the_key_alone_is_refused_that_is_wrong(key: str, value: str, write: Any) -> None:
+    path = f"buffer.explorer_input.taskset.{key}"
+    assert list(refused(write(nested(TRINITY, path, value)))) == [path]
+
+
 def test_a_pair_that_is_two_runs_is_refused(write: Any) -> None:
     text = (SEEDS / "trainer.yaml").read_text()
     one = write(text.replace("name: <experiment_name>", "name: other"), name="trainer2.yaml")

@@ -30,7 +30,7 @@ def taskset(found: Found) -> Values | str:
     given = found.document.get(TRAINS) or {}
     if found.path.endswith("default_workflow_type"):
         _check_workflow(_workflow(given, found.document, "default_workflow_type"))
-    values = _read(given, _workflow(given, found.document, "default_workflow_type"))
+    values = _read(found.path, given, _workflow(given, found.document, "default_workflow_type"))
     name = str(found.document.get(f"{TRAINS}.name", "taskset"))
     keys = {f"tasks.train.{name}.{key}": value for key, value in values.items()}
     if found.document.get("explorer.name") != "explorer" and found.document.get("mode") == "explore":
@@ -44,7 +44,7 @@ def validation(found: Found) -> Values:
     given = found.document.get(f"{VALIDATE}.{found.name}")
     workflow = _workflow(given, found.document, "default_eval_workflow_type")
     name = str(given.get("name") or f"eval_{int(found.name) + 1}")
-    values = _read({"split": "test", **given}, workflow)
+    values = _read(found.path, {"split": "test", **given}, workflow)
     keys = {f"tasks.validation.{name}.{key}": value for key, value in values.items()}
     if found.path.endswith(".path"):  # all that a set leaves out is said there too
         _check_workflow(workflow, keys)
@@ -69,20 +69,20 @@ def _check_workflow(workflow: str, here: Values | None = None) -> None:
         )
 
 
-def _read(given: Mapping[str, Any], workflow: str) -> dict[str, Any]:
-    """Returns our keys of a taskset.
+def _read(key: str, given: Mapping[str, Any], workflow: str) -> dict[str, Any]:
+    """Returns our keys of a taskset, of which each of its keys says those that are its own.
 
     Raises:
-        Refusal: where it is stored, or its order, is not there.
+        Refusal: there is no path, or the key says where it is stored, or its order, and that is not there.
     """
     path, columns = str(given.get("path")), given.get("format") or {}
     if given.get("path") in (None, ""):
         raise Refusal("there is no path; write a hub id, FILE.jsonl or FILE.parquet")
-    if given.get("storage_type", "file") != "file":
+    if key.endswith(".storage_type") and given.get("storage_type", "file") != "file":
         raise Refusal("tasks are read from files and the hub; write storage_type: file")
     file, math = path.endswith((".jsonl", ".parquet")), workflow == "math_workflow"
     selector = (given.get("data_selector") or given.get("task_selector") or {}).get("selector_type", "sequential")
-    if selector not in ("sequential", "shuffle", "random"):
+    if key.endswith(".selector_type") and selector not in ("sequential", "shuffle", "random"):
         raise Refusal(f"there is no selector {selector}; write sequential or shuffle", "tasks.train.*.shuffle")
     return {
         "source": path if file else f"hub:{path}",

@@ -10,10 +10,11 @@ VARIABLES = ("_TOKEN", "_KEY", "_SECRET", "_PASSWORD")
 """Suffixes of environment variables that hold a secret."""
 BLANK = "***"
 _NAMES = r"key|token|secret|passw(?:or)?d|passphrase|authorization|credentials?"
+_IN_URLS = rf"{_NAMES}|sig|signature|auth|pwd|jwt"  # of signed links too
 _PASSWORD = re.compile(
     r"((?<=://)[^\s/:@]*:)\S*(?=@)"  # a user's
     r"|((?<=https://)|(?<=http://))[^\s/?#@]+(?=@)"  # of the web alone: a token in the place of a user
-    rf"|([?&](?:\w*pass\w*|[\w-]*(?:{_NAMES}))=)[^\s&#]*",
+    rf"|([?&#](?:\w*pass\w*|[\w-]*(?:{_IN_URLS}))=)[^\s&]*",  # a '#' may stand in a database's password
     re.IGNORECASE,
 )
 _SECRET = re.compile(rf"(?i)(?:{_NAMES})$|secret|password|api_?key")

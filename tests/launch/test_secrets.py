@@ -141,7 +141,11 @@ def test_what_people_share_has_neither_passwords_nor_keys() -> None:
     [
         (f"https://{PASSWORD}@host/v1", "https://***@host/v1"),  # as package indexes and repositories take tokens
         (f"https://host/v1?api_key={PASSWORD}&n=1", "https://host/v1?api_key=***&n=1"),
-        (f"https://host/v1?n=1&Access-Token={PASSWORD}#end", "https://host/v1?n=1&Access-Token=***#end"),
+        (f"https://host/v1?n=1&Access-Token={PASSWORD}#end", "https://host/v1?n=1&Access-Token=***"),
+        (f"postgresql://user@host/database?password=a#{PASSWORD}", "postgresql://user@host/database?password=***"),
+        (f"https://host/file?X-Amz-Signature={PASSWORD}&n=1", "https://host/file?X-Amz-Signature=***&n=1"),
+        (f"https://host/file?se=1&sig={PASSWORD}", "https://host/file?se=1&sig=***"),  # as Azure signs links
+        (f"https://host/#access_token={PASSWORD}", "https://host/#access_token=***"),
         ("postgresql://user@host/database?max_tokens=1", "postgresql://user@host/database?max_tokens=1"),
     ],
 )

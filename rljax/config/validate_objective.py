@@ -8,7 +8,15 @@ from typing import Any
 from rljax.config.algorithm import AlgorithmConfig
 from rljax.config.choice import named_in
 from rljax.config.fields import ConfigError, walk
-from rljax.config.registries import ESTIMATORS, EstimatorTraits, LossTraits, Registry, filters, policy_losses
+from rljax.config.registries import (
+    ESTIMATORS,
+    EstimatorTraits,
+    LossTraits,
+    Registry,
+    all_names,
+    filters,
+    policy_losses,
+)
 from rljax.config.schema import Config
 from rljax.config.types import imported
 
@@ -82,6 +90,8 @@ def check_objective(config: Config) -> None:
         ConfigError: on the first such.
     """
     algorithm = config.algorithm
+    if any(":" not in one.name and one.name not in all_names(one.slots) for one in algorithm.functions()):
+        return  # `check_config` refuses the name; all below would be said of a function that there is not
     _check_keys(algorithm)
     _check_unread_keys(algorithm)
     _check_staleness_limit(algorithm)

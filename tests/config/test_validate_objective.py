@@ -42,6 +42,14 @@ def test_an_algorithm_that_is_not_there_is_refused(algorithm: AlgorithmConfig, l
         make(algorithm=algorithm)
 
 
+@pytest.mark.parametrize("algorithm", [{}, {"correction": CorrectionConfig(level="token")}], ids=str)
+def test_of_a_loss_that_is_not_there_nothing_else_is_said(algorithm: dict[str, Any]) -> None:
+    """Such as that it trains stale data with no correction: a file of ROLL's was answered with both."""
+    with pytest.raises(ConfigError, match="there is no such one") as refused:
+        make(algorithm=AlgorithmConfig(pg_variant="pop", **algorithm))
+    assert refused.value.others == ()
+
+
 @pytest.mark.parametrize(
     ("name", "reason"),
     [

@@ -9,6 +9,7 @@ from typing import Any
 
 from rljax.config.judges import JudgeConfig
 from rljax.ledger.versions import Announced
+from rljax.rollout.async_utils import in_background
 from rljax.rollout.engine_pool import EnginePool
 from rljax.tasks.rewards.reward import JudgeUnavailable
 from rljax.tasks.templates import render_messages, response_text, special_tokens
@@ -38,14 +39,15 @@ class EngineJudge:
         self._numbers = itertools.count()
 
     async def start(self, publish: Callable[[], Announced]) -> None:
-        """Starts the engines on this event loop, with the weights that ``publish`` writes, on another thread.
+        """Starts the engines on this event loop, with the weights that ``publish`` writes, on another thread. Where
+        this is cancelled nobody waits for them to be written.
 
         Raises:
             EngineError: an engine did not start in time.
             WeightUpdateError: none takes the weights.
         """
         self._loop = asyncio.get_running_loop()
-        self._weights, _ = await asyncio.gather(asyncio.to_thread(publish), self._pool.start())
+        self._weights, _ = await asyncio.gather(in_background(publish), self._pool.start())
         await self._pool.load(self._weights)
 
     async def close(self) -> None:

@@ -95,6 +95,33 @@ def test_a_judge_beside_that_of_a_live_run_leaves_its_weights_alone(model: Path,
     assert not list((tmp_path / "judges").iterdir())
 
 
+def test_who_leaves_does_not_wait_for_weights_that_are_not_written(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P12: such as where the disk hangs. An explorer that is asked to leave would wait, and its process with it."""
+    writes, freed = threading.Event(), threading.Event()
+
+    def stuck(*_: Any) -> Any:
+        writes.set()
+        freed.wait()
+
+    async def leave() -> None:
+        opening = asyncio.ensure_future(opened(run_config(model), tmp_path).__aenter__())
+        await asyncio.to_thread(writes.wait, 60)
+        opening.cancel()
+        await asyncio.gather(opening, return_exceptions=True)
+
+    monkeypatch.setattr(assembled, "_published", stuck)
+    leaving = threading.Thread(target=lambda: asyncio.run(leave()), daemon=True)
+    leaving.start()
+    leaving.join(60)
+    stays = leaving.is_alive()
+    freed.set()
+    leaving.join()
+    assert writes.is_set()
+    assert not stays
+
+
 def test_who_scores_nothing_starts_no_judge(tmp_path: Path) -> None:
     async def main() -> None:
         for mode in ("play", "serve"):

@@ -32,7 +32,7 @@ from rljax.ledger.database import StaleWriterError
 from rljax.ledger.fence import Fence
 from rljax.models.common.params import Params
 from rljax.weights.draft import Draft, delete_abandoned
-from rljax.weights.orbax_lock import ORBAX
+from rljax.weights.orbax_lock import alone_in_orbax
 from sidecar.errors import first_line
 from sidecar.failpoints import failpoint
 
@@ -115,7 +115,7 @@ class Checkpoints:
             described = {**metadata, _CHECKSUMS: checksums_of(state)}
             described[_CHECKSUM] = checksum_of_metadata(described)
             draft = Draft(self.directory / f".saving-{lineage}-{step}")
-            with ORBAX, _context():
+            with alone_in_orbax(), _context():
                 response = ocp.save_async(draft.path / _SAVED, state, custom_metadata=described)
         except (OSError, ValueError) as error:
             if draft is not None:
@@ -228,7 +228,7 @@ class Checkpoints:
         # One large array at a time, or several small ones: else all of the state is on the host before it is placed.
         arrays = [x for x in jax.tree.leaves(fields) if isinstance(x, jax.ShapeDtypeStruct)]
         context.memory.read_concurrent_bytes = 1 + max(math.prod(x.shape) * x.dtype.itemsize for x in arrays)
-        with ORBAX, context:
+        with alone_in_orbax(), context:
             loaded = ocp.load(path, fields)
         loaded["aux_state"] = loaded.pop(name)
         return TrainState(**loaded)

@@ -22,7 +22,7 @@ import orbax.checkpoint as orbax
 from orbax.checkpoint import type_handlers
 
 from rljax.models.common.stored import DamagedFileError
-from rljax.weights.orbax_lock import ORBAX
+from rljax.weights.orbax_lock import alone_in_orbax
 from sidecar.channels.versions import (
     MANIFEST_NAME,
     Manifest,
@@ -242,7 +242,7 @@ def _save(path: Path, tensors: Tensors, dtype: str) -> dict[str, TensorInfo]:
     )
     leaves = {name: _Leaf(name) for name in tensors}
     # a judge's weights are published in the learner's process too, on another thread
-    with ORBAX, orbax.Checkpointer(orbax.CompositeCheckpointHandler(state=handler)) as checkpointer:
+    with alone_in_orbax(), orbax.Checkpointer(orbax.CompositeCheckpointHandler(state=handler)) as checkpointer:
         try:
             checkpointer.save(path, orbax.args.Composite(state=orbax.args.PyTreeSave(leaves)))
         finally:

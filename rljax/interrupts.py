@@ -1,4 +1,4 @@
-"""Ends the process: by a second Ctrl-C, and at its own end, whatever XLA or Ray is doing."""
+"""Ends the process: by a second Ctrl-C, and at its own end, whatever XLA, Ray or a disk is doing."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ SECONDS = 1.0
 """Seconds after the second Ctrl-C in which the process may still end by itself."""
 HARD_SECONDS = 3.0
 """Seconds after which the kernel ends it, whoever has the interpreter's lock; exit code 142."""
+LEFT_SECONDS = 60.0
+"""Seconds that threads have to end in once all else is closed and recorded."""
 COMPILING, RAY = "compile", "connection to Ray"
 """Beginnings of the names of threads that nobody waits for any more when a run has ended: they compile programs, or
 hold a connection to Ray that did not close in time."""
@@ -36,15 +38,30 @@ def end_on_second_interrupt() -> None:
 def end_process(code: int) -> NoReturn:
     """Ends this process with an exit code, once all else is closed and recorded.
 
-    Python would wait for such threads, and neither XLA nor Ray can be interrupted: so they end with the process.
+    Python would wait for its threads. Those that compile, and Ray's, cannot be interrupted, and end with the process;
+    others, such as one that writes to a disk that hangs, when they have had `LEFT_SECONDS`.
     """
     if any(thread.name.startswith((COMPILING, RAY)) for thread in threading.enumerate()):
-        logging.shutdown()
-        for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(OSError):  # nobody reads it any more
-                stream.flush()
-        os._exit(code)
+        _end_now(code)
+    threading.Thread(target=_end_late, args=(code,), name="end", daemon=True).start()
     sys.exit(code)
+
+
+def _end_now(code: int) -> NoReturn:
+    logging.shutdown()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError):  # nobody reads it any more
+            stream.flush()
+    os._exit(code)
+
+
+def _end_late(code: int) -> NoReturn:
+    time.sleep(LEFT_SECONDS)
+    left = [t.name for t in threading.enumerate() if not t.daemon and t is not threading.main_thread()]
+    with contextlib.suppress(OSError):
+        said = f"did not end within {LEFT_SECONDS:g} s; this process ends all the same"
+        print(f"rljax: {', '.join(left) or 'what ends with the process'} {said}", file=sys.stderr, flush=True)
+    _end_now(code)
 
 
 def _wait_for_two(reading: int) -> None:

@@ -1,4 +1,4 @@
-"""A second Ctrl-C ends a program that does not end by itself."""
+"""A program that does not end by itself is ended: by a second Ctrl-C, and when it is done."""
 
 from __future__ import annotations
 
@@ -37,6 +37,14 @@ signal.signal(signal.SIGINT, lambda *_: None)  # wherever one finds it
 interrupts.end_on_second_interrupt()
 print("ready", flush=True)
 """
+STUCK = """
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from rljax import interrupts
+interrupts.LEFT_SECONDS = 0.1
+ThreadPoolExecutor(1, "checkpoint").submit(threading.Event().wait)
+interrupts.end_process(7)
+"""
 ROOT = Path(__file__).parents[1]
 
 
@@ -48,6 +56,15 @@ def deliver(program: subprocess.Popen[str]) -> None:
         int(line.split()[1], 16) for line in status.read_text().splitlines() if line.startswith(("SigP", "ShdP"))
     ):
         time.sleep(0.01)
+
+
+def test_a_process_ends_though_a_checkpoint_is_never_written() -> None:
+    """P12: the run had failed by then, and Python would wait for the thread."""
+    end = subprocess.run(
+        [sys.executable, "-c", STUCK], capture_output=True, text=True, timeout=60, check=False, cwd=ROOT
+    )
+    said = "rljax: checkpoint_0 did not end within 0.1 s; this process ends all the same\n"
+    assert (end.returncode, end.stderr) == (7, said)
 
 
 def test_a_process_that_never_gets_its_lock_back_is_ended_by_the_kernel() -> None:

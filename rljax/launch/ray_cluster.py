@@ -289,6 +289,8 @@ def _leave(keeper: ThreadPoolExecutor) -> None:
     try:
         ended.result(LEAVE_SECONDS)
     except TimeoutError:
+        if ended.done():  # it is Ray's own
+            raise
         said = "launcher=ray: Ray did not shut down within %.0f seconds; this process ends all the same"
         log.warning(said, LEAVE_SECONDS)
     finally:

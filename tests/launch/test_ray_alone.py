@@ -6,6 +6,7 @@ import contextlib
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from ipaddress import ip_address
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import pytest
 import ray
 
 from rljax.config.load import load_config
+from rljax.launch import ray_cluster
 from rljax.launch.ray_cluster import RayCluster, runtime_env
 
 pytestmark = pytest.mark.ray
@@ -87,3 +89,12 @@ def test_a_process_ends_though_ray_does_not() -> None:
     end = subprocess.run([sys.executable, "-c", WEDGED], capture_output=True, text=True, timeout=240, check=False)
     said = "launcher=ray: Ray did not shut down within 0 seconds; this process ends all the same\n"
     assert (end.returncode, end.stderr) == (7, said)
+
+
+def test_an_error_of_rays_own_is_not_taken_for_the_end_of_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails() -> None:
+        raise TimeoutError("of Ray's own")
+
+    monkeypatch.setattr(ray_cluster.ray, "shutdown", fails)
+    with pytest.raises(TimeoutError, match="of Ray's own"):
+        ray_cluster._leave(ThreadPoolExecutor(1))

@@ -139,7 +139,8 @@ class Checkpoints:
         except StaleWriterError:
             raise
         except Exception as error:  # Orbax re-raises whatever its writers met
-            raise self._failed("write", step, error) from error
+            late = TimeoutError(f"it was not written within {timeout:g} s; is its disk stuck, or too slow?")
+            raise self._failed("write", step, error if commit.done() else late) from error
         for old in self._superseded(step):
             if fence is None or self._lineage(old) <= fence.lineage:
                 self._delete(self.directory / str(old))

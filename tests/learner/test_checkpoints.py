@@ -7,6 +7,7 @@ import resource
 import shutil
 import subprocess
 import sys
+import threading
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -48,6 +49,19 @@ def test_without_a_bound_all_are_kept_but_those_of_a_lost_history(tmp_path: Path
     checkpoints.save(2, state, {"lineage": 1})
     checkpoints.wait()
     assert checkpoints.committed() == [1, 2]
+
+
+def test_one_that_is_never_written_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """P12."""
+    freed = threading.Event()
+    monkeypatch.setattr(Checkpoints, "_commit", lambda *_: freed.wait())
+    checkpoints = Checkpoints(tmp_path, keep=1)
+    checkpoints.save(3, make_state(3), {})
+    try:
+        with pytest.raises(CheckpointError, match=r"checkpoint of step 3 in .*: it was not written within 0\.01 s; "):
+            checkpoints.wait(0.01)
+    finally:
+        freed.set()
 
 
 def test_a_relative_directory_will_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

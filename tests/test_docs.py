@@ -1,8 +1,9 @@
-"""docs/algorithms.md against the registries and the schema: nothing is left out, nothing is made up."""
+"""docs/algorithms.md against the registries and the schema, and names on all pages: nothing left out or made up."""
 
 from __future__ import annotations
 
 import dataclasses
+import pkgutil
 import re
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,9 @@ from rljax.config import validate_objective
 from rljax.config.schema import AlgorithmConfig
 from rljax.config.validate import walk
 
-PAGE = (Path(__file__).parents[1] / "docs" / "algorithms.md").read_text()
+ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / "docs" / "algorithms.md").read_text()
+PAGES = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", *sorted((ROOT / "docs").glob("*.md"))]
 SECTIONS = dict(re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL))
 KEYS = {
     path: (value, metadata)
@@ -122,3 +125,9 @@ def test_the_examples_of_functions_of_ones_own_do_what_the_page_says(capsys: pyt
     loss, metrics = scope["clipped_weight"](scope["inputs"])
     assert loss.tolist() == [pytest.approx([-0.5, -1.2])]
     assert metrics["above"].tolist() == [[False, True]]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_names_of_the_package_that_a_page_gives_exist(page: Path) -> None:
+    for name in re.findall(r"`@?(rljax(?:\.\w+)+(?::\w+)?)", page.read_text()):
+        pkgutil.resolve_name(name)

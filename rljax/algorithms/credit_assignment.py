@@ -188,12 +188,13 @@ def _greedy(groups: Sequence[Group], name: str) -> Float[np.ndarray, " groups"]:
 
 def _checked(values: np.ndarray, wanted: tuple[int, ...], config: AlgorithmConfig) -> np.ndarray:
     values = np.asarray(values)
-    if values.shape != wanted or not np.isfinite(values).all():
-        raise ValueError(
-            f"algorithm.adv_estimator={config.adv_estimator!r}: returned {values.shape} for rewards of {wanted}, or "
-            "values that are not finite"
-        )
-    return values
+    if values.shape != wanted:
+        wrong = f"values of shape {values.shape} for rewards of {wanted}"
+    elif not np.isfinite(values).all():
+        wrong = f"values that are not finite: {values[~np.isfinite(values)][:3]}"
+    else:
+        return values
+    raise ValueError(f"algorithm.adv_estimator={config.adv_estimator!r}: returned {wrong}")
 
 
 def _spread(trajectory: Trajectory, by_turn: Float[np.ndarray, " turns"]) -> Float[np.ndarray, " time"]:

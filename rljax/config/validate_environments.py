@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from rljax.config.environments import EnvironmentConfig
-from rljax.config.fields import ConfigError
+from rljax.config.fields import ConfigError, hold
 from rljax.config.schema import Config
 
 
@@ -18,15 +19,14 @@ def check_tags(config: Config) -> None:
     Raises:
         ConfigError: on the first one.
     """
+    each: list[Callable[[Config], None]] = []
     for path, tags, section, others in (
         ("rollout.train_env_manager", config.train_groups, *config.explored),
         ("rollout.val_env_manager", config.val_groups, "tasks.validation", config.tasks.validation),
     ):
         _check_workflow(config.rollout.workflow, f"{path}.tags" if tags else "", section if others else "")
-        for tag in tags:
-            _check_tag(f"{path}.tags", tag, config.custom_envs, others)
-            _check_action(f"custom_envs.{tag}", config.custom_envs[tag])
-            _check_turns(f"custom_envs.{tag}", config.custom_envs[tag], config.model.max_response_tokens)
+        each += [partial(_check_environment, tag=tag, path=f"{path}.tags", tasksets=others) for tag in tags]
+    hold(config, *each)
     for tag in {*config.train_groups, *config.val_groups}:
         if config.environments[tag].place == "ray" and config.launcher != "ray":
             key = "rollout.env_place" if config.rollout.env_place else f"custom_envs.{tag}.place"
@@ -47,6 +47,12 @@ def _check_workflow(workflow: str, tags: str, tasksets: str) -> None:
             f"rollout.workflow={workflow!r}: does not take the {kind} of {wrong}; leave it out, and each kind of task "
             "has its own"
         )
+
+
+def _check_environment(config: Config, tag: str, path: str, tasksets: Mapping[str, Any]) -> None:
+    _check_tag(path, tag, config.custom_envs, tasksets)
+    _check_action(f"custom_envs.{tag}", config.custom_envs[tag])
+    _check_turns(f"custom_envs.{tag}", config.custom_envs[tag], config.model.max_response_tokens)
 
 
 def _check_tag(path: str, tag: str, known: Mapping[str, EnvironmentConfig], tasksets: Mapping[str, Any]) -> None:

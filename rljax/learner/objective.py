@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -188,9 +189,15 @@ class PolicyObjective(Model):
         """
         where = f"algorithm.pg_variant={self.config.algorithm.pg_variant!r}"
         try:
-            token_loss, metrics = self.policy_loss(inputs)
+            returned: Any = self.policy_loss(inputs)
         except Exception as error:
             raise ConfigError(f"{where}: {describe(error)}") from error
+        if not (isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[1], Mapping)):
+            kind = f"a tuple of {len(returned)}" if isinstance(returned, tuple) else type(returned).__name__
+            raise ConfigError(
+                f"{where}: returned {kind}; write (loss of each token, metrics by name), such as (loss, {{}})"
+            )
+        token_loss, metrics = returned
         if jnp.shape(token_loss) != inputs.logprobs.shape:
             raise ConfigError(
                 f"{where}: returned a loss of shape {jnp.shape(token_loss)}; write one for each token, of the shape of "

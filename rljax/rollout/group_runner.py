@@ -27,7 +27,7 @@ from rljax.rollout.environments.session import EnvironmentLost
 from rljax.rollout.workflows.workflow import Attempt, BrokenContract, Workflow, judged_together
 from rljax.tasks.task import BadRow, Task
 from rljax.trajectory import Group, Trajectory
-from sidecar.errors import printable, worth_a_line
+from sidecar.errors import describe, printable, worth_a_line
 from sidecar.failpoints import failpoint
 from sidecar.protocol import EngineError
 
@@ -139,9 +139,13 @@ class GroupRunner:
 
         Raises:
             TypeError: a filter returned neither text nor None.
+            ValueError: a filter raised.
         """
         for name, drops in self._filters:
-            why = drops(group)
+            try:
+                why = drops(group)
+            except Exception as error:
+                raise ValueError(f"algorithm.filters={name}: {describe(error)}") from error
             if not (why is None or isinstance(why, str)):
                 raise TypeError(
                     f"algorithm.filters={name}: returned {why!r}; write the reason to drop a group, as text, or None"

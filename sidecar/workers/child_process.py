@@ -75,7 +75,7 @@ class ChildProcess:
         self._numbers = itertools.count()
         self._waiting: dict[int, asyncio.Future[Any]] = {}
         self._failure: str | None = None
-        self._connecting = asyncio.Lock()
+        self._connecting: asyncio.Future[asyncio.StreamWriter] | None = None
         self._writer: asyncio.StreamWriter | None = None
         self._reading: asyncio.Future[None] | None = None
 
@@ -123,6 +123,8 @@ class ChildProcess:
         """Kills the process and waits for its end."""
         self.kill(why)
         await asyncio.to_thread(self.process.wait)
+        if self._connecting is not None:
+            self._connecting.cancel()
         if self._reading is not None:
             self._reading.cancel()
         if self._writer is not None:
@@ -131,11 +133,14 @@ class ChildProcess:
             self._sock.close()
 
     async def _connected(self) -> asyncio.StreamWriter:
-        async with self._connecting:
-            if self._writer is None:
-                reader, self._writer = await asyncio.open_unix_connection(sock=self._sock)
-                self._reading = asyncio.ensure_future(self._read(reader))
-            return self._writer
+        if self._connecting is None:
+            self._connecting = asyncio.ensure_future(self._connect())
+        return await asyncio.shield(self._connecting)  # who leaves meanwhile would close the socket of all
+
+    async def _connect(self) -> asyncio.StreamWriter:
+        reader, self._writer = await asyncio.open_unix_connection(sock=self._sock)
+        self._reading = asyncio.ensure_future(self._read(reader))
+        return self._writer
 
     async def _read(self, reader: asyncio.StreamReader) -> None:
         try:

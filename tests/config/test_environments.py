@@ -65,6 +65,15 @@ def test_environments_that_cannot_be_played_are_refused(tags: tuple[str, ...], e
         Config(rollout=RolloutConfig(train_env_manager=train), custom_envs=environments)
 
 
+def test_all_environments_that_cannot_be_played_are_told_of_at_once() -> None:
+    train, validate = TrainEnvManagerConfig(tags=("x",)), ValEnvManagerConfig(tags=("y", "z"), num_env_groups=2)
+    environments = {name: EnvironmentConfig(id="a", max_tokens_per_turn=65) for name in "xyz"}
+    with pytest.raises(ConfigError) as refused:
+        Config(rollout=RolloutConfig(train_env_manager=train, val_env_manager=validate), custom_envs=environments)
+    said = [str(error) for error in (refused.value, *refused.value.others)]
+    assert [line.partition(".max")[0] for line in said] == ["custom_envs.x", "custom_envs.y", "custom_envs.z"]
+
+
 def test_turns_before_are_shown_by_a_template_that_has_a_place_for_them() -> None:
     for environment in (
         EnvironmentConfig(id="a", history_length=0),

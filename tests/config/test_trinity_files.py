@@ -78,6 +78,11 @@ def test_of_a_taskset_the_key_alone_is_refused_that_is_wrong(key: str, value: st
     assert list(refused(write(nested(TRINITY, path, value)))) == [path]
 
 
+def test_what_a_file_leaves_out_is_not_refused_for_what_it_says(write: Any) -> None:
+    path = "synchronizer.sync_interval"
+    assert list(refused(write(nested(TRINITY, path, "ten")))) == [path]
+
+
 def test_a_pair_that_is_two_runs_is_refused(write: Any) -> None:
     text = (SEEDS / "trainer.yaml").read_text()
     one = write(text.replace("name: <experiment_name>", "name: other"), name="trainer2.yaml")

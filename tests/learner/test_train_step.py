@@ -53,9 +53,11 @@ def evaluate(config: Config, groups: list[Group], shape: int = 0, **rows: int) -
     ("loss", "told"),
     [
         (lambda inputs: (jnp.mean(inputs.advantages), {}), r"returned a loss of shape \(\); write one for each token"),
+        (lambda inputs: inputs.advantages, r"returned \w+; write \(loss of each token, metrics by name\)"),
+        (lambda inputs: (inputs.advantages, {}, 0.0), r"returned a tuple of 3; write \(loss of each token, metrics"),
         (lambda inputs: (inputs.nope, {}), r"AttributeError: .*'nope' \(.*test_train_step\.py:\d+\)"),
     ],
-    ids=["mean", "raises"],
+    ids=["mean", "array", "three", "raises"],
 )
 def test_a_loss_that_is_none_is_refused_by_name(loss: Any, told: str) -> None:
     """A mean would be broadcast, and train nothing in silence."""

@@ -194,6 +194,16 @@ def test_filtered_group_is_replaced_and_counted(tmp_path: Path) -> None:
     assert all(g.task.index % 3 for b in batches for g in b.groups)
 
 
+def test_a_filter_that_raises_is_named_with_its_line(tmp_path: Path) -> None:
+    def few(group: Any) -> str | None:
+        return str(group.members)
+
+    with pytest.raises(
+        ValueError, match=r"^algorithm\.filters=few: AttributeError: .*members.* \(.*test_explorer\w*\.py:"
+    ):
+        run_simulation(tmp_path, filters=[("few", few)])
+
+
 @pytest.mark.parametrize("answer", [True, False, 0, np.bool_(True)])
 def test_a_filter_that_answers_otherwise_ends_the_run(tmp_path: Path, answer: object) -> None:
     """A bool reads both ways: it would drop every group, or none, for ever."""

@@ -368,9 +368,9 @@ def _chosen(key: str, choice: Choice, default: Any, depth: int, values: Mapping[
 
 
 def _blamed(rows: Sequence[Row]) -> Iterator[Row]:
-    """Yields the rows without published defaults that are refused for what the file itself says of the same key."""
-    theirs = {key for row in rows if row.given and row.refused for key in row.keys}
-    return (row for row in rows if row.given or not row.refused or theirs.isdisjoint(row.keys))
+    """Yields the rows without published defaults that are refused as what the file itself says of a key is."""
+    theirs = {said for row in rows if row.given and row.refused for said in (*row.keys, row.remark)}
+    return (row for row in rows if row.given or not row.refused or theirs.isdisjoint((*row.keys, row.remark)))
 
 
 def _unknown(dotted: str, value: Any, rules: Sequence[Rule], variables: set[str]) -> Row:

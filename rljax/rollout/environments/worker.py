@@ -77,6 +77,8 @@ class Environments:
             return None
         if method == "open":
             self._players[number] = _Player()
+        if method == "close" and number not in self._players:
+            return None  # who asked for it left before it was opened
         player = self._players.pop(number) if method == "close" else self._players[number]
         return await player.call(method, argument)
 

@@ -212,6 +212,22 @@ def test_a_worker_whose_environment_holds_the_interpreters_lock_dies_with_its_pa
     assert survivors(PARENT) == []
 
 
+def test_who_leaves_before_an_environment_is_opened_leaves_no_error_behind() -> None:
+    """As the other members of a group do that was dropped."""
+
+    async def main() -> None:
+        async with host() as workers:
+            step = asyncio.ensure_future(one_step(workers, LAKE, "Left"))
+            await asyncio.sleep(0)  # it has a place, and has asked nothing yet
+            step.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await step
+            assert workers._endings
+            await asyncio.gather(*workers._endings)
+
+    asyncio.run(main())
+
+
 def test_workers_hold_as_many_as_they_may() -> None:
     async def main() -> None:
         async with host(per_worker=2) as processes, contextlib.AsyncExitStack() as stack:

@@ -35,6 +35,7 @@ from rljax.models.common.logprobs import token_logprobs
 from rljax.models.common.value_head import critic_params
 from rljax.models.reward_model import load_score, open_reward_model
 from rljax.models.transformer import abstract_params
+from rljax.pipeline.plan.compiled import absent
 from tests.learner.eight_devices import answer
 from tests.learner.made_up import (
     ARCHITECTURE,
@@ -290,6 +291,7 @@ TARGETS: list[dict[str, Any]] = [
     {"platform": "gpu", "capability": 7.5},
     {"platform": "gpu", "capability": 9.0, "dtype": "fp32"},
 ]
+CHIPS = {"tpu": ("TPU v5 lite", "tpu"), "gpu": ("NVIDIA H100 80GB HBM3", "gpu")}
 LOWERED: list[dict[str, int]] = [{}, {"data": 8}, {"fsdp": 8}, {"tensor": 4}, {"fsdp": 2, "sequence": 2, "tensor": 2}]
 LOWERED_ROW = 328  # which no width is: an array of its square is one of scores
 
@@ -303,6 +305,8 @@ def lowered_updates() -> list[dict]:
     results = []
     for target in TARGETS:
         for layout in LOWERED if target.get("dtype") is None else [{"fsdp": 2, "sequence": 2, "tensor": 2}]:
+            if target == GPU and layout and jax.__version_info__ >= (0, 12):
+                continue  # Pallas' Triton lowers for the devices of the mesh alone there, and these are CPUs
             traced = trace_update(architecture, layout, **target)
             text, products = lowered(traced, target["platform"]), str(traced.jaxpr).split("dot_general[")[1:]
             kernel = "splash" if "tpu_custom_call" in text else "triton" if "xla.gpu.triton" in text else "none"
@@ -343,12 +347,14 @@ def trace_update(
         values = jax.ShapeDtypeStruct(described.places.shape, np.float32)
         described = dataclasses.replace(described, returns=described.advantages, scores=Scores(values=values))
     arguments = (params, opt_state, described, np.int32(1), Progress())
-    return trained.update.trace(*arguments)
+    with absent(*CHIPS[platform]):
+        return trained.update.trace(*arguments)
 
 
 def lowered(traced: Any, platform: str) -> str:
     """What was traced, in StableHLO."""
-    return traced.lower(lowering_platforms=({"gpu": "cuda"}.get(platform, platform),)).as_text()
+    with absent(*CHIPS[platform]):
+        return traced.lower(lowering_platforms=({"gpu": "cuda"}.get(platform, platform),)).as_text()
 
 
 def vocabulary() -> list[dict]:

@@ -100,7 +100,7 @@ def test_every_mesh_of_accelerators_gets_their_kernel_and_no_array_of_a_row_squa
     devices: EightDevices, tmp_path: Path
 ) -> None:
     outcome = devices.ask("lowered", tmp_path)
-    assert len(outcome) == 17
+    assert len(outcome) == (17 if jax.__version_info__ < (0, 12) else 13)
     for result in outcome:
         target = result["target"]
         slow_gpu = target["platform"] == "gpu" and (target["capability"] < 8 or target.get("dtype") == "fp32")

@@ -15,6 +15,7 @@ import numpy as np
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from bench.aot import KINDS
 from rljax.config.schema import CorrectionConfig, KlConfig, MeshConfig
 from rljax.learner.checkpoints import Checkpoints
 from rljax.learner.critic import ValueObjective
@@ -291,7 +292,7 @@ TARGETS: list[dict[str, Any]] = [
     {"platform": "gpu", "capability": 7.5},
     {"platform": "gpu", "capability": 9.0, "dtype": "fp32"},
 ]
-CHIPS = {"tpu": ("TPU v5 lite", "tpu"), "gpu": ("NVIDIA H100 80GB HBM3", "gpu")}
+TARGET_OF = {"tpu": "tpu", "gpu": "cuda"}
 LOWERED: list[dict[str, int]] = [{}, {"data": 8}, {"fsdp": 8}, {"tensor": 4}, {"fsdp": 2, "sequence": 2, "tensor": 2}]
 LOWERED_ROW = 328  # which no width is: an array of its square is one of scores
 
@@ -347,14 +348,14 @@ def trace_update(
         values = jax.ShapeDtypeStruct(described.places.shape, np.float32)
         described = dataclasses.replace(described, returns=described.advantages, scores=Scores(values=values))
     arguments = (params, opt_state, described, np.int32(1), Progress())
-    with absent(*CHIPS[platform]):
+    with absent(*KINDS[TARGET_OF[platform]]):
         return trained.update.trace(*arguments)
 
 
 def lowered(traced: Any, platform: str) -> str:
     """What was traced, in StableHLO."""
-    with absent(*CHIPS[platform]):
-        return traced.lower(lowering_platforms=({"gpu": "cuda"}.get(platform, platform),)).as_text()
+    with absent(*KINDS[TARGET_OF[platform]]):
+        return traced.lower(lowering_platforms=(TARGET_OF[platform],)).as_text()
 
 
 def vocabulary() -> list[dict]:

@@ -37,7 +37,7 @@ for write in (lambda: os.pwrite(0, b"3 4", 0), lambda: os.ftruncate(0, 0), lambd
 """
 REMEMBERS = """
 import ctypes, os
-for folder in ("/box", "/tmp", "/dev/shm", "/var/tmp", "/usr"):
+for folder in {os.path.realpath(path) for path in ("/box", "/tmp", "/dev/shm", "/var/tmp", "/usr")}:
     try:
         if os.path.exists(folder + "/seen"): print(30)
         open(folder + "/seen", "w").close()

@@ -219,7 +219,8 @@ class Config:
     )
     sync_method: str = key(
         "checkpoint",
-        "how weights travel: checkpoint: files; memory: this process's or Ray's; nccl: the learner sends",
+        "how weights travel: checkpoint: files, and memory to engines on the learner's only accelerator; "
+        "memory: this process's or Ray's; nccl: the learner sends",
         choices=("checkpoint", "memory", "nccl"),
     )
     sync_address: str = key("127.0.0.1", "nccl: the learner's address as engines reach it; loopback: this machine only")

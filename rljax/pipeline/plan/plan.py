@@ -18,7 +18,7 @@ from rljax.pipeline.assemble.run import check_architecture
 from rljax.pipeline.plan.compiled import Compiled, abstract_programs, attention_body, compiled
 from rljax.pipeline.plan.estimate import Estimate
 from rljax.pipeline.plan.models import read_architecture, read_scorers, stored_sizes
-from rljax.pipeline.plan.placement import Placement, engine_room, learner_names, place_engines, pools
+from rljax.pipeline.plan.placement import Placement, engine_room, handed_over, learner_names, place_engines, pools
 from rljax.pipeline.plan.scorers import place_scorers
 from rljax.pipeline.plan.targets import GIB, Target, devices_of, find_target
 from sidecar.errors import first_line
@@ -113,6 +113,8 @@ def _engines(estimate: Estimate, target: Target, placement: Placement | ConfigEr
     found = estimate.engine(room)
     for name, size in found.items():
         yield f"         {size / GIB:8.2f} GiB {name}{' a GPU' * (sidecar.tensor_parallel_size > 1)}"
+    if isinstance(placement, Placement) and (handed := handed_over(estimate, target, placement)):
+        yield f"         {handed / GIB:8.2f} GiB version that is handed over"
     if room is not None:
         tokens = found["KV"] / estimate.token
         yield f"         {tokens:,.0f} tokens at most: {tokens / config.context:.0f} requests of full length"

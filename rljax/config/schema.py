@@ -178,6 +178,7 @@ class PlanConfig:
     target: str = key(
         "here", "devices: here | CHIP:SHAPE, CHIP as in rljax/config/chips.py, SHAPE such as 8, 4x4, 2x2x1"
     )
+    all_shapes: bool = key(False, "compile what only batches of unlikely shapes need, as a run on accelerators does")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -219,8 +220,7 @@ class Config:
     )
     sync_method: str = key(
         "checkpoint",
-        "how weights travel: checkpoint: files, and memory to engines on the learner's only accelerator; "
-        "memory: this process's or Ray's; nccl: the learner sends",
+        "how weights travel: checkpoint: files; memory: this process's or Ray's; nccl: the learner sends",
         choices=("checkpoint", "memory", "nccl"),
     )
     sync_address: str = key("127.0.0.1", "nccl: the learner's address as engines reach it; loopback: this machine only")

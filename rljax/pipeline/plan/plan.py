@@ -176,10 +176,11 @@ def _speed(estimate: Estimate, target: Target) -> Iterator[str]:
 
 
 def _programs(estimate: Estimate, target: Target) -> Iterator[str | Compiled | bool]:
-    config, length, size = estimate.config, estimate.row.length, estimate.mesh.size
+    config, size, every = estimate.config, estimate.mesh.size, estimate.config.plan.all_shapes
     hardware = dataclasses.replace(target.hardware, mesh=estimate.layout)
-    body = attention_body(config, estimate.architecture, hardware, length)
-    yield f"attention of rows of {length}: {body.name}{body.reason and f', since {body.reason}'}"
+    for length in [shape.length for shape in estimate.shapes] if every else [estimate.row.length]:
+        body = attention_body(config, estimate.architecture, hardware, length)
+        yield f"attention of rows of {length}: {body.name}{body.reason and f', since {body.reason}'}"
     devices = devices_of(target.name)
     if isinstance(devices, str):
         yield f"unknown  what the compiler makes of it: peaks of memory, seconds to compile ({devices})"
@@ -190,11 +191,13 @@ def _programs(estimate: Estimate, target: Target) -> Iterator[str | Compiled | b
         yield f"programs compiled for {target.name}"
         programs = abstract_programs(config, estimate.architecture, devices, target.hardware)
         try:
-            yield from compiled([program for program in programs if program.likely], target.hardware.platform)
+            yield from compiled([one for one in programs if one.likely or every], target.hardware.platform)
         except jax.errors.JaxRuntimeError as error:  # a TPU's compiler refuses what does not fit
             yield f"  the compiler refuses it: {first_line(error)}"
             yield False
-        yield f"  and {sum(not program.likely for program in programs)} for batches of other shapes"
+        if not every:
+            others = sum(not program.likely for program in programs)
+            yield f"  and {others} for batches of other shapes: plan.all_shapes=true compiles them too"
 
 
 def _verdict(

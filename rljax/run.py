@@ -39,7 +39,7 @@ from rljax.ledger.database import RunFailedError, StaleWriterError, is_finished,
 from rljax.observe.atomic_write import write_atomic
 from rljax.pipeline.assemble.checks import check_devices, check_tasks
 from rljax.pipeline.assemble.compile_cache import keep_compiled
-from rljax.pipeline.assemble.devices import check_shared, share_gpu_memory
+from rljax.pipeline.assemble.devices import check_shared, share_gpu_memory, shares_only_accelerator
 from rljax.pipeline.assemble.learner import StepRunner, open_checkpoints, open_demonstrations, resume_learner
 from rljax.pipeline.assemble.run import ProgressCallback, open_ledger, open_model, validation_fingerprint
 from rljax.pipeline.assemble.tasksets import Tasksets
@@ -217,7 +217,10 @@ class Run:
             if explorer is not None:
                 parts.enter_context(contextlib.closing(explorer))
             on_ray, host = config.launcher == "ray", config.sync_address
-            opened = open_publisher(config.sync_method, self.run_dir.weights, on_ray=on_ray, host=host)
+            shares = shares_only_accelerator(config)
+            opened = open_publisher(
+                config.sync_method, self.run_dir.weights, on_ray=on_ray, host=host, shares_device=shares
+            )
             publisher = parts.enter_context(contextlib.closing(opened))
             check = (lambda: None) if explorer is None else explorer.check
             outputs, life = Outputs(self.run_dir, checkpoints, publisher, observers), heartbeat.token

@@ -23,7 +23,7 @@ from rljax.learner.learner import Learner
 from rljax.learner.sharding import AXES
 from rljax.observe.accelerators import attached_accelerators
 from rljax.observe.formatting import short
-from rljax.pipeline.assemble.devices import engine_devices, engine_gpus
+from rljax.pipeline.assemble.devices import engine_devices, engine_gpus, shares_only_accelerator
 from rljax.pipeline.assemble.engines import local_platform
 
 log = logging.getLogger(__name__)
@@ -142,10 +142,16 @@ def _engines(config: Config, learners: Sequence[jax.Device]) -> list[str]:
         f"{sidecar.num_engines} × {sidecar.engine} {_places(config, learners)}",
         config.engine_dtype,
         f"{sidecar.max_concurrency} requests at once each",
-        f"weights by {config.sync_method}",
+        f"weights by {_channel(config)}",
         *(f"judge {name}: {one.path} on {one.num_engines} × {one.engine}" for name, one in config.asked_judges.items()),
         *(f"reward model {name}: {one.path}, {one.dtype}" for name, one in config.asked_reward_models.items()),
     ]
+
+
+def _channel(config: Config) -> str:
+    if config.sync_method == "checkpoint" and shares_only_accelerator(config):
+        return "memory, and as files for other explorers (sync_method=memory writes none)"
+    return config.sync_method
 
 
 def _places(config: Config, learners: Sequence[jax.Device]) -> str:

@@ -116,12 +116,12 @@ class Batches(Generic[Item, Answer]):
 
     def _answered(self, batch: list[_Question[Item, Answer]]) -> None:
         try:
-            answers = self._answer([one.item for one in batch])
+            answered = list(zip(batch, self._answer([one.item for one in batch]), strict=True))
         except Exception as error:
             for one in batch:
                 one.future.set_exception(error)
             return
-        for one, answer in zip(batch, answers, strict=True):
+        for one, answer in answered:
             one.future.set_result(answer)
 
 

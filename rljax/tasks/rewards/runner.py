@@ -96,7 +96,7 @@ class RewardRunner:
         return self._processes.pending + self._threads.pending + self._awaited.pending + waiting
 
     async def score(self, task: Task, response: str, trajectory: str = "") -> Reward:
-        """Computes the weighted sum of those of the task's rewards that judge a response by itself.
+        """Computes the weighted sum of the task's rewards, but for those that take a whole group.
 
         Args:
             task: says which rewards, with which weights.

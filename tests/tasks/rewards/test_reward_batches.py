@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from rljax.config.fields import ConfigError
+from rljax.config.load import load_config
 from rljax.config.tasksets import TasksetConfig
+from rljax.run import Run
 from rljax.tasks.rewards import Reward, RewardError, RewardRunner, RewardTimeout, register_reward
 from rljax.tasks.rewards.registry import resolve_reward, reward_terms
 from rljax.tasks.rewards.scorer import Place
@@ -28,6 +30,7 @@ def told(tasks, responses):
         {"in_call": len(responses), "index": task.id.index, "length": len(response)}
         for task, response in zip(tasks, responses, strict=True)
     ]
+async def told_async(tasks, responses): return told(tasks, responses)
 def held(tasks, responses, *, batch_size: int = 4):
     if port := tasks[0].metadata.get("gate"):
         with socket.create_connection(("127.0.0.1", port)) as gate: gate.recv(1)
@@ -50,6 +53,7 @@ def of_two(tasks, responses):
     assert len({task.id.index for task in tasks}) == 2
     return [0.0, 0.0]
 """
+SMALLEST = Path(__file__).parents[2] / "e2e" / "smallest.py"
 FORMS = ("batches:held", "batches:held_async")
 
 
@@ -292,3 +296,17 @@ async def test_it_is_tried_with_a_batch_of_two_tasks(runner: RewardRunner) -> No
     await runner.try_out(taskset("batches:of_two"))
     with pytest.raises(ConfigError, match=r"'batches:of_two': fails when it is tried on the first tasks: AssertionErr"):
         await runner.try_out(taskset("batches:of_two", rows=1))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["batches:told", "batches:told_async"])
+def test_a_run_is_trained_by_one(directory: Path, tmp_path: Path, name: str) -> None:
+    keys = {f"tasks.{role}.digits.rewards": name for role in ("train", "validation")}
+    with Run(load_config(str(SMALLEST), {**keys, "max_steps": 2, "run_dir": str(tmp_path / "run")})) as run:
+        rows = list(run)
+        audit = run.audit()
+    assert (audit["balanced"], audit["dropped"]) == (True, {})
+    part = f"reward/{name.partition(':')[2]}"
+    assert [row["step"] for row in rows] == [1, 2]
+    assert [row[f"{part}/index"] for row in rows] == [1.5, 5.5], "of tasks 0 to 3, and 4 to 7"
+    assert max(row[f"{part}/in_call"] for row in rows) > 1, "responses came together"

@@ -13,7 +13,7 @@ default_role = "py:obj"  # `Run` in a docstring leads to it, where it is on a pa
 suppress_warnings = ["misc.highlighting_failure"]  # a block of code with … in it
 
 myst_heading_anchors = 4  # as GitHub names them
-myst_enable_extensions = ["attrs_inline"]
+myst_enable_extensions = ["deflist"]
 
 autodoc_member_order = "bysource"
 autodoc_class_signature = "separated"  # of a dataclass the attributes say more than its constructor

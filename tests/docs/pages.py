@@ -3,7 +3,8 @@
 A comment before a block says what becomes of it:
 
 - ``<!-- file: NAME -->``: a file of the page's reader. It is written, compiled, and loaded where it is a config.
-- ``<!-- run -->``: run as it stands, in the folder of the page's files; ``<!-- run: after COMMAND -->`` has that run before it.
+- ``<!-- run -->``: run as it stands, in the folder of the page's files; ``<!-- run: after COMMAND -->`` has
+  that run before it.
 - ``<!-- not run: WHY -->``: parsed alone, its configs resolved.
 
 Without one, Python is executed, and of a shell's commands the configs are resolved.

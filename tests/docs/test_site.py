@@ -42,7 +42,12 @@ def test_no_page_fetches_anything(site: Path) -> None:
 
 def test_the_docstrings_of_the_interface_and_every_key_are_there(site: Path) -> None:
     interface, keys = ((site / f"{page}.html").read_text() for page in ("interface", "keys"))
-    for name in ("rljax.Run.evaluate", "rljax.load_config", "envs.text_env.TextEnv", "rljax.config.registries.Registry"):
+    for name in (
+        "rljax.Run.evaluate",
+        "rljax.load_config",
+        "envs.text_env.TextEnv",
+        "rljax.config.registries.Registry",
+    ):
         assert f'id="{name}"' in interface, name
     assert "async_generation_ratio" in keys
     assert "learner.optimizer.learning_rate" in keys

@@ -23,6 +23,6 @@ def test_the_curve_of_the_first_page_is_drawn_from_the_kept_runs() -> None:
 
 def test_a_line_goes_through_its_points() -> None:
     drawn = xml.fromstring(draw([("one", [(0, 0.0), (40, 0.5), (80, 1.0)])], "a title"))
-    (line,) = (path.get("d") for path in drawn.iter("{*}path") if path.get("class") == "line0")
+    (line,) = (path.get("d") for path in drawn.findall("{*}path") if path.get("class") == "line0")
     assert line is not None
     assert line.startswith("M52.0 256.0L312.0 136.0L572.0 16.0")  # left, middle and right of 520 × 240 from (52, 16)

@@ -1,4 +1,4 @@
-"""The tables of docs/from_trl.md and docs/from_verl.md: our keys exist, and say what the messages of the program say."""
+"""The tables of docs/from_trl.md and docs/from_verl.md: our keys exist, and are those that messages name."""
 
 from __future__ import annotations
 

@@ -46,5 +46,6 @@ def _add_keys(_app, page, source):
         if path.partition(".")[0] != group and ("." in path or group is None):
             group = path.partition(".")[0] if "." in path else "run"
             source[0] += f"\n## {group}\n\n| key | default | meaning |\n|---|---|---|\n"
-        cells = (f"`{path}`", f"`{default}`" if default else "", meaning)
-        source[0] += "| {} |\n".format(" | ".join(cell.replace("|", "\\|").replace("\n", "\\n") for cell in cells))
+        cells = f"`{path}`", default and f"`{default}`", meaning.replace("<", "&lt;").replace("*", "\\*")
+        row = " | ".join(cell.replace("|", "\\|").replace("\n", "\\n") for cell in cells)
+        source[0] += f"| {row} |\n"

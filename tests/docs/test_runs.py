@@ -21,12 +21,13 @@ LIMIT = 600
 @pytest.mark.parametrize("page", RUN)
 def test_blocks_of_a_page_run_in_their_order(page: str, tmp_path: Path) -> None:
     write_files(page, tmp_path)
-    python = tmp_path / "bin" / "python"
-    python.parent.mkdir()
-    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
-    python.chmod(0o755)
+    binaries = tmp_path / "bin"
+    binaries.mkdir()
+    for name, module in (("python", ""), ("rljax", " -m rljax.main")):
+        (binaries / name).write_text(f'#!/bin/sh\nexec "{sys.executable}"{module} "$@"\n')
+        (binaries / name).chmod(0o755)
     environment = os.environ | {
-        "PATH": f"{python.parent}:{os.environ['PATH']}",
+        "PATH": f"{binaries}:{os.environ['PATH']}",
         "PYTHONPATH": f"{ROOT}",
         "JAX_PLATFORMS": "cpu",
     }

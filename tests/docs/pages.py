@@ -27,7 +27,9 @@ FENCE = re.compile(
     r"(?:^<!-- (?P<mark>file|run|not run)(?:: (?P<what>[^\n]*))? -->\n)?^```(?P<language>\w*)\n(?P<text>.*?)^```$",
     re.MULTILINE | re.DOTALL,
 )
-COMMAND = re.compile(r"(?:^|[`$ ])(?:\.venv/bin/)?(?:python -m rljax\.main|rljax) (--config=(?:(?! -->)[^`\n])*)", re.MULTILINE)
+COMMAND = re.compile(
+    r"(?:^|[`$ ])(?:\.venv/bin/)?(?:python -m rljax\.main|rljax) (--config=(?:(?! -->)[^`\n])*)", re.MULTILINE
+)
 KEYS = re.compile(r"--config\.([\w.]+)")
 
 

@@ -33,6 +33,8 @@ def page(request: pytest.FixtureRequest) -> str:
 def folder(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """What the reader of a page has before them: its files, the configs, and the YAML files that it speaks of."""
     write_files(page, tmp_path)
+    for name, copy in re.findall(r"rljax configs (\w+) > (\w+\.py)", PAGES[page]):
+        (tmp_path / copy).symlink_to(ROOT / "configs" / f"{name}.py")
     for file in SEEDS.glob("*.yaml"):
         (tmp_path / file.name).symlink_to(file)
     monkeypatch.chdir(tmp_path)

@@ -5,17 +5,43 @@ Importing this package starts nothing and touches no accelerator; `Run` brings t
 
 from __future__ import annotations
 
+import importlib.machinery
+import importlib.metadata
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rljax.config.schema import Config
     from rljax.run import Run
 
-__all__ = ["Run", "load_config"]
+__all__ = ["Run", "__version__", "load_config"]
+
+_FOLDER = str(Path(__file__).parents[1])
+_BESIDE = "envs", "sidecar"
+
+
+class _Beside:
+    """Finds the packages that are installed beside this one there, whatever else goes by their names.
+
+    A script, a notebook and ``python -m`` look into the current directory first, and users have folders so named.
+    """
+
+    @staticmethod
+    def find_spec(name: str, path: Any = None, target: Any = None) -> importlib.machinery.ModuleSpec | None:
+        return importlib.machinery.PathFinder.find_spec(name, [_FOLDER]) if name in _BESIDE else None
+
+
+for _name in _BESIDE:
+    _file = getattr(sys.modules.get(_name), "__file__", _FOLDER)
+    if _file is None or not Path(_file).is_relative_to(_FOLDER):
+        raise ImportError(f"a package {_name} other than rljax's is imported ({_file}); import rljax before it")
+sys.meta_path.insert(0, _Beside)
 
 
 def load_config(path: str, **overrides: Any) -> Config:
-    """Loads ``FILE.py[:arg]``; overrides are given by dotted key: ``load_config(path, **{"learner.mesh.data": 2})``.
+    """Loads ``FILE.py[:arg]``, or a config that comes along by its name; overrides are given by dotted key:
+    ``load_config("quickstart", **{"learner.mesh.data": 2})``.
 
     Raises:
         rljax.config.validate.ConfigError: an unknown key, a wrong type or an impossible combination.
@@ -30,4 +56,6 @@ def __getattr__(name: str) -> Any:
         from rljax.run import Run
 
         return Run
+    if name == "__version__":
+        return importlib.metadata.version("rljax")
     raise AttributeError(f"module 'rljax' has no attribute {name!r}")

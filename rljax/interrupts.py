@@ -22,6 +22,20 @@ COMPILING, RAY = "compile", "connection to Ray"
 hold a connection to Ray that did not close in time."""
 
 
+def end_on_interrupt() -> None:
+    """Has Ctrl-C end this process at once, with a line, while nothing has begun that could be saved.
+
+    A KeyboardInterrupt amid imports would come up in any of their callbacks, where it is printed or lost.
+    """
+    signal.signal(signal.SIGINT, _end_before_the_start)
+
+
+def raise_on_interrupt() -> None:
+    """Has Ctrl-C raise KeyboardInterrupt again, after `end_on_interrupt`."""
+    if signal.getsignal(signal.SIGINT) is _end_before_the_start:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def end_on_second_interrupt() -> None:
     """Has a second Ctrl-C end this process in `SECONDS`, or `HARD_SECONDS` where it is too busy even to end, and its
     children with it. Call it in the main thread.
@@ -45,6 +59,11 @@ def end_process(code: int) -> NoReturn:
         _end_now(code)
     threading.Thread(target=_end_late, args=(code,), name="end", daemon=True).start()
     sys.exit(code)
+
+
+def _end_before_the_start(number: int, _frame: object) -> None:
+    os.write(2, b"\nrljax: interrupted before anything had begun\n")  # printing may be what was interrupted
+    os._exit(128 + number)
 
 
 def _end_now(code: int) -> NoReturn:

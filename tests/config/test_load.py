@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
+from rljax.command_line import main
 from rljax.config.environments import EnvironmentConfig
 from rljax.config.foreign_keys import FOREIGN_KEYS
 from rljax.config.load import key_help, load_config, parse_arguments
 from rljax.config.schema import Config, JudgeConfig, RewardModelConfig, TasksetConfig
 from rljax.config.validate import ConfigError, walk
-from rljax.main import main
 
 SIMPLE = """
 from rljax.config.schema import Config, TasksConfig, TasksetConfig

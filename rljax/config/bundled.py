@@ -54,10 +54,11 @@ def listed() -> list[str]:
 
 
 def module_name(file: Path) -> str:
-    """Returns the name by which Python imports a config file, so that a config can name functions of its own: with
-    ``__name__``, from the folder in which the command is given, or from `FOLDER`.
+    """Returns the name by which Python imports a config file, from the folder in which the command is given or as one
+    that comes along: so a config can name functions of its own, by its ``__name__``.
     """
-    for folder, package in ((Path.cwd(), ()), (FOLDER, ("rljax", "configs"))):
+    ours, theirs = (FOLDER, ("rljax", "configs")), (Path.cwd(), ())
+    for folder, package in (ours, theirs) if FOLDER.parent == _PACKAGE else (theirs, ours):
         if file.absolute().is_relative_to(folder):
             parts = [*package, *file.absolute().relative_to(folder).with_suffix("").parts]
             if all(part.isidentifier() for part in parts):

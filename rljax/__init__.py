@@ -6,18 +6,19 @@ Importing this package starts nothing and touches no accelerator; `Run` brings t
 from __future__ import annotations
 
 import importlib.machinery
-import importlib.metadata
+import os
 import sys
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
+TYPE_CHECKING = False  # typing is imported once Ctrl-C ends the program with a line, as all that takes time is
 if TYPE_CHECKING:
+    from typing import Any
+
     from rljax.config.schema import Config
     from rljax.run import Run
 
 __all__ = ["Run", "__version__", "load_config"]
 
-_FOLDER = str(Path(__file__).parents[1])
+_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _BESIDE = "envs", "sidecar"
 
 
@@ -33,8 +34,8 @@ class _Beside:
 
 
 for _name in _BESIDE:
-    _file = getattr(sys.modules.get(_name), "__file__", _FOLDER)
-    if _file is None or not Path(_file).is_relative_to(_FOLDER):
+    _file = getattr(sys.modules.get(_name), "__file__", __file__)
+    if _file is None or not _file.startswith(_FOLDER + os.sep):
         raise ImportError(f"a package {_name} other than rljax's is imported ({_file}); import rljax before it")
 sys.meta_path.insert(0, _Beside)
 
@@ -57,5 +58,7 @@ def __getattr__(name: str) -> Any:
 
         return Run
     if name == "__version__":
-        return importlib.metadata.version("rljax")
+        from importlib.metadata import version
+
+        return version("rljax")
     raise AttributeError(f"module 'rljax' has no attribute {name!r}")

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import signal
 import sys
 import threading
 import time
-from typing import NoReturn
+
+TYPE_CHECKING = False  # this is imported before Ctrl-C is handled: nothing here may take long
+if TYPE_CHECKING:
+    from typing import NoReturn
 
 SECONDS = 1.0
 """Seconds after the second Ctrl-C in which the process may still end by itself."""
@@ -67,6 +69,8 @@ def _end_before_the_start(number: int, _frame: object) -> None:
 
 
 def _end_now(code: int) -> NoReturn:
+    import logging
+
     logging.shutdown()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError):  # nobody reads it any more

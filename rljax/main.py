@@ -6,9 +6,12 @@ The rest is imported here, once Ctrl-C ends the process with a line: it takes se
 from __future__ import annotations
 
 import sys
-from typing import NoReturn
 
 from rljax import interrupts
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
 
 
 def program() -> NoReturn:

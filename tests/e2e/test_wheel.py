@@ -96,7 +96,13 @@ print(install_command("ray"))
     (tmp_path / "program.py").write_text(program)
     env = environment(cache, PYTHONPATH=str(site))
     done = subprocess.run(
-        [sys.executable, "program.py"], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=LIMIT, check=False
+        [sys.executable, "program.py"],
+        cwd=tmp_path,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
+        check=False,
     )
     assert (done.stdout, done.stderr) == ('pip install "rljax[ray]"\n', "")
 

@@ -19,18 +19,20 @@ if TYPE_CHECKING:
 __all__ = ["Run", "__version__", "load_config"]
 
 _FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-_BESIDE = "envs", "sidecar"
+_BESIDE = ("envs", "sidecar")
+_IN_CHECKOUT = () if os.path.isdir(os.path.join(_FOLDER, "rljax", "configs")) else ("rljax.configs",)
 
 
 class _Beside:
-    """Finds the packages that are installed beside this one there, whatever else goes by their names.
+    """Finds the packages that are installed beside this one there, whatever else goes by their names. (A wheel has
+    `configs/` within this one.)
 
     A script, a notebook and ``python -m`` look into the current directory first, and users have folders so named.
     """
 
     @staticmethod
     def find_spec(name: str, path: Any = None, target: Any = None) -> importlib.machinery.ModuleSpec | None:
-        return importlib.machinery.PathFinder.find_spec(name, [_FOLDER]) if name in _BESIDE else None
+        return importlib.machinery.PathFinder.find_spec(name, [_FOLDER]) if name in _BESIDE + _IN_CHECKOUT else None
 
 
 for _name in _BESIDE:

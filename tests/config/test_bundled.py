@@ -10,6 +10,7 @@ from rljax.command_line import main
 from rljax.config.bundled import FOLDER, module_name
 from rljax.config.load import load_config
 from rljax.config.validate import ConfigError
+from rljax.tasks.rewards.registry import resolve_reward
 
 ROOT = Path(__file__).parents[2]
 
@@ -55,6 +56,21 @@ def test_a_config_may_name_what_it_defines(tmp_path: Path, monkeypatch: pytest.M
     assert module_name(Path("configs/critique.py")) == "configs.critique"
     monkeypatch.chdir(tmp_path)
     assert module_name(FOLDER / "critique.py") == "rljax.configs.critique"
+    assert load_config("critique").rollout.workflow == "rljax.configs.critique:AnswerCritiqueRevise"
     assert module_name(Path("mine.py")) == "mine"
     assert module_name(Path("..") / "mine.py") == "rljax_config_mine"
     assert module_name(Path("two words/mine.py")) == "rljax_config_mine"
+
+
+def test_a_folder_that_ours_hides_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "envs").mkdir()
+    for refused in (
+        lambda: load_config("quickstart", {"rollout.workflow": "envs.mine:Flow"}),
+        lambda: resolve_reward("envs.mine:score", "rewards"),
+    ):
+        with pytest.raises(ConfigError, match="envs is a package of rljax: give your folder another name"):
+            refused()
+    (tmp_path / "envs").rmdir()
+    with pytest.raises(ConfigError, match="no module 'envs.mine'; "):
+        resolve_reward("envs.mine:score", "rewards")

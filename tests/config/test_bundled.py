@@ -9,6 +9,7 @@ import pytest
 from rljax.command_line import main
 from rljax.config.bundled import FOLDER, module_name
 from rljax.config.load import load_config
+from rljax.config.types import imported
 from rljax.config.validate import ConfigError
 from rljax.tasks.rewards.registry import resolve_reward
 
@@ -66,11 +67,11 @@ def test_a_folder_that_ours_hides_is_named(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.chdir(tmp_path)
     (tmp_path / "envs").mkdir()
     for refused in (
-        lambda: load_config("quickstart", {"rollout.workflow": "envs.mine:Flow"}),
+        lambda: imported("algorithm.pg_variant", "envs.mine:loss"),
         lambda: resolve_reward("envs.mine:score", "rewards"),
     ):
         with pytest.raises(ConfigError, match="envs is a package of rljax: give your folder another name"):
             refused()
     (tmp_path / "envs").rmdir()
-    with pytest.raises(ConfigError, match="no module 'envs.mine'; "):
+    with pytest.raises(ConfigError, match=r"no module 'envs\.mine'; "):
         resolve_reward("envs.mine:score", "rewards")

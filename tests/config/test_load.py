@@ -162,7 +162,7 @@ def test_no_argument_is_answered_by_the_usage_and_refused(capsys: pytest.Capture
     printed = capsys.readouterr()
     assert printed.out == ""
     assert len(printed.err.splitlines()) == 4
-    assert "--config=configs/FILE.py" in printed.err
+    assert "--config=NAME|FILE.py" in printed.err
 
 
 def test_foreign_keys_are_answered_with_keys_that_exist_and_never_hide_one() -> None:

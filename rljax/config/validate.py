@@ -17,6 +17,7 @@ from rljax.config.fields import check_bounds, check_name, check_path, hold
 from rljax.config.fields import walk as walk
 from rljax.config.registries import advantages, all_names, no_such_name, token_advantages
 from rljax.config.schema import Config, RowsConfig, TasksetConfig
+from sidecar.extras import install_command
 
 _PLACES = {"postgresql": "database", "sqlite": "file"}
 _CONTEXTS = {"smollm2-135m": 8192}
@@ -117,7 +118,7 @@ def _check_ledger(config: Config) -> None:
     try:
         import psycopg  # noqa: F401
     except ImportError:
-        raise ConfigError("ledger=postgresql://…: needs psycopg 3; pip install -e '.[postgres]'") from None
+        raise ConfigError(f"ledger=postgresql://…: needs psycopg 3; {install_command('postgres')}") from None
     name = config.resolved_ledger_schema
     if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,62}", name) or name.startswith("pg_"):
         raise ConfigError(

@@ -101,10 +101,7 @@ class Progress:
         """Records a completed step: ``step`` batches completed, with these metrics (names as in metrics.jsonl)."""
         with self._lock:
             state = self._state
-            state.step = step
-            state.metrics.update({k: v for k, v in metrics.items() if isinstance(v, int | float) and math.isfinite(v)})
-            if "reward/mean" in metrics and "reward/mean" in state.metrics:
-                state.rewards.append(state.metrics["reward/mean"])
+            state.add(step, metrics)
             if self._lines and (step % self._logging_steps == 0 or step == state.total_steps):
                 self._messages.append(line(state))
 
@@ -163,7 +160,7 @@ class Progress:
         with self._lock:
             s = self._state
             copies = {"metrics": dict(s.metrics), "fields": dict(s.fields)}
-            return State(**(vars(s) | copies | {"rewards": deque(s.rewards)}))
+            return State(**(vars(s) | copies | {"rewards": deque(s.rewards), "recent": deque(s.recent)}))
 
     def _print_waiting(self) -> None:
         with self._lock:

@@ -18,6 +18,7 @@ import jax
 from rljax.config.schema import Config
 from rljax.ledger.fence import Fence
 from rljax.ledger.leases import LeasedBatch
+from rljax.observe.flat_rewards import STEPS, FlatRewards
 from rljax.observe.metrics import MetricsLog
 from rljax.observe.progress import Progress
 from rljax.observe.report import write_report
@@ -104,7 +105,7 @@ class LearnerObservers(Observers):
         decode = functools.partial(decoded, model.tokenizer)
         self._samples = SampleLog(root, LEARNER, decode, config.observe.samples_per_step)
         self._resources = Resources({"device": device_memory, "engine": engines}, root)
-        self._initial: dict[str, float] = {}
+        self._flat = FlatRewards(config.group_size)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -157,6 +158,9 @@ class LearnerObservers(Observers):
         self._metrics.write(step, row)
         self._samples.write(step, batch.groups, batch.step)
         self.progress.step(step, row)
+        streak = self._flat.add(step, values)
+        if streak is not None and streak.last - streak.first + 1 == STEPS:  # said once
+            self.message(str(streak))
         self.trace.counter("reward", time.time(), mean=values["reward/mean"])
         self.trace.counter("staleness", time.time(), mean=values["staleness/mean"], max=values["staleness/max"])
 

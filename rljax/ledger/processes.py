@@ -139,13 +139,16 @@ def _gauges(tx: Transaction, role: str) -> dict[str, dict[str, float]]:
 gauges = reads(_gauges)
 
 
-def summed_gauges(db: Database, role: str) -> dict[str, float]:
-    """Returns the `gauges` summed over the live processes of a role."""
+def sum_of_gauges(tx: Transaction, role: str) -> dict[str, float]:
+    """Returns the gauges summed over the live processes of a role."""
     total: dict[str, float] = {}
-    for measured in gauges(db, role).values():
+    for measured in _gauges(tx, role).values():
         for name, value in measured.items():
             total[name] = total.get(name, 0.0) + value
     return total
+
+
+summed_gauges = reads(sum_of_gauges)
 
 
 def tokens_sampled(tx: Transaction) -> float:

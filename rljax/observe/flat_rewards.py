@@ -10,9 +10,9 @@ STEPS = 10
 """Steps in a row after which somebody should look."""
 
 _ALL_ZERO = (
-    "every reward was 0, so that nothing tells a better answer from a worse one. Read samples/: are answers in the form "
-    "that the reward looks for, and long enough (response/cut_off)? Call the reward with a right one. If it is right, "
-    "begin with easier tasks, or a model that solves a few"
+    "every reward was 0, so that nothing tells a better answer from a worse one. Read samples/: are answers in the "
+    "form that the reward looks for, and not cut off (response/cut_off)? Call the reward with a right one. If it is right, "
+    "begin with easier tasks, or with a model that solves a few"
 )
 _ALL_EQUAL = (
     "in every group all rewards were equal, from which an advantage that compares a group's members learns nothing. "

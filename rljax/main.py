@@ -3,6 +3,7 @@
     python -m rljax.main --config=configs/quickstart.py --config.max_steps=50
     python -m rljax.main --config=FILE.yaml --dry-run           # a file of ROLL's or Trinity-RFT's: what it becomes
     python -m rljax.main --config=FILE.yaml --dry-run=FILE.py   # and that as a config file of one's own
+    python -m rljax.main watch RUN [--browser]                  # follows the run in that directory from another shell
 
 Exit codes: 0 done (or asked to stop), 1 the run failed or the audit does not balance, 2 the config is refused.
 """
@@ -48,6 +49,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(__doc__)
         print("\n".join(f"  --config.{path}={default}\n      {meaning}" for path, default, meaning in key_help()))
         return 0
+    if given[0] == "watch":
+        return _watch(given[1:])
 
     dry = [argument for argument in given if argument.partition("=")[0] == "--dry-run"]
     if dry:
@@ -91,6 +94,18 @@ def run(load: Callable[[], Config]) -> int:
         return _say(error, REFUSED)
     except KeyboardInterrupt:
         return _say("interrupted; the same command resumes", 128 + signal.SIGINT)
+    except Exception as error:
+        return _say(error, FAILED)
+
+
+def _watch(given: Sequence[str]) -> int:
+    """Follows a run of another process."""
+    from rljax import commands
+
+    try:
+        return commands.watch(given)
+    except ConfigError as error:
+        return _say(error, REFUSED)
     except Exception as error:
         return _say(error, FAILED)
 

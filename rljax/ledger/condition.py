@@ -66,7 +66,8 @@ def _waits(tx: Transaction, roles: set[str]) -> str | None:
     if row.announced < 0:
         return "the learner to begin"
     if row.trained >= tx.spec.max_steps:
-        return f"{left} validations to end" if (left := count_unfinished(tx)) else "the learner to end"
+        left = count_unfinished(tx)
+        return f"{left} validation{'s' if left > 1 else ''} to end" if left else "the learner to end"
     if row.leasing:
         return None
     _, missing = next_batch(tx, row)

@@ -13,7 +13,7 @@ from sqlalchemy import Row, bindparam, insert, select, update
 
 from rljax.ledger import schema
 from rljax.ledger.claims import reopen_claims_of
-from rljax.ledger.database import Database, LedgerError, StaleWriterError, agree, record_event, run_row, storable
+from rljax.ledger.database import LedgerError, StaleWriterError, agree, record_event, run_row, storable
 from rljax.ledger.liveness import split_by_life, still_alive
 from rljax.ledger.transaction import Transaction, reads, writes
 

@@ -11,8 +11,8 @@ STEPS = 10
 
 _ALL_ZERO = (
     "every reward was 0, so that nothing tells a better answer from a worse one. Read samples/: are answers in the "
-    "form that the reward looks for, and not cut off (response/cut_off)? Call the reward with a right one. If it is right, "
-    "begin with easier tasks, or with a model that solves a few"
+    "form that the reward looks for, and not cut off (response/cut_off)? Call the reward with a right one. If that "
+    "gets more than 0, begin with easier tasks, or with a model that solves a few"
 )
 _ALL_EQUAL = (
     "in every group all rewards were equal, from which an advantage that compares a group's members learns nothing. "

@@ -10,6 +10,7 @@ a file without a name, and one that replaces the file in that very moment has it
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import math
@@ -181,6 +182,42 @@ class MetricsLog:
         self._file = file
 
 
+class MetricsReader:
+    """Reads the rows of a run that another process writes: what has been read is not read again."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self._path = Path(run_dir) / FILE
+        self._file: BinaryIO | None = None  # stays open: so no later file can have its number
+        self._rows: dict[int, Row] = {}
+
+    def rows(self) -> list[Row]:
+        """Returns the rows by step, as `read_metrics` does."""
+        if self._file is None or self._is_another(self._file):
+            self.close()
+            try:
+                self._file = open(self._path, "rb")  # noqa: SIM115  (see above)
+            except FileNotFoundError:
+                return []
+        whole = self._file.tell()
+        for line in self._file:
+            if not line.endswith(b"\n"):  # it is being written
+                break
+            whole += len(line)
+            _merge(self._rows, line)
+        self._file.seek(whole)
+        return [self._rows[step] for step in sorted(self._rows)]
+
+    def close(self) -> None:
+        """Closes the file; the next look begins anew."""
+        if self._file is not None:
+            self._file.close()
+        self._file, self._rows = None, {}
+
+    def _is_another(self, file: BinaryIO) -> bool:
+        mine = os.fstat(file.fileno())
+        return mine.st_size < file.tell() or not _is_at(self._path, mine)
+
+
 def read_metrics(run_dir: Path) -> list[Row]:
     """Returns the rows of a run, by step; an empty list where there are none. A torn line is left out."""
     try:
@@ -193,18 +230,23 @@ def read_json_lines(path: Path) -> Iterator[Any]:
     """Yields the lines of a file that are JSON, decoded: a crash may have torn the last one."""
     with open(path, "rb") as file:
         for line in file:
-            try:
+            with contextlib.suppress(ValueError):
                 yield json.loads(line)
-            except ValueError:
-                continue
 
 
 def _read(path: Path) -> list[Row]:
     rows: dict[int, Row] = {}
-    for row in read_json_lines(path):
+    with open(path, "rb") as file:
+        for line in file:
+            _merge(rows, line)
+    return [rows[step] for step in sorted(rows)]
+
+
+def _merge(rows: dict[int, Row], line: bytes) -> None:
+    with contextlib.suppress(ValueError):
+        row = json.loads(line)
         if isinstance(row, dict) and isinstance(row.get("step"), int):
             rows[row["step"]] = rows.get(row["step"], {}) | row
-    return [rows[step] for step in sorted(rows)]
 
 
 def _line(row: Row) -> bytes:

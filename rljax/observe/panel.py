@@ -59,6 +59,7 @@ class State:
         began: monotonic seconds at which this life of the run began.
         waiting: what is waited for, None if nothing is.
         waiting_since: monotonic seconds.
+        warning: what somebody should look at, None if nothing is.
         run: the bar of its steps.
         batch: the bar of the next batch's groups.
     """
@@ -73,6 +74,7 @@ class State:
     began: float = field(default_factory=time.monotonic)
     waiting: str | None = None
     waiting_since: float = 0.0
+    warning: str | None = None
     run: Bar = field(default_factory=_run_bar)
     batch: Bar = field(default_factory=_batch_bar)
 
@@ -115,6 +117,8 @@ def draw(state: State, unicode: bool = True) -> RenderableType:
         line = Text("trend    ", style=QUIET)
         line.append(sparkline(list(state.rewards)), style=ACCENT).append(f"  {low:.3g} to {high:.3g}", style=QUIET)
         rows.append(line)
+    if state.warning is not None:
+        rows.append(Text(state.warning, style=WARN))
     if state.waiting is not None:
         seconds = time.monotonic() - state.waiting_since
         rows.append(Text(f"waiting for {state.waiting} · {seconds:.0f} s", style=WARN))

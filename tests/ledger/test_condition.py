@@ -19,6 +19,7 @@ from tests.waiting import HANGS
 LOOK = """
 import pathlib, sys
 from rljax.ledger.condition import condition
+from rljax.ledger.database import Database
 from rljax.ledger.sqlite import SqliteFile
 db = Database(SqliteFile(pathlib.Path(sys.argv[1]), read_only=True), None)
 print(condition(db).began)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import math
 import os
@@ -46,7 +47,7 @@ def check_config(config: Config) -> None:
     Raises:
         ConfigError: a combination is impossible.
     """
-    places = (_check_tiny, _check_launcher, _check_ledger)
+    places = (_check_tiny, _check_launcher, _check_ledger, _check_trackers)
     tasks = (_check_batch, _check_sampling, _check_validation, _check_tasks)
     hold(config, *places, *tasks, _check_algorithm, _check_moments, _check_context)
 
@@ -93,6 +94,14 @@ def _check_launcher(config: Config) -> None:
     address = config.ray.address
     if config.launcher == "local" and address not in ("auto", "local"):
         raise ConfigError(f"ray.address={address!r}: launcher=local joins no cluster; write launcher=ray")
+
+
+def _check_trackers(config: Config) -> None:
+    if config.observe.wandb is None or config.mode not in ("both", "train"):
+        return
+    found = importlib.util.find_spec("wandb")
+    if found is None or found.origin is None:  # a folder of that name, as it leaves one behind, is none
+        raise ConfigError(f"observe.wandb={config.observe.wandb}: wandb is not installed; pip install -e '.[wandb]'")
 
 
 def _check_ledger(config: Config) -> None:

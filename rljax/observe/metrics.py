@@ -19,18 +19,17 @@ import threading
 import time
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from rljax.observe.atomic_write import atomic_path
-from rljax.observe.tensorboard import TensorBoard
+from rljax.observe.tracking import Tracker
 from rljax.observe.warn_once import WarnOnce
 
 log = logging.getLogger(__name__)
 
 FILE = "metrics.jsonl"
-TENSORBOARD = "tensorboard"
 PENDING_ROWS = 10_000
 """Rows kept in memory while the file cannot be written."""
 
@@ -44,8 +43,10 @@ class MetricsLog:
     have been written.
     """
 
-    def __init__(self, run_dir: Path, tensorboard: bool = False) -> None:
-        """Opens the log of ``run_dir``; nothing is written before the first row or `truncate`."""
+    def __init__(self, run_dir: Path, trackers: Sequence[Tracker] = ()) -> None:
+        """Opens the log of ``run_dir``; nothing is written before the first row or `truncate`. Rows go to ``trackers``
+        too.
+        """
         self._path = Path(run_dir) / FILE
         self._lock = threading.Lock()
         self._warn = WarnOnce(log, f"{self._path} misses rows until it can be written again")
@@ -56,7 +57,7 @@ class MetricsLog:
         self._ends: list[int] = []  # where each step's line ends, in bytes
         self._cut: float = math.inf  # the first step of a lost history whose rows may still be in the file
         self._may_write: Callable[[], None] = lambda: None
-        self._tensorboard = TensorBoard(Path(run_dir) / TENSORBOARD) if tensorboard else None
+        self._trackers = trackers
 
     def write(self, step: int, values: Mapping[str, Any]) -> None:
         """Adds the metrics of ``step``, batches completed; anything that is a number will do.
@@ -75,8 +76,8 @@ class MetricsLog:
                     self._pending.popleft()
             except OSError as error:
                 self._warn(error)
-        if self._tensorboard is not None:
-            self._tensorboard.write(step, {name: value for name, value in row.items() if value is not None})
+        for tracker in self._trackers:
+            tracker.write(step, {name: value for name, value in row.items() if value is not None})
 
     def truncate(self, step: int, may_write: Callable[[], None] = lambda: None) -> None:
         """Takes the file over, without the rows of ``step`` and later: a learner resumed from ``n`` batches will write
@@ -95,15 +96,13 @@ class MetricsLog:
                 self._take_over()
             except OSError as error:
                 self._warn(error)
-        if self._tensorboard is not None:
-            self._tensorboard.purge(step)
+        for tracker in self._trackers:
+            tracker.purge(step)
 
     def close(self) -> None:
-        """Closes the file and ends TensorBoard's thread."""
+        """Closes the file."""
         with self._lock:
             self._close_file()
-        if self._tensorboard is not None:
-            self._tensorboard.close()
 
     def _number(self, name: str, value: Any) -> float | int | None:
         if isinstance(value, int):

@@ -199,22 +199,6 @@ def test_no_file_no_rows(tmp_path: Path) -> None:
     assert read_metrics(tmp_path / "nowhere") == []
 
 
-def test_tensorboard_hides_what_is_trained_again(tmp_path: Path) -> None:
-    loading = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    first = MetricsLog(tmp_path, tensorboard=True)
-    for step in range(1, 6):
-        first.write(step, {"reward/mean": step, "loss": float("nan")})
-    first.close()
-    resumed = MetricsLog(tmp_path, tensorboard=True)
-    resumed.truncate(4)
-    resumed.write(4, {"reward/mean": 40.0})
-    resumed.close()
-    events = loading.EventAccumulator(str(tmp_path / "tensorboard"))
-    events.Reload()
-    assert events.Tags()["scalars"] == ["reward/mean"]
-    assert [(e.step, e.value) for e in events.Scalars("reward/mean")] == [(1, 1), (2, 2), (3, 3), (4, 40)]
-
-
 def test_a_reader_follows_what_another_process_writes(tmp_path: Path) -> None:
     reader = MetricsReader(tmp_path)
     assert reader.rows() == []

@@ -8,9 +8,11 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
+
+import numpy as np
 
 from rljax.observe.warn_once import WarnOnce
 
@@ -43,7 +45,7 @@ class Entry:
     step: int
     at: float
     scalars: Mapping[str, float] = field(default_factory=dict)
-    histograms: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    histograms: Mapping[str, np.ndarray] = field(default_factory=dict)
     texts: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -77,7 +79,7 @@ class Tracker:
         self,
         step: int,
         scalars: Mapping[str, float] | None = None,
-        histograms: Mapping[str, Sequence[float]] | None = None,
+        histograms: Mapping[str, np.ndarray] | None = None,
         texts: Mapping[str, str] | None = None,
     ) -> None:
         """Queues what is known of a step."""

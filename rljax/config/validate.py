@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import math
 import os
@@ -18,6 +17,7 @@ from rljax.config.fields import check_bounds, check_name, check_path, hold
 from rljax.config.fields import walk as walk
 from rljax.config.registries import advantages, all_names, no_such_name, token_advantages
 from rljax.config.schema import Config, RowsConfig, TasksetConfig
+from sidecar.extras import install_command
 
 _PLACES = {"postgresql": "database", "sqlite": "file"}
 _CONTEXTS = {"smollm2-135m": 8192}
@@ -47,7 +47,7 @@ def check_config(config: Config) -> None:
     Raises:
         ConfigError: a combination is impossible.
     """
-    places = (_check_tiny, _check_launcher, _check_ledger, _check_trackers)
+    places = (_check_tiny, _check_launcher, _check_ledger)
     tasks = (_check_batch, _check_sampling, _check_validation, _check_tasks)
     hold(config, *places, *tasks, _check_algorithm, _check_moments, _check_context)
 
@@ -96,14 +96,6 @@ def _check_launcher(config: Config) -> None:
         raise ConfigError(f"ray.address={address!r}: launcher=local joins no cluster; write launcher=ray")
 
 
-def _check_trackers(config: Config) -> None:
-    if config.observe.wandb is None or config.mode not in ("both", "train"):
-        return
-    found = importlib.util.find_spec("wandb")
-    if found is None or found.origin is None:  # a folder of that name, as it leaves one behind, is none
-        raise ConfigError(f"observe.wandb={config.observe.wandb}: wandb is not installed; pip install -e '.[wandb]'")
-
-
 def _check_ledger(config: Config) -> None:
     """Checks the ledger's URL. No message repeats it: it may hold a password."""
     if config.ledger is None:
@@ -126,7 +118,7 @@ def _check_ledger(config: Config) -> None:
     try:
         import psycopg  # noqa: F401
     except ImportError:
-        raise ConfigError("ledger=postgresql://…: needs psycopg 3; pip install -e '.[postgres]'") from None
+        raise ConfigError(f"ledger=postgresql://…: needs psycopg 3; {install_command('postgres')}") from None
     name = config.resolved_ledger_schema
     if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,62}", name) or name.startswith("pg_"):
         raise ConfigError(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-
 from rljax.config.fields import ConfigError, check_path, shown
 from rljax.config.schema import Config
 
@@ -40,6 +38,3 @@ def _check_mode(config: Config) -> None:
             f"sync_method={config.sync_method}: such versions are no files, and end with the learner's process; serve "
             "a checkpoint, or train with sync_method=checkpoint"
         )
-    missing = [name for name in ("aiohttp", "prometheus_client") if importlib.util.find_spec(name) is None]
-    if missing:
-        raise ConfigError(f'mode=serve: {" and ".join(missing)} not installed; pip install -e ".[serve]"')

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from rljax import main
+from rljax import command_line
 from rljax.ledger import leases, processes
 from rljax.ledger.sqlite import SqliteFile
 from rljax.observe.metrics import MetricsLog
@@ -171,7 +171,7 @@ def test_the_page_answers_who_has_its_address(tmp_path: Path, bench: LedgerBench
     ],
 )
 def test_wrong_arguments_are_refused(given: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.main(["watch", *given]) == 2
+    assert command_line.main(["watch", *given]) == 2
     assert capsys.readouterr().err.startswith(f"rljax: {said}")
 
 
@@ -182,5 +182,5 @@ def test_a_run_is_found_by_its_name(
     (tmp_path / "runs" / "mine").mkdir(parents=True)
     bench = LedgerBench(SqliteFile(tmp_path / "runs" / "mine" / "ledger.db"), make_spec())
     leases.fail_run(bench.db, bench.lineage, "no room")
-    assert main.main(["watch", "mine"]) == 1
+    assert command_line.main(["watch", "mine"]) == 1
     assert capsys.readouterr().out == "this run has failed: no room (step 0)\n"

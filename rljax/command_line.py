@@ -6,6 +6,7 @@
     rljax configs quickstart > mine.py                  # prints one, to be changed
     rljax --config=FILE.yaml --dry-run                  # a file of ROLL's or Trinity-RFT's: what it becomes
     rljax --config=FILE.yaml --dry-run=FILE.py          # and that as a config file of one's own
+    rljax watch RUN [--browser]                         # follows a run from another shell, or on a page
     rljax --version
 
 Exit codes: 0 done (or asked to stop), 1 the run failed or the audit does not balance, 2 the config is refused.
@@ -40,7 +41,8 @@ REFUSED, FAILED = 2, 1
 _USAGE = f"""usage: rljax --config=NAME|FILE.py[:arg] [--config.KEY=VALUE ...]
   --config.mode={"|".join(MODES)}
   --help lists every key with its default and meaning
-  rljax configs lists the configs that come along, by NAME; rljax configs NAME prints one"""
+  rljax configs lists the configs that come along, by NAME; rljax configs NAME prints one
+  rljax watch RUN follows the run in that directory"""
 
 
 def main(given: Sequence[str]) -> int:
@@ -57,6 +59,8 @@ def main(given: Sequence[str]) -> int:
         return 0
     if given[0] == "configs":
         return _show_configs(given[1:])
+    if given[0] == "watch":
+        return _watch(given[1:])
 
     dry = [argument for argument in given if argument.partition("=")[0] == "--dry-run"]
     if dry:
@@ -113,6 +117,19 @@ def _show_configs(names: Sequence[str]) -> int:
     except ConfigError as error:
         return _say(error, REFUSED)
     return 0
+
+
+def _watch(given: Sequence[str]) -> int:
+    """Follows a run of another process."""
+    from rljax import commands
+
+    try:
+        raise_on_interrupt()  # it ends the view alone
+        return commands.watch(given)
+    except ConfigError as error:
+        return _say(error, REFUSED)
+    except Exception as error:
+        return _say(error, FAILED)
 
 
 def _dry_run(given: Sequence[str], target: str) -> int:

@@ -64,6 +64,8 @@ def _needs(config: Config) -> Iterator[Need]:
     if config.mode == "serve":
         for package in ("aiohttp", "prometheus_client"):
             yield Need("mode=serve", package, install_command("serve"))
+    if config.observe.wandb is not None and config.mode in ("both", "train"):
+        yield Need(f"observe.wandb={shown(config.observe.wandb)}", "wandb", install_command("wandb"))
     yield from _of_tasks(config)
     yield from _of_environments(config)
 

@@ -10,7 +10,7 @@ import pytest
 
 from rljax.config.load import load_config, parse_arguments
 from rljax.pipeline.plan.plan import plan
-from tests.docs.pages import ROOT, Block, blocks, commands
+from tests.docs.pages import Block, blocks, commands
 
 PLANS = [block for block in blocks("docs/choose.md") if "mode=plan" in block.text and block.language == "console"]
 QWEN2 = {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "torch_dtype": "bfloat16", "rope_theta": 1e6}
@@ -37,7 +37,7 @@ def test_a_plan_is_what_is_printed(block: Block, tmp_path: Path) -> None:
     name = overrides.get("model.path", "Qwen/Qwen2.5-1.5B-Instruct").partition("/")[2]
     fields = QWEN2 | {"max_position_embeddings": 32768, "rms_norm_eps": 1e-6, "hidden_act": "silu"}
     (tmp_path / "config.json").write_text(json.dumps(fields | dict(zip(FIELDS, SHAPES[name], strict=True))))
-    config = load_config(str(ROOT / path), {**overrides, "model.path": str(tmp_path)})
+    config = load_config(path, {**overrides, "model.path": str(tmp_path)})
     printed = [part for line in plan(config) if isinstance(line, str) for part in line.splitlines()]
     position = 0
     for line in re.sub(r"\\\n\s*", "", block.text).splitlines()[1:]:

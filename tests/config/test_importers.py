@@ -11,10 +11,10 @@ import pytest
 
 from rljax.config.fields import ConfigError
 from rljax.config.importers import published
-from rljax.config.importers.refusals import RefusedFile
 from rljax.config.importers.rule import LEFT_OUT
 from rljax.config.importers.translate import TABLES, translate
 from rljax.config.load import key_help, load_config, parse_arguments
+from rljax.config.refusals import RefusedConfig
 from rljax.main import main
 from tests.config.importer_files import RLVR, ROLL, SEEDS, TRINITY, nested, refused
 
@@ -205,7 +205,7 @@ def test_a_group_is_blamed_on_the_key_that_says_it(write: Any) -> None:
 
 def test_an_override_of_what_to_write_settles_a_refusal(write: Any) -> None:
     path = write(nested(ROLL, "actor_infer.strategy_args.strategy_name", "sglang"))
-    with pytest.raises(RefusedFile):
+    with pytest.raises(RefusedConfig):
         load_config(path, {"max_steps": "3"})
     assert load_config(path, {"sidecar.engine": "embedded", "max_steps": "3"}).sidecar.engine == "embedded"
 
@@ -330,10 +330,10 @@ def test_what_does_not_go_together_comes_at_once(write: Any) -> None:
     """By itself each of these keys is right."""
     text = nested(nested(ROLL, "train_env_manager.group_size", 7), "actor_infer.generating_args.temperature", 0)
     path = write(nested(text, "train_env_manager.tags", ["FrozenLak"]))
-    with pytest.raises(RefusedFile) as refused:
+    with pytest.raises(RefusedConfig) as refused:
         load_config(path)
     title, *lines = str(refused.value).splitlines()
-    assert title.endswith(": ROLL's keys that do not go together:")
+    assert title.endswith(": ROLL's keys that are refused:")
     assert [line.split()[0] for line in lines] == [
         "rollout_batch_size",
         "actor_infer.generating_args.temperature",

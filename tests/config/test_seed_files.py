@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from rljax.config.importers.refusals import RefusedFile
 from rljax.config.importers.translate import translate
 from rljax.config.load import as_plain, load_config
+from rljax.config.refusals import RefusedConfig
 from rljax.config.schema import Config
 
 SEEDS = Path(__file__).parents[1] / "data" / "seeds"
@@ -245,7 +245,7 @@ def test_a_document_resolves_and_holds_what_its_rows_say(name: str) -> None:
 
 
 def test_what_one_document_refuses_comes_at_once() -> None:
-    with pytest.raises(RefusedFile) as refused:
+    with pytest.raises(RefusedConfig) as refused:
         load_config(str(SEEDS / "rlvr_config_async.yaml"))
     lines = str(refused.value).splitlines()
     assert lines[0] == "rlvr_config_async.yaml: ROLL's keys that are refused:"

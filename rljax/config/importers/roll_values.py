@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from rljax.config.fields import shown
 from rljax.config.importers.rule import LEFT_OUT, Document, Found, Refusal, Values
 
 _RANGE = re.compile(r"list\(\s*range\(\s*(\d{1,4})\s*(?:,\s*(\d{1,4})\s*)?(?:,\s*(\d{1,3})\s*)?\)\s*\)")
@@ -51,7 +52,10 @@ def devices(numbers: Sequence[int]) -> str:
 
 def _mapped(document: Document, role: str, otherwise: Any) -> list[int]:
     found = document.get(f"{role}.device_mapping")
-    return indices(found) if found is not None else otherwise
+    try:
+        return indices(found) if found is not None else otherwise
+    except Refusal as refusal:
+        raise Refusal(f"{role}.device_mapping={shown(found)}: {refusal}") from None
 
 
 def _train_devices(document: Document) -> list[int]:

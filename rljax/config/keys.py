@@ -49,17 +49,21 @@ def defaults_of(kind: Any) -> dict[str, Any]:
     return found
 
 
+_LEAST = ("algorithm.critic.", "algorithm.loss.", "algorithm.advantage.", "algorithm.filter.")
+
+
 def unknown_key(dotted: str, name: str, known: Mapping[str, Any], prefix: str) -> str:
     """Returns the message for a key that there is not; see `rljax.config.types.Unknown`."""
     everywhere = [path for path, _, _ in key_help()]
     if said := advice(dotted, name, prefix, everywhere):
         return f"{dotted}: unknown key; {said}"
-    # the critic has an optimizer as the policy has: it is meant where it is named, or where nothing else has the key
-    least = [path for path in everywhere if path.startswith("algorithm.critic.") and "critic" not in dotted]
+    # the critic has an optimizer as the policy has: it is meant where it is named, or where nothing else has the key;
+    # and which functions a config names, and so has keys of, is not known here
+    least = [path for path in everywhere if path.startswith(_LEAST) and "critic" not in dotted]
     first = [path for path in everywhere if path not in least]
-    elsewhere = [min(found, key=len) for group in (first, least) if (found := _ending(group, name))][:1]
+    elsewhere, of_few = ([min(found, key=len)] if (found := _ending(group, name)) else [] for group in (first, least))
     beside = [prefix + n for n in difflib.get_close_matches(name, list(known), 1)]
-    near = (beside or elsewhere) if prefix else (elsewhere or beside)
+    near = elsewhere or (beside if prefix else []) or of_few or beside
     near = near or [path for group in (first, least) for path in difflib.get_close_matches(dotted, group, 1, 0.7)]
     there = ", ".join(sorted(known)[:12]) + ", …" * (len(known) > 12)
     hint = f"did you mean {near[0]}?" if near else f"{prefix or 'the config '}has: {there}"

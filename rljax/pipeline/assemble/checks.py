@@ -80,5 +80,4 @@ def check_devices(config: Config) -> None:
         check_shared(config, select_devices(config.learner.devices, config.learner.mesh.size))
     if config.mode != "train":
         pool_devices(config)
-        places_of_judges(config)
-        devices_of_reward_models(config)
+        devices_of_reward_models(config, places_of_judges(config))

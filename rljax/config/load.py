@@ -22,7 +22,7 @@ from ml_collections import ConfigDict
 
 from rljax.config.fields import ConfigError, brief, check_path, shown
 from rljax.config.importers.translate import is_foreign, translate
-from rljax.config.importers.translation import Translation
+from rljax.config.importers.translation import Translation, implied
 from rljax.config.keys import key_help as key_help
 from rljax.config.keys import unknown_key
 from rljax.config.overrides import NEW_NAMES, override_all, take_away
@@ -103,7 +103,11 @@ def load_config(path: str, overrides: Mapping[str, Any] | None = None) -> Config
 def load(path: str, overrides: Mapping[str, Any] | None = None) -> tuple[Config, Translation | None]:
     """Does what `load_config` does, and returns what a file of ROLL or Trinity-RFT became beside its config."""
     source, overrides = read_source(path), overrides or {}
-    values, refused = _translated(source, overrides) if isinstance(source, Translation) else (source, [])
+    if isinstance(source, Translation):
+        overrides = implied(overrides)
+        values, refused = _translated(source, overrides)
+    else:
+        values, refused = source, []
     refused += override_all(values, overrides)
     if values.get("run_dir") is None:
         values["run_dir"] = f"runs/{Path(path.partition(':')[0].partition(',')[0]).stem}"

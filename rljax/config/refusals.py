@@ -92,18 +92,23 @@ def refused_by(check: Callable[..., Any], *arguments: Any) -> Refusals:
 
 def joined(errors: Iterable[ConfigError]) -> ConfigError:
     """Returns the first of several errors with the others beside it, each message once."""
-    unique: dict[str, ConfigError] = {}
-    for error in errors:
-        unique.setdefault(str(error), error)
-    first, *others = unique.values()
+    first, *others = _distinct(errors)
     first.others = tuple(others)
     first.__notes__ = [str(other) for other in others]  # a traceback shows them
     return first
 
 
-def table(title: str, errors: Sequence[ConfigError]) -> ConfigError:
-    """Returns one error for all: itself where it is alone."""
-    return errors[0] if len(errors) == 1 else RefusedConfig(title, [("", str(error)) for error in errors])
+def table(title: str, errors: Iterable[ConfigError]) -> ConfigError:
+    """Returns one error for all, each message once: itself where it is alone."""
+    distinct = _distinct(errors)
+    return distinct[0] if len(distinct) == 1 else RefusedConfig(title, [("", str(error)) for error in distinct])
+
+
+def _distinct(errors: Iterable[ConfigError]) -> list[ConfigError]:
+    distinct: dict[str, ConfigError] = {}
+    for error in errors:
+        distinct.setdefault(str(error), error)
+    return list(distinct.values())
 
 
 def without(config: Any, paths: Collection[str], above: str = "") -> Any:

@@ -87,14 +87,14 @@ MANAGERS = {
     "train_env_manager.num_env_groups": {"rollout.train_env_manager.num_env_groups": 128},
     "train_env_manager.group_size": {"group_size": 8},
     "train_env_manager.tags": {"rollout.train_env_manager.tags": ("FrozenLake",)},
-    "train_env_manager.num_groups_partition": {"rollout.train_env_manager.num_groups_partition": (128,)},
+    "train_env_manager.num_groups_partition": {"rollout.train_env_manager.num_groups_partition": None},
     "val_env_manager.max_env_num_per_worker": {"rollout.val_env_manager.max_env_num_per_worker": 32},
     "val_env_manager.num_env_groups": {"rollout.val_env_manager.num_env_groups": 1024},
     "val_env_manager.group_size": {"rollout.val_env_manager.group_size": 1},
     "val_env_manager.tags": {
         "rollout.val_env_manager.tags": ("SimpleSokoban", "LargerSokoban", "SokobanDifferentGridVocab", "FrozenLake")
     },
-    "val_env_manager.num_groups_partition": {"rollout.val_env_manager.num_groups_partition": (256, 256, 256, 256)},
+    "val_env_manager.num_groups_partition": {"rollout.val_env_manager.num_groups_partition": None},
 }
 RLVR = {
     "async_generation_ratio": {"async_generation_ratio": 1.0},

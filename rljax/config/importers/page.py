@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import pprint
 import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rljax.config.fields import shown
 from rljax.config.importers.rule import LEFT_OUT
 from rljax.config.importers.translate import TABLES, translate
-from rljax.config.importers.translation import Row, Translation
+from rljax.config.importers.translation import Row, Translation, implied
 from rljax.config.secrets import blanked, left_out
 
 _WIDTH = 64
@@ -33,8 +33,9 @@ def get_config() -> ConfigDict:
 '''
 
 
-def side_by_side(translation: Translation, overridden: Collection[str] = ()) -> Iterator[str]:
+def side_by_side(translation: Translation, overrides: Mapping[str, Any]) -> Iterator[str]:
     """Yields the lines of a translation: their key and value on the left, ours or the reason on the right."""
+    overridden = implied(overrides)
     refused, unsettled = (set(map(id, f(overridden))) for f in (translation.refusals, translation.unsettled))
     said = {key for row in translation.rows if row.given for key in row.here}
     unique = {(row.path, repr(row.value), repr(row.here)): row for row in translation.rows}

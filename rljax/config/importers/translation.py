@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase
 from typing import Any
 
 from rljax.config.fields import ConfigError, shown
+from rljax.config.learner import MeshConfig
 from rljax.config.refusals import RefusedConfig
 from rljax.config.secrets import blanked
 
@@ -98,6 +99,26 @@ class Translation:
         rows = [row for row in self.rows if key in row.here]
         said = [row.path for row in rows if row.given] or [f"{row.path}, left out" for row in rows]
         return ", ".join(dict.fromkeys(said))
+
+
+ON_CPU: Mapping[str, Any] = {
+    **{f"learner.mesh.{axis.name}": 1 for axis in fields(MeshConfig)},
+    "learner.rows_per_microbatch": 1,
+    "learner.sequence_parallel": False,
+    "sidecar.devices": "cpu",
+    "sidecar.engine": "embedded",
+    "sidecar.dtype": "auto",
+    "sidecar.num_engines": 1,
+    "sidecar.tensor_parallel_size": 1,
+    "sidecar.colocate": False,
+    "launcher": "local",
+}
+"""Keys that ``learner.devices=cpu`` says with itself: a file's devices, sizes and engines are those of accelerators."""
+
+
+def implied(overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the overrides of a file with those that one of them says with itself."""
+    return (dict(ON_CPU) if overrides.get("learner.devices") == "cpu" else {}) | dict(overrides)
 
 
 def values_of(rows: Sequence[Row]) -> dict[str, Any]:

@@ -2,8 +2,7 @@
 
     python -m rljax.main --config=configs/agentic_frozen_lake_async.py
 
-For a node of eight GPUs, four of which train; 1024 environments play at once. Needs
-``pip install -e ".[vllm,ray]"``.
+For a node of eight GPUs, four of which train; 1024 environments play at once. Needs the extras vllm and ray.
 `configs/frozen_lake.py` is the same game for a laptop.
 """
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-import importlib
 import json
 import signal
 import sys
@@ -197,8 +196,10 @@ def import_modules(mode: str) -> None:
     """Imports what a mode that trains or generates needs in any case, each of which imports many more."""
     if mode in ("both", "train", "explore", "evaluate", "replay", "serve"):
         with uncollected_imports():
-            importlib.import_module("rljax.run")
-            importlib.import_module("transformers")
+            import rljax.run  # noqa: F401
+            from rljax.models.tokenizer import import_transformers
+
+            import_transformers()
 
 
 def _on_signals(stop: Callable[[], None]) -> None:

@@ -22,6 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from rljax.algorithms.registry import check_names
+from rljax.config.extras import check_extras
 from rljax.config.load import publishable
 from rljax.config.schema import Config
 from rljax.launch.engine_launchers import ENGINE_LAUNCHERS
@@ -39,7 +40,7 @@ from rljax.ledger.database import RunFailedError, StaleWriterError, is_finished,
 from rljax.observe.atomic_write import write_atomic
 from rljax.pipeline.assemble.checks import check_devices, check_tasks
 from rljax.pipeline.assemble.compile_cache import keep_compiled
-from rljax.pipeline.assemble.devices import check_shared, share_gpu_memory
+from rljax.pipeline.assemble.devices import check_shared, share_gpu_memory, shares_only_accelerator
 from rljax.pipeline.assemble.learner import StepRunner, open_checkpoints, open_demonstrations, resume_learner
 from rljax.pipeline.assemble.run import ProgressCallback, open_ledger, open_model, validation_fingerprint
 from rljax.pipeline.assemble.tasksets import Tasksets
@@ -73,6 +74,7 @@ class Run:
         Raises:
             ConfigError, LedgerError, ModelNotFound: one line that says what is wrong and what to do.
         """
+        check_extras(config)
         check_names(config.algorithm)
         check_names_reach(config)
         share_gpu_memory(config)
@@ -217,7 +219,10 @@ class Run:
             if explorer is not None:
                 parts.enter_context(contextlib.closing(explorer))
             on_ray, host = config.launcher == "ray", config.sync_address
-            opened = open_publisher(config.sync_method, self.run_dir.weights, on_ray=on_ray, host=host)
+            shares = shares_only_accelerator(config)
+            opened = open_publisher(
+                config.sync_method, self.run_dir.weights, on_ray=on_ray, host=host, shares_device=shares
+            )
             publisher = parts.enter_context(contextlib.closing(opened))
             check = (lambda: None) if explorer is None else explorer.check
             outputs, life = Outputs(self.run_dir, checkpoints, publisher, observers), heartbeat.token

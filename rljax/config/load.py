@@ -20,6 +20,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
+from rljax.config import bundled
 from rljax.config.fields import ConfigError, brief, check_path, shown
 from rljax.config.importers.translate import is_foreign, translate
 from rljax.config.importers.translation import Translation, implied
@@ -87,11 +88,12 @@ def from_plain(values: Mapping[str, Any], refused: Sequence[ConfigError] = ()) -
 
 
 def load_config(path: str, overrides: Mapping[str, Any] | None = None) -> Config:
-    """Loads ``FILE.py[:arg]`` or ``FILE.json``, applies overrides by dotted key, and checks the result.
+    """Loads ``NAME[:arg]``, ``FILE.py[:arg]`` or ``FILE.json``, applies overrides by dotted key, and checks the result.
 
     Args:
-        path: a file with ``get_config(arg=None)``, and what is passed to it after a colon; a resolved config, such as
-            a run directory's ``config.json``; or YAML of ROLL or Trinity-RFT.
+        path: a config that comes along (see `rljax.config.bundled`), or a file with ``get_config(arg=None)``, and what
+            is passed to it after a colon; a resolved config, such as a run directory's ``config.json``; or YAML of
+            ROLL or Trinity-RFT.
         overrides: values, or their command-line text, by dotted key.
 
     Raises:
@@ -135,6 +137,8 @@ def read_source(path: str) -> dict[str, Any] | Translation:
     if is_foreign(file):
         return translate(path)
     check_path("--config", file)
+    if bundled.is_name(file):
+        return _call_get_config(bundled.find(file), arg or None)
     return _read_json(Path(path)) if path.endswith(".json") else _call_get_config(Path(file), arg or None)
 
 
@@ -181,7 +185,7 @@ def parse_arguments(arguments: Sequence[str]) -> tuple[str, dict[str, str]]:
         if before != value:
             raise ConfigError(f"{name}={shown(value)}: given before as {shown(before)}; write it once")
     if not path:
-        raise ConfigError("--config: missing; write --config=configs/quickstart.py")
+        raise ConfigError("--config: missing; write --config=quickstart, or a file of your own")
     return path, overrides
 
 
@@ -198,9 +202,9 @@ def _read_json(file: Path) -> dict[str, Any]:
 def _call_get_config(file: Path, arg: str | None) -> dict[str, Any] | Translation:
     if not file.is_file():
         near = difflib.get_close_matches(file.name, [p.name for p in file.parent.glob("*.py")], 1)
-        hint = f"; did you mean {file.parent / near[0]}?" if near else ""
-        raise ConfigError(f"{file}: no such config file{hint}")
-    spec = importlib.util.spec_from_file_location(f"rljax_config_{file.stem}", file)
+        meant = file.parent / near[0] if near else f"--config={file.stem}" if bundled.has(file.stem) else ""
+        raise ConfigError(f"{file}: no such config file{f'; did you mean {meant}?' if meant else ''}")
+    spec = importlib.util.spec_from_file_location(bundled.module_name(file), file)
     if spec is None or spec.loader is None:
         raise ConfigError(f"{file}: not a Python file")
     module = importlib.util.module_from_spec(spec)

@@ -179,6 +179,7 @@ class PlanConfig:
     target: str = key(
         "here", "devices: here | CHIP:SHAPE, CHIP as in rljax/config/chips.py, SHAPE such as 8, 4x4, 2x2x1"
     )
+    all_shapes: bool = key(False, "compile what only batches of unlikely shapes need, as a run on accelerators does")
 
 
 @dataclass(frozen=True, kw_only=True)

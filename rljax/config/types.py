@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import os
+import sys
 import types
 import typing
 from collections.abc import Callable, Mapping
@@ -34,10 +36,22 @@ def imported(path: str, target: str) -> Callable[..., Any]:
         function = getattr(importlib.import_module(module), attribute)
     except Exception as error:  # whatever the module does when it is imported
         said = " ".join(f"{type(error).__name__}: {error}".split())
-        raise ConfigError(f"{path}={target!r}: cannot be imported ({said}); write module:function") from error
+        cure = hidden(module) or "; write module:function"
+        raise ConfigError(f"{path}={target!r}: cannot be imported ({said}){cure}") from error
     if not callable(function):
         raise ConfigError(f"{path}={target!r}: not a function but a {type(function).__name__}")
     return function
+
+
+def hidden(module: str) -> str:
+    """Returns what is added to the message on a module that is not there, where a folder of the user's has it: ours of
+    the same name is found before that.
+    """
+    package, folder = module.partition(".")[0], os.path.abspath(module.partition(".")[0])
+    ours = getattr(sys.modules.get(package), "__file__", None) or folder
+    if package not in ("envs", "rljax", "sidecar") or not os.path.isdir(folder) or ours.startswith(folder):
+        return ""
+    return f"; {package} is a package of rljax: give your folder another name"
 
 
 def build(kind: Any, values: Mapping[str, Any], path: str, unknown: Unknown, note: Note = raised) -> Any:

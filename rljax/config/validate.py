@@ -21,6 +21,7 @@ from rljax.config.refusals import REFUSED, Refusals, collected, refused_by
 from rljax.config.registries import advantages, all_names, no_such_name, token_advantages
 from rljax.config.schema import Config, RowsConfig, TasksetConfig
 from rljax.config.validate_placement import check_device_names, check_target
+from sidecar.extras import install_command
 
 _PLACES = {"postgresql": "database", "sqlite": "file"}
 _CONTEXTS = {"smollm2-135m": 8192}
@@ -157,7 +158,7 @@ def _check_postgres(config: Config) -> Refusals:
     try:
         import psycopg  # noqa: F401
     except ImportError:
-        yield ConfigError("ledger=postgresql://…: needs psycopg 3; pip install -e '.[postgres]'")
+        yield ConfigError(f"ledger=postgresql://…: needs psycopg 3; {install_command('postgres')}")
     name = config.resolved_ledger_schema
     if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,62}", name) or name.startswith("pg_"):
         yield ConfigError(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-
 from rljax.config.fields import ConfigError, check_path, shown
 from rljax.config.refusals import Refusals, collected, refused_by
 from rljax.config.schema import Config
@@ -11,7 +9,7 @@ from rljax.config.schema import Config
 
 def check_serve(config: Config) -> Refusals:
     """Refuses what cannot be served."""
-    return collected(config, _check_version, _check_follow, _check_key_file, _check_texts, _check_one, _check_packages)
+    return collected(config, _check_version, _check_follow, _check_key_file, _check_texts, _check_one)
 
 
 def _check_version(config: Config) -> Refusals:
@@ -52,9 +50,3 @@ def _check_one(config: Config) -> Refusals:
             f"sync_method={config.sync_method}: such versions are no files, and end with the learner's process; serve "
             "a checkpoint, or train with sync_method=checkpoint"
         )
-
-
-def _check_packages(config: Config) -> Refusals:
-    missing = [name for name in ("aiohttp", "prometheus_client") if importlib.util.find_spec(name) is None]
-    if config.mode == "serve" and missing:
-        yield ConfigError(f'mode=serve: {" and ".join(missing)} not installed; pip install -e ".[serve]"')

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rljax.weights.memory import MemoryPublisher, RayPublisher
+from rljax.weights.memory import MemoryPublisher, RayPublisher, SharedDevicePublisher
 from rljax.weights.nccl import NcclPublisher
 from rljax.weights.publisher import OrbaxPublisher, Publisher
 
 
-def open_publisher(sync_method: str, directory: Path, *, on_ray: bool, host: str) -> Publisher:
+def open_publisher(
+    sync_method: str, directory: Path, *, on_ray: bool, host: str, shares_device: bool = False
+) -> Publisher:
     """Opens the learner's end of the channel that ``config.sync_method`` names.
 
     Args:
@@ -17,6 +19,7 @@ def open_publisher(sync_method: str, directory: Path, *, on_ray: bool, host: str
         directory: the run's ``weights``.
         on_ray: ``memory``: whether the engines are in processes of the Ray cluster that this process has joined.
         host: ``nccl``: the address of this machine by which engines reach it.
+        shares_device: ``checkpoint``: whether the engines are threads of this process on the learner's only device.
 
     Raises:
         PublishError: the channel cannot be opened.
@@ -25,4 +28,4 @@ def open_publisher(sync_method: str, directory: Path, *, on_ray: bool, host: str
         return RayPublisher(directory) if on_ray else MemoryPublisher(directory)
     if sync_method == "nccl":
         return NcclPublisher(directory, host)
-    return OrbaxPublisher(directory)
+    return SharedDevicePublisher(directory) if shares_device else OrbaxPublisher(directory)

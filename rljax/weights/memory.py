@@ -1,10 +1,12 @@
-"""Publishes versions of the weights without a disk: in this process's memory, or in Ray's object store."""
+"""Publishes versions of the weights without a disk: in this process's memory, or in Ray's object store; or as files for
+others, and in memory for this process.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import uuid
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ import jax
 from rljax.models.common.stored import DamagedFileError
 from rljax.weights.publisher import OrbaxPublisher, PublishError, Tensors, check_dtypes, describe, gathered, infos_of
 from sidecar.channels import memory
-from sidecar.channels.versions import Manifest, PublishedVersion, TensorInfo
+from sidecar.channels.versions import Manifest, PublishedVersion, TensorInfo, version_directory
 from sidecar.errors import first_line
 
 _CLOSE_SECONDS = 5.0
@@ -69,13 +71,69 @@ class MemoryPublisher:
         if not is_on_accelerator(next(iter(tensors.values()))):  # all are of one learner
             memory.keep(address, describe(version, lineage, tensors, model=model, dtype=dtype))
             return
-        on_device = dict(tensors)
-        check_dtypes(on_device, dtype)
-        infos = {name: TensorInfo(tuple(array.shape), str(array.dtype), "") for name, array in on_device.items()}
-        memory.keep(address, PublishedVersion(Manifest(version, lineage, model, dtype, infos), on_device))
+        memory.keep(address, describe_on_device(version, lineage, dict(tensors), model=model, dtype=dtype))
 
     def _drop(self, address: str) -> None:
         memory.drop(address)
+
+
+class SharedDevicePublisher(OrbaxPublisher):
+    """Publishes versions as files, and hands the newest to engines in threads of this process as the learner's
+    accelerator has it: they read no file. It takes the device's memory until the next is published.
+    """
+
+    _newest = ""
+
+    def publish(self, version: int, lineage: int, tensors: Tensors, *, model: str, dtype: str) -> str:
+        """See `rljax.weights.publisher.Publisher.publish`."""
+        handed_over = is_on_accelerator(next(iter(tensors.values())))
+        if not handed_over:
+            return super().publish(version, lineage, tensors, model=model, dtype=dtype)
+        memory.drop(self._newest)  # before the next takes its memory; the files of who still reads it are there
+        on_device = dict(tensors)
+        path = super().publish(version, lineage, _Copies(on_device), model=model, dtype=dtype)
+        memory.keep(path, describe_on_device(version, lineage, on_device, model=model, dtype=dtype))
+        self._newest = path
+        return path
+
+    def delete(self, version: int, lineage: int) -> None:
+        """See `rljax.weights.publisher.Publisher.delete`."""
+        memory.drop(str(version_directory(self.directory, version, lineage)))
+        super().delete(version, lineage)
+
+    def close(self) -> None:
+        """See `rljax.weights.publisher.Publisher.close`: files stay."""
+        memory.drop(self._newest)
+
+
+class _Copies(Mapping[str, jax.Array]):
+    """Arrays, each copied when it is asked for: JAX keeps what it moves to the host for as long as the array lives."""
+
+    def __init__(self, arrays: Mapping[str, jax.Array]) -> None:
+        """Takes the arrays by name."""
+        self._arrays = arrays
+
+    def __getitem__(self, name: str) -> jax.Array:
+        return self._arrays[name].copy()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._arrays)
+
+    def __len__(self) -> int:
+        return len(self._arrays)
+
+
+def describe_on_device(
+    version: int, lineage: int, tensors: Mapping[str, Any], *, model: str, dtype: str
+) -> PublishedVersion:
+    """Returns the version as arrays of an accelerator, which have no checksums.
+
+    Raises:
+        DtypeError: a tensor is not of type ``dtype``.
+    """
+    check_dtypes(tensors, dtype)
+    infos = {name: TensorInfo(tuple(array.shape), str(array.dtype), "") for name, array in tensors.items()}
+    return PublishedVersion(Manifest(version, lineage, model, dtype, infos), tensors)
 
 
 def is_on_accelerator(array: Any) -> bool:

@@ -10,7 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from sidecar.channels.versions import PublishedVersion, VersionError, VersionGoneError, checked, gone, parse_manifest
+from sidecar.channels.versions import (
+    PublishedVersion,
+    VersionError,
+    VersionGoneError,
+    checked,
+    gone,
+    parse_manifest,
+    read_version,
+)
 from sidecar.errors import first_line
 
 NAMESPACE = "rljax-weights"
@@ -47,6 +55,11 @@ def read_memory(address: str) -> PublishedVersion:
         )
     checksums = any(tensor.checksum for tensor in published.manifest.tensors.values())
     return checked(published, address) if checksums else published
+
+
+def read_files(path: str) -> PublishedVersion:
+    """Reads a version from its directory, `read_version`; where this process keeps it under that path, as it has it."""
+    return _kept.get(path) or read_version(path)
 
 
 class WeightStore:

@@ -99,6 +99,8 @@ CHANNELS: Mapping[str, str] = {
     "nccl": "sidecar.channels.nccl:read_transfer",
 }
 """`Receiver` of each kind of address, by its scheme (the part before the first colon)."""
+FILES = "sidecar.channels.memory:read_files"
+"""`Receiver` of a directory."""
 
 
 def is_address(path: str) -> bool:
@@ -113,9 +115,7 @@ def receive(path: str) -> PublishedVersion:
         VersionGoneError: the version is not there.
         VersionError: it is not what its manifest says.
     """
-    if not is_address(path):
-        return read_version(path)
-    module, _, function = CHANNELS[path.partition(":")[0]].partition(":")
+    module, _, function = (CHANNELS[path.partition(":")[0]] if is_address(path) else FILES).partition(":")
     read: Receiver = getattr(importlib.import_module(module), function)
     return read(path)
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
+from rljax.command_line import main
 from rljax.config.fields import ConfigError
 from rljax.config.importers import published
 from rljax.config.importers.rule import LEFT_OUT
 from rljax.config.importers.translate import TABLES, translate
 from rljax.config.load import key_help, load_config, parse_arguments
 from rljax.config.refusals import RefusedConfig
-from rljax.main import main
 from tests.config.importer_files import RLVR, ROLL, SEEDS, TRINITY, nested, refused
 
 

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
+from rljax.command_line import main
 from rljax.config.fields import ConfigError, walk
 from rljax.config.judges import JudgeConfig
 from rljax.config.load import as_plain, load_config
 from rljax.config.refusals import REFUSED, Refusals, RefusedConfig, Unreadable, hold, without
 from rljax.config.schema import AlgorithmConfig, Config, GeneratingConfig, KlConfig, LearnerConfig, SidecarConfig
-from rljax.main import main
 from tests.config.importer_files import RLVR, ROLL, TRINITY, nested
 from tests.config.test_schema import make
 

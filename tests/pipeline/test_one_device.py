@@ -12,20 +12,26 @@ from rljax.config.load import load_config
 from rljax.pipeline.assemble.devices import engine_devices
 from rljax.run import Run
 from rljax.weights import memory
+from sidecar.channels import memory as received
 
 pytestmark = pytest.mark.slow
 
 SMALLEST = Path(__file__).parents[1] / "e2e" / "smallest.py"
 
 
-@pytest.mark.parametrize(("alpha", "staleness"), [(0.0, 0), (2.5, 3)])
+@pytest.mark.parametrize(
+    ("alpha", "staleness", "sync_method"), [(0.0, 0, "memory"), (2.5, 3, "memory"), (2.5, 3, "checkpoint")]
+)
 def test_a_run_on_one_device_needs_no_other(
-    alpha: float, staleness: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    alpha: float, staleness: int, sync_method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (only,) = jax.devices()
     monkeypatch.setattr(memory, "is_on_accelerator", lambda array: array.devices() == {only})
+    for module in ("run", "pipeline.banner"):
+        monkeypatch.setattr(f"rljax.{module}.shares_only_accelerator", lambda _: True)
+    monkeypatch.setattr(received, "read_version", lambda path: pytest.fail(f"{path} was read from its files"))
     monkeypatch.setattr(memory, "describe", lambda *_, **__: pytest.fail("a version went by way of the host"))
-    keys: dict[str, Any] = {"run_dir": str(tmp_path / "run"), "max_steps": 4, "sync_method": "memory"}
+    keys: dict[str, Any] = {"run_dir": str(tmp_path / "run"), "max_steps": 4, "sync_method": sync_method}
     config = load_config(str(SMALLEST), {"async_generation_ratio": alpha, **keys})
     assert engine_devices(config) == [only]
     with Run(config) as run:
@@ -38,4 +44,5 @@ def test_a_run_on_one_device_needs_no_other(
     assert max(gaps) < 1e-3
     said = (tmp_path / "run" / "logs" / "learner.log").read_text()
     assert "1 × embedded on cpu:0, shared with the learner" in said
-    assert not list((tmp_path / "run" / "weights").iterdir())
+    assert bool(list((tmp_path / "run" / "weights").iterdir())) == (sync_method == "checkpoint"), "for other explorers"
+    assert ("weights by memory, and as files for other explorers" in said) == (sync_method == "checkpoint")

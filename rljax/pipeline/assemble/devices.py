@@ -101,6 +101,16 @@ def engine_devices(config: Config, present: Present = jax_devices) -> list[jax.D
     return named
 
 
+def shares_only_accelerator(config: Config, present: Present = jax_devices) -> bool:
+    """Returns whether the engines are threads of the learner's process on its only device, which is no CPU."""
+    if config.mode != "both" or config.launcher != "local" or config.explorer.own_process:
+        return False
+    if not ENGINES[config.sidecar.engine].in_process or config.learner.mesh.size > 1:
+        return False
+    learners = select_devices(config.learner.devices, 1, present)
+    return learners[0].platform != "cpu" and set(engine_devices(config, present)) == set(learners)
+
+
 def engine_gpus(config: Config, index: int, taken: frozenset[str] = frozenset()) -> list[str]:
     """Returns the GPUs of engine number ``index`` in a child process, as ``CUDA_VISIBLE_DEVICES`` names them.
 

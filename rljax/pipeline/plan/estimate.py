@@ -87,13 +87,21 @@ class Estimate:
         return 4 if self.config.learner.reduce_dtype == "fp32" else self.width
 
     @property
+    def shapes(self) -> tuple[RowShape, ...]:
+        """Shapes that minibatches are packed into, longest row first."""
+        learner = self.config.learner
+        return row_shapes(self.config.row_tokens, learner.rows_per_microbatch, self.size, learner.time_shards)
+
+    @property
+    def size(self) -> int:
+        """Trajectories of a minibatch."""
+        return self.config.algorithm.minibatch_size or self.config.rollout_batch_size
+
+    @property
     def packed(self) -> tuple[RowShape, int]:
         """The shape that responses as long as they may be are packed into, and the trained places of a row."""
-        config, learner = self.config, self.config.learner
-        size = config.algorithm.minibatch_size or config.rollout_batch_size
-        shapes = row_shapes(config.row_tokens, learner.rows_per_microbatch, size, learner.time_shards)
-        prompt, response = config.longest_parts
-        return packed_shape(prompt, np.full(size, response), shapes)
+        prompt, response = self.config.longest_parts
+        return packed_shape(prompt, np.full(self.size, response), self.shapes)
 
     @property
     def row(self) -> RowShape:

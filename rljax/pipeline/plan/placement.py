@@ -14,7 +14,7 @@ from rljax.config.validate_placement import device_indices, engine_memory_share,
 from rljax.learner.sharding import select_devices
 from rljax.pipeline.assemble.devices import JAX_MEMORY_SHARE, device_name, pool_gpus
 from rljax.pipeline.assemble.engines import Before, embedded_devices, local_platform
-from rljax.pipeline.plan.estimate import Estimate
+from rljax.pipeline.plan.estimate import BYTES, Estimate
 from rljax.pipeline.plan.targets import GIB, Target
 
 SPARE = 0.05
@@ -196,7 +196,7 @@ def pools(estimate: Estimate, target: Target, placement: Placement, peak: float 
     others = [pool for one in scorers if (pool := _of_scorer(one, scorers, {*learners, *engines}))]
     joined = [one for one in scorers if one.home == ("explorer" if placement.own_process else "learner")]
     if placement.shared and not placement.own_process:
-        needed = learner + engine * placement.fullest
+        needed = learner + engine * placement.fullest + handed_over(estimate, target, placement)
         advice = _learners_share(needed, target, 0.0)
         return [Pool("a learner's device with its engine", needed, limit, advice), *others]
     taken = engine_room(config, target) if placement.shared else 0.0
@@ -209,6 +209,14 @@ def pools(estimate: Estimate, target: Target, placement: Placement, peak: float 
         advice = _engines_share(estimate, target, placement)
         return [*found, Pool("an engine's device", engine, engine_room(config, target), advice), *others]
     return [*found, Pool("an engine's device", engine, limit, _learners_share(engine, target, 0.0)), *others]
+
+
+def handed_over(estimate: Estimate, target: Target, placement: Placement) -> float:
+    """Returns the bytes of the version that engines on the learner's only device are handed there, and no file."""
+    alone = not placement.own_process and placement.names == learner_names(estimate.config, target)
+    if not alone or placement.platform == "cpu" or estimate.config.sync_method != "checkpoint":
+        return 0.0
+    return float(estimate.parameters * BYTES[estimate.config.resolved_sync_dtype])
 
 
 def _fullest(scorers: Sequence[Scorer], names: Sequence[str]) -> float:

@@ -18,7 +18,7 @@ from rljax.pipeline.assemble.run import check_architecture
 from rljax.pipeline.plan.compiled import Compiled, abstract_programs, attention_body, compiled
 from rljax.pipeline.plan.estimate import Estimate
 from rljax.pipeline.plan.models import read_architecture, read_scorers, stored_sizes
-from rljax.pipeline.plan.placement import Placement, engine_room, learner_names, place_engines, pools
+from rljax.pipeline.plan.placement import Placement, engine_room, handed_over, learner_names, place_engines, pools
 from rljax.pipeline.plan.scorers import place_scorers
 from rljax.pipeline.plan.targets import GIB, Target, devices_of, find_target
 from sidecar.errors import first_line
@@ -113,6 +113,8 @@ def _engines(estimate: Estimate, target: Target, placement: Placement | ConfigEr
     found = estimate.engine(room)
     for name, size in found.items():
         yield f"         {size / GIB:8.2f} GiB {name}{' a GPU' * (sidecar.tensor_parallel_size > 1)}"
+    if isinstance(placement, Placement) and (handed := handed_over(estimate, target, placement)):
+        yield f"         {handed / GIB:8.2f} GiB version that is handed over"
     if room is not None:
         tokens = found["KV"] / estimate.token
         yield f"         {tokens:,.0f} tokens at most: {tokens / config.context:.0f} requests of full length"
@@ -174,10 +176,11 @@ def _speed(estimate: Estimate, target: Target) -> Iterator[str]:
 
 
 def _programs(estimate: Estimate, target: Target) -> Iterator[str | Compiled | bool]:
-    config, length, size = estimate.config, estimate.row.length, estimate.mesh.size
+    config, size, every = estimate.config, estimate.mesh.size, estimate.config.plan.all_shapes
     hardware = dataclasses.replace(target.hardware, mesh=estimate.layout)
-    body = attention_body(config, estimate.architecture, hardware, length)
-    yield f"attention of rows of {length}: {body.name}{body.reason and f', since {body.reason}'}"
+    for length in [shape.length for shape in estimate.shapes] if every else [estimate.row.length]:
+        body = attention_body(config, estimate.architecture, hardware, length)
+        yield f"attention of rows of {length}: {body.name}{body.reason and f', since {body.reason}'}"
     devices = devices_of(target.name)
     if isinstance(devices, str):
         yield f"unknown  what the compiler makes of it: peaks of memory, seconds to compile ({devices})"
@@ -188,11 +191,13 @@ def _programs(estimate: Estimate, target: Target) -> Iterator[str | Compiled | b
         yield f"programs compiled for {target.name}"
         programs = abstract_programs(config, estimate.architecture, devices, target.hardware)
         try:
-            yield from compiled([program for program in programs if program.likely], target.hardware.platform)
+            yield from compiled([one for one in programs if one.likely or every], target.hardware.platform)
         except jax.errors.JaxRuntimeError as error:  # a TPU's compiler refuses what does not fit
             yield f"  the compiler refuses it: {first_line(error)}"
             yield False
-        yield f"  and {sum(not program.likely for program in programs)} for batches of other shapes"
+        if not every:
+            others = sum(not program.likely for program in programs)
+            yield f"  and {others} for batches of other shapes: plan.all_shapes=true compiles them too"
 
 
 def _verdict(

@@ -33,7 +33,13 @@ from rljax.learner.sharding import select_devices
 from rljax.pipeline.assemble import devices as assemble
 from rljax.pipeline.assemble import engines
 from rljax.pipeline.assemble.checks import check_devices
-from rljax.pipeline.assemble.devices import check_shared, engine_devices, engine_gpus, share_gpu_memory
+from rljax.pipeline.assemble.devices import (
+    check_shared,
+    engine_devices,
+    engine_gpus,
+    share_gpu_memory,
+    shares_only_accelerator,
+)
 from rljax.pipeline.assemble.engines import engine_spec
 from rljax.pipeline.run_dir import RunDir
 from rljax.run import Run
@@ -82,6 +88,7 @@ def test_engines_take_what_is_named_or_what_the_learner_leaves() -> None:
 
 def test_a_device_that_is_not_there_is_refused() -> None:
     assert engine_devices(config("auto")) == jax.devices()[:1]
+    assert not shares_only_accelerator(config("auto")), "a CPU is none"
     with pytest.raises(ConfigError, match=r"sidecar\.devices='tpu': this machine has no tpu"):
         engine_devices(config("tpu"))
     with pytest.raises(ConfigError, match=r"sidecar\.devices='cpu:7': this machine has 1"):
@@ -127,11 +134,17 @@ def test_each_embedded_config_shares_the_one_accelerator_and_splits_two(name: st
     shipped = SHIPPED[name]
     (only,) = machine(1, platform)
     assert engine_devices(shipped) == [only]
+    assert shares_only_accelerator(shipped), "its versions need no file"
+    assert not any(
+        shares_only_accelerator(dataclasses.replace(shipped, **apart))
+        for apart in ({"mode": "train"}, {"launcher": "ray"})
+    )
     assert select_devices(shipped.learner.devices, shipped.learner.mesh.size) == [only]
     for alpha in (0.0, 1.0, 16.0):
         assert engine_devices(dataclasses.replace(shipped, async_generation_ratio=alpha)) == [only]
     first, second = machine(2, platform)
     assert engine_devices(shipped) == [second]
+    assert not shares_only_accelerator(shipped)
     assert select_devices(shipped.learner.devices, shipped.learner.mesh.size) == [first]
 
 

@@ -16,6 +16,8 @@ import numpy as np
 import pytest
 from jax.experimental import topologies
 
+from rljax.command_line import main
+from rljax.config.load import load_config
 from rljax.config.schema import (
     Config,
     PlanConfig,
@@ -24,7 +26,6 @@ from rljax.config.schema import (
 from rljax.config.validate import ConfigError
 from rljax.learner.learner import Learner
 from rljax.learner.programs import Program
-from rljax.main import main
 from rljax.models.common.architecture import Architecture
 from rljax.pipeline.plan.compiled import abstract_programs, compiled
 from rljax.pipeline.plan.estimate import Estimate
@@ -146,7 +147,8 @@ def test_the_nearest_mesh_is_the_smallest_that_fits() -> None:
     only = target_named("v5e:1")
     (shared,) = needed(estimated(ONE_AND_A_HALF, {}, 1, 2048), only)
     one = estimated(ONE_AND_A_HALF, {}, 1, 2048)
-    assert shared.needed == sum(one.memory().values()) + sum(one.engine().values()), "no device is left for the engine"
+    version = 2 * one.parameters  # bytes in bf16
+    assert shared.needed == sum(one.memory().values()) + sum(one.engine().values()) + version, "of one device"
 
 
 def test_so_many_tpus_are_a_torus(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,6 +227,28 @@ def test_a_program_that_the_compiler_refuses_does_not_fit(
     target = target_named("h100:8")
     learner, *_ = needed(estimated(ONE_AND_A_HALF, {}, 8, 2048), target, math.inf)
     assert (learner.fits, learner.advice) == (False, "")
+
+
+def test_a_plan_compiles_the_programs_of_all_shapes_where_it_is_asked_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of 15 places, a half and a quarter, in eights: 16 and 8; trained are all, a half, a quarter, an eighth."""
+    asked: list[str] = []
+    monkeypatch.setattr(
+        "rljax.pipeline.plan.plan.compiled", lambda programs, _: asked.extend(one.name for one in programs) or ()
+    )
+    run = "tests/e2e/smallest.py"
+    assert "  and 7 for batches of other shapes: plan.all_shapes=true compiles them too" in list(plan(load_config(run)))
+    assert asked == ["update 2×8×16, 4 trained"]
+    asked.clear()
+    said = list(plan(load_config(run, {"plan.all_shapes": True})))
+    assert sorted(asked) == sorted(
+        [f"update 2×8×16, {trained} trained" for trained in (16, 8, 4, 2)]
+        + [f"update 1×16×8, {trained} trained" for trained in (8, 4, 2, 1)]
+    )
+    assert [line for line in said if str(line).startswith("attention")] == [
+        "attention of rows of 16: dense",
+        "attention of rows of 8: dense",
+    ]
+    assert not any("other shapes" in str(line) for line in said)
 
 
 @pytest.mark.parametrize("name", KEYS)

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,10 +15,10 @@ import numpy as np
 import pytest
 
 from rljax.weights import memory as weights
-from rljax.weights.memory import MemoryPublisher, RayPublisher, is_on_accelerator
+from rljax.weights.memory import MemoryPublisher, RayPublisher, SharedDevicePublisher, is_on_accelerator
 from rljax.weights.publisher import OrbaxPublisher, PublishError
 from sidecar.channels.memory import packed, unpacked
-from sidecar.channels.versions import VersionError, VersionGoneError, is_address, receive
+from sidecar.channels.versions import VersionError, VersionGoneError, is_address, read_version, receive
 from tests.waiting import HANGS
 
 TENSORS = {
@@ -62,6 +63,38 @@ def test_arrays_of_an_accelerator_stay_on_it(tmp_path: Path, monkeypatch: pytest
     }
     with pytest.raises(PublishError, match="tensor a is float32, to be published as bf16"):
         publish(MemoryPublisher(tmp_path), tensors=tensors, dtype="bf16")
+
+
+def test_the_newest_version_is_on_the_accelerator_and_all_are_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Engines in the learner's process read no file, those of other processes do."""
+    monkeypatch.setattr(weights, "is_on_accelerator", lambda array: isinstance(array, jax.Array))
+    moved: list[jax.Array] = []
+    publish_files = OrbaxPublisher.publish
+
+    def watched(self: OrbaxPublisher, version: int, lineage: int, tensors: Any, **named: str) -> str:
+        moved.extend(tensors.values())
+        return publish_files(self, version, lineage, tensors, **named)
+
+    monkeypatch.setattr(OrbaxPublisher, "publish", watched)
+    channel = SharedDevicePublisher(tmp_path)
+    versions = [{name: jnp.asarray(array) + number for name, array in TENSORS.items()} for number in range(2)]
+    first, second = (publish(channel, number, tensors=tensors) for number, tensors in enumerate(versions))
+    assert all(receive(second).tensors[name] is array for name, array in versions[1].items())
+    stay = {id(array) for tensors in versions for array in tensors.values()}
+    assert stay.isdisjoint(map(id, moved)), "JAX would keep them on the host as well"
+    for path, tensors in zip((first, second), versions, strict=True):
+        for read in (read_version, receive):
+            for name, array in read(path).tensors.items():
+                np.testing.assert_array_equal(array, tensors[name])
+    assert isinstance(receive(first).tensors["a"], np.ndarray), "the one before would take the device's memory"
+    channel.delete(1, 1)
+    with pytest.raises(VersionGoneError):
+        receive(second)
+    third = publish(channel, 2, tensors=versions[0])
+    channel.close()
+    assert isinstance(receive(third).tensors["a"], np.ndarray)
 
 
 def test_a_version_that_somebody_wrote_to_is_refused(tmp_path: Path) -> None:

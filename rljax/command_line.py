@@ -6,6 +6,7 @@
     rljax configs quickstart > mine.py                  # prints one, to be changed
     rljax --config=FILE.yaml --dry-run                  # a file of ROLL's or Trinity-RFT's: what it becomes
     rljax --config=FILE.yaml --dry-run=FILE.py          # and that as a config file of one's own
+    rljax --config=quickstart --config.seed=0,1,2       # a sweep: three runs, one after another
     rljax watch RUN [--browser]                         # follows a run from another shell, or on a page
     rljax --version
 
@@ -20,7 +21,7 @@ import shlex
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import rljax
@@ -32,6 +33,7 @@ from rljax.config.load import as_plain, key_help, parse_arguments, read_source, 
 from rljax.config.load import load as load_source
 from rljax.config.refusals import RefusedConfig, table
 from rljax.config.schema import MODES, Config
+from rljax.config.sweep import is_sweep, points
 from rljax.config.validate import ConfigError
 from rljax.interrupts import raise_on_interrupt
 from sidecar.errors import printable
@@ -67,8 +69,14 @@ def main(given: Sequence[str]) -> int:
         rest = [argument for argument in given if argument not in dry]
         return _dry_run(rest, dry[-1].partition("=")[2])
 
-    def load() -> Config:
+    try:
         path, overrides = parse_arguments(given)
+    except ConfigError as error:
+        return _say(error, REFUSED)
+    if is_sweep(overrides):
+        return _sweep(path, overrides)
+
+    def load() -> Config:
         config, translation = load_source(path, overrides)
         if translation is not None and config.mode == "plan":
             print("\n".join(map(printable, side_by_side(translation, overrides))), flush=True)
@@ -130,6 +138,21 @@ def _watch(given: Sequence[str]) -> int:
         return _say(error, REFUSED)
     except Exception as error:
         return _say(error, FAILED)
+
+
+def _sweep(path: str, overrides: Mapping[str, str]) -> int:
+    """Trains the runs of a sweep, each in a process of its own."""
+    from rljax.sweep import sweep
+
+    try:
+        swept = points(path, overrides)
+        check_extras(swept[0].config)
+    except ConfigError as error:
+        return _say(error, REFUSED)
+    except Exception as error:  # as in `run`
+        return _say(error, FAILED)
+    _hide_password(swept[0].config.ledger)
+    return sweep(swept)
 
 
 def _dry_run(given: Sequence[str], target: str) -> int:

@@ -16,7 +16,7 @@ import jax
 import pytest
 from jaxlib.xla_client import generate_pjrt_gpu_plugin_options
 
-from rljax import main
+from rljax import command_line
 from rljax.config.load import load_config
 from rljax.config.refusals import RefusedConfig
 from rljax.config.schema import (
@@ -274,7 +274,7 @@ def test_a_share_comes_too_late_once_jax_has_started(monkeypatch: pytest.MonkeyP
     with pytest.raises(ConfigError, match=r"learner\.gpu_memory_utilization=0\.85: JAX has started in this process"):
         Run(late)
     assert not (tmp_path / "run").exists()
-    assert main.run(lambda: late) == main.REFUSED
+    assert command_line.run(lambda: late) == command_line.REFUSED
     monkeypatch.setenv("XLA_CLIENT_MEM_FRACTION", "0.85")
     share_gpu_memory(late)
 

@@ -28,10 +28,10 @@ import rljax
 from rljax.config import bundled
 from rljax.config.extras import check_extras
 from rljax.config.importers.page import config_file, side_by_side
-from rljax.config.importers.refusals import RefusedFile
-from rljax.config.importers.translate import Translation
+from rljax.config.importers.translation import Translation
 from rljax.config.load import as_plain, key_help, parse_arguments, read_source, without_password
 from rljax.config.load import load as load_source
+from rljax.config.refusals import RefusedConfig, table
 from rljax.config.schema import MODES, Config
 from rljax.config.sweep import is_sweep, points
 from rljax.config.validate import ConfigError
@@ -219,7 +219,9 @@ def _say(error: Exception | str, code: int) -> int:
     if isinstance(error, Exception) and os.environ.get("RLJAX_TRACEBACK"):
         print(printable("".join(traceback.format_exception(error))), end="", file=sys.stderr)
         return code
-    if isinstance(error, RefusedFile):  # a table
+    if isinstance(error, ConfigError) and error.others:
+        error = table("what is refused", [error, *error.others])
+    if isinstance(error, RefusedConfig):  # a table
         print("\n".join(printable(line) for line in f"rljax: {error}".splitlines()), file=sys.stderr)
         return code
     line = " ".join(str(error).split()) or type(error).__name__

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from rljax.config.engines import ENGINES, kinds_with
 from rljax.config.fields import ConfigError, shown
+from rljax.config.refusals import joined
 from rljax.config.schema import Config, RowsConfig
 from sidecar.extras import install_command, install_vllm
 
@@ -40,8 +41,7 @@ def check_extras(config: Config) -> None:
     """
     refused = [ConfigError(f"{need.key}: {need.package} is not installed; {need.cure}") for need in missing(config)]
     if refused:
-        refused[0].others = tuple(refused[1:])
-        raise refused[0]
+        raise joined(refused)
 
 
 def missing(config: Config) -> list[Need]:

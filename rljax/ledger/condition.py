@@ -1,4 +1,4 @@
-"""What a run is doing at the moment, for who only looks."""
+"""Tells who only looks what a run is doing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rljax.ledger.validations import count_unfinished
 
 @dataclass(frozen=True)
 class Condition:
-    """What a run is doing.
+    """The state of a run, with its processes.
 
     Attributes:
         trained: batches in the surviving weights.

@@ -32,7 +32,7 @@ TEXT_CHARACTERS = 4000
 
 @dataclass(frozen=True)
 class Entry:
-    """What is known of a step.
+    """Values of a step.
 
     Attributes:
         step: batches completed.

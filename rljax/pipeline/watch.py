@@ -45,7 +45,7 @@ class Look:
 
     @property
     def failed(self) -> bool:
-        """Whether it cannot go on."""
+        """True where it cannot go on."""
         return self.now is not None and self.now.failure is not None
 
     @property

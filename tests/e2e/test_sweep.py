@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 from pathlib import Path
 
-from program import SMALLEST, audit_of, query, run
+from program import LIMIT, SMALLEST, Started, audit_of, query, run
 
 
 def test_a_sweep_goes_on_where_it_stopped(tmp_path: Path, cache: Path) -> None:
@@ -36,3 +37,15 @@ def test_a_sweep_goes_on_where_it_stopped(tmp_path: Path, cache: Path) -> None:
     assert [audit_of(root / f"seed={n}")["balanced"] for n in range(3)] == [True] * 3
     assert [len(query(root / f"seed={n}", "SELECT id FROM lineages")) for n in range(3)] == [1, 1, 1]
     assert not (tmp_path / "few").exists()
+
+
+def test_ctrl_c_ends_the_run_under_way_and_begins_no_other(tmp_path: Path, cache: Path) -> None:
+    started = Started(tmp_path / "few", cache, "seed=0,1", "max_steps=100000", "save_steps=100000", config=SMALLEST)
+    first = tmp_path / "few-sweep" / "seed=0"
+    started.until(lambda: (first / "metrics.jsonl").exists(), "a step")
+    started.process.send_signal(signal.SIGINT)
+    assert started.process.wait(LIMIT) == 0, started.printed
+    assert "stopped after a checkpoint; the same command resumes" in started.printed
+    assert "sweep: stopped; the same command goes on" in started.printed
+    assert not (tmp_path / "few-sweep" / "seed=1").exists()
+    assert audit_of(first)["balanced"]

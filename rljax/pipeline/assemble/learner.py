@@ -106,6 +106,7 @@ def open_demonstrations(config: Config, model: Model, db: Database, tasksets: Ta
         model.stop_token_ids,
         max_prompt_tokens=config.model.max_prompt_tokens,
         max_response_tokens=config.model.max_response_tokens,
+        longest=config.longest,
         temperature=config.sidecar.generating_args.temperature,
         on_bad_row=config.tasks.on_bad_row,
     )

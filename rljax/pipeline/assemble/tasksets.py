@@ -50,7 +50,7 @@ class Tasksets:
         config = self._config
         rows = {field.name: getattr(config.tasks.expert, field.name) for field in dataclasses.fields(RowsConfig)}
         asked, bad = {"expert": TasksetConfig(**rows)}, config.tasks.on_bad_row
-        return load_tasksets(asked, config.seed, bad, role="train", section="tasks")["expert"]
+        return load_tasksets(asked, config.seed, bad, role="train", section="tasks", imitated=True)["expert"]
 
     def prompt_lengths(self, tokenizer: PreTrainedTokenizerBase) -> Int[np.ndarray, " prompts"] | None:
         """Returns the lengths of some prompts of `training`, in tokens, of each taskset in turn; None where there are

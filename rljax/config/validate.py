@@ -128,7 +128,7 @@ def _check_ledger(config: Config) -> None:
 
 def _check_batch(config: Config) -> None:
     batch, group = config.rollout_batch_size, config.group_size
-    if batch % group:
+    if batch % group and not config.imitates_alone:
         nearest = max(group, round(batch / group) * group)
         raise ConfigError(
             f"rollout_batch_size={batch}: not a multiple of group_size={group}, and a step trains whole groups; "
@@ -221,7 +221,8 @@ def _check_tasks(config: Config) -> None:
             _check_taskset(f"{section}.{name}", taskset)
     if config.tasks.expert.source:
         _check_rows("tasks.expert", config.tasks.expert)
-    if config.mode in ("both", "train", "explore") and not (config.explored[1] or config.train_groups):
+    explores = config.mode in ("both", "train", "explore") and not config.imitates_alone
+    if explores and not (config.explored[1] or config.train_groups):
         raise ConfigError(
             "tasks.train: no taskset to train on, and rollout.train_env_manager.tags names no environment either"
         )

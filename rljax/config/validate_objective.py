@@ -248,6 +248,11 @@ def _check_expert(config: Config) -> None:
             f"tasks.expert.source={source!r}: algorithm.pg_variant={loss!r} does not tell demonstrations from samples; "
             f"write pg_variant=mix, with loss.variant={loss}"
         )
+    if config.imitates_alone and policy_losses.traits(loss, config.algorithm.loss).mixes:
+        raise ConfigError(
+            f"algorithm.pg_variant={loss!r}: with expert_data_ratio=1 nothing is sampled for loss.variant; "
+            "write pg_variant=sft, or a lower ratio"
+        )
     if imitates and not source and config.mode in ("both", "train", "replay"):
         raise ConfigError(
             f"algorithm.pg_variant={loss!r}: there is nothing to imitate; write tasks.expert.source=FILE.jsonl and "

@@ -62,6 +62,10 @@ class Demonstrations:
         self._temperature = temperature
         self._skip = on_bad_row == "skip"
 
+    def __len__(self) -> int:
+        """Returns how many there are in one epoch."""
+        return len(self._taskset)
+
     @property
     def fingerprint(self) -> str:
         """Like `Taskset.fingerprint`, but of tokens: template, system prompt and limits are in them."""

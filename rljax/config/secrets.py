@@ -9,15 +9,15 @@ from typing import Any
 VARIABLES = ("_TOKEN", "_KEY", "_SECRET", "_PASSWORD")
 """Suffixes of environment variables that hold a secret."""
 BLANK = "***"
-_NAMES = r"key|token|secret|passw(?:or)?d|passphrase|authorization|credentials?"
-_IN_URLS = rf"{_NAMES}|sig|signature|auth|pwd|jwt"  # of signed links too
+_NAMES = r"key|token|secret|passw(?:or)?d|passphrase|pwd|authorization|cookie|credentials?"
+_IN_URLS = rf"{_NAMES}|sig|signature|auth|jwt"  # of signed links too
 _PASSWORD = re.compile(
     r"((?<=://)[^\s/:@]*:)\S*(?=@)"  # a user's
-    r"|((?<=https://)|(?<=http://))[^\s/?#@]+(?=@)"  # of the web alone: a token in the place of a user
+    r"|((?<=https://)|(?<=http://)|(?<=wss://)|(?<=ws://))[^\s/?#@]+(?=@)"  # a token in the place of a user
     rf"|([?&#](?:\w*pass\w*|[\w-]*(?:{_IN_URLS}))=)[^\s&]*",  # a '#' may stand in a database's password
     re.IGNORECASE,
 )
-_SECRET = re.compile(rf"(?i)(?:{_NAMES})$|secret|password|api_?key")
+_SECRET = re.compile(rf"(?i)(?:{_NAMES})$|secret|password|api_?key|(?:^|[_-])pass$")
 _PLAIN = ("prompt_key", "messages_key", "response_key", "answer_key", "tag_key", "eos_token", "pad_token", "bos_token")
 """Names of columns and of a tokenizer's tokens, which are for everybody."""
 

@@ -113,7 +113,7 @@ class Progress:
         with self._lock:
             self._state.metrics.update({k: v for k, v in values.items() if math.isfinite(v)})
             if self._lines:
-                scores = [f"{name} {value:.3g}" for name, value in values.items() if name.endswith("/score")]
+                scores = [_score(name, values) for name in values if name.endswith("/score")]
                 self._messages.extend([f"version {step}: " + ", ".join(scores)] if scores else [])
 
     def waiting(self, reason: str | None, news: bool = False) -> None:
@@ -172,6 +172,11 @@ class Progress:
             if self._lines and state.waiting is not None and seconds >= self._next_wait_line:
                 self._next_wait_line = seconds + min(self._next_wait_line, LONGEST_WAIT_LINE)
                 self._messages.append(f"waiting for {state.waiting} · {seconds:.0f} s")
+
+
+def _score(name: str, values: Mapping[str, float]) -> str:
+    failed, tasks = (values.get(name.removesuffix("score") + other, 0) for other in ("failed", "tasks"))
+    return f"{name} {values[name]:.3g}" + (f" ({failed:.0f} of {tasks:.0f} attempts failed)" if failed else "")
 
 
 def _close_quietly(surface: Surface) -> None:

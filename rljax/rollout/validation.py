@@ -79,7 +79,7 @@ async def validate(
         ``val/<taskset>/score`` (mean reward), ``/tokens`` (mean response length), ``/failed`` (attempts that failed),
         ``/tasks``, ``/bad_rows`` (left out of all of these), and ``/<part>`` for each part of the reward; of
         environments ``/success``, ``/turns``, ``/invalid_actions``, ``/cut_turns`` and ``/stop/<reason>`` as well.
-        Means over no task at all are NaN.
+        Means are NaN where no attempt came to an end.
 
     Raises:
         EngineError: no engine can be kept alive: that says nothing about the version.
@@ -127,8 +127,8 @@ def _metrics_of(outcomes: Sequence[_Outcome]) -> dict[str, float]:
     made = [outcome.trajectory for outcome in measured if outcome.trajectory is not None]
 
     def mean(values: Sequence[float]) -> float:
-        # a failed attempt adds 0, and counts
-        return float(np.sum(values)) / len(measured) if measured else float("nan")
+        # a failed attempt adds 0, and counts; where all have failed nothing is known of the version
+        return float(np.sum(values)) / len(measured) if made else float("nan")
 
     parts = sorted({part for trajectory in made for part in trajectory.reward_parts})
     episodes = [trajectory for trajectory in made if "success" in trajectory.metrics]

@@ -140,6 +140,7 @@ def test_what_people_share_has_neither_passwords_nor_keys() -> None:
     ("url", "shown"),
     [
         (f"https://{PASSWORD}@host/v1", "https://***@host/v1"),  # as package indexes and repositories take tokens
+        (f"wss://{PASSWORD}@host/v1", "wss://***@host/v1"),
         (f"https://host/v1?api_key={PASSWORD}&n=1", "https://host/v1?api_key=***&n=1"),
         (f"https://host/v1?n=1&Access-Token={PASSWORD}#end", "https://host/v1?n=1&Access-Token=***"),
         (f"postgresql://user@host/database?password=a#{PASSWORD}", "postgresql://user@host/database?password=***"),
@@ -154,7 +155,9 @@ def test_a_key_within_a_url_is_blanked(url: str, shown: str) -> None:
     assert without_passwords(f"{url} is not there") == f"{shown} is not there"
 
 
-@pytest.mark.parametrize("name", ["Authorization", "credentials", "PASSPHRASE"])
+@pytest.mark.parametrize(
+    "name", ["Authorization", "credentials", "PASSPHRASE", "DB_PASS", "pwd", "Cookie", "set-cookie"]
+)
 def test_what_has_the_name_of_a_secret_is_blanked(name: str) -> None:
     assert blanked({"headers": {name: f"Bearer {PASSWORD}"}}) == {"headers": {name: "***"}}
 

@@ -67,6 +67,14 @@ def test_the_last_step_is_printed_whatever_the_interval() -> None:
     assert out.getvalue().splitlines() == ["step 3/3 · reward –"]
 
 
+def test_attempts_of_a_validation_that_failed_are_told_beside_its_score() -> None:
+    out, console = pipe()
+    found = {"val/a/score": 0.25, "val/a/failed": 0.0, "val/a/tasks": 8.0}
+    with Progress("lines", "x", 3, console=console) as progress:
+        progress.metrics(2, found | {"val/b/score": float("nan"), "val/b/failed": 8.0, "val/b/tasks": 8.0})
+    assert out.getvalue() == "version 2: val/a/score 0.25, val/b/score nan (8 of 8 attempts failed)\n"
+
+
 def test_a_long_wait_names_its_reason_in_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress_module, "FIRST_WAIT_LINE", 0.2)
     out, console = pipe()

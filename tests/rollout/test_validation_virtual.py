@@ -236,6 +236,13 @@ def test_bad_rows_are_left_out_of_the_means(tmp_path: Path) -> None:
     assert nothing["val/held/score"] != nothing["val/held/score"], "no task was measured"
 
 
+def test_where_every_attempt_fails_there_is_no_score(tmp_path: Path) -> None:
+    found, heard, _ = measure(tmp_path, lambda task, attempt: fail(RewardError("no number")), Numbers("held", 3))
+    assert found["val/held/score"] != found["val/held/score"], "a silent 0"
+    assert (found["val/held/failed"], found["val/held/tasks"]) == (3, 3)
+    assert len(heard) == 1
+
+
 def events_of(db: Database, kind: str) -> list[str]:
     e = schema.events.c
     return [row.message for row in db.read(lambda tx: tx.execute(select(e.message).where(e.kind == kind)).all())]

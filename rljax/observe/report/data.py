@@ -135,8 +135,8 @@ class Outlook:
 
 
 def outlooks(data: RunData, more: int = 2) -> list[Outlook]:
-    """Returns the bound of throughput with the engines of now and up to ``more`` further ones; empty where not known, or
-    where steps train demonstrations alone, so that what engines generate holds up none.
+    """Returns the bound of throughput with the engines of now and up to ``more`` further ones; empty where not known,
+    or where steps train demonstrations alone, so that what engines generate holds up none.
 
     ``time/engine_busy`` is the busy time of a step on average over the engines, so that n engines did n times it.
     """

@@ -220,5 +220,6 @@ def make_rewards(config: Config, log: Path) -> RewardRunner:
         timeout=rollout.reward_timeout,
         workers=rollout.reward_workers or len(os.sched_getaffinity(0)),
         at_once=rollout.reward_concurrency,
+        batch_size=config.rollout_batch_size,
         log=log,
     )

@@ -15,17 +15,23 @@ from typing import Any, Self
 
 import jax
 
+from rljax.config.load import publishable
 from rljax.config.schema import Config
 from rljax.ledger.fence import Fence
 from rljax.ledger.leases import LeasedBatch
+from rljax.observe.flat_rewards import STEPS, FlatRewards
 from rljax.observe.metrics import MetricsLog
 from rljax.observe.progress import Progress
 from rljax.observe.report import write_report
 from rljax.observe.resources import Resources, Source
-from rljax.observe.samples import SampleLog
+from rljax.observe.samples import Sample, SampleLog, as_text
+from rljax.observe.tensorboard import TensorBoard
 from rljax.observe.trace import NullTrace, Trace, part_path
 from rljax.observe.trace_merge import merge_traces
+from rljax.observe.tracking import Tracker
+from rljax.observe.weights_and_biases import WeightsAndBiases
 from rljax.pipeline.assemble.run import Model
+from rljax.pipeline.metrics.batch import batch_histograms
 from rljax.tasks.templates import decoded
 
 LEARNER = "learner"
@@ -100,17 +106,21 @@ class LearnerObservers(Observers):
         super().__init__(config, root, LEARNER, config.max_steps)
         self._config = config
         self.is_replaced = is_replaced
-        self._metrics = MetricsLog(root, config.observe.tensorboard)
+        self._trackers = _trackers(config, root)
+        self._metrics = MetricsLog(root, self._trackers)
         decode = functools.partial(decoded, model.tokenizer)
         self._samples = SampleLog(root, LEARNER, decode, config.observe.samples_per_step)
         self._resources = Resources({"device": device_memory, "engine": engines}, root)
-        self._initial: dict[str, float] = {}
+        self._flat = FlatRewards(config.group_size)
+        self._sampled: list[Sample] = []
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._resources.close()
         self._metrics.close()
+        for tracker in self._trackers:
+            tracker.close()
         super().__exit__(kind, error, traceback)
 
     def start(self, banner: Sequence[str]) -> None:
@@ -155,8 +165,13 @@ class LearnerObservers(Observers):
         gauges = self._resources.take()
         row = {**values, **gauges}
         self._metrics.write(step, row)
-        self._samples.write(step, batch.groups, batch.step)
+        self._sampled = self._samples.write(step, batch.groups, batch.step)
+        for tracker in self._trackers:
+            tracker.write(step, histograms=batch_histograms(batch))
         self.progress.step(step, row)
+        streak = self._flat.add(step, values)
+        if streak is not None and streak.last - streak.first + 1 == STEPS:  # said once
+            self.message(str(streak))
         if batch.groups:
             self.trace.counter("reward", time.time(), mean=values["reward/mean"])
             self.trace.counter("staleness", time.time(), mean=values["staleness/mean"], max=values["staleness/max"])
@@ -172,9 +187,22 @@ class LearnerObservers(Observers):
                 row |= {"reward/mean": statistics.fmean(scores), "staleness/mean": 0.0, "staleness/max": 0.0}
         self._metrics.write(version, row)
         self.progress.metrics(version, result)
+        texts = {f"samples/{number}": as_text(sample) for number, sample in enumerate(self._sampled, 1)}
+        if texts:
+            for tracker in self._trackers:
+                tracker.write(version, texts=texts)
 
     def finish(self, audit: dict[str, Any], config: dict[str, Any]) -> None:
         """Writes the report."""
         if self._config.observe.report:
             with contextlib.suppress(KeyboardInterrupt):
                 write_report(self._root, config, audit, run_facts())
+
+
+def _trackers(config: Config, root: Path) -> list[Tracker]:
+    found = []
+    if config.observe.tensorboard:
+        found.append(Tracker("TensorBoard", lambda: TensorBoard(root / "tensorboard")))
+    if (project := config.observe.wandb) is not None:
+        found.append(Tracker("Weights & Biases", lambda: WeightsAndBiases(root, project, publishable(config))))
+    return found

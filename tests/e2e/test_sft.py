@@ -78,14 +78,18 @@ def test_epochs_end_it_and_without_validation_nothing_generates(tmp_path: Path, 
 
 def test_the_commands_of_the_page_lead_from_imitation_to_rewards(tmp_path: Path, cache: Path) -> None:
     """Copied from the page, in an empty folder; the scores are those that it says, or better."""
-    (tmp_path / "configs").symlink_to(ROOT / "configs")
     found = environment(cache, PYTHONPATH=os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])))
-    for block in re.findall(r"^```\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL):
+    for block in re.findall(r"^```sh\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL):
         for command in block.replace("\\\n", " ").splitlines():
             program, *arguments = shlex.split(command)
-            assert program == "python"
+            assert program == "rljax"
             done = subprocess.run(
-                [sys.executable, *arguments], capture_output=True, text=True, timeout=LIMIT, env=found, cwd=tmp_path
+                [sys.executable, "-m", "rljax.main", *arguments],
+                capture_output=True,
+                text=True,
+                timeout=LIMIT,
+                env=found,
+                cwd=tmp_path,
             )
             assert done.returncode == 0, done.stderr
     imitated, rewarded = (

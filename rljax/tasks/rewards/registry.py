@@ -13,6 +13,7 @@ from typing import Any
 
 from rljax.config.fields import ConfigError
 from rljax.config.registries import by_name
+from rljax.config.types import hidden
 from rljax.tasks.cells import nearest
 from rljax.tasks.rewards.prints import prints_to
 from rljax.tasks.rewards.reward import RewardFunction
@@ -194,7 +195,8 @@ def _import_module(name: str, what: str) -> ModuleType:
         parent = missing.rpartition(".")[0]
         path = importlib.import_module(parent).__path__ if parent else None
         siblings = [f"{parent}.{m.name}" if parent else m.name for m in pkgutil.iter_modules(path)]
-        raise ConfigError(f"{what}: no module {missing!r}; {nearest(missing, siblings, 'there are')}") from error
+        hint = hidden(name) or f"; {nearest(missing, siblings, 'there are')}"
+        raise ConfigError(f"{what}: no module {missing!r}{hint}") from error
     except Exception as error:
         raise ConfigError(f"{what}: importing it fails: {type(error).__name__}: {error}") from error
 

@@ -213,7 +213,8 @@ class Run:
             placed = parts.enter_context(learner_placement(config))
             check_shared(placed, select_devices(placed.learner.devices, placed.learner.mesh.size))
             learner, damaged = resume_learner(placed, self.model, db, checkpoints)
-            prompts = tasksets.prompt_lengths(self.model.tokenizer) if config.mode == "both" else None
+            known = config.mode == "both" or config.imitates_alone
+            prompts = tasksets.prompt_lengths(self.model.tokenizer) if known else None
             step_runner = StepRunner(learner, demonstrations, prompts)
             explorer = self._launch_explorer(tasksets, observers)
             if explorer is not None:
@@ -259,7 +260,8 @@ class Run:
         self._stop.clear()  # heeded: it is not meant for the next loop
 
     def _launch_explorer(self, tasksets: Tasksets, observers: Observers) -> Launched | None:
-        if self.config.mode != "both":
+        config = self.config
+        if config.mode != "both" or (config.imitates_alone and not config.validates):
             return None
         launch = LAUNCHERS[self.config.launcher]
         explorer = launch(self.config, self.run_dir, self._db, self.model, tasksets, observers.trace, needed=True)

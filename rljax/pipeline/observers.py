@@ -172,17 +172,19 @@ class LearnerObservers(Observers):
         streak = self._flat.add(step, values)
         if streak is not None and streak.last - streak.first + 1 == STEPS:  # said once
             self.message(str(streak))
-        self.trace.counter("reward", time.time(), mean=values["reward/mean"])
-        self.trace.counter("staleness", time.time(), mean=values["staleness/mean"], max=values["staleness/max"])
+        if batch.groups:
+            self.trace.counter("reward", time.time(), mean=values["reward/mean"])
+            self.trace.counter("staleness", time.time(), mean=values["staleness/mean"], max=values["staleness/max"])
 
     def validation(self, version: int, result: Mapping[str, float]) -> None:
         """Records a validation. Row 0 describes the initial weights; its reward is that of their validation."""
         row = dict(result)
         if version == 0:
             scores = [value for name, value in result.items() if name.endswith("/score")]
-            still = ("staleness/mean", "staleness/max", "time/wait", "tokens_per_second", "bound/fraction")
-            row |= dict.fromkeys(still, 0.0)
-            row |= {"reward/mean": statistics.fmean(scores), "time/step": result.get("val/seconds", 0.0)}
+            row |= dict.fromkeys(("time/wait", "tokens_per_second", "bound/fraction"), 0.0)
+            row["time/step"] = result.get("val/seconds", 0.0)
+            if not self._config.imitates_alone:
+                row |= {"reward/mean": statistics.fmean(scores), "staleness/mean": 0.0, "staleness/max": 0.0}
         self._metrics.write(version, row)
         self.progress.metrics(version, result)
         texts = {f"samples/{number}": as_text(sample) for number, sample in enumerate(self._sampled, 1)}

@@ -181,7 +181,7 @@ def test_an_empty_run_gives_sentences(tmp_path: Path) -> None:
     assert len(page) < 50_000, "no figure, no library that draws it"
     for said in (
         "not started",
-        "No step has been trained yet",
+        "No step has a reward",
         "There is no audit",
         "No trajectory was sampled",
         "config was not found",
@@ -241,6 +241,7 @@ def test_one_more_engine_by_hand() -> None:
     assert one_more.over_turns == 2.0
     assert (two_more.least_step, two_more.gain) == (2.0, 1.5)
     assert outlooks(data([])) == []
+    assert outlooks(data(rows, {"algorithm": {"expert_data_ratio": 1.0}})) == [], "engines only validate"
     assert data(rows).values("reward/mean") == []
 
 

@@ -135,12 +135,14 @@ class Outlook:
 
 
 def outlooks(data: RunData, more: int = 2) -> list[Outlook]:
-    """Returns the bound of throughput with the engines of now and up to ``more`` further ones; empty where not known.
+    """Returns the bound of throughput with the engines of now and up to ``more`` further ones; empty where not known,
+    or where steps train demonstrations alone, so that what engines generate holds up none.
 
     ``time/engine_busy`` is the busy time of a step on average over the engines, so that n engines did n times it.
     """
     busy, training = typical(data.rows, "time/engine_busy"), typical(data.rows, "time/train")
-    if not busy or not training:
+    alone = data.config.get("algorithm", {}).get("expert_data_ratio") == 1
+    if not busy or not training or alone:
         return []
     work = busy * data.engines
     now = max(work / data.engines, training)

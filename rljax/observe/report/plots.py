@@ -309,7 +309,7 @@ def simple(metric: str, caption: str, colour: str) -> Callable[[RunData, go.Figu
 
 
 PLOTS = (
-    PlotSpec("Reward", _reward, "No step has been trained yet."),
+    PlotSpec("Reward", _reward, "No step has a reward."),
     PlotSpec("Held-out score", _validation, "No validation has been recorded."),
     PlotSpec("Staleness", _staleness, "No step has recorded staleness."),
     PlotSpec("Staleness of all trained groups", _staleness_histogram, "The audit has counted no trained token."),

@@ -271,11 +271,8 @@ class GroupRunner:
                     raise MemberFailed(reason, error) from error
                 retry, lost = retry + (not by_others), lost + by_others
             else:
-                track = f"group {claim.group_id} · member {member}"
-                tokens = int(trajectory.loss_mask.sum())
-                self._trace.span(
-                    track, str(claim.task), begin, self._ledger.clock(), reward=trajectory.reward, tokens=tokens
-                )
+                track, end, tokens = f"{self._name} · attempts", self._ledger.clock(), int(trajectory.loss_mask.sum())
+                self._trace.in_flight(track, str(claim.task), begin, end, reward=trajectory.reward, tokens=tokens)
                 return trajectory
 
     def _note(self, kind: str, message: object) -> None:

@@ -42,7 +42,7 @@ from rljax.config.tasksets import RowsConfig as RowsConfig
 from rljax.config.tasksets import TasksConfig as TasksConfig
 from rljax.config.tasksets import TasksetConfig as TasksetConfig
 
-MODES = ("both", "train", "explore", "evaluate", "export", "replay", "audit", "play", "plan", "serve")
+MODES = ("both", "train", "explore", "evaluate", "export", "replay", "audit", "report", "play", "plan", "serve")
 
 
 def _seconds(default: float, help: str) -> Any:
@@ -156,7 +156,7 @@ class ObserveConfig:
         "auto", "live view; auto: when there is a terminal, else lines", choices=("auto", "live", "lines", "off")
     )
     tensorboard: bool = key(True, "write TensorBoard events")
-    report: bool = key(True, "write report.html")
+    report: bool = key(True, "write report.html, anew after each validation and at the end")
     trace: bool = key(True, "write trace.json (Perfetto)")
     trace_events: int = key(200_000, "events kept in trace.json", low=1)
     samples_per_step: int = key(2, "trajectories kept as text for each step", low=0)
@@ -179,6 +179,19 @@ class PlanConfig:
         "here", "devices: here | CHIP:SHAPE, CHIP as in rljax/config/chips.py, SHAPE such as 8, 4x4, 2x2x1"
     )
     all_shapes: bool = key(False, "compile what only batches of unlikely shapes need, as a run on accelerators does")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportConfig:
+    """Keys of ``mode=report``."""
+
+    runs: tuple[str, ...] = key(
+        (),
+        "run directories, or directories of runs, each as it is or as NAME=DIRECTORY; several: one page; (): run_dir",
+    )
+    path: str | None = key(
+        None, "file to write; None: report.html in the run directory, of several comparison.html in the folder of all"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -251,6 +264,7 @@ class Config:
     observe: ObserveConfig = field(default_factory=ObserveConfig)
     play: PlayConfig = field(default_factory=PlayConfig)
     plan: PlanConfig = field(default_factory=PlanConfig)
+    report: ReportConfig = field(default_factory=ReportConfig)
     serve: ServeConfig = field(default_factory=ServeConfig)
 
     def __post_init__(self) -> None:

@@ -215,10 +215,10 @@ class GroupRunner:
             members = [self._finish_member(claim, task, member) for _, member in sorted(mine)]
             whole = first_of(members, self._group_size, MemberFailed)
             if self._baseline is None:
-                return Group(claim.task, tuple(await self._judged_together(claim, task, await whole)))
+                return Group(claim.task, tuple(await self._judged_together(claim, task, await whole)), task.answer)
             baseline = self._member(claim, task, self._members, self._baseline)
             trajectories, (compared,) = await all_or_none([whole, _as_list(baseline)])
-            return Group(claim.task, tuple(with_baseline(t, compared.reward) for t in trajectories))
+            return Group(claim.task, tuple(with_baseline(t, compared.reward) for t in trajectories), task.answer)
         finally:
             self._leave(mine)
 

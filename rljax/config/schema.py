@@ -187,7 +187,7 @@ class ReportConfig:
 
     runs: tuple[str, ...] = key(
         (),
-        "run directories, or directories of runs, each as it is or as NAME=DIRECTORY; several: one page; (): run_dir",
+        "run directories, or directories of runs, as they are or as NAME=DIRECTORY; several: one page; (): run_dir",
     )
     path: str | None = key(
         None, "file to write; None: report.html in the run directory, of several comparison.html in the folder of all"

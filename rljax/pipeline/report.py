@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from rljax.config.schema import Config
+from rljax.config.validate import ConfigError
 from rljax.ledger.audit import audit
 from rljax.ledger.database import Database, LedgerError
 from rljax.ledger.sqlite import SqliteFile
@@ -23,7 +25,7 @@ def report(config: Config) -> tuple[Path | None, list[str]]:
     write, and a line for each that is damaged or no run.
 
     Raises:
-        OSError: the page cannot be written.
+        ConfigError: the page cannot be written.
     """
     asked = config.report.runs or (config.run_dir or "runs/unnamed",)
     runs: list[RunData] = []
@@ -42,7 +44,10 @@ def report(config: Config) -> tuple[Path | None, list[str]]:
     several = len(runs) > 1
     folder = Path(os.path.commonpath([place.absolute() for place in places])) if several else places[0]
     path = Path(config.report.path or folder / (COMPARISON if several else FILE))
-    write_atomic(path, comparison(_apart(runs), problems) if several else page(runs[0]))
+    try:
+        write_atomic(path, comparison(_apart(runs), problems) if several else page(runs[0]))
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be written ({error.strerror}); write another file in report.path") from error
     return path, problems
 
 
@@ -74,6 +79,4 @@ def _read(place: Path, name: str, problems: list[str]) -> RunData:
 def _apart(runs: list[RunData]) -> list[RunData]:
     """Returns the runs with those of one name told apart by their directories."""
     names = [run.name for run in runs]
-    return [
-        run if names.count(run.name) == 1 else RunData(**{**vars(run), "name": run.facts["directory"]}) for run in runs
-    ]
+    return [run if names.count(run.name) == 1 else replace(run, name=run.facts["directory"]) for run in runs]

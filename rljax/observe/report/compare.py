@@ -59,8 +59,8 @@ def _overlaid(metric: str, caption: str) -> Callable[[Runs, go.Figure], Drawn]:
             return None
         if metric in SHARES:
             percent(figure)
-        missing = [run.name for run in runs if not run.values(metric)]
-        return caption + (f" Not known of {', '.join(missing)}." if missing else ""), legend
+        missing = len(runs) - len(legend)
+        return caption + (f" {missing} of the runs have no value of it." if missing else ""), legend
 
     return draw
 

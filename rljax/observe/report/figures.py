@@ -68,10 +68,8 @@ def _shares(data: RunData, figure: go.Figure) -> Drawn:
     known = [("cut off", "response/cut_off"), ("flat groups", "reward/flat_groups")]
     legend = lines(figure, [(label, data.series(metric)) for label, metric in known], smoothed=True)
     percent(figure)
-    caption = (
-        "Trajectories that a limit ended, and no stop token; groups whose rewards are all equal, which teach nothing."
-    )
-    return (caption, legend) if legend else None
+    said = "Trajectories that a limit ended, and no stop token; groups whose rewards are all equal: they teach nothing."
+    return (said, legend) if legend else None
 
 
 def _bound_line(figure: go.Figure, data: RunData, **at: float) -> list[Key]:

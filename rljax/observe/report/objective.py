@@ -14,9 +14,8 @@ def _filtered(data: RunData, figure: go.Figure) -> Drawn:
     whole = data.series(FILTERED)
     if not whole[1]:
         return None
-    caption = (
-        f"Groups that a filter rejected while the batch of a step was collected; {sum(whole[1]):.0f} in these steps."
-    )
+    total = f"{sum(whole[1]):.0f} in these steps."
+    caption = f"Groups that a filter rejected while the batch of a step was collected; {total}"
     names = data.metric_names(f"{FILTERED}/")
     if len(names) > LINES:
         caption += f" Not shown: {', '.join(name.removeprefix(f'{FILTERED}/') for name in names[LINES:])}."

@@ -192,7 +192,8 @@ def lines(figure: go.Figure, named: Iterable[Line], smoothed: bool = False) -> l
     """Draws a line each by step, in colours and dashes of their own; returns the legend. Those without a value keep
     their colour and have neither line nor legend.
     """
-    legend, drawn = [], []
+    legend: list[Key] = []
+    drawn: list[int] = []
     for position, (label, (steps, values)) in enumerate(named):
         if not values:
             continue

@@ -95,8 +95,8 @@ def check_run(run_dir: Path) -> list[str]:
         raise NoRun(f"{run_dir / METRICS}: no row of it can be read: no step has ended, or the file is damaged")
     metrics = run_dir / METRICS
     if metrics.exists():
-        with open(metrics, "rb") as file:
-            torn = sum(1 for _ in file) - sum(1 for row in read_json_lines(metrics) if isinstance(row, dict))
+        readable = sum(1 for row in read_json_lines(metrics) if isinstance(row, dict))
+        torn = len(metrics.read_bytes().splitlines()) - readable
         if torn > 1:  # a kill may tear the last one
             damaged.append(f"{metrics}: {torn} lines cannot be read, and are left out of the report")
     return damaged

@@ -35,6 +35,8 @@ from rljax.config.learner import LearnerConfig as LearnerConfig
 from rljax.config.learner import MeshConfig as MeshConfig
 from rljax.config.model import ModelConfig as ModelConfig
 from rljax.config.model import TinyConfig as TinyConfig
+from rljax.config.observing import ObserveConfig as ObserveConfig
+from rljax.config.observing import ReportConfig as ReportConfig
 from rljax.config.registries import workflows
 from rljax.config.reward_models import RewardModelConfig as RewardModelConfig
 from rljax.config.serve import ServeConfig as ServeConfig
@@ -149,20 +151,6 @@ class RayConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ObserveConfig:
-    """Metrics, traces and reports."""
-
-    progress: str = key(
-        "auto", "live view; auto: when there is a terminal, else lines", choices=("auto", "live", "lines", "off")
-    )
-    tensorboard: bool = key(True, "write TensorBoard events")
-    report: bool = key(True, "write report.html, anew after each validation and at the end")
-    trace: bool = key(True, "write trace.json (Perfetto)")
-    trace_events: int = key(200_000, "events kept in trace.json", low=1)
-    samples_per_step: int = key(2, "trajectories kept as text for each step", low=0)
-
-
-@dataclass(frozen=True, kw_only=True)
 class PlayConfig:
     """Keys of ``mode=play``: the player and the environment."""
 
@@ -179,19 +167,6 @@ class PlanConfig:
         "here", "devices: here | CHIP:SHAPE, CHIP as in rljax/config/chips.py, SHAPE such as 8, 4x4, 2x2x1"
     )
     all_shapes: bool = key(False, "compile what only batches of unlikely shapes need, as a run on accelerators does")
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReportConfig:
-    """Keys of ``mode=report``."""
-
-    runs: tuple[str, ...] = key(
-        (),
-        "run directories, or directories of runs, as they are or as NAME=DIRECTORY; several: one page; (): run_dir",
-    )
-    path: str | None = key(
-        None, "file to write; None: report.html in the run directory, of several comparison.html in the folder of all"
-    )
 
 
 @dataclass(frozen=True, kw_only=True)

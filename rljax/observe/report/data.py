@@ -14,7 +14,7 @@ from rljax.observe.samples import Sample
 NOT_A_SPLIT = ("time/step", "time/engine_busy")
 SPLIT_ORDER = ("train", "wait", "publish", "checkpoint")
 WHOLE_REWARD = ("reward/mean", "reward/std", "reward/flat_groups")
-"""What the metrics say of the reward as a whole; the others are of its parts."""
+"""Metrics of the reward as a whole; the others are of its parts."""
 
 
 @dataclass(frozen=True)

@@ -155,13 +155,16 @@ def _parity(data: RunData, figure: go.Figure) -> Drawn:
     found = {name: data.series(f"parity/{name}_abs_logprob_gap") for name in ("max", "mean")}
     if not found["max"][1]:
         return None
+    said, most = "Difference of log-probabilities on the probe, nats, by version", max(found["max"][1])
+    if not most:
+        lines(figure, [("largest", found["max"])])
+        return f"{said}: none, they agree to the bit.", []
     least = {name: (steps, [max(value, 1e-9) for value in values]) for name, (steps, values) in found.items()}
     legend = lines(figure, [("largest", least["max"]), ("mean", least["mean"])])
     drawn = [*least["max"][1], *least["mean"][1]]
     decades = [float(np.floor(np.log10(min(drawn)))), float(np.ceil(np.log10(max(drawn) * 1.01)))]
     figure.layout.yaxis.update(type="log", range=decades, dtick=1, exponentformat="power")
-    most = max(found["max"][1])
-    return f"Difference of log-probabilities on the probe, nats, by version; at most {most:.1e}.", legend
+    return f"{said}; at most {most:.1e}.", legend
 
 
 def _memory(data: RunData, figure: go.Figure) -> Drawn:

@@ -17,7 +17,7 @@ from rljax.observe.report.data import RunData
 from rljax.observe.samples import read_samples
 
 TABLE = "metrics.csv"
-"""What `bench/runs` keeps of metrics."""
+"""File of those metrics that `bench/runs` keeps."""
 
 
 class NoRun(ValueError):

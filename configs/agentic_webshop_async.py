@@ -4,7 +4,7 @@
 
 For a node of eight GPUs, four of which train. Without the published product and goal files (`products`, `attributes`
 and `goals` among the arguments of both environments) it shops in the synthetic catalogue. Validation has other goals.
-Needs ``pip install -e ".[webshop,vllm,ray]"``.
+Needs the extras webshop, vllm and ray.
 """
 
 import dataclasses

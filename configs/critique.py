@@ -4,7 +4,7 @@
 
 Two calls of the engine make one trajectory, both replies are trained, and the revised answer is scored. What a workflow
 is, and what it may use: docs/workflows.md. `module:Class` names this file as Python imports it, from the folder in
-which the command is given.
+which the command is given: ``__name__`` is that.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def get_config() -> ConfigDict:
         model=ModelConfig(path="smollm2-135m", max_prompt_tokens=72, max_response_tokens=24, sequence_length=160),
         learner=LearnerConfig(optimizer=OptimizerConfig(learning_rate=2e-5, warmup_steps=5), rows_per_microbatch=2),
         rollout=RolloutConfig(
-            workflow="configs.critique:AnswerCritiqueRevise",
+            workflow=f"{__name__}:AnswerCritiqueRevise",
             workflow_args={
                 "critique": "Is that right? Add tens and ones again, and answer with the number only.",
                 "answer_tokens": 8,

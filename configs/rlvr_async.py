@@ -8,10 +8,10 @@ is a model whose weights stay as they are, on an engine of its own. `bench/RESUL
 """
 
 import dataclasses
-from pathlib import Path
 
 from ml_collections import ConfigDict
 
+from rljax.config.bundled import FOLDER
 from rljax.config.load import to_config_dict
 from rljax.config.schema import (
     AlgorithmConfig,
@@ -27,7 +27,7 @@ from rljax.config.schema import (
     TasksetConfig,
 )
 
-ROWS = Path(__file__).with_suffix("")
+ROWS = FOLDER / "rlvr_async"
 CODE = "{prompt} Answer with one block of code that begins with ```python and ends with ```."
 QUESTION = """{question}
 

@@ -1,6 +1,6 @@
 """Adapter of TextArena's games to text environments: alone, or against others played by a script.
 
-Source: L. Guertler et al., TextArena, 2025; ``pip install -e ".[textarena]"``.
+Source: L. Guertler et al., TextArena, 2025; the extra ``textarena`` installs it.
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ def _make(game: str, options: dict[str, Any]) -> tuple[Any, Any]:
     try:
         import textarena
     except ImportError as error:
-        raise ImportError(f'TextArena cannot be imported ({error}); pip install -e ".[textarena]"') from error
+        raise ImportError(f"TextArena cannot be imported ({error}); rljax's extra textarena installs it") from error
     made = textarena.make(game, **options)
     bare = made
     while isinstance(bare, textarena.Wrapper):

@@ -8,9 +8,9 @@ from __future__ import annotations
 import json
 import sys
 
+from rljax.command_line import run
 from rljax.config.load import from_plain
 from rljax.interrupts import end_process
-from rljax.main import run
 from sidecar.workers import lifeline
 
 if __name__ == "__main__":

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import signal
 import sys
 import threading
 import time
-from typing import NoReturn
+
+TYPE_CHECKING = False  # this is imported before Ctrl-C is handled: nothing here may take long
+if TYPE_CHECKING:
+    from typing import NoReturn
 
 SECONDS = 1.0
 """Seconds after the second Ctrl-C in which the process may still end by itself."""
@@ -20,6 +22,20 @@ LEFT_SECONDS = 60.0
 COMPILING, RAY = "compile", "connection to Ray"
 """Beginnings of the names of threads that nobody waits for any more when a run has ended: they compile programs, or
 hold a connection to Ray that did not close in time."""
+
+
+def end_on_interrupt() -> None:
+    """Has Ctrl-C end this process at once, with a line, while nothing has begun that could be saved.
+
+    A KeyboardInterrupt amid imports would come up in any of their callbacks, where it is printed or lost.
+    """
+    signal.signal(signal.SIGINT, _end_before_the_start)
+
+
+def raise_on_interrupt() -> None:
+    """Has Ctrl-C raise KeyboardInterrupt again, after `end_on_interrupt`."""
+    if signal.getsignal(signal.SIGINT) is _end_before_the_start:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def end_on_second_interrupt() -> None:
@@ -47,7 +63,14 @@ def end_process(code: int) -> NoReturn:
     sys.exit(code)
 
 
+def _end_before_the_start(number: int, _frame: object) -> None:
+    os.write(2, b"\nrljax: interrupted before anything had begun\n")  # printing may be what was interrupted
+    os._exit(128 + number)
+
+
 def _end_now(code: int) -> NoReturn:
+    import logging
+
     logging.shutdown()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError):  # nobody reads it any more

@@ -1,177 +1,31 @@
-"""The command line: parses, checks, dispatches on the mode, and exits with an honest status (promise P10).
+"""The program: ``rljax``, or ``python -m rljax.main``; `rljax.command_line` says what it takes.
 
-    python -m rljax.main --config=configs/quickstart.py --config.max_steps=50
-    python -m rljax.main --config=FILE.yaml --dry-run           # a file of ROLL's or Trinity-RFT's: what it becomes
-    python -m rljax.main --config=FILE.yaml --dry-run=FILE.py   # and that as a config file of one's own
-
-Exit codes: 0 done (or asked to stop), 1 the run failed or the audit does not balance, 2 the config is refused.
+The rest is imported here, once Ctrl-C ends the process with a line: it takes seconds.
 """
 
 from __future__ import annotations
 
-import logging
-import os
-import shlex
-import signal
 import sys
-import traceback
-from collections.abc import Callable, Sequence
-from pathlib import Path
 
-from rljax.config.importers.page import config_file, side_by_side
-from rljax.config.importers.refusals import RefusedFile
-from rljax.config.importers.translate import Translation
-from rljax.config.load import as_plain, key_help, parse_arguments, read_source, without_password
-from rljax.config.load import load as load_source
-from rljax.config.schema import MODES, Config
-from rljax.config.validate import ConfigError
-from rljax.interrupts import end_on_second_interrupt, end_process
-from sidecar.errors import printable
-from sidecar.imports import uncollected_imports
+from rljax import interrupts
 
-REFUSED, FAILED = 2, 1
-_USAGE = f"""usage: python -m rljax.main --config=configs/FILE.py[:arg] [--config.KEY=VALUE ...]
-  --config.mode={"|".join(MODES)}
-  --help lists every key with its default and meaning"""
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command line; returns the exit code."""
-    given = sys.argv[1:] if arguments is None else arguments
-    if arguments is None:
-        end_on_second_interrupt()
-        sys.unraisablehook = _without_closed_loops
-    if not given:
-        print(_USAGE, file=sys.stderr)
-        return REFUSED
-    if {"-h", "--help"} & set(given):
-        print(__doc__)
-        print("\n".join(f"  --config.{path}={default}\n      {meaning}" for path, default, meaning in key_help()))
-        return 0
+def program() -> NoReturn:
+    """Runs the command line in a process of its own, and ends that."""
+    interrupts.end_on_interrupt()
+    from sidecar.workers.lifeline import search_path
 
-    dry = [argument for argument in given if argument.partition("=")[0] == "--dry-run"]
-    if dry:
-        rest = [argument for argument in given if argument not in dry]
-        return _dry_run(rest, dry[-1].partition("=")[2])
+    sys.path[:] = search_path()
+    from rljax import command_line
 
-    def load() -> Config:
-        path, overrides = parse_arguments(given)
-        config, translation = load_source(path, overrides)
-        if translation is not None and config.mode == "plan":
-            print("\n".join(map(printable, side_by_side(translation, overrides))), flush=True)
-        _hide_password(config.ledger)
-        return config
-
-    return run(load)
-
-
-def run(load: Callable[[], Config]) -> int:
-    """Runs the mode that a config names; returns the exit code. One line on stderr says what failed and what to do."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_Printable("%(levelname)s %(name)s: %(message)s"))
-    logging.basicConfig(level=logging.WARNING, handlers=[handler])
-    if not os.environ.get("RLJAX_TRACEBACK"):
-        logging.getLogger("absl").addFilter(_without_traceback)
-    try:
-        config = load()
-    except ConfigError as error:
-        return _say(error, REFUSED)
-    except Exception as error:  # what the config names, a loss for one, cannot be imported
-        return _say(error, FAILED)
-    with uncollected_imports():
-        from rljax import commands
-        from rljax.pipeline.assemble.devices import share_gpu_memory
-        from rljax.tasks.task import BadRow
-
-    try:
-        commands.import_modules(config.mode)
-        share_gpu_memory(config)
-        return commands.COMMANDS[config.mode](config)
-    except (ConfigError, BadRow) as error:
-        return _say(error, REFUSED)
-    except KeyboardInterrupt:
-        return _say("interrupted; the same command resumes", 128 + signal.SIGINT)
-    except Exception as error:
-        return _say(error, FAILED)
-
-
-def _dry_run(given: Sequence[str], target: str) -> int:
-    """Shows what a file of ROLL's or Trinity-RFT's becomes, and writes that, without passwords and keys, to ``target``
-    if it names a file.
-    """
-    try:
-        path, overrides = parse_arguments(given)
-        source = read_source(path)
-        if isinstance(source, Translation):
-            for line in side_by_side(source, overrides):
-                print(printable(line))
-        else:
-            print(f"{path}: a config of ours; there is nothing to translate")
-        config, translation = load_source(path, overrides)
-        _hide_password(config.ledger)
-        if target and translation is not None:
-            with open(target, "x") as file:
-                file.write(config_file(translation, as_plain(config)))
-            print(f"written to {Path(target)}")
-    except FileExistsError:
-        return _say(ConfigError(f"--dry-run={target}: there is such a file; write another"), REFUSED)
-    except ConfigError as error:
-        return _say(error, REFUSED)
-    except OSError as error:
-        return _say(ConfigError(f"--dry-run={target}: cannot be written ({error.strerror})"), REFUSED)
-    return 0
-
-
-def _without_traceback(record: logging.LogRecord) -> bool:
-    """Removes the traceback: Orbax logs again what its threads have raised, and whoever waits for them reports that."""
-    record.exc_info = record.exc_text = None
-    return True
-
-
-def _without_closed_loops(raised: sys.UnraisableHookArgs) -> None:
-    """Prints what nobody can catch, but for what TensorStore's threads could not deliver to an event loop that has been
-    closed: who closed it has reported why.
-    """
-    if os.environ.get("RLJAX_TRACEBACK") or str(raised.exc_value) != "Event loop is closed":
-        sys.__unraisablehook__(raised)
-
-
-class _Printable(logging.Formatter):
-    """Formats records with the control characters escaped."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        return printable(super().format(record))
-
-
-def _hide_password(ledger: str | None) -> None:
-    """Hides the password of a ledger's URL from the command line of this process in the list of processes."""
-    if ledger is None or not any(ledger in argument for argument in sys.orig_argv):
-        return
-    hidden = without_password(ledger)
-    if hidden != ledger:
-        from setproctitle import setproctitle
-
-        setproctitle(shlex.join(argument.replace(ledger, hidden) for argument in sys.orig_argv))
-
-
-def _say(error: Exception | str, code: int) -> int:
-    """Prints the one line, or with ``RLJAX_TRACEBACK`` where the error came from; returns ``code``."""
-    if isinstance(error, Exception) and os.environ.get("RLJAX_TRACEBACK"):
-        print(printable("".join(traceback.format_exception(error))), end="", file=sys.stderr)
-        return code
-    if isinstance(error, RefusedFile):  # a table
-        print("\n".join(printable(line) for line in f"rljax: {error}".splitlines()), file=sys.stderr)
-        return code
-    line = " ".join(str(error).split()) or type(error).__name__
-    kind = "" if isinstance(error, str | ConfigError) or not _is_foreign(error) else f"{type(error).__name__}: "
-    hint = "" if not kind else " (RLJAX_TRACEBACK=1 shows where)"
-    print(printable(f"rljax: {kind}{line}{hint}"), file=sys.stderr)
-    return code
-
-
-def _is_foreign(error: Exception) -> bool:
-    return not type(error).__module__.startswith(("rljax", "sidecar")) and not isinstance(error, TimeoutError)
+    interrupts.end_on_second_interrupt()
+    sys.unraisablehook = command_line.without_closed_loops
+    interrupts.end_process(command_line.main(sys.argv[1:]))
 
 
 if __name__ == "__main__":
-    end_process(main())
+    program()

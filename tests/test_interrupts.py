@@ -103,3 +103,21 @@ def test_the_second_ends_it_within_five_seconds_and_the_first_does_not(does: str
     assert 0 < float(left) < 5
     assert program.returncode == 130
     assert said == "\nrljax: interrupted twice and ended at once; the same command resumes\n"
+
+
+@pytest.mark.parametrize("module", ["sidecar.workers.lifeline", "numpy", "jax._src.core", "flax.nnx"])
+def test_one_while_the_program_is_imported_ends_it_with_a_line(module: str) -> None:
+    """Python tells what it has imported; which import the signal meets is chance."""
+    command = [sys.executable, "-X", "importtime", "-m", "rljax.main", "--config=quickstart"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT) as program:
+        assert program.stderr is not None
+        imported = (line for line in program.stderr if line.rpartition("|")[2].strip() == module)
+        try:
+            assert next(imported, None) is not None
+            program.send_signal(signal.SIGINT)
+            _, left = program.communicate(timeout=60)
+        finally:
+            program.kill()
+    assert program.returncode == 130
+    said = [line for line in left.splitlines() if line and not line.startswith("import time:")]
+    assert said == ["rljax: interrupted before anything had begun"]

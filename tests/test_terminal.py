@@ -13,7 +13,7 @@ import pytest
 import tensorstore
 from rich.console import Console
 
-from rljax.main import _Printable, _without_closed_loops, main
+from rljax.command_line import _Printable, main, without_closed_loops
 from rljax.observe.progress import Progress
 from sidecar.errors import describe, escape_log_records, first_line, printable
 
@@ -64,7 +64,7 @@ def fails(config: object) -> int:
 def test_what_tensorstores_threads_cannot_deliver_any_more(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sys, "unraisablehook", _without_closed_loops)
+    monkeypatch.setattr(sys, "unraisablehook", without_closed_loops)
     promise, future = tensorstore.Promise.new()
     loop = asyncio.new_event_loop()
     waits = asyncio.ensure_future(future, loop=loop)

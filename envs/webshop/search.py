@@ -89,7 +89,7 @@ def _bm25s() -> ModuleType:
     try:
         import bm25s
     except ImportError as error:
-        raise ImportError('WebShop searches with bm25s, which is missing: pip install -e ".[webshop]"') from error
+        raise ImportError("WebShop searches with bm25s, which rljax's extra webshop installs") from error
     finally:
         if hidden is absent:
             del sys.modules["jax.lax"]

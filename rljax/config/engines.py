@@ -18,6 +18,7 @@ class EngineKind:
         own_workers: what computes are further processes of its own, which the channel ``memory`` does not reach.
         half_precision: it computes in fp16 too.
         penalises: it samples with ``min_p`` and ``repetition_penalty`` too.
+        package: that it needs, beside what every installation has.
     """
 
     meaning: str
@@ -26,22 +27,24 @@ class EngineKind:
     own_workers: bool = False
     half_precision: bool = False
     penalises: bool = False
+    package: str | None = None
 
 
 ENGINES: Mapping[str, EngineKind] = {
     "embedded": EngineKind(meaning="the JAX sampler", in_process=True),
-    "vllm": EngineKind(meaning="stepped in one process", half_precision=True, penalises=True),
+    "vllm": EngineKind(meaning="stepped in one process", half_precision=True, penalises=True, package="vllm"),
     "vllm_async": EngineKind(
         meaning="AsyncLLM, in processes of its own",
         several_devices=True,
         own_workers=True,
         half_precision=True,
         penalises=True,
+        package="vllm",
     ),
 }
 
 
-def kinds_with(**properties: bool) -> str:
+def kinds_with(**properties: bool | None) -> str:
     """Returns the names of the kinds that have these properties, for messages: ``vllm or vllm_async``."""
     return " or ".join(
         name for name, kind in ENGINES.items() if all(getattr(kind, key) == value for key, value in properties.items())

@@ -15,6 +15,7 @@ class ObserveConfig:
         "auto", "live view; auto: when there is a terminal, else lines", choices=("auto", "live", "lines", "off")
     )
     tensorboard: bool = key(True, "write TensorBoard events")
+    wandb: str | None = key(None, "project of Weights & Biases to log to, by the extra wandb; None: not")
     report: bool = key(True, "write report.html, anew after each validation and at the end")
     trace: bool = key(True, "write trace.json (Perfetto)")
     trace_events: int = key(200_000, "events kept in trace.json", low=1)

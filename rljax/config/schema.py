@@ -7,7 +7,7 @@ a frozen `Config` at once. Importing this module imports nothing heavy.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
@@ -28,7 +28,7 @@ from rljax.config.environments import (
     built_in,
     shares,
 )
-from rljax.config.fields import hold, key
+from rljax.config.fields import key
 from rljax.config.generating import GeneratingConfig as GeneratingConfig
 from rljax.config.judges import JudgeConfig as JudgeConfig
 from rljax.config.learner import LearnerConfig as LearnerConfig
@@ -37,6 +37,7 @@ from rljax.config.model import ModelConfig as ModelConfig
 from rljax.config.model import TinyConfig as TinyConfig
 from rljax.config.observing import ObserveConfig as ObserveConfig
 from rljax.config.observing import ReportConfig as ReportConfig
+from rljax.config.refusals import Rule, Single, hold
 from rljax.config.registries import workflows
 from rljax.config.reward_models import RewardModelConfig as RewardModelConfig
 from rljax.config.serve import ServeConfig as ServeConfig
@@ -245,9 +246,7 @@ class Config:
     def __post_init__(self) -> None:
         if not _rules:
             raise RuntimeError("a config was made before there were rules: import rljax.config.rules")
-        first, *others = _rules
-        first(self)
-        hold(self, *others)
+        hold(self, _single, _rules)
 
     @property
     def groups_per_batch(self) -> int:
@@ -370,17 +369,16 @@ def staleness_credit(alpha: float, batch_groups: int, sync_interval: int = 1, fi
     return math.floor((batches + Fraction(str(alpha))) * batch_groups)
 
 
-_rules: tuple[Callable[[Config], None], ...] = ()
+_single: Sequence[Single[Config]] = ()
+_rules: Sequence[Rule[Config]] = ()
 
 
-def hold_to(*rules: Callable[[Config], None]) -> None:
-    """Registers the rules that check every `Config` from now on, however it is made or replaced, in their order.
-
-    They are imported after the schema that they read; each raises a ConfigError for what it refuses. The first is that
-    of single keys: the others are of several keys, and are asked where each by itself is right.
+def hold_to(single: Sequence[Single[Config]], rules: Sequence[Rule[Config]]) -> None:
+    """Registers the rules that check every `Config` from now on, however it is made or replaced: see `hold`. They are
+    imported after the schema that they read.
     """
-    global _rules
-    _rules = rules
+    global _single, _rules
+    _single, _rules = single, rules
 
 
 def _count_of_share(count: int, share: float) -> int:

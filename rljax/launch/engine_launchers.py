@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable, Mapping
 
 from rljax.config.schema import Config
-from rljax.config.validate import ConfigError
 from sidecar.hosting.spec import EngineLauncher
 
 
@@ -16,14 +14,7 @@ def _local(config: Config) -> EngineLauncher:
     return LocalEngineLauncher()
 
 
-def check_ray() -> None:
-    """Raises ConfigError where Ray is not installed."""
-    if importlib.util.find_spec("ray") is None:
-        raise ConfigError('launcher=ray: Ray is not installed; pip install -e ".[ray]"')
-
-
 def _ray(config: Config) -> EngineLauncher:
-    check_ray()
     from rljax.launch.ray_engines import OwnRayEngineLauncher
 
     return OwnRayEngineLauncher(config)

@@ -6,7 +6,6 @@ import contextlib
 from collections.abc import Mapping
 
 from rljax.config.schema import Config
-from rljax.launch.engine_launchers import check_ray
 from rljax.launch.local import start_locally
 from rljax.launch.protocol import Launched, Launcher
 from rljax.ledger.database import Database
@@ -26,7 +25,6 @@ def _start_on_ray(
     *,
     needed: bool,
 ) -> Launched:
-    check_ray()
     from rljax.launch.ray_launcher import start_on_ray
 
     return start_on_ray(config, run, db, model, tasksets, trace, needed=needed)
@@ -44,7 +42,6 @@ def learner_placement(config: Config) -> contextlib.AbstractContextManager[Confi
     """
     if config.mode != "train" or config.launcher != "ray":
         return contextlib.nullcontext(config)
-    check_ray()
     from rljax.launch.ray_launcher import learner_placed_on_ray
 
     return learner_placed_on_ray(config)

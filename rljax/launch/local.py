@@ -8,7 +8,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -72,7 +71,7 @@ class LocalProcess:
         """See `ProcessHandle`."""
         with self._log.open("wb") as log:
             self._process = lifeline.start(
-                [sys.executable, "-m", "rljax.child_main", str(os.getpid())],
+                [*lifeline.python_module("rljax.child_main"), str(os.getpid())],
                 env={**os.environ, **lifeline.import_path(), **self._environment},
                 stdin=subprocess.PIPE,
                 stdout=log,

@@ -5,7 +5,9 @@ from __future__ import annotations
 import copy
 import functools
 import json
+import logging
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 from jinja2 import Environment, TemplateSyntaxError
@@ -28,6 +30,18 @@ TINY_CHAT_TEMPLATE = (
 )
 
 
+def import_transformers() -> ModuleType:
+    """Returns the package transformers, imported without its advice to install PyTorch: tokenizers need none."""
+    logging.getLogger("transformers").addFilter(_is_news)
+    import transformers
+
+    return transformers
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    return "Models won't be available" not in str(record.msg)
+
+
 @functools.lru_cache(maxsize=8)
 def load_tokenizer(directory: Path | str) -> PreTrainedTokenizerFast:
     """Loads the tokenizer of a model directory; the same object for the same directory.
@@ -35,11 +49,10 @@ def load_tokenizer(directory: Path | str) -> PreTrainedTokenizerFast:
     Raises:
         ValueError: when the directory has no `tokenizer.json`.
     """
-    from transformers import PreTrainedTokenizerFast
-
     if not (Path(directory) / "tokenizer.json").exists():
         raise ValueError(f"{directory} has no tokenizer.json; save the model with a fast tokenizer")
-    return PreTrainedTokenizerFast.from_pretrained(str(directory))
+    loaded: PreTrainedTokenizerFast = import_transformers().PreTrainedTokenizerFast.from_pretrained(str(directory))
+    return loaded
 
 
 def with_chat_template(
@@ -115,9 +128,7 @@ def save_tokenizer(
     backend: Tokenizer, directory: Path, *, chat_template: str, bos: str | None, eos: str, pad: str, unknown: str
 ) -> None:
     """Writes the tokenizer files of a model directory, and a `config.json` with nothing but the special token ids."""
-    from transformers import PreTrainedTokenizerFast
-
-    tokenizer = PreTrainedTokenizerFast(
+    tokenizer = import_transformers().PreTrainedTokenizerFast(
         tokenizer_object=backend,
         chat_template=chat_template,
         bos_token=bos,

@@ -46,20 +46,22 @@ class SampleLog:
         self._lineage = 0
         self._warn = WarnOnce(log, "sampled trajectories are missing from the report")
 
-    def write(self, step: int, groups: Sequence[Group], trained_from: int) -> None:
-        """Writes some trajectories of the batch that completed ``step``, trained from weights ``trained_from``.
+    def write(self, step: int, groups: Sequence[Group], trained_from: int) -> list[Sample]:
+        """Writes some trajectories of the batch that completed ``step``, trained from weights ``trained_from``, and
+        returns them.
 
         The choice depends on the step alone. Staleness is ``trained_from`` minus the version of a token.
         """
         try:
-            self._append(
-                [
-                    describe(step, group.task, t, self._decode, trained_from, group.answer)
-                    for group, t in self._choose(step, groups)
-                ]
-            )
+            rows = [
+                describe(step, group.task, t, self._decode, trained_from, group.answer)
+                for group, t in self._choose(step, groups)
+            ]
+            self._append(rows)
         except Exception as error:
             self._warn(error)
+            return []
+        return rows
 
     def truncate(self, step: int, lineage: int = 0) -> None:
         """Hides the samples of ``step`` and later written before now, or by an earlier lineage whenever."""

@@ -25,11 +25,15 @@ from rljax.observe.accelerators import attached_accelerators
 from rljax.observe.formatting import short
 from rljax.pipeline.assemble.devices import engine_devices, engine_gpus, shares_only_accelerator
 from rljax.pipeline.assemble.engines import local_platform
+from sidecar.extras import install_command
 
 log = logging.getLogger(__name__)
 
-EXTRAS = {"gpu": ("an NVIDIA GPU", "cuda"), "tpu": ("a TPU", "tpu")}
-"""Names of the kinds of accelerators, and the extra that brings JAX for it."""
+EXTRAS = {
+    "gpu": ("an NVIDIA GPU", "cuda12", " (cuda13 with a driver of 580 or newer)"),
+    "tpu": ("a TPU", "tpu", ""),
+}
+"""Names of the kinds of accelerators, the extra that brings JAX for it, and when it is another."""
 UNITS = ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)
 
 
@@ -74,10 +78,10 @@ def unseen_accelerator(config: Config, platform: str, attached: Collection[str],
     meant = {device_indices(devices)[0] for devices in (config.learner.devices, config.sidecar.devices)} == {"cpu"}
     if platform != "cpu" or not attached or meant or chosen:
         return None
-    what, extra = EXTRAS[min(attached)]
+    what, extra, otherwise = EXTRAS[min(attached)]
     return (
         f"this machine has {what} that JAX does not see, and JAX computes on the CPU: "
-        f"pip install -e '.[{extra}]', or set JAX_PLATFORMS=cpu where that is meant"
+        f"{install_command(extra)}{otherwise}, or set JAX_PLATFORMS=cpu where that is meant"
     )
 
 

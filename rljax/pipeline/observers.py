@@ -19,15 +19,20 @@ from rljax.config.load import publishable
 from rljax.config.schema import Config
 from rljax.ledger.fence import Fence
 from rljax.ledger.leases import LeasedBatch
+from rljax.observe.flat_rewards import STEPS, FlatRewards
 from rljax.observe.metrics import MetricsLog
 from rljax.observe.progress import Progress
 from rljax.observe.report import read_run, write_report
 from rljax.observe.report.background import ReportThread
 from rljax.observe.resources import Resources, Source
-from rljax.observe.samples import SampleLog
+from rljax.observe.samples import Sample, SampleLog, as_text
+from rljax.observe.tensorboard import TensorBoard
 from rljax.observe.trace import NullTrace, Trace, part_path
 from rljax.observe.trace_merge import merge_traces
+from rljax.observe.tracking import Tracker
+from rljax.observe.weights_and_biases import WeightsAndBiases
 from rljax.pipeline.assemble.run import Model
+from rljax.pipeline.metrics.batch import batch_histograms
 from rljax.tasks.templates import decoded
 
 LEARNER = "learner"
@@ -112,11 +117,13 @@ class LearnerObservers(Observers):
         self.is_replaced = is_replaced
         self._audit = audit
         self._report = ReportThread(self._write_report)
-        self._metrics = MetricsLog(root, config.observe.tensorboard)
+        self._trackers = _trackers(config, root)
+        self._metrics = MetricsLog(root, self._trackers)
         decode = functools.partial(decoded, model.tokenizer)
         self._samples = SampleLog(root, LEARNER, decode, config.observe.samples_per_step)
         self._resources = Resources({"device": device_memory, "engine": engines}, root)
-        self._initial: dict[str, float] = {}
+        self._flat = FlatRewards(config.group_size)
+        self._sampled: list[Sample] = []
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -124,6 +131,8 @@ class LearnerObservers(Observers):
         self._resources.close()
         self._report.close()
         self._metrics.close()
+        for tracker in self._trackers:
+            tracker.close()
         super().__exit__(kind, error, traceback)
 
     def start(self, banner: Sequence[str]) -> None:
@@ -168,8 +177,13 @@ class LearnerObservers(Observers):
         gauges = self._resources.take()
         row = {**values, **gauges}
         self._metrics.write(step, row)
-        self._samples.write(step, batch.groups, batch.step)
+        self._sampled = self._samples.write(step, batch.groups, batch.step)
+        for tracker in self._trackers:
+            tracker.write(step, histograms=batch_histograms(batch))
         self.progress.step(step, row)
+        streak = self._flat.add(step, values)
+        if streak is not None and streak.last - streak.first + 1 == STEPS:  # said once
+            self.message(str(streak))
         self.trace.counter("reward", time.time(), mean=values["reward/mean"])
         self.trace.counter("staleness", time.time(), mean=values["staleness/mean"], max=values["staleness/max"])
 
@@ -183,6 +197,10 @@ class LearnerObservers(Observers):
             row |= {"reward/mean": statistics.fmean(scores), "time/step": result.get("val/seconds", 0.0)}
         self._metrics.write(version, row)
         self.progress.metrics(version, result)
+        texts = {f"samples/{number}": as_text(sample) for number, sample in enumerate(self._sampled, 1)}
+        if texts:
+            for tracker in self._trackers:
+                tracker.write(version, texts=texts)
         if self._config.observe.report:
             self._report.ask()
 
@@ -199,3 +217,12 @@ class LearnerObservers(Observers):
         if not self.is_replaced():
             data = read_run(self._root, publishable(self._config), audit, run_facts(), running=True)
             write_report(self._root, data)
+
+
+def _trackers(config: Config, root: Path) -> list[Tracker]:
+    found = []
+    if config.observe.tensorboard:
+        found.append(Tracker("TensorBoard", lambda: TensorBoard(root / "tensorboard")))
+    if (project := config.observe.wandb) is not None:
+        found.append(Tracker("Weights & Biases", lambda: WeightsAndBiases(root, project, publishable(config))))
+    return found

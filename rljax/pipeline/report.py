@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator
 from dataclasses import replace
@@ -11,13 +12,11 @@ from typing import Any
 from rljax.config.schema import Config
 from rljax.config.validate import ConfigError
 from rljax.ledger.audit import audit
-from rljax.ledger.database import Database, LedgerError
-from rljax.ledger.sqlite import SqliteFile
+from rljax.ledger.database import Database, LedgerError, ledger_exists
 from rljax.observe.atomic_write import write_atomic
 from rljax.observe.report import COMPARISON, FILE, NoRun, check_run, comparison, find_runs, page, read_run
 from rljax.observe.report.data import RunData
-
-LEDGER = "ledger.db"
+from rljax.pipeline.watch import backend_in
 
 
 def report(config: Config) -> tuple[Path | None, list[str]]:
@@ -64,15 +63,12 @@ def _named(entry: str) -> Iterator[tuple[str, Path]]:
 
 def _read(place: Path, name: str, problems: list[str]) -> RunData:
     found: dict[str, Any] | None = None
-    if (place / LEDGER).exists():  # newer than audit.json, where the run was killed or goes on
-        try:
-            database = Database(SqliteFile(place / LEDGER), None)
-            try:
+    try:
+        if ledger_exists(backend := backend_in(place)):  # audit.json is older where the run was killed or goes on
+            with contextlib.closing(Database(backend, None)) as database:
                 found = audit(database)
-            finally:
-                database.close()
-        except LedgerError as error:
-            problems.append(f"{place}: no audit: {error}")
+    except LedgerError as error:
+        problems.append(f"{place}: no audit of now: {error}")
     return read_run(place, audit=found, name=name)
 
 

@@ -241,14 +241,7 @@ class Trainer:
         processes.mark_dead_processes(self._db)
 
     def _wait(self, found: NoBatchYet, seen: int) -> None:
-        message = found.reason
-        if found.progress:  # a first group may take minutes: tokens that grow show that it is slow and not stuck
-            tokens = found.progress[-1]
-            # Tokens are known as of the last heartbeat: where there are groups already, there have been some.
-            starting = found.kind == "generation" and not (tokens or found.ready or found.filtered)
-            made = "no token yet: an engine starts and compiles first" if starting else f"{tokens:,.0f} tokens so far"
-            message += f" · {made}"
-        self._observers.waiting(message, found.ready, self._config.groups_per_batch, found.filtered is not None)
+        self._observers.waiting(str(found), found.ready, self._config.groups_per_batch, found.filtered is not None)
         streak, steps = found.filtered, self._learner.steps
         if streak is not None and streak.groups >= LONG_STREAK and self._warned_at != steps:
             self._warned_at = steps

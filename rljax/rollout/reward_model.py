@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import queue
-import threading
 from collections.abc import Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from jaxtyping import Float, Int
 
 from rljax.models.reward_model import Score
+from rljax.tasks.rewards.batches import Batches
 from rljax.tasks.rewards.reward import RewardError
 from rljax.tasks.task import Message
 from rljax.tasks.templates import render_messages, special_tokens
@@ -27,10 +25,9 @@ _CLOSE = 10.0
 
 @dataclass(eq=False)
 class _Row:
-    """A dialogue that somebody waits for; ``token_ids`` are set once it is taken up."""
+    """A dialogue to score; ``token_ids`` are set once it is taken up."""
 
     messages: Sequence[Message]
-    future: Future[float] = field(default_factory=Future)
     token_ids: Int[np.ndarray, " time"] = field(default_factory=lambda: np.zeros(0, np.int32))
 
 
@@ -61,64 +58,43 @@ class RewardModel:
         self._padding = -1 if pad_token_id is None else pad_token_id
         self._score = score
         self._lengths = row_lengths(max_tokens)
-        self._asked: queue.SimpleQueue[_Row | None] = queue.SimpleQueue()
-        self._lock = threading.Lock()
-        self._closed = False
-        self._thread = threading.Thread(target=self._work, name=f"reward model {name}", daemon=True)
+        what = f"reward model {name}"
+        self._batches: Batches[_Row, float] = Batches(
+            what, rows, self._scores, kind=self._length, closed=f"{what}: it was closed"
+        )
 
     def start(self) -> None:
-        """Compiles all programs, and starts the thread. Not on an event loop."""
+        """Compiles all programs. Not on an event loop."""
         for length in self._lengths:
             self._computed([np.zeros(length, np.int32)], length)
-        self._thread.start()
 
     def close(self) -> None:
         """Ends the thread; what still waits fails. May be repeated."""
-        with self._lock:
-            self._closed = True
-            self._asked.put(None)
-        if self._thread.ident is not None:
-            self._thread.join(_CLOSE)
+        self._batches.close(_CLOSE)
 
     async def score(self, messages: Sequence[Message], response: str) -> float:
         """See `rljax.tasks.rewards.reward_model.RewardModel.score`. May be called from any event loop."""
         for token in self._special:  # a response must not end its own turn
             response = response.replace(token, " ")
         row = _Row([*messages, {"role": "assistant", "content": response}])
-        with self._lock:
-            if self._closed:
-                raise self._was_closed()
-            self._asked.put(row)
-        return await asyncio.wrap_future(row.future)
+        try:
+            return await asyncio.wrap_future(self._batches.ask(row))
+        except RewardError:
+            raise
+        except Exception as error:
+            raise RewardError(f"reward model {self._name}: {describe(error)}") from error
 
-    def _work(self) -> None:
-        waiting: list[_Row] = []
-        while self._gather(waiting):
-            if waiting:
-                length = self._length(waiting[0])
-                batch = [row for row in waiting if self._length(row) == length][: self._rows]
-                waiting = [row for row in waiting if row not in batch]
-                self._answer(batch, length)
+    def _length(self, row: _Row) -> int:
+        """Sets the row's tokens, and returns the length that it is padded to."""
+        row.token_ids = self._tokens(row.messages)
+        return self._padded(row)
 
-    def _gather(self, waiting: list[_Row]) -> bool:
-        """Adds what is asked by now, waiting for it where there is nothing to do; False once it is closed."""
-        while True:
-            try:
-                row = self._asked.get(block=not waiting)
-            except queue.Empty:
-                return True
-            if row is None:
-                for one in waiting:
-                    one.future.set_exception(self._was_closed())
-                return False
-            if not row.future.set_running_or_notify_cancel():
-                continue
-            try:
-                row.token_ids = self._tokens(row.messages)
-            except Exception as error:
-                row.future.set_exception(self._failed(error))
-            else:
-                waiting.append(row)
+    def _padded(self, row: _Row) -> int:
+        return next(length for length in self._lengths if length >= len(row.token_ids))
+
+    def _scores(self, batch: list[_Row]) -> list[float]:
+        scores = self._computed([row.token_ids for row in batch], self._padded(batch[0]))
+        return cast("list[float]", scores[: len(batch)].tolist())
 
     def _tokens(self, messages: Sequence[Message]) -> Int[np.ndarray, " time"]:
         token_ids = render_messages(self._tokenizer, messages, replied=True)
@@ -130,19 +106,6 @@ class RewardModel:
             raise RewardError(f"reward model {self._name}: {found}; {most}")
         return token_ids
 
-    def _length(self, row: _Row) -> int:
-        return next(length for length in self._lengths if length >= len(row.token_ids))
-
-    def _answer(self, batch: list[_Row], length: int) -> None:
-        try:
-            scores = self._computed([row.token_ids for row in batch], length)
-        except Exception as error:
-            for row in batch:
-                row.future.set_exception(self._failed(error))
-            return
-        for row, score in zip(batch, scores.tolist(), strict=False):
-            row.future.set_result(score)
-
     def _computed(self, rows: Sequence[Int[np.ndarray, " time"]], length: int) -> Float[np.ndarray, " rows"]:
         token_ids = np.zeros((self._rows, length), np.int32)
         lengths = np.ones(len(token_ids), np.int32)
@@ -150,12 +113,6 @@ class RewardModel:
             token_ids[place, : len(row)] = row
             lengths[place] = len(row)
         return self._score(token_ids, lengths)
-
-    def _failed(self, error: Exception) -> RewardError:
-        return error if isinstance(error, RewardError) else RewardError(f"reward model {self._name}: {describe(error)}")
-
-    def _was_closed(self) -> RewardError:
-        return RewardError(f"reward model {self._name}: it was closed")
 
 
 def row_lengths(longest: int) -> tuple[int, ...]:

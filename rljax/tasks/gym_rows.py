@@ -11,6 +11,7 @@ from rljax.tasks.procedural import HELD_OUT
 from rljax.tasks.rows import Problem, nearest
 from rljax.tasks.seeds import stable_hash
 from rljax.tasks.task import BadRow
+from sidecar.extras import install_command
 
 ENTRY = "reasoning_gym"
 """Key of `Task.metadata` under which the reward finds the data set, its arguments and the entry."""
@@ -98,7 +99,7 @@ def check_arguments(name: str, args: Mapping[str, Any], key: str) -> None:
     try:
         from reasoning_gym.factory import DATASETS
     except ImportError as error:
-        raise ConfigError(f"{key}.source='reasoning_gym:{name}': needs `pip install -e '.[data]'`") from error
+        raise ConfigError(f"{key}.source='reasoning_gym:{name}': needs {install_command('data')}") from error
     if name not in DATASETS:
         raise ConfigError(
             f"{key}.source='reasoning_gym:{name}': no such data set; {nearest(name, DATASETS, 'there are')}"

@@ -10,6 +10,7 @@ from typing import Any
 from rljax.config.validate import ConfigError
 from rljax.tasks.rows import Columns, Problem, counted, nearest
 from rljax.tasks.task import BadRow
+from sidecar.extras import install_command
 
 _SCAN = 1024
 
@@ -158,7 +159,7 @@ def hub_rows(
     try:
         import datasets
     except ImportError as error:
-        raise ConfigError(f"{key}.source='hub:{dataset_id}': needs `pip install -e '.[data]'`") from error
+        raise ConfigError(f"{key}.source='hub:{dataset_id}': needs {install_command('data')}") from error
     try:
         dataset = datasets.load_dataset(dataset_id, name=subset, split=split)
     except (OSError, ValueError, KeyError, RuntimeError, datasets.exceptions.DatasetsError) as error:

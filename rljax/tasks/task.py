@@ -26,6 +26,7 @@ class RewardTerm:
         weight: its factor in the sum.
         args: its keyword arguments, plain values.
         of_groups: whether it judges the responses of a group together.
+        of_batches: whether it judges what is waiting, of any tasks, together.
     """
 
     name: str
@@ -33,6 +34,7 @@ class RewardTerm:
     weight: float = 1.0
     args: Mapping[str, Any] = field(default_factory=dict)
     of_groups: bool = False
+    of_batches: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,7 +86,8 @@ class SharedDevicePublisher(OrbaxPublisher):
 
     def publish(self, version: int, lineage: int, tensors: Tensors, *, model: str, dtype: str) -> str:
         """See `rljax.weights.publisher.Publisher.publish`."""
-        if not is_on_accelerator(next(iter(tensors.values()))):
+        handed_over = is_on_accelerator(next(iter(tensors.values())))
+        if not handed_over:
             return super().publish(version, lineage, tensors, model=model, dtype=dtype)
         memory.drop(self._newest)  # before the next takes its memory; the files of who still reads it are there
         on_device = dict(tensors)
@@ -123,7 +124,7 @@ class _Copies(Mapping[str, jax.Array]):
 
 
 def describe_on_device(
-    version: int, lineage: int, tensors: Mapping[str, jax.Array], *, model: str, dtype: str
+    version: int, lineage: int, tensors: Mapping[str, Any], *, model: str, dtype: str
 ) -> PublishedVersion:
     """Returns the version as arrays of an accelerator, which have no checksums.
 

@@ -20,6 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from sidecar.channels.link import TransferError
+from sidecar.extras import install_command
 
 _SUCCESS, _IN_PROGRESS = 0, 7  # ncclResult_t
 _NOT_READY = 600  # CUDA_ERROR_NOT_READY
@@ -69,7 +70,7 @@ def load_nccl() -> ctypes.CDLL:
         library.ncclCommGetAsyncError.argtypes = (ctypes.c_void_p, ctypes.POINTER(ctypes.c_int))
         library.ncclCommAbort.argtypes = (ctypes.c_void_p,)
         return library
-    raise TransferError("NCCL is not installed on the learner's machine; pip install 'jax[cuda12]' brings it")
+    raise TransferError(f"NCCL is not installed on the learner's machine; {install_command('cuda12')} brings it")
 
 
 class NcclCommunicator:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from sidecar.extras import install_vllm
 from sidecar.protocol import EngineError
 
 DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
@@ -65,7 +66,7 @@ class VllmSettings:
         if on_cpu and self.accelerator:
             raise EngineError(
                 "this vLLM build computes on CPUs, and an accelerator is asked for; uninstall it and install the one "
-                'for the device: pip install -e ".[vllm]" (GPU) or ".[vllm-tpu]", or set sidecar.devices=cpu'
+                f"for the device: {install_vllm()}, or set sidecar.devices=cpu"
             )
         ours: dict[str, Any] = {
             "model": self.model,

@@ -64,7 +64,7 @@ class ChildProcess:
         self._sock, theirs = socket.socketpair()
         with theirs, _output(log) as output:
             self.process: subprocess.Popen[bytes] = lifeline.start(
-                [sys.executable, "-m", module, str(theirs.fileno()), str(os.getpid())],
+                [*lifeline.python_module(module), str(theirs.fileno()), str(os.getpid())],
                 env={**os.environ, **lifeline.import_path(), "PYTHONUNBUFFERED": "1", **(environment or {})},
                 stdin=subprocess.DEVNULL,
                 stdout=output,

@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from pathlib import Path
 from typing import Any, TypeVar
 
 PR_SET_PDEATHSIG = 1
@@ -44,7 +45,23 @@ def start(command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
 
 def import_path() -> dict[str, str]:
     """Returns the environment variables by which another process of this machine imports what this one does."""
-    return {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
+    return {"PYTHONPATH": os.pathsep.join(search_path())}
+
+
+def search_path() -> list[str]:
+    """Returns the folders from which this process imports, with the current one last: it may hold folders that are
+    named like our packages. Who works in our own checkout means those.
+    """
+    here, own = os.getcwd(), str(Path(__file__).parents[2])
+    folders = [folder or here for folder in sys.path]
+    if here != own:
+        folders = [folder for folder in folders if folder != here]
+    return list(dict.fromkeys([*folders, own, here]))
+
+
+def python_module(name: str) -> list[str]:
+    """Returns the command that runs a module as a program of its own, by `import_path` alone."""
+    return [sys.executable, "-P", "-m", name]
 
 
 def in_lasting_thread(function: Callable[[], T]) -> T:

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from rljax.command_line import main
 from rljax.config.importers.page import config_file
 from rljax.config.load import as_plain, load_config
 from rljax.config.load import load as load_both
 from rljax.config.schema import Config
-from rljax.main import main
 from tests.config.importer_files import ROLL, SEEDS
 
 

@@ -40,7 +40,7 @@ def test_a_ledger_that_cannot_be_is_refused_without_its_password(changes: Mappin
 
 def test_a_ledger_without_its_driver_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "psycopg", None)
-    with pytest.raises(ConfigError, match=r"needs psycopg 3; pip install -e '.\[postgres\]'"):
+    with pytest.raises(ConfigError, match=r'needs psycopg 3; pip install -e "\.\[postgres\]"'):
         make(ledger="postgresql://h/d")
 
 

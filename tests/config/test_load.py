@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
+from rljax.command_line import main
 from rljax.config.environments import EnvironmentConfig
 from rljax.config.foreign_keys import FOREIGN_KEYS
 from rljax.config.load import key_help, load_config, parse_arguments
 from rljax.config.schema import Config, JudgeConfig, RewardModelConfig, TasksetConfig
 from rljax.config.validate import ConfigError, walk
-from rljax.main import main
 
 SIMPLE = """
 from rljax.config.schema import Config, TasksConfig, TasksetConfig
@@ -161,8 +161,8 @@ def test_no_argument_is_answered_by_the_usage_and_refused(capsys: pytest.Capture
     assert main([]) == 2
     printed = capsys.readouterr()
     assert printed.out == ""
-    assert len(printed.err.splitlines()) == 3
-    assert "--config=configs/FILE.py" in printed.err
+    assert len(printed.err.splitlines()) == 4
+    assert "--config=NAME|FILE.py" in printed.err
 
 
 def test_foreign_keys_are_answered_with_keys_that_exist_and_never_hide_one() -> None:

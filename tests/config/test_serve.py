@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from typing import Any
 
 import pytest
@@ -36,10 +35,3 @@ def test_what_cannot_be_is_refused(serve: dict[str, Any], others: dict[str, Any]
 
 def test_what_needs_no_run_needs_no_taskset() -> None:
     assert make(mode="serve", serve=ServeConfig(version="newest", follow=True)).serve.follow
-
-
-def test_packages_that_are_missing_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    find = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "aiohttp" else find(name))
-    with pytest.raises(ConfigError, match=r'mode=serve: aiohttp not installed; pip install -e "\.\[serve\]"'):
-        make(mode="serve")

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from program import ROOT, Started, audit_of, run
 
+from tests.config.importer_files import small
+
 SEEDS = ROOT / "tests" / "data" / "seeds"
 MODEL = (
     "model.path=tiny",
@@ -69,7 +71,6 @@ def trained(run_dir: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "tags"),
     [
-        ("agent_val_frozen_lake_async.yaml", GAMES),
         ("env_managers.yaml", GAMES),
         ("agentic_val_webshop_async.yaml", SHOPS),
     ],
@@ -84,6 +85,14 @@ def test_an_agentic_document_trains(name: str, tags: tuple[str, ...], tmp_path: 
     done = run(tmp_path / "run", cache, *MODEL, *DEVICES, *SIZES, *AGENTIC, *sizes, config=SEEDS / name)
     assert done.returncode == 0, done.stderr
     trained(tmp_path / "run")
+
+
+def test_the_page_s_command_runs_a_document_small(tmp_path: Path, cache: Path) -> None:
+    file, overrides = small()
+    done = run(tmp_path / "run", cache, *overrides, config=SEEDS / file)
+    assert done.returncode == 0, done.stderr
+    audit = audit_of(tmp_path / "run")
+    assert (audit["balanced"], audit["steps"], audit["trained"]) == (True, 2, 2)
 
 
 def rows(file: Path, question: str, answer: str) -> str:

@@ -14,11 +14,11 @@ from pathlib import Path
 import psutil
 import pytest
 
+from rljax.command_line import main
 from rljax.config.load import as_plain, load_config, publishable
 from rljax.config.schema import Config, ExplorerConfig, RayConfig
 from rljax.config.secrets import blanked, without_passwords
 from rljax.launch.local import LocalProcess
-from rljax.main import main
 from rljax.pipeline.run_dir import RunDir
 from rljax.tasks.rewards.judge import llm_judge
 from rljax.tasks.rewards.reward import JudgeUnavailable

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -69,3 +71,16 @@ def test_a_directory_without_a_tokenizer_is_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"has no tokenizer\.json; save the model with a fast tokenizer$") as caught:
         load_tokenizer(tmp_path)
     assert str(tmp_path) in str(caught.value)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("imports", "printed"),
+    [("import transformers", True), ("from rljax.models.tokenizer import import_transformers as f; f()", False)],
+    ids=["by itself", "by us"],
+)
+def test_nobody_is_told_to_install_torch_for_a_tokenizer(imports: str, printed: bool) -> None:
+    program = f"import sys; sys.modules['torch'] = None; {imports}"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=600, check=True)
+    assert ("PyTorch" in done.stderr) == printed
+    assert printed or done.stderr == ""

@@ -35,6 +35,7 @@ from rljax.pipeline.banner import (
     warn_of_unseen_accelerator,
 )
 from rljax.pipeline.observers import LearnerObservers
+from sidecar.extras import install_command
 
 CONFIG = Config(
     async_generation_ratio=2.0,
@@ -169,8 +170,8 @@ def on(devices: str, engines: str = "auto") -> Config:
 def test_an_accelerator_that_jax_does_not_see_is_named_with_its_extra(attached: str, words: str) -> None:
     said = unseen_accelerator(CONFIG, "cpu", [attached], None)
     assert said is not None
-    extra = {"gpu": "cuda", "tpu": "tpu"}[attached]
-    assert said.startswith(f"this machine has {words}, and JAX computes on the CPU: pip install -e '.[{extra}]'")
+    extra = {"gpu": "cuda12", "tpu": "tpu"}[attached]
+    assert said.startswith(f"this machine has {words}, and JAX computes on the CPU: {install_command(extra)}")
     assert unseen_accelerator(on("cpu"), "cpu", [attached], None) == said, "auto of the engines would take it"
     assert unseen_accelerator(on("cpu", "cpu"), "cpu", [attached], None) is None
     assert unseen_accelerator(CONFIG, attached, [attached], None) is None
@@ -188,7 +189,7 @@ def test_the_warning_is_logged(monkeypatch: pytest.MonkeyPatch, caplog: pytest.L
     finally:
         jax.config.update("jax_platforms", before)
     (said,) = caplog.messages
-    assert "pip install -e '.[cuda]'" in said
+    assert f"{install_command('cuda12')} (cuda13 with a driver" in said
 
 
 SHARED = dataclasses.replace(
@@ -217,5 +218,5 @@ def test_keys_of_accelerators_that_nothing_reads_are_named(
 
 def test_the_extras_are_there() -> None:
     text = (Path(__file__).parents[2] / "pyproject.toml").read_text()
-    for _, extra in banners.EXTRAS.values():
+    for _, extra, _ in banners.EXTRAS.values():
         assert f"\n{extra} = [" in text

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-import rljax.main
+import rljax.command_line
 from rljax import interrupts
 from rljax.config.load import load_config
 from rljax.config.schema import Config, TasksConfig, TasksetConfig
@@ -175,9 +175,13 @@ def test_both_programs_end_that_way(program: str, argument: str, code: int, monk
     """`python -m rljax.main`, and the program of child processes."""
     codes: list[int] = []
     monkeypatch.setattr(interrupts, "end_process", codes.append)
-    monkeypatch.setattr(interrupts, "end_on_second_interrupt", lambda: None)
+    for name in ("end_on_interrupt", "end_on_second_interrupt"):
+        monkeypatch.setattr(interrupts, name, lambda: None)
+    for name in ("path", "unraisablehook"):
+        monkeypatch.setattr(sys, name, getattr(sys, name))
     monkeypatch.setattr(lifeline, "hold", lambda parent: None)
-    monkeypatch.setattr(rljax.main, "run", lambda load: 5)
+    monkeypatch.setattr(lifeline, "search_path", lambda: sys.path)
+    monkeypatch.setattr(rljax.command_line, "run", lambda load: 5)
     monkeypatch.setattr(sys, "argv", [program, argument])
     runpy.run_path(str(ROOT / "rljax" / program), run_name="__main__")
     assert codes == [code]

@@ -16,7 +16,7 @@ from rljax.config.schema import Config, ReportConfig
 from rljax.ledger import leases, processes
 from rljax.ledger.database import Database
 from rljax.ledger.sqlite import SqliteFile
-from rljax.main import main
+from rljax.command_line import main
 from rljax.observe.metrics import MetricsLog
 from rljax.pipeline.report import report
 from tests.ledger.builders import make_spec
@@ -146,7 +146,7 @@ def test_a_ledger_that_is_none_costs_the_audit_alone(tmp_path: Path) -> None:
     run_dir = kept_run(tmp_path / "run", [0.5])
     (run_dir / "ledger.db").write_bytes(b"no ledger" * 1000)
     path, (problem,) = report(asked(run_dir))
-    assert problem.startswith(f"{run_dir}: no audit: ")
+    assert problem.startswith(f"{run_dir}: no audit of now: ")
     assert len(problem.splitlines()) == 1
     assert "There is no audit of this run yet" in checked(path)
 

@@ -17,6 +17,7 @@ import jax
 import psutil
 import pytest
 
+from rljax.command_line import main
 from rljax.config.load import load_config
 from rljax.config.schema import (
     AlgorithmConfig,
@@ -35,7 +36,6 @@ from rljax.launch.launchers import LAUNCHERS
 from rljax.ledger import leases, processes
 from rljax.ledger.database import Database, RunSpec
 from rljax.ledger.sqlite import SqliteFile
-from rljax.main import main
 from rljax.models.resolve import ModelNotFound
 from rljax.pipeline.assemble import tasksets
 from rljax.pipeline.observers import LearnerObservers

@@ -55,7 +55,7 @@ def with_model(model: RewardModel, ask: Callable[[], Awaitable[None]]) -> None:
         asyncio.run(main())
     finally:
         model.close()
-    assert not model._thread.is_alive()
+    assert not model._batches._thread.is_alive()
 
 
 def score_each(model: RewardModel, responses: Sequence[str]) -> Any:
@@ -183,7 +183,7 @@ def test_a_model_that_was_closed_says_so_to_who_waits_and_who_comes(monkeypatch:
         assert await first == 1.0
         with pytest.raises(RewardError, match="it was closed"):
             await waits
-        model._thread.join()
+        model._batches._thread.join()
 
     with_model(model, ask)
 

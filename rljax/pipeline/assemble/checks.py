@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from rljax.config.refusals import refused_by, table
 from rljax.config.schema import Config
 from rljax.config.validate import ConfigError
 from rljax.learner.sharding import select_devices
@@ -17,9 +18,7 @@ from rljax.pipeline.assemble.judges import places_of_judges
 from rljax.pipeline.assemble.reward_models import check_reward_models, devices_of_reward_models
 from rljax.pipeline.assemble.tasksets import Tasksets
 from rljax.pipeline.assemble.workflows import chosen_workflow, reward_names
-from rljax.tasks.rewards.registry import resolve_reward
 from rljax.tasks.rewards.runner import RewardRunner
-from rljax.tasks.rewards.scorer import Place
 
 _PRINTED = 200
 """Characters that are shown of what a reward printed before it failed."""
@@ -43,17 +42,18 @@ def check_tasks(config: Config, tasksets: Tasksets) -> None:
 
 
 def _try_rewards(config: Config, tasksets: Tasksets, names: Iterable[str]) -> None:
-    """Calls rewards, but for async functions, which may ask judges and reward models: those are not there yet.
+    """Calls rewards; what an async one says that asks judges or reward models, which are yet to start, is not known.
 
     Each explorer calls them again before it claims: it may be another process, on another machine.
     """
-    tried = {name for name in names if resolve_reward(name, "rewards").place is not Place.AWAITED}
+    to_come = {"judges": config.judges, "reward_models": config.reward_models}
     sections = (config.explored[0], tasksets.training), ("tasks.validation", tasksets.held_out)
     opened = [(f"{section}.{name}", one) for section, ones in sections for name, one in ones.items()]
 
     async def trial(log: Path) -> None:
-        with RewardRunner(tried, timeout=config.rollout.reward_timeout, workers=1, log=log) as rewards:
-            await rewards.try_out(opened, tried)
+        limit = config.rollout.reward_timeout
+        with RewardRunner(names, timeout=limit, workers=1, log=log, to_come=to_come) as rewards:
+            await rewards.try_out(opened)
 
     # What they print is no run's yet, and comes again when the explorer calls them.
     with tempfile.TemporaryDirectory() as directory, ThreadPoolExecutor(1) as pool:
@@ -72,13 +72,23 @@ def check_devices(config: Config) -> None:
     Ray does others.
 
     Raises:
-        ConfigError: they are not there, or cannot be divided so.
+        ConfigError: some are not there, or cannot be divided so: all that is refused of them.
     """
     if config.launcher != "local":
         return
+    refused: list[ConfigError] = []
     if config.mode != "explore":
-        check_shared(config, select_devices(config.learner.devices, config.learner.mesh.size))
+        refused += refused_by(_place_learner, config)
     if config.mode != "train":
-        pool_devices(config)
-        places_of_judges(config)
-        devices_of_reward_models(config)
+        refused += refused_by(pool_devices, config)
+        refused += refused_by(_place_scorers, config)
+    if refused:
+        raise table("devices that are refused", refused)
+
+
+def _place_learner(config: Config) -> None:
+    check_shared(config, select_devices(config.learner.devices, config.learner.mesh.size))
+
+
+def _place_scorers(config: Config) -> None:
+    devices_of_reward_models(config, places_of_judges(config))

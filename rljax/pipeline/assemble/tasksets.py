@@ -5,16 +5,19 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 from jaxtyping import Int
-from transformers import PreTrainedTokenizerBase
 
 from rljax.config.schema import Config, RowsConfig, TasksetConfig
 from rljax.tasks.environments import environment_tasksets
 from rljax.tasks.task import BadRow, Task, Taskset
 from rljax.tasks.tasksets import load_tasksets
 from rljax.tasks.templates import render_prompt
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 SHOWN = 64
 """Tasks of a taskset whose prompts say how long prompts are."""

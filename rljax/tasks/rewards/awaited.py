@@ -8,13 +8,21 @@ import threading
 from concurrent.futures import Future
 from typing import Any, Protocol
 
-from rljax.tasks.rewards.reward import Response, Reward, RewardError, RewardFunction, RewardTimeout, as_rewards
-from rljax.tasks.task import Task
+from rljax.tasks.rewards.reward import (
+    Response,
+    Reward,
+    RewardError,
+    RewardFunction,
+    RewardTimeout,
+    Tasks,
+    as_rewards,
+)
 from rljax.timeouts import Limit, done_within, timeout
 from sidecar.errors import describe
 
 _MARGIN = 5.0  # seconds that its event loop may answer too late
 _CLOSE = 5.0
+_left: list[tuple[asyncio.AbstractEventLoop, threading.Thread]] = []  # by a trial, to the rewards after it
 
 
 class Asked(Protocol):
@@ -57,7 +65,7 @@ class AwaitedRewards:
         return sum(len(queue.calls) for queue in list(self._queues.values()))
 
     async def judge(
-        self, function: RewardFunction, task: Task, response: Response, asked: Asked | None = None
+        self, function: RewardFunction, tasks: Tasks, response: Response, asked: Asked | None = None
     ) -> tuple[Reward, ...]:
         """Awaits a reward; returns one of each response. ``asked`` is the model of our own that it asks.
 
@@ -66,7 +74,7 @@ class AwaitedRewards:
             RewardError: it raised.
         """
         queue = self._queue(asked)
-        future = asyncio.run_coroutine_threadsafe(self._judged(queue, function, task, response), self._started())
+        future = asyncio.run_coroutine_threadsafe(self._judged(queue, function, tasks, response), self._started())
         deadline = (self._limit + _MARGIN) * (1 + len(queue.calls) // queue.at_once)
         queue.calls.add(future)
         try:
@@ -81,13 +89,13 @@ class AwaitedRewards:
             future.cancel()
 
     async def _judged(
-        self, queue: _Queue, function: RewardFunction, task: Task, response: Response
+        self, queue: _Queue, function: RewardFunction, tasks: Tasks, response: Response
     ) -> tuple[Reward, ...]:
         async with queue.turns:
             limit: Limit | None = None
             try:
                 async with timeout(self._limit) as limit:
-                    return as_rewards(await function(task, response), response)
+                    return as_rewards(await function(tasks, response), response)
             except RewardError:
                 raise
             except Exception as error:
@@ -95,12 +103,20 @@ class AwaitedRewards:
                     raise RewardTimeout(f"not done after {self._limit:g} s") from None
                 raise RewardError(describe(error)) from error
 
-    def close(self) -> None:
-        """Cancels what runs and ends the thread; may be repeated."""
+    def close(self, *, leave: bool = False) -> None:
+        """Cancels what runs and ends the thread; may be repeated.
+
+        With ``leave`` nothing runs any more, and the next rewards of this process go on with the event loop: a client
+        that a reward keeps belongs to the loop that it was first used on. One that is blocked is ended.
+        """
         with self._lock:
             self._closed = True
             loop, thread = self._loop, self._thread
+            self._loop = self._thread = None
         if loop is None or thread is None:
+            return
+        if leave and _answers(loop):
+            _left.append((loop, thread))
             return
         with contextlib.suppress(RuntimeError):  # it has ended already
             loop.call_soon_threadsafe(loop.stop)
@@ -117,12 +133,25 @@ class AwaitedRewards:
             if self._closed:
                 raise RewardError("the rewards were closed")
             if self._loop is None:
-                self._loop = asyncio.new_event_loop()
-                self._thread = threading.Thread(target=self._run, args=(self._loop,), name="rewards", daemon=True)
-                self._thread.start()
+                self._loop, self._thread = _left.pop() if _left else _begun()
             return self._loop
 
-    def _run(self, loop: asyncio.AbstractEventLoop) -> None:
-        with asyncio.Runner(loop_factory=lambda: loop) as runner:
-            runner.get_loop().run_forever()
-            # leaving cancels what is under way and awaits its end
+
+def _begun() -> tuple[asyncio.AbstractEventLoop, threading.Thread]:
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=_run, args=(loop,), name="rewards", daemon=True)
+    thread.start()
+    return loop, thread
+
+
+def _run(loop: asyncio.AbstractEventLoop) -> None:
+    with asyncio.Runner(loop_factory=lambda: loop) as runner:
+        runner.get_loop().run_forever()
+        # leaving cancels what is under way and awaits its end
+
+
+def _answers(loop: asyncio.AbstractEventLoop) -> bool:
+    with contextlib.suppress(TimeoutError):
+        asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop).result(_CLOSE)
+        return True
+    return False

@@ -20,6 +20,7 @@ from rljax.tasks.rewards.reward import Reward
 from rljax.tasks.rewards.scorer import Place, built_in
 from rljax.tasks.rows import Row, column
 from rljax.tasks.task import Task
+from sidecar.extras import install_command
 
 Check = Callable[..., bool]
 """Takes a response and the keyword arguments of its instruction; returns whether the response follows it."""
@@ -271,7 +272,8 @@ def _response_language(text: str, language: str) -> bool:
     try:
         import langdetect
     except ImportError as error:
-        raise ValueError(f"language {language!r} is told from others by langdetect: pip install langdetect") from error
+        cure = install_command("ifeval")
+        raise ValueError(f"language {language!r} is told from others by langdetect: {cure}") from error
     langdetect.DetectorFactory.seed = 0  # else it draws samples anew each time
     try:
         return bool(langdetect.detect(text) == language)

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rljax.tasks.rewards import worker
-from rljax.tasks.rewards.reward import Response, Reward, RewardError, RewardTimeout
-from rljax.tasks.task import RewardTerm, Task
+from rljax.tasks.rewards.reward import Response, Reward, RewardError, RewardTimeout, Tasks
+from rljax.tasks.task import RewardTerm
 from rljax.timeouts import done_within
 from sidecar.errors import describe
 from sidecar.workers.lifeline import in_lasting_thread
@@ -98,7 +98,7 @@ class WorkerProcesses:
 
         threading.Thread(target=start, name="reward-warm-up", daemon=True).start()
 
-    async def judge(self, term: RewardTerm, task: Task, response: Response) -> tuple[Reward, ...]:
+    async def judge(self, term: RewardTerm, tasks: Tasks, response: Response) -> tuple[Reward, ...]:
         """Calls a reward in a worker; returns one of each response. Cancelling this kills the worker.
 
         Raises:
@@ -109,7 +109,7 @@ class WorkerProcesses:
             pool = self._pool
             if pool is None:
                 pool = await asyncio.to_thread(self._started)
-            future = self._scheduled(pool, term, task, response)
+            future = self._scheduled(pool, term, tasks, response)
             if future is None:
                 continue
             try:
@@ -146,9 +146,9 @@ class WorkerProcesses:
                 self._pool.schedule(worker.ready)
             return self._pool
 
-    def _scheduled(self, pool: ProcessPool, term: RewardTerm, task: Task, response: Response) -> Future[Any] | None:
+    def _scheduled(self, pool: ProcessPool, term: RewardTerm, tasks: Tasks, response: Response) -> Future[Any] | None:
         try:
-            future: Future[Any] = pool.schedule(worker.judge, (term, task, response), timeout=self._limit)
+            future: Future[Any] = pool.schedule(worker.judge, (term, tasks, response), timeout=self._limit)
         except RuntimeError:
             self._retire(pool)
             return None

@@ -13,6 +13,7 @@ from typing import Any
 
 from rljax.config.fields import ConfigError
 from rljax.config.registries import by_name
+from rljax.config.types import hidden
 from rljax.tasks.rewards.prints import prints_to
 from rljax.tasks.rewards.reward import RewardFunction
 from rljax.tasks.rewards.scorer import BUILT_IN, Place, Scorer
@@ -21,7 +22,8 @@ from rljax.tasks.rows import Row, nearest
 from rljax.tasks.task import RewardTerm
 
 _FORMAT = "format:"
-
+BATCH_SIZE = "batch_size"
+"""The argument of a reward of batches that bounds them."""
 
 _registered: dict[str, Scorer] = {}
 _printed: dict[str, list[str]] = {}
@@ -122,8 +124,12 @@ def reward_terms(
     for unread in set(given) - set(short):
         raise ConfigError(f"{path}.{unread}: nothing reads it; add {unread} to {key}")
     built = [by_name(s.name, s.function).build(given.get(s.part, {}), f"{path}.{s.part}") for s in scorers]
-    of_groups = [scorer.of_groups for scorer in scorers]
-    return tuple(RewardTerm(*term) for term in zip(names, parts, factors, built, of_groups, strict=True))
+    for scorer, arguments in zip(scorers, built, strict=True):
+        if scorer.of_batches:
+            _check_size(arguments.get(BATCH_SIZE), f"{path}.{scorer.part}.{BATCH_SIZE}")
+    of_groups, of_batches = [s.of_groups for s in scorers], [s.of_batches for s in scorers]
+    columns = zip(names, parts, factors, built, of_groups, of_batches, strict=True)
+    return tuple(RewardTerm(*term) for term in columns)
 
 
 def answer_checks(names: Sequence[str], key: str) -> tuple[Callable[[str], None], ...]:
@@ -188,9 +194,15 @@ def _import_module(name: str, what: str) -> ModuleType:
         parent = missing.rpartition(".")[0]
         path = importlib.import_module(parent).__path__ if parent else None
         siblings = [f"{parent}.{m.name}" if parent else m.name for m in pkgutil.iter_modules(path)]
-        raise ConfigError(f"{what}: no module {missing!r}; {nearest(missing, siblings, 'there are')}") from error
+        hint = hidden(name) or f"; {nearest(missing, siblings, 'there are')}"
+        raise ConfigError(f"{what}: no module {missing!r}{hint}") from error
     except Exception as error:
         raise ConfigError(f"{what}: importing it fails: {type(error).__name__}: {error}") from error
+
+
+def _check_size(size: object, path: str) -> None:
+    if size is not None and (not isinstance(size, int) or size < 1):
+        raise ConfigError(f"{path}={size!r}: must be at least 1; it bounds a batch of responses")
 
 
 def _check_signature(function: Callable[..., object], what: str) -> None:

@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from rljax.tasks.task import Task
+
 TIMED_OUT = "timed_out"
 """Part of a reward with a time limit of its own: 1 where that ended it before it had looked at everything."""
 
@@ -32,21 +34,24 @@ class JudgeUnavailable(RewardError):
 
 
 Response = str | tuple[str, ...]
-"""Text of a response; of all responses of a group, for a reward that takes them together."""
+"""Text of a response; of all responses of a group or batch, for a reward that takes them together."""
+
+Tasks = Task | tuple[Task, ...]
+"""The task of a response, or of a group; that of each response, for a reward that takes a batch."""
 
 RewardFunction = Callable[..., Any]
 """Judges the text of a response to a task: ``(task, response)``, and keyword-only arguments from the config. Returns a
 number, named parts, or a `Reward`; an ``async def`` is awaited. One that takes ``(task, responses)`` judges a whole
-group, and returns one of these for each response, in order.
+group, one that takes ``(tasks, responses)`` a batch; they return one of these for each response, in order.
 """
 
 
 def as_rewards(value: object, response: Response) -> tuple[Reward, ...]:
-    """Converts what a reward function returned for a response, or for the responses of a group, checked.
+    """Converts what a reward function returned for a response, or for those of a group or batch, checked.
 
     Raises:
-        TypeError: no number or parts; for a group, no sequence.
-        ValueError: a number that is not finite; for a group, not as many as responses.
+        TypeError: no number or parts; for several responses, no sequence.
+        ValueError: a number that is not finite; for several responses, not as many as these.
     """
     if isinstance(response, str):
         return (as_reward(value),)

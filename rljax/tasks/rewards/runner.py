@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Container, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Collection, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -13,12 +13,13 @@ from typing import Any, Self
 
 from rljax.config.fields import ConfigError
 from rljax.tasks.rewards.awaited import Asked, AwaitedRewards
+from rljax.tasks.rewards.batches import Batches
 from rljax.tasks.rewards.judge import Judge
-from rljax.tasks.rewards.own_models import own_models
+from rljax.tasks.rewards.own_models import NotYet, asked_early, own_models
 from rljax.tasks.rewards.prints import prints_to
 from rljax.tasks.rewards.processes import WorkerProcesses
-from rljax.tasks.rewards.registry import resolve_reward, take_printed
-from rljax.tasks.rewards.reward import TIMED_OUT, Response, Reward, RewardError, RewardTimeout, as_rewards
+from rljax.tasks.rewards.registry import BATCH_SIZE, resolve_reward, take_printed
+from rljax.tasks.rewards.reward import TIMED_OUT, Response, Reward, RewardError, RewardTimeout, Tasks, as_rewards
 from rljax.tasks.rewards.reward_model import RewardModel
 from rljax.tasks.rewards.scorer import Place, Scorer
 from rljax.tasks.rewards.threads import DeadlineThreads
@@ -43,11 +44,14 @@ class RewardRunner:
         timeout: seconds for one reward of one response, or of one group.
         workers: worker processes.
         at_once: async rewards that are awaited at once; those that ask a model of our own are as many as it answers.
+        batch_size: responses that a reward of batches takes at once, where it has no argument `BATCH_SIZE`.
         log: file that takes what rewards of files print, and these as they are imported; None to print where this
             process does.
+        to_come: names of the models of our own, by group, that are not up yet, of a runner that only tries rewards
+            before they are. Another one of this process will have what these print as they are imported.
 
     Attributes:
-        judges: what async rewards may ask by name, on engines of the run's own; none at first.
+        judges: what async rewards may ask by name, on engines of the run's own; at first those of ``to_come``.
         reward_models: likewise, in this process.
 
     Raises:
@@ -55,20 +59,32 @@ class RewardRunner:
     """
 
     def __init__(
-        self, rewards: Iterable[str], *, timeout: float, workers: int, at_once: int = 256, log: Path | None = None
+        self,
+        rewards: Iterable[str],
+        *,
+        timeout: float,
+        workers: int,
+        at_once: int = 256,
+        batch_size: int = 64,
+        log: Path | None = None,
+        to_come: Mapping[str, Collection[str]] | None = None,
     ) -> None:
         scorers = {name: resolve_reward(name, "rewards") for name in rewards}
         self._prints = None if log is None else partial(_append, log)
         for name, scorer in scorers.items():
-            if self._prints and ":" in name and scorer.place is Place.AWAITED:  # a worker imports its own again
-                self._prints(take_printed(scorer))
+            if self._prints and to_come is None and ":" in name and scorer.place is Place.AWAITED:
+                self._prints(take_printed(scorer))  # a worker imports its own again
         self._imported = {name: s for name, s in scorers.items() if s.place is Place.PROCESS}
         self._processes = WorkerProcesses(sorted(self._imported), limit=timeout, workers=workers, log=log)
         self._threads = DeadlineThreads(limit=timeout)
         self._limit = timeout
         self._awaited = AwaitedRewards(limit=timeout, at_once=at_once)
-        self.judges: Mapping[str, Judge] = {}
-        self.reward_models: Mapping[str, RewardModel] = {}
+        self._batch_size = batch_size
+        self._batches: dict[tuple[str, str], Batches[tuple[Task, str], Reward]] = {}
+        self._only_tries = to_come is not None
+        early = {group: dict.fromkeys(names, NotYet()) for group, names in (to_come or {}).items()}
+        self.judges: Mapping[str, Judge | NotYet] = early.get("judges", {})
+        self.reward_models: Mapping[str, RewardModel | NotYet] = early.get("reward_models", {})
         self._undecided: Counter[tuple[str, str]] = Counter()
         if self._imported:
             self._processes.warm()
@@ -76,10 +92,11 @@ class RewardRunner:
     @property
     def pending(self) -> int:
         """Rewards that wait for, or run in, a worker."""
-        return self._processes.pending + self._threads.pending + self._awaited.pending
+        waiting = sum(batches.waiting for batches in list(self._batches.values()))
+        return self._processes.pending + self._threads.pending + self._awaited.pending + waiting
 
     async def score(self, task: Task, response: str, trajectory: str = "") -> Reward:
-        """Computes the weighted sum of those of the task's rewards that judge a response by itself.
+        """Computes the weighted sum of the task's rewards, but for those that take a whole group.
 
         Args:
             task: says which rewards, with which weights.
@@ -108,12 +125,9 @@ class RewardRunner:
         terms = [term for term in task.rewards if term.of_groups]
         return await self._sums(task, terms, tuple(responses), f"task {task.id}, its whole group")
 
-    async def try_out(self, tasksets: Iterable[tuple[str, Taskset]], only: Container[str] | None = None) -> None:
-        """Calls each reward of each taskset once, with the reference answer for a response.
-
-        Args:
-            tasksets: with the config path of each.
-            only: names of the rewards to call; None for all.
+    async def try_out(self, tasksets: Iterable[tuple[str, Taskset]]) -> None:
+        """Calls each reward of each taskset, whose config path stands beside it, with the reference answer for a
+        response. What asks a model that is yet to start is not known to fail.
 
         Raises:
             ConfigError: a reward fails for the first `TASKS_TRIED` tasks; or programs may take longer than it may.
@@ -127,23 +141,27 @@ class RewardRunner:
                     f"{where}: must be below rollout.reward_timeout={self._limit:g}; lower it or raise that"
                 )
             tasks = [taskset.task(0, index) for index in range(min(TASKS_TRIED, len(taskset)))]
-            for task in tasks:
-                response: Response = (task.answer, task.answer) if term.of_groups else task.answer
-                try:
-                    await self._judge(term, task, response)
-                    return
-                except RewardError as error:
-                    failure = error
+            for task, other in zip(tasks, tasks[1:] + tasks[:1], strict=True):
+                with asked_early() as early:
+                    try:
+                        await self._try(term, task, other)
+                        return
+                    except RewardError as error:
+                        if early:
+                            return
+                        failure = error
             raise ConfigError(f"{key}.rewards={term.name!r}: fails when it is tried on the first tasks: {failure}")
 
         trials = [(key, one, term) for key, one in tasksets if len(one) for term in one.task(0, 0).rewards]
-        await asyncio.gather(*(tried(*trial) for trial in trials if only is None or trial[2].name in only))
+        await asyncio.gather(*(tried(*trial) for trial in trials))
 
     def close(self) -> None:
         """Closes workers and threads; what still waits fails with a `RewardError`."""
+        for batches in list(self._batches.values()):
+            batches.close(0.0)
         self._processes.close()
         self._threads.close()
-        self._awaited.close()
+        self._awaited.close(leave=self._only_tries)
 
     def __enter__(self) -> Self:
         return self
@@ -166,20 +184,18 @@ class RewardRunner:
         count = 1 if isinstance(response, str) else len(response)
         return tuple(_sum(terms, [rewards[place] for rewards in by_term]) for place in range(count))
 
+    async def _try(self, term: RewardTerm, task: Task, other: Task) -> None:
+        if term.of_batches:
+            await self._call(term, (task, other), (task.answer, other.answer))
+        else:
+            await self._judge(term, task, (task.answer, task.answer) if term.of_groups else task.answer)
+
     async def _judge(self, term: RewardTerm, task: Task, response: Response) -> tuple[Reward, ...]:
-        # A registered function is looked up each time: a notebook may have replaced it.
-        scorer = self._imported.get(term.name) or resolve_reward(term.name, "rewards")
-        if scorer.place is Place.INLINE:
-            return _inline(scorer, term, task, response)
-        if scorer.place is Place.THREAD:
-            return await self._threads.judge(partial(scorer.function, **term.args), task, response)
-        if scorer.place is Place.AWAITED:
-            function = partial(scorer.function, **term.args)
-            printed = prints_to(self._prints if ":" in term.name else None)
-            with own_models(self._own), printed:
-                return await self._awaited.judge(function, task, response, self._asked(scorer, term))
+        if term.of_batches and isinstance(response, str):
+            return (await asyncio.wrap_future(self._batches_of(term).ask((task, response))),)
+        scorer = self._scorer(term)
         try:
-            rewards = await self._processes.judge(term, task, response)
+            rewards = await self._call(term, task, response)
         except RewardTimeout:
             if scorer.score_on_timeout is None:
                 raise
@@ -188,6 +204,36 @@ class RewardRunner:
         if scorer.time_limit and rewards[0].parts[TIMED_OUT]:
             self._say_late(term, task, f"tries no further tests after {scorer.time_limit}: they count as failed")
         return rewards
+
+    async def _call(self, term: RewardTerm, tasks: Tasks, response: Response) -> tuple[Reward, ...]:
+        scorer = self._scorer(term)
+        if scorer.place is Place.INLINE:
+            return _inline(scorer, term, tasks, response)
+        if scorer.place is Place.PROCESS:
+            return await self._processes.judge(term, tasks, response)
+        function = partial(scorer.function, **term.args)
+        if scorer.place is Place.THREAD:
+            return await self._threads.judge(function, tasks, response)
+        with own_models(self._own), prints_to(self._prints if ":" in term.name else None):
+            return await self._awaited.judge(function, tasks, response, self._asked(scorer, term))
+
+    def _scorer(self, term: RewardTerm) -> Scorer:
+        # A registered function is looked up each time: a notebook may have replaced it.
+        return self._imported.get(term.name) or resolve_reward(term.name, "rewards")
+
+    def _batches_of(self, term: RewardTerm) -> Batches[tuple[Task, str], Reward]:
+        """Returns what gathers for calls of this reward with these arguments, one at a time."""
+
+        def answer(batch: list[tuple[Task, str]]) -> tuple[Reward, ...]:
+            tasks, responses = zip(*batch, strict=True)
+            return asyncio.run(self._call(term, tasks, responses))
+
+        key = term.name, repr(term.args)
+        if key not in self._batches:
+            most = term.args.get(BATCH_SIZE) or self._batch_size
+            made = Batches(f"reward {term.name}", most, answer, closed="the rewards were closed")
+            return self._batches.setdefault(key, made)
+        return self._batches[key]
 
     def _say_late(self, term: RewardTerm, task: Task, what: str) -> None:
         self._undecided[term.name, what] += 1
@@ -231,8 +277,8 @@ def _sum(terms: Sequence[RewardTerm], rewards: Sequence[Reward]) -> Reward:
     return Reward(total, parts)
 
 
-def _inline(scorer: Scorer, term: RewardTerm, task: Task, response: Response) -> tuple[Reward, ...]:
+def _inline(scorer: Scorer, term: RewardTerm, tasks: Tasks, response: Response) -> tuple[Reward, ...]:
     try:
-        return as_rewards(scorer.function(task, response, **term.args), response)
+        return as_rewards(scorer.function(tasks, response, **term.args), response)
     except Exception as error:
         raise RewardError(describe(error)) from error

@@ -63,12 +63,21 @@ class Scorer:
     @property
     def of_groups(self) -> bool:
         """True for one that takes the responses of a whole group: its second parameter is called ``responses``."""
+        return self._takes[1:] == ["responses"] and not self.of_batches
+
+    @property
+    def of_batches(self) -> bool:
+        """True for one that takes what is waiting: its first two parameters are called ``tasks`` and ``responses``."""
+        return self._takes == ["tasks", "responses"]
+
+    @property
+    def _takes(self) -> list[str]:
+        """Names of the first two parameters."""
         try:
             signature = inspect.signature(self.function)
         except (TypeError, ValueError):  # a function of C code may not tell its signature
-            return False
-        positional = [p for p in signature.parameters.values() if p.kind is not p.KEYWORD_ONLY]
-        return len(positional) > 1 and positional[1].name == "responses"
+            return []
+        return [p.name for p in signature.parameters.values() if p.kind is not p.KEYWORD_ONLY][:2]
 
 
 BUILT_IN: dict[str, Scorer] = {}

@@ -9,9 +9,16 @@ import threading
 from dataclasses import dataclass
 from typing import Any
 
-from rljax.tasks.rewards.reward import Response, Reward, RewardError, RewardFunction, RewardTimeout, as_rewards
+from rljax.tasks.rewards.reward import (
+    Response,
+    Reward,
+    RewardError,
+    RewardFunction,
+    RewardTimeout,
+    Tasks,
+    as_rewards,
+)
 from rljax.tasks.rewards.worker import Failure
-from rljax.tasks.task import Task
 from rljax.timeouts import done_within
 from sidecar.errors import describe
 
@@ -22,7 +29,7 @@ _MAX_HUNG = 16
 @dataclass(eq=False)
 class _Job:
     function: RewardFunction
-    task: Task
+    tasks: Tasks
     response: Response
     started: asyncio.Future[None]
     outcome: asyncio.Future[tuple[Reward, ...] | Failure]
@@ -59,7 +66,7 @@ class DeadlineThreads:
         """Calls that wait for a thread."""
         return self._jobs.qsize()
 
-    async def judge(self, function: RewardFunction, task: Task, response: Response) -> tuple[Reward, ...]:
+    async def judge(self, function: RewardFunction, tasks: Tasks, response: Response) -> tuple[Reward, ...]:
         """Calls a reward on a thread; returns one of each response.
 
         Raises:
@@ -69,7 +76,7 @@ class DeadlineThreads:
         if self._hung >= _MAX_HUNG:
             raise RewardError(f"{_MAX_HUNG} threads already hang in rewards; mend the function and start again")
         loop = asyncio.get_running_loop()
-        job = _Job(function, task, response, loop.create_future(), loop.create_future())
+        job = _Job(function, tasks, response, loop.create_future(), loop.create_future())
         deadline = (self._limit + 1) * (2 + self._jobs.qsize() // _THREADS)
         self._jobs.put(job)
         self._start_thread_if_needed()
@@ -116,7 +123,7 @@ class DeadlineThreads:
                 job.running = True
             job.post(job.started, None)
             try:
-                outcome: tuple[Reward, ...] | Failure = as_rewards(job.function(job.task, job.response), job.response)
+                outcome: tuple[Reward, ...] | Failure = as_rewards(job.function(job.tasks, job.response), job.response)
             except BaseException as error:
                 outcome = Failure(describe(error))
             with self._lock:

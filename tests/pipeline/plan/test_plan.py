@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from jax.experimental import topologies
 
+from rljax.command_line import main
 from rljax.config.load import load_config
 from rljax.config.schema import (
     Config,
@@ -25,7 +26,6 @@ from rljax.config.schema import (
 from rljax.config.validate import ConfigError
 from rljax.learner.learner import Learner
 from rljax.learner.programs import Program
-from rljax.main import main
 from rljax.models.common.architecture import Architecture
 from rljax.pipeline.plan.compiled import abstract_programs, compiled
 from rljax.pipeline.plan.estimate import Estimate

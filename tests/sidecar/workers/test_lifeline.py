@@ -91,3 +91,22 @@ def test_grandchildren_that_know_nothing_of_it_die_with_the_group() -> None:
         "subprocess.Popen(['sleep', '3600']); print('up', flush=True); time.sleep(3600)"
     )
     assert survivors(PARENT.format(children=CHILD.format(code=leader))) == []
+
+
+def test_a_child_is_of_this_package_in_a_folder_that_has_one_of_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sidecar").mkdir()
+    (tmp_path / "sidecar" / "__init__.py").write_text("raise RuntimeError('somebody else is meant')")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])  # as python -m has it
+    assert lifeline.search_path()[-1] == str(tmp_path)
+    command, environment = lifeline.python_module("sidecar.workers.lifeline"), lifeline.import_path()
+    assert subprocess.run(command, env={**os.environ, **environment}, timeout=600, check=False).returncode == 0
+
+
+def test_who_works_in_a_checkout_means_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = Path(lifeline.__file__).parents[2]
+    monkeypatch.chdir(own)
+    monkeypatch.setattr(sys, "path", ["", "/elsewhere"])
+    assert lifeline.search_path() == [str(own), "/elsewhere"]

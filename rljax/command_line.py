@@ -1,0 +1,235 @@
+"""The command line: parses, checks, dispatches on the mode, and exits with an honest status (promise P10).
+
+    rljax --config=quickstart --config.max_steps=50     # a config that comes along, by its name
+    rljax --config=FILE.py:ARGUMENT                     # one of your own
+    rljax configs                                       # lists those that come along
+    rljax configs quickstart > mine.py                  # prints one, to be changed
+    rljax --config=FILE.yaml --dry-run                  # a file of ROLL's or Trinity-RFT's: what it becomes
+    rljax --config=FILE.yaml --dry-run=FILE.py          # and that as a config file of one's own
+    rljax --config=quickstart --config.seed=0,1,2       # a sweep: three runs, one after another
+    rljax watch RUN [--browser]                         # follows a run from another shell, or on a page
+    rljax --version
+
+Exit codes: 0 done (or asked to stop), 1 the run failed or the audit does not balance, 2 the config is refused.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shlex
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import rljax
+from rljax.config import bundled
+from rljax.config.extras import check_extras
+from rljax.config.importers.page import config_file, side_by_side
+from rljax.config.importers.translation import Translation
+from rljax.config.load import as_plain, key_help, parse_arguments, read_source, without_password
+from rljax.config.load import load as load_source
+from rljax.config.refusals import RefusedConfig, table
+from rljax.config.schema import MODES, Config
+from rljax.config.sweep import is_sweep, points
+from rljax.config.validate import ConfigError
+from rljax.interrupts import raise_on_interrupt
+from sidecar.errors import printable
+from sidecar.imports import uncollected_imports
+
+REFUSED, FAILED = 2, 1
+_USAGE = f"""usage: rljax --config=NAME|FILE.py[:arg] [--config.KEY=VALUE ...]
+  --config.mode={"|".join(MODES)}
+  --help lists every key with its default and meaning
+  rljax configs lists the configs that come along, by NAME; rljax configs NAME prints one
+  rljax watch RUN follows the run in that directory"""
+
+
+def main(given: Sequence[str]) -> int:
+    """Runs the command line with these arguments; returns the exit code."""
+    if not given:
+        print(_USAGE, file=sys.stderr)
+        return REFUSED
+    if {"-h", "--help"} & set(given):
+        print(__doc__)
+        print("\n".join(f"  --config.{path}={default}\n      {meaning}" for path, default, meaning in key_help()))
+        return 0
+    if "--version" in given:
+        print(f"rljax {rljax.__version__}")
+        return 0
+    if given[0] == "configs":
+        return _show_configs(given[1:])
+    if given[0] == "watch":
+        return _watch(given[1:])
+
+    dry = [argument for argument in given if argument.partition("=")[0] == "--dry-run"]
+    if dry:
+        rest = [argument for argument in given if argument not in dry]
+        return _dry_run(rest, dry[-1].partition("=")[2])
+
+    try:
+        path, overrides = parse_arguments(given)
+    except ConfigError as error:
+        return _say(error, REFUSED)
+    if is_sweep(overrides):
+        return _sweep(path, overrides)
+
+    def load() -> Config:
+        config, translation = load_source(path, overrides)
+        if translation is not None and config.mode == "plan":
+            print("\n".join(map(printable, side_by_side(translation, overrides))), flush=True)
+        _hide_password(config.ledger)
+        return config
+
+    return run(load)
+
+
+def run(load: Callable[[], Config]) -> int:
+    """Runs the mode that a config names; returns the exit code. One line on stderr says what failed and what to do."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_Printable("%(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])
+    if not os.environ.get("RLJAX_TRACEBACK"):
+        logging.getLogger("absl").addFilter(_without_traceback)
+    try:
+        config = load()
+        check_extras(config)
+    except ConfigError as error:
+        return _say(error, REFUSED)
+    except Exception as error:  # what the config names, a loss for one, cannot be imported
+        return _say(error, FAILED)
+    with uncollected_imports():
+        from rljax import commands
+        from rljax.pipeline.assemble.devices import share_gpu_memory
+        from rljax.tasks.task import BadRow
+
+    try:
+        commands.import_modules(config.mode)
+        share_gpu_memory(config)
+        raise_on_interrupt()  # from here on there is something to close
+        return commands.COMMANDS[config.mode](config)
+    except (ConfigError, BadRow) as error:
+        return _say(error, REFUSED)
+    except KeyboardInterrupt:
+        return _say("interrupted; the same command resumes", 128 + signal.SIGINT)
+    except Exception as error:
+        return _say(error, FAILED)
+
+
+def _show_configs(names: Sequence[str]) -> int:
+    """Lists the configs that come along, a line each, or prints those that are named."""
+    try:
+        print("\n".join(bundled.source(name) for name in names) if names else "\n".join(bundled.listed()))
+    except ConfigError as error:
+        return _say(error, REFUSED)
+    return 0
+
+
+def _watch(given: Sequence[str]) -> int:
+    """Follows a run of another process."""
+    from rljax import commands
+
+    try:
+        raise_on_interrupt()  # it ends the view alone
+        return commands.watch(given)
+    except ConfigError as error:
+        return _say(error, REFUSED)
+    except Exception as error:
+        return _say(error, FAILED)
+
+
+def _sweep(path: str, overrides: Mapping[str, str]) -> int:
+    """Trains the runs of a sweep, each in a process of its own."""
+    from rljax.sweep import sweep
+
+    try:
+        swept = points(path, overrides)
+        check_extras(swept[0].config)
+    except ConfigError as error:
+        return _say(error, REFUSED)
+    except Exception as error:  # as in `run`
+        return _say(error, FAILED)
+    _hide_password(swept[0].config.ledger)
+    return sweep(swept)
+
+
+def _dry_run(given: Sequence[str], target: str) -> int:
+    """Shows what a file of ROLL's or Trinity-RFT's becomes, and writes that, without passwords and keys, to ``target``
+    if it names a file.
+    """
+    try:
+        path, overrides = parse_arguments(given)
+        source = read_source(path)
+        if isinstance(source, Translation):
+            for line in side_by_side(source, overrides):
+                print(printable(line))
+        else:
+            print(f"{path}: a config of ours; there is nothing to translate")
+        config, translation = load_source(path, overrides)
+        _hide_password(config.ledger)
+        if target and translation is not None:
+            with open(target, "x") as file:
+                file.write(config_file(translation, as_plain(config)))
+            print(f"written to {Path(target)}")
+    except FileExistsError:
+        return _say(ConfigError(f"--dry-run={target}: there is such a file; write another"), REFUSED)
+    except ConfigError as error:
+        return _say(error, REFUSED)
+    except OSError as error:
+        return _say(ConfigError(f"--dry-run={target}: cannot be written ({error.strerror})"), REFUSED)
+    return 0
+
+
+def _without_traceback(record: logging.LogRecord) -> bool:
+    """Removes the traceback: Orbax logs again what its threads have raised, and whoever waits for them reports that."""
+    record.exc_info = record.exc_text = None
+    return True
+
+
+def without_closed_loops(raised: sys.UnraisableHookArgs) -> None:
+    """Prints what nobody can catch, but for what TensorStore's threads could not deliver to an event loop that has been
+    closed: who closed it has reported why.
+    """
+    if os.environ.get("RLJAX_TRACEBACK") or str(raised.exc_value) != "Event loop is closed":
+        sys.__unraisablehook__(raised)
+
+
+class _Printable(logging.Formatter):
+    """Formats records with the control characters escaped."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record))
+
+
+def _hide_password(ledger: str | None) -> None:
+    """Hides the password of a ledger's URL from the command line of this process in the list of processes."""
+    if ledger is None or not any(ledger in argument for argument in sys.orig_argv):
+        return
+    hidden = without_password(ledger)
+    if hidden != ledger:
+        from setproctitle import setproctitle
+
+        setproctitle(shlex.join(argument.replace(ledger, hidden) for argument in sys.orig_argv))
+
+
+def _say(error: Exception | str, code: int) -> int:
+    """Prints the one line, or with ``RLJAX_TRACEBACK`` where the error came from; returns ``code``."""
+    if isinstance(error, Exception) and os.environ.get("RLJAX_TRACEBACK"):
+        print(printable("".join(traceback.format_exception(error))), end="", file=sys.stderr)
+        return code
+    if isinstance(error, ConfigError) and error.others:
+        error = table("what is refused", [error, *error.others])
+    if isinstance(error, RefusedConfig):  # a table
+        print("\n".join(printable(line) for line in f"rljax: {error}".splitlines()), file=sys.stderr)
+        return code
+    line = " ".join(str(error).split()) or type(error).__name__
+    kind = "" if isinstance(error, str | ConfigError) or not _is_foreign(error) else f"{type(error).__name__}: "
+    hint = "" if not kind else " (RLJAX_TRACEBACK=1 shows where)"
+    print(printable(f"rljax: {kind}{line}{hint}"), file=sys.stderr)
+    return code
+
+
+def _is_foreign(error: Exception) -> bool:
+    return not type(error).__module__.startswith(("rljax", "sidecar")) and not isinstance(error, TimeoutError)

@@ -1,0 +1,109 @@
+"""Says what a config needs that is not installed, before anything starts: the packages of extras."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from rljax.config.engines import ENGINES, kinds_with
+from rljax.config.fields import ConfigError, shown
+from rljax.config.refusals import joined
+from rljax.config.schema import Config, RowsConfig
+from sidecar.extras import install_command, install_vllm
+
+_GENERATE = ("both", "explore", "evaluate")
+_OF_SOURCES = {"hub:": ("datasets", "data"), "reasoning_gym:": ("reasoning_gym", "data")}
+_OF_FILES = {".parquet": ("pyarrow", "data")}
+_OF_ENVIRONMENTS = {"rljax/TextArena-v0": ("textarena", "textarena"), "rljax/WebShop-v0": ("bm25s", "webshop")}
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """A package that a config asks for.
+
+    Attributes:
+        key: the key, and what it says.
+        package: as Python imports it.
+        cure: the command that installs it, and what to write instead.
+    """
+
+    key: str
+    package: str
+    cure: str
+
+
+def check_extras(config: Config) -> None:
+    """Refuses a config whose packages are not all installed here.
+
+    Raises:
+        ConfigError: the first that is missing, and how it is installed; of the rest its `ConfigError.others`.
+    """
+    refused = [ConfigError(f"{need.key}: {need.package} is not installed; {need.cure}") for need in missing(config)]
+    if refused:
+        raise joined(refused)
+
+
+def missing(config: Config) -> list[Need]:
+    """Returns what a process with this config needs and does not find."""
+    return [need for need in _needs(config) if not is_installed(need.package)]
+
+
+def is_installed(package: str) -> bool:
+    """Returns whether a package is there; a folder of that name is none."""
+    spec = importlib.util.find_spec(package)
+    return spec is not None and spec.origin is not None
+
+
+def _needs(config: Config) -> Iterator[Need]:
+    plays = config.mode in ("play", "serve") and (config.mode == "serve" or config.play.agent == "model")
+    if config.launcher == "ray" and (config.mode in (*_GENERATE, "train") or plays):
+        yield Need("launcher=ray", "ray", install_command("ray"))
+    elif config.mode in _GENERATE or plays:  # Ray's nodes have packages of their own
+        yield from _of_engines(config)
+    if config.mode == "serve":
+        for package in ("aiohttp", "prometheus_client"):
+            yield Need("mode=serve", package, install_command("serve"))
+    if config.observe.wandb is not None and config.mode in ("both", "train"):
+        yield Need(f"observe.wandb={shown(config.observe.wandb)}", "wandb", install_command("wandb"))
+    yield from _of_tasks(config)
+    yield from _of_environments(config)
+
+
+def _of_engines(config: Config) -> Iterator[Need]:
+    asked = {"sidecar.engine": config.sidecar.engine}
+    asked |= {f"judges.{name}.engine": judge.engine for name, judge in config.asked_judges.items()}
+    for key, engine in asked.items():
+        if (package := ENGINES[engine].package) is not None:
+            yield Need(f"{key}={engine}", package, f"{install_vllm()}, or write {key}={kinds_with(package=None)}")
+
+
+def _of_tasks(config: Config) -> Iterator[Need]:
+    sections: dict[str, RowsConfig] = {}
+    if config.mode in ("both", "explore"):
+        section, tasksets = config.explored
+        sections |= {f"{section}.{name}": taskset for name, taskset in tasksets.items()}
+    if config.mode in _GENERATE:
+        sections |= {f"tasks.validation.{name}": taskset for name, taskset in config.tasks.validation.items()}
+    if config.mode in ("both", "train") and config.demonstrations_per_batch:
+        sections["tasks.expert"] = config.tasks.expert
+    for path, rows in sections.items():
+        found = [need for start, need in _OF_SOURCES.items() if rows.source.startswith(start)]
+        found += [need for end, need in _OF_FILES.items() if any(f.endswith(end) for f in rows.source.split(","))]
+        for package, extra in found:
+            yield Need(f"{path}.source={shown(rows.source)}", package, install_command(extra))
+
+
+def _of_environments(config: Config) -> Iterator[Need]:
+    trained, validated = config.rollout.train_env_manager.tags, config.rollout.val_env_manager.tags
+    tags: tuple[str | None, ...] = ()
+    if config.mode in ("both", "explore"):
+        tags = (*trained, *validated)
+    elif config.mode == "evaluate":
+        tags = validated
+    elif config.mode == "play":
+        tags = (config.play.tag, *trained, *validated)[: 1 if config.play.tag else 2]
+    for tag, one in config.environments.items():
+        if tag in tags and one.id in _OF_ENVIRONMENTS and one.place != "ray":  # nodes have packages of their own
+            package, extra = _OF_ENVIRONMENTS[one.id]
+            yield Need(f"custom_envs.{tag}.id={one.id}", package, install_command(extra))

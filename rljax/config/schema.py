@@ -37,6 +37,8 @@ from rljax.config.model import ModelConfig as ModelConfig
 from rljax.config.model import TinyConfig as TinyConfig
 from rljax.config.modes import PlanConfig as PlanConfig
 from rljax.config.modes import PlayConfig as PlayConfig
+from rljax.config.observing import ObserveConfig as ObserveConfig
+from rljax.config.observing import ReportConfig as ReportConfig
 from rljax.config.refusals import Rule, Single, hold
 from rljax.config.registries import workflows
 from rljax.config.reward_models import RewardModelConfig as RewardModelConfig
@@ -45,7 +47,7 @@ from rljax.config.tasksets import RowsConfig as RowsConfig
 from rljax.config.tasksets import TasksConfig as TasksConfig
 from rljax.config.tasksets import TasksetConfig as TasksetConfig
 
-MODES = ("both", "train", "explore", "evaluate", "export", "replay", "audit", "play", "plan", "serve")
+MODES = ("both", "train", "explore", "evaluate", "export", "replay", "audit", "report", "play", "plan", "serve")
 
 
 def _seconds(default: float, help: str) -> Any:
@@ -152,21 +154,6 @@ class RayConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ObserveConfig:
-    """Metrics, traces and reports."""
-
-    progress: str = key(
-        "auto", "live view; auto: when there is a terminal, else lines", choices=("auto", "live", "lines", "off")
-    )
-    tensorboard: bool = key(True, "write TensorBoard events")
-    wandb: str | None = key(None, "project of Weights & Biases to log to, by the extra wandb; None: not")
-    report: bool = key(True, "write report.html")
-    trace: bool = key(True, "write trace.json (Perfetto)")
-    trace_events: int = key(200_000, "events kept in trace.json", low=1)
-    samples_per_step: int = key(2, "trajectories kept as text for each step", low=0)
-
-
-@dataclass(frozen=True, kw_only=True)
 class Config:
     """A run."""
 
@@ -240,6 +227,7 @@ class Config:
     observe: ObserveConfig = field(default_factory=ObserveConfig)
     play: PlayConfig = field(default_factory=PlayConfig)
     plan: PlanConfig = field(default_factory=PlanConfig)
+    report: ReportConfig = field(default_factory=ReportConfig)
     serve: ServeConfig = field(default_factory=ServeConfig)
 
     def __post_init__(self) -> None:

@@ -22,7 +22,8 @@ from rljax.ledger.leases import LeasedBatch
 from rljax.observe.flat_rewards import STEPS, FlatRewards
 from rljax.observe.metrics import MetricsLog
 from rljax.observe.progress import Progress
-from rljax.observe.report import write_report
+from rljax.observe.report import read_run, write_report
+from rljax.observe.report.background import ReportThread
 from rljax.observe.resources import Resources, Source
 from rljax.observe.samples import Sample, SampleLog, as_text
 from rljax.observe.tensorboard import TensorBoard
@@ -38,6 +39,7 @@ LEARNER = "learner"
 """The learner's track in the trace."""
 
 
+@functools.cache
 def run_facts() -> dict[str, str]:
     """Returns the origin of this program and the platform that it runs on."""
     devices = jax.local_devices()
@@ -49,11 +51,17 @@ def run_facts() -> dict[str, str]:
     return facts
 
 
+MEMORY = {"memory_mib": "bytes_in_use", "peak_memory_mib": "peak_bytes_in_use", "memory_limit_mib": "bytes_limit"}
+"""Gauges of a device, and what they are among its statistics."""
+
+
 def device_memory() -> dict[str, float]:
-    """Returns the mebibytes in use on this process's devices, where the platform reports them."""
+    """Returns the mebibytes in use now, at most so far and to be had, of the fullest of this process's devices; nothing
+    where the platform does not report them.
+    """
     stats = [device.memory_stats() or {} for device in jax.local_devices()]
-    used = [s["bytes_in_use"] / 2**20 for s in stats if "bytes_in_use" in s]
-    return {"memory_mib": float(sum(used))} if used else {}
+    fullest = max(stats, key=lambda found: found.get("peak_bytes_in_use", found.get("bytes_in_use", 0)))
+    return {gauge: fullest[name] / 2**20 for gauge, name in MEMORY.items() if name in fullest}
 
 
 class Observers:
@@ -99,13 +107,16 @@ class LearnerObservers(Observers):
         model: Model,
         engines: Source,
         is_replaced: Callable[[], bool] = lambda: False,
+        audit: Callable[[], Mapping[str, Any]] = dict,
     ) -> None:
         """Opens them. ``engines`` returns sums over the engines; ``is_replaced``, whether the run goes on with another
-        learner, which will leave report and trace behind.
+        learner, which will leave report and trace behind; ``audit``, the ledger's audit of now.
         """
         super().__init__(config, root, LEARNER, config.max_steps)
         self._config = config
         self.is_replaced = is_replaced
+        self._audit = audit
+        self._report = ReportThread(self._write_report)
         self._trackers = _trackers(config, root)
         self._metrics = MetricsLog(root, self._trackers)
         decode = functools.partial(decoded, model.tokenizer)
@@ -118,6 +129,7 @@ class LearnerObservers(Observers):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._resources.close()
+        self._report.close()
         self._metrics.close()
         for tracker in self._trackers:
             tracker.close()
@@ -191,12 +203,22 @@ class LearnerObservers(Observers):
         if texts:
             for tracker in self._trackers:
                 tracker.write(version, texts=texts)
-
-    def finish(self, audit: dict[str, Any], config: dict[str, Any]) -> None:
-        """Writes the report."""
         if self._config.observe.report:
-            with contextlib.suppress(KeyboardInterrupt):
-                write_report(self._root, config, audit, run_facts())
+            self._report.ask()
+
+    def finish(self, audit: Mapping[str, Any], failure: str | None = None) -> None:
+        """Writes the report of a run that ends; ``failure`` says by what, where the audit does not."""
+        with contextlib.suppress(KeyboardInterrupt):
+            self._report.close()
+            if self._config.observe.report:
+                facts = publishable(self._config), audit, run_facts()
+                write_report(self._root, read_run(self._root, *facts, failure=failure))
+
+    def _write_report(self) -> None:
+        audit = self._audit()
+        if not self.is_replaced():
+            data = read_run(self._root, publishable(self._config), audit, run_facts(), running=True)
+            write_report(self._root, data)
 
 
 def _trackers(config: Config, root: Path) -> list[Tracker]:

@@ -78,14 +78,13 @@ def get_config() -> ConfigDict:
         ),
         rollout=RolloutConfig(
             train_env_manager=TrainEnvManagerConfig(
-                max_env_num_per_worker=16, num_env_groups=128, tags=("FrozenLake",), num_groups_partition=(128,)
+                max_env_num_per_worker=16, num_env_groups=128, tags=("FrozenLake",)
             ),
             val_env_manager=ValEnvManagerConfig(
                 max_env_num_per_worker=32,
                 num_env_groups=1024,
                 group_size=1,
                 tags=GAMES,
-                num_groups_partition=(256, 256, 256, 256),
             ),
         ),
         custom_envs=environments,

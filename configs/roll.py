@@ -6,7 +6,8 @@ The same as --config=FILE.yaml, for a file that is not told by its keys. docs/fr
 """
 
 from rljax.config.fields import ConfigError
-from rljax.config.importers.translate import ROLL, Translation, translate
+from rljax.config.importers.translate import ROLL, translate
+from rljax.config.importers.translation import Translation
 
 
 def get_config(arg: str = "") -> Translation:

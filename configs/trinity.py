@@ -8,7 +8,8 @@ The same as --config=FILE.yaml, for a file that is not told by its keys. docs/fr
 """
 
 from rljax.config.fields import ConfigError
-from rljax.config.importers.translate import TRINITY, Translation, translate
+from rljax.config.importers.translate import TRINITY, translate
+from rljax.config.importers.translation import Translation
 
 
 def get_config(arg: str = "") -> Translation:

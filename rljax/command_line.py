@@ -6,6 +6,8 @@
     rljax configs quickstart > mine.py                  # prints one, to be changed
     rljax --config=FILE.yaml --dry-run                  # a file of ROLL's or Trinity-RFT's: what it becomes
     rljax --config=FILE.yaml --dry-run=FILE.py          # and that as a config file of one's own
+    rljax --config=quickstart --config.seed=0,1,2       # a sweep: three runs, one after another
+    rljax watch RUN [--browser]                         # follows a run from another shell, or on a page
     rljax --version
 
 Exit codes: 0 done (or asked to stop), 1 the run failed or the audit does not balance, 2 the config is refused.
@@ -19,18 +21,19 @@ import shlex
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import rljax
 from rljax.config import bundled
 from rljax.config.extras import check_extras
 from rljax.config.importers.page import config_file, side_by_side
-from rljax.config.importers.refusals import RefusedFile
-from rljax.config.importers.translate import Translation
+from rljax.config.importers.translation import Translation
 from rljax.config.load import as_plain, key_help, parse_arguments, read_source, without_password
 from rljax.config.load import load as load_source
+from rljax.config.refusals import RefusedConfig, table
 from rljax.config.schema import MODES, Config
+from rljax.config.sweep import is_sweep, points
 from rljax.config.validate import ConfigError
 from rljax.interrupts import raise_on_interrupt
 from sidecar.errors import printable
@@ -40,7 +43,8 @@ REFUSED, FAILED = 2, 1
 _USAGE = f"""usage: rljax --config=NAME|FILE.py[:arg] [--config.KEY=VALUE ...]
   --config.mode={"|".join(MODES)}
   --help lists every key with its default and meaning
-  rljax configs lists the configs that come along, by NAME; rljax configs NAME prints one"""
+  rljax configs lists the configs that come along, by NAME; rljax configs NAME prints one
+  rljax watch RUN follows the run in that directory"""
 
 
 def main(given: Sequence[str]) -> int:
@@ -57,14 +61,22 @@ def main(given: Sequence[str]) -> int:
         return 0
     if given[0] == "configs":
         return _show_configs(given[1:])
+    if given[0] == "watch":
+        return _watch(given[1:])
 
     dry = [argument for argument in given if argument.partition("=")[0] == "--dry-run"]
     if dry:
         rest = [argument for argument in given if argument not in dry]
         return _dry_run(rest, dry[-1].partition("=")[2])
 
-    def load() -> Config:
+    try:
         path, overrides = parse_arguments(given)
+    except ConfigError as error:
+        return _say(error, REFUSED)
+    if is_sweep(overrides):
+        return _sweep(path, overrides)
+
+    def load() -> Config:
         config, translation = load_source(path, overrides)
         if translation is not None and config.mode == "plan":
             print("\n".join(map(printable, side_by_side(translation, overrides))), flush=True)
@@ -113,6 +125,34 @@ def _show_configs(names: Sequence[str]) -> int:
     except ConfigError as error:
         return _say(error, REFUSED)
     return 0
+
+
+def _watch(given: Sequence[str]) -> int:
+    """Follows a run of another process."""
+    from rljax import commands
+
+    try:
+        raise_on_interrupt()  # it ends the view alone
+        return commands.watch(given)
+    except ConfigError as error:
+        return _say(error, REFUSED)
+    except Exception as error:
+        return _say(error, FAILED)
+
+
+def _sweep(path: str, overrides: Mapping[str, str]) -> int:
+    """Trains the runs of a sweep, each in a process of its own."""
+    from rljax.sweep import sweep
+
+    try:
+        swept = points(path, overrides)
+        check_extras(swept[0].config)
+    except ConfigError as error:
+        return _say(error, REFUSED)
+    except Exception as error:  # as in `run`
+        return _say(error, FAILED)
+    _hide_password(swept[0].config.ledger)
+    return sweep(swept)
 
 
 def _dry_run(given: Sequence[str], target: str) -> int:
@@ -179,7 +219,9 @@ def _say(error: Exception | str, code: int) -> int:
     if isinstance(error, Exception) and os.environ.get("RLJAX_TRACEBACK"):
         print(printable("".join(traceback.format_exception(error))), end="", file=sys.stderr)
         return code
-    if isinstance(error, RefusedFile):  # a table
+    if isinstance(error, ConfigError) and error.others:
+        error = table("what is refused", [error, *error.others])
+    if isinstance(error, RefusedConfig):  # a table
         print("\n".join(printable(line) for line in f"rljax: {error}".splitlines()), file=sys.stderr)
         return code
     line = " ".join(str(error).split()) or type(error).__name__

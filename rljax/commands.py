@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from rljax.config.fields import ConfigError
 from rljax.config.schema import Config
 from sidecar.errors import printable
 from sidecar.imports import uncollected_imports
@@ -149,7 +150,7 @@ def replay(config: Config) -> int:
     keep_compiled(config)
     run = RunDir.existing(config)
     for change in run.changes(config):
-        if not change.startswith(("mode ", "checkpoint ", "observe.", "compile_cache ", "plan.", "serve.")):
+        if not change.startswith(("mode ", "checkpoint ", "observe.", "compile_cache ", "plan.", "report.", "serve.")):
             print(f"not as the run was trained: {change}")
     different = 0
     for done in replayed(config, run, open_ledger(config, run), open_model(config, run, _progress)):
@@ -178,6 +179,52 @@ def audit(config: Config) -> int:
     return 0 if report["balanced"] else 1
 
 
+def report(config: Config) -> int:
+    """Runs mode report: writes the report of run directories; exits 1 where one has none, or is damaged."""
+    from rljax.pipeline.report import report as reported
+
+    path, problems = reported(config)
+    for problem in problems:
+        print(printable(f"rljax: report: {problem}"), file=sys.stderr)
+    if path is not None:
+        print(f"report: {path}")
+    return 1 if problems else 0
+
+
+def watch(arguments: Sequence[str]) -> int:
+    """Follows a run until it is over: ``watch RUN [--browser[=PORT]]``, RUN being its directory, or its name in runs/.
+
+    Ctrl-C ends the view and leaves the run alone.
+
+    Raises:
+        ConfigError: the arguments are wrong, or there is no such run.
+    """
+    from rljax.observe.progress import Progress
+    from rljax.pipeline.watch import Watcher
+    from rljax.pipeline.watch import watch as watched
+    from rljax.pipeline.watch_page import page
+
+    named = [argument for argument in arguments if not argument.startswith("--")]
+    browser = [argument for argument in arguments if argument.partition("=")[0] == "--browser"]
+    port = browser[-1].partition("=")[2] if browser else ""
+    if len(named) != 1 or len(named) + len(browser) != len(arguments) or not (port or "0").isdecimal():
+        raise ConfigError(
+            "watch: takes one run, and --browser or --browser=PORT, as in: watch runs/quickstart --browser"
+        )
+    root = next((path for path in (Path(named[0]), Path("runs") / named[0]) if path.is_dir()), None)
+    if root is None:
+        raise ConfigError(f"watch {named[0]}: no such directory, nor {Path('runs') / named[0]}; name that of a run")
+    with contextlib.ExitStack() as parts:
+        progress = parts.enter_context(Progress("auto", f"{root.resolve().name} · watched"))
+        watcher = parts.enter_context(contextlib.closing(Watcher(root)))
+        if browser:
+            of_page = parts.enter_context(contextlib.closing(Watcher(root)))
+            progress.message(f"open {parts.enter_context(page(of_page, int(port or 0)))} (Ctrl-C ends it)")
+        with contextlib.suppress(KeyboardInterrupt):
+            return 1 if watched(watcher, progress, stays=bool(browser)).failed else 0
+    return 0
+
+
 COMMANDS: dict[str, Callable[[Config], int]] = {
     "both": train,
     "train": train,
@@ -186,6 +233,7 @@ COMMANDS: dict[str, Callable[[Config], int]] = {
     "export": export,
     "replay": replay,
     "audit": audit,
+    "report": report,
     "play": play,
     "plan": plan,
     "serve": serve,

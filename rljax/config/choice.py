@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, get_type_hints
 
 from rljax.config.fields import ConfigError
+from rljax.config.refusals import REFUSED, joined, readable
 from rljax.config.registries import Entry, Registry, no_such_name
 
 
@@ -60,6 +62,8 @@ class Choice:
         """
         if isinstance(named, str) and dataclasses.is_dataclass(given):
             return self._of_one(named, given, path)
+        if named is REFUSED or given is REFUSED:
+            return REFUSED
         if not isinstance(given, Mapping):
             raise ConfigError(f"{path}={given!r}: this is a group of keys; write {path}.KEY=VALUE")
         if isinstance(named, str):
@@ -70,13 +74,24 @@ class Choice:
             if first != name:
                 key = self.slots[0].key
                 raise ConfigError(f"{key}: {first} and {name} share the keys {path}.{part}; rename one")
-        unread = [name for name, keys in given.items() if name not in short and not _untouched(keys)]
-        if unread:
-            raise ConfigError(f"{path}.{unread[0]}: nothing reads it; add {unread[0]} to {self.slots[0].key}")
-        built = {part: self._of_one(name, given.get(part, {}), f"{path}.{part}") for part, name in short.items()}
+        errors = [
+            ConfigError(f"{path}.{part}: nothing reads it; add {part} to {self.slots[0].key}")
+            for part, keys in given.items()
+            if part not in short and not _untouched(keys)
+        ]
+        built = {}
+        for part, name in short.items():
+            try:
+                built[part] = self._of_one(name, given.get(part, {}), f"{path}.{part}")
+            except ConfigError as error:
+                errors += [error, *error.others]
+        if errors:
+            raise joined(errors)
         return {part: keys for part, keys in built.items() if not isinstance(keys, Mapping) or keys}
 
     def _of_one(self, name: str, given: Any, path: str) -> Any:
+        if given is REFUSED:
+            return given
         if ":" in name and isinstance(given, Mapping) and not given:
             return given  # the process that uses the function imports it, which may be another
         entry = self.find(name)
@@ -109,18 +124,23 @@ class Named:
 
 
 def named_in(config: Any, path: str) -> Iterator[Named]:
-    """Yields the functions that a dataclass names whose fields hold their keys, and those that these keys name."""
+    """Yields the functions that a dataclass names whose fields hold their keys, and those that these keys name, but for
+    those of which the name or the keys are refused.
+    """
     for spec in dataclasses.fields(config):
-        if not (choice := spec.metadata.get("choice")):
-            continue
-        named, given, group = getattr(config, choice.by), getattr(config, spec.name), f"{path}.{spec.name}"
-        several = not isinstance(named, str)
-        for name in named if several else (named,):
-            short = name.rpartition(":")[2]
-            keys, here = (given.get(short, {}), f"{group}.{short}") if several else (given, group)
-            yield Named(f"{path}.{choice.by}", name, choice.slots, here, keys)
-            if dataclasses.is_dataclass(keys):
-                yield from named_in(keys, here)
+        if choice := spec.metadata.get("choice"):
+            yield from readable(partial(_named_by, choice, spec.name, path), config)
+
+
+def _named_by(choice: Choice, field: str, path: str, config: Any) -> Iterator[Named]:
+    named, given, group = getattr(config, choice.by), getattr(config, field), f"{path}.{field}"
+    several = not isinstance(named, str)
+    for name in named if several else (named,):
+        short = name.rpartition(":")[2]
+        keys, here = (given.get(short, {}), f"{group}.{short}") if several else (given, group)
+        yield Named(f"{path}.{choice.by}", name, choice.slots, here, keys)
+        if dataclasses.is_dataclass(keys):
+            yield from named_in(keys, here)
 
 
 def _untouched(keys: Any) -> bool:
@@ -138,8 +158,15 @@ def settle(config: Any, path: str) -> None:
     Raises:
         ConfigError: see `Choice.settled`.
     """
+    errors: list[ConfigError] = []
     for spec in dataclasses.fields(config):
         if choice := spec.metadata.get("choice"):
             named, given = getattr(config, choice.by), getattr(config, spec.name)
-            # the one moment at which a frozen dataclass may be completed
-            object.__setattr__(config, spec.name, choice.settled(named, given, f"{path}.{spec.name}"))
+            try:
+                settled = choice.settled(named, given, f"{path}.{spec.name}")
+            except ConfigError as error:
+                errors += [error, *error.others]
+            else:  # the one moment at which a frozen dataclass may be completed
+                object.__setattr__(config, spec.name, settled)
+    if errors:
+        raise joined(errors)

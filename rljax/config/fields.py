@@ -1,4 +1,4 @@
-"""Declares, walks and bounds the fields of the schema. Imports nothing of this package but what blanks passwords."""
+"""Declares, walks and bounds the fields of the schema."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import os
 import re
 import struct
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeVar
+from typing import Any
 
+from rljax.config.refusals import REFUSED
+from rljax.config.refusals import ConfigError as ConfigError
 from rljax.config.secrets import without_passwords
-
-T = TypeVar("T")
 
 LARGEST_INTEGER = 10**9
 """Bound of integers that have none of their own: sums of two fit the ledger's 32-bit columns."""
@@ -22,36 +22,6 @@ _LEAST_NORMAL, _LARGEST = 2.0**-126, (2 - 2.0**-23) * 2.0**127
 """Magnitudes of float32 numbers; what is smaller is flushed to 0."""
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,63}")
 _SHOWN = 60
-
-
-class ConfigError(ValueError):
-    """The config is refused: one line with the key's path, the reason and what to write instead.
-
-    Attributes:
-        others: what else is refused of the same config.
-    """
-
-    others: tuple[ConfigError, ...] = ()
-
-
-def hold(subject: T, *rules: Callable[[T], None]) -> None:
-    """Holds something to rules that may be asked in any order.
-
-    Raises:
-        ConfigError: of the first that refuses it; of the rest its `ConfigError.others`.
-    """
-    refused: list[ConfigError] = []
-    for rule in rules:
-        try:
-            rule(subject)
-        except ConfigError as error:
-            refused += [error, *error.others]
-        except Exception:
-            if not refused:  # else it may have met what another rule has refused
-                raise
-    if refused:
-        refused[0].others = tuple(refused[1:])
-        raise refused[0]
 
 
 def key(default: Any, help: str, **bounds: Any) -> Any:
@@ -66,15 +36,18 @@ def key(default: Any, help: str, **bounds: Any) -> Any:
 
 
 def walk(config: Any, path: str = "") -> Iterator[tuple[str, Any, Mapping[str, Any]]]:
-    """Yields (dotted path, value, metadata) of every leaf key."""
+    """Yields (dotted path, value, metadata) of every leaf key; what is `REFUSED` is one, whatever stood there."""
     for spec in dataclasses.fields(config):
         value = getattr(config, spec.name)
         here = f"{path}{spec.name}"
         if dataclasses.is_dataclass(value):
             yield from walk(value, f"{here}.")
-        elif isinstance(value, Mapping) and any(dataclasses.is_dataclass(v) for v in value.values()):
+        elif isinstance(value, Mapping) and any(dataclasses.is_dataclass(v) or v is REFUSED for v in value.values()):
             for name, item in value.items():
-                yield from walk(item, f"{here}.{name}.")
+                if dataclasses.is_dataclass(item):
+                    yield from walk(item, f"{here}.{name}.")
+                elif item is REFUSED:
+                    yield f"{here}.{name}", item, {}
         else:
             yield here, value, spec.metadata
 

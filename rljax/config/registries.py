@@ -20,7 +20,8 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from rljax.config.fields import ConfigError, key
-from rljax.config.types import build, imported
+from rljax.config.refusals import REFUSED, joined
+from rljax.config.types import converted, imported, unchecked
 
 Bound = TypeVar("Bound")
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -116,16 +117,18 @@ class Entry:
             path: of the group, for messages.
 
         Raises:
-            ConfigError: a key that it does not have, one that it needs, or a wrong type.
+            ConfigError: keys that it does not have, some that it needs, or wrong types.
         """
-        missing = [
-            spec.name
+        errors = [
+            ConfigError(f"{path}.{spec.name}: {self.name} needs it; write {path}.{spec.name}=VALUE")
             for spec in dataclasses.fields(self.keys)
             if spec.default is spec.default_factory is dataclasses.MISSING and spec.name not in values
         ]
-        if missing:
-            raise ConfigError(f"{path}.{missing[0]}: {self.name} needs it; write {path}.{missing[0]}=VALUE")
-        built = build(self.keys, values, f"{path}.", self.refusal)
+        fields = converted(self.keys, values, f"{path}.", self.refusal, errors.append)
+        if errors:
+            raise joined(errors)
+        refused = any(value is REFUSED for value in fields.values())
+        built = unchecked(self.keys, fields) if refused else self.keys(**fields)
         return {spec.name: getattr(built, spec.name) for spec in dataclasses.fields(built)} if self.by_name else built
 
     def refusal(self, dotted: str, name: str, known: Mapping[str, Any], prefix: str) -> str:

@@ -6,14 +6,18 @@ The package imports this module before any other, so that no config is made with
 from __future__ import annotations
 
 from rljax.config.schema import hold_to
-from rljax.config.validate import check_config, check_keys
+from rljax.config.validate import check_config, check_functions, check_keys, check_own_keys
 from rljax.config.validate_environments import check_tags
 from rljax.config.validate_judges import check_judges
 from rljax.config.validate_objective import check_objective
 from rljax.config.validate_placement import check_placement
 from rljax.config.validate_reward_models import check_reward_models
 from rljax.config.validate_serve import check_serve
+from rljax.config.validate_sizes import check_sizes
 
 _SCORERS = (check_judges, check_reward_models)
 
-hold_to(check_keys, check_config, check_placement, check_tags, *_SCORERS, check_objective, check_serve)
+hold_to(
+    (check_keys, check_functions, check_own_keys),
+    (check_config, check_sizes, check_placement, check_tags, *_SCORERS, check_objective, check_serve),
+)

@@ -12,9 +12,17 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from rljax.config.fields import ConfigError, shown
+from rljax.config.refusals import REFUSED
 
 Unknown = Callable[[str, str, Mapping[str, Any], str], str]
 """Makes the message for an unknown key, from its path, its name, the keys that there are, and what stands before."""
+Note = Callable[[ConfigError], None]
+"""Is told what is refused of a key, which has the value `REFUSED` then; or raises it."""
+
+
+def raised(error: ConfigError) -> None:
+    """Raises what is refused: nothing is made of values that are wrong."""
+    raise error
 
 
 def imported(path: str, target: str) -> Callable[..., Any]:
@@ -46,7 +54,7 @@ def hidden(module: str) -> str:
     return f"; {package} is a package of rljax: give your folder another name"
 
 
-def build(kind: Any, values: Mapping[str, Any], path: str, unknown: Unknown) -> Any:
+def build(kind: Any, values: Mapping[str, Any], path: str, unknown: Unknown, note: Note = raised) -> Any:
     """Builds a dataclass of plain values, whose types are checked.
 
     Args:
@@ -54,30 +62,73 @@ def build(kind: Any, values: Mapping[str, Any], path: str, unknown: Unknown) -> 
         values: of its fields; groups are mappings.
         path: what stands before its keys, with a dot behind; empty at the top.
         unknown: the message for a key that there is not.
+        note: what becomes of each refusal.
 
     Raises:
-        ConfigError: an unknown key, a wrong type, or whatever the dataclass itself refuses.
+        ConfigError: an unknown key, a wrong type, or what the dataclass itself refuses; the latter two where ``note``
+            raises it, or where they are of the keys of no function.
     """
+    fields = converted(kind, values, path, unknown, note)
+    try:
+        return kind(**fields)
+    except ConfigError as error:
+        if not (wrong := _unsettled(kind, fields, path)):
+            raise
+        note(error)
+        return kind(**fields | dict.fromkeys(wrong, REFUSED))
+
+
+def converted(kind: Any, values: Mapping[str, Any], path: str, unknown: Unknown, note: Note = raised) -> dict[str, Any]:
+    """Returns values of the types of a dataclass's fields; see `build`."""
     hints = typing.get_type_hints(kind)
-    made_by_itself = {spec.name for spec in dataclasses.fields(kind) if "choice" in spec.metadata}
+    settled = {spec.name for spec in dataclasses.fields(kind) if "choice" in spec.metadata}
     fields = {}
     for name, value in values.items():
         if name not in hints:
-            raise ConfigError(unknown(f"{path}{name}", name, hints, path))
-        fields[name] = value if name in made_by_itself else convert(hints[name], value, f"{path}{name}", unknown)
-    return kind(**fields)
+            note(ConfigError(unknown(f"{path}{name}", name, hints, path)))
+            continue
+        try:
+            made = value if name in settled else convert(hints[name], value, f"{path}{name}", unknown, note)
+        except ConfigError as error:
+            note(error)
+            made = REFUSED
+        fields[name] = made
+    return fields
 
 
-def convert(hint: Any, value: Any, path: str, unknown: Unknown) -> Any:
+def unchecked(kind: Any, fields: Mapping[str, Any]) -> Any:
+    """Makes a dataclass of values some of which are `REFUSED`, without the checks of its own, which may read these."""
+    made = object.__new__(kind)
+    for spec in dataclasses.fields(kind):
+        default = spec.default if spec.default_factory is dataclasses.MISSING else spec.default_factory()
+        object.__setattr__(made, spec.name, fields.get(spec.name, default))
+    return made
+
+
+def _unsettled(kind: Any, fields: Mapping[str, Any], path: str) -> list[str]:
+    """Returns the fields with keys of a function that it does not take: a dataclass types them when it is made."""
+    specs, wrong = {spec.name: spec for spec in dataclasses.fields(kind)}, []
+    for name, spec in specs.items():
+        if (choice := spec.metadata.get("choice")) and name in fields:
+            try:
+                choice.settled(fields.get(choice.by, specs[choice.by].default), fields[name], f"{path}{name}")
+            except ConfigError:
+                wrong.append(name)
+    return wrong
+
+
+def convert(hint: Any, value: Any, path: str, unknown: Unknown, note: Note = raised) -> Any:
     """Returns a plain value as the type of a field has it; see `build`.
 
     Raises:
         ConfigError: it cannot be of that type.
     """
+    if value is REFUSED:
+        return value
     if dataclasses.is_dataclass(hint):
         if not isinstance(value, Mapping):
             raise ConfigError(f"{path}={value!r}: this is a group of keys; write {path}.KEY=VALUE")
-        return build(hint, value, f"{path}.", unknown)
+        return build(hint, value, f"{path}.", unknown, note)
     options = options_of(hint)
     if Any in options or (value is None and type(None) in options):
         return value
@@ -88,7 +139,7 @@ def convert(hint: Any, value: Any, path: str, unknown: Unknown) -> Any:
             raise ConfigError(f"{path}={value!r}: expected keys and values")
         element = element_of(hint)
         nested = dataclasses.is_dataclass(element) or typing.get_origin(element) is Mapping
-        return {n: convert(element, v, f"{path}.{n}", unknown) if nested else v for n, v in value.items()}
+        return {n: convert(element, v, f"{path}.{n}", unknown, note) if nested else v for n, v in value.items()}
     if origin is tuple and isinstance(value, (tuple, list)):
         element = typing.get_args(hint)[0]
         return tuple(convert(element, item, f"{path}[{i}]", unknown) for i, item in enumerate(value))
@@ -99,6 +150,19 @@ def convert(hint: Any, value: Any, path: str, unknown: Unknown) -> Any:
             raise ConfigError(f"{path}={shown(value)}: beyond any number that is computed with") from None
     if not isinstance(value, origin) or (isinstance(value, bool) and origin is not bool):
         raise ConfigError(f"{path}={shown(value)}: expected {type_name(hint)}, not {type(value).__name__}")
+    return value
+
+
+def as_plain(config: Any) -> dict[str, Any]:
+    """Returns a config as nested dicts of scalars and tuples."""
+    return {spec.name: _plain(getattr(config, spec.name)) for spec in dataclasses.fields(config)}
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value):
+        return as_plain(value)
+    if isinstance(value, Mapping):
+        return {name: _plain(item) for name, item in value.items()}
     return value
 
 

@@ -6,31 +6,24 @@ import dataclasses
 import difflib
 import re
 from collections.abc import Collection, Mapping
+from functools import partial
 from typing import Any
 
 from rljax.config.engines import ENGINES
 from rljax.config.fields import ConfigError, check_name, check_path, shown
 from rljax.config.judges import ASKS_JUDGES, JudgeConfig
 from rljax.config.learner import LearnerConfig, MeshConfig
+from rljax.config.refusals import Refusals, collected, refused_by
 from rljax.config.schema import Config, ExplorerConfig, ModelConfig, SidecarConfig, TasksConfig, TasksetConfig
-from rljax.config.validate_placement import check_device_names, device_indices
+from rljax.config.validate_placement import device_indices
 
 _PLACES = ("{question}", "{answer}", "{response}")
 
 
-def check_judges(config: Config) -> None:
-    """Refuses judges that cannot be had, and questions to none.
-
-    Raises:
-        ConfigError: on the first one.
-    """
-    for name, judge in config.judges.items():
-        _check_judge(config, name, judge)
-    for section, tasksets in (config.explored, ("tasks.validation", config.tasks.validation)):
-        for name, taskset in tasksets.items():
-            path = f"{section}.{name}.reward_args.{ASKS_JUDGES}"
-            if ASKS_JUDGES in taskset.rewards:
-                _check_asked(path, taskset.reward_args.get(ASKS_JUDGES, {}), config.judges)
+def check_judges(config: Config) -> Refusals:
+    """Refuses judges that cannot be had, and questions to none."""
+    asked = (partial(_check_questions, section) for section in ("explored", "validation"))
+    return collected(config, *(partial(_check_judge, name) for name in config.judges), *asked)
 
 
 def judge_config(config: Config, name: str) -> Config:
@@ -64,63 +57,113 @@ def _shared(judge: JudgeConfig, section: type, but: Collection[str] = ()) -> dic
     return {field.name: getattr(judge, field.name) for field in dataclasses.fields(judge) if field.name in names}
 
 
-def _check_judge(config: Config, name: str, judge: JudgeConfig) -> None:
-    path = f"judges.{name}"
-    check_name("judges.", name, "a judge's name")
+def _check_judge(name: str, config: Config) -> Refusals:
+    rules = (_check_names, _check_model, _check_template, _check_budget, _check_launcher, _check_tpu, _check_overlaps)
+    refused = [*collected(config, *(partial(rule, name) for rule in rules))]
+    yield from refused or collected(config, partial(_check_engines, name))  # which would say the same in other words
+
+
+def _check_names(name: str, config: Config) -> Refusals:
+    yield from refused_by(check_name, "judges.", name, "a judge's name")
     engines = f"{config.explorer.name}-judge-{name}"
-    check_name(f"judges.{name}: with explorer.name ", engines, "the name of its engines")
-    if not judge.path:
-        raise ConfigError(f"{path}.path: missing; write a directory, a hub id, smollm2-135m or tiny")
-    check_path(f"{path}.path", judge.path)
-    if judge.template is not None and "{response}" not in judge.template:
-        raise ConfigError(f"{path}.template: must contain {{response}}; places are {', '.join(_PLACES)}")
+    yield from refused_by(check_name, f"judges.{name}: with explorer.name ", engines, "the name of its engines")
+
+
+def _check_model(name: str, config: Config) -> Refusals:
+    path, model = f"judges.{name}.path", config.judges[name].path
+    if not model:
+        yield ConfigError(f"{path}: missing; write a directory, a hub id, smollm2-135m or tiny")
+    else:
+        yield from refused_by(check_path, path, model)
+
+
+def _check_template(name: str, config: Config) -> Refusals:
+    template = config.judges[name].template
+    if template is not None and "{response}" not in template:
+        yield ConfigError(f"judges.{name}.template: must contain {{response}}; places are {', '.join(_PLACES)}")
+
+
+def _check_budget(name: str, config: Config) -> Refusals:
+    judge = config.judges[name]
     budget = judge.generating_args.max_new_tokens
     if budget is not None and budget > judge.max_response_tokens:
-        raise ConfigError(
-            f"{path}.generating_args.max_new_tokens={budget}: above max_response_tokens={judge.max_response_tokens}"
+        yield ConfigError(
+            f"judges.{name}.generating_args.max_new_tokens={budget}: above max_response_tokens="
+            f"{judge.max_response_tokens}"
         )
-    check_device_names(f"{path}.devices", judge.devices)
-    platform, mine = device_indices(judge.devices)
-    if mine is not None and config.launcher == "ray":
-        raise ConfigError(f"{path}.devices={judge.devices!r}: launcher=ray chooses; write auto, cpu or gpu")
-    if platform == "tpu" and (not ENGINES[judge.engine].in_process or config.launcher != "local"):
-        raise ConfigError(
+
+
+def _check_launcher(name: str, config: Config) -> Refusals:
+    devices = config.judges[name].devices
+    if device_indices(devices)[1] is not None and config.launcher == "ray":
+        yield ConfigError(f"judges.{name}.devices={devices!r}: launcher=ray chooses; write auto, cpu or gpu")
+
+
+def _check_tpu(name: str, config: Config) -> Refusals:
+    path, judge = f"judges.{name}", config.judges[name]
+    in_thread = ENGINES[judge.engine].in_process and config.launcher == "local"
+    if device_indices(judge.devices)[0] == "tpu" and not in_thread:
+        yield ConfigError(
             f"{path}.devices={judge.devices!r}: an engine in a process of its own computes on cpu or gpu; for a TPU "
             f"write {path}.engine=embedded and launcher=local"
         )
-    others = {"learner.devices": config.learner.devices, "sidecar.devices": config.sidecar.devices}
-    others |= {f"judges.{other}.devices": j.devices for other, j in config.judges.items() if other != name}
-    for other, devices in others.items():
-        theirs, indices = device_indices(devices)
-        everything = mine is None and other == "learner.devices"
-        overlaps = everything or (mine is not None and mine & (indices or mine))
-        if platform in ("gpu", "tpu") and theirs == platform and overlaps:
-            raise ConfigError(
-                f"{path}.devices={judge.devices!r}: overlaps {other}={devices!r}; give each its own, or write auto"
-            )
-    try:
-        judge_config(config, name)
-    except ConfigError as error:
-        raise ConfigError(f"{path}: as those of a policy its engines cannot be: {error}") from None
 
 
-def _check_asked(path: str, asked: Mapping[str, Any], judges: Mapping[str, JudgeConfig]) -> None:
+def _check_overlaps(name: str, config: Config) -> Refusals:
+    others: dict[str, Any] = {"learner.devices": config.learner, "sidecar.devices": config.sidecar}
+    others |= {f"judges.{other}.devices": judge for other, judge in config.judges.items() if other != name}
+    for key, other in others.items():
+        yield from collected(config, partial(_check_overlap, name, key, other))
+
+
+def _check_overlap(name: str, key: str, other: Any, config: Config) -> Refusals:
+    """Checks that a judge has other devices than ``other``, whose key is ``key``."""
+    devices = config.judges[name].devices
+    (platform, mine), (theirs, indices) = device_indices(devices), device_indices(other.devices)
+    everything = mine is None and key == "learner.devices"
+    overlaps = everything or (mine is not None and mine & (indices or mine))
+    if platform in ("gpu", "tpu") and theirs == platform and overlaps:
+        yield ConfigError(
+            f"judges.{name}.devices={devices!r}: overlaps {key}={other.devices!r}; give each its own, or write auto"
+        )
+
+
+def _check_engines(name: str, config: Config) -> Refusals:
+    for error in refused_by(judge_config, config, name):
+        yield ConfigError(f"judges.{name}: as those of a policy its engines cannot be: {error}")
+
+
+def _check_questions(which: str, config: Config) -> Refusals:
+    """Checks the rewards of one section that ask judges."""
+    section, tasksets = config.explored if which == "explored" else ("tasks.validation", config.tasks.validation)
+    for name, taskset in tasksets.items():
+        yield from collected(taskset, partial(_check_asked, f"{section}.{name}", config.judges))
+
+
+def _check_asked(taskset_path: str, judges: Mapping[str, JudgeConfig], taskset: TasksetConfig) -> Refusals:
+    if ASKS_JUDGES not in taskset.rewards:
+        return
+    path, asked = f"{taskset_path}.reward_args.{ASKS_JUDGES}", taskset.reward_args.get(ASKS_JUDGES, {})
     judge, url = asked.get("judge"), asked.get("url")
     if (judge is None) == (url is None):
-        raise ConfigError(f"{path}: write judge=NAME, a key of judges, or url, that of an endpoint")
-    if judge is None:
-        if re.search(r"//[^/?#]*@", str(url)):
-            raise ConfigError(
-                f"{path}.url={shown(url)}: has a user or password; write it without, and in key_variable the "
-                "environment variable that has the key"
-            )
-        if not asked.get("model"):
-            raise ConfigError(f"{path}.model: missing; write the name of the judge at {shown(url)}")
-        return
-    unread = [key for key in ("model", "key_variable") if asked.get(key)]
-    if unread:
-        raise ConfigError(f"{path}.{unread[0]}: nothing reads it; judges.{judge} says what the judge is")
-    if judge not in judges:
-        near = difflib.get_close_matches(str(judge), judges, n=1) or sorted(judges)
-        hint = f"did you mean {near[0]}?" if near else f"write judges.{judge}.path=MODEL"
-        raise ConfigError(f"{path}.judge={judge!r}: there is no such judge; {hint}")
+        yield ConfigError(f"{path}: write judge=NAME, a key of judges, or url, that of an endpoint")
+    elif judge is None:
+        yield from _check_url(path, url, asked.get("model"))
+    else:
+        for key in ("model", "key_variable"):
+            if asked.get(key):
+                yield ConfigError(f"{path}.{key}: nothing reads it; judges.{judge} says what the judge is")
+        if judge not in judges:
+            near = difflib.get_close_matches(str(judge), judges, n=1) or sorted(judges)
+            hint = f"did you mean {near[0]}?" if near else f"write judges.{judge}.path=MODEL"
+            yield ConfigError(f"{path}.judge={judge!r}: there is no such judge; {hint}")
+
+
+def _check_url(path: str, url: Any, model: Any) -> Refusals:
+    if re.search(r"//[^/?#]*@", str(url)):
+        yield ConfigError(
+            f"{path}.url={shown(url)}: has a user or password; write it without, and in key_variable the "
+            "environment variable that has the key"
+        )
+    if not model:
+        yield ConfigError(f"{path}.model: missing; write the name of the judge at {shown(url)}")

@@ -6,7 +6,8 @@ import re
 
 from rljax.config.chips import CHIPS, split_target
 from rljax.config.engines import ENGINES, kinds_with
-from rljax.config.fields import ConfigError, hold, shown
+from rljax.config.fields import ConfigError, shown
+from rljax.config.refusals import Refusals, collected
 from rljax.config.schema import Config
 
 _SPAN = r"[0-9]{1,4}(-[0-9]{1,4})?"
@@ -15,20 +16,19 @@ _TARGET = re.compile(rf"here|({_CHIPS})(:[1-9][0-9]{{0,3}}(x[1-9][0-9]{{0,2}}){{
 _DEVICES = re.compile(rf"auto|(cpu|gpu|tpu)(:{_SPAN}(,{_SPAN})*)?")
 
 
-def check_placement(config: Config) -> None:
+def check_placement(config: Config) -> Refusals:
     """Refuses devices that are taken, keys that the mesh gives nothing to do, engines that do not fit, and memory that
     nobody shares or that is short.
-
-    Raises:
-        ConfigError: there are such.
     """
-    _check_devices(config)
-    hold(config, _check_layout, _check_colocated, _check_engine, _check_channel)
+    learner = (_check_mesh, _check_layout)
+    shared = (_check_overlap, _check_launcher, _check_common, _check_shared_gpus, _check_shares, _check_engine_on_each)
+    engines = (_check_dtype, _check_parallel, _check_own_process, _check_cpu_engine, _check_number)
+    return collected(config, *learner, *shared, *engines, _check_channel)
 
 
-def _check_layout(config: Config) -> None:
+def _check_layout(config: Config) -> Refusals:
     if config.learner.sequence_parallel and config.learner.mesh.tensor == 1:
-        raise ConfigError(
+        yield ConfigError(
             "learner.sequence_parallel=true: it cuts rows over learner.mesh.tensor, which is 1; raise that, leave it "
             "out, or write learner.mesh.sequence"
         )
@@ -71,28 +71,13 @@ def learner_memory_share(config: Config) -> float | None:
     return config.learner.gpu_memory_utilization or (0.5 if shares_gpu_memory(config) else None)
 
 
-def _check_devices(config: Config) -> None:
-    placed = {"learner.devices": config.learner.devices, "sidecar.devices": config.sidecar.devices}
-    for path, devices in placed.items():
-        check_device_names(path, devices)
-    _check_target(config.plan.target)
-    (platform, mine), (other, theirs) = (device_indices(d) for d in placed.values())
-    indices = mine
-    if indices is not None and len(indices) != config.learner.mesh.size:
-        raise ConfigError(
-            f"learner.devices={config.learner.devices!r}: names {len(indices)} devices, "
-            f"learner.mesh multiplies to {config.learner.mesh.size}"
-        )
-    overlap = platform == other and platform in ("gpu", "tpu") and (mine is None or theirs is None or mine & theirs)
-    if overlap and not config.sidecar.colocate:
-        raise ConfigError(
-            f"sidecar.devices={config.sidecar.devices!r}: overlaps learner.devices={config.learner.devices!r}; "
-            "give each its own accelerators (CPUs may be shared), or write sidecar.colocate=true"
-        )
+def check_target(path: str, target: str) -> None:
+    """Refuses what names no devices to plan for; ``path`` is the key.
 
-
-def _check_target(target: str) -> None:
-    what = f"plan.target={target!r}"
+    Raises:
+        ConfigError: it does not.
+    """
+    what = f"{path}={target!r}"
     if not _TARGET.fullmatch(target):
         raise ConfigError(
             f"{what}: write here, or a chip and how many, v5e:4x4, v5p:2x2x1, h100:8, or h100:8x8 (8 machines of 8 "
@@ -106,70 +91,124 @@ def _check_target(target: str) -> None:
         raise ConfigError(f"{what}: there is no such slice of TPUs; near it are {near}")
 
 
-def _check_colocated(config: Config) -> None:
-    """Checks that what is to share the learner's accelerators can, and that the shares fit into their memory."""
-    sidecar, what = config.sidecar, "sidecar.colocate=true"
-    if not sidecar.colocate:
-        return
-    if config.launcher == "ray":
-        raise ConfigError(f"{what}: launcher=ray gives every engine accelerators of its own; write launcher=local")
-    places = (("learner.devices", config.learner.devices), ("sidecar.devices", sidecar.devices))
-    named = {device_indices(devices)[0] for _, devices in places} - {"auto"}
-    if len(named) > 1:
-        raise ConfigError(f"{what}: {' and '.join(f'{key}={d!r}' for key, d in places)} have no device in common")
-    if not shares_gpu_memory(config):
-        return
-    if named - {"gpu"}:
-        raise ConfigError(
-            f"{what}: processes can share a GPU, by a part of its memory for each, and no {min(named)}; write gpu, or "
-            "leave it out"
+def _check_mesh(config: Config) -> Refusals:
+    devices, size = config.learner.devices, config.learner.mesh.size
+    _, indices = device_indices(devices)
+    if indices is not None and len(indices) != size:
+        yield ConfigError(
+            f"learner.devices={devices!r}: names {len(indices)} devices, learner.mesh multiplies to {size}"
         )
+
+
+def _check_overlap(config: Config) -> Refusals:
+    devices, its = config.sidecar.devices, config.learner.devices
+    (platform, mine), (other, theirs) = device_indices(its), device_indices(devices)
+    overlap = platform == other and platform in ("gpu", "tpu") and (mine is None or theirs is None or mine & theirs)
+    if overlap and not config.sidecar.colocate:
+        yield ConfigError(
+            f"sidecar.devices={devices!r}: overlaps learner.devices={its!r}; "
+            "give each its own accelerators (CPUs may be shared), or write sidecar.colocate=true"
+        )
+
+
+_COLOCATED = "sidecar.colocate=true"
+"""Key that engines on the learner's accelerators are asked for by, for messages."""
+
+
+def _check_launcher(config: Config) -> Refusals:
+    if config.sidecar.colocate and config.launcher == "ray":
+        yield ConfigError(
+            f"{_COLOCATED}: launcher=ray gives every engine accelerators of its own; write launcher=local"
+        )
+
+
+def _shared_platforms(config: Config) -> set[str]:
+    return {device_indices(devices)[0] for devices in (config.learner.devices, config.sidecar.devices)} - {"auto"}
+
+
+def _check_common(config: Config) -> Refusals:
+    if config.sidecar.colocate and len(_shared_platforms(config)) > 1:
+        places = (("learner.devices", config.learner.devices), ("sidecar.devices", config.sidecar.devices))
+        yield ConfigError(f"{_COLOCATED}: {' and '.join(f'{key}={d!r}' for key, d in places)} have no device in common")
+
+
+def _check_shared_gpus(config: Config) -> Refusals:
+    platforms = _shared_platforms(config)
+    if shares_gpu_memory(config) and len(platforms) == 1 and platforms != {"gpu"}:
+        yield ConfigError(
+            f"{_COLOCATED}: processes can share a GPU, by a part of its memory for each, and no {min(platforms)}; "
+            "write gpu, or leave it out"
+        )
+
+
+def _check_shares(config: Config) -> Refusals:
     shares = learner_memory_share(config) or 0.0, engine_memory_share(config)
-    if sum(shares) > 1:
-        raise ConfigError(
-            f"{what}: learner.gpu_memory_utilization={shares[0]:g} and sidecar.gpu_memory_utilization={shares[1]:g} "
-            "are more than the GPU has; lower one of them (the defaults are 0.5 and 0.4)"
-        )
-    needed = sidecar.num_engines * sidecar.tensor_parallel_size
-    if not ENGINES[sidecar.engine].in_process and config.mode == "both" and needed > config.learner.mesh.size:
-        raise ConfigError(
-            f"{what}: num_engines × tensor_parallel_size needs {needed} GPUs, and the learner has "
-            f"{config.learner.mesh.size} (learner.mesh), each with room for one engine; lower one of them"
+    if shares_gpu_memory(config) and sum(shares) > 1:
+        yield ConfigError(
+            f"{_COLOCATED}: learner.gpu_memory_utilization={shares[0]:g} and "
+            f"sidecar.gpu_memory_utilization={shares[1]:g} are more than the GPU has; lower one of them (the defaults "
+            "are 0.5 and 0.4)"
         )
 
 
-def _check_engine(config: Config) -> None:
+def _check_engine_on_each(config: Config) -> Refusals:
+    needed, size = config.sidecar.num_engines * config.sidecar.tensor_parallel_size, config.learner.mesh.size
+    in_process = ENGINES[config.sidecar.engine].in_process
+    if shares_gpu_memory(config) and not in_process and config.mode == "both" and needed > size:
+        yield ConfigError(
+            f"{_COLOCATED}: num_engines × tensor_parallel_size needs {needed} GPUs, and the learner has "
+            f"{size} (learner.mesh), each with room for one engine; lower one of them"
+        )
+
+
+def _check_dtype(config: Config) -> Refusals:
     sidecar = config.sidecar
     if sidecar.dtype == "fp16" and not ENGINES[sidecar.engine].half_precision:
-        raise ConfigError(
+        yield ConfigError(
             f"sidecar.dtype='fp16': sidecar.engine={sidecar.engine} computes in fp32 or bf16; write one of them, or "
             f"sidecar.engine={kinds_with(half_precision=True)}"
         )
+
+
+def _check_parallel(config: Config) -> Refusals:
+    sidecar = config.sidecar
     if sidecar.tensor_parallel_size > 1 and not ENGINES[sidecar.engine].several_devices:
-        raise ConfigError(
+        yield ConfigError(
             f"sidecar.tensor_parallel_size={sidecar.tensor_parallel_size}: engine={sidecar.engine} computes on one "
             f"device; write sidecar.engine={kinds_with(several_devices=True)}"
         )
-    platform, named = device_indices(sidecar.devices)
+
+
+def _check_own_process(config: Config) -> Refusals:
+    sidecar = config.sidecar
+    platform, _ = device_indices(sidecar.devices)
     if platform == "tpu" and (not ENGINES[sidecar.engine].in_process or config.launcher != "local"):
-        raise ConfigError(
+        yield ConfigError(
             f"sidecar.devices={sidecar.devices!r}: an engine in a process of its own computes on cpu or gpu; for a TPU "
             "write sidecar.engine=embedded and launcher=local"
         )
-    if sidecar.tensor_parallel_size > 1 and platform == "cpu":
-        raise ConfigError(
-            f"sidecar.tensor_parallel_size={sidecar.tensor_parallel_size}: an engine on a CPU is one process; give it "
-            "more cores by sidecar.cpu_threads"
+
+
+def _check_cpu_engine(config: Config) -> Refusals:
+    size = config.sidecar.tensor_parallel_size
+    if size > 1 and device_indices(config.sidecar.devices)[0] == "cpu":
+        yield ConfigError(
+            f"sidecar.tensor_parallel_size={size}: an engine on a CPU is one process; give it more cores by "
+            "sidecar.cpu_threads"
         )
-    needed = sidecar.num_engines * sidecar.tensor_parallel_size
+
+
+def _check_number(config: Config) -> Refusals:
+    sidecar = config.sidecar
+    (platform, named), needed = device_indices(sidecar.devices), sidecar.num_engines * sidecar.tensor_parallel_size
     if not ENGINES[sidecar.engine].in_process and platform == "gpu" and named is not None and len(named) < needed:
-        raise ConfigError(
+        yield ConfigError(
             f"sidecar.devices={sidecar.devices!r}: names {len(named)} devices, num_engines × tensor_parallel_size "
             f"needs {needed}"
         )
 
 
-def _check_channel(config: Config) -> None:
+def _check_channel(config: Config) -> Refusals:
     """Checks that the ``memory`` channel is shared: by threads of a process, or through Ray by its processes."""
     if config.sync_method != "memory":
         return
@@ -185,4 +224,4 @@ def _check_channel(config: Config) -> None:
     if separation:
         by_ray = config.mode == "both" and not ENGINES[config.sidecar.engine].own_workers
         ways = "write sync_method=checkpoint or nccl" + (", or launcher=ray" if by_ray else "")
-        raise ConfigError(f"sync_method=memory: {separation}, and no memory is shared; {ways}")
+        yield ConfigError(f"sync_method=memory: {separation}, and no memory is shared; {ways}")

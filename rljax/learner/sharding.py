@@ -81,10 +81,22 @@ def named_devices(key: str, devices: str, present: Present = jax_devices) -> lis
     try:
         there = present(platform)
     except RuntimeError as error:
-        raise ConfigError(f"{key}={devices!r}: this machine has no {platform} ({error})") from error
+        raise ConfigError(
+            f"{key}={devices!r}: this machine has no {platform} ({error}); write {_all_there(present)}"
+        ) from error
     if indices is not None and max(indices) >= len(there):
-        raise ConfigError(f"{key}={devices!r}: this machine has {len(there)} ({', '.join(map(str, there))})")
+        raise ConfigError(
+            f"{key}={devices!r}: this machine has {len(there)} ({', '.join(map(str, there))}); write others, or auto"
+        )
     return [d for index, d in enumerate(there) if indices is None or index in indices]
+
+
+def _all_there(present: Present) -> str:
+    """Returns what stands for the devices that there are: cpu where there are no others."""
+    try:
+        return "cpu" if present("auto")[0].platform == "cpu" else "auto"
+    except RuntimeError:
+        return "cpu"
 
 
 def select_devices(devices: str, count: int, present: Present = jax_devices) -> list[jax.Device]:
@@ -93,11 +105,15 @@ def select_devices(devices: str, count: int, present: Present = jax_devices) -> 
     Raises:
         ConfigError: they are not there.
     """
-    chosen = named_devices("learner.devices", devices, present)
+    try:
+        chosen = named_devices("learner.devices", devices, present)
+    except ConfigError as error:
+        more = f", and a learner.mesh of as many devices (it multiplies to {count})" if count > 1 else ""
+        raise ConfigError(f"{error}{more}") from error
     if len(chosen) < count:
         raise ConfigError(
             f"learner.mesh: multiplies to {count} devices, learner.devices={devices!r} gives {len(chosen)} "
-            f"({', '.join(map(str, chosen))})"
+            f"({', '.join(map(str, chosen))}); write a mesh of as many"
         )
     return chosen[:count]
 

@@ -59,9 +59,14 @@ class Backend(Protocol):
 
 def backend_of(config: Config, run_dir: Path) -> Backend:
     """Returns the backend that ``config.ledger`` names for the run in ``run_dir``."""
-    if config.ledger is None:
-        return SqliteFile(run_dir / "ledger.db")
-    url = make_url(config.ledger)
+    return backend_at(config.ledger, config.resolved_ledger_schema, run_dir)
+
+
+def backend_at(ledger: str | None, schema: str, run_dir: Path, read_only: bool = False) -> Backend:
+    """Returns the backend of a run by the values of its keys; ``read_only`` for who only looks."""
+    if ledger is None:
+        return SqliteFile(run_dir / "ledger.db", read_only)
+    url = make_url(ledger)
     if url.get_backend_name() == "sqlite":
-        return SqliteFile(Path(url.database or ""))
-    return PostgresSchema(url, config.resolved_ledger_schema)
+        return SqliteFile(Path(url.database or ""), read_only)
+    return PostgresSchema(url, schema)

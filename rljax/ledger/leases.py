@@ -73,6 +73,18 @@ class NoBatchYet:
     progress: tuple[float, ...] = ()
     filtered: FilteredStreak | None = None
 
+    def __str__(self) -> str:
+        """Returns the reason, and the tokens so far: a first group may take minutes, and they show that it is slow and
+        not stuck.
+        """
+        if not self.progress:
+            return self.reason
+        tokens = self.progress[-1]
+        # Tokens are known as of the last heartbeat: where there are groups already, there have been some.
+        starting = self.kind == "generation" and not (tokens or self.ready or self.filtered)
+        made = "no token yet: an engine starts and compiles first" if starting else f"{tokens:,.0f} tokens so far"
+        return f"{self.reason} · {made}"
+
 
 @writes
 def begin_lineage(tx: Transaction, from_version: int, life: str | None = None) -> int:
@@ -160,19 +172,18 @@ def lease(tx: Transaction, lineage: int) -> LeasedBatch | NoBatchYet:
         RunFailedError: the run has failed.
     """
     row = require_living(tx, lineage)
-    size, step = tx.spec.batch_groups, row.trained
+    step = row.trained
     if row.leasing:
         return _load(tx, step, [c.id for c in tx.execute(_LEASED)] + reusable(tx, step))
-    chosen = tx.execute(_READY, {"size": size}).all()
-    if len(chosen) < size:
-        return _with_progress(tx, row, _end_or_wait(tx, row, len(chosen)))
-    rest, _ = in_flight(tx)
-    for c in chosen:
-        rest[c.deadline] -= 1
-    if not feasible(rest, step + 1, size):
-        return _with_progress(tx, row, _stragglers(tx, step, size))
+    chosen, missing = next_batch(tx, row)
+    if missing is not None:
+        if missing.over:
+            left = update(schema.groups).where(g.state == "ready")
+            tx.execute(left.values(state="dropped", reason="end_of_data"))
+        return missing
     batch = [{"chosen": c.id, "state": "leased", "step": step, "position": i} for i, c in enumerate(chosen)]
-    tx.execute(_LEASE, batch)
+    if batch:  # of demonstrations alone there is none
+        tx.execute(_LEASE, batch)
     tx.execute(_SET_RUN, {"leasing": True})
     return _load(tx, step, [c.id for c in chosen] + reusable(tx, step))
 
@@ -191,7 +202,8 @@ def mark_trained(tx: Transaction, lineage: int, step: int, publishes: bool, demo
     counts = {r.id: r.version_counts for r in tx.execute(_VERSION_COUNTS, {"groups": ids})}
     of_step = {"lineage": lineage, "step": step}
     batch = [{**of_step, "position": i, "group_id": n, "version_counts": counts[n]} for i, n in enumerate(ids)]
-    tx.execute(insert(schema.batches), batch)
+    if batch:
+        tx.execute(insert(schema.batches), batch)
     values = {"lineage": lineage, "step": step, "publishes": publishes, "trained_at": tx.now()}
     tx.execute(insert(schema.steps).values({**values, "demonstrations": demonstrations}))
     tx.execute(update(schema.groups).where(g.state == "leased").values(state="trained"))
@@ -307,6 +319,20 @@ def _decoded(tx: Transaction, group_id: int, payload: bytes) -> Group:
         raise LedgerError(f"{message}; put a copy of the ledger back, or choose another run_dir") from error
 
 
+def next_batch(tx: Transaction, row: Row) -> tuple[Sequence[Row], NoBatchYet | None]:
+    """Returns the groups of the next batch, or why there is none yet."""
+    size, step = tx.spec.batch_groups, row.trained
+    chosen = tx.execute(_READY, {"size": size}).all()
+    if len(chosen) < size:
+        return chosen, _with_progress(tx, row, _end_or_wait(tx, row, len(chosen)))
+    rest, _ = in_flight(tx)
+    for c in chosen:
+        rest[c.deadline] -= 1
+    if not feasible(rest, step + 1, size):
+        return chosen, _with_progress(tx, row, _stragglers(tx, step, size))
+    return chosen, None
+
+
 def _with_progress(tx: Transaction, row: Row, found: NoBatchYet) -> NoBatchYet:
     """Adds to ``found`` who validates, and counters that change while any process makes progress."""
     if found.over:
@@ -321,8 +347,6 @@ def _end_or_wait(tx: Transaction, row: Row, ready: int) -> NoBatchYet:
     busy = {row.state: row.n for row in tx.execute(_UNSETTLED)}
     alive = tx.execute(_EXPLORERS_ALIVE).scalar_one()
     if not busy and _exhausted(tx, tx.spec.total_epochs):
-        left = update(schema.groups).where(g.state == "ready")
-        tx.execute(left.values(state="dropped", reason="end_of_data"))
         return NoBatchYet("data", "the tasksets are exhausted", ready, over=True)
     if not alive:
         reason = f"an explorer: {ready} of {size} groups ready and nobody generates; start one"

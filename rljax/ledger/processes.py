@@ -13,7 +13,7 @@ from sqlalchemy import Row, bindparam, insert, select, update
 
 from rljax.ledger import schema
 from rljax.ledger.claims import reopen_claims_of
-from rljax.ledger.database import Database, LedgerError, StaleWriterError, agree, record_event, run_row, storable
+from rljax.ledger.database import LedgerError, StaleWriterError, agree, record_event, run_row, storable
 from rljax.ledger.liveness import split_by_life, still_alive
 from rljax.ledger.transaction import Transaction, reads, writes
 
@@ -139,13 +139,16 @@ def _gauges(tx: Transaction, role: str) -> dict[str, dict[str, float]]:
 gauges = reads(_gauges)
 
 
-def summed_gauges(db: Database, role: str) -> dict[str, float]:
-    """Returns the `gauges` summed over the live processes of a role."""
+def sum_of_gauges(tx: Transaction, role: str) -> dict[str, float]:
+    """Returns the gauges summed over the live processes of a role."""
     total: dict[str, float] = {}
-    for measured in gauges(db, role).values():
+    for measured in _gauges(tx, role).values():
         for name, value in measured.items():
             total[name] = total.get(name, 0.0) + value
     return total
+
+
+summed_gauges = reads(sum_of_gauges)
 
 
 def tokens_sampled(tx: Transaction) -> float:

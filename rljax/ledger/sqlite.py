@@ -24,9 +24,12 @@ BUSY_TIMEOUT = 5.0
 
 @dataclass(frozen=True)
 class SqliteFile:
-    """Implements `rljax.ledger.backend.Backend` by a file, for processes of one host."""
+    """Implements `rljax.ledger.backend.Backend` by a file, for processes of one host; with ``read_only`` nothing is
+    written, neither to it nor beside it.
+    """
 
     path: Path
+    read_only: bool = False
 
     @property
     def label(self) -> str:
@@ -37,13 +40,18 @@ class SqliteFile:
         """Returns an engine whose connections leave transactions to us, to a file that is made now or never, for its
         owner alone: a version that travels by ``nccl`` is announced there with its key.
         """
+        if self.read_only:
+            # Without a log nobody has the file open; SQLite would make one, unless it may take the file as it is.
+            open_elsewhere = Path(f"{self.path}-wal").exists()
+            return self._connecting(mode="ro", **{"readonly_shm" if open_elsewhere else "immutable": "1"})
         with contextlib.suppress(OSError):  # SQLite says of the same file what is wrong
             os.close(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600))
             for end in ("", "-wal", "-shm"):
                 _make_private(Path(f"{self.path}{end}"))
-        uri = URL.create(
-            "sqlite", database=f"file:{quote(str(self.path.absolute()))}", query={"mode": "rw", "uri": "true"}
-        )
+        return self._connecting(mode="rw")
+
+    def _connecting(self, **query: str) -> Engine:
+        uri = URL.create("sqlite", database=f"file:{quote(str(self.path.absolute()))}", query=query | {"uri": "true"})
         engine = create_engine(uri, connect_args={"timeout": BUSY_TIMEOUT, "isolation_level": None})
         event.listen(engine, "connect", self._configure)
         return engine
@@ -96,10 +104,11 @@ class SqliteFile:
         return f"cannot be used as a ledger ({cause}); move it away or choose another run_dir"
 
     def _configure(self, connection: Any, record: Any) -> None:
-        cursor = connection.cursor()
-        cursor.execute("PRAGMA journal_mode=WAL")
-        cursor.execute("PRAGMA synchronous=NORMAL")
-        cursor.close()
+        if not self.read_only:
+            cursor = connection.cursor()
+            cursor.execute("PRAGMA journal_mode=WAL")
+            cursor.execute("PRAGMA synchronous=NORMAL")
+            cursor.close()
         record.info["file"] = self._file()
 
     def _check_place(self, connection: Connection) -> None:

@@ -93,12 +93,12 @@ def settle_lost_validation(tx: Transaction, explorer: str, pinned: Announced) ->
     return message
 
 
-@reads
-def unfinished(tx: Transaction) -> int:
+def count_unfinished(tx: Transaction) -> int:
     """Returns the validations requested or running."""
     return tx.execute(select(func.count()).where(a.state != "done")).scalar_one()
 
 
+unfinished = reads(count_unfinished)
 running = reads(validating)
 
 

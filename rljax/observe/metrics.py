@@ -10,6 +10,7 @@ a file without a name, and one that replaces the file in that very moment has it
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import math
@@ -18,18 +19,17 @@ import threading
 import time
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from rljax.observe.atomic_write import atomic_path
-from rljax.observe.tensorboard import TensorBoard
+from rljax.observe.tracking import Tracker
 from rljax.observe.warn_once import WarnOnce
 
 log = logging.getLogger(__name__)
 
 FILE = "metrics.jsonl"
-TENSORBOARD = "tensorboard"
 PENDING_ROWS = 10_000
 """Rows kept in memory while the file cannot be written."""
 
@@ -43,8 +43,10 @@ class MetricsLog:
     have been written.
     """
 
-    def __init__(self, run_dir: Path, tensorboard: bool = False) -> None:
-        """Opens the log of ``run_dir``; nothing is written before the first row or `truncate`."""
+    def __init__(self, run_dir: Path, trackers: Sequence[Tracker] = ()) -> None:
+        """Opens the log of ``run_dir``; nothing is written before the first row or `truncate`. Rows go to ``trackers``
+        too.
+        """
         self._path = Path(run_dir) / FILE
         self._lock = threading.Lock()
         self._warn = WarnOnce(log, f"{self._path} misses rows until it can be written again")
@@ -55,7 +57,7 @@ class MetricsLog:
         self._ends: list[int] = []  # where each step's line ends, in bytes
         self._cut: float = math.inf  # the first step of a lost history whose rows may still be in the file
         self._may_write: Callable[[], None] = lambda: None
-        self._tensorboard = TensorBoard(Path(run_dir) / TENSORBOARD) if tensorboard else None
+        self._trackers = trackers
 
     def write(self, step: int, values: Mapping[str, Any]) -> None:
         """Adds the metrics of ``step``, batches completed; anything that is a number will do.
@@ -74,8 +76,8 @@ class MetricsLog:
                     self._pending.popleft()
             except OSError as error:
                 self._warn(error)
-        if self._tensorboard is not None:
-            self._tensorboard.write(step, {name: value for name, value in row.items() if value is not None})
+        for tracker in self._trackers:
+            tracker.write(step, {name: value for name, value in row.items() if value is not None})
 
     def truncate(self, step: int, may_write: Callable[[], None] = lambda: None) -> None:
         """Takes the file over, without the rows of ``step`` and later: a learner resumed from ``n`` batches will write
@@ -94,15 +96,13 @@ class MetricsLog:
                 self._take_over()
             except OSError as error:
                 self._warn(error)
-        if self._tensorboard is not None:
-            self._tensorboard.purge(step)
+        for tracker in self._trackers:
+            tracker.purge(step)
 
     def close(self) -> None:
-        """Closes the file and ends TensorBoard's thread."""
+        """Closes the file."""
         with self._lock:
             self._close_file()
-        if self._tensorboard is not None:
-            self._tensorboard.close()
 
     def _number(self, name: str, value: Any) -> float | int | None:
         if isinstance(value, int):
@@ -181,6 +181,42 @@ class MetricsLog:
         self._file = file
 
 
+class MetricsReader:
+    """Reads the rows of a run that another process writes: what has been read is not read again."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self._path = Path(run_dir) / FILE
+        self._file: BinaryIO | None = None  # stays open: so no later file can have its number
+        self._rows: dict[int, Row] = {}
+
+    def rows(self) -> list[Row]:
+        """Returns the rows by step, as `read_metrics` does."""
+        if self._file is None or self._is_another(self._file):
+            self.close()
+            try:
+                self._file = open(self._path, "rb")  # noqa: SIM115  (see above)
+            except FileNotFoundError:
+                return []
+        whole = self._file.tell()
+        for line in self._file:
+            if not line.endswith(b"\n"):  # it is being written
+                break
+            whole += len(line)
+            _merge(self._rows, line)
+        self._file.seek(whole)
+        return [self._rows[step] for step in sorted(self._rows)]
+
+    def close(self) -> None:
+        """Closes the file; the next look begins anew."""
+        if self._file is not None:
+            self._file.close()
+        self._file, self._rows = None, {}
+
+    def _is_another(self, file: BinaryIO) -> bool:
+        mine = os.fstat(file.fileno())
+        return mine.st_size < file.tell() or not _is_at(self._path, mine)
+
+
 def read_metrics(run_dir: Path) -> list[Row]:
     """Returns the rows of a run, by step; an empty list where there are none. A torn line is left out."""
     try:
@@ -193,18 +229,23 @@ def read_json_lines(path: Path) -> Iterator[Any]:
     """Yields the lines of a file that are JSON, decoded: a crash may have torn the last one."""
     with open(path, "rb") as file:
         for line in file:
-            try:
+            with contextlib.suppress(ValueError):
                 yield json.loads(line)
-            except ValueError:
-                continue
 
 
 def _read(path: Path) -> list[Row]:
     rows: dict[int, Row] = {}
-    for row in read_json_lines(path):
+    with open(path, "rb") as file:
+        for line in file:
+            _merge(rows, line)
+    return [rows[step] for step in sorted(rows)]
+
+
+def _merge(rows: dict[int, Row], line: bytes) -> None:
+    with contextlib.suppress(ValueError):
+        row = json.loads(line)
         if isinstance(row, dict) and isinstance(row.get("step"), int):
             rows[row["step"]] = rows.get(row["step"], {}) | row
-    return [rows[step] for step in sorted(rows)]
 
 
 def _line(row: Row) -> bytes:

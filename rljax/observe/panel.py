@@ -3,46 +3,41 @@
 from __future__ import annotations
 
 import itertools
+import math
+import statistics
 import time
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from rich.console import Group as Rows
 from rich.console import RenderableType
 from rich.markup import escape
 from rich.panel import Panel
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    ProgressColumn,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, TextColumn
 from rich.progress import Progress as Bar
 from rich.table import Column, Table
 from rich.text import Text
 
-from rljax.observe.formatting import number, short, validation_scores
+from rljax.observe.formatting import clock, number, short, validation_scores
 
 BARS = "▁▂▃▄▅▆▇█"
 SPARK_POINTS = 32
 ACCENT, GOOD, QUIET, WARN = "cyan", "green", "bright_black", "yellow"
-PACE_SECONDS = 3600.0
-"""Seconds whose steps give the pace, by which the rest of a run is estimated."""
+RECENT_STEPS, LEAST_STEPS = 20, 3
+"""Steps whose medians are the pace of a run, and how many of them there must be before it is shown."""
 
 
 def _bar(name: str, *columns: ProgressColumn) -> Bar:
     drawn = BarColumn(bar_width=32, style="grey23", complete_style=ACCENT, finished_style=GOOD)
-    bar = Bar(TextColumn(f"{name:<8}", style=QUIET), drawn, *columns, speed_estimate_period=PACE_SECONDS)
+    bar = Bar(TextColumn(f"{name:<8}", style=QUIET), drawn, *columns)
     bar.add_task(name, total=None)
     return bar
 
 
 def _run_bar() -> Bar:
-    steps = (MofNCompleteColumn(table_column=Column(no_wrap=True)), TextColumn("steps "))
-    elapsed, left = (TextColumn(word, QUIET, table_column=Column()) for word in ("elapsed,", "left"))
-    return _bar("run", *steps, TimeElapsedColumn(), elapsed, TimeRemainingColumn(), left)  # steps shrink last
+    steps = (MofNCompleteColumn(table_column=Column(no_wrap=True)), TextColumn("steps "))  # they shrink last
+    return _bar("run", *steps, TextColumn("{task.fields[times]}", table_column=Column()))
 
 
 def _batch_bar() -> Bar:
@@ -60,8 +55,11 @@ class State:
         metrics: newest value of every metric by name.
         fields: values of `Progress.update` by name; ``ready`` and ``needed`` fill the batch bar, the rest is listed.
         rewards: mean reward of the last steps.
+        recent: metrics of the last steps, without the first of a process, which compiles: what `pace` is made of.
+        began: monotonic seconds at which this life of the run began.
         waiting: what is waited for, None if nothing is.
         waiting_since: monotonic seconds.
+        warning: what somebody should look at, None if nothing is.
         run: the bar of its steps.
         batch: the bar of the next batch's groups.
     """
@@ -72,10 +70,35 @@ class State:
     metrics: dict[str, float] = field(default_factory=dict)
     fields: dict[str, float | str] = field(default_factory=dict)
     rewards: deque[float] = field(default_factory=lambda: deque(maxlen=20_000))
+    recent: deque[Mapping[str, float]] = field(default_factory=lambda: deque(maxlen=RECENT_STEPS))
+    began: float = field(default_factory=time.monotonic)
     waiting: str | None = None
     waiting_since: float = 0.0
+    warning: str | None = None
     run: Bar = field(default_factory=_run_bar)
     batch: Bar = field(default_factory=_batch_bar)
+
+    def add(self, step: int, metrics: Mapping[str, object]) -> None:
+        """Takes the metrics of a completed step; what is no finite number is not shown."""
+        finite = {k: float(v) for k, v in metrics.items() if isinstance(v, int | float) and math.isfinite(v)}
+        self.metrics |= finite
+        if "reward/mean" in finite:
+            self.rewards.append(finite["reward/mean"])
+        if self.step:
+            self.recent.append(finite)
+        self.step = step
+
+    def pace(self, name: str) -> float | None:
+        """Returns the median of a metric over the last steps, which neither a validation nor a step that compiles
+        moves far; None while fewer than `LEAST_STEPS` are known.
+        """
+        known = [row[name] for row in self.recent if name in row]
+        return statistics.median(known) if len(known) >= LEAST_STEPS else None
+
+    def seconds_left(self) -> float | None:
+        """Returns how long the rest of the run takes at its `pace`; None while that is not known."""
+        pace = self.pace("time/step")
+        return None if pace is None or self.total_steps is None else pace * max(self.total_steps - self.step, 0)
 
 
 def draw(state: State, unicode: bool = True) -> RenderableType:
@@ -84,7 +107,7 @@ def draw(state: State, unicode: bool = True) -> RenderableType:
     ready, needed = (state.fields.get(name) for name in ("ready", "needed"))
     for bar, done, total in ((state.run, state.step, state.total_steps), (state.batch, ready, needed)):
         if isinstance(done, int | float) and isinstance(total, int | float) and total > 0:
-            bar.update(bar.task_ids[0], completed=done, total=total)
+            bar.update(bar.task_ids[0], completed=done, total=total, times=_times(state))
             rows.append(bar.get_renderable())
     numbers = _numbers(state)
     if numbers:
@@ -94,6 +117,8 @@ def draw(state: State, unicode: bool = True) -> RenderableType:
         line = Text("trend    ", style=QUIET)
         line.append(sparkline(list(state.rewards)), style=ACCENT).append(f"  {low:.3g} to {high:.3g}", style=QUIET)
         rows.append(line)
+    if state.warning is not None:
+        rows.append(Text(state.warning, style=WARN))
     if state.waiting is not None:
         seconds = time.monotonic() - state.waiting_since
         rows.append(Text(f"waiting for {state.waiting} · {seconds:.0f} s", style=WARN))
@@ -107,7 +132,9 @@ def line(state: State) -> str:
     """Renders the newest step as one line."""
     m = state.metrics
     of = f"/{state.total_steps}" if state.total_steps else ""
-    parts = [f"step {state.step}{of}", f"reward {number(m.get('reward/mean'))}"]
+    parts = [f"step {state.step}{of}"]
+    what = next((name for name in ("reward/mean", "loss") if name in m), "reward/mean")
+    parts.append(f"{what.removesuffix('/mean')} {number(m.get(what))}")
     for name, score in validation_scores(m).items():
         parts.append(f"held out {name} {number(score)}")
     if "staleness/mean" in m:
@@ -130,19 +157,28 @@ def sparkline(values: list[float], points: int = SPARK_POINTS) -> str:
     return "".join(BARS[round((mean - low) / spread * (len(BARS) - 1))] for mean in means)
 
 
+def _times(state: State) -> str:
+    left = state.seconds_left()
+    return f"{clock(time.monotonic() - state.began)} elapsed, {'–' if left is None else clock(left)} left"
+
+
 def _numbers(state: State) -> list[tuple[str, str]]:
     m, fields = state.metrics, state.fields
     found: list[tuple[str, str]] = []
     if "reward/mean" in m:
         found.append(("reward", number(m["reward/mean"])))
+    elif "loss" in m:
+        found.append(("loss", number(m["loss"])))
     found += [(f"held out {name}", number(score)) for name, score in list(validation_scores(m).items())[:4]]
     if "staleness/mean" in m:
         bound = f" ≤ {number(fields['bound'])}" if "bound" in fields else ""
         found.append(("staleness", f"{number(m['staleness/mean'])}, max {number(m.get('staleness/max'))}{bound}"))
     if "tokens_per_second" in m:
-        found.append(("tokens/s", short(m["tokens_per_second"])))
+        rate = state.pace("tokens_per_second")
+        found.append(("tokens/s", "–" if rate is None else short(rate)))
     if "time/step" in m:
-        found.append(("s/step", f"{m['time/step']:.2f}"))
+        pace = state.pace("time/step")
+        found.append(("s/step", "–" if pace is None else f"{pace:.2f}"))
     if "bound/fraction" in m:
         found.append(("of the bound", f"{m['bound/fraction']:.0%}"))
     for name, value in fields.items():

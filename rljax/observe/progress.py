@@ -13,13 +13,14 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Protocol
 
 from rich.console import Console
 from rich.live import Live
 
+from rljax.observe.metrics import Row
 from rljax.observe.panel import State, draw, line
 from rljax.observe.warn_once import WarnOnce
 from sidecar.errors import printable
@@ -101,10 +102,7 @@ class Progress:
         """Records a completed step: ``step`` batches completed, with these metrics (names as in metrics.jsonl)."""
         with self._lock:
             state = self._state
-            state.step = step
-            state.metrics.update({k: v for k, v in metrics.items() if isinstance(v, int | float) and math.isfinite(v)})
-            if "reward/mean" in metrics and "reward/mean" in state.metrics:
-                state.rewards.append(state.metrics["reward/mean"])
+            state.add(step, metrics)
             if self._lines and (step % self._logging_steps == 0 or step == state.total_steps):
                 self._messages.append(line(state))
 
@@ -115,6 +113,24 @@ class Progress:
             if self._lines:
                 scores = [_score(name, values) for name in values if name.endswith("/score")]
                 self._messages.extend([f"version {step}: " + ", ".join(scores)] if scores else [])
+
+    def follow(self, rows: Sequence[Row], total_steps: int | None, began: float, warning: str | None) -> None:
+        """Shows the run that the rows of a ``metrics.jsonl`` describe, in place of what was shown of it; ``began``: the
+        monotonic seconds at which it did. A step that was not among the rows before has a line where there is no live
+        view; of the first rows the last one has.
+        """
+        with self._lock:
+            before = self._state
+            self._state = state = State(before.title, total_steps, fields=before.fields, began=began, warning=warning)
+            state.waiting, state.waiting_since = before.waiting, before.waiting_since
+            shown = before.step or (rows[-1]["step"] - 1 if rows else 0)
+            for row in rows:
+                if row["step"] == 0:  # it describes the initial weights
+                    state.metrics |= {name: score for name, score in row.items() if name.startswith("val/")}
+                    continue
+                state.add(row["step"], row)
+                if self._lines and row["step"] > shown:
+                    self._messages.append(line(state))
 
     def waiting(self, reason: str | None, news: bool = False) -> None:
         """Sets what is waited for; None when the wait is over. The seconds count from the first reason after None.
@@ -163,7 +179,7 @@ class Progress:
         with self._lock:
             s = self._state
             copies = {"metrics": dict(s.metrics), "fields": dict(s.fields)}
-            return State(**(vars(s) | copies | {"rewards": deque(s.rewards)}))
+            return State(**(vars(s) | copies | {"rewards": deque(s.rewards), "recent": deque(s.recent)}))
 
     def _print_waiting(self) -> None:
         with self._lock:

@@ -210,6 +210,10 @@ class Trainer:
             log.warning("the ledger could not be told of the trainer's end: %s", untold)
 
     def _next_batch(self, clock: Clock) -> LeasedBatch | None:
+        end, done = self._step_runner.end_of_demonstrations, self._learner.steps
+        if end is not None and done >= end:
+            self._observers.message(f"the demonstrations are exhausted: the run ends after {done} steps")
+            return None
         begin = since = time.perf_counter()
         progress_timeout, looked, kind = ProgressTimeout(self._config.wait_timeout), begin, "generation"
         while not self._stop.is_set():
@@ -241,14 +245,7 @@ class Trainer:
         processes.mark_dead_processes(self._db)
 
     def _wait(self, found: NoBatchYet, seen: int) -> None:
-        message = found.reason
-        if found.progress:  # a first group may take minutes: tokens that grow show that it is slow and not stuck
-            tokens = found.progress[-1]
-            # Tokens are known as of the last heartbeat: where there are groups already, there have been some.
-            starting = found.kind == "generation" and not (tokens or found.ready or found.filtered)
-            made = "no token yet: an engine starts and compiles first" if starting else f"{tokens:,.0f} tokens so far"
-            message += f" · {made}"
-        self._observers.waiting(message, found.ready, self._config.groups_per_batch, found.filtered is not None)
+        self._observers.waiting(str(found), found.ready, self._config.groups_per_batch, found.filtered is not None)
         streak, steps = found.filtered, self._learner.steps
         if streak is not None and streak.groups >= LONG_STREAK and self._warned_at != steps:
             self._warned_at = steps
@@ -268,7 +265,9 @@ class Trainer:
         return metrics
 
     def _publishes(self, version: int) -> bool:
-        return version % self._config.sync_interval == 0 or self._validates(version) or self._is_last(version)
+        # Nobody samples training data of demonstrations alone: a version is for validation then, or for the end.
+        due = version % self._config.sync_interval == 0 and not self._config.imitates_alone
+        return due or self._validates(version) or self._is_last(version)
 
     def _validates(self, version: int) -> bool:
         if not self._config.validates:
@@ -332,9 +331,10 @@ class Trainer:
         values["compile/programs"], values["compile/seconds"] = self._compiles.take()
         busy = self._engines.share() * wall
         values["time/engine_busy"] = busy
-        sampled = values["tokens/sampled"]
-        values["batch/masked_fraction"] = 1 - values["tokens/trained"] / sampled if sampled else 0.0
-        values["tokens_per_second"] = sampled / wall
+        alone, sampled = not batch.groups, values["tokens/sampled"]
+        if not alone:
+            values["batch/masked_fraction"] = 1 - values["tokens/trained"] / sampled if sampled else 0.0
+        values["tokens_per_second"] = (values["batch/trained_tokens"] if alone else sampled) / wall
         values["bound/fraction"] = min(1.0, max(clock.spent["train"], busy) / wall)
         gap = versions.latest_gap(self._db)
         if gap is not None and self._publishes(self._learner.steps):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from pathlib import Path
 from typing import Any
 
 from rljax.config.importers.translate import translate
 
+ROOT = Path(__file__).parents[2]
 SEEDS = Path(__file__).parents[1] / "data" / "seeds"
 ROLL = """
 pretrain: Qwen/Qwen2.5-0.5B-Instruct
@@ -49,6 +52,15 @@ buffer:
   explorer_input: {taskset: {name: t, path: train.jsonl}}
 explorer: {rollout_model: {engine_num: 2}}
 """
+
+
+def small() -> tuple[str, list[str]]:
+    """The file and the overrides of "Run it small" in docs/from_roll.md."""
+    page = (ROOT / "docs" / "from_roll.md").read_text()
+    block = re.search(r"^## Run it small\n.*?```sh\n(.*?)```", page, re.MULTILINE | re.DOTALL)
+    assert block is not None
+    _, _, _, file, *overrides = shlex.split(block[1].replace("\\\n", ""))
+    return file.removeprefix("--config="), [override.removeprefix("--config.") for override in overrides]
 
 
 def refused(path: str, **overrides: Any) -> dict[str, str]:

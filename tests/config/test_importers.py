@@ -12,10 +12,10 @@ import pytest
 from rljax.command_line import main
 from rljax.config.fields import ConfigError
 from rljax.config.importers import published
-from rljax.config.importers.refusals import RefusedFile
 from rljax.config.importers.rule import LEFT_OUT
 from rljax.config.importers.translate import TABLES, translate
 from rljax.config.load import key_help, load_config, parse_arguments
+from rljax.config.refusals import RefusedConfig
 from tests.config.importer_files import RLVR, ROLL, SEEDS, TRINITY, nested, refused
 
 
@@ -205,7 +205,7 @@ def test_a_group_is_blamed_on_the_key_that_says_it(write: Any) -> None:
 
 def test_an_override_of_what_to_write_settles_a_refusal(write: Any) -> None:
     path = write(nested(ROLL, "actor_infer.strategy_args.strategy_name", "sglang"))
-    with pytest.raises(RefusedFile):
+    with pytest.raises(RefusedConfig):
         load_config(path, {"max_steps": "3"})
     assert load_config(path, {"sidecar.engine": "embedded", "max_steps": "3"}).sidecar.engine == "embedded"
 
@@ -304,6 +304,10 @@ def test_what_is_published_is_what_resolves() -> None:
         ("recompute_granularity", "write model.remat"),
         ("use_distributed_optimizer", "leave it out: parameters, gradients and moments are sharded"),
         ("sequence_parallel", "did you mean learner.sequence_parallel?"),
+        ("model.sequence_parallel", "did you mean learner.sequence_parallel?"),
+        ("algorithm.grad_clip", "did you mean learner.optimizer.grad_clip?"),
+        ("sidecar.tensor_model_parallel_size", "write sidecar.tensor_parallel_size"),
+        ("learner.tensor_model_parallel_size", "write learner.mesh.tensor"),
         ("file_name", "write tasks.train.NAME.source"),
         ("num_beams", "leave it out: 1: attempts are sampled; else: there is no beam search"),
         ("mem_fraction_static", "write sidecar.gpu_memory_utilization"),
@@ -314,7 +318,8 @@ def test_what_is_published_is_what_resolves() -> None:
         ("monitor.monitor_type", "leave it out: the run's own files say it"),
         ("reference.model_args.dtype", "ROLL has it; leave it out: the policy that the run began with"),
         ("track_with", "leave it out: TensorBoard's events are written"),
-        ("use_turn_scores", "an advantage of turns"),
+        ("use_turn_scores", "write algorithm.adv_estimator=agentic_reinforce, an advantage of turns"),
+        ("use_topr_loss", "write algorithm.pg_variant=topr"),
         ("domain_interleave_probs", "write tasks.train.NAME.weight"),
     ],
 )
@@ -330,10 +335,10 @@ def test_what_does_not_go_together_comes_at_once(write: Any) -> None:
     """By itself each of these keys is right."""
     text = nested(nested(ROLL, "train_env_manager.group_size", 7), "actor_infer.generating_args.temperature", 0)
     path = write(nested(text, "train_env_manager.tags", ["FrozenLak"]))
-    with pytest.raises(RefusedFile) as refused:
+    with pytest.raises(RefusedConfig) as refused:
         load_config(path)
     title, *lines = str(refused.value).splitlines()
-    assert title.endswith(": ROLL's keys that do not go together:")
+    assert title.endswith(": ROLL's keys that are refused:")
     assert [line.split()[0] for line in lines] == [
         "rollout_batch_size",
         "actor_infer.generating_args.temperature",

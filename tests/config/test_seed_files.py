@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from rljax.config.importers.refusals import RefusedFile
 from rljax.config.importers.translate import translate
 from rljax.config.load import as_plain, load_config
+from rljax.config.refusals import RefusedConfig
 from rljax.config.schema import Config
 
 SEEDS = Path(__file__).parents[1] / "data" / "seeds"
@@ -87,14 +87,14 @@ MANAGERS = {
     "train_env_manager.num_env_groups": {"rollout.train_env_manager.num_env_groups": 128},
     "train_env_manager.group_size": {"group_size": 8},
     "train_env_manager.tags": {"rollout.train_env_manager.tags": ("FrozenLake",)},
-    "train_env_manager.num_groups_partition": {"rollout.train_env_manager.num_groups_partition": (128,)},
+    "train_env_manager.num_groups_partition": {"rollout.train_env_manager.num_groups_partition": None},
     "val_env_manager.max_env_num_per_worker": {"rollout.val_env_manager.max_env_num_per_worker": 32},
     "val_env_manager.num_env_groups": {"rollout.val_env_manager.num_env_groups": 1024},
     "val_env_manager.group_size": {"rollout.val_env_manager.group_size": 1},
     "val_env_manager.tags": {
         "rollout.val_env_manager.tags": ("SimpleSokoban", "LargerSokoban", "SokobanDifferentGridVocab", "FrozenLake")
     },
-    "val_env_manager.num_groups_partition": {"rollout.val_env_manager.num_groups_partition": (256, 256, 256, 256)},
+    "val_env_manager.num_groups_partition": {"rollout.val_env_manager.num_groups_partition": None},
 }
 RLVR = {
     "async_generation_ratio": {"async_generation_ratio": 1.0},
@@ -245,7 +245,7 @@ def test_a_document_resolves_and_holds_what_its_rows_say(name: str) -> None:
 
 
 def test_what_one_document_refuses_comes_at_once() -> None:
-    with pytest.raises(RefusedFile) as refused:
+    with pytest.raises(RefusedConfig) as refused:
         load_config(str(SEEDS / "rlvr_config_async.yaml"))
     lines = str(refused.value).splitlines()
     assert lines[0] == "rlvr_config_async.yaml: ROLL's keys that are refused:"

@@ -16,7 +16,7 @@ from rljax.config.load import key_help, load_config, parse_arguments
 from tests.docs.pages import COMMAND, KEYS, PAGES, ROOT, SHELLS, Block, blocks, commands, write_files
 
 BLOCKS = [block for page in PAGES for block in blocks(page)]
-TESTED_ELSEWHERE = {"README.md", "docs/algorithms.md", "docs/rewards.md"}
+TESTED_ELSEWHERE = {"README.md", "docs/algorithms.md", "docs/data.md", "docs/rewards.md"}
 """Pages whose blocks of Python are executed by tests of their own."""
 PATHS = [*(path for path, _, _ in key_help()), "rollout.workflow_args.NAME"]
 KNOWN = [re.compile(re.escape(path).replace("NAME", r"\w+")) for path in PATHS]

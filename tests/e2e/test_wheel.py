@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from program import LIMIT, ROOT, environment
 
+pytestmark = pytest.mark.slow
+
 SOURCES = ("rljax", "sidecar", "envs", "configs", "pyproject.toml", "setup.py", "README.md", "LICENSE")
 NAMES = sorted(file.stem for file in (ROOT / "configs").glob("*.py"))
 SHORT = ("max_steps=1", "rollout_batch_size=128", "eval_steps=none", "val_batch_size=64")

@@ -131,7 +131,7 @@ def test_an_explorers_process_is_told_the_learners_devices_where_it_has_judges(
     config = make(explorer=apart, sidecar=SidecarConfig(devices="gpu:2"), judges=judges)
     told = from_plain(json.loads(LocalProcess(config, RunDir(tmp_path))._config))
     assert (told.learner.devices, told.sidecar.devices) == ("gpu:0", "gpu:2")
-    assert places_of_judges(told)["mine"].taken == {"gpu:0", "gpu:2"}
+    assert places_of_judges(told)["mine"].before.taken == {"gpu:0", "gpu:2"}
 
 
 def test_one_gpu_is_not_shared_by_two_processes_that_were_given_no_share(

@@ -21,7 +21,7 @@ from rljax.config.schema import (
     TasksConfig,
     TasksetConfig,
 )
-from rljax.config.validate import ConfigError, check_config
+from rljax.config.validate import ConfigError
 from rljax.launch.ray_cluster import check_sync_address
 from rljax.launch.ray_placement import Node, Plan, cpus_needed, make_plan, swap_taken
 from rljax.pipeline.assemble import engines
@@ -167,8 +167,8 @@ def test_a_tpu_is_for_engines_of_this_process() -> None:
         with pytest.raises(
             ConfigError, match=r"^sidecar\.devices='tpu:1': an engine in a process of its own .* cpu or gpu"
         ):
-            check_config(Config(launcher=given["launcher"], tasks=TASKS, sidecar=sidecar))
-    check_config(Config(tasks=TASKS, sidecar=SidecarConfig(devices="tpu:1"), learner=LearnerConfig(devices="tpu:0")))
+            Config(launcher=given["launcher"], tasks=TASKS, sidecar=sidecar)
+    Config(tasks=TASKS, sidecar=SidecarConfig(devices="tpu:1"), learner=LearnerConfig(devices="tpu:0"))
     chips = Node("e", "10.0.0.5", {"CPU": 8.0, "TPU": 4.0})
     assert plan(home=chips, platform="tpu").engines[0].accelerator == "", "auto leaves a TPU to the learner as well"
 

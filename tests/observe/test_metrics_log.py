@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from rljax.ledger.database import StaleWriterError
-from rljax.observe.metrics import FILE, MetricsLog, read_metrics
+from rljax.observe.metrics import FILE, MetricsLog, MetricsReader, read_metrics
 
 
 def lines(run_dir: Path) -> list[dict]:
@@ -199,17 +199,24 @@ def test_no_file_no_rows(tmp_path: Path) -> None:
     assert read_metrics(tmp_path / "nowhere") == []
 
 
-def test_tensorboard_hides_what_is_trained_again(tmp_path: Path) -> None:
-    loading = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    first = MetricsLog(tmp_path, tensorboard=True)
-    for step in range(1, 6):
-        first.write(step, {"reward/mean": step, "loss": float("nan")})
-    first.close()
-    resumed = MetricsLog(tmp_path, tensorboard=True)
-    resumed.truncate(4)
-    resumed.write(4, {"reward/mean": 40.0})
-    resumed.close()
-    events = loading.EventAccumulator(str(tmp_path / "tensorboard"))
-    events.Reload()
-    assert events.Tags()["scalars"] == ["reward/mean"]
-    assert [(e.step, e.value) for e in events.Scalars("reward/mean")] == [(1, 1), (2, 2), (3, 3), (4, 40)]
+def test_a_reader_follows_what_another_process_writes(tmp_path: Path) -> None:
+    reader = MetricsReader(tmp_path)
+    assert reader.rows() == []
+    log = MetricsLog(tmp_path)
+    for step in range(1, 4):
+        log.write(step, {"a": step})
+    assert reader.rows() == read_metrics(tmp_path)
+    with open(tmp_path / FILE, "ab") as file:
+        file.write(b'{"step": 4, "a"')
+        file.flush()
+        assert [row["step"] for row in reader.rows()] == [1, 2, 3]
+        file.write(b": 4}\n")
+    assert [(row["step"], row["a"]) for row in reader.rows()] == [(1, 1), (2, 2), (3, 3), (4, 4)]
+    log.write(2, {"val/a/score": 0.5})  # late: another file takes the place
+    assert reader.rows() == read_metrics(tmp_path)
+    assert reader.rows()[1]["val/a/score"] == 0.5
+    MetricsLog(tmp_path).truncate(2)
+    assert [row["step"] for row in reader.rows()] == [1]
+    os.truncate(tmp_path / FILE, 0)
+    assert reader.rows() == []
+    reader.close()

@@ -12,7 +12,6 @@ import threading
 import time
 
 import pytest
-import rich
 from rich.console import Console
 
 from rljax.observe import progress as progress_module
@@ -135,15 +134,39 @@ def test_the_panel_says_what_matters() -> None:
         assert said in text
 
 
-def test_what_is_left_follows_the_pace_after_the_first_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [100.0]
-    monkeypatch.setattr(rich.get_console(), "get_time", lambda: now[0])
+def test_what_is_left_follows_the_median_of_the_last_steps() -> None:
     state = State("quickstart", 200)
-    for step, at in ((151, 220.0), (153, 226.0), (155, 232.0)):  # resumed, and two minutes to compile
-        state.step, now[0] = step, at
-        text = panel_text(state, width=110)
-    assert "155/200 steps" in text
-    assert re.search(r"0:02:12 elapsed, +0:02:15 left", text)  # 45 steps of 3 s
+    state.began = time.monotonic() - 132.5
+    left = []
+    # resumed; 120 s to compile, a shape that compiles, a validation of 40 s
+    for step, seconds in ((151, 120.0), (152, 30.0), (153, 3.0), (154, 3.5), (155, 43.0), (156, 3.0)):
+        state.add(step, {"time/step": seconds, "tokens_per_second": 300 / seconds})
+        left.append(state.seconds_left())
+    assert left == [None, None, None, 46 * 3.5, 45 * 16.75, 44 * 3.5]
+    text = panel_text(state, width=110)
+    assert "156/200 steps" in text
+    assert "2:12 elapsed, 2:34 left" in text
+    assert re.search(r"tokens/s 86 +s/step 3\.50", text)
+
+
+def test_an_old_pace_is_forgotten() -> None:
+    state = State("quickstart", 100)
+    for step in range(1, 61):
+        state.add(step, {"time/step": 10.0 if step <= 40 else 2.0})
+    assert state.seconds_left() == 40 * 2.0
+    state.add(100, {"time/step": 2.0})
+    assert state.seconds_left() == 0.0
+
+
+def test_what_is_left_is_unknown_until_steps_tell() -> None:
+    state = State("quickstart", 200)
+    assert "steps 0:00 elapsed, – left" in re.sub(" +", " ", panel_text(state, width=110))
+    for step in range(1, 4):
+        state.add(step, {"time/step": 1.0, "tokens_per_second": 5.0})
+        assert re.search(r"– left.*tokens/s – +s/step –", panel_text(state, width=110), re.DOTALL)
+    state.add(4, {"time/step": 1.0})
+    assert "3:16 left" in panel_text(state, width=110)
+    assert "left" not in panel_text(State("explorer"))
 
 
 def test_the_panel_fits_narrow_terminals_and_odd_titles() -> None:

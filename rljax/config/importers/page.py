@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import pprint
 import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rljax.config.fields import shown
 from rljax.config.importers.rule import LEFT_OUT
-from rljax.config.importers.translate import TABLES, Row, Translation, translate
+from rljax.config.importers.translate import TABLES, translate
+from rljax.config.importers.translation import Row, Translation, implied
 from rljax.config.secrets import blanked, left_out
 
 _WIDTH = 64
@@ -32,9 +33,10 @@ def get_config() -> ConfigDict:
 '''
 
 
-def side_by_side(translation: Translation, overridden: Collection[str] = ()) -> Iterator[str]:
+def side_by_side(translation: Translation, overrides: Mapping[str, Any]) -> Iterator[str]:
     """Yields the lines of a translation: their key and value on the left, ours or the reason on the right."""
-    refused = set(map(id, translation.refusals(overridden)))
+    overridden = implied(overrides)
+    refused, unsettled = (set(map(id, f(overridden))) for f in (translation.refusals, translation.unsettled))
     said = {key for row in translation.rows if row.given for key in row.here}
     unique = {(row.path, repr(row.value), repr(row.here)): row for row in translation.rows}
     rows = [row for row in unique.values() if row.given or row.refused or set(row.here) - said]
@@ -46,7 +48,7 @@ def side_by_side(translation: Translation, overridden: Collection[str] = ()) -> 
         ),
         ("published defaults of what is left out", [r for r in taken if not r.given]),
         ("unnecessary", [r for r in rows if not r.here and not r.refused and r.given]),
-        ("settled by an override", [r for r in rows if r.refused and id(r) not in refused]),
+        ("settled by an override", [r for r in rows if r.refused and id(r) not in unsettled]),
         ("refused", [r for r in rows if id(r) in refused]),
     )
     for title, chosen in groups:

@@ -244,7 +244,7 @@ OBJECTIVE: list[Rule] = [
     refused("use_reward_norm", "write algorithm.norm_mean=batch and algorithm.norm_std=batch", "algorithm.norm_mean"),
     refused("add_len_reward", "write algorithm.overlong=penalty", "algorithm.overlong"),
     to("pg_variant", "algorithm.pg_variant", lambda _: "ROLL reads it below actor_train", "that below actor_train"),
-    refused("use_topr_loss", "write actor_train.pg_variant: topr", "algorithm.pg_variant"),
+    refused("use_topr_loss", "write algorithm.pg_variant=topr", "algorithm.pg_variant"),
     refused("postive_loss_coef", "write algorithm.loss.positive_weight, with pg_variant=topr", "algorithm.pg_variant"),
     refused(
         "use_topr_neg_loss_coef", "write algorithm.loss.negative_weight, with pg_variant=topr", "algorithm.pg_variant"
@@ -253,7 +253,7 @@ OBJECTIVE: list[Rule] = [
         "use_policy_loss_type",
         ("PPO",),
         "ppo is the default",
-        "write actor_train.pg_variant: vanilla",
+        "write algorithm.pg_variant=vanilla",
         "algorithm.pg_variant",
     ),
     *[
@@ -262,7 +262,9 @@ OBJECTIVE: list[Rule] = [
     ],
     needless("pure_opd_pipeline_type", _NO_TEACHER),
     refused(
-        "use_turn_scores", "write adv_estimator: agentic_reinforce, an advantage of turns", "algorithm.adv_estimator"
+        "use_turn_scores",
+        "write algorithm.adv_estimator=agentic_reinforce, an advantage of turns",
+        "algorithm.adv_estimator",
     ),
     *_each("batch_adjust_mode", "batches are always whole"),
     *_each(

@@ -36,7 +36,7 @@ def _manager(path: str, ours: str) -> list[Rule]:
         )
         if path == _TRAIN_MANAGER
         else needless(f"{path}.max_traj_per_env", "val_batch_size says it"),
-        to(f"{path}.num_groups_partition", f"{ours}.num_groups_partition", tasks.partition, "left out: equal shares"),
+        to(f"{path}.num_groups_partition", f"{ours}.num_groups_partition", tasks.partition, "None: equal shares"),
         needless(f"{path}.worker_cls", "custom_envs.NAME.place says where environments compute"),
         needless(f"{path}.format_penalty", "nothing of ROLL reads it here; custom_envs.NAME.format_penalty acts"),
         needless(f"{path}.group_filter_cls", "algorithm.filters names filters"),

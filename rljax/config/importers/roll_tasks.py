@@ -67,7 +67,8 @@ def partition(found: Found) -> Values | str:
         seeds = val_seeds(found.document)
         numbers = [number * seeds // groups for number in numbers]
         numbers = [n + (index < seeds - sum(numbers)) for index, n in enumerate(numbers)]
-    return _agentic(found, {f"rollout.{path}.num_groups_partition": tuple(numbers)})
+    equal = len(set(numbers)) == 1
+    return _agentic(found, {f"rollout.{path}.num_groups_partition": None if equal else tuple(numbers)})
 
 
 def val_seeds(document: Document) -> int:

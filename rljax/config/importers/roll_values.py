@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from rljax.config.fields import shown
 from rljax.config.importers.rule import LEFT_OUT, Document, Found, Refusal, Values
 
 _RANGE = re.compile(r"list\(\s*range\(\s*(\d{1,4})\s*(?:,\s*(\d{1,4})\s*)?(?:,\s*(\d{1,3})\s*)?\)\s*\)")
@@ -13,6 +14,7 @@ _LIST = re.compile(r"\[\s*(\d{1,4}(?:\s*,\s*\d{1,4})*)?\s*,?\s*\]")
 _NO_DEVICES = "write list(range(0,4)), [0, 1, 2, 3] or a sum of such"
 _MEGATRON = "actor_train.strategy_args.strategy_config"
 _TRAINING = "actor_train.training_args"
+_TENSOR = "tensor_model_parallel_size"
 
 
 def indices(value: Any) -> list[int]:
@@ -51,7 +53,10 @@ def devices(numbers: Sequence[int]) -> str:
 
 def _mapped(document: Document, role: str, otherwise: Any) -> list[int]:
     found = document.get(f"{role}.device_mapping")
-    return indices(found) if found is not None else otherwise
+    try:
+        return indices(found) if found is not None else otherwise
+    except Refusal as refusal:
+        raise Refusal(f"{role}.device_mapping={shown(found)}: {refusal}") from None
 
 
 def _train_devices(document: Document) -> list[int]:
@@ -165,9 +170,9 @@ def engines(found: Found) -> Values:
 
 def engine_gpus(document: Document) -> int:
     """Returns the devices of one engine."""
-    config = "actor_infer.strategy_args.strategy_config"
-    worker = document.number("actor_infer.num_gpus_per_worker", 1)
-    return int(document.number(f"{config}.tensor_parallel_size") or document.number(f"{config}.tp_size", worker))
+    config, names = "actor_infer.strategy_args.strategy_config", ("tensor_parallel_size", "tp_size", _TENSOR)
+    said = [document.number(f"{config}.{name}") for name in names]
+    return int(next(filter(None, said), document.number("actor_infer.num_gpus_per_worker", 1)))
 
 
 def engine(found: Found) -> Values:

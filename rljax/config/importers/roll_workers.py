@@ -258,6 +258,7 @@ ENGINES: list[Rule] = [
     same(f"{_ENGINE}.max_num_seqs", "sidecar.max_concurrency"),
     same(f"{_ENGINE}.tensor_parallel_size", "sidecar.tensor_parallel_size"),
     same(f"{_ENGINE}.tp_size", "sidecar.tensor_parallel_size", "sglang's name"),
+    same(f"{_ENGINE}.tensor_model_parallel_size", "sidecar.tensor_parallel_size", "Megatron's name"),
     *[
         to(
             f"{_ENGINE}.{key}",

@@ -5,10 +5,8 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import logging
-import re
 import typing
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -18,11 +16,10 @@ from rljax.config.fields import ConfigError, check_bounds, check_path, shown
 from rljax.config.importers import published, roll, trinity, trinity_tasksets
 from rljax.config.importers.documents import read_document
 from rljax.config.importers.interpolation import Interpolated
-from rljax.config.importers.refusals import RefusedFile
 from rljax.config.importers.roll_tasks import completed
 from rljax.config.importers.rule import LEFT_OUT, Document, Found, Refusal, Rule
+from rljax.config.importers.translation import Row, Translation, values_of
 from rljax.config.schema import Config
-from rljax.config.secrets import blanked
 from rljax.config.types import convert, element_of
 
 ROLL, TRINITY = "ROLL", "Trinity-RFT"
@@ -30,85 +27,6 @@ TABLES: dict[str, tuple[Rule, ...]] = {ROLL: roll.RULES, TRINITY: trinity.RULES}
 SUFFIXES = (".yaml", ".yml")
 log = logging.getLogger(__name__)
 _MARKS = ("buffer", "algorithm", "synchronizer", "explorer", "cluster", "checkpoint_root_dir", "trainer")
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """Says what became of a key.
-
-    Attributes:
-        path: of the key, in the file.
-        value: what stands there.
-        given: whether the file says it; else it is the published default.
-        here: our keys and their values; of a refused key those that hold where an override settles it.
-        remark: what differs, why it is not needed, or what to write.
-        refused: whether it cannot be had; ``keys`` are ours that settle it.
-    """
-
-    path: str
-    value: Any
-    given: bool
-    here: Mapping[str, Any]
-    remark: str
-    refused: bool = False
-    keys: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Translation:
-    """A file of ROLL's or Trinity-RFT's, or several, in our keys.
-
-    Attributes:
-        whose: ROLL or Trinity-RFT.
-        files: their names.
-        rows: a row for each key of each file, and for each default that says something.
-    """
-
-    whose: str
-    files: tuple[str, ...]
-    rows: tuple[Row, ...]
-
-    @property
-    def values(self) -> dict[str, Any]:
-        """Our keys and their values; what a file says stands before what is published."""
-        return _values(self.rows)
-
-    def refusals(self, overridden: Collection[str] = ()) -> list[Row]:
-        """Returns the rows that are refused and that no override of our keys settles."""
-        return [row for row in self.rows if row.refused and not _settled(row.keys, overridden)]
-
-    def explained(self, error: ConfigError) -> ConfigError:
-        """Returns an error of the config, and those beside it, with the keys of the file that they are about."""
-        found = {str(one): ", ".join(self._about(str(one))) for one in (error, *error.others)}
-        if len(found) > 1:
-            said = [(keys or "(several keys)", message) for message, keys in found.items()]
-            return RefusedFile(f"{', '.join(self.files)}: {self.whose}'s keys that do not go together", said)
-        return ConfigError(f"{error} ({self.whose}: {keys})") if (keys := found[str(error)]) else error
-
-    def _about(self, message: str) -> list[str]:
-        about = re.match(r"[\w.]+", message)
-        rows = [row for row in self.rows if about and about[0] in row.here]
-        return list(dict.fromkeys(r.path for r in rows if r.given)) or [f"{row.path}, left out" for row in rows]
-
-    def check(self, overridden: Collection[str] = ()) -> None:
-        """Refuses what cannot be had, all of it at once.
-
-        Raises:
-            RefusedFile: a table of every such key.
-        """
-        if found := self.refusals(overridden):
-            said = [(f"{row.path} = {shown(blanked(row.value, row.path))}", row.remark) for row in found]
-            raise RefusedFile(f"{', '.join(self.files)}: {self.whose}'s keys that are refused", said)
-
-
-def _values(rows: Sequence[Row]) -> dict[str, Any]:
-    return {
-        key: value for given in (False, True) for row in rows if row.given == given for key, value in row.here.items()
-    }
-
-
-def _settled(keys: Collection[str], overridden: Collection[str]) -> bool:
-    return any(fnmatchcase(given, key.replace("NAME", "*")) for key in keys for given in overridden)
 
 
 def is_foreign(path: str) -> bool:
@@ -125,7 +43,7 @@ def translate(path: str, whose: str | None = None) -> Translation:
 
     Raises:
         ConfigError: a file cannot be read, is neither's, or holds references that lead nowhere. Refused keys are rows
-            of the translation: `Translation.check` raises.
+            of the translation: see `Translation.refused`.
     """
     files = [Path(part.strip()) for part in path.split(",")]
     for file in files:
@@ -139,8 +57,8 @@ def translate(path: str, whose: str | None = None) -> Translation:
         raise ConfigError(f"{path}: {' and '.join(kinds)}; files of one program go together")
     made = [_roll(documents, files)] if kinds[0] == ROLL else _trinity(documents, files)
     rows = [row for document, variables in made for row in _rows(document, TABLES[kinds[0]], variables)]
-    kept = _blamed(list(_of_functions(list(_agreeing(rows)))))
-    return Translation(kinds[0], tuple(file.name for file in files), tuple(kept))
+    settled = tuple(_of_functions(list(_agreeing(rows))))
+    return Translation(kinds[0], tuple(file.name for file in files), settled)
 
 
 def _recognised(values: Mapping[str, Any], file: str, whose: str | None) -> str:
@@ -267,6 +185,7 @@ def _leaves(values: Mapping[str, Any], above: tuple[str, ...], rules: Sequence[R
 
 
 def _row(rule: Rule, found: Found, given: bool) -> Row:
+    ours = tuple(key.replace("NAME", found.name or "NAME") for key in rule.here)
     try:
         made = rule.make(found)
         if isinstance(made, str):
@@ -279,13 +198,14 @@ def _row(rule: Rule, found: Found, given: bool) -> Row:
     except Refusal as refusal:
         keys = tuple(key.replace("NAME", found.name or "NAME") for key in refusal.keys)
         here = {key: value for key, value in refusal.here.items() if _declared(key, rule)}
-        return Row(found.path, found.value, given, here, str(refusal), True, keys)
+        unsaid = tuple(key for key in (*keys, *ours) if key not in here)
+        return Row(found.path, found.value, given, here, str(refusal), True, keys, unsaid)
     except ConfigError as error:
-        return Row(found.path, found.value, given, {}, str(error), True, rule.here)
+        return Row(found.path, found.value, given, {}, str(error), True, rule.here, ours)
     except (TypeError, ValueError, AttributeError, KeyError, IndexError, OverflowError):
         log.debug("%s=%r", found.path, found.value, exc_info=True)  # a mistake of a rule ends here too
-        ours = " or ".join(rule.here) or "leave it out"
-        return Row(found.path, found.value, given, {}, f"not a value that this key has; write {ours}", True, rule.here)
+        why = f"not a value that this key has; write {' or '.join(rule.here) or 'leave it out'}"
+        return Row(found.path, found.value, given, {}, why, True, rule.here, ours)
 
 
 def _declared(key: str, rule: Rule) -> bool:
@@ -327,7 +247,7 @@ def _checked(key: str, value: Any, kind: Any = Config, below: int = 0) -> Any:
 
 def _of_functions(rows: Sequence[Row]) -> Iterator[Row]:
     """Yields the rows, those refused whose value is none of the function, such as a loss, that another row names."""
-    values = _values(rows)
+    values = values_of(rows)
     for row in rows:
         settling = [*row.here]
         try:
@@ -338,7 +258,10 @@ def _of_functions(rows: Sequence[Row]) -> Iterator[Row]:
                     _checked(key, value, keys, depth)
             yield row
         except ConfigError as error:
-            yield dataclasses.replace(row, here={}, remark=str(error), refused=True, keys=tuple(settling))
+            unsaid = tuple(row.here)
+            yield dataclasses.replace(
+                row, here={}, remark=str(error), refused=True, keys=tuple(settling), unsaid=unsaid
+            )
 
 
 def _group_of(key: str) -> tuple[Choice, Any, int] | None:
@@ -367,12 +290,6 @@ def _chosen(key: str, choice: Choice, default: Any, depth: int, values: Mapping[
     return by, entry.keys if entry else Any, depth + 1 + several
 
 
-def _blamed(rows: Sequence[Row]) -> Iterator[Row]:
-    """Yields the rows without published defaults that are refused as what the file itself says of a key is."""
-    theirs = {said for row in rows if row.given and row.refused for said in (*row.keys, row.remark)}
-    return (row for row in rows if row.given or not row.refused or theirs.isdisjoint((*row.keys, row.remark)))
-
-
 def _unknown(dotted: str, value: Any, rules: Sequence[Rule], variables: set[str]) -> Row:
     if any(dotted == read or dotted.startswith(f"{read}.") or read.startswith(f"{dotted}.") for read in variables):
         return Row(dotted, value, True, {}, "a variable of the file, read where ${…} names it")
@@ -393,7 +310,8 @@ def _agreeing(rows: Sequence[Row]) -> Iterator[Row]:
         if clash is not None:
             value, path = said[clash]
             why = f"{clash} would be {shown(row.here[clash])}, and by {path} it is {shown(value)}; make them agree"
-            yield dataclasses.replace(row, here={}, remark=why, refused=True, keys=(clash,))
+            unsaid = tuple(row.here)
+            yield dataclasses.replace(row, here={}, remark=why, refused=True, keys=(clash,), unsaid=unsaid)
             continue
         if row.given:
             said |= {key: (value, row.path) for key, value in row.here.items() if key not in said}

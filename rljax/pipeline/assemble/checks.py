@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from rljax.config.refusals import refused_by, table
 from rljax.config.schema import Config
 from rljax.config.validate import ConfigError
 from rljax.learner.sharding import select_devices
@@ -71,13 +72,23 @@ def check_devices(config: Config) -> None:
     Ray does others.
 
     Raises:
-        ConfigError: they are not there, or cannot be divided so.
+        ConfigError: some are not there, or cannot be divided so: all that is refused of them.
     """
     if config.launcher != "local":
         return
+    refused: list[ConfigError] = []
     if config.mode != "explore":
-        check_shared(config, select_devices(config.learner.devices, config.learner.mesh.size))
+        refused += refused_by(_place_learner, config)
     if config.mode != "train":
-        pool_devices(config)
-        places_of_judges(config)
-        devices_of_reward_models(config)
+        refused += refused_by(pool_devices, config)
+        refused += refused_by(_place_scorers, config)
+    if refused:
+        raise table("devices that are refused", refused)
+
+
+def _place_learner(config: Config) -> None:
+    check_shared(config, select_devices(config.learner.devices, config.learner.mesh.size))
+
+
+def _place_scorers(config: Config) -> None:
+    devices_of_reward_models(config, places_of_judges(config))

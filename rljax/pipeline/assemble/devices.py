@@ -134,11 +134,11 @@ def pool_gpus(
     """
     sidecar, count = config.sidecar, len(_visible_gpus()) if count is None else count
     what, (_, named) = f"sidecar.devices={sidecar.devices!r}", device_indices(sidecar.devices)
+    if not count or max(named or (0,)) >= count:
+        raise ConfigError(f"{what}: this machine has {count} GPUs, counted from 0; correct it, or write cpu")
     learners, colocate = _learners_gpus(config, present), sidecar.colocate and config.mode == "both"
     usable = [i for i in range(count) if config.mode != "both" or (i in learners) == colocate]
     chosen = usable if named is None else sorted(named)
-    if not count or max(chosen, default=0) >= count:
-        raise ConfigError(f"{what}: this machine has {count} GPUs, counted from 0; correct it, or write cpu")
     if not colocate and learners & set(chosen):
         raise ConfigError(
             f"{what}: the learner has {sorted(learners)}; an engine needs a GPU of its own, or sidecar.colocate=true"

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import logging
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from rljax.config.fields import ConfigError
@@ -36,9 +37,21 @@ def log_fault(kind: str, message: str) -> None:
     _LOG.warning("%s: %s", kind, message)
 
 
-def places_of_judges(config: Config) -> dict[str, Before]:
-    """Returns what stands before the engines of each judge: those of the policy, of the judges before it, and what the
-    config names for others.
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Place of a judge's engines.
+
+    Attributes:
+        before: what stands before them: engines of the policy and of the judges before, and devices named for others.
+        devices: names of the devices that they will compute on.
+    """
+
+    before: Before
+    devices: frozenset[str]
+
+
+def places_of_judges(config: Config) -> dict[str, Place]:
+    """Returns the place of each judge that is asked, by name.
 
     Raises:
         ConfigError: devices are not there.
@@ -51,20 +64,10 @@ def places_of_judges(config: Config) -> dict[str, Before]:
     before = Before(config.sidecar.num_engines, engines.union(*map(named_names, named)), engines)
     places = {}
     for name, judge in config.asked_judges.items():
-        places[name] = before
-        taken = before.taken | devices_of_judge(config, name, before)
-        before = Before(before.engines + judge.num_engines, taken, engines)
+        with _naming(name):
+            places[name] = Place(before, pool_devices(judge_config(config, name), before))
+        before = Before(before.engines + judge.num_engines, before.taken | places[name].devices, engines)
     return places
-
-
-def devices_of_judge(config: Config, name: str, before: Before) -> frozenset[str]:
-    """Returns the names of the devices that a judge's engines will compute on; see `pool_devices`.
-
-    Raises:
-        ConfigError: they are not there.
-    """
-    with _naming(name):
-        return pool_devices(judge_config(config, name), before)
 
 
 @contextlib.contextmanager
@@ -85,18 +88,18 @@ class Judges(contextlib.AsyncExitStack):
         self._run = run
         self._engine_launcher = engine_launcher
 
-    async def open(self, on_fault: OnFault = log_fault) -> Mapping[str, EngineJudge]:
-        """Starts all judges that are asked, one after the other; returns them by name.
+    async def open(self, places: Mapping[str, Place], on_fault: OnFault = log_fault) -> Mapping[str, EngineJudge]:
+        """Starts the judges that have a place, see `places_of_judges`, one after the other; returns them by name.
 
         Raises:
             ModelNotFound: a judge's model is not here and cannot be fetched.
             ConfigError: its devices are not there.
             EngineError: its engines do not start.
         """
-        opened, places = {}, places_of_judges(self._config)
-        for name in self._config.asked_judges:
+        opened = {}
+        for name, place in places.items():
             with _naming(name):
-                opened[name] = await self._open_one(name, places[name], on_fault)
+                opened[name] = await self._open_one(name, place.before, on_fault)
         return opened
 
     async def _open_one(self, name: str, before: Before, on_fault: OnFault) -> EngineJudge:

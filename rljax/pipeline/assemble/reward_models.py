@@ -29,7 +29,7 @@ from rljax.models.tokenizer import load_tokenizer
 from rljax.models.transformer import abstract_params
 from rljax.pipeline.assemble.devices import device_name, named_names
 from rljax.pipeline.assemble.engines import COMPUTE_DTYPES, pool_devices
-from rljax.pipeline.assemble.judges import devices_of_judge, places_of_judges
+from rljax.pipeline.assemble.judges import Place
 from rljax.rollout.async_utils import in_background
 from rljax.rollout.reward_model import RewardModel
 
@@ -44,14 +44,15 @@ class RewardModels(contextlib.ExitStack):
         super().__init__()
         self._config = config
 
-    async def open(self) -> Mapping[str, RewardModel]:
-        """Loads all reward models, one after the other, and compiles their programs; returns them by name.
+    async def open(self, judges: Mapping[str, Place]) -> Mapping[str, RewardModel]:
+        """Loads all reward models, one after the other, and compiles their programs; returns them by name. They keep
+        off the places of ``judges``.
 
         Raises:
             ModelNotFound: a model is not here and cannot be fetched.
             ConfigError: it is no reward model, or its devices are not there or taken.
         """
-        opened, places = {}, devices_of_reward_models(self._config)
+        opened, places = {}, devices_of_reward_models(self._config, judges)
         for name in self._config.asked_reward_models:
             # it may be a download: meanwhile heartbeats go on, and who leaves does not wait for its end
             made = await in_background(functools.partial(_load, self._config, name, places[name]))
@@ -103,8 +104,8 @@ def _load(config: Config, name: str, devices: Sequence[jax.Device]) -> RewardMod
         return model
 
 
-def devices_of_reward_models(config: Config) -> dict[str, list[jax.Device]]:
-    """Returns the devices of each reward model of this process.
+def devices_of_reward_models(config: Config, judges: Mapping[str, Place]) -> dict[str, list[jax.Device]]:
+    """Returns the devices of each reward model of this process, which has judges in these places.
 
     Raises:
         ConfigError: they are not there, or others have them.
@@ -119,8 +120,7 @@ def devices_of_reward_models(config: Config) -> dict[str, list[jax.Device]]:
     elif ENGINES[config.sidecar.engine].in_process and config.launcher == "local":
         shared = [d for d in named_devices("sidecar.devices", config.sidecar.devices) if _name(d) in engines]
     others = engines.union(named_names(config.learner.devices), map(_name, learners))
-    for name, before in places_of_judges(config).items():
-        others |= devices_of_judge(config, name, before)
+    others = others.union(*(place.devices for place in judges.values()))
     return place_reward_models(config, shared, others, jax_devices)
 
 

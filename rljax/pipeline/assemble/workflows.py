@@ -14,7 +14,7 @@ from rljax.algorithms.registry import advantages
 from rljax.config.fields import ConfigError
 from rljax.config.registries import workflows
 from rljax.config.schema import Config, GeneratingConfig
-from rljax.pipeline.assemble.judges import Judges, OnFault, log_fault
+from rljax.pipeline.assemble.judges import Judges, OnFault, log_fault, places_of_judges
 from rljax.pipeline.assemble.reward_models import RewardModels
 from rljax.pipeline.assemble.run import Model, validation_fingerprint
 from rljax.pipeline.run_dir import RunDir
@@ -84,8 +84,9 @@ class Workflows:
             ConfigError: an environment cannot be made, or cannot be reset; or see `RewardModels.open`.
             ModelNotFound, EngineError: see `Judges.open`.
         """
-        self._rewards.reward_models = await self._reward_models.open()
-        self._rewards.judges = await self._judges.open(on_fault)
+        places = places_of_judges(self._config)
+        self._rewards.reward_models = await self._reward_models.open(places)
+        self._rewards.judges = await self._judges.open(places, on_fault)
         config, (training, validation) = self._config, self._hosts
         await smoke_check(config.train_groups, config.environments, training)
         held_out = [tag for tag in config.val_groups if tag not in config.train_groups]

@@ -12,8 +12,10 @@ def batch_metrics(batch: LeasedBatch) -> dict[str, float]:
     """Computes rewards, lengths and staleness of a batch; staleness in steps, over sampled tokens, those too that a
     mask leaves out. ``train/<taskset>/…`` names what its groups come from: an explorer may serve sets that this process
     does not know. Reused groups count in metrics of training (tokens, staleness), and not in those of generation, which
-    counted them when they were new.
+    counted them when they were new. A batch of demonstrations alone has no reward, response or staleness.
     """
+    if not batch.groups:
+        return {"batch/reused_groups": 0.0, "tokens/sampled": 0.0}
     members = [trajectory for group in batch.groups for trajectory in group.trajectories]
     rewards = np.array([m.reward for m in members], np.float64)
     lengths = np.array([m.loss_mask.sum() for m in members], np.float64)
@@ -48,3 +50,16 @@ def batch_metrics(batch: LeasedBatch) -> dict[str, float]:
     for part in sorted({part for m in members for part in m.reward_parts}):
         values[f"reward/{part}"] = float(np.mean([m.reward_parts.get(part, 0.0) for m in members]))
     return values
+
+
+def batch_histograms(batch: LeasedBatch) -> dict[str, np.ndarray]:
+    """Returns rewards, sampled tokens, and staleness in steps, of the batch's new trajectories, ``[trajectories]``
+    each; one is as stale as its oldest token.
+    """
+    members = [trajectory for group in batch.groups for trajectory in group.trajectories]
+    oldest = [member.versions[member.loss_mask].min() for member in members if member.loss_mask.any()]
+    return {
+        "batch/rewards": np.array([member.reward for member in members], np.float64),
+        "batch/response_tokens": np.array([member.loss_mask.sum() for member in members], np.float64),
+        "batch/staleness": batch.step - np.array(oldest, np.float64),
+    }

@@ -16,8 +16,9 @@ import jax
 import pytest
 from jaxlib.xla_client import generate_pjrt_gpu_plugin_options
 
-from rljax import main
+from rljax import command_line
 from rljax.config.load import load_config
+from rljax.config.refusals import RefusedConfig
 from rljax.config.schema import (
     Config,
     ExplorerConfig,
@@ -31,6 +32,7 @@ from rljax.config.validate import ConfigError
 from rljax.learner.sharding import select_devices
 from rljax.pipeline.assemble import devices as assemble
 from rljax.pipeline.assemble import engines
+from rljax.pipeline.assemble.checks import check_devices
 from rljax.pipeline.assemble.devices import (
     check_shared,
     engine_devices,
@@ -272,7 +274,7 @@ def test_a_share_comes_too_late_once_jax_has_started(monkeypatch: pytest.MonkeyP
     with pytest.raises(ConfigError, match=r"learner\.gpu_memory_utilization=0\.85: JAX has started in this process"):
         Run(late)
     assert not (tmp_path / "run").exists()
-    assert main.run(lambda: late) == main.REFUSED
+    assert command_line.run(lambda: late) == command_line.REFUSED
     monkeypatch.setenv("XLA_CLIENT_MEM_FRACTION", "0.85")
     share_gpu_memory(late)
 
@@ -291,3 +293,25 @@ def test_vllm_is_given_its_share(colocate: bool, share: float, machine: Any, mon
     if colocate:
         with pytest.raises(ConfigError, match=r"sidecar\.colocate=true: this machine has no GPU that could be shared"):
             engine_spec(on_cpu, RunDir(Path("run")), model, 0, LocalEngineLauncher())
+
+
+def test_all_devices_that_are_not_there_are_told_of_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a file of ROLL's, on a laptop."""
+
+    def there(platform: str = "cpu") -> list[Any]:
+        if platform != "cpu":
+            raise RuntimeError("none")
+        return [SimpleNamespace(platform="cpu", id=0)]
+
+    monkeypatch.setattr(jax, "devices", there)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    file = str(ROOT / "tests" / "data" / "seeds" / "agent_val_frozen_lake_async.yaml")
+    with pytest.raises(RefusedConfig) as refused:
+        check_devices(load_config(file))
+    assert str(refused.value).splitlines() == [
+        "devices that are refused:",
+        "  learner.devices='gpu:0-3': this machine has no gpu (none); write cpu, and a learner.mesh of as many devices "
+        "(it multiplies to 4)",
+        "  sidecar.devices='gpu:4-7': this machine has 0 GPUs, counted from 0; correct it, or write cpu",
+    ]
+    check_devices(load_config(file, {"learner.devices": "cpu"}))

@@ -168,9 +168,9 @@ def test_judges_have_what_learner_and_engines_leave(
     )
     monkeypatch.setattr(engines, "local_platform", lambda one: "cpu" if one.sidecar.devices == "cpu" else "gpu")
     places = places_of_judges(config)
-    assert [place.engines for place in places.values()] == [1, 2]
+    assert [place.before.engines for place in places.values()] == [1, 2]
     assert [
-        "".join(engine_gpus(judge_config(config, name), 0, place.taken)) if devices[name] != "cpu" else ""
+        "".join(engine_gpus(judge_config(config, name), 0, place.before.taken)) if devices[name] != "cpu" else ""
         for name, place in places.items()
     ] == found
 

@@ -42,7 +42,8 @@ async def opened(
     launcher = LocalEngineLauncher()
     with RewardRunner(["llm_judge"], timeout=60.0, workers=1) as runner:
         async with Judges(config, RunDir.create(dataclasses.replace(config, run_dir=str(root))), launcher) as judges:
-            runner.judges = await judges.open(lambda kind, text: (faults or []).append(f"{kind}: {text}"))
+            places = places_of_judges(config)
+            runner.judges = await judges.open(places, lambda kind, text: (faults or []).append(f"{kind}: {text}"))
             judge = runner.judges["mine"]
             assert isinstance(judge, EngineJudge)
             yield judge, runner
@@ -128,7 +129,7 @@ def test_who_scores_nothing_starts_no_judge(tmp_path: Path) -> None:
             config = dataclasses.replace(run_config(tmp_path / "nowhere"), mode=mode)
             assert places_of_judges(config) == {}
             async with Judges(config, RunDir(tmp_path), LocalEngineLauncher()) as judges:
-                assert await judges.open() == {}
+                assert await judges.open(places_of_judges(config)) == {}
         with pytest.raises(ModelNotFound, match=r"judges\.mine: "):
             async with opened(run_config(tmp_path / "nowhere"), tmp_path):
                 pass

@@ -29,8 +29,9 @@ from rljax.config.schema import (
 )
 from rljax.observe.metrics import read_metrics
 from rljax.observe.samples import read_samples
-from rljax.pipeline.assemble import engines
-from rljax.pipeline.assemble.checks import check_tasks
+from rljax.pipeline.assemble import engines, judges
+from rljax.pipeline.assemble.checks import check_devices, check_tasks
+from rljax.pipeline.assemble.judges import places_of_judges
 from rljax.pipeline.assemble.reward_models import RewardModels, devices_of_reward_models
 from rljax.pipeline.assemble.run import validation_fingerprint
 from rljax.pipeline.assemble.tasksets import Tasksets
@@ -107,7 +108,7 @@ def test_one_that_is_refused_leaves_no_run_directory(model: Path, tmp_path: Path
 def test_one_that_is_nowhere_is_refused_by_name(tmp_path: Path) -> None:
     async def opened() -> None:
         with RewardModels(config(mine=RewardModelConfig(path=str(tmp_path / "none")))) as models:
-            await models.open()
+            await models.open({})
 
     with pytest.raises(FileNotFoundError, match=r"^reward_models.mine: model.path=.*none: there is no such directory"):
         asyncio.run(opened())
@@ -207,8 +208,24 @@ def four_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
 def placed(settings: dict[str, Any], devices: dict[str, str]) -> dict[str, str]:
     models = {name: dataclasses.replace(MINE, devices=named) for name, named in devices.items()}
     every = {"sidecar": SidecarConfig(engine="vllm"), **settings}
-    found = devices_of_reward_models(config({"model": "one"}, every, **models))
+    made = config({"model": "one"}, every, **models)
+    found = devices_of_reward_models(made, places_of_judges(made))
     return {name: ",".join(str(device.id) for device in one) for name, one in found.items()}
+
+
+@pytest.mark.usefixtures("four_gpus")
+def test_the_devices_of_judges_are_looked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def counted(config: Config, *before: Any) -> frozenset[str]:
+        asked.append(config.explorer.name)
+        return engines.pool_devices(config, *before)
+
+    monkeypatch.setattr(judges, "pool_devices", counted)
+    learner, mine = LearnerConfig(devices="gpu:0"), JudgeConfig(path="tiny", engine="vllm")
+    every = {"sidecar": SidecarConfig(engine="vllm"), "learner": learner, "judges": {"mine": mine}}
+    check_devices(config({"model": "one"}, every, one=MINE))
+    assert asked == ["explorer", "explorer-judge-mine"]
 
 
 @pytest.mark.usefixtures("four_gpus")

@@ -1,0 +1,74 @@
+"""Every key with its default and meaning, and what is said of one that there is not."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import typing
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rljax.config.foreign_keys import advice
+from rljax.config.schema import Config
+from rljax.config.types import element_of
+
+
+def key_help() -> list[tuple[str, str, str]]:
+    """Returns every key of the schema as (dotted path, default, meaning); a function's key once for each taking it."""
+    rows: list[tuple[str, str, str]] = []
+
+    def visit(kind: Any, prefix: str, defaults: Mapping[str, Any], whose: str = "") -> None:
+        hints = typing.get_type_hints(kind)
+        for spec in dataclasses.fields(kind):
+            element, default = element_of(hints[spec.name]), defaults[spec.name]
+            if choice := spec.metadata.get("choice"):
+                if whose:  # any loss may be mixed in: their keys stand there already
+                    rows.append((f"{prefix}{spec.name}.KEY", "VALUE", whose + spec.metadata["help"]))
+                    continue
+                for entry in choice.entries():
+                    below = f"{prefix}{spec.name}.{entry.name}." if choice.several(kind) else f"{prefix}{spec.name}."
+                    visit(entry.keys, below, defaults_of(entry.keys), f"{choice.by}={entry.name}: ")
+            elif dataclasses.is_dataclass(default):
+                # of the group as it is made here, which may have other defaults than elsewhere
+                visit(hints[spec.name], f"{prefix}{spec.name}.", vars(default))
+            elif dataclasses.is_dataclass(element):
+                visit(element, f"{prefix}{spec.name}.NAME.", defaults_of(element))
+            else:
+                rows.append((prefix + spec.name, str(default), whose + spec.metadata["help"]))
+
+    visit(Config, "", defaults_of(Config))
+    return rows
+
+
+def defaults_of(kind: Any) -> dict[str, Any]:
+    """Returns the default of each field of a dataclass, without an instance, whose defaults alone it might refuse."""
+    found = {}
+    for spec in dataclasses.fields(kind):
+        made = spec.default if spec.default_factory is dataclasses.MISSING else spec.default_factory()
+        found[spec.name] = "VALUE" if made is dataclasses.MISSING else made
+    return found
+
+
+_LEAST = ("algorithm.critic.", "algorithm.loss.", "algorithm.advantage.", "algorithm.filter.")
+
+
+def unknown_key(dotted: str, name: str, known: Mapping[str, Any], prefix: str) -> str:
+    """Returns the message for a key that there is not; see `rljax.config.types.Unknown`."""
+    everywhere = [path for path, _, _ in key_help()]
+    if said := advice(dotted, name, prefix, everywhere):
+        return f"{dotted}: unknown key; {said}"
+    # the critic has an optimizer as the policy has: it is meant where it is named, or where nothing else has the key;
+    # and which functions a config names, and so has keys of, is not known here
+    least = [path for path in everywhere if path.startswith(_LEAST) and "critic" not in dotted]
+    first = [path for path in everywhere if path not in least]
+    elsewhere, of_few = ([min(found, key=len)] if (found := _ending(group, name)) else [] for group in (first, least))
+    beside = [prefix + n for n in difflib.get_close_matches(name, list(known), 1)]
+    near = elsewhere or (beside if prefix else []) or of_few or beside
+    near = near or [path for group in (first, least) for path in difflib.get_close_matches(dotted, group, 1, 0.7)]
+    there = ", ".join(sorted(known)[:12]) + ", …" * (len(known) > 12)
+    hint = f"did you mean {near[0]}?" if near else f"{prefix or 'the config '}has: {there}"
+    return f"{dotted}: unknown key; {hint}"
+
+
+def _ending(paths: Sequence[str], name: str) -> list[str]:
+    return [path for path in paths if path.rpartition(".")[2] == name]

@@ -1,0 +1,118 @@
+"""Sets keys by dotted path in the plain values of a config: overrides, and what a file of another program says."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import fnmatch
+import typing
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rljax.config.choice import Choice
+from rljax.config.environments import EnvironmentConfig
+from rljax.config.fields import ConfigError
+from rljax.config.judges import JudgeConfig
+from rljax.config.keys import defaults_of, unknown_key
+from rljax.config.refusals import REFUSED
+from rljax.config.reward_models import RewardModelConfig
+from rljax.config.schema import Config, TasksetConfig
+from rljax.config.text import from_text
+from rljax.config.types import Unknown, as_plain, element_of
+
+NEW_NAMES: dict[str, Any] = {
+    "explorer.tasksets.": TasksetConfig,
+    "custom_envs.": EnvironmentConfig,
+    "judges.": JudgeConfig,
+    "reward_models.": RewardModelConfig,
+}
+"""Groups in which a new name is allowed, with the defaults of its entry."""
+
+
+def take_away(values: dict[str, Any], form: Sequence[str]) -> bool:
+    """Refuses the keys of a path, in which ``*`` stands for any name, or the group that has no such; returns whether
+    there is a key of the first name.
+    """
+    first, *below = form
+    names = fnmatch.filter(list(values), first)
+    for name in names:
+        if not (below and isinstance(values[name], dict) and take_away(values[name], below)):
+            values[name] = REFUSED
+    return bool(names)
+
+
+def override_all(values: dict[str, Any], overrides: Mapping[str, Any]) -> list[ConfigError]:
+    """Sets the keys; returns why some cannot be, which are `REFUSED` then."""
+    refused = []
+    # What names a function stands above its keys: which there are is known when they are met.
+    for dotted, value in sorted(overrides.items(), key=lambda item: item[0].count(".")):
+        try:
+            _set(Config, values, dotted, 0, value, unknown_key)
+        except ConfigError as error:
+            refused += [error, *error.others]
+    return refused
+
+
+def _set(kind: Any, here: Any, dotted: str, depth: int, value: Any, unknown: Unknown) -> None:
+    """Sets the key that a path leads to from the group at that depth of it, which ``kind`` describes."""
+    if here is REFUSED:
+        return  # of a group that is refused nothing more is known
+    names = dotted.split(".")
+    name, last, prefix = names[depth], depth == len(names) - 1, "".join(f"{n}." for n in names[:depth])
+    choices: dict[str, Choice] = {}
+    if dataclasses.is_dataclass(kind):
+        hints = typing.get_type_hints(kind)
+        if name not in hints:
+            raise ConfigError(unknown(dotted, name, hints, prefix))
+        choices = {spec.name: spec.metadata["choice"] for spec in dataclasses.fields(kind) if "choice" in spec.metadata}
+        if name in choices and not last:
+            named = here.get(choices[name].by, defaults_of(kind)[choices[name].by])
+            _set_chosen(choices[name], named, here.setdefault(name, {}), dotted, depth + 1, value)
+            return
+        hint = hints[name]
+    elif typing.get_origin(kind) is Mapping:
+        hint = element_of(kind)
+        if dataclasses.is_dataclass(hint) and name not in here:
+            if prefix not in NEW_NAMES:
+                raise ConfigError(_no_entry(dotted, name, here, prefix))
+            here[name] = as_plain(NEW_NAMES[prefix]())
+    else:
+        raise ConfigError(f"{dotted}: {prefix[:-1]} is a single value and has no key {name!r}")
+    if not last:
+        if typing.get_origin(kind) is Mapping and typing.get_origin(hint) is Mapping:
+            here.setdefault(name, {})
+        _set(hint, here[name], dotted, depth + 1, value, unknown)
+        return
+    before, here[name] = here.get(name), REFUSED  # for as long as its text is not read
+    here[name] = from_text(hint, value, dotted) if isinstance(value, str) else value
+    for group, choice in choices.items():
+        if choice.by == name and here[name] != before:
+            here[group] = choice.kept(here[name], here.get(group, {}))
+
+
+def _set_chosen(choice: Choice, named: Any, keys: Any, dotted: str, depth: int, value: Any) -> None:
+    """Sets a key of a function that is named beside the group at that depth of the path."""
+    if named is REFUSED or keys is REFUSED:
+        return
+    names = dotted.split(".")
+    path = ".".join([*names[: depth - 1], choice.by])
+    if not isinstance(named, str):
+        short = names[depth]
+        of = {name.rpartition(":")[2]: name for name in named}
+        if short not in of:
+            raise ConfigError(f"{dotted}: nothing reads it; add {short} to {path}")
+        if depth == len(names) - 1:
+            keys[short] = REFUSED
+            raise ConfigError(f"{dotted}={value}: this is a group of keys; write {dotted}.KEY=VALUE")
+        named, keys, depth = of[short], keys.setdefault(short, {}), depth + 1
+    entry = choice.entry(named, path)
+    _set(entry.keys, keys, dotted, depth, value, entry.refusal)
+
+
+def _no_entry(dotted: str, name: str, here: Mapping[str, Any], prefix: str) -> str:
+    """Returns why a path that leads into an entry which is not there, of a group without new names, is refused."""
+    if near := difflib.get_close_matches(name, list(here), 1):
+        hint = f"did you mean {prefix}{near[0]}{dotted.removeprefix(prefix + name)}?"
+    else:
+        hint = f"{prefix[:-1]} has: {', '.join(sorted(here)) or 'none'}; a new one is written in the config file"
+    return f"{dotted}: unknown key; {hint}"

@@ -86,6 +86,9 @@ def test_every_key_that_a_page_writes_as_an_option_exists(page: str) -> None:
 
 def test_files_of_a_page_are_python_or_rows_and_its_configs_load(page: str, folder: Path) -> None:
     for block in blocks(page):
+        if block.mark == "file":
+            named = PAGES[page].partition(f"<!-- file: {block.what} -->")[0].rstrip().rpartition("\n\n")[2]
+            assert f"`{block.what}`" in named, "a reader does not see the comment: name the file before it"
         if block.mark == "file" and block.what.endswith(".py"):
             compile(block.text, str(block), "exec")
             if "def get_config" in block.text:

@@ -19,8 +19,8 @@ from rljax.config.load import publishable
 from rljax.config.schema import Config
 from rljax.ledger.fence import Fence
 from rljax.ledger.leases import LeasedBatch
-from rljax.observe.flat_rewards import STEPS, FlatRewards
-from rljax.observe.metrics import MetricsLog
+from rljax.observe.flat_rewards import STEPS, FlatRewards, flat_streaks
+from rljax.observe.metrics import MetricsLog, read_metrics
 from rljax.observe.progress import Progress
 from rljax.observe.report import write_report
 from rljax.observe.resources import Resources, Source
@@ -194,7 +194,12 @@ class LearnerObservers(Observers):
         """Writes the report."""
         if self._config.observe.report:
             with contextlib.suppress(KeyboardInterrupt):
-                write_report(self._root, config, audit, run_facts())
+                write_report(self._root, config, audit, run_facts() | self._flat_steps())
+
+    def _flat_steps(self) -> dict[str, str]:
+        found = flat_streaks(read_metrics(self._root), self._config.group_size)
+        steps = ", ".join(f"{streak.first} to {streak.last}" for streak in found)
+        return {"rewards do not differ in steps": steps} if steps else {}
 
 
 def _trackers(config: Config, root: Path) -> list[Tracker]:

@@ -13,6 +13,7 @@ import pytest
 
 from rljax.algorithms.registry import check_names
 from rljax.config.load import key_help, load_config, parse_arguments
+from rljax.config.sweep import is_sweep, points
 from tests.docs.pages import COMMAND, KEYS, PAGES, ROOT, SHELLS, Block, blocks, commands, write_files
 
 BLOCKS = [block for page in PAGES for block in blocks(page)]
@@ -70,7 +71,10 @@ def test_every_config_that_a_command_asks_for_is_accepted(page: str, folder: Pat
         options = [word for word in words if word.startswith("--config")]
         others = [word for word in words if word not in options and not word.startswith(("--dry-run", "["))]
         assert set(others) <= {"...]"}, words
-        resolve(*parse_arguments(options))
+        path, overrides = parse_arguments(options)
+        assert not is_sweep(overrides) or points(path, overrides)
+        if not is_sweep(overrides):
+            resolve(path, overrides)
 
 
 def test_every_key_that_a_page_writes_as_an_option_exists(page: str) -> None:

@@ -19,8 +19,8 @@ from rljax.config.load import publishable
 from rljax.config.schema import Config
 from rljax.ledger.fence import Fence
 from rljax.ledger.leases import LeasedBatch
-from rljax.observe.flat_rewards import STEPS, FlatRewards
-from rljax.observe.metrics import MetricsLog
+from rljax.observe.flat_rewards import STEPS, FlatRewards, flat_streaks
+from rljax.observe.metrics import MetricsLog, read_metrics
 from rljax.observe.progress import Progress
 from rljax.observe.report import read_run, write_report
 from rljax.observe.report.background import ReportThread
@@ -211,14 +211,21 @@ class LearnerObservers(Observers):
         with contextlib.suppress(KeyboardInterrupt):
             self._report.close()
             if self._config.observe.report:
-                facts = publishable(self._config), audit, run_facts()
+                facts = publishable(self._config), audit, run_facts() | self._flat_steps()
                 write_report(self._root, read_run(self._root, *facts, failure=failure))
 
     def _write_report(self) -> None:
         audit = self._audit()
         if not self.is_replaced():
-            data = read_run(self._root, publishable(self._config), audit, run_facts(), running=True)
+            data = read_run(
+                self._root, publishable(self._config), audit, run_facts() | self._flat_steps(), running=True
+            )
             write_report(self._root, data)
+
+    def _flat_steps(self) -> dict[str, str]:
+        found = flat_streaks(read_metrics(self._root), self._config.group_size)
+        steps = ", ".join(f"{streak.first} to {streak.last}" for streak in found)
+        return {"rewards do not differ in steps": steps} if steps else {}
 
 
 def _trackers(config: Config, root: Path) -> list[Tracker]:

@@ -161,7 +161,7 @@ def test_no_argument_is_answered_by_the_usage_and_refused(capsys: pytest.Capture
     assert main([]) == 2
     printed = capsys.readouterr()
     assert printed.out == ""
-    assert len(printed.err.splitlines()) == 4
+    assert len(printed.err.splitlines()) == 5
     assert "--config=NAME|FILE.py" in printed.err
 
 

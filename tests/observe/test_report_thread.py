@@ -37,6 +37,8 @@ def test_who_asks_does_not_wait_and_what_is_asked_meanwhile_is_one_report() -> N
     assert write.count == 1
     write.may.release(2)
     assert write.began.acquire(timeout=60)
+    write.may.release()
+    assert not write.began.acquire(timeout=0.3), "nobody asked for a third"
     thread.close()
     assert write.count == 2
 

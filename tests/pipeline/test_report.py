@@ -24,7 +24,7 @@ from tests.observe.report_pages import checked, figure, figures, numbers
 
 CONFIG = Config(mode="report")
 KEPT = Path(__file__).parents[2] / "bench" / "runs"
-NAMES = [path.name for path in sorted(KEPT.iterdir()) if path.is_dir()]
+NAMES = [path.parent.name for path in sorted(KEPT.glob("*/metrics.csv"))]
 
 
 def kept_run(run_dir: Path, rewards: list[float], config: dict[str, Any] | None = None) -> Path:
@@ -117,6 +117,7 @@ def test_runs_of_an_earlier_rljax_are_overlaid(tmp_path: Path) -> None:
     path, problems = report(asked(KEPT, path=tmp_path / "all.html"))
     assert problems == []
     assert list(lines(checked(path), "Loss")) == NAMES
+    assert len(NAMES) > 5
 
 
 def test_what_is_no_run_or_damaged_has_one_line_and_the_others_are_drawn(tmp_path: Path) -> None:

@@ -297,7 +297,7 @@ def _closing_lines(root: Path) -> int:
     scores: dict[str, list[float]] = {}
     for row in read_metrics(root):
         for name, value in row.items():
-            if name.startswith("val/") and name.endswith("/score"):
+            if name.startswith("val/") and name.endswith("/score") and value is not None:
                 scores.setdefault(name, []).append(value)
     for name, values in scores.items():
         trend = f"{values[0]:.3f} -> {values[-1]:.3f} (best {max(values):.3f})" if values[1:] else f"{values[0]:.3f}"

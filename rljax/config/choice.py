@@ -50,7 +50,7 @@ class Choice:
 
     def kept(self, named: str | tuple[str, ...], given: Any) -> Any:
         """Returns the keys that remain after other functions are named: of several those still named, of one none."""
-        if isinstance(named, str):
+        if not isinstance(named, tuple | list):
             return {}
         return {part: keys for part, keys in given.items() if part in {name.rpartition(":")[2] for name in named}}
 

@@ -104,9 +104,9 @@ def load_config(path: str, overrides: Mapping[str, Any] | None = None) -> Config
 
 def load(path: str, overrides: Mapping[str, Any] | None = None) -> tuple[Config, Translation | None]:
     """Does what `load_config` does, and returns what a file of ROLL or Trinity-RFT became beside its config."""
-    source, overrides = read_source(path), overrides or {}
+    source, given = read_source(path), overrides or {}
+    overrides = implied(given) if isinstance(source, Translation) else given
     if isinstance(source, Translation):
-        overrides = implied(overrides)
         values, refused = _translated(source, overrides)
     else:
         values, refused = source, []
@@ -118,12 +118,12 @@ def load(path: str, overrides: Mapping[str, Any] | None = None) -> tuple[Config,
     except ConfigError as error:
         found = [error, *error.others]
         if isinstance(source, Translation):
-            raise source.refused(found, overrides) from error
+            raise source.refused(found, given) from error
         raise table(f"{path}: keys that are refused", found) from error
     if not isinstance(source, Translation):
         return config, None
     if source.refusals(overrides):
-        raise source.refused([], overrides)
+        raise source.refused([], given)
     return config, source
 
 

@@ -84,16 +84,25 @@ def _set(kind: Any, here: Any, dotted: str, depth: int, value: Any, unknown: Unk
         _set(hint, here[name], dotted, depth + 1, value, unknown)
         return
     before, here[name] = here.get(name), REFUSED  # for as long as its text is not read
-    here[name] = from_text(hint, value, dotted) if isinstance(value, str) else value
+    found = from_text(hint, value, dotted) if isinstance(value, str) else value
+    if _is_group(hint, name in choices) and not (isinstance(found, Mapping) or dataclasses.is_dataclass(found)):
+        raise ConfigError(f"{dotted}={value}: this is a group of keys; write {dotted}.KEY=VALUE")
+    here[name] = found
     for group, choice in choices.items():
         if choice.by == name and here[name] != before:
             here[group] = choice.kept(here[name], here.get(group, {}))
 
 
+def _is_group(hint: Any, chosen: bool) -> bool:
+    """Returns whether keys stand below a key of that type; ``chosen``: those of a function that another key names."""
+    each = element_of(hint) if typing.get_origin(hint) is Mapping else hint
+    return chosen or dataclasses.is_dataclass(each)
+
+
 def _set_chosen(choice: Choice, named: Any, keys: Any, dotted: str, depth: int, value: Any) -> None:
     """Sets a key of a function that is named beside the group at that depth of the path."""
-    if named is REFUSED or keys is REFUSED:
-        return
+    if named is REFUSED or keys is REFUSED or not isinstance(named, str | tuple | list):
+        return  # what names no function is refused where it stands
     names = dotted.split(".")
     path = ".".join([*names[: depth - 1], choice.by])
     if not isinstance(named, str):

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -188,7 +189,10 @@ def evaluate(
 
     for steps in chosen:
         found[steps] = asyncio.run(one(steps))
-        rows = [{"step": s, **metrics} for s, metrics in found.items()]
+        rows = [
+            {"step": s, **{name: value if math.isfinite(value) else None for name, value in metrics.items()}}
+            for s, metrics in found.items()
+        ]
         write_atomic(run.root / "evaluation.json", json.dumps(rows, indent=1) + "\n")
         yield steps, found[steps]
 

@@ -5,6 +5,7 @@ others, and in memory for this process.
 from __future__ import annotations
 
 import contextlib
+import logging
 import uuid
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
@@ -17,6 +18,8 @@ from rljax.weights.publisher import OrbaxPublisher, PublishError, Tensors, check
 from sidecar.channels import memory
 from sidecar.channels.versions import Manifest, PublishedVersion, TensorInfo, version_directory
 from sidecar.errors import first_line
+
+log = logging.getLogger(__name__)
 
 _CLOSE_SECONDS = 5.0
 
@@ -79,18 +82,25 @@ class MemoryPublisher:
 
 class SharedDevicePublisher(OrbaxPublisher):
     """Publishes versions as files, and hands the newest to engines in threads of this process as the learner's
-    accelerator has it: they read no file. It takes the device's memory until the next is published.
+    accelerator has it: they read no file. It takes the device's memory until the next is published; where there is no
+    room for it, they read the files.
     """
 
     _newest = ""
+    _told = False
 
     def publish(self, version: int, lineage: int, tensors: Tensors, *, model: str, dtype: str) -> str:
         """See `rljax.weights.publisher.Publisher.publish`."""
-        handed_over = is_on_accelerator(next(iter(tensors.values())))
-        if not handed_over:
-            return super().publish(version, lineage, tensors, model=model, dtype=dtype)
         memory.drop(self._newest)  # before the next takes its memory; the files of who still reads it are there
-        on_device = dict(tensors)
+        try:
+            on_device = dict(tensors)
+        except jax.errors.JaxRuntimeError as error:
+            if "RESOURCE_EXHAUSTED" not in str(error):
+                raise
+            if not self._told:
+                log.warning("the device has no room for a version beside the engine's: engines read the files")
+            self._told = True
+            return super().publish(version, lineage, tensors, model=model, dtype=dtype)
         path = super().publish(version, lineage, _Copies(on_device), model=model, dtype=dtype)
         memory.keep(path, describe_on_device(version, lineage, on_device, model=model, dtype=dtype))
         self._newest = path

@@ -120,6 +120,9 @@ def test_each_filter_has_its_own_keys(simple: str) -> None:
             ["pg_variant=mix", "loss.variant=pop", "loss.variant_args.low=1"],
             "algorithm.loss.variant='pop': there is no",
         ),
+        (["loss=3", "loss.clip_low=0.1"], "algorithm.loss=3: this is a group of keys; write algorithm.loss.KEY=VALUE"),
+        (["loss=3", "pg_variant=gspo"], "algorithm.loss=3: this is a group of keys; write algorithm.loss.KEY=VALUE"),
+        (["filters=mean_band", "filter=x"], "algorithm.filter=x: this is a group of keys; write algorithm.filter.KEY"),
         (["loss=3"], "algorithm.loss=3: this is a group of keys; write algorithm.loss.KEY=VALUE"),
     ],
 )

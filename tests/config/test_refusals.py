@@ -233,6 +233,31 @@ def test_what_is_taken_away_cannot_be_read_in_any_way() -> None:
         _ = without(Outer(named={"n": REFUSED}), {"x"}).named  # type: ignore[dict-item]
 
 
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        {"model": 3, "model.dtype": "fp32"},
+        {"judges": (), "judges.j.path": "x"},
+        {"algorithm.pg_variant": 0},
+        {"algorithm.pg_variant": 0, "algorithm.loss.clip_low": 0.1},
+        {"algorithm.filters": 5, "algorithm.filter.mean_band.low": 0.1},
+    ],
+)
+def test_values_of_another_kind_from_python_are_refused(overrides: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=next(iter(overrides))):
+        load_config(QUICKSTART, overrides)
+
+
+def test_what_an_override_says_with_itself_is_named_by_it(write: Any) -> None:
+    said = lines(write(ROLL), learner__devices="cpu", learner__mesh__data="2", seed="-1")
+    assert [line.split()[0] for line in said] == ["--config.seed", "--config.learner.devices=cpu"]
+    assert "learner.rows_per_microbatch=1" in said[1]
+
+
+def test_a_batch_of_trinity_below_its_repeats_is_refused(write: Any) -> None:
+    assert lines(write(nested(TRINITY, "buffer.train_batch_size", 1)))
+
+
 def test_keys_of_a_file_and_what_does_not_go_together_are_one_table(write: Any) -> None:
     text = nested(ROLL, "actor_infer.generating_args.num_beams", 4)
     text = nested(nested(text, "train_env_manager.group_size", 7), "train_env_manager.tags", ["FrozenLak"])

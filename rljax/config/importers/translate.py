@@ -202,7 +202,7 @@ def _row(rule: Rule, found: Found, given: bool) -> Row:
         return Row(found.path, found.value, given, here, str(refusal), True, keys, unsaid)
     except ConfigError as error:
         return Row(found.path, found.value, given, {}, str(error), True, rule.here, ours)
-    except (TypeError, ValueError, AttributeError, KeyError, IndexError, OverflowError):
+    except (TypeError, ValueError, AttributeError, KeyError, IndexError, ArithmeticError):
         log.debug("%s=%r", found.path, found.value, exc_info=True)  # a mistake of a rule ends here too
         why = f"not a value that this key has; write {' or '.join(rule.here) or 'leave it out'}"
         return Row(found.path, found.value, given, {}, why, True, rule.here, ours)

@@ -15,6 +15,8 @@ from rljax.config.secrets import blanked
 
 _KEY = re.compile(r"[\w.]+")
 """Beginning of a message: the key that it is about."""
+_IMPLIES = "--config.learner.devices=cpu"
+"""Override that says other keys with itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,18 +81,19 @@ class Translation:
         """Returns our keys that have no value while rows are refused."""
         return {key.replace("NAME", "*") for row in self.unsettled(overridden) for key in row.unsaid}
 
-    def refused(self, errors: Sequence[ConfigError], overridden: Collection[str] = ()) -> ConfigError:
+    def refused(self, errors: Sequence[ConfigError], overrides: Mapping[str, Any]) -> ConfigError:
         """Returns one error for the rows that are refused and for what is refused of the config, which is said with the
-        keys of the file that it is about.
+        keys of the file, or the override, that it is about.
         """
+        overridden = implied(overrides)
         rows, keys = self.refusals(overridden), [_KEY.match(str(error)) for error in errors]
         about = [key[0] if key else "" for key in keys]
         if not rows and len(errors) == 1:
-            theirs = "" if about[0] in overridden else self._theirs(about[0])
+            theirs = "" if about[0] in overrides else _IMPLIES if about[0] in overridden else self._theirs(about[0])
             return ConfigError(f"{errors[0]} ({self.whose}: {theirs})") if theirs else errors[0]
         said = [(f"{row.path} = {shown(blanked(row.value, row.path))}", row.remark) for row in rows]
         for key, error in zip(about, errors, strict=True):
-            theirs = f"--config.{key}" if key in overridden else self._theirs(key)
+            theirs = f"--config.{key}" if key in overrides else _IMPLIES if key in overridden else self._theirs(key)
             said.append((theirs or "(several keys)", str(error)))
         return RefusedConfig(f"{', '.join(self.files)}: {self.whose}'s keys that are refused", said)
 

@@ -78,7 +78,7 @@ def known_steps(document: Document) -> int | None:
     rows = ROWS.get((str(get(f"{_TASKSET}.path")), get(f"{_TASKSET}.subset_name"), get(f"{_TASKSET}.split", "train")))
     epochs = document.number("buffer.total_epochs", 1)
     each = batch(Found("buffer", None, "", document))["rollout_batch_size"] // repeat_times(document)
-    return None if rows is None else int(max(rows * epochs // each, 1))
+    return None if rows is None else int(max(rows * epochs // max(each, 1), 1))
 
 
 def max_steps(document: Document) -> int:

@@ -213,8 +213,8 @@ def pools(estimate: Estimate, target: Target, placement: Placement, peak: float 
 
 def handed_over(estimate: Estimate, target: Target, placement: Placement) -> float:
     """Returns the bytes of the version that engines on the learner's only device are handed there, and no file."""
-    alone = not placement.own_process and placement.names == learner_names(estimate.config, target)
-    if not alone or placement.platform == "cpu" or estimate.config.sync_method != "checkpoint":
+    alone = estimate.mesh.size == 1 and placement.names == learner_names(estimate.config, target)
+    if not alone or placement.own_process or placement.platform == "cpu" or estimate.config.sync_method != "checkpoint":
         return 0.0
     return float(estimate.parameters * BYTES[estimate.config.resolved_sync_dtype])
 

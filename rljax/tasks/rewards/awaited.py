@@ -98,7 +98,7 @@ class AwaitedRewards:
                     return as_rewards(await function(tasks, response), response)
             except RewardError:
                 raise
-            except Exception as error:
+            except (Exception, SystemExit) as error:  # a SystemExit would end the event loop of all
                 if limit is not None and limit.expired():
                     raise RewardTimeout(f"not done after {self._limit:g} s") from None
                 raise RewardError(describe(error)) from error

@@ -109,7 +109,7 @@ class Batches(Generic[Item, Answer]):
                 continue
             try:
                 question.kind = self._kind(question.item)
-            except Exception as error:
+            except BaseException as error:  # a library may call sys.exit; who asked must not wait for ever
                 _fail(question, error)
             else:
                 self._waiting.append(question)
@@ -117,7 +117,7 @@ class Batches(Generic[Item, Answer]):
     def _answered(self, batch: list[_Question[Item, Answer]]) -> None:
         try:
             answered = list(zip(batch, self._answer([one.item for one in batch]), strict=True))
-        except Exception as error:
+        except BaseException as error:
             for one in batch:
                 one.future.set_exception(error)
             return
@@ -125,6 +125,6 @@ class Batches(Generic[Item, Answer]):
             one.future.set_result(answer)
 
 
-def _fail(question: _Question[Item, Answer], error: Exception) -> None:
+def _fail(question: _Question[Item, Answer], error: BaseException) -> None:
     if question.future.set_running_or_notify_cancel():
         question.future.set_exception(error)

@@ -29,7 +29,7 @@ from rljax.learner.programs import Program
 from rljax.models.common.architecture import Architecture
 from rljax.pipeline.plan.compiled import abstract_programs, compiled
 from rljax.pipeline.plan.estimate import Estimate
-from rljax.pipeline.plan.placement import Pool, engine_room, place_engines, pools
+from rljax.pipeline.plan.placement import Pool, engine_room, handed_over, place_engines, pools
 from rljax.pipeline.plan.plan import nearest_mesh, plan
 from rljax.pipeline.plan.targets import GIB, Target, devices_of, find_target
 from tests.learner.made_up import ARCHITECTURE, make_config, make_params
@@ -147,6 +147,9 @@ def test_the_nearest_mesh_is_the_smallest_that_fits() -> None:
     only = target_named("v5e:1")
     (shared,) = needed(estimated(ONE_AND_A_HALF, {}, 1, 2048), only)
     one = estimated(ONE_AND_A_HALF, {}, 1, 2048)
+    two = estimated(ONE_AND_A_HALF, {"fsdp": 2}, 2, 2048, sidecar=SidecarConfig(colocate=True, num_engines=2))
+    pair = target_named("h100:2")
+    assert handed_over(two, pair, place_engines(two.config, pair)) == 0, "of several devices it is read from files"
     version = 2 * one.parameters  # bytes in bf16
     assert shared.needed == sum(one.memory().values()) + sum(one.engine().values()) + version, "of one device"
 

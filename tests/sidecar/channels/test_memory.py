@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from collections import UserDict
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +70,6 @@ def test_the_newest_version_is_on_the_accelerator_and_all_are_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Engines in the learner's process read no file, those of other processes do."""
-    monkeypatch.setattr(weights, "is_on_accelerator", lambda array: isinstance(array, jax.Array))
     moved: list[jax.Array] = []
     publish_files = OrbaxPublisher.publish
 
@@ -95,6 +95,25 @@ def test_the_newest_version_is_on_the_accelerator_and_all_are_files(
     third = publish(channel, 2, tensors=versions[0])
     channel.close()
     assert isinstance(receive(third).tensors["a"], np.ndarray)
+
+
+def test_where_the_device_has_no_room_for_a_version_engines_read_the_files(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Full(UserDict[str, Any]):
+        """A learner's weights, whose last layers find no room while the first are kept."""
+
+        def keys(self) -> Any:
+            raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 8 bytes.")
+
+    tensors = Full(TENSORS)
+    channel = SharedDevicePublisher(tmp_path)
+    for number in (3, 4):
+        found = receive(publish(channel, number, tensors=tensors)).tensors
+        assert all(isinstance(array, np.ndarray) for array in found.values())
+    assert [record.message for record in caplog.records] == [
+        "the device has no room for a version beside the engine's: engines read the files"
+    ]
 
 
 def test_a_version_that_somebody_wrote_to_is_refused(tmp_path: Path) -> None:

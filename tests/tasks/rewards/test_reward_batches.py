@@ -23,7 +23,7 @@ from rljax.trajectory import TaskId
 from tests.tasks.rewards.running import LIMIT, on_a_loop
 
 SOURCE = """
-import asyncio, socket, time
+import asyncio, socket, sys, time
 
 def told(tasks, responses):
     return [
@@ -35,6 +35,7 @@ def held(tasks, responses, *, batch_size: int = 4):
     if port := tasks[0].metadata.get("gate"):
         with socket.create_connection(("127.0.0.1", port)) as gate: gate.recv(1)
     if "raises" in responses: raise KeyError("no such column")
+    if "leaves" in responses: sys.exit(3)
     if "short" in responses: return [0.0]
     while "hangs" in responses: time.sleep(1)
     return told(tasks, responses)
@@ -44,6 +45,7 @@ async def held_async(tasks, responses, *, batch_size: int = 4):
         await reader.read()
         writer.close()
     if "raises" in responses: raise KeyError("no such column")
+    if "leaves" in responses: sys.exit(3)
     if "short" in responses: return [0.0]
     while "hangs" in responses: await asyncio.sleep(1)
     return told(tasks, responses)
@@ -149,6 +151,7 @@ async def test_what_comes_while_a_call_is_under_way_is_the_next_batch(runner: Re
         ("raises", RewardError, r"KeyError: 'no such column'"),
         ("short", RewardError, r"ValueError: returned 1 rewards for 4 responses"),
         ("hangs", RewardTimeout, r"not done after 3 s"),
+        ("leaves", RewardError, r".*(SystemExit: 3|ended)"),
     ],
 )
 @pytest.mark.parametrize("name", FORMS)

@@ -380,6 +380,10 @@ def all_names(slots: Iterable[Registry[Any]]) -> set[str]:
     return {name for slot in slots for name in slot.names()}
 
 
-def no_such_name(name: str, slots: Iterable[Registry[Any]]) -> str:
-    """Returns the message for a name that is in none of these slots."""
+def no_such_name(name: str, slots: Collection[Registry[Any]]) -> str:
+    """Returns the message for a name that is in none of these slots; an estimator is often called a loss, as GRPO."""
+    asked, pair = {slot.key for slot in slots}, (policy_losses, *ESTIMATORS)
+    key = next((slot.key for slot in pair if name in slot.names()), "")
+    if key and asked & {slot.key for slot in pair}:
+        return f"there is no such one here; write {key}={name}"
     return f"there is no such one; {closest(name, all_names(slots))}; or write module:function"

@@ -130,6 +130,23 @@ def test_an_explorer_is_given_a_taskset_on_the_command_line(simple: str) -> None
         ("pg_clip=0.2", "ROLL has it; write algorithm.loss.clip_low, algorithm.loss.clip_high"),
         ("num_generations=8", "num_generations: unknown key; TRL has it; write group_size"),
         ("loss_mode=gspo", "verl has it; write algorithm.pg_variant"),
+        ("beta=0.04", "beta: unknown key; TRL has it; write algorithm.kl.coef (with algorithm.kl.where=loss)"),
+        ("epsilon=0.2", "epsilon: unknown key; TRL has it; write algorithm.loss.clip_low, algorithm.loss.clip_high"),
+        ("report_to=wandb", "report_to: unknown key; TRL has it; write observe.tensorboard, observe.wandb"),
+        ("learning_rate=1e-6", "learning_rate: unknown key; did you mean learner.optimizer.learning_rate?"),
+        ("vllm_mode=colocate", "vllm_mode: unknown key; TRL has it; write sidecar.colocate=true"),
+        ("data.train_batch_size=8", "verl has it; write rollout_batch_size (times rollout.n: attempts, not prompts)"),
+        ("actor_rollout_ref.rollout.n=8", "verl has it; write group_size"),
+        ("rollout.n=8", "rollout.n: unknown key; verl has it; write group_size"),
+        ("actor_rollout_ref.rollout.val_kwargs.top_p=1", "verl has it; write sidecar.val_generating_args.*"),
+        ("actor_rollout_ref.actor.anything=1", "verl has it; write learner, sidecar, model"),
+        ("data.anything=1", "verl has it; write tasks, model, rollout_batch_size"),
+        ("learner.data=2", "learner.data: unknown key; did you mean learner.mesh.data?"),
+        ("optim.lr=1", "optim.lr: unknown key; verl has it; write learner.optimizer.learning_rate"),
+        ("trainer.total_epochs=3", "verl has it; write total_epochs"),
+        ("algorithm.use_kl_in_reward=true", "verl has it; write algorithm.kl.where=reward"),
+        ("algorithm.pg_variant=grpo", "there is no such one here; write algorithm.adv_estimator=grpo"),
+        ("algorithm.adv_estimator=gspo", "there is no such one here; write algorithm.pg_variant=gspo"),
         ("algorithm.cliprange=0.2", "TRL has it; write algorithm.loss.clip_low, algorithm.loss.clip_high"),
     ],
 )
@@ -161,7 +178,7 @@ def test_no_argument_is_answered_by_the_usage_and_refused(capsys: pytest.Capture
     assert main([]) == 2
     printed = capsys.readouterr()
     assert printed.out == ""
-    assert len(printed.err.splitlines()) == 4
+    assert len(printed.err.splitlines()) == 5
     assert "--config=NAME|FILE.py" in printed.err
 
 

@@ -7,6 +7,7 @@
     rljax --config=FILE.yaml --dry-run                  # a file of ROLL's or Trinity-RFT's: what it becomes
     rljax --config=FILE.yaml --dry-run=FILE.py          # and that as a config file of one's own
     rljax --config=quickstart --config.seed=0,1,2       # a sweep: three runs, one after another
+    rljax --help staleness                              # the keys that have a word in name, meaning, type or choices
     rljax watch RUN [--browser]                         # follows a run from another shell, or on a page
     rljax --version
 
@@ -33,6 +34,7 @@ from rljax.config.load import as_plain, key_help, parse_arguments, read_source, 
 from rljax.config.load import load as load_source
 from rljax.config.refusals import RefusedConfig, table
 from rljax.config.schema import MODES, Config
+from rljax.config.search import found_lines, matching, nothing_found
 from rljax.config.sweep import is_sweep, points
 from rljax.config.validate import ConfigError
 from rljax.interrupts import raise_on_interrupt
@@ -42,7 +44,7 @@ from sidecar.imports import uncollected_imports
 REFUSED, FAILED = 2, 1
 _USAGE = f"""usage: rljax --config=NAME|FILE.py[:arg] [--config.KEY=VALUE ...]
   --config.mode={"|".join(MODES)}
-  --help lists every key with its default and meaning
+  --help lists every key with its default and meaning; --help WORD those that have the word
   rljax configs lists the configs that come along, by NAME; rljax configs NAME prints one
   rljax watch RUN follows the run in that directory"""
 
@@ -52,10 +54,9 @@ def main(given: Sequence[str]) -> int:
     if not given:
         print(_USAGE, file=sys.stderr)
         return REFUSED
-    if {"-h", "--help"} & set(given):
-        print(__doc__)
-        print("\n".join(f"  --config.{path}={default}\n      {meaning}" for path, default, meaning in key_help()))
-        return 0
+    for index, argument in enumerate(given):
+        if argument in ("-h", "--help"):
+            return _help(given[index + 1 :])
     if "--version" in given:
         print(f"rljax {rljax.__version__}")
         return 0
@@ -116,6 +117,18 @@ def run(load: Callable[[], Config]) -> int:
         return _say("interrupted; the same command resumes", 128 + signal.SIGINT)
     except Exception as error:
         return _say(error, FAILED)
+
+
+def _help(words: Sequence[str]) -> int:
+    """Lists the keys in which the words are; without words all, below what a command line may be."""
+    if not words:
+        print(__doc__)
+        print("\n".join(f"  --config.{path}={default}\n      {meaning}" for path, default, meaning in key_help()))
+        return 0
+    if found := matching(words):
+        print("\n".join(found_lines(found)))
+        return 0
+    return _say(nothing_found(words), REFUSED)
 
 
 def _show_configs(names: Sequence[str]) -> int:

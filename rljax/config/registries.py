@@ -368,6 +368,7 @@ aggregations: Registry[Any] = Registry("aggregation", "algorithm.aggregation", "
 filters: Registry[Any] = Registry("filter", "algorithm.filters", "rljax.algorithms.filter", FilterTraits)
 workflows: Registry[Any] = Registry("workflow", "rollout.workflow", "rljax.rollout.workflows")
 ESTIMATORS = (advantages, turn_advantages, token_advantages)
+SLOTS = (*ESTIMATORS, policy_losses, aggregations, filters, workflows)
 
 
 def user_defined_names(slots: Iterable[Registry[Any]]) -> set[str]:

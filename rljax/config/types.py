@@ -181,4 +181,7 @@ def type_name(hint: Any) -> str:
     """Returns the name of a type for messages."""
     if len(options_of(hint)) > 1:
         return " or ".join("none" if option is type(None) else type_name(option) for option in options_of(hint))
-    return {int: "an integer", float: "a number", bool: "true or false", str: "text"}.get(hint, "a tuple: a,b,c")
+    if typing.get_origin(hint) is Mapping:
+        return "keys and values"
+    words = {int: "an integer", float: "a number", bool: "true or false", str: "text", Any: "any value"}
+    return words.get(hint, "a tuple: a,b,c")

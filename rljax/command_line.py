@@ -174,7 +174,7 @@ def _dry_run(given: Sequence[str], target: str) -> int:
     """
     try:
         path, overrides = parse_arguments(given)
-        source = read_source(path)
+        source = read_source(path, overrides)
         if isinstance(source, Translation):
             for line in side_by_side(source, overrides):
                 print(printable(line))

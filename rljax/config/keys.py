@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,6 +71,32 @@ def all_keys() -> list[Key]:
 
     visit(Config, "", defaults_of(Config))
     return rows
+
+
+def types_of(dotted: str) -> Iterator[Any]:
+    """Yields the types of the key at a path: of a function's key those of all functions that have it."""
+    yield from _types(Config, dotted.split("."))
+
+
+def _types(kind: Any, names: Sequence[str]) -> Iterator[Any]:
+    if not names:
+        yield kind
+        return
+    name, *rest = names
+    if typing.get_origin(kind) is Mapping:
+        yield from _types(element_of(kind), rest)
+    elif dataclasses.is_dataclass(kind):
+        metadata = {spec.name: spec.metadata for spec in dataclasses.fields(kind)}
+        if name not in metadata:
+            return
+        if (choice := metadata[name].get("choice")) is None:
+            yield from _types(typing.get_type_hints(kind)[name], rest)
+            return
+        for entry in choice.entries():
+            if not choice.several(kind):
+                yield from _types(entry.keys, rest)
+            elif rest[:1] == [entry.name]:
+                yield from _types(entry.keys, rest[1:])
 
 
 def defaults_of(kind: Any) -> dict[str, Any]:

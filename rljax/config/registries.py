@@ -385,6 +385,5 @@ def no_such_name(name: str, slots: Collection[Registry[Any]]) -> str:
     """Returns the message for a name that is in none of these slots; an estimator is often called a loss, as GRPO."""
     asked, pair = {slot.key for slot in slots}, (policy_losses, *ESTIMATORS)
     key = next((slot.key for slot in pair if name in slot.names()), "")
-    if key and asked & {slot.key for slot in pair}:
-        return f"there is no such one here; write {key}={name}"
-    return f"there is no such one; {closest(name, all_names(slots))}; or write module:function"
+    there = f"write {key}={name}, or " if key and asked & {slot.key for slot in pair} else ""
+    return f"there is no such one; {there}{closest(name, all_names(slots))}; or write module:function"

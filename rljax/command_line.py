@@ -4,7 +4,8 @@
     rljax --config=FILE.py:ARGUMENT                     # one of your own
     rljax configs                                       # lists those that come along
     rljax configs quickstart > mine.py                  # prints one, to be changed
-    rljax --config=FILE.yaml --dry-run                  # a file of ROLL's or Trinity-RFT's: what it becomes
+    rljax --config=quickstart --dry-run                 # what a config becomes, what it lacks here, where things go
+    rljax --config=FILE.yaml --dry-run                  # the same of a file of ROLL's or Trinity-RFT's, beside its keys
     rljax --config=FILE.yaml --dry-run=FILE.py          # and that as a config file of one's own
     rljax --config=quickstart --config.seed=0,1,2       # a sweep: three runs, one after another
     rljax --help staleness                              # the keys that have a word in name, meaning, type or choices
@@ -22,7 +23,7 @@ import shlex
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import rljax
@@ -169,30 +170,47 @@ def _sweep(path: str, overrides: Mapping[str, str]) -> int:
 
 
 def _dry_run(given: Sequence[str], target: str) -> int:
-    """Shows what a file of ROLL's or Trinity-RFT's becomes, and writes that, without passwords and keys, to ``target``
-    if it names a file.
+    """Shows what a config becomes, what is not installed for it, and where a run of it puts things. What a file of
+    ROLL's or Trinity-RFT's becomes is written, without passwords and keys, to ``target`` if it names a file.
     """
+    from rljax import dry_run
+
+    def say(lines: Iterable[str]) -> None:
+        print("\n".join(map(printable, lines)))
+
     try:
         path, overrides = parse_arguments(given)
         source = read_source(path, overrides)
         if isinstance(source, Translation):
-            for line in side_by_side(source, overrides):
-                print(printable(line))
-        else:
-            print(f"{path}: a config of ours; there is nothing to translate")
-        config, translation = load_source(path, overrides)
+            say(side_by_side(source, overrides))
+        elif target:
+            raise ConfigError(f"--dry-run={target}: what a YAML file becomes is written there; leave ={target} out")
+        swept = points(path, overrides) if is_sweep(overrides) else []
+        config, translation = (swept[0].config, None) if swept else load_source(path, overrides)
         _hide_password(config.ledger)
+        if swept:
+            say(dry_run.sweep_lines(swept))
+        if translation is None:
+            say(dry_run.resolved_lines(config))
+        say(dry_run.place_lines(config))
         if target and translation is not None:
-            with open(target, "x") as file:
-                file.write(config_file(translation, as_plain(config)))
-            print(f"written to {Path(target)}")
-    except FileExistsError:
-        return _say(ConfigError(f"--dry-run={target}: there is such a file; write another"), REFUSED)
+            _write(target, config_file(translation, as_plain(config)))
     except ConfigError as error:
         return _say(error, REFUSED)
-    except OSError as error:
-        return _say(ConfigError(f"--dry-run={target}: cannot be written ({error.strerror})"), REFUSED)
+    except Exception as error:  # as in `run`
+        return _say(error, FAILED)
     return 0
+
+
+def _write(target: str, text: str) -> None:
+    try:
+        with open(target, "x") as file:
+            file.write(text)
+    except FileExistsError:
+        raise ConfigError(f"--dry-run={target}: there is such a file; write another") from None
+    except OSError as error:
+        raise ConfigError(f"--dry-run={target}: cannot be written ({error.strerror})") from error
+    print(f"written to {Path(target)}")
 
 
 def _without_traceback(record: logging.LogRecord) -> bool:

@@ -47,8 +47,12 @@ def _over(kind: Any, below: Any, values: Any) -> Any:
         return whole
     element = element_of(kind)
     if dataclasses.is_dataclass(element):
-        return {name: _over(element, as_plain(element()), value) for name, value in values.items()}
+        return {name: _over(element, _made(element), value) for name, value in values.items()}
     return values
+
+
+def _made(kind: Any) -> dict[str, Any]:
+    return as_plain(kind())
 
 
 def _keys(below: Mapping[str, Any], given: Any) -> Any:

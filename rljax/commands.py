@@ -150,7 +150,7 @@ def replay(config: Config) -> int:
     keep_compiled(config)
     run = RunDir.existing(config)
     for change in run.changes(config):
-        if not change.startswith(("mode ", "checkpoint ", "observe.", "compile_cache ", "plan.", "serve.")):
+        if not change.startswith(("mode ", "checkpoint ", "observe.", "compile_cache ", "plan.", "report.", "serve.")):
             print(f"not as the run was trained: {change}")
     different = 0
     for done in replayed(config, run, open_ledger(config, run), open_model(config, run, _progress)):
@@ -177,6 +177,18 @@ def audit(config: Config) -> int:
     for problem in report["problems"]:
         print(printable(f"rljax: audit: {problem}"), file=sys.stderr)
     return 0 if report["balanced"] else 1
+
+
+def report(config: Config) -> int:
+    """Runs mode report: writes the report of run directories; exits 1 where one has none, or is damaged."""
+    from rljax.pipeline.report import report as reported
+
+    path, problems = reported(config)
+    for problem in problems:
+        print(printable(f"rljax: report: {problem}"), file=sys.stderr)
+    if path is not None:
+        print(f"report: {path}")
+    return 1 if problems else 0
 
 
 def watch(arguments: Sequence[str]) -> int:
@@ -221,6 +233,7 @@ COMMANDS: dict[str, Callable[[Config], int]] = {
     "export": export,
     "replay": replay,
     "audit": audit,
+    "report": report,
     "play": play,
     "plan": plan,
     "serve": serve,

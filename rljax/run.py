@@ -23,7 +23,6 @@ from typing import Any, TypeVar
 
 from rljax.algorithms.registry import check_names
 from rljax.config.extras import check_extras
-from rljax.config.load import publishable
 from rljax.config.schema import Config
 from rljax.launch.engine_launchers import ENGINE_LAUNCHERS
 from rljax.launch.explorer_process import check_names_reach
@@ -36,7 +35,7 @@ from rljax.ledger import audit as auditing
 from rljax.ledger import processes
 from rljax.ledger.backend import backend_of
 from rljax.ledger.compatibility import check_model, record_validation_plan
-from rljax.ledger.database import RunFailedError, StaleWriterError, is_finished, ledger_exists
+from rljax.ledger.database import LedgerError, RunFailedError, StaleWriterError, is_finished, ledger_exists
 from rljax.observe.atomic_write import write_atomic
 from rljax.pipeline.assemble.checks import check_devices, check_tasks
 from rljax.pipeline.assemble.compile_cache import keep_compiled
@@ -51,7 +50,7 @@ from rljax.pipeline.observers import LearnerObservers, Observers
 from rljax.pipeline.run_dir import RunDir
 from rljax.pipeline.train import Outputs, Trainer
 from rljax.weights.channels import open_publisher
-from sidecar.errors import escape_exception, escape_log_records
+from sidecar.errors import escape_exception, escape_log_records, first_line
 
 T = TypeVar("T")
 
@@ -203,9 +202,16 @@ class Run:
             record_validation_plan(db, validation_fingerprint(config))
             is_replaced = functools.partial(processes.is_replaced, db, heartbeat.token)
             observers = parts.enter_context(
-                LearnerObservers(config, self.run_dir.root, self.model, lambda: self._gauges(), is_replaced)
+                LearnerObservers(
+                    config,
+                    self.run_dir.root,
+                    self.model,
+                    lambda: self._gauges(),
+                    is_replaced,
+                    functools.partial(auditing.audit, db),
+                )
             )
-            parts.callback(self._report, observers)
+            parts.push(functools.partial(self._report, observers))
             checkpoints = open_checkpoints(config, self.run_dir)
             parts.callback(checkpoints.wait)
             tasksets = self._take_tasksets()
@@ -213,7 +219,8 @@ class Run:
             placed = parts.enter_context(learner_placement(config))
             check_shared(placed, select_devices(placed.learner.devices, placed.learner.mesh.size))
             learner, damaged = resume_learner(placed, self.model, db, checkpoints)
-            prompts = tasksets.prompt_lengths(self.model.tokenizer) if config.mode == "both" else None
+            known = config.mode == "both" or config.imitates_alone
+            prompts = tasksets.prompt_lengths(self.model.tokenizer) if known else None
             step_runner = StepRunner(learner, demonstrations, prompts)
             explorer = self._launch_explorer(tasksets, observers)
             if explorer is not None:
@@ -243,10 +250,15 @@ class Run:
                 trainer.fail_run(error)
                 raise
 
-    def _report(self, observers: LearnerObservers) -> None:
+    def _report(self, observers: LearnerObservers, _: object, error: BaseException | None, __: object) -> None:
         """Writes audit and report, unless the run goes on with another trainer, which will."""
-        if not observers.is_replaced():
-            observers.finish(self.audit(), publishable(self.config))
+        try:
+            if not observers.is_replaced():
+                observers.finish(self.audit(), first_line(error) if isinstance(error, Exception) else None)
+        except LedgerError as unread:
+            if error is None:
+                raise
+            log.warning("neither audit nor report is written: %s", unread)  # the run ends by the error before
 
     def _take_tasksets(self) -> Tasksets:
         """Returns the tasksets, opened or not, to who needs them; the next to ask opens them anew."""
@@ -259,7 +271,8 @@ class Run:
         self._stop.clear()  # heeded: it is not meant for the next loop
 
     def _launch_explorer(self, tasksets: Tasksets, observers: Observers) -> Launched | None:
-        if self.config.mode != "both":
+        config = self.config
+        if config.mode != "both" or (config.imitates_alone and not config.validates):
             return None
         launch = LAUNCHERS[self.config.launcher]
         explorer = launch(self.config, self.run_dir, self._db, self.model, tasksets, observers.trace, needed=True)

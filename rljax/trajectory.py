@@ -134,10 +134,13 @@ class Trajectory:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The trajectories of one task, in member order."""
+    """The trajectories of one task, in member order; ``answer`` is the task's reference answer, for people who read
+    them: empty where there is none.
+    """
 
     task: TaskId
     trajectories: tuple[Trajectory, ...]
+    answer: str = ""
 
     @property
     def rewards(self) -> np.ndarray:
@@ -181,6 +184,7 @@ def encode(group: Group) -> bytes:
     }
     members = [_header(t) for t in group.trajectories]
     header = {"codec": CODEC_VERSION, "task": task, "members": members, "crc32": _crc32(arrays, members)}
+    header["answer"] = group.answer
     arrays["header"] = np.frombuffer(json.dumps(header).encode(), np.uint8)
     return save(arrays)
 
@@ -201,7 +205,8 @@ def decode(payload: bytes) -> Group:
     if header.get("crc32") not in (None, _crc32(arrays, header["members"])):  # earlier programs wrote none
         raise ValueError("an encoded group that does not match its checksum")
     ends = np.cumsum([member["length"] for member in header["members"]])
-    return Group(TaskId(**header["task"]), tuple(_members(header["members"], arrays, ends)))
+    members = tuple(_members(header["members"], arrays, ends))
+    return Group(TaskId(**header["task"]), members, header.get("answer", ""))  # earlier programs wrote none
 
 
 def _crc32(arrays: Mapping[str, np.ndarray], members: Sequence[dict[str, Any]]) -> int:

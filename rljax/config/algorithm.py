@@ -147,7 +147,10 @@ class AlgorithmConfig:
     whiten_advantages: bool = key(False, "advantages get mean 0 and deviation 1 over the trained tokens of the batch")
     advantage_clip: float | None = key(None, "advantages are clipped to at most this, either way", low=0, low_open=True)
     expert_data_ratio: float = key(
-        0.0, "sft, mix: share of demonstrations (tasks.expert) in what a step trains", low=0, high=1, high_open=True
+        0.0,
+        "sft, mix: share of demonstrations (tasks.expert) in what a step trains; 1: nothing is sampled",
+        low=0,
+        high=1,
     )
     kl: KlConfig = field(default_factory=KlConfig)
     critic: CriticConfig = field(default_factory=CriticConfig)

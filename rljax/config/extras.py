@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from rljax.config.engines import ENGINES, kinds_with
 from rljax.config.fields import ConfigError, shown
@@ -14,7 +15,7 @@ from sidecar.extras import install_command, install_vllm
 
 _GENERATE = ("both", "explore", "evaluate")
 _OF_SOURCES = {"hub:": ("datasets", "data"), "reasoning_gym:": ("reasoning_gym", "data")}
-_OF_FILES = {".parquet": ("pyarrow", "data")}
+_OF_TABLES = ("pyarrow", "data")
 _OF_ENVIRONMENTS = {"rljax/TextArena-v0": ("textarena", "textarena"), "rljax/WebShop-v0": ("bm25s", "webshop")}
 
 
@@ -89,9 +90,13 @@ def _of_tasks(config: Config) -> Iterator[Need]:
         sections["tasks.expert"] = config.tasks.expert
     for path, rows in sections.items():
         found = [need for start, need in _OF_SOURCES.items() if rows.source.startswith(start)]
-        found += [need for end, need in _OF_FILES.items() if any(f.endswith(end) for f in rows.source.split(","))]
+        found += [_OF_TABLES] if any(map(_is_table, rows.source.split(","))) else []
         for package, extra in found:
             yield Need(f"{path}.source={shown(rows.source)}", package, install_command(extra))
+
+
+def _is_table(source: str) -> bool:
+    return source.strip().endswith(".parquet") or Path(source.strip()).expanduser().is_dir()
 
 
 def _of_environments(config: Config) -> Iterator[Need]:

@@ -43,7 +43,11 @@ TRL: tuple[Habit, ...] = (
     _row("model", "model.path"),
     _row("reward_funcs", "tasks.train.NAME.rewards", "`module:function`"),
     _row("reward_weights", "tasks.train.NAME.reward_weights"),
-    _row("train_dataset eval_dataset", "tasks.train.NAME.source tasks.validation.NAME.source", "`hub:ID`, or a file"),
+    _row(
+        "train_dataset eval_dataset",
+        "tasks.train.NAME.source tasks.validation.NAME.source",
+        "`hub:ID`, a file, or a directory of `save_to_disk`",
+    ),
     _row("num_generations", "group_size"),
     _row("per_device_eval_batch_size", "val_batch_size", "tasks of each taskset, of all devices together"),
     _row("num_generations_eval", "", "a validation takes one answer, the greedy one"),
@@ -122,7 +126,7 @@ TRL: tuple[Habit, ...] = (
 )
 VERL: tuple[Habit, ...] = (
     _row("data.train_files data.val_files", "tasks.train.NAME.source tasks.validation.NAME.source"),
-    _row("data.prompt_key", "tasks.train.NAME.messages_key", "`tasks.train.NAME.prompt_key` where it is a text"),
+    _row("data.prompt_key", "tasks.train.NAME.prompt_key", "a text, or messages"),
     _row("data.max_prompt_length data.max_response_length", "model.max_prompt_tokens model.max_response_tokens"),
     _row("data.train_batch_size", "rollout_batch_size", "times `rollout.n`: attempts, not prompts"),
     _row("data.shuffle", "tasks.train.NAME.shuffle"),

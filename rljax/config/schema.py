@@ -35,6 +35,10 @@ from rljax.config.learner import LearnerConfig as LearnerConfig
 from rljax.config.learner import MeshConfig as MeshConfig
 from rljax.config.model import ModelConfig as ModelConfig
 from rljax.config.model import TinyConfig as TinyConfig
+from rljax.config.modes import PlanConfig as PlanConfig
+from rljax.config.modes import PlayConfig as PlayConfig
+from rljax.config.observing import ObserveConfig as ObserveConfig
+from rljax.config.observing import ReportConfig as ReportConfig
 from rljax.config.refusals import Rule, Single, hold
 from rljax.config.registries import workflows
 from rljax.config.reward_models import RewardModelConfig as RewardModelConfig
@@ -43,7 +47,7 @@ from rljax.config.tasksets import RowsConfig as RowsConfig
 from rljax.config.tasksets import TasksConfig as TasksConfig
 from rljax.config.tasksets import TasksetConfig as TasksetConfig
 
-MODES = ("both", "train", "explore", "evaluate", "export", "replay", "audit", "play", "plan", "serve")
+MODES = ("both", "train", "explore", "evaluate", "export", "replay", "audit", "report", "play", "plan", "serve")
 
 
 def _seconds(default: float, help: str) -> Any:
@@ -150,40 +154,6 @@ class RayConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ObserveConfig:
-    """Metrics, traces and reports."""
-
-    progress: str = key(
-        "auto", "live view; auto: when there is a terminal, else lines", choices=("auto", "live", "lines", "off")
-    )
-    tensorboard: bool = key(True, "write TensorBoard events")
-    wandb: str | None = key(None, "project of Weights & Biases to log to, by the extra wandb; None: not")
-    report: bool = key(True, "write report.html")
-    trace: bool = key(True, "write trace.json (Perfetto)")
-    trace_events: int = key(200_000, "events kept in trace.json", low=1)
-    samples_per_step: int = key(2, "trajectories kept as text for each step", low=0)
-
-
-@dataclass(frozen=True, kw_only=True)
-class PlayConfig:
-    """Keys of ``mode=play``: the player and the environment."""
-
-    tag: str | None = key(None, "environment in custom_envs; None: the first of an env manager's")
-    agent: str = key("human", "who plays; model: config.checkpoint", choices=("human", "scripted", "random", "model"))
-    episodes: int = key(1, "held-out seeds to play", low=1)
-
-
-@dataclass(frozen=True, kw_only=True)
-class PlanConfig:
-    """Keys of ``mode=plan``."""
-
-    target: str = key(
-        "here", "devices: here | CHIP:SHAPE, CHIP as in rljax/config/chips.py, SHAPE such as 8, 4x4, 2x2x1"
-    )
-    all_shapes: bool = key(False, "compile what only batches of unlikely shapes need, as a run on accelerators does")
-
-
-@dataclass(frozen=True, kw_only=True)
 class Config:
     """A run."""
 
@@ -228,10 +198,14 @@ class Config:
     sync_address: str = key("127.0.0.1", "nccl: the learner's address as engines reach it; loopback: this machine only")
     sync_dtype: str = key("auto", "dtype of published weights; auto: model.dtype", choices=("auto", "fp32", "bf16"))
     parity_bound: float | None = key(None, "largest log-probability gap of learner and engine; None: by dtype", low=0)
-    rollout_batch_size: int = key(64, "sampled trajectories that one step trains", low=1)
+    rollout_batch_size: int = key(
+        64, "sampled trajectories that one step trains; demonstrations, with algorithm.expert_data_ratio=1", low=1
+    )
     group_size: int = key(8, "trajectories of one task", low=1)
     max_steps: int = key(100, "steps of the run", low=1)
-    total_epochs: int | None = key(None, "passes over the finite tasksets; None: as many as it takes", low=1)
+    total_epochs: int | None = key(
+        None, "passes over the finite tasksets, or over what alone is imitated; None: as many as it takes", low=1
+    )
     save_steps: int = key(50, "steps between checkpoints; the last step is always saved", low=1)
     eval_steps: int | None = key(10, "steps between validations; None: only at the end", low=1)
     logging_steps: int = key(1, "steps between printed lines where there is no live view", low=1)
@@ -253,6 +227,7 @@ class Config:
     observe: ObserveConfig = field(default_factory=ObserveConfig)
     play: PlayConfig = field(default_factory=PlayConfig)
     plan: PlanConfig = field(default_factory=PlanConfig)
+    report: ReportConfig = field(default_factory=ReportConfig)
     serve: ServeConfig = field(default_factory=ServeConfig)
 
     def __post_init__(self) -> None:
@@ -263,7 +238,12 @@ class Config:
     @property
     def groups_per_batch(self) -> int:
         """b, the groups that one step trains."""
-        return self.rollout_batch_size // self.group_size
+        return 0 if self.imitates_alone else self.rollout_batch_size // self.group_size
+
+    @property
+    def imitates_alone(self) -> bool:
+        """True where steps train demonstrations and nothing else, so that nothing is sampled for them."""
+        return self.algorithm.expert_data_ratio == 1
 
     @property
     def environments(self) -> Mapping[str, EnvironmentConfig]:
@@ -273,14 +253,17 @@ class Config:
 
     @property
     def demonstrations_per_batch(self) -> int:
-        """Demonstrations that one step trains beside what was sampled."""
+        """Demonstrations that one step trains, beside what was sampled or alone."""
+        if self.imitates_alone:
+            return self.rollout_batch_size
         return _count_of_share(self.rollout_batch_size, self.algorithm.expert_data_ratio)
 
     @property
     def reused_per_batch(self) -> int:
         """Most groups trained before that one step trains beside the new ones."""
         algorithm = self.algorithm
-        return _count_of_share(self.groups_per_batch, algorithm.reuse_ratio) if algorithm.max_uses > 1 else 0
+        reuses = algorithm.max_uses > 1 and not self.imitates_alone
+        return _count_of_share(self.groups_per_batch, algorithm.reuse_ratio) if reuses else 0
 
     @property
     def staleness_bound(self) -> int:
@@ -312,6 +295,8 @@ class Config:
     @property
     def explored(self) -> tuple[str, Mapping[str, TasksetConfig]]:
         """The training tasksets that an explorer with this config serves, and the key that names them."""
+        if self.imitates_alone:
+            return "tasks.train", {}
         if self.explorer.tasksets:
             return "explorer.tasksets", self.explorer.tasksets
         return "tasks.train", self.tasks.train
@@ -319,6 +304,8 @@ class Config:
     @property
     def train_groups(self) -> dict[str, int]:
         """Groups of environments that train at once, by tag."""
+        if self.imitates_alone:
+            return {}
         manager = self.rollout.train_env_manager
         groups = manager.num_env_groups or max(self.staleness_credit, len(manager.tags))
         return shares(manager.tags, groups, manager.num_groups_partition, "rollout.train_env_manager")

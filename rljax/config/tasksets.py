@@ -15,12 +15,20 @@ class RowsConfig:
 
     source: str = key(
         "",
-        "reverse_digits | add_numbers | FILE.jsonl[,FILE.jsonl] | FILE.parquet | hub:ID | reasoning_gym:NAME",
+        "FILE.jsonl|json|csv[.gz], FILE.parquet or a directory of datasets' save_to_disk, several with commas | hub:ID "
+        "| reverse_digits | add_numbers | reasoning_gym:NAME",
     )
-    split: str | None = key(None, "hub data set: its split; generator: train or validation side; None: by role")
+    split: str | None = key(
+        None, "hub data set or directory: its split; generator: train or validation side; None: by role"
+    )
     subset: str | None = key(None, "subset (configuration name) of a hub data set")
-    prompt_key: str = key("question", "column that holds the prompt")
-    answer_key: str = key("answer", "column that holds the reference answer; needed where a reward reads it")
+    prompt_key: str = key(
+        "question", "column of the prompt, a text or chat messages; a.b: field b of column a, also in the other keys"
+    )
+    answer_key: str = key("answer", "column of the reference answer; needed where a reward reads it")
+    messages_key: str | None = key(
+        None, "column of chat messages in the prompt's place: a list of role and content, or its JSON"
+    )
     template: str = key("{prompt}", "user message; {prompt} is replaced")
     system_prompt: str | None = key(None, "system message, where the chat template has one")
     examples: tuple[str, ...] = key((), "few-shot turns before the prompt: prompt, answer, prompt, answer")
@@ -41,9 +49,6 @@ class TasksetConfig(RowsConfig):
     reward_weights: tuple[float, ...] | None = key(None, "weight of each reward; None: all 1")
     reward_args: Mapping[str, Mapping[str, Any]] = key(
         {}, "keyword arguments of rewards, by the name of the function: reward_args.NAME.KEY"
-    )
-    messages_key: str | None = key(
-        None, "column of whole dialogues in the prompt's place: messages of role and content, or their JSON"
     )
     weight: float = key(
         1.0, "share of the tasks, relative to the others': of every prefix, within a task", low=0, low_open=True

@@ -178,7 +178,8 @@ def _check_tasksets(config: Config) -> Refusals:
 
 def _check_trained(config: Config) -> Refusals:
     asked = config.explored[1] or config.rollout.train_env_manager.tags
-    if config.mode in ("both", "train", "explore") and not asked:
+    explores = config.mode in ("both", "train", "explore") and not config.imitates_alone
+    if explores and not asked:
         yield ConfigError(
             "tasks.train: no taskset to train on, and rollout.train_env_manager.tags names no environment either"
         )

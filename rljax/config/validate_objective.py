@@ -85,7 +85,7 @@ def check_objective(config: Config) -> Refusals:
     unread: list[Rule[Config]] = [partial(_check_read, path, value) for path, value, _ in walk(AlgorithmConfig())]
     functions = (_check_order, _check_correction, *unread, _check_dropped_values, _check_dropped_sequences)
     estimator = (_check_estimator, _check_shares, _check_whole_groups, _check_filters, _check_group_of_one)
-    expert = (_check_no_expert, _check_expert_ratio, _check_no_ratio, _check_imitated, _check_imitating)
+    expert = (_check_no_expert, _check_expert_ratio, _check_no_ratio, _check_imitated, _check_imitating, _check_mixed)
     trained = (_check_kl_target, _check_dropped, _check_stable, _check_divergence)
     return collected(config, *functions, *estimator, *expert, _check_reuse, *trained)
 
@@ -285,6 +285,15 @@ def _check_imitating(config: Config) -> Refusals:
         yield ConfigError(
             f"algorithm.pg_variant={loss!r}: there is nothing to imitate; write tasks.expert.source=FILE.jsonl and "
             "algorithm.expert_data_ratio"
+        )
+
+
+def _check_mixed(config: Config) -> Refusals:
+    loss = config.algorithm.pg_variant
+    if config.imitates_alone and policy_losses.traits(loss, config.algorithm.loss).mixes:
+        yield ConfigError(
+            f"algorithm.pg_variant={loss!r}: with expert_data_ratio=1 nothing is sampled for loss.variant; write "
+            "pg_variant=sft, or a lower ratio"
         )
 
 

@@ -23,7 +23,7 @@ def check_sizes(config: Config) -> Refusals:
 
 def _check_groups(config: Config) -> Refusals:
     batch, group = config.rollout_batch_size, config.group_size
-    if batch % group:
+    if batch % group and not config.imitates_alone:
         nearest = max(group, round(batch / group) * group)
         yield ConfigError(
             f"rollout_batch_size={batch}: not a multiple of group_size={group}, and a step trains whole groups; "

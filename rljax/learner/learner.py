@@ -260,7 +260,7 @@ class Learner:
         return True
 
     def _warn_of_untrained_step(self, tokens: float) -> None:
-        if tokens or self._warned_of_untrained_step:
+        if tokens or self._warned_of_untrained_step or self.config.imitates_alone:
             return
         self._warned_of_untrained_step = True
         log.warning(

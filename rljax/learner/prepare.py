@@ -105,7 +105,8 @@ class Preparation:
         self._size = config.algorithm.minibatch_size or config.rollout_batch_size
         cuts = config.rollout_batch_size // self._size
         reused = -(-config.reused_per_batch // cuts) * config.group_size
-        self._room = self._size + reused + -(-config.demonstrations_per_batch // cuts)
+        sampled = 0 if config.imitates_alone else self._size
+        self._room = sampled + reused + -(-config.demonstrations_per_batch // cuts)
         learner = config.learner
         self._shapes = row_shapes(config.row_tokens, learner.rows_per_microbatch, self._room, learner.time_shards)
         self.logprobs = Score(policy, lambda params, batch: policy.logprobs(params, batch)[0])
@@ -216,6 +217,8 @@ class Preparation:
         numbers = np.repeat(np.arange(len(both), dtype=np.int32), np.diff(ends))
         new = int(ends[len(groups)])
         cuts = max(-(-new // self._size), min(len(demonstrations), 1))
+        if not both:
+            cuts = -(-len(demonstrations) // self._size)
         made = []
         for cut in range(cuts):
             again = _share(range(len(groups), len(both)), cut, cuts)

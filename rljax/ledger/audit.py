@@ -149,7 +149,8 @@ def _problems(
     marked = {row.id for row in tx.execute(select(g.id).where(g.state == "trained"))}
     if marked != set(trained_in):
         problems.append(f"{len(marked ^ set(trained_in))} groups are marked trained and in no batch, or the reverse")
-    if sorted(surviving) != list(range(report["steps"])):
+    standing = surviving if tx.spec.batch_groups else demonstrated
+    if sorted(standing) != list(range(report["steps"])):
         problems.append(f"the surviving batches are not those of steps 0 to {report['steps'] - 1}")
     problems += _wrong_batches(tx, surviving)
     each = tx.spec.demonstrations

@@ -232,6 +232,8 @@ def _claimable_groups(tx: Transaction, spec: RunSpec, row: Row) -> tuple[int, st
     pending = tx.execute(_PENDING_VALIDATION).first()
     if pending is not None:
         return 0, f"the validation of version {pending.version} comes first"
+    if not b:
+        return 0, f"a version to validate: demonstrations alone are trained, {row.trained} steps so far"
     deadlines, leased = in_flight(tx)
     living = sum(deadlines.values()) + leased
     used = living + b * len(unconsumed_steps(tx, row))

@@ -182,7 +182,8 @@ def lease(tx: Transaction, lineage: int) -> LeasedBatch | NoBatchYet:
             tx.execute(left.values(state="dropped", reason="end_of_data"))
         return missing
     batch = [{"chosen": c.id, "state": "leased", "step": step, "position": i} for i, c in enumerate(chosen)]
-    tx.execute(_LEASE, batch)
+    if batch:  # of demonstrations alone there is none
+        tx.execute(_LEASE, batch)
     tx.execute(_SET_RUN, {"leasing": True})
     return _load(tx, step, [c.id for c in chosen] + reusable(tx, step))
 
@@ -201,7 +202,8 @@ def mark_trained(tx: Transaction, lineage: int, step: int, publishes: bool, demo
     counts = {r.id: r.version_counts for r in tx.execute(_VERSION_COUNTS, {"groups": ids})}
     of_step = {"lineage": lineage, "step": step}
     batch = [{**of_step, "position": i, "group_id": n, "version_counts": counts[n]} for i, n in enumerate(ids)]
-    tx.execute(insert(schema.batches), batch)
+    if batch:
+        tx.execute(insert(schema.batches), batch)
     values = {"lineage": lineage, "step": step, "publishes": publishes, "trained_at": tx.now()}
     tx.execute(insert(schema.steps).values({**values, "demonstrations": demonstrations}))
     tx.execute(update(schema.groups).where(g.state == "leased").values(state="trained"))

@@ -132,7 +132,9 @@ def line(state: State) -> str:
     """Renders the newest step as one line."""
     m = state.metrics
     of = f"/{state.total_steps}" if state.total_steps else ""
-    parts = [f"step {state.step}{of}", f"reward {number(m.get('reward/mean'))}"]
+    parts = [f"step {state.step}{of}"]
+    what = next((name for name in ("reward/mean", "loss") if name in m), "reward/mean")
+    parts.append(f"{what.removesuffix('/mean')} {number(m.get(what))}")
     for name, score in validation_scores(m).items():
         parts.append(f"held out {name} {number(score)}")
     if "staleness/mean" in m:
@@ -165,6 +167,8 @@ def _numbers(state: State) -> list[tuple[str, str]]:
     found: list[tuple[str, str]] = []
     if "reward/mean" in m:
         found.append(("reward", number(m["reward/mean"])))
+    elif "loss" in m:
+        found.append(("loss", number(m["loss"])))
     found += [(f"held out {name}", number(score)) for name, score in list(validation_scores(m).items())[:4]]
     if "staleness/mean" in m:
         bound = f" ≤ {number(fields['bound'])}" if "bound" in fields else ""

@@ -53,7 +53,10 @@ class SampleLog:
         The choice depends on the step alone. Staleness is ``trained_from`` minus the version of a token.
         """
         try:
-            rows = [describe(step, task, t, self._decode, trained_from) for task, t in self._choose(step, groups)]
+            rows = [
+                describe(step, group.task, t, self._decode, trained_from, group.answer)
+                for group, t in self._choose(step, groups)
+            ]
             self._append(rows)
         except Exception as error:
             self._warn(error)
@@ -68,8 +71,8 @@ class SampleLog:
         except OSError as error:
             self._warn(error)
 
-    def _choose(self, step: int, groups: Sequence[Group]) -> list[tuple[TaskId, Trajectory]]:
-        every = [(group.task, trajectory) for group in groups for trajectory in group.trajectories]
+    def _choose(self, step: int, groups: Sequence[Group]) -> list[tuple[Group, Trajectory]]:
+        every = [(group, trajectory) for group in groups for trajectory in group.trajectories]
         return random.Random(step).sample(every, min(self._per_step, len(every)))
 
     def _append(self, rows: list[Sample]) -> None:
@@ -84,9 +87,11 @@ class SampleLog:
                     file.write(text)
 
 
-def describe(step: int, task: TaskId, trajectory: Trajectory, decode: Decode, trained_from: int) -> Sample:
-    """Returns a trajectory as plain JSON: prompt, reward and parts, and ``spans``, the response
-    cut where the version changes.
+def describe(
+    step: int, task: TaskId, trajectory: Trajectory, decode: Decode, trained_from: int, answer: str = ""
+) -> Sample:
+    """Returns a trajectory as plain JSON: prompt, reward and parts, the reference ``answer``, where there is one, and
+    ``spans``, the response cut where the version changes.
 
     A span has ``text``, ``tokens`` and ``version``, which is None where no engine sampled it (environment text).
     Several turns are ``turns`` as well: what was ``shown`` before each, its own ``spans``, and the ``reward`` it
@@ -101,6 +106,7 @@ def describe(step: int, task: TaskId, trajectory: Trajectory, decode: Decode, tr
         "member": trajectory.member,
         "prompt": _shortened(decode(trajectory.token_ids[:start].tolist())),
         "spans": _spans(trajectory.token_ids[start:], trajectory.versions[start:], decode),
+        "answer": _shortened(answer),
         "reward": float(trajectory.reward),
         "reward_parts": {name: float(value) for name, value in trajectory.reward_parts.items()},
         "finish_reason": trajectory.finish_reason,
@@ -124,6 +130,8 @@ def as_text(row: Sample) -> str:
         earned = "" if turn["reward"] is None else f", reward {turn['reward']:g}"
         said = "".join(f"{_mark(span['version'])}{span['text']}" for span in turn["spans"])
         parts.append(f"----- shown\n{turn['shown']}\n----- answer {number}{earned}\n{said}\n")
+    if row["answer"]:
+        parts.append(f"----- reference answer\n{row['answer']}\n")
     return "".join(parts) + "\n"
 
 
@@ -133,7 +141,8 @@ def _mark(version: int | None) -> str:
 
 def read_samples(run_dir: Path) -> list[Sample]:
     """Returns the samples of a run, by step; those of steps that a resumed run trained again are left out."""
-    rows = [row for path in sorted((Path(run_dir) / PARTS).glob("*.jsonl")) for row in read_json_lines(path)]
+    lines = [row for path in sorted((Path(run_dir) / PARTS).glob("*.jsonl")) for row in read_json_lines(path)]
+    rows = [row for row in lines if isinstance(row, dict) and "at" in row and ("step" in row or "truncate" in row)]
     standing: list[Sample] = []
     for row in sorted(rows, key=lambda row: (row.get("lineage", 0), row["at"])):
         if "truncate" in row:

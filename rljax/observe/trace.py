@@ -1,9 +1,9 @@
 """Traces of a run's time, as spans on tracks, in parts that `merge_traces` joins into ``trace.json`` for Perfetto.
 
 Times are Unix seconds (``time.time()``), the one clock that the processes of a run share. A track named ``A · B``
-becomes thread ``B`` of process ``A`` in Perfetto (``group 12 · member 3``); any other is a thread of the process named
-by the role. Each process of a run writes a part of its own: JSON lines, appended every few seconds, so that a killed
-process loses no more than those.
+becomes thread ``B`` of process ``A`` in Perfetto (``explorer engine 0 · requests``); any other is a thread of the
+process named by the role. Each process of a run writes a part of its own: JSON lines, appended every few seconds, so
+that a killed process loses no more than those.
 """
 
 from __future__ import annotations
@@ -15,6 +15,9 @@ import os
 import re
 import threading
 import time
+from collections import defaultdict
+from collections.abc import Iterator
+from itertools import compress
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -25,9 +28,11 @@ log = logging.getLogger(__name__)
 PARTS = "trace"
 CLOSE_SECONDS = 10.0
 """Seconds that closing waits for the last events to reach the disk."""
+TOGETHER = 0.1
+"""Of one name, what begins and what ends within this share of its time is drawn as one."""
 
 Event = tuple[str, str, str, float, float, dict[str, Any]]
-"""Phase (X span, i instant, C counter), track, name, start, end, arguments."""
+"""Phase (X span, F in flight, i instant, C counter), track, name, start, end, arguments."""
 
 
 def part_path(run_dir: Path, role: str) -> Path:
@@ -41,6 +46,9 @@ class NullTrace:
     """Ignores all events: the `Trace` of a run without one."""
 
     def span(self, track: str, name: str, start: float, end: float, **args: Any) -> None:
+        """Does nothing."""
+
+    def in_flight(self, track: str, name: str, start: float, end: float, **args: float) -> None:
         """Does nothing."""
 
     def instant(self, track: str, name: str, at: float, **args: Any) -> None:
@@ -89,6 +97,12 @@ class Trace:
         """Records a span from ``start`` to ``end``."""
         self._append(("X", track, name, start, end, args))
 
+    def in_flight(self, track: str, name: str, start: float, end: float, **args: float) -> None:
+        """Records one of many that are in flight side by side: Perfetto has as many lanes of the track as there are at
+        once. Those of one name that begin and end together, as `bundled` says, become one span.
+        """
+        self._append(("F", track, name, start, end, args))
+
     def instant(self, track: str, name: str, at: float, **args: Any) -> None:
         """Records an event without duration."""
         self._append(("i", track, name, at, at, args))
@@ -102,6 +116,7 @@ class Trace:
         with self._writing:
             with self._lock:
                 events, self._events = self._events, []
+            events = bundled(events)
             try:
                 for begin in range(0, len(events), self._segment_events):
                     self._store(events[begin : begin + self._segment_events])
@@ -154,6 +169,34 @@ class Trace:
 
     def _segment_path(self, segment: int) -> Path:
         return self._path.with_name(f"{self._path.stem}.{segment}{self._path.suffix}")
+
+
+def bundled(events: list[Event]) -> list[Event]:
+    """Returns the events with those in flight together made one: of one track and name, whose starts differ by at most
+    `TOGETHER` of the first one's time, and so do their ends. It lasts from the earliest start to the latest end; its
+    arguments are means, and ``count`` how many they are of.
+    """
+    rest = [event for event in events if event[0] != "F"]
+    named: dict[tuple[str, str], list[Event]] = defaultdict(list)
+    for event in sorted((event for event in events if event[0] == "F"), key=lambda event: event[3]):
+        named[event[1], event[2]].append(event)
+    return rest + [_as_one(bundle) for alike in named.values() for bundle in _bundles(alike)]
+
+
+def _bundles(events: list[Event]) -> Iterator[list[Event]]:
+    while events:
+        start, end = events[0][3:5]
+        near = TOGETHER * (end - start)
+        together = [event[3] - start <= near and abs(event[4] - end) <= near for event in events]
+        yield list(compress(events, together))
+        events = [event for event, inside in zip(events, together, strict=True) if not inside]
+
+
+def _as_one(events: list[Event]) -> Event:
+    phase, track, name, start, _, args = events[0]
+    count = len(events)
+    means = {key: round(sum(event[5].get(key, 0) for event in events) / count, 4) for key in args}
+    return phase, track, name, start, max(event[4] for event in events), {"count": count, **means}
 
 
 def _write_events(file: TextIO, events: list[Event]) -> None:

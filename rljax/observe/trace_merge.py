@@ -1,10 +1,12 @@
 """Merging of a trace's parts into one file that Perfetto (https://ui.perfetto.dev) and chrome://tracing load.
 
 The format is Chrome's Trace Event Format (JSON object form): times in microseconds, tracks named by metadata events.
+What is in flight side by side is packed into as few lanes as there are at once.
 """
 
 from __future__ import annotations
 
+import heapq
 import json
 import logging
 import re
@@ -99,16 +101,15 @@ def _chrome_events(tracks: dict[Track, list[Part]], origin: int) -> Iterator[dic
                 yield _chrome_event(event, pid, tid, origin)
 
 
-def _order(track: Track) -> tuple[bool, list[Any]]:
-    process, thread = track
-    words: list[Any] = []
-    for word in re.split(r"(\d+)", f"{process}\0{thread}"):
-        words.append((0, int(word), "") if word.isdigit() else (1, 0, word))
-    return process.startswith("group "), words
+def _order(track: Track) -> list[Any]:
+    words = re.split(r"(\d+)", "\0".join(track))
+    return [(0, int(word), "") if word.isdigit() else (1, 0, word) for word in words]
 
 
 def _lanes(events: list[Part]) -> list[list[Part]]:
     """Splits spans that overlap without one containing the other onto lanes: a track of Perfetto can only nest them."""
+    if all(event[0] == "F" for event in events):
+        return _packed(events)
     lanes: list[list[Part]] = []
     open_ends: list[list[int]] = []
     for event in sorted(events, key=lambda e: (e[3], -e[4])):
@@ -127,12 +128,28 @@ def _lanes(events: list[Part]) -> list[list[Part]]:
     return lanes
 
 
+def _packed(events: list[Part]) -> list[list[Part]]:
+    """Packs what is in flight into the fewest lanes in which none overlaps: each takes the first that is free."""
+    lanes: list[list[Part]] = []
+    free: list[int] = []
+    busy: list[tuple[int, int]] = []  # by end
+    for event in sorted(events, key=lambda e: (e[3], -e[4])):
+        while busy and busy[0][0] <= event[3]:
+            heapq.heappush(free, heapq.heappop(busy)[1])
+        if not free:
+            free.append(len(lanes))
+            lanes.append([])
+        lane = heapq.heappop(free)
+        lanes[lane].append(event)
+        heapq.heappush(busy, (event[3] + event[4], lane))
+    return lanes
+
+
 def _chrome_event(event: Part, pid: int, tid: int, origin: int) -> dict[str, Any]:
     phase, _, name, start, duration, args = event
     row = {"ph": phase, "name": name, "pid": pid, "tid": tid, "ts": start - origin, "args": args}
-    if phase == "X":
-        row["dur"] = duration
-        row["cat"] = "rljax"
+    if phase in ("X", "F"):
+        row |= {"ph": "X", "dur": duration}
     elif phase == "i":
         row["s"] = "t"
     return row

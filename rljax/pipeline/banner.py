@@ -56,7 +56,9 @@ def banner(config: Config, root: Path, learner: Learner) -> list[str]:
             f"{config.rollout_batch_size} trajectories in {config.groups_per_batch} groups",
             f"α={config.async_generation_ratio:g}",
             f"S={config.staleness_bound}: no trained token is staler, in steps",
-        ],
+        ]
+        if not config.imitates_alone
+        else [f"{config.demonstrations_per_batch} demonstrations", "nothing is sampled for training"],
     }
     return _lines(parts)
 

@@ -19,10 +19,11 @@ from rljax.config.load import publishable
 from rljax.config.schema import Config
 from rljax.ledger.fence import Fence
 from rljax.ledger.leases import LeasedBatch
-from rljax.observe.flat_rewards import STEPS, FlatRewards
-from rljax.observe.metrics import MetricsLog
+from rljax.observe.flat_rewards import STEPS, FlatRewards, flat_streaks
+from rljax.observe.metrics import MetricsLog, read_metrics
 from rljax.observe.progress import Progress
-from rljax.observe.report import write_report
+from rljax.observe.report import read_run, write_report
+from rljax.observe.report.background import ReportThread
 from rljax.observe.resources import Resources, Source
 from rljax.observe.samples import Sample, SampleLog, as_text
 from rljax.observe.tensorboard import TensorBoard
@@ -38,6 +39,7 @@ LEARNER = "learner"
 """The learner's track in the trace."""
 
 
+@functools.cache
 def run_facts() -> dict[str, str]:
     """Returns the origin of this program and the platform that it runs on."""
     devices = jax.local_devices()
@@ -49,11 +51,17 @@ def run_facts() -> dict[str, str]:
     return facts
 
 
+MEMORY = {"memory_mib": "bytes_in_use", "peak_memory_mib": "peak_bytes_in_use", "memory_limit_mib": "bytes_limit"}
+"""Gauges of a device, and what they are among its statistics."""
+
+
 def device_memory() -> dict[str, float]:
-    """Returns the mebibytes in use on this process's devices, where the platform reports them."""
+    """Returns the mebibytes in use now, at most so far and to be had, of the fullest of this process's devices; nothing
+    where the platform does not report them.
+    """
     stats = [device.memory_stats() or {} for device in jax.local_devices()]
-    used = [s["bytes_in_use"] / 2**20 for s in stats if "bytes_in_use" in s]
-    return {"memory_mib": float(sum(used))} if used else {}
+    fullest = max(stats, key=lambda found: found.get("peak_bytes_in_use", found.get("bytes_in_use", 0)))
+    return {gauge: fullest[name] / 2**20 for gauge, name in MEMORY.items() if name in fullest}
 
 
 class Observers:
@@ -99,13 +107,16 @@ class LearnerObservers(Observers):
         model: Model,
         engines: Source,
         is_replaced: Callable[[], bool] = lambda: False,
+        audit: Callable[[], Mapping[str, Any]] = dict,
     ) -> None:
         """Opens them. ``engines`` returns sums over the engines; ``is_replaced``, whether the run goes on with another
-        learner, which will leave report and trace behind.
+        learner, which will leave report and trace behind; ``audit``, the ledger's audit of now.
         """
         super().__init__(config, root, LEARNER, config.max_steps)
         self._config = config
         self.is_replaced = is_replaced
+        self._audit = audit
+        self._report = ReportThread(self._write_report)
         self._trackers = _trackers(config, root)
         self._metrics = MetricsLog(root, self._trackers)
         decode = functools.partial(decoded, model.tokenizer)
@@ -118,6 +129,7 @@ class LearnerObservers(Observers):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._resources.close()
+        self._report.close()
         self._metrics.close()
         for tracker in self._trackers:
             tracker.close()
@@ -172,29 +184,48 @@ class LearnerObservers(Observers):
         streak = self._flat.add(step, values)
         if streak is not None and streak.last - streak.first + 1 == STEPS:  # said once
             self.message(str(streak))
-        self.trace.counter("reward", time.time(), mean=values["reward/mean"])
-        self.trace.counter("staleness", time.time(), mean=values["staleness/mean"], max=values["staleness/max"])
+        if batch.groups:
+            self.trace.counter("reward", time.time(), mean=values["reward/mean"])
+            self.trace.counter("staleness", time.time(), mean=values["staleness/mean"], max=values["staleness/max"])
 
     def validation(self, version: int, result: Mapping[str, float]) -> None:
         """Records a validation. Row 0 describes the initial weights; its reward is that of their validation."""
         row = dict(result)
         if version == 0:
             scores = [value for name, value in result.items() if name.endswith("/score")]
-            still = ("staleness/mean", "staleness/max", "time/wait", "tokens_per_second", "bound/fraction")
-            row |= dict.fromkeys(still, 0.0)
-            row |= {"reward/mean": statistics.fmean(scores), "time/step": result.get("val/seconds", 0.0)}
+            row |= dict.fromkeys(("time/wait", "tokens_per_second", "bound/fraction"), 0.0)
+            row["time/step"] = result.get("val/seconds", 0.0)
+            if not self._config.imitates_alone:
+                row |= {"reward/mean": statistics.fmean(scores), "staleness/mean": 0.0, "staleness/max": 0.0}
         self._metrics.write(version, row)
         self.progress.metrics(version, result)
         texts = {f"samples/{number}": as_text(sample) for number, sample in enumerate(self._sampled, 1)}
         if texts:
             for tracker in self._trackers:
                 tracker.write(version, texts=texts)
-
-    def finish(self, audit: dict[str, Any], config: dict[str, Any]) -> None:
-        """Writes the report."""
         if self._config.observe.report:
-            with contextlib.suppress(KeyboardInterrupt):
-                write_report(self._root, config, audit, run_facts())
+            self._report.ask()
+
+    def finish(self, audit: Mapping[str, Any], failure: str | None = None) -> None:
+        """Writes the report of a run that ends; ``failure`` says by what, where the audit does not."""
+        with contextlib.suppress(KeyboardInterrupt):
+            self._report.close()
+            if self._config.observe.report:
+                facts = publishable(self._config), audit, run_facts() | self._flat_steps()
+                write_report(self._root, read_run(self._root, *facts, failure=failure))
+
+    def _write_report(self) -> None:
+        audit = self._audit()
+        if not self.is_replaced():
+            data = read_run(
+                self._root, publishable(self._config), audit, run_facts() | self._flat_steps(), running=True
+            )
+            write_report(self._root, data)
+
+    def _flat_steps(self) -> dict[str, str]:
+        found = flat_streaks(read_metrics(self._root), self._config.group_size)
+        steps = ", ".join(f"{streak.first} to {streak.last}" for streak in found)
+        return {"rewards do not differ in steps": steps} if steps else {}
 
 
 def _trackers(config: Config, root: Path) -> list[Tracker]:

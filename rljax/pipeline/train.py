@@ -210,6 +210,10 @@ class Trainer:
             log.warning("the ledger could not be told of the trainer's end: %s", untold)
 
     def _next_batch(self, clock: Clock) -> LeasedBatch | None:
+        end, done = self._step_runner.end_of_demonstrations, self._learner.steps
+        if end is not None and done >= end:
+            self._observers.message(f"the demonstrations are exhausted: the run ends after {done} steps")
+            return None
         begin = since = time.perf_counter()
         progress_timeout, looked, kind = ProgressTimeout(self._config.wait_timeout), begin, "generation"
         while not self._stop.is_set():
@@ -261,7 +265,9 @@ class Trainer:
         return metrics
 
     def _publishes(self, version: int) -> bool:
-        return version % self._config.sync_interval == 0 or self._validates(version) or self._is_last(version)
+        # Nobody samples training data of demonstrations alone: a version is for validation then, or for the end.
+        due = version % self._config.sync_interval == 0 and not self._config.imitates_alone
+        return due or self._validates(version) or self._is_last(version)
 
     def _validates(self, version: int) -> bool:
         if not self._config.validates:
@@ -325,9 +331,10 @@ class Trainer:
         values["compile/programs"], values["compile/seconds"] = self._compiles.take()
         busy = self._engines.share() * wall
         values["time/engine_busy"] = busy
-        sampled = values["tokens/sampled"]
-        values["batch/masked_fraction"] = 1 - values["tokens/trained"] / sampled if sampled else 0.0
-        values["tokens_per_second"] = sampled / wall
+        alone, sampled = not batch.groups, values["tokens/sampled"]
+        if not alone:
+            values["batch/masked_fraction"] = 1 - values["tokens/trained"] / sampled if sampled else 0.0
+        values["tokens_per_second"] = (values["batch/trained_tokens"] if alone else sampled) / wall
         values["bound/fraction"] = min(1.0, max(clock.spent["train"], busy) / wall)
         gap = versions.latest_gap(self._db)
         if gap is not None and self._publishes(self._learner.steps):

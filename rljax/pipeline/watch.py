@@ -89,7 +89,7 @@ class Watcher:
 
     def _condition(self) -> tuple[Condition | None, str | None]:
         try:
-            if not ledger_exists(backend := _backend(self.root)):
+            if not ledger_exists(backend := backend_in(self.root)):
                 return None, "the run to begin: there is no ledger yet"
             with contextlib.closing(Database(backend, None)) as db:
                 found = condition(db)
@@ -129,7 +129,7 @@ def _fields(look: Look) -> dict[str, float | str | None]:
     }
 
 
-def _backend(root: Path) -> Backend:
+def backend_in(root: Path) -> Backend:
     """Returns where the ledger of a run is, by its config; a password, which that does not have, is PostgreSQL's to
     find.
     """

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Protocol
 
 from rljax.ledger.announced import Announced
-from sidecar.protocol import Engine
+from sidecar.protocol import Completion, Engine, GenerateRequest
 
 log = logging.getLogger(__name__)
+
+Answered = Callable[[int, GenerateRequest, float, Completion], None]
+"""Takes the index of an engine, a request, when the engine was given it (Unix seconds), and what came back."""
 
 
 class EngineEvents(Protocol):

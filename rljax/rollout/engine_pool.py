@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import time
 from collections.abc import Awaitable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,7 +19,7 @@ import numpy as np
 
 from rljax.ledger.announced import Announced
 from rljax.rollout.async_utils import all_or_none
-from rljax.rollout.engine_events import EngineEvents
+from rljax.rollout.engine_events import Answered, EngineEvents
 from rljax.rollout.engine_slot import EngineFactory, EngineSlot
 from rljax.rollout.listener import Listener, Tell, join
 from rljax.tasks.seeds import stable_hash
@@ -69,12 +70,13 @@ class EnginePool:
         *,
         call_timeout: float = CALL_TIMEOUT,
         policy: UpdatePolicy = UpdatePolicy.IN_FLIGHT,
+        answered: Answered | None = None,
     ) -> None:
         """Creates the pool; `start` starts its engines.
 
         ``events`` receives the events of the engines. An engine that takes longer than ``call_timeout`` seconds to
         start, load, score, abort or end hangs, and is replaced. How long it may generate is up to the caller.
-        ``policy`` says what an update does to the requests in flight.
+        ``policy`` says what an update does to the requests in flight. ``answered`` is told of each that comes back.
         """
         self._factory = factory
         self._count = count
@@ -82,6 +84,7 @@ class EnginePool:
         self._events = events
         self._call_timeout = call_timeout
         self._policy = policy
+        self._answered = answered
         self._slots: list[EngineSlot] = []
         self._open = asyncio.Event()
         self._open.set()
@@ -272,7 +275,7 @@ class EnginePool:
         """Returns the completion of one engine; if the engine was lost or the request was recalled, what the listener
         has heard of it, or None.
         """
-        engine = slot.engine
+        engine, began = slot.engine, time.time()
         try:
             async with asyncio.timeout(None) as recall:
                 slot.enter(request, recall)
@@ -281,6 +284,8 @@ class EnginePool:
                 else:
                     done = await listener.generate(engine, dataclasses.replace(request, followed=True))
                 slot.answered(engine)
+                if self._answered is not None:
+                    self._answered(slot.index, request, began, done)
                 return done
         except EngineError as error:
             slot.replace(engine, error)

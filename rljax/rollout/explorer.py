@@ -222,7 +222,7 @@ class Explorer:
         except WeightUpdateError:
             return ""
         end = self._ledger.clock()
-        self._trace.span("versions", f"load version {newest.version}", begin, end)
+        self._trace.span(f"{self._name} · versions", f"load version {newest.version}", begin, end)
         await self._checks.check(self._pool, newest)
         return ""
 
@@ -297,7 +297,7 @@ class Explorer:
             seed, on_failure = self._ledger.spec.seed, self._runner.note_failure
             result = await validate(self._pool, self._plan, seed=seed, on_failure=on_failure)
             end = self._ledger.clock()
-            self._trace.span("versions", f"validate version {pinned.version}", begin, end)
+            self._trace.span(f"{self._name} · versions", f"validate version {pinned.version}", begin, end)
             try:
                 measured = {**result, "val/seconds": end - begin}
                 await self._ledger.call(validations.finish_validation, self._name, pinned, measured)

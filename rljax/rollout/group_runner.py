@@ -215,10 +215,10 @@ class GroupRunner:
             members = [self._finish_member(claim, task, member) for _, member in sorted(mine)]
             whole = first_of(members, self._group_size, MemberFailed)
             if self._baseline is None:
-                return Group(claim.task, tuple(await self._judged_together(claim, task, await whole)))
+                return Group(claim.task, tuple(await self._judged_together(claim, task, await whole)), task.answer)
             baseline = self._member(claim, task, self._members, self._baseline)
             trajectories, (compared,) = await all_or_none([whole, _as_list(baseline)])
-            return Group(claim.task, tuple(with_baseline(t, compared.reward) for t in trajectories))
+            return Group(claim.task, tuple(with_baseline(t, compared.reward) for t in trajectories), task.answer)
         finally:
             self._leave(mine)
 
@@ -271,11 +271,8 @@ class GroupRunner:
                     raise MemberFailed(reason, error) from error
                 retry, lost = retry + (not by_others), lost + by_others
             else:
-                track = f"group {claim.group_id} · member {member}"
-                tokens = int(trajectory.loss_mask.sum())
-                self._trace.span(
-                    track, str(claim.task), begin, self._ledger.clock(), reward=trajectory.reward, tokens=tokens
-                )
+                track, end, tokens = f"{self._name} · attempts", self._ledger.clock(), int(trajectory.loss_mask.sum())
+                self._trace.in_flight(track, str(claim.task), begin, end, reward=trajectory.reward, tokens=tokens)
                 return trajectory
 
     def _note(self, kind: str, message: object) -> None:

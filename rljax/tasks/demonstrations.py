@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
+from jaxtyping import Int
 
 from rljax.config.validate import ConfigError
-from rljax.tasks.dialogue import end_of_turn
+from rljax.tasks.dialogue import ChatTurns, TemplateError, end_of_turn
 from rljax.tasks.seeds import fingerprint
-from rljax.tasks.task import BadRow, Task, Taskset
+from rljax.tasks.task import BadRow, Message, Task, Taskset
 from rljax.tasks.templates import quoted, render_prompt, tokenized
 from rljax.trajectory import NOT_SAMPLED, Trajectory
 
@@ -28,10 +31,11 @@ class Demonstrations:
     that is resumed or replayed imitates the same (promises P3, P13).
 
     Args:
-        taskset: prompts; their answers are the responses.
+        taskset: prompts; their answers are the responses. Of messages that end with a reply all replies are.
         tokenizer: of the model.
         stop_token_ids: that end a turn.
-        max_prompt_tokens, max_response_tokens: limits; a longer prompt or response makes a bad row.
+        max_prompt_tokens, max_response_tokens, longest: limits, the last of all together; what is longer makes a bad
+            row.
         temperature: of the policy that imitates.
         on_bad_row: ``fail`` raises; ``skip`` gives the place of a bad row to the next good one of the epoch.
     """
@@ -44,16 +48,23 @@ class Demonstrations:
         *,
         max_prompt_tokens: int,
         max_response_tokens: int,
+        longest: int,
         temperature: float,
         on_bad_row: str,
     ) -> None:
         self._taskset = taskset
         self._tokenizer = tokenizer
+        self._stop_token_ids = stop_token_ids
         self._end = end_of_turn(tokenizer, stop_token_ids)
         self._max_prompt_tokens = max_prompt_tokens
         self._max_response_tokens = max_response_tokens
+        self._longest = longest
         self._temperature = temperature
         self._skip = on_bad_row == "skip"
+
+    def __len__(self) -> int:
+        """Returns how many there are in one epoch."""
+        return len(self._taskset)
 
     @property
     def fingerprint(self) -> str:
@@ -107,23 +118,62 @@ class Demonstrations:
         raise ConfigError("tasks.expert.source: no usable row; each is too long, or has no response")
 
     def _demonstration(self, task: Task) -> Trajectory:
-        prompt = render_prompt(self._tokenizer, task, self._max_prompt_tokens)
-        response = tokenized(self._tokenizer, task.answer).tolist()
+        asked, replies, between = _turns(task)
+        pieces = [render_prompt(self._tokenizer, replace(task, messages=asked), self._max_prompt_tokens)]
+        turns = []
+        for reply, follow_up in zip(replies, [*between, None], strict=True):
+            response = self._response(task, reply)
+            start = sum(map(len, pieces))
+            turns.append((start, start + len(response)))
+            pieces.append(response)
+            if follow_up is not None:
+                pieces.append(self._between(task, response, follow_up))
+        token_ids = np.concatenate(pieces).astype(np.int32)
+        if len(token_ids) > self._longest:
+            raise BadRow(
+                f"task {task.id}: a dialogue of {len(token_ids)} tokens, and {self._longest} are the most of one "
+                f"(model.sequence_length, or max_prompt_tokens + max_response_tokens); {quoted(task)}"
+            )
+        mask = np.zeros(len(token_ids), np.bool_)
+        for start, end in turns:
+            mask[start:end] = True
+        return Trajectory(
+            token_ids=token_ids,
+            loss_mask=mask,
+            logprobs=np.zeros(len(mask), np.float32),
+            versions=np.full(len(mask), NOT_SAMPLED, np.int32),
+            turns=np.array(turns, np.int32),
+            reward=0.0,
+            temperature=self._temperature,
+            expert=True,
+        )
+
+    def _response(self, task: Task, reply: str) -> Int[np.ndarray, " reply"]:
+        response = tokenized(self._tokenizer, reply).tolist()
         if not 0 < len(response) <= self._max_response_tokens:
             raise BadRow(
                 f"task {task.id}: a recorded response of {len(response)} tokens; model.max_response_tokens is "
                 f"{self._max_response_tokens}; {quoted(task)}"
             )
         # One that fills the budget has no end, as the policy's own would have none.
-        response = [*response, *self._end][: self._max_response_tokens]
-        start, end = len(prompt), len(prompt) + len(response)
-        return Trajectory(
-            token_ids=np.concatenate([prompt, np.asarray(response, np.int32)]).astype(np.int32),
-            loss_mask=np.arange(end) >= start,
-            logprobs=np.zeros(end, np.float32),
-            versions=np.full(end, NOT_SAMPLED, np.int32),
-            turns=np.array([[start, end]], np.int32),
-            reward=0.0,
-            temperature=self._temperature,
-            expert=True,
-        )
+        return np.array([*response, *self._end][: self._max_response_tokens], np.int32)
+
+    def _between(self, task: Task, reply: Int[np.ndarray, " reply"], text: str) -> Int[np.ndarray, " time"]:
+        try:
+            return self._chat.between(reply, text)
+        except TemplateError as error:
+            raise BadRow(f"task {task.id}: a dialogue of several replies, and {error}; {quoted(task)}") from error
+
+    @cached_property
+    def _chat(self) -> ChatTurns:
+        return ChatTurns(self._tokenizer, self._stop_token_ids)
+
+
+def _turns(task: Task) -> tuple[tuple[Message, ...], list[str], list[str]]:
+    """Returns the messages before the first reply that is imitated, the replies, and what is said between them."""
+    messages = task.messages
+    if messages[-1]["role"] != "assistant":
+        return messages, [task.answer], []
+    first = next(place for place, one in enumerate(messages) if one["role"] == "assistant")
+    texts = [one["content"] for one in messages[first:]]
+    return messages[:first], texts[::2], texts[1::2]

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from rljax.config.validate import ConfigError
+from rljax.tasks.cells import nearest
 from rljax.tasks.procedural import HELD_OUT
-from rljax.tasks.rows import Problem, nearest
+from rljax.tasks.rows import Problem
 from rljax.tasks.seeds import stable_hash
 from rljax.tasks.task import BadRow
 from sidecar.extras import install_command

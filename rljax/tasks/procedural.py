@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
 from rljax.config.validate import ConfigError
+from rljax.tasks.cells import nearest
 from rljax.tasks.permutation import Permutation
-from rljax.tasks.rows import Problem, nearest
+from rljax.tasks.rows import Problem
 from rljax.tasks.seeds import stable_hash
 
 HELD_OUT = 10

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import bisect
-import difflib
 import itertools
 import json
 import logging
@@ -12,6 +11,7 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any, Protocol, TypeVar
 
+from rljax.tasks import cells
 from rljax.tasks.task import BadRow, Message
 
 PROGRESS = 10.0
@@ -45,15 +45,17 @@ class Row(Protocol):
         ...
 
 
-def column(row: Row, name: str) -> Any:
-    """Returns the value of a column of a row.
+def column(row: Row, path: str) -> Any:
+    """Returns the value of a column of a row, or at a dotted path into a nested one.
 
     Raises:
-        ValueError: it has none of that name.
+        ValueError: it has none there.
     """
-    if name not in row.metadata:
-        raise ValueError(f"the row has no column {name!r}; it has {', '.join(map(str, row.metadata)) or 'no other'}")
-    return row.metadata[name]
+    try:
+        return cells.cell(row.metadata, path)
+    except KeyError:
+        has = ", ".join(map(str, row.metadata)) or "no other"
+        raise ValueError(f"the row has no column {path!r}; it has {has}") from None
 
 
 class Rows(Protocol):
@@ -74,17 +76,21 @@ class Rows(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Columns of a row that hold the prompt and the answer.
+    """Columns of a row that hold the prompt and the answer. Each is named by a dotted path; see `cells.cell`.
 
     Attributes:
-        prompt, answer: their names.
+        prompt: of a text, or of a list of chat messages.
+        answer: of a text, or of a list of one message.
         checks: validators of the answer; each raises ValueError with the reason.
         needs_answer: whether a row without an answer is bad; else its answer is empty.
-        tag: name of the column that says what kind of problem a row is, a text or a list of texts.
+        tag: of what kind of problem a row is, a text or a list of texts.
         tags: the kinds that are taken; empty: all, and no such column is needed.
         row_checks: validators of the whole problem; each raises ValueError with the reason.
-        read: names of the other columns that these read.
-        messages: name of the column that holds a dialogue in the place of the prompt; None: there is none.
+        read: the other columns that these read.
+        messages: of a list of chat messages or its JSON, in the place of the prompt; None: there is none.
+        imitated: whether messages may end with the reply, and so be whole dialogues without an answer.
+        templated: whether a template, a system prompt or examples are put around prompts, which messages have no
+            place for.
     """
 
     prompt: str
@@ -96,12 +102,15 @@ class Columns:
     row_checks: tuple[Callable[[Row], None], ...] = ()
     read: frozenset[str] = frozenset()
     messages: str | None = None
+    imitated: bool = False
+    templated: bool = False
 
     def needed(self) -> dict[str, str]:
         """Returns the columns that there must be, each with the config key that names it."""
         prompt = {"messages_key": self.messages} if self.messages else {"prompt_key": self.prompt}
         asked = {**prompt, "answer_key": self.answer, "tag_key": self.tag}
-        unneeded = {"answer_key" if not self.needs_answer else "", "tag_key" if not self.tags else ""}
+        answered = self.needs_answer and not self.imitated
+        unneeded = {"" if answered else "answer_key", "" if self.tags else "tag_key"}
         return {column: key for key, column in asked.items() if key not in unneeded}
 
     def other_tags(self, row: object, where: str) -> set[str]:
@@ -112,9 +121,7 @@ class Columns:
         """
         if not self.tags or not isinstance(row, Mapping):
             return set()
-        if self.tag not in row:
-            raise BadRow(f"{where}: no column {self.tag!r}; {nearest(self.tag, row, 'there are')}")
-        tag = row[self.tag]
+        tag = cells.required(row, self.tag, where)
         mine = {str(one) for one in tag} if isinstance(tag, list | tuple | set) else {str(tag)}
         return set() if mine & self.tags else mine or {"none"}
 
@@ -133,14 +140,15 @@ class Columns:
         for name, value in row.items():
             if isinstance(value, UnicodeDecodeError):
                 raise BadRow(f"{where}: column {name!r} holds bytes that are no UTF-8 text")
-        messages = _dialogue(row, self.messages, where) if self.messages else ()
-        prompt = json.dumps(messages) if messages else _text(row, self.prompt, where)
-        if not prompt.strip():
-            raise BadRow(f"{where}: the prompt ({self.prompt!r}) is empty")
-        missing = not self.needs_answer and row.get(self.answer) is None
-        answer = "" if missing else _text(row, self.answer, where)
-        taken = (self.messages or self.prompt, self.answer)
-        rest = {name: value for name, value in row.items() if name not in taken}
+        asked = self.messages or self.prompt
+        messages = self._messages(row, asked, where)
+        prompt = json.dumps(messages) if messages else cells.text(row, self.prompt, where)
+        said = "".join(one["content"] for one in messages) if messages else prompt
+        if not said.strip():
+            raise BadRow(f"{where}: the prompt ({asked!r}) is empty")
+        replied = bool(messages) and messages[-1]["role"] == "assistant"
+        answer = "" if replied else self._answer(row, where)
+        rest = {name: value for name, value in row.items() if name not in (asked, self.answer)}
         problem = Problem(prompt, answer, rest, messages)
         try:
             for check in self.checks:
@@ -151,9 +159,31 @@ class Columns:
             raise BadRow(f"{where}: {error}") from error
         return problem
 
-    def scanned(self) -> frozenset[str]:
-        """Returns the names of all columns that `other_tags` and `problem` check."""
-        return frozenset((*self.needed(), self.answer)) | self.read
+    def reads(self, column: str) -> bool:
+        """Returns whether `other_tags` or `problem` check anything in a column of this name."""
+        asked = {*self.needed(), self.answer, *self.read}
+        return any(path == column or path.startswith(f"{column}.") for path in asked)
+
+    def _messages(self, row: Mapping[str, Any], path: str, where: str) -> tuple[Message, ...]:
+        """Returns the messages of a row, up to the one that the model replies to; none where the prompt is a text."""
+        found, where = cells.required(row, path, where), f"{where}: column {path!r}"
+        if not self.messages and not isinstance(found, list | tuple):
+            return ()
+        if self.templated:
+            raise BadRow(
+                f"{where} holds messages, which are used as they are; leave template, system_prompt and examples out"
+            )
+        messages = cells.parsed_messages(found, where) if self.messages else cells.messages(found, where)
+        if messages[-1]["role"] == "assistant":
+            if not self.imitated:
+                raise BadRow(f"{where} ends with the reply, which is what is sampled; leave it out")
+            cells.check_turns(messages, where)
+        return messages
+
+    def _answer(self, row: Mapping[str, Any], where: str) -> str:
+        if not self.needs_answer and cells.optional(row, self.answer) is None:
+            return ""
+        return cells.text(row, self.answer, where)
 
 
 class JoinedRows:
@@ -175,41 +205,6 @@ class JoinedRows:
         return self._parts[part].problem(index - (self._ends[part - 1] if part else 0))
 
 
-def _dialogue(row: Mapping[str, Any], column: str, where: str) -> tuple[Message, ...]:
-    """Returns the messages of a column, up to the one that the model replies to."""
-    if column not in row:
-        raise BadRow(f"{where}: no column {column!r}; {nearest(column, row, 'there are')}")
-    found = row[column]
-    if isinstance(found, str):
-        try:
-            found = json.loads(found)
-        except ValueError as error:
-            raise BadRow(f"{where}: column {column!r} holds a text that is no JSON ({error})") from error
-    if not isinstance(found, list | tuple) or not found or not all(map(_is_message, found)):
-        raise BadRow(f"{where}: column {column!r} holds no messages; write a list of role and content, both texts")
-    if found[-1]["role"] == "assistant":
-        raise BadRow(f"{where}: column {column!r} ends with the reply, which is what is sampled; leave it out")
-    return tuple({"role": one["role"], "content": one["content"]} for one in found)
-
-
-def _is_message(one: object) -> bool:
-    return isinstance(one, Mapping) and all(isinstance(one.get(part), str) for part in ("role", "content"))
-
-
-def _text(row: Mapping[str, Any], column: str, where: str) -> str:
-    if column not in row:
-        raise BadRow(f"{where}: no column {column!r}; {nearest(column, row, 'there are')}")
-    value = row[column]
-    if isinstance(value, str):
-        return value
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        return str(value)
-    if isinstance(value, bytes):
-        raise BadRow(f"{where}: column {column!r} holds bytes that are no UTF-8 text")
-    write = "; write it as a text, of JSON" if isinstance(value, Mapping) else ""
-    raise BadRow(f"{where}: column {column!r} holds {type(value).__name__}, not text{write}")
-
-
 def counted(rows: Iterable[_Row], name: str) -> Iterator[_Row]:
     """Yields rows as they are scanned, and says every `PROGRESS` seconds how many of ``name`` there have been.
 
@@ -221,10 +216,3 @@ def counted(rows: Iterable[_Row], name: str) -> Iterator[_Row]:
             _LOG.warning("%s: %d rows read and checked so far", name, count)
             due = monotonic() + PROGRESS
         yield row
-
-
-def nearest(name: str, known: Iterable[str], otherwise: str) -> str:
-    """Returns ``nearest: X`` for a mistyped name, or the list of known names where none is close."""
-    names = sorted(map(str, known))
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    return f"nearest: {close[0]}" if close else f"{otherwise}: {', '.join(names[:20]) or 'none'}"

@@ -1,14 +1,16 @@
-"""Rows of a table: a Parquet file, or a data set of the Hugging Face hub."""
+"""Rows of a table: a Parquet file, or a data set of the Hugging Face hub or of `datasets` on this disk."""
 
 from __future__ import annotations
 
+import json
 from array import array
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rljax.config.validate import ConfigError
-from rljax.tasks.rows import Columns, Problem, counted, nearest
+from rljax.tasks.cells import nearest
+from rljax.tasks.rows import Columns, Problem, counted
 from rljax.tasks.task import BadRow
 from sidecar.extras import install_command
 
@@ -101,15 +103,79 @@ def parquet_rows(path: Path, columns: Columns, on_bad_row: str, key: str, needed
     except pyarrow.ArrowInvalid as error:
         reason = str(error).splitlines()[0]
         raise ConfigError(f"{key}.source={str(path)!r}: not a Parquet file ({reason})") from error
-    _check_columns(columns, table.column_names, key)
+    return _arrow_rows(str(path), table, columns, on_bad_row, key, needed)
+
+
+def saved_rows(
+    path: Path, split: str | None, role: str, columns: Columns, on_bad_row: str, key: str, needed: int | None = None
+) -> TableRows:
+    """Opens a directory that ``save_to_disk`` of `datasets` wrote, of a Dataset, or of a DatasetDict, which has a
+    split; its rows stay in memory-mapped files.
+
+    Args:
+        split: its name; None: ``role``, where there are splits.
+        key: config path of the taskset, for messages.
+
+    Raises:
+        ConfigError: it is no such directory, or a split or column is missing.
+        BadRow: see `TableRows`.
+        OSError: a file cannot be read.
+    """
+    source = f"{key}.source={str(path)!r}"
+    if (path / "dataset_dict.json").is_file():
+        splits = _described(path / "dataset_dict.json", source).get("splits", [])
+        wanted = split or role
+        if wanted not in splits:
+            raise ConfigError(
+                f"{key}.split={wanted!r}: no such split in {path}; {nearest(wanted, splits, 'there are')}"
+            )
+        path = path / wanted
+    elif split is not None:
+        raise ConfigError(f"{key}.split={split!r}: {path} has no splits; leave it out, or use offset and limit")
+    state = path / "state.json"
+    if not state.is_file():
+        raise ConfigError(
+            f"{source}: a directory that datasets' save_to_disk did not write (it has no state.json); name its files, "
+            "FILE.parquet or FILE.jsonl"
+        )
+    files = [path / part["filename"] for part in _described(state, source).get("_data_files", [])]
+    return _arrow_rows(str(path), _memory_mapped(files, source), columns, on_bad_row, key, needed)
+
+
+def _described(file: Path, source: str) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ConfigError(f"{source}: {file.name} is no JSON ({error})") from error
+    return found
+
+
+def _memory_mapped(files: Sequence[Path], source: str) -> Any:
+    """Returns the Arrow table that these files hold, one after the other."""
+    import pyarrow
+
+    tables = []
+    for file in files:
+        try:
+            tables.append(pyarrow.ipc.open_stream(pyarrow.memory_map(str(file))).read_all())
+        except pyarrow.ArrowInvalid as error:
+            reason = str(error).splitlines()[0]
+            raise ConfigError(f"{source}: {file.name} is no file of datasets' ({reason})") from error
+    if not tables:
+        raise ConfigError(f"{source}: state.json names no file with rows")
+    return pyarrow.concat_tables(tables)
+
+
+def _arrow_rows(name: str, table: Any, columns: Columns, on_bad_row: str, key: str, needed: int | None) -> TableRows:
+    _check_columns(columns, table.schema, key)
     scanned = [
         number  # two columns may have one name
-        for number, name in enumerate(table.column_names)
-        if name in columns.scanned() or _damaged(table.column(number))
+        for number, column in enumerate(table.column_names)
+        if columns.reads(column) or _damaged(table.column(number))
     ]
     batches = table.select(scanned).to_batches(max_chunksize=_SCAN)
     scan = (row for batch in batches for row in _plain_rows(batch))
-    return TableRows(str(path), scan, lambda place: table.slice(place, 1).to_pylist()[0], columns, on_bad_row, needed)
+    return TableRows(name, scan, lambda place: table.slice(place, 1).to_pylist()[0], columns, on_bad_row, needed)
 
 
 def _damaged(column: Any) -> bool:
@@ -168,8 +234,8 @@ def hub_rows(
             f"{key}.source='hub:{dataset_id}' (subset {subset or 'default'}, split {split}): {reason}; "
             "where no hub can be reached, give the path of a .jsonl or .parquet file"
         ) from error
-    _check_columns(columns, dataset.column_names, key)
-    checked = [name for name in dataset.column_names if name in columns.scanned()]
+    _check_columns(columns, dataset.features.arrow_schema, key)
+    checked = [name for name in dataset.column_names if columns.reads(name)]
     scan = (
         dict(zip(batch, values, strict=True))
         for batch in dataset.select_columns(checked).iter(_SCAN)
@@ -180,7 +246,18 @@ def hub_rows(
     )
 
 
-def _check_columns(columns: Columns, names: list[str], key: str) -> None:
-    for column, option in columns.needed().items():
-        if column not in names:
-            raise ConfigError(f"{key}.{option}={column!r}: no such column; {nearest(column, names, 'there are')}")
+def _check_columns(columns: Columns, schema: Any, key: str) -> None:
+    known = list(_paths(schema))
+    for path, option in columns.needed().items():
+        if path not in known:
+            raise ConfigError(f"{key}.{option}={path!r}: no such column; {nearest(path, known, 'there are')}")
+
+
+def _paths(fields: Iterable[Any]) -> Iterator[str]:
+    """Yields the names of Arrow fields, and of those within structs as dotted paths."""
+    import pyarrow
+
+    for field in fields:
+        yield field.name
+        if pyarrow.types.is_struct(field.type):
+            yield from (f"{field.name}.{inner}" for inner in _paths(field.type))

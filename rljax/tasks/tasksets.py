@@ -10,28 +10,35 @@ from typing import Literal
 
 from rljax.config.schema import TasksetConfig
 from rljax.config.validate import ConfigError
+from rljax.tasks.cells import nearest
 from rljax.tasks.gym_rows import ReasoningGymRows
-from rljax.tasks.jsonl import JsonlRows
 from rljax.tasks.permutation import Permutation
 from rljax.tasks.procedural import GENERATORS, SIDES, procedural_rows
 from rljax.tasks.rewards.registry import answer_checks, answer_is_read, resolve_reward, reward_terms, row_checks
-from rljax.tasks.rows import Columns, JoinedRows, Problem, Rows, nearest
+from rljax.tasks.rows import Columns, JoinedRows, Problem, Rows
 from rljax.tasks.seeds import environment_seed, fingerprint, stable_hash
-from rljax.tasks.table import hub_rows, parquet_rows
+from rljax.tasks.table import hub_rows, parquet_rows, saved_rows
 from rljax.tasks.task import BadRow, RewardTerm, Task, Taskset
 from rljax.tasks.templates import chat_messages
+from rljax.tasks.text_files import ENDINGS, TextRows
 from rljax.trajectory import TaskId
 
 Role = Literal["train", "validation"]
 
 _LOG = logging.getLogger(__name__)
-_FILES = (".jsonl", ".parquet")
+_FILES = (*ENDINGS, ".parquet")
 _HUB = "hub:"
 _GYM = "reasoning_gym:"
 
 
 def load_tasksets(
-    configs: Mapping[str, TasksetConfig], seed: int, on_bad_row: str, *, role: Role, section: str | None = None
+    configs: Mapping[str, TasksetConfig],
+    seed: int,
+    on_bad_row: str,
+    *,
+    role: Role,
+    section: str | None = None,
+    imitated: bool = False,
 ) -> dict[str, Taskset]:
     """Opens tasksets and checks all that can be checked at the start.
 
@@ -41,13 +48,16 @@ def load_tasksets(
         on_bad_row: ``fail`` or ``skip``.
         role: ``train`` or ``validation``; validation is never shuffled, and its seeds are its own.
         section: the key that holds them, for messages; None: ``tasks.train`` or ``tasks.validation``.
+        imitated: whether their answers are, and so their rows may be dialogues that end with the reply.
 
     Raises:
         ConfigError: a source, column, argument or reward that does not exist, or a taskset without a usable row.
         BadRow: a bad row, with ``on_bad_row="fail"``.
     """
     section = section or f"tasks.{role}"
-    loaded = {name: _load(name, one, seed, on_bad_row, role, f"{section}.{name}") for name, one in configs.items()}
+    loaded = {
+        name: _load(name, one, seed, on_bad_row, role, f"{section}.{name}", imitated) for name, one in configs.items()
+    }
     for source in sorted({config.source for config in configs.values() if config.tags}):
         mine = [name for name, config in configs.items() if config.source == source]
         if all(configs[name].tags for name in mine):
@@ -132,13 +142,16 @@ class RowTaskset:
         return Permutation(self._size, stable_hash(self._seed, self._stream, epoch, "order"))
 
 
-def _load(name: str, config: TasksetConfig, seed: int, on_bad_row: str, role: Role, key: str) -> RowTaskset:
+def _load(
+    name: str, config: TasksetConfig, seed: int, on_bad_row: str, role: Role, key: str, imitated: bool
+) -> RowTaskset:
     terms = reward_terms(config.rewards, config.reward_weights, f"{key}.rewards", config.reward_args)
     for term in terms:
         scored = resolve_reward(term.name, f"{key}.rewards").source
         if not config.source.startswith(scored):
             raise ConfigError(f"{key}.rewards: {term.name!r} scores sources of {scored}NAME only")
-    rows = _open(config, on_bad_row, role, key, terms)
+    _check_options(config, key)
+    rows = _open(config, _columns(config, terms, key, imitated), on_bad_row, role, key)
     taskset = RowTaskset(name, config, rows, terms, seed, role)
     first = getattr(rows, "first_bad_row", None)
     if not len(taskset):
@@ -153,11 +166,9 @@ def _load(name: str, config: TasksetConfig, seed: int, on_bad_row: str, role: Ro
     return taskset
 
 
-def _open(config: TasksetConfig, on_bad_row: str, role: Role, key: str, terms: tuple[RewardTerm, ...]) -> Rows:
-    _check_options(config, key)
-    source = config.source
+def _columns(config: TasksetConfig, terms: tuple[RewardTerm, ...], key: str, imitated: bool) -> Columns:
     asked = f"{key}.rewards"
-    columns = Columns(
+    return Columns(
         config.prompt_key,
         config.answer_key,
         answer_checks(config.rewards, asked),
@@ -165,9 +176,18 @@ def _open(config: TasksetConfig, on_bad_row: str, role: Role, key: str, terms: t
         config.tag_key,
         frozenset(config.tags),
         *row_checks(terms, asked),
-        config.messages_key,
+        messages=config.messages_key,
+        imitated=imitated,
+        templated=_is_templated(config),
     )
-    needed = None if config.limit is None else config.offset + config.limit
+
+
+def _is_templated(config: TasksetConfig) -> bool:
+    return config.template != "{prompt}" or config.system_prompt is not None or bool(config.examples)
+
+
+def _open(config: TasksetConfig, columns: Columns, on_bad_row: str, role: Role, key: str) -> Rows:
+    source, needed = config.source, None if config.limit is None else config.offset + config.limit
     if source in GENERATORS:
         return procedural_rows(source, _side(config, role, key), config.args, key)
     if source.startswith(_GYM):
@@ -178,25 +198,33 @@ def _open(config: TasksetConfig, on_bad_row: str, role: Role, key: str, terms: t
         if not dataset.strip("/"):
             raise ConfigError(f"{key}.source={source!r}: names no data set; write {_HUB}OWNER/NAME")
         return hub_rows(dataset, config.subset, split, columns, on_bad_row, key, needed)
-    if "," in source and all(part.endswith(_FILES) for part in source.split(",")):
+    if "," in source and _is_stored(source):
         parts = [dataclasses.replace(config, source=part.strip()) for part in source.split(",")]
-        return JoinedRows([_open(part, on_bad_row, role, key, terms) for part in parts])
+        return JoinedRows([_open(part, columns, on_bad_row, role, key) for part in parts])
     path = Path(source).expanduser()
-    if path.suffix not in _FILES:
-        raise ConfigError(
-            f"{key}.source={source!r}: not a generator, FILE.jsonl, FILE.parquet, {_HUB}ID or {_GYM}NAME; "
-            f"{nearest(source, GENERATORS, 'generators')}"
-        )
     try:
-        if path.exists() and not (path.is_file() or path.is_dir()):
+        if path.is_dir():
+            return saved_rows(path, config.split, role, columns, on_bad_row, key, needed)
+        if not path.name.endswith(_FILES):
+            raise ConfigError(
+                f"{key}.source={source!r}: not a file ({' '.join(_FILES)}), a directory of datasets' save_to_disk, "
+                f"{_HUB}ID, a generator or {_GYM}NAME; {nearest(source, GENERATORS, 'generators')}"
+            )
+        if path.exists() and not path.is_file():
             raise ConfigError(f"{key}.source={source!r}: a pipe or device, not a file; write what it gives into a file")
         if path.suffix == ".parquet":
             return parquet_rows(path, columns, on_bad_row, key, needed)
-        return JsonlRows(path, columns, on_bad_row, needed)
+        return TextRows(path, columns, on_bad_row, needed)
     except OSError as error:
         raise ConfigError(
             f"{key}.source={source!r}: cannot be read ({error.strerror or error}; looked in {Path.cwd()})"
         ) from error
+
+
+def _is_stored(source: str) -> bool:
+    """Returns whether a source is a file or directory, or several with commas between."""
+    parts = [Path(part.strip()).expanduser() for part in source.split(",")]
+    return all(path.name.endswith(_FILES) or path.is_dir() for path in parts)
 
 
 def _side(config: TasksetConfig, role: Role, key: str) -> str:
@@ -208,19 +236,19 @@ def _side(config: TasksetConfig, role: Role, key: str) -> str:
 
 def _check_options(config: TasksetConfig, key: str) -> None:
     """Refuses options that the source would not read."""
-    hub = config.source.startswith(_HUB)
+    hub, stored = config.source.startswith(_HUB), _is_stored(config.source)
     generated = config.source in GENERATORS or config.source.startswith(_GYM)
-    if not (hub or generated or config.source.endswith(_FILES)):
+    if not (hub or generated or stored):
         return  # no source at all: that is said when it is opened
     if config.subset is not None and not hub:
         raise ConfigError(f"{key}.subset={config.subset!r}: only a hub data set has subsets")
-    if config.split is not None and not (hub or generated):
+    if config.split is not None and stored and config.source.endswith(_FILES):
         raise ConfigError(
             f"{key}.split={config.split!r}: a file has no splits; name another file, or use offset and limit"
         )
     if config.tags and generated:
         raise ConfigError(f"{key}.tags={config.tags}: only the rows of a file or of a hub data set have tags")
-    if config.messages_key and (generated or config.system_prompt or config.examples or config.template != "{prompt}"):
+    if config.messages_key and (generated or _is_templated(config)):
         raise ConfigError(
             f"{key}.messages_key={config.messages_key!r}: rows of a file or of a hub data set are whole dialogues; "
             "leave template, system_prompt and examples out"

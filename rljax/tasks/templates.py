@@ -88,17 +88,23 @@ def tokenized(tokenizer: PreTrainedTokenizerBase, text: str, *, special: bool = 
 
 
 def quoted(task: Task) -> str:
-    """Returns the beginning of a task's last message, for our messages: its number tells no line of a shuffled file."""
-    return f"it asks {task.messages[-1]['content'][:_QUOTED]!r}"
+    """Returns the beginning of what a task asks last, for our messages: its number tells no line of a shuffled file."""
+    asked = next(one for one in reversed(task.messages) if one["role"] != "assistant")
+    return f"it asks {asked['content'][:_QUOTED]!r}"
 
 
 def render_prompt(tokenizer: PreTrainedTokenizerBase, task: Task, max_prompt_tokens: int) -> Int[np.ndarray, " time"]:
     """Returns the token ids of a task's prompt, int32.
 
     Raises:
-        BadRow: it is empty, or longer than ``max_prompt_tokens``.
+        BadRow: it is empty, or longer than ``max_prompt_tokens``, or the chat template refuses its messages.
     """
-    token_ids = render_messages(tokenizer, task.messages)
+    from jinja2 import TemplateError
+
+    try:
+        token_ids = render_messages(tokenizer, task.messages)
+    except TemplateError as error:
+        raise BadRow(f"task {task.id}: the chat template refuses its messages ({error}); {quoted(task)}") from error
     if not 0 < len(token_ids) <= max_prompt_tokens:
         raise BadRow(
             f"task {task.id}: a prompt of {len(token_ids)} tokens; model.max_prompt_tokens is {max_prompt_tokens}; "

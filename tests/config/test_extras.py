@@ -55,6 +55,11 @@ def bare(monkeypatch: pytest.MonkeyPatch) -> None:
             "tasks.train.gsm8k.source='a.parquet': pyarrow is not installed; pip install -e \".[data]\"",
         ),
         (
+            "gsm8k:docs",  # a directory
+            {"sidecar.engine": "embedded"},
+            "tasks.train.gsm8k.source='docs': pyarrow is not installed; pip install -e \".[data]\"",
+        ),
+        (
             "agentic_webshop_async",
             {"launcher": "local", "mode": "play"},
             'custom_envs.WebShop.id=rljax/WebShop-v0: bm25s is not installed; pip install -e ".[webshop]"',

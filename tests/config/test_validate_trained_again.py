@@ -26,7 +26,13 @@ EXPERT: list[tuple[dict[str, Any], str, str]] = [
     ),
     ({"pg_variant": "sft"}, "", "algorithm.pg_variant='sft': there is nothing to imitate; write tasks.expert.source="),
     ({"pg_variant": "mix"}, "", "algorithm.pg_variant='mix': there is nothing to imitate"),
-    ({"expert_data_ratio": 1.0}, "shown.jsonl", "algorithm.expert_data_ratio=1.0: must be below 1"),
+    ({"expert_data_ratio": 1.5}, "shown.jsonl", "algorithm.expert_data_ratio=1.5: must be at most 1"),
+    (
+        {"pg_variant": "mix", "expert_data_ratio": 1.0},
+        "shown.jsonl",
+        "algorithm.pg_variant='mix': with expert_data_ratio=1 nothing is sampled for loss.variant; write "
+        "pg_variant=sft",
+    ),
 ]
 
 
@@ -91,3 +97,20 @@ def test_the_share_is_of_samples_and_demonstrations_together(batch: int, share: 
     algorithm = AlgorithmConfig(pg_variant="mix", expert_data_ratio=share)
     assert make(tasks=tasks, algorithm=algorithm, rollout_batch_size=batch).demonstrations_per_batch == count
     assert make(rollout_batch_size=batch).demonstrations_per_batch == 0
+
+
+def test_demonstrations_alone_make_up_the_batch_and_nothing_is_sampled() -> None:
+    """Neither tasks to sample nor whole groups are asked for; those of a config that also trains by rewards rest."""
+    imitating = AlgorithmConfig(pg_variant="sft", expert_data_ratio=1.0, max_uses=2)
+    for train in ({}, {"digits": TASKSET}):
+        alone = make(
+            tasks=TasksConfig(train=train, expert=DEMONSTRATIONS),
+            algorithm=imitating,
+            rollout_batch_size=12,
+            group_size=8,
+        )
+        assert (alone.imitates_alone, alone.demonstrations_per_batch, alone.groups_per_batch) == (True, 12, 0)
+        assert (alone.reused_per_batch, alone.staleness_credit) == (0, 0)
+        assert (alone.explored, alone.train_groups) == (("tasks.train", {}), {})
+    with pytest.raises(ConfigError, match=r"tasks\.train: no taskset to train on"):
+        make(tasks=TasksConfig(expert=DEMONSTRATIONS), algorithm=dataclasses.replace(imitating, expert_data_ratio=0.9))

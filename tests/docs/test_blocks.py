@@ -13,10 +13,11 @@ import pytest
 
 from rljax.algorithms.registry import check_names
 from rljax.config.load import key_help, load_config, parse_arguments
+from rljax.config.sweep import is_sweep, points
 from tests.docs.pages import COMMAND, KEYS, PAGES, ROOT, SHELLS, Block, blocks, commands, write_files
 
 BLOCKS = [block for page in PAGES for block in blocks(page)]
-TESTED_ELSEWHERE = {"README.md", "docs/algorithms.md", "docs/rewards.md"}
+TESTED_ELSEWHERE = {"README.md", "docs/algorithms.md", "docs/data.md", "docs/rewards.md"}
 """Pages whose blocks of Python are executed by tests of their own."""
 PATHS = [*(path for path, _, _ in key_help()), "rollout.workflow_args.NAME"]
 KNOWN = [re.compile(re.escape(path).replace("NAME", r"\w+")) for path in PATHS]
@@ -70,7 +71,11 @@ def test_every_config_that_a_command_asks_for_is_accepted(page: str, folder: Pat
         options = [word for word in words if word.startswith("--config")]
         others = [word for word in words if word not in options and not word.startswith(("--dry-run", "["))]
         assert set(others) <= {"...]"}, words
-        resolve(*parse_arguments(options))
+        path, overrides = parse_arguments(options)
+        if is_sweep(overrides):
+            assert len(points(path, overrides)) > 1
+        else:
+            resolve(path, overrides)
 
 
 def test_every_key_that_a_page_writes_as_an_option_exists(page: str) -> None:
@@ -81,6 +86,9 @@ def test_every_key_that_a_page_writes_as_an_option_exists(page: str) -> None:
 
 def test_files_of_a_page_are_python_or_rows_and_its_configs_load(page: str, folder: Path) -> None:
     for block in blocks(page):
+        if block.mark == "file":
+            named = PAGES[page].partition(f"<!-- file: {block.what} -->")[0].rstrip().rpartition("\n\n")[2]
+            assert f"`{block.what}`" in named, "a reader does not see the comment: name the file before it"
         if block.mark == "file" and block.what.endswith(".py"):
             compile(block.text, str(block), "exec")
             if "def get_config" in block.text:

@@ -99,3 +99,7 @@ def test_updates_that_are_not_finite_are_skipped_counted_and_end_the_run(tmp_pat
     assert "learner.optimizer.learning_rate" in line
     rows = [json.loads(row) for row in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert sum(row.get("policy/nonfinite_updates", 0) for row in rows) == 2, "the third ended the run"
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert 'pill bad">failed' in page
+    assert "3 updates in a row had a loss or gradient that is not finite" in page
+    assert "<h3>Learning rate</h3>" in page, "what there was of it is drawn"

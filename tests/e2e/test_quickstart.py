@@ -24,6 +24,14 @@ def test_quickstart_learns(tmp_path: Path, cache: Path) -> None:
     assert all(row["tokens/trained"] == row["tokens/sampled"] and row["batch/masked_fraction"] == 0 for row in trained)
     audit = audit_of(tmp_path / run_dir)
     assert (audit["balanced"], audit["trained_twice"], audit["max_staleness"]) == (True, 0, 1)
+    trace = tmp_path / run_dir / "trace.json"
+    assert trace.stat().st_size < 5e6
+    processes = [
+        event["args"]["name"]
+        for event in json.loads(trace.read_text())["traceEvents"]
+        if "process_name" in event.values()
+    ]
+    assert processes == ["explorer", "explorer engine 0", "learner"]
     report = (tmp_path / run_dir / "report.html").read_text()
     for words in ("reverse_digits", "balanced", "staleness"):
         assert words in report.lower()

@@ -133,18 +133,20 @@ def test_the_pair_trains_in_one_process(tmp_path: Path, cache: Path, monkeypatch
     assert done.returncode == 0, done.stderr
     trained(tmp_path / "run")
     assert audit_of(tmp_path / "run")["max_staleness"] == 1  # the interval is filled
-    steps, trajectories = (spans(tmp_path / "run", name) for name in ("train step 0", "gsm8k/"))
+    steps, trajectories = spans(tmp_path / "run", "train step 0"), spans(tmp_path / "run", "gsm8k/", "attempts")
     ((start, end),) = steps
     beside = [(began, ended) for began, ended in trajectories if began < end and ended > start]
     assert len(trajectories) == 16
     assert 0 < len(beside) <= 8, "the second batch is generated while the first is trained"
 
 
-def spans(run_dir: Path, name: str) -> list[tuple[float, float]]:
-    """Start and end of the spans of that name, or beginning, in microseconds."""
+def spans(run_dir: Path, name: str, track: str = "") -> list[tuple[float, float]]:
+    """Start and end of the spans of that name, or beginning, in microseconds, as often as a span counts."""
     events = json.loads((run_dir / "trace.json").read_text())["traceEvents"]
-    found = [event for event in events if event["ph"] == "X" and event["name"].startswith(name)]
-    return [(event["ts"], event["ts"] + event["dur"]) for event in found]
+    tracks = {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
+    named = [event for event in events if event["ph"] == "X" and event["name"].startswith(name)]
+    found = [event for event in named if tracks[event["tid"]].startswith(track)]
+    return [(e["ts"], e["ts"] + e["dur"]) for e in found for _ in range(e["args"].get("count", 1))]
 
 
 def test_the_pair_trains_in_two_shells_and_a_third_joins(

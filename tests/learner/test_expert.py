@@ -154,3 +154,19 @@ def test_a_batch_of_demonstrations_alone_is_trained() -> None:
     assert metrics["policy/ratio_drift"] == 0
     moved = jax.tree.map(lambda a, b: bool((np.asarray(a) != b).any()), learner.state.params, before)
     assert any(jax.tree.leaves(moved))
+
+
+@pytest.mark.parametrize("minibatch", [None, 8])
+def test_demonstrations_alone_are_cut_into_minibatches(minibatch: int | None) -> None:
+    shown = make_demonstrations(16)
+    learner = make_learner(1.0, pg_variant="sft", minibatch_size=minibatch)
+    packed = learner.pack([], demonstrations=shown)
+    trained = [
+        sum(int(t.loss_mask.sum()) for t in part) for part in ([shown] if minibatch is None else [shown[:8], shown[8:]])
+    ]
+    assert [int(p.batch.expert.sum()) for p in packed] == trained
+    if minibatch is None:
+        metrics = learner.train([], demonstrations=shown)
+        assert metrics["loss"] == pytest.approx(sum(-logprobs(t).sum() for t in shown) / trained[0], rel=1e-5)
+        assert (metrics["batch/demonstrations"], metrics["batch/trained_tokens"]) == (16.0, trained[0])
+        assert not [name for name in metrics if name.startswith(("policy/ratio_mean", "policy/advantage"))]

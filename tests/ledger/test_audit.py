@@ -130,3 +130,24 @@ def test_a_step_without_its_demonstrations_is_found(place: Backend) -> None:
     bench.lease()
     bench.trained(demonstrations=2)
     assert audit(bench.db)["problems"] == ["steps [0] did not train 3 demonstrations"]
+
+
+def test_steps_of_demonstrations_alone_are_counted_without_groups(place: Backend) -> None:
+    bench = LedgerBench(place, make_spec(alpha=0, b=0, demonstrations=3))
+    for step in (0, 1, 2, 1, 2):
+        if step < bench.steps:
+            bench.restart(step)
+        refused = claims.claim(bench.db, "e", ["a"], 10)
+        assert (refused.claims, refused.over) == ((), False)
+        assert refused.reason == f"a version to validate: demonstrations alone are trained, {step} steps so far"
+        leased = bench.lease()
+        assert isinstance(leased, LeasedBatch)
+        assert (leased.groups, leased.demonstrations) == ((), range(3 * step, 3 * step + 3))
+        again = bench.lease()
+        assert again == leased, "a lease that was not trained is leased again"
+        bench.trained()
+    assert [batch.demonstrations for batch in leases.recorded_batches(bench.db, 1, 3)] == [range(3, 6), range(6, 9)]
+    report = audit(bench.db)
+    assert (report["demonstrations"], report["steps"], report["claimed"], report["balanced"]) == (9, 3, 0, True)
+    problems = spoil(bench, "DELETE FROM steps WHERE step=1 AND lineage=2")
+    assert problems == ["the surviving batches are not those of steps 0 to 2"]

@@ -73,5 +73,7 @@ def test_the_learner_says_it_once_a_streak(
         for step in range(1, 2 * STEPS + 10):
             batch = groups(step, teaches if step == STEPS + 5 else rewards)
             observers.step(step, batch_metrics(batch), batch)
+        observers.finish({}, {})
+    assert "steps <b>1 to 14, 16 to 29</b>" in (tmp_path / "report.html").read_text()
     told = [line for line in capsys.readouterr().out.splitlines() if said in line]
     assert [line.partition(":")[0] for line in told] == ["steps 1 to 10", "steps 16 to 25"]

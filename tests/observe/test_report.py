@@ -8,7 +8,6 @@ import json
 import logging
 import re
 import time
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +16,9 @@ import pytest
 from plotly.offline import get_plotlyjs
 
 from rljax.observe.metrics import MetricsLog
-from rljax.observe.report import write_report
 from rljax.observe.report.data import RunData, chosen_samples, flat, outlooks, time_split, waits
 from rljax.observe.report.plots import binned, smooth
+from tests.observe.report_pages import checked, figure, figures, numbers, written
 
 AUDIT: dict[str, Any] = {
     "claimed": 102,
@@ -40,36 +39,6 @@ AUDIT: dict[str, Any] = {
     "problems": [],
     "balanced": True,
 }
-VOID = {"meta", "input"}
-
-
-class Checker(HTMLParser):
-    """Collects ids, addresses and text, and checks that elements close in order."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.ids: list[str] = []
-        self.addresses: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        if tag not in VOID:
-            self.open.append(tag)
-        self._note(attrs)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self._note(attrs)
-
-    def _note(self, attrs: list[tuple[str, str | None]]) -> None:
-        for name, value in attrs:
-            if name == "id":
-                self.ids.append(value or "")
-            if name in ("src", "href", "xlink:href"):
-                self.addresses.append(value or "")
-
-    def handle_endtag(self, tag: str) -> None:
-        if tag not in VOID:
-            assert self.open.pop() == tag
 
 
 def row(step: int) -> dict[str, float | None]:
@@ -88,45 +57,16 @@ def row(step: int) -> dict[str, float | None]:
         "bound/fraction": 0.6,
         "parity/max_abs_logprob_gap": 1e-6,
         "parity/mean_abs_logprob_gap": 1e-7,
+        "response/mean_tokens": 3.0,
+        "response/cut_off": 0.5,
         "entropy": 1.0,
         "grad_norm": float("nan") if step == 3 else 0.5,
     }
 
 
-def checked(path: Path | None) -> str:
-    assert path is not None
-    page = path.read_text(encoding="utf-8")
-    checker = Checker()
-    checker.feed(page)
-    assert checker.open == []
-    assert len(set(checker.ids)) == len(checker.ids)
-    assert all(address.startswith("#") for address in checker.addresses)
-    for reference in re.findall(r"url\(#([^)]+)\)", page):
-        assert reference in checker.ids
-    assert "could not be" not in page.lower()
-    return page
-
-
-def figures(page: str) -> dict[str, Any]:
-    """What plotly.js draws, by the id of its element; each has such an element, and colours that the page defines."""
-    found = re.findall(r'<script type="application/json" id="figures">(.*?)</script>', page, re.S)
-    drawn: dict[str, Any] = json.loads(found[0]) if found else {}
-    assert re.findall(r'<div class="figure" id="([^"]+)"', page) == list(drawn)
-    for colour in re.findall(r"#[0-9a-f]{6}|var\((.*?)\)", json.dumps(drawn)):
-        assert f"{colour}: #" in page
-    return drawn
-
-
-def numbers(values: Any) -> list[float]:
-    """An array as plotly.js takes it: a list, or the bytes of its numbers in base64."""
-    if isinstance(values, list):
-        return values
-    return np.frombuffer(base64.b64decode(values["bdata"]), np.dtype(values["dtype"])).tolist()
-
-
 def test_tasksets_and_explorers_are_named_where_there_are_several(tmp_path: Path) -> None:
     several = {"tasksets": {"digits": {"size": 90, "issued": 12, "trained": 9, "open": 3}, "<own>": {"size": 5}}}
-    page = checked(write_report(tmp_path, {}, AUDIT | several | {"explorers": {"explorer": {"trained": 9}}}))
+    page = checked(written(tmp_path, {}, AUDIT | several | {"explorers": {"explorer": {"trained": 9}}}))
     assert "<h3>Tasksets</h3>" in page
     assert "size 90, issued 12, open 3" in page
     assert "&lt;own&gt;" in page
@@ -154,14 +94,13 @@ def test_a_whole_run_in_under_three_seconds(tmp_path: Path) -> None:
     (tmp_path / "samples" / "a.jsonl").write_text(json.dumps(sample) + "\n")
     config = {"max_steps": 500, "sidecar": {"num_engines": 1, "engine": "embedded"}, "seed": 0}
     began = time.process_time()
-    page = checked(write_report(tmp_path, config, AUDIT, {"commit": "abc<1>"}))
+    page = checked(written(tmp_path, config, AUDIT, {"commit": "abc<1>"}))
     assert time.process_time() - began < 3
-    drawn = figures(page)
-    assert len(drawn) == 10
-    scores = drawn["curves-1"]["data"][0]
-    assert scores["x"] == list(range(50, 501, 50))
-    assert scores["y"] == pytest.approx([0.1 + step / 625 for step in range(50, 501, 50)])
-    rewards, smoothed = (numbers(trace["y"]) for trace in drawn["curves-0"]["data"])
+    assert len(figures(page)) == 12
+    scores = figure(page, "Held-out score")["data"][0]
+    assert numbers(scores["x"]) == list(range(50, 501, 50))
+    assert numbers(scores["y"]) == pytest.approx([0.1 + step / 625 for step in range(50, 501, 50)])
+    rewards, smoothed = (numbers(trace["y"]) for trace in figure(page, "Reward")["data"])
     assert len(rewards) == len(smoothed) == 240
     assert np.mean(rewards) == pytest.approx(501 / 1000, rel=0.01)
     packed = re.findall(r'<script type="text/plain" id="plotly">(.*?)</script>', page)
@@ -176,12 +115,12 @@ def test_a_whole_run_in_under_three_seconds(tmp_path: Path) -> None:
 
 
 def test_an_empty_run_gives_sentences(tmp_path: Path) -> None:
-    page = checked(write_report(tmp_path))
+    page = checked(written(tmp_path))
     assert not figures(page)
     assert len(page) < 50_000, "no figure, no library that draws it"
     for said in (
         "not started",
-        "No step has been trained yet",
+        "No step has a reward",
         "There is no audit",
         "No trajectory was sampled",
         "config was not found",
@@ -195,14 +134,14 @@ def test_a_run_that_has_just_begun(tmp_path: Path, rows: int) -> None:
     log.write(0, {"val/digits/score": 0.1})
     for step in range(1, rows + 1):
         log.write(step, row(step))
-    page = checked(write_report(tmp_path, {}, None))
-    assert len(figures(page)) == 9  # all but the audit's histogram
+    page = checked(written(tmp_path, {}, None))
+    assert len(figures(page)) == 11  # all but the audit's histogram
 
 
 def test_a_failed_run_says_why(tmp_path: Path) -> None:
     audit = AUDIT | {"failure": "trainer: 3 updates <in a row>", "balanced": False, "problems": ["2 groups were lost"]}
     audit |= {"finished": False, "max_staleness": 3}
-    page = checked(write_report(tmp_path, {}, audit))
+    page = checked(written(tmp_path, {}, audit))
     for said in ('pill bad">failed', "3 updates &lt;in a row&gt;", "does not balance", "2 groups were lost"):
         assert said in page
 
@@ -211,17 +150,17 @@ def test_spoilt_data_spoils_its_section_only(tmp_path: Path) -> None:
     MetricsLog(tmp_path).write(1, row(1))
     (tmp_path / "config.json").write_text("{")
     (tmp_path / "audit.json").write_text(json.dumps(AUDIT | {"dropped": 7, "staleness_histogram": {"x": 1}}))
-    write_report(tmp_path)
+    written(tmp_path)
     page = (tmp_path / "report.html").read_text()
     assert "section “audit” could not be written" in page
     assert "Could not be drawn" in page
-    assert len(figures(page)) == 8
+    assert len(figures(page)) == 10
 
 
 def test_a_page_that_cannot_be_written_stops_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "report.html").mkdir()
     with caplog.at_level(logging.WARNING):
-        assert write_report(tmp_path) is None
+        assert written(tmp_path) is None
     assert "report.html was not written" in caplog.text
 
 
@@ -241,6 +180,7 @@ def test_one_more_engine_by_hand() -> None:
     assert one_more.over_turns == 2.0
     assert (two_more.least_step, two_more.gain) == (2.0, 1.5)
     assert outlooks(data([])) == []
+    assert outlooks(data(rows, {"algorithm": {"expert_data_ratio": 1.0}})) == [], "engines only validate"
     assert data(rows).values("reward/mean") == []
 
 
@@ -283,28 +223,28 @@ def test_the_objective_has_the_curves_that_the_run_knows(tmp_path: Path) -> None
     known = {"loss": 0.1, "policy/kl_reference": 0.02, "policy/ess": 0.9, "rollout/filtered": 3.0}
     for step in range(1, 31):
         log.write(step, known | {"rollout/filtered/mean_band": 2.0, "rollout/filtered/overlong": 1.0})
-    page = checked(write_report(tmp_path, {}, None))
-    objective = page[page.index("<h2>Objective</h2>") : page.index("<h2>Where the time goes</h2>")]
+    page = checked(written(tmp_path, {}, None))
+    objective = page[page.index("<h2>Objective</h2>") : page.index("<h2>Staleness and speed</h2>")]
     titles = re.findall("<h3>(.*?)</h3>", objective)
     assert titles == ["Loss", "Divergence from the reference", "Effective sample size", "Filtered groups"]
     assert objective.count('class="figure"') == 4
     assert len(figures(page)) == 4
     assert "90 in these steps" in objective
-    assert re.findall(r"var\(--(s\d)\)\">(\w+)</span>", objective) == [("s1", "mean_band"), ("s2", "overlong")]
+    assert re.findall(r"var\(--(s\d)\).*?</svg>\s*(\w+)</span>", objective) == [("s1", "mean_band"), ("s2", "overlong")]
 
 
 def test_a_run_that_knows_nothing_of_its_objective_has_no_such_section(tmp_path: Path) -> None:
-    assert "<h2>Objective</h2>" not in checked(write_report(tmp_path))
+    assert "<h2>Objective</h2>" not in checked(written(tmp_path))
 
 
 def test_groups_trained_twice_are_an_error_only_where_they_may_not_be(tmp_path: Path) -> None:
-    page = checked(write_report(tmp_path, {}, AUDIT))
+    page = checked(written(tmp_path, {}, AUDIT))
     assert '<div class="label">Trained twice</div><div class="value">0</div>' in page
     assert '<td>trained twice</td><td class="n">0</td>' in page
 
 
 def test_uses_of_groups_that_may_be_trained_again_have_a_row_each(tmp_path: Path) -> None:
-    page = checked(write_report(tmp_path, {}, AUDIT | {"max_uses": 2, "uses": {"1": 16, "2": 32}}))
+    page = checked(written(tmp_path, {}, AUDIT | {"max_uses": 2, "uses": {"1": 16, "2": 32}}))
     assert '<td>trained in 1 step</td><td class="n">16</td>' in page
     assert '<td>trained in 2 steps</td><td class="n">32</td>' in page
     allowed = "<small>in more than the 2 steps that algorithm.max_uses allows</small>"

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
+import tempfile
 import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rljax.observe.trace import NullTrace, Trace, part_path
 from rljax.observe.trace_merge import merge_traces
@@ -34,7 +38,7 @@ def test_parts_of_two_processes_become_one_trace(tmp_path: Path) -> None:
     explorer = Trace(part_path(tmp_path, "explorer b/1"), 100, role="explorer b/1")
     trainer.span("learner", "train", T + 1, T + 1.5, step=3)
     trainer.instant("learner", "checkpoint", T + 1.25)
-    explorer.span("group 12 · member 3", "digits/0/7", T, T + 2, reward=0.5)
+    explorer.in_flight("b/1 · attempts", "digits/0/7", T, T + 2, reward=0.5)
     explorer.span("engine-0", "decode", T + 0.5, T + 0.75)
     explorer.counter("queue", T + 1, waiting=4.0)
     trainer.close()
@@ -43,7 +47,7 @@ def test_parts_of_two_processes_become_one_trace(tmp_path: Path) -> None:
     names = tracks(events)
     assert set(names.values()) == {
         ("trainer", "learner"),
-        ("group 12", "member 3"),
+        ("b/1", "attempts"),
         ("explorer b/1", "engine-0"),
         ("explorer b/1", "queue"),
     }
@@ -130,14 +134,90 @@ def test_what_a_killed_process_left_is_read(tmp_path: Path) -> None:
     assert [e["name"] for e in events if e["ph"] == "X"] == ["whole"]
 
 
-def test_groups_are_ordered_by_number_after_the_rest(tmp_path: Path) -> None:
-    trace = Trace(part_path(tmp_path, "trainer"), 100)
-    for name in ("group 10 · member 0", "group 9 · member 0", "learner"):
+def test_engines_are_ordered_by_number(tmp_path: Path) -> None:
+    trace = Trace(part_path(tmp_path, "learner"), 100)
+    for name in ("explorer engine 10 · requests", "explorer engine 9 · requests", "explorer · versions", "learner"):
         trace.instant(name, "x", T)
     trace.close()
     events, _ = load(merge_traces(tmp_path))
     ordered = [e["args"]["name"] for e in events if e["name"] == "process_name"]
-    assert ordered == ["trainer", "group 9", "group 10"]
+    assert ordered == ["explorer", "explorer engine 9", "explorer engine 10", "learner"]
+
+
+def lanes_of(path: Path | None) -> dict[str, list[tuple[str, float, float]]]:
+    """Name, start and end in seconds of the spans of each lane."""
+    events, _ = load(path)
+    names = tracks(events)
+    found: dict[str, list[tuple[str, float, float]]] = {}
+    for e in events:
+        if e["ph"] == "X":
+            lane = names[e["pid"], e["tid"]][1]
+            found.setdefault(lane, []).append((e["name"], e["ts"] / 1e6, (e["ts"] + e["dur"]) / 1e6))
+    return found
+
+
+def test_what_is_in_flight_has_as_many_lanes_as_there_are_at_once(tmp_path: Path) -> None:
+    trace = Trace(part_path(tmp_path, "e"), 100)
+    trace.in_flight("engine 0 · requests", "a", T, T + 10)
+    trace.in_flight("engine 0 · requests", "b", T + 1, T + 2)  # inside a, and yet beside it
+    trace.in_flight("engine 0 · requests", "c", T + 2, T + 12)
+    trace.in_flight("engine 0 · requests", "d", T + 10, T + 11)
+    trace.close()
+    assert lanes_of(merge_traces(tmp_path)) == {
+        "requests": [("a", 0, 10), ("d", 10, 11)],
+        "requests (2)": [("b", 1, 2), ("c", 2, 12)],
+    }
+
+
+@given(st.lists(st.tuples(st.integers(0, 60), st.integers(1, 20)), min_size=1, max_size=60))
+def test_lanes_are_the_fewest_and_none_overlaps(flights: list[tuple[int, int]]) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        trace = Trace(part_path(Path(directory), "e"), 1000)
+        for number, (start, seconds) in enumerate(flights):
+            trace.in_flight("requests", f"{number}", T + start, T + start + seconds)
+        trace.close()
+        lanes = lanes_of(merge_traces(Path(directory)))
+    first = min(start for start, _ in flights)
+    at_once = [sum(s <= moment < s + seconds for s, seconds in flights) for moment in range(80)]
+    assert len(lanes) == max(at_once)
+    for lane in lanes.values():
+        ordered = sorted(lane, key=lambda flight: flight[1])
+        assert all(before[2] <= after[1] for before, after in itertools.pairwise(ordered))
+    drawn = sorted((int(name), start + first) for lane in lanes.values() for name, start, _ in lane)
+    assert drawn == [(number, start) for number, (start, _) in enumerate(flights)]
+
+
+def test_members_of_a_group_that_begin_and_end_together_are_one_span(tmp_path: Path) -> None:
+    trace = Trace(part_path(tmp_path, "e"), 100)
+    for member in range(4):
+        trace.in_flight("requests", "digits/0/7", T + member / 100, T + 1 + member / 100, tokens=member)
+    trace.in_flight("requests", "digits/0/7", T, T + 3, tokens=300)  # the straggler among them
+    trace.in_flight("requests", "digits/0/8", T, T + 1, tokens=5)
+    trace.close()
+    events, _ = load(merge_traces(tmp_path))
+    spans = [(e["name"], e["ts"], e["dur"], e["args"]) for e in events if e["ph"] == "X"]
+    assert sorted(spans, key=lambda span: (span[0], span[2])) == [
+        ("digits/0/7", 0, 1.03e6, {"count": 4, "tokens": 1.5}),
+        ("digits/0/7", 0, 3e6, {"count": 1, "tokens": 300}),
+        ("digits/0/8", 0, 1e6, {"count": 1, "tokens": 5}),
+    ]
+
+
+def test_the_requests_of_a_quickstart_take_little_room(tmp_path: Path) -> None:
+    # 160 steps of 32 groups of 16, which an engine answers group by group: 81,920 attempts and as many requests
+    trace = Trace(part_path(tmp_path, "learner"), 200_000)
+    for group in range(5120):
+        begin = T + group / 80
+        for member in range(16):
+            for track in ("explorer · attempts", "explorer engine 0 · requests"):
+                ends = begin + 0.4 + member / 1000
+                trace.in_flight(track, f"reverse_digits/0/{group}", begin, ends, tokens=3, reward=0.5)
+    trace.close()
+    path = merge_traces(tmp_path)
+    events, _ = load(path)
+    assert len({e["pid"] for e in events}) == 2
+    assert path is not None
+    assert path.stat().st_size < 5e6
 
 
 def test_a_disk_that_fails_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -275,7 +275,7 @@ def test_a_trainer_that_was_replaced_before_its_lineage_began_leaves_audit_repor
         model: Any = SimpleNamespace(tokenizer=None)
         is_replaced = functools.partial(processes.is_replaced, run._db, token)
         with LearnerObservers(CONFIG, tmp_path, model, dict, is_replaced) as observers, contextlib.ExitStack() as parts:
-            parts.callback(run._report, observers)
+            parts.push(functools.partial(run._report, observers))
             observers.span("restore", 1.0)
             processes.leave(run._db, "trainer", token)
             if replaced:

@@ -33,15 +33,17 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Any:
 def make(
     tmp_path: Path,
     tokenizer: Any,
-    rows: list[tuple[str, str]] = ROWS,
+    rows: list[tuple[str, str]] | list[dict[str, Any]] = ROWS,
     config: dict[str, Any] | None = None,
     **changes: Any,
 ) -> Demonstrations:
     file = tmp_path / "shown.jsonl"
-    file.write_text("".join(json.dumps({"question": q, "answer": a}) + "\n" for q, a in rows))
+    plain = (row if isinstance(row, dict) else {"question": row[0], "answer": row[1]} for row in rows)
+    file.write_text("".join(json.dumps(row) + "\n" for row in plain))
     asked = {"expert": TasksetConfig(source=str(file), **(config or {}))}
-    taskset = load_tasksets(asked, 7, "fail", role="train", section="tasks")["expert"]
-    keys = {"max_prompt_tokens": 12, "max_response_tokens": 4, "temperature": 0.7, "on_bad_row": "fail", **changes}
+    taskset = load_tasksets(asked, 7, "fail", role="train", section="tasks", imitated=True)["expert"]
+    keys = {"max_prompt_tokens": 12, "max_response_tokens": 4, "longest": 30, **changes}
+    keys = {"temperature": 0.7, "on_bad_row": "fail", **keys}
     return Demonstrations(taskset, tokenizer, (tokenizer.eos_token_id,), **keys)
 
 
@@ -116,3 +118,57 @@ def test_a_bad_row_is_found_at_the_start_and_the_next_takes_its_place(
         make(tmp_path, tokenizer, [("1", "12345")], on_bad_row="skip").check(1)
     with pytest.raises(ConfigError, match="no usable row"):
         make(tmp_path, tokenizer, [("1", "12345")], on_bad_row="skip").at(range(1))
+
+
+def chat(*texts: str, system: str | None = None) -> list[dict[str, str]]:
+    first = [] if system is None else [{"role": "system", "content": system}]
+    return first + [{"role": ("user", "assistant")[i % 2], "content": text} for i, text in enumerate(texts)]
+
+
+def test_every_reply_of_a_dialogue_is_imitated_and_nothing_else(tmp_path: Path, tokenizer: Any) -> None:
+    rows = [{"messages": chat("12", "21", "34", "43", system="5"), "id": 1}]
+    (shown,) = make(tmp_path, tokenizer, rows, {"prompt_key": "messages"}).at(range(1))
+    replies = [tokenizer.decode(shown.token_ids[start:end]) for start, end in shown.turns]
+    end = tokenizer.decode([tokenizer.eos_token_id])
+    assert replies == [f"21{end}", f"43{end}"]
+    assert np.flatnonzero(shown.loss_mask).tolist() == [i for start, end in shown.turns for i in range(start, end)]
+    whole = tokenizer.apply_chat_template(rows[0]["messages"], tokenize=False)
+    assert tokenizer.decode(shown.token_ids) == whole.rstrip("\n")
+    asked = tokenizer.apply_chat_template(rows[0]["messages"][:2], tokenize=False, add_generation_prompt=True)
+    assert tokenizer.decode(shown.token_ids[: shown.prompt_length]) == asked
+
+
+def test_prompt_and_completion_may_be_messages_too(tmp_path: Path, tokenizer: Any) -> None:
+    """TRL's forms of the same demonstration. What the prompt has of replies is shown and not imitated."""
+    keys = {"prompt_key": "prompt", "answer_key": "completion"}
+    said_by_itself = [{"prompt": "12", "completion": "21"}]
+    as_messages = [{"prompt": chat("12"), "completion": chat("", "21")[1:]}]
+    after_others = [{"prompt": chat("3", "4", "12"), "completion": chat("", "21")[1:]}]
+    texts, messages = (make(tmp_path, tokenizer, rows, keys).at(range(1))[0] for rows in (said_by_itself, as_messages))
+    assert texts.token_ids.tolist() == messages.token_ids.tolist()
+    (later,) = make(tmp_path, tokenizer, after_others, keys, max_prompt_tokens=20).at(range(1))
+    assert (said(tokenizer, later), len(later.turns)) == ("21", 1)
+
+
+@pytest.mark.parametrize(
+    ("messages", "line"),
+    [
+        (chat("1", "2")[1:], "message 1: role 'assistant', where 'user' is expected"),
+        ([*chat("1", "2"), *chat("3", "4")[1:]], "message 3: role 'assistant', where 'user' is expected"),
+        ([*chat("1", "2", "3"), *chat("4", "5")], "message 4: role 'user', where 'assistant' is expected"),
+    ],
+)
+def test_dialogues_without_turns_are_bad_rows(
+    messages: list[dict[str, str]], line: str, tmp_path: Path, tokenizer: Any
+) -> None:
+    with pytest.raises(BadRow, match=rf"shown\.jsonl:1: column 'messages', {line}"):
+        make(tmp_path, tokenizer, [{"messages": messages}], {"prompt_key": "messages"})
+
+
+def test_a_dialogue_is_held_to_the_limits(tmp_path: Path, tokenizer: Any) -> None:
+    rows, keys = [{"messages": chat("1", "2", "3", "4")}], {"prompt_key": "messages"}
+    with pytest.raises(BadRow, match=r"a dialogue of .* tokens, and 10 are the most of one"):
+        make(tmp_path, tokenizer, rows, keys, longest=10).check(1)
+    long = [{"messages": chat("1", "2" * 9, "3", "4")}]
+    with pytest.raises(BadRow, match=r"a recorded response of 9 tokens; .* it asks '3'"):
+        make(tmp_path, tokenizer, long, keys).check(1)

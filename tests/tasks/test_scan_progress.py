@@ -12,10 +12,10 @@ import pyarrow.parquet
 import pytest
 
 from rljax.tasks import rows
-from rljax.tasks.jsonl import JsonlRows
 from rljax.tasks.rewards import numeric
 from rljax.tasks.rows import Columns, Rows
 from rljax.tasks.table import parquet_rows
+from rljax.tasks.text_files import TextRows
 
 TEN = [{"question": f"{i} + 0?", "answer": str(i)} for i in range(10)]
 
@@ -23,7 +23,7 @@ TEN = [{"question": f"{i} + 0?", "answer": str(i)} for i in range(10)]
 def load(path: Path, columns: Columns) -> Rows:
     if path.suffix == ".jsonl":
         path.write_text("".join(json.dumps(row) + "\n" for row in TEN))
-        return JsonlRows(path, columns, "fail")
+        return TextRows(path, columns, "fail")
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(TEN), path)
     return parquet_rows(path, columns, "fail", "tasks.train.sums")
 

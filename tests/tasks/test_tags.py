@@ -165,7 +165,7 @@ def test_rows_may_be_whole_dialogues(suffix: str, as_text: bool, tmp_path: Path)
     [
         ("1 + 1", "holds a text that is no JSON"),
         ([], "holds no messages; write a list of role and content"),
-        ([{"role": "user"}], "holds no messages"),
+        ([{"role": "user"}], "column 'messages', message 1: the content of user is NoneType, not a text"),
         ([*TURNS, {"role": "assistant", "content": "2"}], "ends with the reply, which is what is sampled"),
     ],
 )

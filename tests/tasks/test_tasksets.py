@@ -137,9 +137,9 @@ def test_bad_rows_are_counted_or_fatal(file: Path, caplog: pytest.LogCaptureFixt
             {"source": "nowhere.jsonl"},
             "tasks.train.mine.source='nowhere.jsonl': cannot be read (No such file or directory",
         ),
-        ({"source": "reverse_digit"}, "tasks.train.mine.source='reverse_digit': not a generator, FILE.jsonl"),
+        ({"source": "reverse_digit"}, "tasks.train.mine.source='reverse_digit': not a file (.jsonl .json"),
         ({"source": "reverse_digit"}, "nearest: reverse_digits"),
-        ({"source": "tasks.csv"}, "tasks.train.mine.source='tasks.csv': not a generator"),
+        ({"source": "tasks.xlsx"}, "tasks.train.mine.source='tasks.xlsx': not a file"),
         ({"source": "FILE", "offset": 10}, "no usable row (offset 10, 10 rows)"),
         ({"source": "FILE", "split": "test"}, "tasks.train.mine.split='test': a file has no splits"),
         ({"source": "FILE", "subset": "main"}, "tasks.train.mine.subset='main': only a hub data set has subsets"),
@@ -166,7 +166,7 @@ def test_what_cannot_work_is_refused_in_one_line(file: Path, options: dict[str, 
 
 def test_a_directory_and_a_file_without_permission_are_refused(tmp_path: Path) -> None:
     (tmp_path / "tasks.jsonl").mkdir()
-    with pytest.raises(ConfigError, match="cannot be read"):
+    with pytest.raises(ConfigError, match="a directory that datasets' save_to_disk did not write"):
         load(TasksetConfig(source=str(tmp_path / "tasks.jsonl")))
 
 

@@ -13,6 +13,8 @@ from rljax.observe.samples import Sample
 
 NOT_A_SPLIT = ("time/step", "time/engine_busy")
 SPLIT_ORDER = ("train", "wait", "publish", "checkpoint")
+WHOLE_REWARD = ("reward/mean", "reward/std", "reward/flat_groups")
+"""Metrics of the reward as a whole; the others are of its parts."""
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,8 @@ class RunData:
         audit: as of the ledger's audit; None where there is none.
         samples: sampled trajectories.
         facts: further lines of the header by name, such as commit and device.
+        running: whether the run goes on; it is not known of one that is read from its directory.
+        failure: what ended the run, where the audit does not say so.
     """
 
     name: str
@@ -34,6 +38,8 @@ class RunData:
     audit: Mapping[str, Any] | None
     samples: Sequence[Sample]
     facts: Mapping[str, str] = field(default_factory=dict)
+    running: bool = False
+    failure: str | None = None
 
     def series(self, name: str) -> tuple[list[int], list[float]]:
         """Returns steps and values of a metric where it is known; row 0 is no step and has validation scores only."""
@@ -48,6 +54,12 @@ class RunData:
     def metric_names(self, prefix: str) -> list[str]:
         """Returns the names of the metrics with this prefix, in order of appearance."""
         return list(dict.fromkeys(name for row in self.rows for name in row if name.startswith(prefix)))
+
+    def reward_parts(self) -> list[str]:
+        """Returns the metrics of the reward's parts; none where its one part is the reward itself."""
+        parts = [name for name in self.metric_names("reward/") if name not in WHOLE_REWARD]
+        alone = len(parts) == 1 and self.series(parts[0]) == self.series("reward/mean")
+        return [] if alone else parts
 
     def tasksets(self) -> list[str]:
         """Returns the tasksets that were validated."""
@@ -135,12 +147,14 @@ class Outlook:
 
 
 def outlooks(data: RunData, more: int = 2) -> list[Outlook]:
-    """Returns the bound of throughput with the engines of now and up to ``more`` further ones; empty where not known.
+    """Returns the bound of throughput with the engines of now and up to ``more`` further ones; empty where not known,
+    or where steps train demonstrations alone, so that what engines generate holds up none.
 
     ``time/engine_busy`` is the busy time of a step on average over the engines, so that n engines did n times it.
     """
     busy, training = typical(data.rows, "time/engine_busy"), typical(data.rows, "time/train")
-    if not busy or not training:
+    alone = data.config.get("algorithm", {}).get("expert_data_ratio") == 1
+    if not busy or not training or alone:
         return []
     work = busy * data.engines
     now = max(work / data.engines, training)

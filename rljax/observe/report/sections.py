@@ -49,18 +49,31 @@ class Count:
 def status(data: RunData) -> tuple[str, str]:
     """Returns the status of the run as a phrase, and its tone (good, warn, bad)."""
     audit = data.audit
-    if audit is None:
-        return ("running or not audited", "warn") if data.rows else ("not started", "warn")
-    if audit.get("failure"):
+    if _failure(data):
         return "failed", "bad"
+    if data.running:
+        return "running", "live"
+    if audit is None:
+        return ("not audited", "warn") if data.rows else ("not started", "warn")
     return ("finished", "good") if audit.get("finished") else ("unfinished", "warn")
+
+
+def _failure(data: RunData) -> str | None:
+    return (data.audit or {}).get("failure") or data.failure
 
 
 def header(data: RunData) -> Context:
     """Returns name, status, facts and failure of the run."""
     word, tone = status(data)
-    failure = (data.audit or {}).get("failure")
-    return {"name": data.name, "status": word, "tone": tone, "facts": data.facts, "failure": failure}
+    note = "As it stood at the last validation: this page is written anew at each, and at the end." * data.running
+    return {
+        "name": data.name,
+        "status": word,
+        "tone": tone,
+        "facts": data.facts,
+        "failure": _failure(data),
+        "note": note,
+    }
 
 
 def summary(data: RunData) -> Context:

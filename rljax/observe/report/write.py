@@ -1,21 +1,15 @@
-"""Writing of ``report.html``: reads a run directory, renders each section by its template,
-and joins them into one page.
-"""
+"""Writing of ``report.html``: renders each section of a run by its template, and joins them into one page."""
 
 from __future__ import annotations
 
 import functools
-import json
 import logging
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from rljax.observe.atomic_write import write_atomic
-from rljax.observe.metrics import read_metrics
 from rljax.observe.report.data import RunData
-from rljax.observe.samples import read_samples
 from rljax.observe.warn_once import WarnOnce
 
 if TYPE_CHECKING:
@@ -24,30 +18,18 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 FILE = "report.html"
+COMPARISON = "comparison.html"
+
+D = TypeVar("D")
+Part = tuple[str, str, Callable[[D], dict[str, Any]]]
+"""A section: its name, its template, and what makes the template's values."""
 
 
-def write_report(
-    run_dir: Path,
-    config: Mapping[str, Any] | None = None,
-    audit: Mapping[str, Any] | None = None,
-    facts: Mapping[str, str] | None = None,
-) -> Path | None:
-    """Writes the report of a run from the data that there is, and returns its path.
+def write_report(run_dir: Path, data: RunData) -> Path | None:
+    """Writes the report of a run into its directory, and returns its path.
 
     Data that is missing or spoilt gives a sentence in the page. A page that cannot be written gives a warning and None.
-
-    Args:
-        run_dir: where ``metrics.jsonl`` and ``samples/`` are.
-        config: the resolved config, nested; None: ``config.json`` of the run.
-        audit: the ledger's audit; None: ``audit.json`` of the run, if there is one.
-        facts: lines of the header by name, such as ``{"commit": ..., "device": ...}``.
     """
-    run_dir = Path(run_dir)
-    found_audit = audit if audit is not None else _read_json(run_dir / "audit.json")
-    found_config = config if config is not None else _read_json(run_dir / "config.json") or {}
-    facts = dict(facts or {}) | {"directory": str(run_dir), "written": time.strftime("%Y-%m-%d %H:%M")}
-    name = run_dir.resolve().name
-    data = RunData(name, read_metrics(run_dir), found_config, found_audit, read_samples(run_dir), facts)
     path = run_dir / FILE
     try:
         write_atomic(path, page(data))
@@ -58,30 +40,58 @@ def write_report(
 
 
 def page(data: RunData) -> str:
-    """Renders the whole page as HTML."""
+    """Renders the whole page of a run as HTML."""
     # Imported here: only those who write a report need the libraries that draw it.
-    from rljax.observe.report import plots, sections
+    from rljax.observe.report import figures, plots, sections
     from rljax.observe.report.objective import OBJECTIVE
 
-    figures: dict[str, Any] = {}
-    parts: list[tuple[str, str, Callable[[RunData], dict[str, Any]]]] = [
+    drawn: dict[str, Any] = {}
+    parts: list[Part[RunData]] = [
         ("header", "header", sections.header),
         ("summary", "summary", sections.summary),
-        ("curves", "plots", lambda d: plots.section("Curves", plots.PLOTS, d, figures)),
-        ("objective", "plots", lambda d: plots.section("Objective", OBJECTIVE, d, figures)),
+        ("learning", "plots", lambda d: plots.section("Learning", figures.LEARNING, d, drawn)),
+        ("objective", "plots", lambda d: plots.section("Objective", OBJECTIVE, d, drawn)),
+        ("running", "plots", lambda d: plots.section("Staleness and speed", figures.RUNNING, d, drawn)),
         ("speed", "speed", sections.speed),
         ("audit", "audit", sections.audit),
         ("trajectories", "trajectories", sections.trajectories),
         ("config", "config", sections.config),
     ]
-    rendered = {name: _section(name, template, context, data) for name, template, context in parts}
-    plotly = plots.packed_library() if figures else ""
-    return (
-        _templates().get_template("page.html").render(name=data.name, sections=rendered, figures=figures, plotly=plotly)
-    )
+    return _joined(data.name, parts, data, drawn)
 
 
-def _section(name: str, template: str, context: Callable[[RunData], dict[str, Any]], data: RunData) -> Any:
+def comparison(runs: Sequence[RunData], problems: Sequence[str] = ()) -> str:
+    """Renders several runs as one page, a figure a metric and a line a run.
+
+    Args:
+        runs: of different names.
+        problems: lines on what is not in the page.
+    """
+    from rljax.observe.report import compare, plots
+
+    drawn: dict[str, Any] = {}
+    parts: list[Part[Sequence[RunData]]] = [
+        ("header", "compared", lambda each: compare.header(each, problems)),
+        ("runs", "runs", compare.table),
+        *(
+            (heading, "plots", functools.partial(plots.section, heading, specs, figures=drawn))
+            for heading, specs in compare.figures(runs).items()
+        ),
+        ("config", "differences", compare.differences),
+    ]
+    return _joined(compare.title(runs), parts, runs, drawn)
+
+
+def _joined(name: str, parts: Sequence[Part[D]], data: D, figures: dict[str, Any]) -> str:
+    from rljax.observe.report import plots
+
+    header, *sections = [_section(section, template, context, data) for section, template, context in parts]
+    library = plots.packed_library() if figures else ""
+    made = _templates().get_template("page.html")
+    return made.render(name=name, header=header, sections=sections, figures=figures, plotly=library)
+
+
+def _section(name: str, template: str, context: Callable[[D], dict[str, Any]], data: D) -> Any:
     from markupsafe import Markup
 
     try:
@@ -106,11 +116,3 @@ def _templates() -> Environment:
     made.policies["json.dumps_kwargs"] = {"ensure_ascii": False}
     made.filters |= {"seconds": seconds, "many": many}
     return made
-
-
-def _read_json(path: Path) -> dict[str, Any] | None:
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return found if isinstance(found, dict) else None

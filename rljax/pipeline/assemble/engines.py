@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -21,11 +22,11 @@ from rljax.observe.trace import NullTrace, Trace
 from rljax.pipeline.assemble.devices import device_name, engine_devices, engine_gpus, pool_gpus
 from rljax.pipeline.assemble.run import Model
 from rljax.pipeline.run_dir import RunDir
-from rljax.rollout.engine_events import EngineEvents
+from rljax.rollout.engine_events import Answered, EngineEvents
 from rljax.rollout.engine_pool import EnginePool
 from rljax.rollout.engine_slot import EngineFactory
 from sidecar.hosting.spec import EngineLauncher, EngineSpec
-from sidecar.protocol import Engine, UpdatePolicy
+from sidecar.protocol import Completion, Engine, GenerateRequest, UpdatePolicy
 
 COMPUTE_DTYPES = {"fp32": jnp.float32, "bf16": jnp.bfloat16}
 CPU_HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256)
@@ -80,6 +81,7 @@ def make_pool(
         events,
         call_timeout=config.wait_timeout / 2,
         policy=UpdatePolicy(config.sidecar.update_policy),
+        answered=_traced(config, trace),
     )
 
 
@@ -151,7 +153,7 @@ def _in_thread(config: Config, model: Model, trace: Trace | NullTrace, before: B
     devices = embedded_devices(config, before)
 
     async def start(index: int) -> Engine:
-        name = f"engine {index}"
+        name, track = f"engine {index}", f"{_process(config, index)} · computation"
         return EmbeddedEngine(
             model.architecture,
             slots=config.sidecar.max_concurrency,
@@ -161,10 +163,23 @@ def _in_thread(config: Config, model: Model, trace: Trace | NullTrace, before: B
             tokenizer=model.tokenizer,
             device=devices[index % len(devices)],
             name=name,
-            trace=lambda kind, begin, end, details: trace.span(name, kind, begin, end, **details),
+            trace=lambda kind, begin, end, details: trace.span(track, kind, begin, end, **details),
         )
 
     return start
+
+
+def _process(config: Config, index: int) -> str:
+    """Returns the name of an engine among the processes of the trace."""
+    return f"{config.explorer.name} engine {index}"
+
+
+def _traced(config: Config, trace: Trace | NullTrace) -> Answered:
+    def answered(index: int, request: GenerateRequest, began: float, done: Completion) -> None:
+        track, task = f"{_process(config, index)} · requests", request.affinity or request.id
+        trace.in_flight(track, task, began, time.time(), tokens=len(done.token_ids))
+
+    return answered
 
 
 def embedded_devices(config: Config, before: Before, present: Present = jax_devices) -> list[jax.Device]:

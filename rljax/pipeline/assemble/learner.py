@@ -85,9 +85,21 @@ class StepRunner:
 
     def train(self, batch: LeasedBatch) -> dict[str, float]:
         """Trains one step; see `Learner.train`."""
-        shown = self.demonstrations.at(batch.demonstrations) if self.demonstrations else []
+        shown = [] if self.demonstrations is None else self.demonstrations.at(batch.demonstrations)
         with told_of_memory(f"step {self.learner.steps}"):
             return self.learner.train(batch.groups, reused=batch.reused, demonstrations=shown)
+
+    @property
+    def end_of_demonstrations(self) -> int | None:
+        """Steps that imitate each demonstration `total_epochs` times, the last one filled up from the next epoch; None
+        where other data end the run, or none.
+        """
+        if self.demonstrations is None:
+            return None
+        config = self.learner.config
+        if config.total_epochs is None or not config.imitates_alone:
+            return None
+        return -(-len(self.demonstrations) * config.total_epochs // config.demonstrations_per_batch)
 
 
 def open_demonstrations(config: Config, model: Model, db: Database, tasksets: Tasksets) -> Demonstrations | None:
@@ -106,6 +118,7 @@ def open_demonstrations(config: Config, model: Model, db: Database, tasksets: Ta
         model.stop_token_ids,
         max_prompt_tokens=config.model.max_prompt_tokens,
         max_response_tokens=config.model.max_response_tokens,
+        longest=config.longest,
         temperature=config.sidecar.generating_args.temperature,
         on_bad_row=config.tasks.on_bad_row,
     )

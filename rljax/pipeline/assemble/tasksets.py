@@ -53,11 +53,11 @@ class Tasksets:
         config = self._config
         rows = {field.name: getattr(config.tasks.expert, field.name) for field in dataclasses.fields(RowsConfig)}
         asked, bad = {"expert": TasksetConfig(**rows)}, config.tasks.on_bad_row
-        return load_tasksets(asked, config.seed, bad, role="train", section="tasks")["expert"]
+        return load_tasksets(asked, config.seed, bad, role="train", section="tasks", imitated=True)["expert"]
 
     def prompt_lengths(self, tokenizer: PreTrainedTokenizerBase) -> Int[np.ndarray, " prompts"] | None:
-        """Returns the lengths of some prompts of `training`, in tokens, of each taskset in turn; None where there are
-        none, as of environments, which ask at their time.
+        """Returns the lengths of some prompts of `training`, in tokens, of each taskset in turn, or of `expert` where
+        nothing else is trained; None where there are none, as of environments, which ask at their time.
         """
         lengths = []
         for task in self._some():
@@ -68,7 +68,8 @@ class Tasksets:
         return np.array(lengths) if lengths else None
 
     def _some(self) -> Iterator[Task]:
+        tasksets = [self.expert] if self._config.imitates_alone else list(self.training.values())
         for index in range(SHOWN):
-            for taskset in self.training.values():
+            for taskset in tasksets:
                 if index < len(taskset) and not (task := taskset.task(0, index)).environment:
                     yield task

@@ -12,8 +12,10 @@ def batch_metrics(batch: LeasedBatch) -> dict[str, float]:
     """Computes rewards, lengths and staleness of a batch; staleness in steps, over sampled tokens, those too that a
     mask leaves out. ``train/<taskset>/…`` names what its groups come from: an explorer may serve sets that this process
     does not know. Reused groups count in metrics of training (tokens, staleness), and not in those of generation, which
-    counted them when they were new.
+    counted them when they were new. A batch of demonstrations alone has no reward, response or staleness.
     """
+    if not batch.groups:
+        return {"batch/reused_groups": 0.0, "tokens/sampled": 0.0}
     members = [trajectory for group in batch.groups for trajectory in group.trajectories]
     rewards = np.array([m.reward for m in members], np.float64)
     lengths = np.array([m.loss_mask.sum() for m in members], np.float64)

@@ -88,7 +88,9 @@ def _run(estimate: Estimate, target: Target, placement: Placement | ConfigError)
     shape = ", ".join(f"{name} {size}" for name, size in dataclasses.asdict(estimate.mesh).items() if size > 1)
     yield f"learner  {estimate.parameters / 1e6:,.1f} M parameters, {config.model.dtype}, mesh {shape or '1 device'}"
     ahead = f"{config.staleness_credit} groups of {config.group_size} ahead at most"
-    yield f"steps    staleness at most {config.staleness_bound}, {ahead}"
+    stale = f"staleness at most {config.staleness_bound}, {ahead}"
+    alone = f"{config.demonstrations_per_batch} demonstrations, and nothing is sampled for training"
+    yield f"steps    {alone if config.imitates_alone else stale}"
     rows = -(-config.rollout_batch_size * config.longest // row.length)
     yield f"         {rows} rows of {row.length} a step, {row.rows} a microbatch, where responses are as long as may be"
     hosts = target.hosts(estimate.mesh.size)

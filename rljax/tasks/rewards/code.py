@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
+from rljax.tasks.cells import optional
 from rljax.tasks.rewards.reward import TIMED_OUT, Reward
 from rljax.tasks.rewards.scorer import Place, built_in
 from rljax.tasks.rows import Row, column
@@ -127,7 +128,7 @@ def _asked(
 ) -> tuple[Tests, str]:
     """Returns the tests of a row, and the statements before them."""
     before = str(column(row, setup)) if setup else ""
-    name, kind = (str(row.metadata.get(key) or "").strip() if key else "" for key in (entry_point, case_type))
+    name, kind = (str(optional(row.metadata, key) or "").strip() if key else "" for key in (entry_point, case_type))
     name = "" if name == "None" else name  # as ROLL's rows may have it
     if kind == "text":
         raise ValueError(f"{case_type} is text: tests of the response itself; write a reward of your own for them")

@@ -16,6 +16,7 @@ import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from rljax.tasks.cells import optional
 from rljax.tasks.rewards.reward import Reward
 from rljax.tasks.rewards.scorer import Place, built_in
 from rljax.tasks.rows import Row, column
@@ -78,7 +79,7 @@ def ifeval(
 
 
 def _asked(row: Row, instructions: str, arguments: str) -> list[tuple[str, Mapping[str, Any] | None]]:
-    if instructions not in row.metadata and row.answer.lstrip().startswith("{"):
+    if optional(row.metadata, instructions) is None and row.answer.lstrip().startswith("{"):
         return [_constraint(row.answer)]
     names, given = _column(row, instructions), _column(row, arguments)
     if not names or len(names) != len(given):

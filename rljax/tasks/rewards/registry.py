@@ -14,11 +14,12 @@ from typing import Any
 from rljax.config.fields import ConfigError
 from rljax.config.registries import by_name
 from rljax.config.types import hidden
+from rljax.tasks.cells import nearest
 from rljax.tasks.rewards.prints import prints_to
 from rljax.tasks.rewards.reward import RewardFunction
 from rljax.tasks.rewards.scorer import BUILT_IN, Place, Scorer
 from rljax.tasks.rewards.text import PatternFormat
-from rljax.tasks.rows import Row, nearest
+from rljax.tasks.rows import Row
 from rljax.tasks.task import RewardTerm
 
 _FORMAT = "format:"

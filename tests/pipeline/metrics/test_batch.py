@@ -32,6 +32,11 @@ def test_a_right_answer_has_a_reward_of_one() -> None:
     assert (values["train/math/solved"], values["train/code/solved"]) == (2 / 3, 0.0)
 
 
+def test_demonstrations_alone_have_no_rewards() -> None:
+    values = batch_metrics(LeasedBatch(1, (), (), (), range(8, 16)))
+    assert values == {"batch/reused_groups": 0.0, "tokens/sampled": 0.0}
+
+
 def test_reused_groups_count_where_training_is_told_of_and_not_where_generation_is() -> None:
     values = batch_metrics(LeasedBatch(3, (1, 2), (group("Lake", 2, 4),), (group("Lake", 8),)))
     assert (values["tokens/sampled"], values["tokens/all"], values["batch/reused_groups"]) == (14.0, 23.0, 1.0)

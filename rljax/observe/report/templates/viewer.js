@@ -39,10 +39,14 @@
       find('on').disabled = turn === sample.turns.length - 1;
     }
     find('prompt').textContent = shown.shown;
+    find('reference').hidden = !sample.answer;
+    find('answer').textContent = sample.answer || '';
     const seen = new Map();
+    const numbered = new Set(shown.spans.map((span) => span.version)).size > 1;
     find('response').replaceChildren(...shown.spans.map((span) => {
       if (span.version === null) return element('span', 'env', span.text);
       const made = element('span', 'v', span.text);
+      if (numbered) made.prepend(element('sup', '', span.version));
       const stale = sample.trained_from - span.version;
       made.style.background = `var(--v${span.version % 6})`;
       made.title = `version ${span.version} · ${span.tokens} tokens · staleness ${stale}`;
@@ -53,7 +57,7 @@
     find('versions').replaceChildren(...[...seen].map(([version, tokens]) => {
       const stale = sample.trained_from - version;
       const many = (n, word) => `${n} ${word}${n === 1 ? '' : 's'}`;
-      const made = element('span', '', `version ${version} · ${many(tokens, 'token')} · staleness ${stale}`);
+      const made = element('span', 'area', `version ${version} · ${many(tokens, 'token')} · staleness ${stale}`);
       made.style.setProperty('--c', `var(--v${version % 6})`);
       return made;
     }));

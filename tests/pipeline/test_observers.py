@@ -1,0 +1,80 @@
+"""The learner's observers write the report anew at each validation, and leave a successor's alone."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from rljax.config.schema import Config, ObserveConfig
+from rljax.pipeline import observers as module
+from rljax.pipeline.observers import LearnerObservers, device_memory
+
+CONFIG = Config(mode="audit", observe=ObserveConfig(progress="off", tensorboard=False, trace=False))
+MODEL: Any = SimpleNamespace(tokenizer=None)
+
+
+def until(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, f"waited 60 s for {what}"
+        time.sleep(0.01)
+
+
+def test_each_validation_writes_the_report_anew(tmp_path: Path) -> None:
+    path = tmp_path / "report.html"
+    audit = {"balanced": True, "claimed": 7}
+    with LearnerObservers(CONFIG, tmp_path, MODEL, dict, audit=lambda: audit) as observers:
+        for step, score in ((2, 0.25), (4, 0.5)):
+            observers.validation(step, {"val/digits/score": score, "val/seconds": 1.0})
+            said = f"{score:g}</div>"
+            until(lambda said=said: path.exists() and said in path.read_text(), f"the score {score}")
+            page = path.read_text()
+            assert 'pill live">running' in page
+            assert "7 groups claimed" in page
+        observers.finish(audit | {"finished": True})
+    page = path.read_text()
+    assert 'pill good">finished' in page
+    assert '<span class="from">0.25 →</span> 0.5</div>' in page
+
+
+def test_a_run_that_ends_by_an_error_that_the_ledger_does_not_know_says_so(tmp_path: Path) -> None:
+    with LearnerObservers(CONFIG, tmp_path, MODEL, dict) as observers:
+        observers.finish({"balanced": True, "failure": None}, "no memory is <left>")
+    page = (tmp_path / "report.html").read_text()
+    assert 'pill bad">failed' in page
+    assert "no memory is &lt;left&gt;" in page
+
+
+def test_a_learner_that_was_replaced_writes_no_report_and_one_without_reports_none(tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    def is_replaced() -> bool:
+        asked.append("replaced")
+        return True
+
+    with LearnerObservers(CONFIG, tmp_path, MODEL, dict, is_replaced) as observers:
+        observers.validation(2, {"val/digits/score": 0.5})
+        until(lambda: bool(asked), "the question")
+    silent = replace(CONFIG, observe=replace(CONFIG.observe, report=False))
+    with LearnerObservers(silent, tmp_path, MODEL, dict, audit=lambda: asked.append("audit") or {}) as observers:
+        observers.validation(2, {"val/digits/score": 0.5})
+        observers.finish({})
+    assert not (tmp_path / "report.html").exists()
+    assert "audit" not in asked
+
+
+def test_memory_is_that_of_the_fullest_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    def device(used: float, peak: float) -> Any:
+        sizes = {"bytes_in_use": used * 2**20, "peak_bytes_in_use": peak * 2**20, "bytes_limit": 80 * 2**30}
+        return SimpleNamespace(memory_stats=lambda: sizes)
+
+    monkeypatch.setattr(module.jax, "local_devices", lambda: [device(5, 7), device(4, 9)])
+    assert device_memory() == {"memory_mib": 4.0, "peak_memory_mib": 9.0, "memory_limit_mib": 81920.0}
+    monkeypatch.setattr(module.jax, "local_devices", lambda: [SimpleNamespace(memory_stats=lambda: None)])
+    assert device_memory() == {}

@@ -57,7 +57,7 @@ def main(given: Sequence[str]) -> int:
         return REFUSED
     for index, argument in enumerate(given):
         if argument in ("-h", "--help"):
-            return _help(given[index + 1 :])
+            return _help([word for word in given[index + 1 :] if not word.startswith("-")])
     if "--version" in given:
         print(f"rljax {rljax.__version__}")
         return 0

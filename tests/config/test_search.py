@@ -34,6 +34,8 @@ def test_what_is_found_is_printed_in_short(capsys: pytest.CaptureFixture[str]) -
     assert lines[1].endswith(" (a number)")
     assert lines[2] == "  --config.algorithm.overlong=keep"
     assert "(text: keep, " in lines[3]
+    assert main(["--help", "--config=quickstart"]) == 0  # no word
+    assert "--config.serve.drain_timeout=" in capsys.readouterr().out
     assert main(["--help", "loss"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 61

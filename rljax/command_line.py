@@ -4,9 +4,11 @@
     rljax --config=FILE.py:ARGUMENT                     # one of your own
     rljax configs                                       # lists those that come along
     rljax configs quickstart > mine.py                  # prints one, to be changed
-    rljax --config=FILE.yaml --dry-run                  # a file of ROLL's or Trinity-RFT's: what it becomes
+    rljax --config=quickstart --dry-run                 # what a config becomes, what it lacks here, where things go
+    rljax --config=FILE.yaml --dry-run                  # the same of a file of ROLL's or Trinity-RFT's, beside its keys
     rljax --config=FILE.yaml --dry-run=FILE.py          # and that as a config file of one's own
     rljax --config=quickstart --config.seed=0,1,2       # a sweep: three runs, one after another
+    rljax --help staleness                              # the keys that have a word in name, meaning, type or choices
     rljax watch RUN [--browser]                         # follows a run from another shell, or on a page
     rljax --version
 
@@ -21,7 +23,7 @@ import shlex
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import rljax
@@ -33,6 +35,7 @@ from rljax.config.load import as_plain, key_help, parse_arguments, read_source, 
 from rljax.config.load import load as load_source
 from rljax.config.refusals import RefusedConfig, table
 from rljax.config.schema import MODES, Config
+from rljax.config.search import found_lines, matching, nothing_found
 from rljax.config.sweep import is_sweep, points
 from rljax.config.validate import ConfigError
 from rljax.interrupts import raise_on_interrupt
@@ -42,7 +45,7 @@ from sidecar.imports import uncollected_imports
 REFUSED, FAILED = 2, 1
 _USAGE = f"""usage: rljax --config=NAME|FILE.py[:arg] [--config.KEY=VALUE ...]
   --config.mode={"|".join(MODES)}
-  --help lists every key with its default and meaning
+  --help lists every key with its default and meaning; --help WORD those that have the word
   rljax configs lists the configs that come along, by NAME; rljax configs NAME prints one
   rljax watch RUN follows the run in that directory"""
 
@@ -52,10 +55,9 @@ def main(given: Sequence[str]) -> int:
     if not given:
         print(_USAGE, file=sys.stderr)
         return REFUSED
-    if {"-h", "--help"} & set(given):
-        print(__doc__)
-        print("\n".join(f"  --config.{path}={default}\n      {meaning}" for path, default, meaning in key_help()))
-        return 0
+    for index, argument in enumerate(given):
+        if argument in ("-h", "--help"):
+            return _help([word for word in given[index + 1 :] if not word.startswith("-")])
     if "--version" in given:
         print(f"rljax {rljax.__version__}")
         return 0
@@ -118,6 +120,18 @@ def run(load: Callable[[], Config]) -> int:
         return _say(error, FAILED)
 
 
+def _help(words: Sequence[str]) -> int:
+    """Lists the keys in which the words are; without words all, below what a command line may be."""
+    if not words:
+        print(__doc__)
+        print("\n".join(f"  --config.{path}={default}\n      {meaning}" for path, default, meaning in key_help()))
+        return 0
+    if found := matching(words):
+        print("\n".join(found_lines(found)))
+        return 0
+    return _say(nothing_found(words), REFUSED)
+
+
 def _show_configs(names: Sequence[str]) -> int:
     """Lists the configs that come along, a line each, or prints those that are named."""
     try:
@@ -156,30 +170,47 @@ def _sweep(path: str, overrides: Mapping[str, str]) -> int:
 
 
 def _dry_run(given: Sequence[str], target: str) -> int:
-    """Shows what a file of ROLL's or Trinity-RFT's becomes, and writes that, without passwords and keys, to ``target``
-    if it names a file.
+    """Shows what a config becomes, what is not installed for it, and where a run of it puts things. What a file of
+    ROLL's or Trinity-RFT's becomes is written, without passwords and keys, to ``target`` if it names a file.
     """
+    from rljax import dry_run
+
+    def say(lines: Iterable[str]) -> None:
+        print("\n".join(map(printable, lines)))
+
     try:
         path, overrides = parse_arguments(given)
-        source = read_source(path)
+        source = read_source(path, overrides)
         if isinstance(source, Translation):
-            for line in side_by_side(source, overrides):
-                print(printable(line))
-        else:
-            print(f"{path}: a config of ours; there is nothing to translate")
-        config, translation = load_source(path, overrides)
+            say(side_by_side(source, overrides))
+        elif target:
+            raise ConfigError(f"--dry-run={target}: what a YAML file becomes is written there; leave ={target} out")
+        swept = points(path, overrides) if is_sweep(overrides) else []
+        config, translation = (swept[0].config, None) if swept else load_source(path, overrides)
         _hide_password(config.ledger)
+        if swept:
+            say(dry_run.sweep_lines(swept))
+        if translation is None:
+            say(dry_run.resolved_lines(config))
+        say(dry_run.place_lines(config))
         if target and translation is not None:
-            with open(target, "x") as file:
-                file.write(config_file(translation, as_plain(config)))
-            print(f"written to {Path(target)}")
-    except FileExistsError:
-        return _say(ConfigError(f"--dry-run={target}: there is such a file; write another"), REFUSED)
+            _write(target, config_file(translation, as_plain(config)))
     except ConfigError as error:
         return _say(error, REFUSED)
-    except OSError as error:
-        return _say(ConfigError(f"--dry-run={target}: cannot be written ({error.strerror})"), REFUSED)
+    except Exception as error:  # as in `run`
+        return _say(error, FAILED)
     return 0
+
+
+def _write(target: str, text: str) -> None:
+    try:
+        with open(target, "x") as file:
+            file.write(text)
+    except FileExistsError:
+        raise ConfigError(f"--dry-run={target}: there is such a file; write another") from None
+    except OSError as error:
+        raise ConfigError(f"--dry-run={target}: cannot be written ({error.strerror})") from error
+    print(f"written to {Path(target)}")
 
 
 def _without_traceback(record: logging.LogRecord) -> bool:

@@ -1,6 +1,7 @@
 """Foreign keys: what to write for the keys of other programs, for error messages.
 
-ROLL's and Trinity-RFT's stand in the importers' tables; here are their groups, others' keys, and our own former ones.
+ROLL's and Trinity-RFT's stand in the importers' tables, TRL's and verl's in `rljax.config.habits`; here are their
+groups, others' keys, and our own former ones.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from rljax.config.importers.rule import Rule
+from rljax.config.habits import HABITS
+from rljax.config.importers.rule import Answer
 from rljax.config.importers.translate import TABLES
 
 
@@ -137,6 +139,9 @@ MOVED = {
 
 FOREIGN_KEYS = MOVED | {
     # groups of keys
+    "actor_rollout_ref": ForeignKey("verl", ("learner", "sidecar", "model")),
+    "custom_reward_function": ForeignKey("verl", ("tasks.train.NAME.rewards",)),
+    "async_training": ForeignKey("verl", ("async_generation_ratio", "sync_interval")),
     "buffer": _trinity("tasks", "rollout_batch_size", "total_epochs"),
     "explorer_input": _trinity("tasks"),
     "taskset": _trinity("tasks.train", remark="or explorer.tasksets, for one explorer alone"),
@@ -189,26 +194,18 @@ FOREIGN_KEYS = MOVED | {
     "grad_reduce_in_fp32": ForeignKey("Megatron", ("learner.reduce_dtype",), "fp32"),
     "exp_avg_dtype": ForeignKey("Megatron", ("learner.optimizer.mu_dtype",)),
     "exp_avg_sq_dtype": ForeignKey("Megatron", ("learner.optimizer.nu_dtype",)),
-    "loss_mode": ForeignKey("verl", ("algorithm.pg_variant",)),
-    "staleness_threshold": ForeignKey("verl", ("async_generation_ratio",), "batches ahead, not a share"),
-    "trigger_parameter_sync_step": ForeignKey("verl", ("sync_interval",)),
-    "partial_rollout": ForeignKey("verl", ("sidecar.update_policy",), "in_flight"),
     "rollouter": ForeignKey("verl", ("explorer",)),
-    "loss_type": ForeignKey("TRL", ("algorithm.pg_variant", "algorithm.aggregation"), "its two parts"),
-    "num_generations": ForeignKey("TRL", ("group_size",)),
-    "num_iterations": ForeignKey("TRL", ("algorithm.ppo_epochs",)),
-    "weight_sync_steps": ForeignKey("TRL", ("sync_interval",)),
-    "clip_ratio": _clip("verl"),
-    "clip_ratio_low": _clip("verl", "low"),
-    "clip_ratio_high": _clip("verl", "high"),
     "cliprange": _clip("TRL"),
     "cliprange_low": _clip("verl", "low"),
     "cliprange_high": _clip("verl", "high"),
-    "epsilon_high": _clip("TRL", "high"),
     "clip_epsilon": _clip("TorchRL"),
 }
-"""Foreign keys by the last part of their path, beside those of the importers' tables."""
-_RULES = [(whose, rule) for whose, rules in TABLES.items() for rule in rules]
+"""Foreign keys by the last part of their path, beside those of the tables."""
+_RULES: list[tuple[str, Answer]] = [
+    *((whose, rule) for whose, rules in TABLES.items() for rule in rules),
+    *((whose, answer) for whose, rows in HABITS.items() for row in rows for answer in row.answers()),
+    ("verl", Answer("data", ("tasks", "model", "rollout_batch_size"), whole=True)),
+]
 
 
 def advice(dotted: str, name: str, prefix: str, keys: Collection[str]) -> str:
@@ -221,9 +218,10 @@ def advice(dotted: str, name: str, prefix: str, keys: Collection[str]) -> str:
         keys: paths of all that there are.
     """
     path = dotted.split(".")
-    for whose, rule in _RULES:
-        if rule.matches(path) is not None and (len(path) > 1 or name not in FOREIGN_KEYS):
-            return _of_rule(whose, rule, prefix, name, keys)
+    exact = [(whose, rule) for whose, rule in _RULES if rule.matches(path) is not None]
+    if exact and (name not in FOREIGN_KEYS or (len(path) > 1 and name not in MOVED)):
+        whose, rule = next((found for found in exact if found[1].here), exact[0])
+        return _of_rule(whose, rule, prefix, name, keys)
     for whose, rule in _RULES:
         if rule.whole and not prefix and rule.matches(path[:1]) is not None:
             return _of_rule(whose, rule, prefix, name, keys)
@@ -235,7 +233,7 @@ def advice(dotted: str, name: str, prefix: str, keys: Collection[str]) -> str:
     return FOREIGN_KEYS[name].advice(prefix, keys) if name in FOREIGN_KEYS else ""
 
 
-def _by_tail(path: list[str], prefix: str, ours: bool, alone: bool) -> tuple[str, Rule] | None:
+def _by_tail(path: list[str], prefix: str, ours: bool, alone: bool) -> tuple[str, Answer] | None:
     """Finds the rule whose path ends most like the one that was written.
 
     Args:
@@ -244,7 +242,7 @@ def _by_tail(path: list[str], prefix: str, ours: bool, alone: bool) -> tuple[str
         ours: whether its last name is one of ours, elsewhere.
         alone: whether nothing but the last name is unknown.
     """
-    best: tuple[tuple[int, bool, int], str, Rule] | None = None
+    best: tuple[tuple[int, bool, bool, bool, int], str, Answer] | None = None
     for whose, rule in _RULES:
         theirs = rule.path.split(".")
         same = next((n for n, (a, b) in enumerate(zip(reversed(path), reversed(theirs), strict=False)) if a != b), None)
@@ -255,7 +253,14 @@ def _by_tail(path: list[str], prefix: str, ours: bool, alone: bool) -> tuple[str
         beside = bool(group) and fnmatchcase(prefix.rstrip("."), group.replace("NAME", "*"))
         if common == 1 and not beside and (not alone or (prefix and ours)):
             continue
-        rank = (common, beside or _of_group(theirs[0], prefix), -len(theirs))
+        # of equals the program whose files are read here, and the policy
+        rank = (
+            common,
+            whose in TABLES,
+            beside or _of_group(theirs[0], prefix),
+            theirs[0] != "critic",
+            -len(theirs),
+        )
         if best is None or rank > best[0]:
             best = rank, whose, rule
     return best and best[1:]
@@ -266,7 +271,7 @@ def _of_group(theirs: str, prefix: str) -> bool:
     return theirs in FOREIGN_KEYS and prefix.startswith(tuple(f"{here}." for here in FOREIGN_KEYS[theirs].here))
 
 
-def _of_rule(whose: str, rule: Rule, prefix: str, name: str, keys: Collection[str]) -> str:
+def _of_rule(whose: str, rule: Answer, prefix: str, name: str, keys: Collection[str]) -> str:
     if rule.refused:
         return f"{whose} has it; {rule.remark}"
     if rule.here and rule.here[0].rpartition(".")[2] == name:

@@ -5,17 +5,46 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from rljax.config import registries
 from rljax.config.foreign_keys import advice
 from rljax.config.schema import Config
-from rljax.config.types import element_of
+from rljax.config.types import element_of, type_name
+
+
+@dataclass(frozen=True)
+class Key:
+    """A key of the schema, described.
+
+    Attributes:
+        path: dotted; ``NAME`` stands for a name of one's own.
+        default: as text.
+        meaning: its help.
+        takes: its type, in words.
+        choices: the values that it may have, or the names of the functions; empty: any of its type.
+    """
+
+    path: str
+    default: str
+    meaning: str
+    takes: str
+    choices: tuple[str, ...] = ()
 
 
 def key_help() -> list[tuple[str, str, str]]:
     """Returns every key of the schema as (dotted path, default, meaning); a function's key once for each taking it."""
-    rows: list[tuple[str, str, str]] = []
+    return [(key.path, key.default, key.meaning) for key in all_keys()]
+
+
+def all_keys() -> list[Key]:
+    """Returns every key of the schema, described; a function's key once for each taking it."""
+    rows: list[Key] = []
+    named: dict[str, tuple[str, ...]] = {}
+    for slot in registries.SLOTS:
+        named[slot.key] = (*named.get(slot.key, ()), *slot.names())
 
     def visit(kind: Any, prefix: str, defaults: Mapping[str, Any], whose: str = "") -> None:
         hints = typing.get_type_hints(kind)
@@ -23,7 +52,7 @@ def key_help() -> list[tuple[str, str, str]]:
             element, default = element_of(hints[spec.name]), defaults[spec.name]
             if choice := spec.metadata.get("choice"):
                 if whose:  # any loss may be mixed in: their keys stand there already
-                    rows.append((f"{prefix}{spec.name}.KEY", "VALUE", whose + spec.metadata["help"]))
+                    rows.append(Key(f"{prefix}{spec.name}.KEY", "VALUE", whose + spec.metadata["help"], "any value"))
                     continue
                 for entry in choice.entries():
                     below = f"{prefix}{spec.name}.{entry.name}." if choice.several(kind) else f"{prefix}{spec.name}."
@@ -34,10 +63,40 @@ def key_help() -> list[tuple[str, str, str]]:
             elif dataclasses.is_dataclass(element):
                 visit(element, f"{prefix}{spec.name}.NAME.", defaults_of(element))
             else:
-                rows.append((prefix + spec.name, str(default), whose + spec.metadata["help"]))
+                path = prefix + spec.name
+                choices = named.get(path) or tuple(map(str, spec.metadata.get("choices", ())))
+                rows.append(
+                    Key(path, str(default), whose + spec.metadata["help"], type_name(hints[spec.name]), choices)
+                )
 
     visit(Config, "", defaults_of(Config))
     return rows
+
+
+def types_of(dotted: str) -> Iterator[Any]:
+    """Yields the types of the key at a path: of a function's key those of all functions that have it."""
+    yield from _types(Config, dotted.split("."))
+
+
+def _types(kind: Any, names: Sequence[str]) -> Iterator[Any]:
+    if not names:
+        yield kind
+        return
+    name, *rest = names
+    if typing.get_origin(kind) is Mapping:
+        yield from _types(element_of(kind), rest)
+    elif dataclasses.is_dataclass(kind):
+        metadata = {spec.name: spec.metadata for spec in dataclasses.fields(kind)}
+        if name not in metadata:
+            return
+        if (choice := metadata[name].get("choice")) is None:
+            yield from _types(typing.get_type_hints(kind)[name], rest)
+            return
+        for entry in choice.entries():
+            if not choice.several(kind):
+                yield from _types(entry.keys, rest)
+            elif rest[:1] == [entry.name]:
+                yield from _types(entry.keys, rest[1:])
 
 
 def defaults_of(kind: Any) -> dict[str, Any]:

@@ -25,14 +25,16 @@ from rljax.config.fields import ConfigError, brief, check_path, shown
 from rljax.config.importers.translate import is_foreign, translate
 from rljax.config.importers.translation import Translation, implied
 from rljax.config.keys import key_help as key_help
-from rljax.config.keys import unknown_key
+from rljax.config.keys import types_of, unknown_key
+from rljax.config.layers import completed, resolved
 from rljax.config.overrides import NEW_NAMES, override_all, take_away
 from rljax.config.refusals import joined, table
-from rljax.config.schema import Config, TasksetConfig
+from rljax.config.schema import Config
 from rljax.config.secrets import blanked
 from rljax.config.types import as_plain as as_plain
-from rljax.config.types import build, element_of
+from rljax.config.types import build, element_of, options_of
 
+_TRUTH = ("true", "false", "1", "0")
 _NO_SUCH_KEY = re.compile(r"""[Kk]ey ["'](\w+)["']""")
 _NO_SUCH_FIELD = re.compile(r"([\w.]+)\.__init__\(\) got an unexpected keyword argument '(\w+)'")
 
@@ -104,12 +106,13 @@ def load_config(path: str, overrides: Mapping[str, Any] | None = None) -> Config
 
 def load(path: str, overrides: Mapping[str, Any] | None = None) -> tuple[Config, Translation | None]:
     """Does what `load_config` does, and returns what a file of ROLL or Trinity-RFT became beside its config."""
-    source, given = read_source(path), overrides or {}
+    given = overrides or {}
+    source = read_source(path, given)
     overrides = implied(given) if isinstance(source, Translation) else given
     if isinstance(source, Translation):
         values, refused = _translated(source, overrides)
     else:
-        values, refused = source, []
+        values, refused = completed(source), []
     refused += override_all(values, overrides)
     if values.get("run_dir") is None:
         values["run_dir"] = f"runs/{Path(path.partition(':')[0].partition(',')[0]).stem}"
@@ -127,8 +130,12 @@ def load(path: str, overrides: Mapping[str, Any] | None = None) -> tuple[Config,
     return config, source
 
 
-def read_source(path: str) -> dict[str, Any] | Translation:
+def read_source(path: str, overrides: Mapping[str, Any]) -> dict[str, Any] | Translation:
     """Returns the keys and values of a ``--config``, or the translation of a file of ROLL or Trinity-RFT.
+
+    Args:
+        path: see `load_config`.
+        overrides: what keys are given that others may refer to.
 
     Raises:
         ConfigError: the file is wrong.
@@ -138,8 +145,8 @@ def read_source(path: str) -> dict[str, Any] | Translation:
         return translate(path)
     check_path("--config", file)
     if bundled.is_name(file):
-        return _call_get_config(bundled.find(file), arg or None)
-    return _read_json(Path(path)) if path.endswith(".json") else _call_get_config(Path(file), arg or None)
+        return _call_get_config(bundled.find(file), arg or None, overrides)
+    return _read_json(Path(path)) if path.endswith(".json") else _call_get_config(Path(file), arg or None, overrides)
 
 
 def _translated(translation: Translation, overrides: Collection[str]) -> tuple[dict[str, Any], list[ConfigError]]:
@@ -147,9 +154,8 @@ def _translated(translation: Translation, overrides: Collection[str]) -> tuple[d
     others are.
     """
     values = as_plain(Config(mode="audit")) | {"mode": "both"}
-    named: dict[str, Any] = {"tasks.train": TasksetConfig, "tasks.validation": TasksetConfig, **NEW_NAMES}
     for key in translation.values:
-        for group, entry in named.items():
+        for group, entry in NEW_NAMES.items():
             if key.startswith(f"{group.rstrip('.')}."):
                 *above, name = key.split(".")[: group.rstrip(".").count(".") + 2]
                 here = values
@@ -163,7 +169,8 @@ def _translated(translation: Translation, overrides: Collection[str]) -> tuple[d
 
 
 def parse_arguments(arguments: Sequence[str]) -> tuple[str, dict[str, str]]:
-    """Splits a command line into the config's path and its overrides: ``--config=FILE --config.key=value``.
+    """Splits a command line into the config's path and its overrides: ``--config=FILE --config.key=value``. Of a key
+    that is true or false ``--config.key`` and ``--noconfig.key`` are enough.
 
     Raises:
         ConfigError: an argument is not of these forms, or ``--config`` is missing.
@@ -172,12 +179,20 @@ def parse_arguments(arguments: Sequence[str]) -> tuple[str, dict[str, str]]:
     overrides: dict[str, str] = {}
     while left:
         name, equals, value = left.pop(0).partition("=")
+        if name.startswith("--noconfig.") and not equals:
+            name, equals, value = f"--{name.removeprefix('--no')}", "=", "false"
+            if not _is_truth(name.removeprefix("--config.")):
+                raise ConfigError(f"--no{name.removeprefix('--')}: not true or false; write {name}=VALUE")
         if not (name == "--config" or name.startswith("--config.")):
             raise ConfigError(f"{brief(name)}: unknown argument; write --config=FILE.py and --config.key=value")
         if not equals:
-            if not left:
+            truth = _is_truth(name.removeprefix("--config."))
+            if left and (left[0].lower() in _TRUTH if truth else not left[0].startswith("--")):
+                value = left.pop(0)
+            elif truth:
+                value = "true"
+            else:
                 raise ConfigError(f"{name}: no value; write {name}=VALUE")
-            value = left.pop(0)
         if name == "--config":
             before, path = path or value, value
         else:
@@ -187,6 +202,12 @@ def parse_arguments(arguments: Sequence[str]) -> tuple[str, dict[str, str]]:
     if not path:
         raise ConfigError("--config: missing; write --config=quickstart, or a file of your own")
     return path, overrides
+
+
+def _is_truth(key: str) -> bool:
+    """Returns whether a key is true or false."""
+    hints = list(types_of(key))
+    return bool(hints) and all(set(options_of(hint)) <= {bool, type(None)} for hint in hints)
 
 
 def _read_json(file: Path) -> dict[str, Any]:
@@ -199,7 +220,7 @@ def _read_json(file: Path) -> dict[str, Any]:
     return values
 
 
-def _call_get_config(file: Path, arg: str | None) -> dict[str, Any] | Translation:
+def _call_get_config(file: Path, arg: str | None, overrides: Mapping[str, Any]) -> dict[str, Any] | Translation:
     if not file.is_file():
         near = difflib.get_close_matches(file.name, [p.name for p in file.parent.glob("*.py")], 1)
         meant = file.parent / near[0] if near else f"--config={file.stem}" if bundled.has(file.stem) else ""
@@ -213,6 +234,10 @@ def _call_get_config(file: Path, arg: str | None) -> dict[str, Any] | Translatio
         if arg is not None and not inspect.signature(module.get_config).parameters:
             raise ConfigError(f"takes no argument; write --config={file} without :{arg}")
         config = module.get_config(arg) if arg is not None else module.get_config()
+        if isinstance(config, dict):
+            config = ConfigDict(config, convert_dict=True, allow_dotted_keys=True)
+        if isinstance(config, ConfigDict):
+            return resolved(config, overrides)
     except ConfigError as error:
         if error.others:
             raise table(f"{file}: keys that are refused", [error, *error.others]) from error
@@ -221,9 +246,9 @@ def _call_get_config(file: Path, arg: str | None) -> dict[str, Any] | Translatio
         raise ConfigError(f"{file}: {_refused(error)}") from error
     if isinstance(config, Translation):
         return config
-    if not isinstance(config, ConfigDict):
-        raise ConfigError(f"{file}: get_config must return a ConfigDict, not {type(config).__name__}")
-    return config.to_dict()
+    if isinstance(config, Config):
+        return as_plain(config)
+    raise ConfigError(f"{file}: get_config must return a ConfigDict, a dict or a Config, not {type(config).__name__}")
 
 
 def _refused(error: Exception) -> str:

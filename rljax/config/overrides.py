@@ -21,12 +21,14 @@ from rljax.config.text import from_text
 from rljax.config.types import Unknown, as_plain, element_of
 
 NEW_NAMES: dict[str, Any] = {
+    "tasks.train.": TasksetConfig,
+    "tasks.validation.": TasksetConfig,
     "explorer.tasksets.": TasksetConfig,
     "custom_envs.": EnvironmentConfig,
     "judges.": JudgeConfig,
     "reward_models.": RewardModelConfig,
 }
-"""Groups in which a new name is allowed, with the defaults of its entry."""
+"""Groups in which a new name is allowed, with the defaults of its entry; a taskset's where its source is given."""
 
 
 def take_away(values: dict[str, Any], form: Sequence[str]) -> bool:
@@ -45,7 +47,7 @@ def override_all(values: dict[str, Any], overrides: Mapping[str, Any]) -> list[C
     """Sets the keys; returns why some cannot be, which are `REFUSED` then."""
     refused = []
     # What names a function stands above its keys: which there are is known when they are met.
-    for dotted, value in sorted(overrides.items(), key=lambda item: item[0].count(".")):
+    for dotted, value in sorted(overrides.items(), key=lambda item: (item[0].count("."), not _is_source(item[0]))):
         try:
             _set(Config, values, dotted, 0, value, unknown_key)
         except ConfigError as error:
@@ -73,7 +75,7 @@ def _set(kind: Any, here: Any, dotted: str, depth: int, value: Any, unknown: Unk
     elif typing.get_origin(kind) is Mapping:
         hint = element_of(kind)
         if dataclasses.is_dataclass(hint) and name not in here:
-            if prefix not in NEW_NAMES:
+            if prefix not in NEW_NAMES or (prefix.startswith("tasks.") and not _is_source(dotted)):
                 raise ConfigError(_no_entry(dotted, name, here, prefix))
             here[name] = as_plain(NEW_NAMES[prefix]())
     else:
@@ -118,10 +120,14 @@ def _set_chosen(choice: Choice, named: Any, keys: Any, dotted: str, depth: int, 
     _set(entry.keys, keys, dotted, depth, value, entry.refusal)
 
 
+def _is_source(dotted: str) -> bool:
+    return dotted.startswith("tasks.") and dotted.endswith(".source")
+
+
 def _no_entry(dotted: str, name: str, here: Mapping[str, Any], prefix: str) -> str:
     """Returns why a path that leads into an entry which is not there, of a group without new names, is refused."""
     if near := difflib.get_close_matches(name, list(here), 1):
         hint = f"did you mean {prefix}{near[0]}{dotted.removeprefix(prefix + name)}?"
     else:
-        hint = f"{prefix[:-1]} has: {', '.join(sorted(here)) or 'none'}; a new one is written in the config file"
+        hint = f"{prefix[:-1]} has: {', '.join(sorted(here)) or 'none'}; a new one has {prefix}{name}.source"
     return f"{dotted}: unknown key; {hint}"

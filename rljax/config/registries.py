@@ -368,6 +368,7 @@ aggregations: Registry[Any] = Registry("aggregation", "algorithm.aggregation", "
 filters: Registry[Any] = Registry("filter", "algorithm.filters", "rljax.algorithms.filter", FilterTraits)
 workflows: Registry[Any] = Registry("workflow", "rollout.workflow", "rljax.rollout.workflows")
 ESTIMATORS = (advantages, turn_advantages, token_advantages)
+SLOTS = (*ESTIMATORS, policy_losses, aggregations, filters, workflows)
 
 
 def user_defined_names(slots: Iterable[Registry[Any]]) -> set[str]:
@@ -380,6 +381,9 @@ def all_names(slots: Iterable[Registry[Any]]) -> set[str]:
     return {name for slot in slots for name in slot.names()}
 
 
-def no_such_name(name: str, slots: Iterable[Registry[Any]]) -> str:
-    """Returns the message for a name that is in none of these slots."""
-    return f"there is no such one; {closest(name, all_names(slots))}; or write module:function"
+def no_such_name(name: str, slots: Collection[Registry[Any]]) -> str:
+    """Returns the message for a name that is in none of these slots; an estimator is often called a loss, as GRPO."""
+    asked, pair = {slot.key for slot in slots}, (policy_losses, *ESTIMATORS)
+    key = next((slot.key for slot in pair if name in slot.names()), "")
+    there = f"write {key}={name}, or " if key and asked & {slot.key for slot in pair} else ""
+    return f"there is no such one; {there}{closest(name, all_names(slots))}; or write module:function"

@@ -5,17 +5,17 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import re
-import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rljax.config.fields import ConfigError, shown
+from rljax.config.keys import types_of
 from rljax.config.load import load
 from rljax.config.schema import Config
 from rljax.config.text import from_text
-from rljax.config.types import element_of, options_of
+from rljax.config.types import options_of
 
 SUFFIX = "-sweep"
 """Of the directory that holds those of the runs."""
@@ -80,28 +80,6 @@ def _values(key: str, text: str) -> list[Any]:
 
 def _number_of(key: str) -> Any:
     """Returns the type of a key that takes one number, true or false; None of any other."""
-    hints = list(_types(Config, key.split(".")))
+    hints = list(types_of(key))
     numbers = {int, float, bool, type(None)}
     return hints[0] if hints and all(set(options_of(hint)) <= numbers for hint in hints) else None
-
-
-def _types(kind: Any, names: Sequence[str]) -> Iterator[Any]:
-    """Yields the types of the key at the end of a path: of a function's key those of all functions that have it."""
-    if not names:
-        yield kind
-        return
-    name, *rest = names
-    if typing.get_origin(kind) is Mapping:
-        yield from _types(element_of(kind), rest)
-    elif dataclasses.is_dataclass(kind):
-        metadata = {spec.name: spec.metadata for spec in dataclasses.fields(kind)}
-        if name not in metadata:
-            return
-        if (choice := metadata[name].get("choice")) is None:
-            yield from _types(typing.get_type_hints(kind)[name], rest)
-            return
-        for entry in choice.entries():
-            if not choice.several(kind):
-                yield from _types(entry.keys, rest)
-            elif rest[:1] == [entry.name]:
-                yield from _types(entry.keys, rest[1:])

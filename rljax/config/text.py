@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import math
 import typing
 from collections.abc import Mapping
 from typing import Any
@@ -38,6 +39,8 @@ def from_text(hint: Any, text: str, path: str) -> Any:
         try:
             return kind(text)
         except ValueError:
+            if kind is int and (number := _whole(text)) is not None:
+                return number
             raise ConfigError(f"{path}={text}: expected {type_name(hint)}") from None
     if typing.get_origin(kind) is tuple:
         if text.lower() in _NONE:
@@ -49,6 +52,15 @@ def from_text(hint: Any, text: str, path: str) -> Any:
     if typing.get_origin(kind) is Mapping and text.strip() == "{}":
         return {}
     raise ConfigError(f"{path}={text}: this is a group of keys; write {path}.KEY=VALUE")
+
+
+def _whole(text: str) -> int | None:
+    """Returns the whole number that is written with an exponent, such as 1e3; None: the text is none."""
+    try:
+        number = float(text) if "e" in text.lower() else math.nan
+    except ValueError:
+        return None
+    return int(number) if number.is_integer() else None
 
 
 def _parts(text: str, path: str) -> list[str]:

@@ -155,14 +155,15 @@ def convert(hint: Any, value: Any, path: str, unknown: Unknown, note: Note = rai
 
 def as_plain(config: Any) -> dict[str, Any]:
     """Returns a config as nested dicts of scalars and tuples."""
-    return {spec.name: _plain(getattr(config, spec.name)) for spec in dataclasses.fields(config)}
+    return {spec.name: plain(getattr(config, spec.name)) for spec in dataclasses.fields(config)}
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """Returns a value with every dataclass in it as nested dicts."""
     if dataclasses.is_dataclass(value):
         return as_plain(value)
     if isinstance(value, Mapping):
-        return {name: _plain(item) for name, item in value.items()}
+        return {name: plain(item) for name, item in value.items()}
     return value
 
 
@@ -181,4 +182,7 @@ def type_name(hint: Any) -> str:
     """Returns the name of a type for messages."""
     if len(options_of(hint)) > 1:
         return " or ".join("none" if option is type(None) else type_name(option) for option in options_of(hint))
-    return {int: "an integer", float: "a number", bool: "true or false", str: "text"}.get(hint, "a tuple: a,b,c")
+    if typing.get_origin(hint) is Mapping:
+        return "keys and values"
+    words = {int: "an integer", float: "a number", bool: "true or false", str: "text", Any: "any value"}
+    return words.get(hint, "a tuple: a,b,c")

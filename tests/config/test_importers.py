@@ -291,7 +291,10 @@ def test_what_is_published_is_what_resolves() -> None:
         ("buffer.explorer_input.taskset.split", "write tasks.train.NAME.split"),
         ("template", "leave it out: the model's own chat template is used"),
         ("tensor_model_parallel_size", "write learner.mesh.tensor"),
-        ("per_device_train_batch_size", "write learner.rows_per_microbatch, algorithm.minibatch_size"),
+        (
+            "per_device_train_batch_size",
+            "TRL has it; write learner.rows_per_microbatch (rows, of all devices together)",
+        ),
         ("actor_train.training_args.per_device_train_batch_size", "write learner.rows_per_microbatch"),
         ("infer_batch_size", "leave it out"),
         ("learner.infer_batch_size", "leave it out: log-probabilities are of learner.rows_per_microbatch rows"),

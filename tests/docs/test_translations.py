@@ -1,41 +1,47 @@
-"""The tables of docs/from_trl.md and docs/from_verl.md: our keys exist, and are those that messages name."""
+"""The tables of docs/from_trl.md and docs/from_verl.md are those that messages are made of, and our keys exist."""
 
 from __future__ import annotations
 
-import re
-
 import pytest
 
-from rljax.config.foreign_keys import FOREIGN_KEYS
-from rljax.config.load import load_config
+from rljax.config.fields import ConfigError
+from rljax.config.habits import HABITS, table
+from rljax.config.load import key_help, load_config
 from tests.docs.pages import PAGES, ROOT
 from tests.docs.test_blocks import exists
 
-WHOSE = {"docs/from_trl.md": "TRL", "docs/from_verl.md": "verl"}
-ROW = re.compile(r"^\| (`.+?) \| (.*?) ?\| (.*?) ?\|$", re.MULTILINE)
+QUICKSTART = str(ROOT / "configs" / "quickstart.py")
 
 
-def rows(page: str) -> list[tuple[list[str], list[str]]]:
-    """Their names and ours, row by row, of the table whose last column has no title."""
-    table = PAGES[page].partition("\n| TRL | here | |\n")[2] or PAGES[page].partition("\n| verl | here | |\n")[2]
-    found = ROW.findall(table.partition("\n\n")[0])
-    assert len(found) > 30
-    return [(re.findall(r"`([^`]+)`", theirs), re.findall(r"`([^`]+)`", ours)) for theirs, ours, _ in found]
+@pytest.mark.parametrize("whose", HABITS)
+def test_a_page_has_the_table_of_the_messages(whose: str) -> None:
+    said = f"<!-- This table is printed by python -m rljax.config.habits {whose} -->\n\n"
+    printed = "\n".join(table(whose)) + "\n"
+    assert PAGES[f"docs/from_{whose.lower()}.md"].partition(said)[2].startswith(printed)
 
 
-@pytest.mark.parametrize("page", WHOSE)
-def test_each_of_our_keys_exists_and_takes_the_value_that_is_named(page: str) -> None:
-    for _, ours in rows(page):
-        for key, _, value in (name.partition("=") for name in ours):
+@pytest.mark.parametrize("whose", HABITS)
+def test_each_of_our_keys_exists_and_takes_the_value_that_is_named(whose: str) -> None:
+    for row in HABITS[whose]:
+        assert row.here or row.remark, row.theirs
+        for key, _, value in (name.removesuffix(".*").partition("=") for name in row.here):
             assert exists(key), key
             if value and key != "sidecar.colocate":  # which wants vLLM beside it
-                load_config(str(ROOT / "configs" / "quickstart.py"), {"mode": "audit", key: value})
+                load_config(QUICKSTART, {"mode": "audit", key: value})
 
 
-@pytest.mark.parametrize("page", WHOSE)
-def test_the_page_says_what_a_message_says(page: str) -> None:
-    said = {name.rpartition(".")[2].partition("=")[0]: set(ours) for theirs, ours in rows(page) for name in theirs}
-    keys = {name: {key.partition("=")[0] for key in ours} for name, ours in said.items()}
-    for name, key in FOREIGN_KEYS.items():
-        if key.whose == WHOSE[page] and name in keys:
-            assert set(key.here) <= keys[name], name
+@pytest.mark.parametrize("whose", HABITS)
+def test_each_of_their_keys_is_answered(whose: str) -> None:
+    """Also those that another program has at the same place, and does not mean otherwise."""
+    ours = {path for path, _, _ in key_help()}
+    for row in HABITS[whose]:
+        for answer in row.answers():
+            theirs = answer.path.replace("*", "temperature")
+            if theirs in ours or theirs == "model":
+                continue
+            with pytest.raises(ConfigError) as refused:
+                load_config(QUICKSTART, {theirs: "1"})
+            said = str(refused.value)
+            assert " has it; " in said or " did you mean " in said, said
+            named = [key.partition("=")[0].removesuffix(".*") for key in answer.here]
+            assert any(key in said for key in named) or not named, (said, named)

@@ -93,24 +93,20 @@ Make = Callable[[Found], Values | str]
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
-    """Says what becomes of a key.
+class Answer:
+    """Says what to write in the place of a key.
 
     Attributes:
         path: of the key; ``*`` stands for any one name.
         here: our keys that it becomes; none where it is refused or not needed.
-        make: see the module.
         remark: what differs, why it is not needed, or what to write.
-        default: published default, which holds where a file leaves the key out.
-        whole: a group is given to ``make`` as it is.
+        whole: it speaks of a group, with all that is below.
         refused: nothing but what turns it off is taken.
     """
 
     path: str
     here: tuple[str, ...]
-    make: Make
     remark: str = ""
-    default: Any = LEFT_OUT
     whole: bool = False
     refused: bool = False
 
@@ -122,14 +118,27 @@ class Rule:
         return next((b for a, b in zip(mine, path, strict=True) if a == "*"), "")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule(Answer):
+    """Says what becomes of a key of a file.
+
+    Attributes:
+        make: see the module; a ``whole`` group is given to it as it is.
+        default: published default, which holds where a file leaves the key out.
+    """
+
+    make: Make
+    default: Any = LEFT_OUT
+
+
 def same(path: str, key: str, remark: str = "", default: Any = LEFT_OUT) -> Rule:
     """Makes the rule of a key that is ours by another name."""
-    return Rule(path, (key,), lambda found: {key: found.value}, remark, default)
+    return Rule(path, (key,), remark, make=lambda found: {key: found.value}, default=default)
 
 
 def to(path: str, keys: str, make: Make, remark: str = "", default: Any = LEFT_OUT, whole: bool = False) -> Rule:
     """Makes the rule of a key that becomes ours, separated by spaces, by a function."""
-    return Rule(path, tuple(keys.split()), make, remark, default, whole)
+    return Rule(path, tuple(keys.split()), remark, whole, make=make, default=default)
 
 
 def read_by(rule: Rule, slots: Sequence[Registry[Any]], named: Callable[[Document], str]) -> Rule:
@@ -161,12 +170,12 @@ def choice(path: str, key: str, values: Mapping[Any, Any], remark: str = "", def
         return {key: values[found.value]}
 
     renamed = ", ".join(f"{theirs} is {ours}" for theirs, ours in values.items() if theirs != ours)
-    return Rule(path, (key,), make, "; ".join(filter(None, (renamed, remark))), default)
+    return Rule(path, (key,), "; ".join(filter(None, (renamed, remark))), make=make, default=default)
 
 
 def needless(path: str, why: str, *, whole: bool = False, default: Any = LEFT_OUT) -> Rule:
     """Makes the rule of a key that nothing has to be said for, whatever its value."""
-    return Rule(path, (), lambda _: why, why, default, whole)
+    return Rule(path, (), why, whole, make=lambda _: why, default=default)
 
 
 def only(path: str, allowed: Sequence[Any], why: str, write: str, *keys: str, default: Any = LEFT_OUT) -> Rule:
@@ -178,7 +187,7 @@ def only(path: str, allowed: Sequence[Any], why: str, write: str, *keys: str, de
         raise Refusal(write, *keys)
 
     taken = " or ".join(str(value).lower() if isinstance(value, bool) else str(value) for value in allowed)
-    return Rule(path, (), make, f"{taken}: {why}; else: {write}", default)
+    return Rule(path, (), f"{taken}: {why}; else: {write}", make=make, default=default)
 
 
 def refused(path: str, write: str, *keys: str, whole: bool = False) -> Rule:
@@ -189,4 +198,4 @@ def refused(path: str, write: str, *keys: str, whole: bool = False) -> Rule:
             return "it is off, and always is here"
         raise Refusal(write, *keys)
 
-    return Rule(path, (), make, write, LEFT_OUT, whole, True)
+    return Rule(path, (), write, whole, True, make=make)

@@ -41,15 +41,12 @@ def keep_compiled(config: Config) -> None:
     With ``auto`` JAX's own settings win where the user made them. A directory that cannot be used costs a warning.
     """
     where = config.compile_cache
-    if where == "off":
+    directory = compiled_directory(where)
+    if directory is None:
         _set(_ENABLED, False)
         return
-    if where == "auto":
-        if getattr(jax.config, _DIRECTORY):
-            return
-        directory = cache_directory() / "compiled"
-    else:
-        directory = Path(where).expanduser().absolute()
+    if where == "auto" and getattr(jax.config, _DIRECTORY):
+        return
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         if _may_be_written_by_others(directory):
@@ -65,6 +62,15 @@ def keep_compiled(config: Config) -> None:
     _set(_DIRECTORY, str(directory))
     if _LEAST.upper() not in os.environ:
         _set(_LEAST, _LEAST_SECONDS)
+
+
+def compiled_directory(where: str) -> Path | None:
+    """Returns the directory in which compiled programs are kept as ``compile_cache`` says; None: they are not."""
+    if where == "off":
+        return None
+    if where == "auto":
+        return Path(getattr(jax.config, _DIRECTORY) or cache_directory() / "compiled")
+    return Path(where).expanduser().absolute()
 
 
 def _set(name: str, value: str | float) -> None:

@@ -1,0 +1,45 @@
+"""Searches the keys: `rljax --help WORD`."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+
+from rljax.config.fields import brief
+from rljax.config.foreign_keys import advice
+from rljax.config.keys import Key, all_keys
+
+_MOST = 30
+
+
+def matching(words: Sequence[str]) -> list[Key]:
+    """Returns the keys in whose path, meaning, type and choices all words are; those with all in the path are first."""
+    asked = [word.casefold() for word in words]
+
+    def has(text: str) -> bool:
+        return all(word in text.casefold() for word in asked)
+
+    found = [key for key in all_keys() if has(" ".join((key.path, key.meaning, key.takes, *key.choices)))]
+    return sorted(found, key=lambda key: not has(key.path))
+
+
+def found_lines(keys: Sequence[Key]) -> list[str]:
+    """Returns what is printed of the keys that were found: of many the first ones."""
+    lines = []
+    for key in keys[:_MOST]:
+        choices = f": {', '.join(key.choices)}" if key.choices else ""
+        lines += [f"  --config.{key.path}={key.default}", f"      {key.meaning} ({key.takes}{choices})"]
+    if len(keys) > _MOST:
+        lines.append(f"  and {len(keys) - _MOST} more: add a word, as in --help WORD WORD, or list all by --help")
+    return lines
+
+
+def nothing_found(words: Sequence[str]) -> str:
+    """Returns the line for words that no key has: what to write for a key of another program's, or the closest keys."""
+    asked, paths = " ".join(words), [key.path for key in all_keys()]
+    if len(words) == 1 and (said := advice(asked, asked.partition(".")[0], "", paths)):
+        return f"{brief(asked)}: no key of ours; {said}"
+    last = {path.rpartition(".")[2]: path for path in reversed(paths)}
+    near = difflib.get_close_matches(asked, [*last, *paths], 3)
+    closest = ", ".join(dict.fromkeys(last.get(name, name) for name in near))
+    return f"{brief(asked)}: no key has it; " + (f"closest: {closest}" if near else "rljax --help lists all")

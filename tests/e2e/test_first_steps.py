@@ -13,7 +13,7 @@ from program import LIMIT, ROOT, SMALLEST, audit_of, environment, run
 def test_the_snippet_trains_and_prints_each_step(tmp_path: Path, cache: Path) -> None:
     snippets = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     (snippet,) = (text for text in snippets if text.startswith("import rljax"))
-    shown = 'load_config("configs/quickstart.py", max_steps=50, run_dir="runs/first")'
+    shown = 'load_config("quickstart", max_steps=50, run_dir="runs/first")'
     assert shown in snippet
     mine = snippet.replace(shown, f"load_config({str(SMALLEST)!r}, max_steps=2, run_dir={str(tmp_path / 'run')!r})")
     done = subprocess.run(

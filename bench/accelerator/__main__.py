@@ -63,7 +63,7 @@ RESERVE = 5.0
 """Seconds of the budget that are kept for the report."""
 DEVICE_SECONDS = 120.0
 SMI_SECONDS = 30.0
-CUDA = "jax[cuda12], the extra cuda"
+CUDA = "jax[cuda12], the extra cuda12"
 PACKAGES = ("jax", "jaxlib", "flax", "torch", "transformers", "triton", "flash-attn")
 
 

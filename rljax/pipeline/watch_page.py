@@ -8,14 +8,11 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 
 from rljax.config.fields import ConfigError
-from rljax.observe.metrics import read_metrics
-from rljax.observe.report.data import RunData
+from rljax.observe.report.read import read_run
 from rljax.observe.report.write import page as report_page
-from rljax.observe.samples import read_samples
-from rljax.pipeline.watch import Look, Watcher, read_json
+from rljax.pipeline.watch import Look, Watcher
 
 HOST = "127.0.0.1"
 _POLICY = "default-src 'self' 'unsafe-inline' 'unsafe-eval' data: blob:"
@@ -73,7 +70,7 @@ def page(watcher: Watcher, port: int) -> Iterator[str]:
             if what == "":
                 self._answer(_PAGE.format(reload=RELOAD_MS), "text/html")
             elif what == "report":
-                self._answer(_report(watcher.root), "text/html")
+                self._answer(report_page(read_run(watcher.root)), "text/html")
             elif what == "state":
                 with lock:
                     self._answer(json.dumps(_state(watcher.root.name, watcher.look())), "application/json")
@@ -109,11 +106,6 @@ def page(watcher: Watcher, port: int) -> Iterator[str]:
     finally:
         server.shutdown()
         server.server_close()
-
-
-def _report(root: Path) -> str:
-    audit, config = (read_json(root / name) for name in ("audit.json", "config.json"))
-    return report_page(RunData(root.resolve().name, read_metrics(root), config, audit or None, read_samples(root)))
 
 
 def _state(name: str, look: Look) -> dict[str, object]:

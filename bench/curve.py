@@ -27,7 +27,8 @@ from typing import Any
 import matplotlib
 
 from bench.paired import commit, processor
-from rljax.config.load import load_config, parse_arguments
+from rljax.config.arguments import parse_arguments
+from rljax.config.load import load_config
 from rljax.config.validate import ConfigError
 from rljax.observe.metrics import read_metrics
 

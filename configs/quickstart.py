@@ -2,7 +2,7 @@
 
     python -m rljax.main --config=configs/quickstart.py
 
-Expected: held-out score (share of digits right) from 0.05 to at least 0.9, in under two minutes on two idle cores,
+Expected: held-out score (share of digits right) from 0.05 to at least 0.9, in two to three minutes on two cores,
 with `--config.async_generation_ratio` 0, 1, 4 or 16: the trust region is wide enough for tokens 16 steps old, and the
 entropy bonus keeps every digit explored until it is right (the middle one is found last).
 """

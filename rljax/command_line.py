@@ -24,19 +24,22 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import rljax
 from rljax.config import bundled
-from rljax.config.extras import check_extras
+from rljax.config.arguments import read_arguments
+from rljax.config.extras import missing
 from rljax.config.importers.page import config_file, side_by_side
-from rljax.config.importers.translation import Translation
-from rljax.config.load import as_plain, key_help, parse_arguments, read_source, without_password
+from rljax.config.importers.translation import Translation, told
+from rljax.config.load import Source, as_plain, key_help, without_password
 from rljax.config.load import load as load_source
-from rljax.config.refusals import RefusedConfig, table
+from rljax.config.refusals import Refusals, RefusedConfig, collected, joined, refused_by, table
 from rljax.config.schema import MODES, Config
 from rljax.config.search import found_lines, matching, nothing_found
-from rljax.config.sweep import is_sweep, points
+from rljax.config.sweep import Point, is_sweep, points
 from rljax.config.validate import ConfigError
 from rljax.interrupts import raise_on_interrupt
 from sidecar.errors import printable
@@ -56,50 +59,81 @@ def main(given: Sequence[str]) -> int:
         print(_USAGE, file=sys.stderr)
         return REFUSED
     for index, argument in enumerate(given):
-        if argument in ("-h", "--help"):
-            return _help([word for word in given[index + 1 :] if not word.startswith("-")])
+        name, _, first = argument.partition("=")
+        if name in ("-h", "--help"):
+            words = [word for word in (first, *given[index + 1 :]) if word and not word.startswith("-")]
+            return _while_read(partial(_help, words))
     if "--version" in given:
         print(f"rljax {rljax.__version__}")
         return 0
     if given[0] == "configs":
-        return _show_configs(given[1:])
+        return _while_read(partial(_show_configs, given[1:]))
     if given[0] == "watch":
-        return _watch(given[1:])
+        return _while_read(partial(_watch, given[1:]))
 
     dry = [argument for argument in given if argument.partition("=")[0] == "--dry-run"]
     if dry:
         rest = [argument for argument in given if argument not in dry]
-        return _dry_run(rest, dry[-1].partition("=")[2])
+        return _while_read(partial(_dry_run, rest, dry[-1].partition("=")[2]))
 
-    try:
-        path, overrides = parse_arguments(given)
-    except ConfigError as error:
-        return _say(error, REFUSED)
+    path, overrides, refused = read_arguments(given)
+    if not path:
+        return _say(joined(refused), REFUSED)
     if is_sweep(overrides):
-        return _sweep(path, overrides)
+        return _sweep(path, overrides, refused)
+
+    translation: Translation | None = None
+
+    def seen(source: Source) -> Refusals:
+        if overrides.get("mode") == "plan":
+            _show_translation(source, overrides)
+        yield from ()
 
     def load() -> Config:
-        config, translation = load_source(path, overrides)
-        if translation is not None and config.mode == "plan":
-            print("\n".join(map(printable, side_by_side(translation, overrides))), flush=True)
+        nonlocal translation
+        config, translation = load_source(path, overrides, refused, (_early_refusals,), seen)
         _hide_password(config.ledger)
         return config
 
-    return run(load)
+    return run(load, lambda error: told(error, translation, overrides))
 
 
-def run(load: Callable[[], Config]) -> int:
-    """Runs the mode that a config names; returns the exit code. One line on stderr says what failed and what to do."""
+def _show_translation(source: Source, overrides: Mapping[str, Any]) -> None:
+    """Prints what a file of ROLL's or Trinity-RFT's becomes, if it is one."""
+    if isinstance(source, Translation):
+        print("\n".join(map(printable, side_by_side(source, overrides))), flush=True)
+
+
+def _early_refusals(config: Config) -> Refusals:
+    """Yields what a run would be refused whose config is refused already."""
+    with uncollected_imports():
+        from rljax.pipeline.assemble.checks import early_refusals
+
+        if config.mode != "plan":
+            return early_refusals(config)
+        from rljax.pipeline.plan.plan import room_refusals
+    return collected(config, early_refusals, room_refusals)
+
+
+def run(load: Callable[[], Config], told: Callable[[ConfigError], ConfigError] = lambda error: error) -> int:
+    """Runs the mode that a config names; returns the exit code. One line on stderr says what failed and what to do.
+
+    Args:
+        load: returns the config.
+        told: returns what is refused once it has loaded, in the words of its file.
+    """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Printable("%(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
     if not os.environ.get("RLJAX_TRACEBACK"):
         logging.getLogger("absl").addFilter(_without_traceback)
+    for library in ("huggingface_hub", "datasets"):
+        logging.getLogger(library).propagate = False  # it has a handler of its own: each line would come twice
     try:
         config = load()
-        check_extras(config)
+        _check_extras(config)  # before a library is imported that takes seconds
     except ConfigError as error:
-        return _say(error, REFUSED)
+        return _say(told(error), REFUSED)
     except Exception as error:  # what the config names, a loss for one, cannot be imported
         return _say(error, FAILED)
     with uncollected_imports():
@@ -112,11 +146,50 @@ def run(load: Callable[[], Config]) -> int:
         share_gpu_memory(config)
         raise_on_interrupt()  # from here on there is something to close
         return commands.COMMANDS[config.mode](config)
-    except (ConfigError, BadRow) as error:
-        return _say(error, REFUSED)
+    except ConfigError as error:
+        return _say(told(error), REFUSED)
+    except BadRow as error:
+        return _say(told(ConfigError(str(error))), REFUSED)
     except KeyboardInterrupt:
         return _say("interrupted; the same command resumes", 128 + signal.SIGINT)
     except Exception as error:
+        return _say(error, FAILED)
+
+
+def _check_extras(config: Config) -> None:
+    """Refuses a config whose packages are not all installed here, and says what else of it is not here.
+
+    Raises:
+        ConfigError: all that is refused of them.
+    """
+    if missing(config):
+        from rljax.pipeline.assemble.names import lookup_refusals
+
+        looks = config.launcher == "local"  # with Ray a library would be imported to look for devices
+        raise joined((_early_refusals if looks else lookup_refusals)(config))
+
+
+def _while_read(show: Callable[[], int]) -> int:
+    """Shows something, which trains nothing, and says in a line why it cannot; ends without a word where its reader has
+    seen enough, as ``head`` has.
+    """
+    try:
+        code = _or_why(show)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python writes what is left at its end
+        return 128 + signal.SIGPIPE
+    return code
+
+
+def _or_why(show: Callable[[], int]) -> int:
+    try:
+        return show()
+    except BrokenPipeError:
+        raise
+    except ConfigError as error:
+        return _say(error, REFUSED)
+    except Exception as error:  # as in `run`
         return _say(error, FAILED)
 
 
@@ -127,17 +200,14 @@ def _help(words: Sequence[str]) -> int:
         print("\n".join(f"  --config.{path}={default}\n      {meaning}" for path, default, meaning in key_help()))
         return 0
     if found := matching(words):
-        print("\n".join(found_lines(found)))
+        print("\n".join(found_lines(words, found)))
         return 0
     return _say(nothing_found(words), REFUSED)
 
 
 def _show_configs(names: Sequence[str]) -> int:
     """Lists the configs that come along, a line each, or prints those that are named."""
-    try:
-        print("\n".join(bundled.source(name) for name in names) if names else "\n".join(bundled.listed()))
-    except ConfigError as error:
-        return _say(error, REFUSED)
+    print("\n".join(map(bundled.source, names) if names else bundled.listed()))
     return 0
 
 
@@ -145,22 +215,20 @@ def _watch(given: Sequence[str]) -> int:
     """Follows a run of another process."""
     from rljax import commands
 
-    try:
-        raise_on_interrupt()  # it ends the view alone
-        return commands.watch(given)
-    except ConfigError as error:
-        return _say(error, REFUSED)
-    except Exception as error:
-        return _say(error, FAILED)
+    raise_on_interrupt()  # it ends the view alone
+    return commands.watch(given)
 
 
-def _sweep(path: str, overrides: Mapping[str, str]) -> int:
+def _sweep(path: str, overrides: Mapping[str, Any], refused: Sequence[ConfigError]) -> int:
     """Trains the runs of a sweep, each in a process of its own."""
     from rljax.sweep import sweep
 
+    swept: list[Point] = []
     try:
-        swept = points(path, overrides)
-        check_extras(swept[0].config)
+        swept = points(path, overrides, refused, (_early_refusals,))
+        wrong = [error for point in swept for error in _point_refusals(point.config)]
+        if wrong:
+            raise told(joined(wrong), swept[0].translation, overrides)
     except ConfigError as error:
         return _say(error, REFUSED)
     except Exception as error:  # as in `run`
@@ -169,36 +237,59 @@ def _sweep(path: str, overrides: Mapping[str, str]) -> int:
     return sweep(swept)
 
 
+def _point_refusals(config: Config) -> Refusals:
+    """Yields what is refused of a run of a sweep before any begins. Devices are looked for where that is something:
+    a process that has seen a GPU keeps memory of it.
+    """
+    from rljax.pipeline.assemble.names import lookup_refusals
+    from rljax.pipeline.run_dir import RunDir
+
+    if missing(config) or (not RunDir.at(config).config.exists() and any(lookup_refusals(config))):
+        yield from _early_refusals(config)
+
+
 def _dry_run(given: Sequence[str], target: str) -> int:
     """Shows what a config becomes, what is not installed for it, and where a run of it puts things. What a file of
     ROLL's or Trinity-RFT's becomes is written, without passwords and keys, to ``target`` if it names a file.
     """
     from rljax import dry_run
+    from rljax.pipeline.assemble.names import lookup_refusals
 
     def say(lines: Iterable[str]) -> None:
         print("\n".join(map(printable, lines)))
 
-    try:
-        path, overrides = parse_arguments(given)
-        source = read_source(path, overrides)
-        if isinstance(source, Translation):
-            say(side_by_side(source, overrides))
-        elif target:
-            raise ConfigError(f"--dry-run={target}: what a YAML file becomes is written there; leave ={target} out")
-        swept = points(path, overrides) if is_sweep(overrides) else []
-        config, translation = (swept[0].config, None) if swept else load_source(path, overrides)
-        _hide_password(config.ledger)
-        if swept:
-            say(dry_run.sweep_lines(swept))
-        if translation is None:
-            say(dry_run.resolved_lines(config))
-        say(dry_run.place_lines(config))
-        if target and translation is not None:
-            _write(target, config_file(translation, as_plain(config)))
-    except ConfigError as error:
-        return _say(error, REFUSED)
-    except Exception as error:  # as in `run`
-        return _say(error, FAILED)
+    def seen(source: Source) -> Refusals:
+        _show_translation(source, overrides)
+        wrong = f"--dry-run={target}: what"
+        if target and isinstance(source, dict):
+            yield ConfigError(f"{wrong} a YAML file becomes is written there; leave ={target} out")
+        elif target and is_sweep(overrides):
+            yield ConfigError(f"{wrong} is written is one config, and no sweep; name one value of each key")
+        elif Path(target).suffix in (".yaml", ".yml", ".json"):
+            yield ConfigError(f"{wrong} is written is Python; write --dry-run={Path(target).with_suffix('.py')}")
+        elif target and Path(target).exists():
+            yield ConfigError(f"--dry-run={target}: there is such a file; write another")
+        elif target and not Path(target).parent.is_dir():
+            yield ConfigError(f"--dry-run={target}: there is no such folder; make it, or write another")
+
+    path, overrides, refused = read_arguments(given)
+    if not path:
+        return _say(joined(refused), REFUSED)
+    asked = path, overrides, refused, (lookup_refusals, dry_run.processor_refusals), seen
+    swept = points(*asked) if is_sweep(overrides) else []
+    config, translation = (swept[0].config, swept[0].translation) if swept else load_source(*asked)
+    _hide_password(config.ledger)
+    if swept:
+        say(dry_run.sweep_lines(swept))
+    if translation is None:
+        say(dry_run.resolved_lines(config))
+    say(dry_run.place_lines(config))
+    say(dry_run.untried_lines(config))
+    every = [point.config for point in swept] or [config]
+    if wrong := [error for one in every for error in refused_by(dry_run.check_names, one)]:
+        raise told(joined(wrong), translation, overrides)
+    if target and translation is not None:
+        _write(target, config_file(translation, as_plain(config)))
     return 0
 
 

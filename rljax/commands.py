@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from rljax.config.fields import ConfigError
+from rljax.config.fields import ConfigError, named_explorer
 from rljax.config.schema import Config
 from sidecar.errors import printable
 from sidecar.imports import uncollected_imports
@@ -43,18 +43,20 @@ def explore(config: Config) -> int:
             print(f"{run.run_dir.root}: this run is finished")
             return 0
         run.explore(_on_signals)
-    print(f"explorer {config.explorer.name}: left; its open claims are handed back")
+    print(f"{named_explorer(config.explorer.name)}: left; its open claims are handed back")
     return 0
 
 
 def evaluate(config: Config) -> int:
     """Runs mode evaluate: scores checkpoints on the validation tasksets."""
     from rljax.launch.engine_launchers import ENGINE_LAUNCHERS
+    from rljax.pipeline.assemble.checks import check_mode
     from rljax.pipeline.assemble.compile_cache import keep_compiled
     from rljax.pipeline.assemble.run import open_model
     from rljax.pipeline.evaluate import evaluate as evaluated
     from rljax.pipeline.run_dir import RunDir
 
+    check_mode(config)
     keep_compiled(config)
     scores: dict[str, float] = {}
     rows: list[list[str]] = []
@@ -74,10 +76,12 @@ def evaluate(config: Config) -> int:
 
 def export(config: Config) -> int:
     """Runs mode export: writes checkpoints as Hugging Face directories."""
+    from rljax.pipeline.assemble.checks import check_mode
     from rljax.pipeline.assemble.run import open_model
     from rljax.pipeline.evaluate import export as exported
     from rljax.pipeline.run_dir import RunDir
 
+    check_mode(config)
     with RunDir.of_checkpoint(config) as run:
         for path in exported(config, run, open_model(config, run, _progress)):
             print(f"written to {path}")
@@ -92,10 +96,12 @@ def play(config: Config) -> int:
         play_without_model(config, _show, lambda: input("> "))
         return 0
     from rljax.launch.engine_launchers import ENGINE_LAUNCHERS
+    from rljax.pipeline.assemble.checks import check_mode
     from rljax.pipeline.assemble.compile_cache import keep_compiled
     from rljax.pipeline.assemble.run import open_model
     from rljax.pipeline.run_dir import RunDir
 
+    check_mode(config)
     keep_compiled(config)
     with RunDir.of_checkpoint(config) as run:
         model = open_model(config, run, _progress)
@@ -107,15 +113,17 @@ def play(config: Config) -> int:
 def serve(config: Config) -> int:
     """Runs mode serve: answers HTTP requests until Ctrl-C or SIGTERM."""
     from rljax.launch.engine_launchers import ENGINE_LAUNCHERS
+    from rljax.pipeline.assemble.checks import check_mode
     from rljax.pipeline.assemble.compile_cache import keep_compiled
     from rljax.pipeline.assemble.run import open_model
     from rljax.pipeline.run_dir import RunDir, removed_if_refused
     from rljax.pipeline.serve.key import open_key
     from rljax.pipeline.serve.service import serve as served
 
+    check_mode(config)
     keep_compiled(config)
-    published = config.serve.follow or config.serve.version is not None
-    with contextlib.nullcontext(RunDir.existing(config)) if published else RunDir.of_checkpoint(config) as run:
+    of_run = config.serve.published
+    with contextlib.nullcontext(RunDir.existing(config)) if of_run else RunDir.of_checkpoint(config) as run:
         folder = run.root / "serve"
         with removed_if_refused(folder / "key", folder):
             key = open_key(config, folder)  # before a process is started that would inherit it
@@ -142,11 +150,13 @@ def plan(config: Config) -> int:
 
 def replay(config: Config) -> int:
     """Runs mode replay: trains the recorded batches again and compares with the checkpoints that the run left."""
+    from rljax.pipeline.assemble.checks import check_mode
     from rljax.pipeline.assemble.compile_cache import keep_compiled
     from rljax.pipeline.assemble.run import open_ledger, open_model
     from rljax.pipeline.replay import replay as replayed
     from rljax.pipeline.run_dir import RunDir
 
+    check_mode(config)
     keep_compiled(config)
     run = RunDir.existing(config)
     for change in run.changes(config):
@@ -200,6 +210,7 @@ def watch(arguments: Sequence[str]) -> int:
         ConfigError: the arguments are wrong, or there is no such run.
     """
     from rljax.observe.progress import Progress
+    from rljax.observe.report.read import NoRun, find_runs
     from rljax.pipeline.watch import Watcher
     from rljax.pipeline.watch import watch as watched
     from rljax.pipeline.watch_page import page
@@ -214,6 +225,9 @@ def watch(arguments: Sequence[str]) -> int:
     root = next((path for path in (Path(named[0]), Path("runs") / named[0]) if path.is_dir()), None)
     if root is None:
         raise ConfigError(f"watch {named[0]}: no such directory, nor {Path('runs') / named[0]}; name that of a run")
+    with contextlib.suppress(NoRun):  # it may be yet to begin
+        if root not in (below := find_runs(root)):
+            raise ConfigError(f"watch {named[0]}: holds runs, and is none; name one of {', '.join(map(str, below))}")
     with contextlib.ExitStack() as parts:
         progress = parts.enter_context(Progress("auto", f"{root.resolve().name} · watched"))
         watcher = parts.enter_context(contextlib.closing(Watcher(root)))

@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rljax.config.extras import missing
+from rljax.config.extras import GENERATE, missing
 from rljax.config.fields import shown
 from rljax.config.keys import defaults_of
 from rljax.config.load import publishable, without_password
+from rljax.config.refusals import Refusals, joined, refused_by
 from rljax.config.schema import Config
 from rljax.config.secrets import blanked
 from rljax.config.sweep import Point
+from rljax.config.validate_placement import device_indices
 from rljax.pipeline.assemble.compile_cache import compiled_directory
+from rljax.pipeline.assemble.names import file_refusals, name_refusals, played_tags, taskset_refusals
 from rljax.pipeline.run_dir import RunDir
+
+_PROCESSORS = re.compile(r"--xla_force_host_platform_device_count=(?P<flag>\d+)|JAX=(?P<jax>\d+)")
+"""Number of processors that JAX makes of the machine's, as the environment says it."""
 
 
 def resolved_lines(config: Config) -> Iterator[str]:
@@ -30,9 +38,13 @@ def resolved_lines(config: Config) -> Iterator[str]:
 
 
 def place_lines(config: Config) -> Iterator[str]:
-    """Yields what is not installed here, and where a run of the config puts what it leaves behind."""
+    """Yields what is not installed here, which files are not here, and where a run of the config puts what it leaves
+    behind. The run may be somewhere else.
+    """
     yield "not installed here, and needed"
     yield from [f"  {need.package}, for {need.key}: {need.cure}" for need in missing(config)] or ["  nothing"]
+    yield "not found here, and needed"
+    yield from [f"  {error}" for error in file_refusals(config)] or ["  nothing"]
     yield "where things go"
     run = RunDir.at(config)
     root = run.root.absolute()
@@ -49,6 +61,48 @@ def place_lines(config: Config) -> Iterator[str]:
         "compile cache": compiled_directory(config.compile_cache) or "off: nothing is kept",
     }
     yield from (f"  {what:<13}  {where}" for what, where in places.items())
+
+
+def untried_lines(config: Config) -> Iterator[str]:
+    """Yields what only a run tries."""
+    yield "not tried: a run does, before it begins"
+    rewards = (
+        "looked up and not called" if config.mode in GENERATE else f"not looked up, since mode={config.mode} calls none"
+    )
+    yield f"  rewards are {rewards}; tasksets are not opened, but for the columns of files; models are not"
+    yield "  devices are not looked for; the processors of a learner are counted"
+    here, elsewhere = played_tags(config)
+    if here:
+        yield f"  environments are looked up and not made: {', '.join(here)}"
+    if elsewhere:
+        yield f"  environments of place=ray are not looked up, since nodes may have others: {', '.join(elsewhere)}"
+
+
+def check_names(config: Config) -> None:
+    """Imports the rewards, losses and other functions that a config names, and calls none; looks up the ids of its
+    environments, and makes none, and the columns of files that are here; counts the processors of its learner, as far
+    as no device need be asked.
+
+    Raises:
+        ConfigError: some are not there; all but the first are its ``others``.
+    """
+    if refused := [*name_refusals(config), *taskset_refusals(config), *processor_refusals(config)]:
+        raise joined(refused)
+
+
+def processor_refusals(config: Config) -> Refusals:
+    """Yields what is refused of a learner on processors, of which JAX has one unless the environment says more."""
+    devices, size = config.learner.devices, config.learner.mesh.size
+    if config.mode not in ("both", "train") or config.launcher != "local" or device_indices(devices)[0] != "cpu":
+        return
+    if devices == "cpu" and size == 1:
+        return
+    from rljax.learner.sharding import select_devices
+    from rljax.pipeline.plan.targets import Place
+
+    said = _PROCESSORS.search(f"{os.environ.get('XLA_FLAGS', '')} JAX={os.environ.get('JAX_NUM_CPU_DEVICES', '')}")
+    there = [Place("cpu", index) for index in range(int(said["flag"] or said["jax"]) if said else 1)]
+    yield from refused_by(select_devices, devices, size, lambda _: there)
 
 
 def sweep_lines(swept: Sequence[Point]) -> Iterator[str]:

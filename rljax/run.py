@@ -21,11 +21,8 @@ from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from rljax.algorithms.registry import check_names
-from rljax.config.extras import check_extras
 from rljax.config.schema import Config
 from rljax.launch.engine_launchers import ENGINE_LAUNCHERS
-from rljax.launch.explorer_process import check_names_reach
 from rljax.launch.heartbeat import TrainerHeartbeat
 from rljax.launch.launchers import LAUNCHERS, learner_placement
 from rljax.launch.protocol import Launched
@@ -37,7 +34,7 @@ from rljax.ledger.backend import backend_of
 from rljax.ledger.compatibility import check_model, record_validation_plan
 from rljax.ledger.database import LedgerError, RunFailedError, StaleWriterError, is_finished, ledger_exists
 from rljax.observe.atomic_write import write_atomic
-from rljax.pipeline.assemble.checks import check_devices, check_tasks
+from rljax.pipeline.assemble.checks import check_run, check_start
 from rljax.pipeline.assemble.compile_cache import keep_compiled
 from rljax.pipeline.assemble.devices import check_shared, share_gpu_memory, shares_only_accelerator
 from rljax.pipeline.assemble.learner import StepRunner, open_checkpoints, open_demonstrations, resume_learner
@@ -73,9 +70,6 @@ class Run:
         Raises:
             ConfigError, LedgerError, ModelNotFound: one line that says what is wrong and what to do.
         """
-        check_extras(config)
-        check_names(config.algorithm)
-        check_names_reach(config)
         share_gpu_memory(config)
         keep_compiled(config)
         escape_log_records()
@@ -83,9 +77,8 @@ class Run:
         run_dir = RunDir.at(config)
         begins = not ledger_exists(backend_of(config, run_dir.root))
         self._tasksets = Tasksets(config)
-        if begins:  # of a run that is refused there is no directory
-            check_tasks(config, self._tasksets)
-            check_devices(config)
+        check_run(config, self._tasksets, begins=begins)  # of a run that is refused there is no directory
+        self._checked = begins
         with RunDir.created(config) as self.run_dir:
             model = open_model(config, self.run_dir, progress) if begins else None
             self._db = open_ledger(config, self.run_dir)  # of a run that has begun first: it may not be this config's
@@ -198,6 +191,9 @@ class Run:
         config, db = self.config, self._db
         with contextlib.ExitStack() as parts:
             parts.callback(self._forget)
+            if not self._checked:
+                check_start(config, self._tasksets)  # of one that is refused audit and report stay
+                self._checked = True
             heartbeat = parts.enter_context(contextlib.closing(TrainerHeartbeat(db)))
             record_validation_plan(db, validation_fingerprint(config))
             is_replaced = functools.partial(processes.is_replaced, db, heartbeat.token)
@@ -258,7 +254,7 @@ class Run:
         except LedgerError as unread:
             if error is None:
                 raise
-            log.warning("neither audit nor report is written: %s", unread)  # the run ends by the error before
+            log.warning("no last report is written: %s", unread)  # the run ends by the error before
 
     def _take_tasksets(self) -> Tasksets:
         """Returns the tasksets, opened or not, to who needs them; the next to ask opens them anew."""

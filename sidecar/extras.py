@@ -10,6 +10,8 @@ _ROOT = Path(__file__).parents[1]
 def install_command(extra: str) -> str:
     """Returns the command that installs an extra: ``pip install "rljax[ray]"``, in a checkout
     ``pip install -e ".[ray]"``.
+
+    PyPI's rljax is another project; where this one is installed, pip keeps it and adds what the extra brings.
     """
     return f"pip install {'-e ' if _checkout() else ''}{_requirement(extra)}"
 

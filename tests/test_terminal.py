@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import io
 import logging
+import os
+import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -16,6 +18,7 @@ from rich.console import Console
 from rljax.command_line import _Printable, main, without_closed_loops
 from rljax.observe.progress import Progress
 from sidecar.errors import describe, escape_log_records, first_line, printable
+from tests.waiting import HANGS
 
 EVIL = "a\x1b]0;owned\x07\x1b[2J\x9b31m\rb\u202e"
 HARMLESS = r"a\x1b]0;owned\x07\x1b[2J\x9b31m\rb\u202e"
@@ -154,3 +157,39 @@ def test_lines_of_foreign_exceptions() -> None:
     error = RuntimeError(EVIL)
     assert first_line(error) == HARMLESS.partition(r"\r")[0]
     assert describe(RuntimeError("a\x1b[2J")) == r"RuntimeError: a\x1b[2J"
+
+
+LOGGED = """
+import logging, sys
+from huggingface_hub.utils import logging as _
+from rljax.command_line import run
+from rljax.config.fields import ConfigError
+
+def load():
+    logging.getLogger("huggingface_hub.utils._http").warning("Retrying in 1s")
+    raise ConfigError("refused")
+
+sys.exit(run(load))
+"""
+
+
+def test_a_hub_s_warning_is_one_line() -> None:
+    ran = subprocess.run([sys.executable, "-c", LOGGED], capture_output=True, text=True, timeout=HANGS, check=False)
+    assert ran.returncode == 2
+    assert ran.stderr.count("Retrying in 1s") == 1
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--help"], ["watch", "--help"], ["configs"], ["configs", "gsm8k"], ["--config=quickstart", "--dry-run"]],
+)
+@pytest.mark.parametrize("buffered", [True, False])
+def test_what_is_shown_ends_quietly_where_its_reader_has_seen_enough(
+    arguments: list[str], buffered: bool, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    with open(writing, "w", buffering=-1 if buffered else 1) as unread:
+        monkeypatch.setattr(sys, "stdout", unread)
+        assert main(arguments) == 141
+    assert capfd.readouterr().err == ""

@@ -15,6 +15,8 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from rljax.config import registries
+from rljax.config.choice import Named
+from rljax.config.refusals import joined, refused_by
 from rljax.config.registries import Registry
 from rljax.config.schema import AlgorithmConfig
 from rljax.trajectory import Group
@@ -90,12 +92,17 @@ def check_names(config: AlgorithmConfig) -> None:
     """Looks up every function of the config, with its keys.
 
     Raises:
-        ConfigError: a name leads nowhere, its keys are not those of the function, or it takes other arguments.
+        ConfigError: a name leads nowhere, its keys are not those of the function, or it takes other arguments; all but
+            the first are its ``others``.
     """
-    for one in config.functions():
-        slot = next((slot for slot in one.slots if one.name in slot.names()), one.slots[0])
-        slot.entry(one.name, one.key, others=registries.all_names(one.slots))
-        slot.bound(one.name, one.keys, one.key)
+    if refused := [error for one in config.functions() for error in refused_by(_check_name, one)]:
+        raise joined(refused)
+
+
+def _check_name(one: Named) -> None:
+    slot = next((slot for slot in one.slots if one.name in slot.names()), one.slots[0])
+    slot.entry(one.name, one.key, others=registries.all_names(one.slots))
+    slot.bound(one.name, one.keys, one.key)
 
 
 def chosen_filters(config: AlgorithmConfig) -> list[tuple[str, Callable[[Group], str | None]]]:

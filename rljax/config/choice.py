@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, get_type_hints
 
 from rljax.config.fields import ConfigError
-from rljax.config.refusals import REFUSED, joined, readable
+from rljax.config.refusals import REFUSED, is_judged_later, joined, readable
 from rljax.config.registries import Entry, Registry, no_such_name
 
 
@@ -153,7 +153,8 @@ def chosen_by(by: str, help: str, *slots: Registry[Any]) -> Any:
 
 
 def settle(config: Any, path: str) -> None:
-    """Types the keys in a dataclass's fields by `chosen_by`; called by its ``__post_init__``.
+    """Types the keys in a dataclass's fields by `chosen_by`; called by its ``__post_init__``. What is refused of them
+    stays as it is where it is `judged_later`.
 
     Raises:
         ConfigError: see `Choice.settled`.
@@ -168,5 +169,5 @@ def settle(config: Any, path: str) -> None:
                 errors += [error, *error.others]
             else:  # the one moment at which a frozen dataclass may be completed
                 object.__setattr__(config, spec.name, settled)
-    if errors:
+    if errors and not is_judged_later():
         raise joined(errors)

@@ -46,6 +46,11 @@ class EnvironmentConfig:
         low=0,
     )
 
+    @property
+    def turn_limit(self) -> int:
+        """Most replies of an episode."""
+        return self.max_turns or self.max_actions
+
 
 @dataclass(frozen=True, kw_only=True)
 class TrainEnvManagerConfig:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import difflib
 import errno
 import math
 import os
 import re
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from rljax.config.refusals import REFUSED
+from rljax.config.refusals import REFUSED, is_refused
 from rljax.config.refusals import ConfigError as ConfigError
 from rljax.config.secrets import without_passwords
 
@@ -22,12 +24,15 @@ _LEAST_NORMAL, _LARGEST = 2.0**-126, (2 - 2.0**-23) * 2.0**127
 """Magnitudes of float32 numbers; what is smaller is flushed to 0."""
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,63}")
 _SHOWN = 60
+_NEAR = 0.8
+"""Likeness from which what is written is read as what it is near to, so that the rest is judged with it."""
 
 
 def key(default: Any, help: str, **bounds: Any) -> Any:
     """Declares a dataclass field: its meaning and bounds ``low``, ``high``, ``low_open``, ``high_open``, ``choices``.
 
-    The bounds of a tuple are those of its elements. ``instead`` says, for values of other programs, what to write.
+    The bounds of a tuple are those of its elements. ``instead`` has, for values of other programs, which of the
+    choices is meant, and what to write.
     """
     metadata = {"help": help, **bounds}
     if isinstance(default, (dict, list)):
@@ -42,12 +47,12 @@ def walk(config: Any, path: str = "") -> Iterator[tuple[str, Any, Mapping[str, A
         here = f"{path}{spec.name}"
         if dataclasses.is_dataclass(value):
             yield from walk(value, f"{here}.")
-        elif isinstance(value, Mapping) and any(dataclasses.is_dataclass(v) or v is REFUSED for v in value.values()):
+        elif isinstance(value, Mapping) and any(dataclasses.is_dataclass(v) or is_refused(v) for v in value.values()):
             for name, item in value.items():
                 if dataclasses.is_dataclass(item):
                     yield from walk(item, f"{here}.{name}.")
-                elif item is REFUSED:
-                    yield f"{here}.{name}", item, {}
+                elif is_refused(item):
+                    yield f"{here}.{name}", REFUSED, {}
         else:
             yield here, value, spec.metadata
 
@@ -60,8 +65,10 @@ def check_bounds(path: str, value: Any, metadata: Mapping[str, Any]) -> None:
     """
     choices = metadata.get("choices")
     if choices and value not in choices:
-        instead = metadata.get("instead", {}).get(value)
-        raise ConfigError(f"{path}={shown(value)}: {instead or 'not one of ' + ', '.join(map(str, choices))}")
+        meant, instead = metadata.get("instead", {}).get(value, (None, ""))
+        error = ConfigError(f"{path}={shown(value)}: {instead}") if instead else not_a_choice(path, value, choices)
+        error.meant = error.meant or meant
+        raise error
     if isinstance(value, tuple):
         for index, element in enumerate(value):
             check_bounds(f"{path}[{index}]", element, metadata)
@@ -89,6 +96,24 @@ def check_name(before: str, name: str, what: str) -> None:
         )
 
 
+def not_a_choice(path: str, value: Any, choices: Sequence[Any], *also: str) -> ConfigError:
+    """Returns the refusal of a value that is none of the choices, nor what is ``also`` taken, with the nearest of them,
+    which is `ConfigError.meant` where it is very near.
+    """
+    near = difflib.get_close_matches(str(value), [choice for choice in choices if isinstance(choice, str)], 1)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    error = ConfigError(f"{path}={shown(value)}: not one of {', '.join(map(str, (*choices, *also)))}{hint}")
+    error.meant = next(iter(difflib.get_close_matches(str(value), near, 1, _NEAR)), None)
+    return error
+
+
+def user_path(text: str) -> Path:
+    """Returns the path of a file, with the folder of ``~`` or ``~user`` in it. With a user that there is not it is as
+    written: then there is no such file.
+    """
+    return Path(os.path.expanduser(text))
+
+
 def check_path(path: str, file: str) -> None:
     """Refuses paths that no file can have; whether there is a file is not checked.
 
@@ -102,6 +127,11 @@ def check_path(path: str, file: str) -> None:
     except OSError as error:
         if error.errno == errno.ENAMETOOLONG:
             raise ConfigError(f"{path}={shown(file)}: the path is too long; write a shorter one") from None
+
+
+def named_explorer(name: str) -> str:
+    """Returns how messages call an explorer: by its name, where that says more than what it is."""
+    return name if name == "explorer" else f"explorer {name}"
 
 
 def shown(value: Any) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from typing import Any
 
 from rljax.config.habits import HABITS
 from rljax.config.importers.rule import Answer
@@ -61,6 +62,7 @@ def _roll(*here: str, remark: str = "") -> ForeignKey:
     return ForeignKey("ROLL", here, remark)
 
 
+_SPREAD = "the group's settings are spread over these and more; --help WORD finds a key"
 _RATIOS_ALONE = "w itself is bounded, by algorithm.correction.low and high"
 
 
@@ -139,7 +141,7 @@ MOVED = {
 
 FOREIGN_KEYS = MOVED | {
     # groups of keys
-    "actor_rollout_ref": ForeignKey("verl", ("learner", "sidecar", "model")),
+    "actor_rollout_ref": ForeignKey("verl", ("learner", "sidecar", "model"), _SPREAD),
     "custom_reward_function": ForeignKey("verl", ("tasks.train.NAME.rewards",)),
     "async_training": ForeignKey("verl", ("async_generation_ratio", "sync_interval")),
     "buffer": _trinity("tasks", "rollout_batch_size", "total_epochs"),
@@ -151,7 +153,7 @@ FOREIGN_KEYS = MOVED | {
     "rollout_model": _trinity("sidecar"),
     "cluster": _trinity("learner.devices", "sidecar.devices"),
     "synchronizer": _trinity("sync_method", "sync_interval", "async_generation_ratio"),
-    "trainer": _trinity("learner"),
+    "trainer": ForeignKey("Trinity-RFT or verl", ("learner",), _SPREAD),
     "advantage_fn_args": _trinity("algorithm.advantage"),
     "policy_loss_fn_args": _trinity("algorithm.loss"),
     "kl_loss_fn_args": _trinity("algorithm.kl"),
@@ -201,14 +203,25 @@ FOREIGN_KEYS = MOVED | {
     "clip_epsilon": _clip("TorchRL"),
 }
 """Foreign keys by the last part of their path, beside those of the tables."""
+
+
+def _switch(path: str) -> str:
+    """Returns the name by which a switch is known, whoever's it is: of ``GROUP.enable`` the group's."""
+    return path.removesuffix(".enable").rpartition(".")[2]
+
+
+_HABITS = [(whose, answer) for whose, rows in HABITS.items() for row in rows for answer in row.answers()]
 _RULES: list[tuple[str, Answer]] = [
     *((whose, rule) for whose, rules in TABLES.items() for rule in rules),
-    *((whose, answer) for whose, rows in HABITS.items() for row in rows for answer in row.answers()),
-    ("verl", Answer("data", ("tasks", "model", "rollout_batch_size"), whole=True)),
+    *((whose, answer) for whose, answer in _HABITS if not answer.value),
+    ("verl", Answer("data", ("tasks", "model", "rollout_batch_size"), _SPREAD, whole=True)),
 ]
+_OF_VALUES = {
+    (_switch(answer.path), answer.value.lower()): (whose, answer) for whose, answer in _HABITS if answer.value
+}
 
 
-def advice(dotted: str, name: str, prefix: str, keys: Collection[str]) -> str:
+def advice(dotted: str, name: str, prefix: str, keys: Collection[str], value: Any = None) -> str:
     """Returns what to write for a key that is another program's; empty where it is nobody's.
 
     Args:
@@ -216,20 +229,25 @@ def advice(dotted: str, name: str, prefix: str, keys: Collection[str]) -> str:
         name: the part of it that there is not.
         prefix: what stands before that, with a dot behind; empty at the top.
         keys: paths of all that there are.
+        value: what the key was given, as it is or as text; None where that is not known.
     """
     path = dotted.split(".")
     exact = [(whose, rule) for whose, rule in _RULES if rule.matches(path) is not None]
     if exact and (name not in FOREIGN_KEYS or (len(path) > 1 and name not in MOVED)):
         whose, rule = next((found for found in exact if found[1].here), exact[0])
-        return _of_rule(whose, rule, prefix, name, keys)
+        return _of_rule(whose, rule, prefix, name, keys, value)
     for whose, rule in _RULES:
         if rule.whole and not prefix and rule.matches(path[:1]) is not None:
-            return _of_rule(whose, rule, prefix, name, keys)
+            return _of_rule(whose, rule, prefix, name, keys, value)
     if name in FOREIGN_KEYS and path[-1] == name:
         return FOREIGN_KEYS[name].advice(prefix, keys)
+    if path[-1] == name:  # a key that stands at the top there, of the group that it was written to
+        for whose, rule in _RULES:
+            if prefix and rule.matches([name]) is not None and any(key.startswith(prefix) for key in rule.here):
+                return _of_rule(whose, rule, prefix, name, keys, value)
     ours = any(key.rpartition(".")[2] == path[-1] for key in keys)
     if found := _by_tail(path, prefix, ours, path[-1] == name):
-        return _of_rule(*found, prefix, path[-1], keys)
+        return _of_rule(*found, prefix, path[-1], keys, value)
     return FOREIGN_KEYS[name].advice(prefix, keys) if name in FOREIGN_KEYS else ""
 
 
@@ -271,7 +289,9 @@ def _of_group(theirs: str, prefix: str) -> bool:
     return theirs in FOREIGN_KEYS and prefix.startswith(tuple(f"{here}." for here in FOREIGN_KEYS[theirs].here))
 
 
-def _of_rule(whose: str, rule: Answer, prefix: str, name: str, keys: Collection[str]) -> str:
+def _of_rule(whose: str, rule: Answer, prefix: str, name: str, keys: Collection[str], value: Any) -> str:
+    written = "false" if str(value) == "0" else str(value).lower()
+    whose, rule = _OF_VALUES.get((_switch(rule.path), written), (whose, rule))
     if rule.refused:
         return f"{whose} has it; {rule.remark}"
     if rule.here and rule.here[0].rpartition(".")[2] == name:

@@ -7,6 +7,7 @@ import difflib
 import typing
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import Any
 
 from rljax.config import registries
@@ -73,6 +74,11 @@ def all_keys() -> list[Key]:
     return rows
 
 
+def choices_of(dotted: str) -> tuple[str, ...]:
+    """Returns the values, or the names of the functions, that the key at a path may have; empty: any of its type."""
+    return next((key.choices for key in all_keys() if fnmatchcase(dotted, key.path.replace("NAME", "*"))), ())
+
+
 def types_of(dotted: str) -> Iterator[Any]:
     """Yields the types of the key at a path: of a function's key those of all functions that have it."""
     yield from _types(Config, dotted.split("."))
@@ -108,24 +114,36 @@ def defaults_of(kind: Any) -> dict[str, Any]:
     return found
 
 
+_MISTYPED = 0.9
+"""Likeness of a name to a key of another group from which on that is meant."""
+_SHOWN = 12
+"""Keys that a message lists, at most."""
 _LEAST = ("algorithm.critic.", "algorithm.loss.", "algorithm.advantage.", "algorithm.filter.")
 
 
-def unknown_key(dotted: str, name: str, known: Mapping[str, Any], prefix: str) -> str:
+def unknown_key(dotted: str, name: str, known: Mapping[str, Any], prefix: str, value: Any) -> str:
     """Returns the message for a key that there is not; see `rljax.config.types.Unknown`."""
     everywhere = [path for path, _, _ in key_help()]
-    if said := advice(dotted, name, prefix, everywhere):
+    if said := advice(dotted, name, prefix, everywhere, value):
         return f"{dotted}: unknown key; {said}"
     # the critic has an optimizer as the policy has: it is meant where it is named, or where nothing else has the key;
     # and which functions a config names, and so has keys of, is not known here
     least = [path for path in everywhere if path.startswith(_LEAST) and "critic" not in dotted]
     first = [path for path in everywhere if path not in least]
-    elsewhere, of_few = ([min(found, key=len)] if (found := _ending(group, name)) else [] for group in (first, least))
-    beside = [prefix + n for n in difflib.get_close_matches(name, list(known), 1)]
+    lasts = {path.rpartition(".")[2] for path in first}
+    meant = next(iter(difflib.get_close_matches(name, lasts.union(known), 1, _MISTYPED)), name)
+    meant = name if meant in known else meant
+    elsewhere, of_few = ([min(found, key=len)] if (found := _ending(group, meant)) else [] for group in (first, least))
+    rest = dotted.removeprefix(prefix + name)
+    beside = [prefix + n for n in difflib.get_close_matches(name, list(known), 3)]
+    beside.sort(key=lambda one: not any(types_of(one + rest)))  # what has the key that stands behind it comes first
     near = elsewhere or (beside if prefix else []) or of_few or beside
     near = near or [path for group in (first, least) for path in difflib.get_close_matches(dotted, group, 1, 0.7)]
-    there = ", ".join(sorted(known)[:12]) + ", …" * (len(known) > 12)
-    hint = f"did you mean {near[0]}?" if near else f"{prefix or 'the config '}has: {there}"
+    if near and any(types_of(whole := near[0] + rest)):
+        near = [whole]  # a group was meant, and the key in it is there
+    more = f", and {len(known) - _SHOWN} more; --help lists them" if len(known) > _SHOWN else ""
+    there = ", ".join(sorted(known)[:_SHOWN]) + more
+    hint = f"did you mean {near[0]}?" if near else f"{prefix[:-1] or 'the config'} has: {there}"
     return f"{dotted}: unknown key; {hint}"
 
 

@@ -2,9 +2,30 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 
-from rljax.config.fields import key
+from rljax.config.fields import ConfigError, key, user_path
+
+_BUILT_IN = ("tiny", "smollm2-135m")
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+
+
+class ModelNotFound(ConfigError, FileNotFoundError):
+    """Raised for a model that is not on this machine and cannot be fetched."""
+
+
+def check_model_path(named: str) -> None:
+    """Refuses a `model.path` that nothing can be found by; whether the hub has a model is not asked.
+
+    Raises:
+        ModelNotFound: it can only be a directory, and there is none.
+    """
+    if not (named in _BUILT_IN or _HUB_ID.fullmatch(named) or user_path(named).is_dir()):
+        raise ModelNotFound(
+            f"model.path={named}: there is no such directory; give a directory, a hub id (owner/name), "
+            f"{' or '.join(reversed(_BUILT_IN))}"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

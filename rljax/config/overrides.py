@@ -6,15 +6,16 @@ import dataclasses
 import difflib
 import fnmatch
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rljax.config.choice import Choice
 from rljax.config.environments import EnvironmentConfig
 from rljax.config.fields import ConfigError
+from rljax.config.importers.translate import checked, group_of
 from rljax.config.judges import JudgeConfig
-from rljax.config.keys import defaults_of, unknown_key
-from rljax.config.refusals import REFUSED
+from rljax.config.keys import defaults_of, types_of, unknown_key
+from rljax.config.refusals import REFUSED, refused_by
 from rljax.config.reward_models import RewardModelConfig
 from rljax.config.schema import Config, TasksetConfig
 from rljax.config.text import from_text
@@ -55,6 +56,23 @@ def override_all(values: dict[str, Any], overrides: Mapping[str, Any]) -> list[C
     return refused
 
 
+def refused_of_any(overrides: Mapping[str, Any]) -> Iterator[ConfigError]:
+    """Yields what is refused of overrides whatever their file says: keys that no config has, and values that a key
+    never has. Which functions and tasksets there are, and so their keys, is the file's to say.
+    """
+    for key, value in overrides.items():
+        if value is REFUSED or group_of(key) or key.startswith(("tasks.", "explorer.tasksets.")):
+            continue
+        values = as_plain(Config(mode="audit"))
+        if wrong := override_all(values, {key: value}):
+            yield from wrong
+        elif any(types_of(key)):
+            here: Any = values
+            for name in key.split("."):
+                here = here[name]
+            yield from refused_by(checked, key, here)
+
+
 def _set(kind: Any, here: Any, dotted: str, depth: int, value: Any, unknown: Unknown) -> None:
     """Sets the key that a path leads to from the group at that depth of it, which ``kind`` describes."""
     if here is REFUSED:
@@ -65,7 +83,10 @@ def _set(kind: Any, here: Any, dotted: str, depth: int, value: Any, unknown: Unk
     if dataclasses.is_dataclass(kind):
         hints = typing.get_type_hints(kind)
         if name not in hints:
-            raise ConfigError(unknown(dotted, name, hints, prefix))
+            for near in difflib.get_close_matches(name, hints, 1):
+                if here.get(near) == "":
+                    here[near] = REFUSED  # it was meant, and nothing else says it
+            raise ConfigError(unknown(dotted, name, hints, prefix, value))
         choices = {spec.name: spec.metadata["choice"] for spec in dataclasses.fields(kind) if "choice" in spec.metadata}
         if name in choices and not last:
             named = here.get(choices[name].by, defaults_of(kind)[choices[name].by])
@@ -87,7 +108,8 @@ def _set(kind: Any, here: Any, dotted: str, depth: int, value: Any, unknown: Unk
         return
     before, here[name] = here.get(name), REFUSED  # for as long as its text is not read
     found = from_text(hint, value, dotted) if isinstance(value, str) else value
-    if _is_group(hint, name in choices) and not (isinstance(found, Mapping) or dataclasses.is_dataclass(found)):
+    of_keys = isinstance(found, Mapping) or dataclasses.is_dataclass(found)
+    if _is_group(hint, name in choices) and not (of_keys or found is REFUSED):
         raise ConfigError(f"{dotted}={value}: this is a group of keys; write {dotted}.KEY=VALUE")
     here[name] = found
     for group, choice in choices.items():

@@ -131,7 +131,7 @@ class Entry:
         built = unchecked(self.keys, fields) if refused else self.keys(**fields)
         return {spec.name: getattr(built, spec.name) for spec in dataclasses.fields(built)} if self.by_name else built
 
-    def refusal(self, dotted: str, name: str, known: Mapping[str, Any], prefix: str) -> str:
+    def refusal(self, dotted: str, name: str, known: Mapping[str, Any], prefix: str, value: Any) -> str:
         """Returns the message that refuses a key that it does not have."""
         near = closest(name, known, has="it has") if known else "it has none"
         return f"{dotted}: {self.name} has no such key; {near}"

@@ -162,8 +162,8 @@ class Config:
         "what this process does",
         choices=MODES,
         instead={
-            "bench": "Trinity-RFT's name; write mode=evaluate and checkpoint=all, or latest",
-            "colocate": "Trinity-RFT's name; write mode=both and sidecar.colocate=true",
+            "bench": ("evaluate", "Trinity-RFT's name; write mode=evaluate and checkpoint=all, or latest"),
+            "colocate": ("both", "Trinity-RFT's name; write mode=both and sidecar.colocate=true"),
         },
     )
     checkpoint: str = key(
@@ -182,10 +182,13 @@ class Config:
     )
     seed: int = key(0, "seed of everything", low=0, high=2**31 - 1)
     async_generation_ratio: float = key(
-        1.0, "α: batches generated ahead of the learner, read as the decimal; 0 is synchronous", low=0, high=10**6
+        1.0,
+        "α: batches generated ahead of the learner, read as the decimal; 0 is synchronous, more is more staleness",
+        low=0,
+        high=10**6,
     )
     max_staleness: int | None = key(None, "S, in steps; None: ⌈α⌉ + sync_interval − 1, the least possible", low=0)
-    sync_interval: int = key(1, "steps between published versions", low=1)
+    sync_interval: int = key(1, "steps between published versions; each beyond 1 adds a step of staleness", low=1)
     fill_interval: bool = key(
         False,
         "engines generate the batches of a whole sync_interval beside their training; α counts what lies beyond",
@@ -317,6 +320,12 @@ class Config:
         return shares(manager.tags, manager.num_env_groups, manager.num_groups_partition, "rollout.val_env_manager")
 
     @property
+    def played_tag(self) -> str | None:
+        """The environment that mode=play plays; None where the config names none."""
+        managers = self.rollout.val_env_manager, self.rollout.train_env_manager
+        return self.play.tag or next((tag for manager in managers for tag in manager.tags), None)
+
+    @property
     def validates(self) -> bool:
         """True where the config has validation tasksets or environments."""
         return bool(self.tasks.validation or self.rollout.val_env_manager.tags)
@@ -335,12 +344,6 @@ class Config:
     def longest(self) -> int:
         """Most tokens of a trajectory."""
         return self.model.sequence_length or self.model.max_prompt_tokens + self.model.max_response_tokens
-
-    @property
-    def longest_parts(self) -> tuple[int, int]:
-        """Tokens of the prompt and of the response of a trajectory whose response is as long as it may be."""
-        response = min(self.model.max_response_tokens, self.longest - 1)
-        return self.longest - response, response
 
     @property
     def context(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -18,6 +19,8 @@ _PASSWORD = re.compile(
     re.IGNORECASE,
 )
 _SECRET = re.compile(rf"(?i)(?:{_NAMES})$|secret|password|api_?key|(?:^|[_-])pass$")
+_SLIP = 0.9
+"""Likeness of a name that has a letter too many, too few or in another place."""
 _PLAIN = ("prompt_key", "messages_key", "response_key", "answer_key", "tag_key", "eos_token", "pad_token", "bos_token")
 """Names of columns and of a tokenizer's tokens, which are for everybody."""
 
@@ -39,9 +42,14 @@ def blanked(value: Any, name: str = "") -> Any:
     if isinstance(value, (list, tuple)):
         return type(value)(blanked(item, name) for item in value)
     last = name.rpartition(".")[2]
-    if value not in (None, True, False, "") and last.lower() not in _PLAIN and _SECRET.search(last):
+    if value not in (None, True, False, "") and _SECRET.search(last) and not _is_plain(last.lower()):
         return BLANK
     return without_passwords(value) if isinstance(value, str) else value
+
+
+def _is_plain(name: str) -> bool:
+    """Returns whether a name is one of `_PLAIN`, or that with a slip of a letter."""
+    return bool(difflib.get_close_matches(name, _PLAIN, 1, _SLIP))
 
 
 def left_out(values: Mapping[str, Any], path: str = "") -> tuple[dict[str, Any], list[str]]:

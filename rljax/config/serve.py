@@ -26,3 +26,8 @@ class ServeConfig:
     drain_timeout: float = key(
         30.0, "seconds that answers under way have to end in, after SIGTERM or Ctrl-C", low=0, high=10**9
     )
+
+    @property
+    def published(self) -> bool:
+        """True where it serves versions that a run publishes, and no checkpoint."""
+        return self.follow or self.version is not None

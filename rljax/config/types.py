@@ -14,8 +14,10 @@ from typing import Any
 from rljax.config.fields import ConfigError, shown
 from rljax.config.refusals import REFUSED
 
-Unknown = Callable[[str, str, Mapping[str, Any], str], str]
-"""Makes the message for an unknown key, from its path, its name, the keys that there are, and what stands before."""
+Unknown = Callable[[str, str, Mapping[str, Any], str, Any], str]
+"""Makes the message for an unknown key, from its path, its name, the keys that there are, what stands before, and the
+value that it was given; None where that is not known.
+"""
 Note = Callable[[ConfigError], None]
 """Is told what is refused of a key, which has the value `REFUSED` then; or raises it."""
 
@@ -85,7 +87,7 @@ def converted(kind: Any, values: Mapping[str, Any], path: str, unknown: Unknown,
     fields = {}
     for name, value in values.items():
         if name not in hints:
-            note(ConfigError(unknown(f"{path}{name}", name, hints, path)))
+            note(ConfigError(unknown(f"{path}{name}", name, hints, path, value)))
             continue
         try:
             made = value if name in settled else convert(hints[name], value, f"{path}{name}", unknown, note)

@@ -15,9 +15,9 @@ from typing import Any
 from rljax.config.algorithm import OptimizerConfig
 from rljax.config.choice import Named, named_in
 from rljax.config.fields import ConfigError as ConfigError
-from rljax.config.fields import check_bounds, check_name, check_path
+from rljax.config.fields import check_bounds, check_name, check_path, not_a_choice
 from rljax.config.fields import walk as walk
-from rljax.config.refusals import REFUSED, Refusals, collected, refused_by
+from rljax.config.refusals import REFUSED, Refusals, collected, readable, refused_by
 from rljax.config.registries import advantages, all_names, no_such_name, token_advantages
 from rljax.config.schema import Config, RowsConfig, TasksetConfig
 from rljax.config.validate_placement import check_device_names, check_target
@@ -52,8 +52,12 @@ def check_functions(config: Config) -> Iterator[tuple[str, ConfigError | None]]:
 def check_own_keys(config: Config) -> Iterator[tuple[str, ConfigError | None]]:
     """Refuses keys of functions by what these say of them."""
     for one in _functions(config):
-        if hasattr(one.keys, "check"):
-            yield from ((one.group, error) for error in refused_by(one.keys.check, one.group))
+        yield from readable(_check_own_keys, one)  # one that reads a refused key ends alone
+
+
+def _check_own_keys(one: Named) -> Iterator[tuple[str, ConfigError | None]]:
+    if hasattr(one.keys, "check"):
+        yield from ((one.group, error) for error in refused_by(one.keys.check, one.group))
 
 
 def check_config(config: Config) -> Refusals:
@@ -78,9 +82,22 @@ def _check_run_dir(path: str, directory: str | None) -> None:
         check_path(path, directory)
 
 
+def _check_model(path: str, named: str) -> None:
+    check_path(path, named)
+    if not named:
+        raise ConfigError(f"{path}: empty; write a directory, a hub id, smollm2-135m or tiny")
+
+
+def _check_checkpoint(path: str, named: str) -> None:
+    words = ("latest", "all", "initial")
+    if not (named.isdecimal() or named in words):
+        raise not_a_choice(path, named, words, "a number of batches seen")
+
+
 _FORMS: dict[str, Callable[[str, Any], None]] = {
     "explorer.name": _check_explorer,
-    "model.path": check_path,
+    "model.path": _check_model,
+    "checkpoint": _check_checkpoint,
     "compile_cache": check_path,
     "run_dir": _check_run_dir,
     "learner.devices": check_device_names,
@@ -195,7 +212,8 @@ def _check_rewards(path: str, taskset: TasksetConfig) -> Refusals:
     if not taskset.rewards:
         yield ConfigError(f"{path}.rewards: at least one reward is needed")
     elif weights is not None and len(weights) != len(taskset.rewards):
-        yield ConfigError(f"{path}.reward_weights: {len(weights)} weights for {len(taskset.rewards)} rewards")
+        counts = f"{len(weights)} weights for {len(taskset.rewards)} rewards"
+        yield ConfigError(f"{path}.reward_weights: {counts}; write one for each, or none")
 
 
 def _check_rows(path: str, rows: RowsConfig) -> Refusals:

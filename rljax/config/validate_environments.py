@@ -15,7 +15,7 @@ from rljax.config.schema import Config
 def check_tags(config: Config) -> Refusals:
     """Refuses environments that cannot be played."""
     managers = (partial(_check_manager, which) for which in ("train", "val"))
-    return collected(config, *managers, _check_places, _check_end)
+    return collected(config, *managers, _check_places, _check_end, _check_played)
 
 
 def _check_manager(which: str, config: Config) -> Refusals:
@@ -53,6 +53,19 @@ def _check_end(config: Config) -> Refusals:
         yield ConfigError(
             f"total_epochs={config.total_epochs}: environments have no last task; leave it out, max_steps ends the run"
         )
+
+
+def _check_played(config: Config) -> Refusals:
+    """Refuses what cannot be played; a tag of a manager's is judged there."""
+    known, tag = ", ".join(sorted(config.custom_envs)), config.play.tag
+    if config.mode != "play":
+        return
+    if config.played_tag is None:
+        yield ConfigError(f"--config.play.tag: missing, and no env manager has tags; write one of {known}")
+    elif tag is not None and tag not in config.custom_envs:
+        close = difflib.get_close_matches(tag, config.custom_envs, n=1)
+        hint = f"did you mean {close[0]}?" if close else f"there are {known}"
+        yield ConfigError(f"play.tag={tag!r}: not in custom_envs; {hint}")
 
 
 def _check_workflow(tags: str, tasksets: str, config: Config) -> Refusals:

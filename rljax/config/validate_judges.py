@@ -129,6 +129,8 @@ def _check_overlap(name: str, key: str, other: Any, config: Config) -> Refusals:
 
 
 def _check_engines(name: str, config: Config) -> Refusals:
+    if config.mode == "play":  # asks no judge, and a run of one alone has nothing to play
+        return
     for error in refused_by(judge_config, config, name):
         yield ConfigError(f"judges.{name}: as those of a policy its engines cannot be: {error}")
 

@@ -7,7 +7,7 @@ import re
 from rljax.config.chips import CHIPS, split_target
 from rljax.config.engines import ENGINES, kinds_with
 from rljax.config.fields import ConfigError, shown
-from rljax.config.refusals import Refusals, collected
+from rljax.config.refusals import Refusals, collected, refused_by
 from rljax.config.schema import Config
 
 _SPAN = r"[0-9]{1,4}(-[0-9]{1,4})?"
@@ -55,8 +55,24 @@ def device_indices(devices: str) -> tuple[str, frozenset[int] | None]:
     return platform, frozenset(i for low, _, high in bounds for i in range(int(low), int(high or low) + 1))
 
 
+def check_number_named(devices: str, size: int) -> None:
+    """Refuses the learner's devices where they are named and are not as many as its mesh has.
+
+    Raises:
+        ConfigError: they are not.
+    """
+    _, indices = device_indices(devices)
+    if indices is not None and len(indices) != size:
+        raise ConfigError(
+            f"learner.devices={devices!r}: names {len(indices)} devices, learner.mesh multiplies to {size}; "
+            "write as many in both"
+        )
+
+
 def shares_gpu_memory(config: Config) -> bool:
     """Returns whether learner and engines are processes on the same GPUs, so that each is given a share of them."""
+    if config.mode == "replay":  # it starts no engine
+        return False
     separate = config.mode in ("train", "explore", "serve") or (config.mode == "both" and config.explorer.own_process)
     return config.sidecar.colocate and (not ENGINES[config.sidecar.engine].in_process or separate)
 
@@ -92,12 +108,7 @@ def check_target(path: str, target: str) -> None:
 
 
 def _check_mesh(config: Config) -> Refusals:
-    devices, size = config.learner.devices, config.learner.mesh.size
-    _, indices = device_indices(devices)
-    if indices is not None and len(indices) != size:
-        yield ConfigError(
-            f"learner.devices={devices!r}: names {len(indices)} devices, learner.mesh multiplies to {size}"
-        )
+    yield from refused_by(check_number_named, config.learner.devices, config.learner.mesh.size)
 
 
 def _check_overlap(config: Config) -> Refusals:

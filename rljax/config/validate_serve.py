@@ -42,10 +42,9 @@ def _check_texts(config: Config) -> Refusals:
 def _check_one(config: Config) -> Refusals:
     if config.mode != "serve":
         return
-    published = config.serve.follow or config.serve.version is not None
-    if not published and config.checkpoint == "all":
+    if not config.serve.published and config.checkpoint == "all":
         yield ConfigError("checkpoint=all: mode=serve serves one; write latest, initial or batches seen")
-    if published and config.sync_method != "checkpoint":
+    if config.serve.published and config.sync_method != "checkpoint":
         yield ConfigError(
             f"sync_method={config.sync_method}: such versions are no files, and end with the learner's process; serve "
             "a checkpoint, or train with sync_method=checkpoint"

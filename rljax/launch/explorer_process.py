@@ -8,15 +8,12 @@ import threading
 from collections.abc import Mapping
 from typing import Protocol
 
-from rljax.config.choice import named_in
-from rljax.config.registries import user_defined_names
+from rljax.config.fields import named_explorer
 from rljax.config.schema import Config
-from rljax.config.validate import ConfigError
 from rljax.launch.protocol import Launched
 from rljax.launch.shutdown import SHUTDOWN
 from rljax.ledger import processes
 from rljax.ledger.database import Database
-from rljax.tasks.rewards.registry import own_rewards
 
 
 class ExplorerEnded(RuntimeError):
@@ -75,7 +72,7 @@ class ExplorerProcess(Launched):
             self._thread.join(SHUTDOWN)
             if self._thread.is_alive():
                 self._handle.kill()
-                raise TimeoutError(f"explorer {self._name}: did not end within {SHUTDOWN:g} s and was killed")
+                raise TimeoutError(f"{named_explorer(self._name)}: did not end within {SHUTDOWN:g} s and was killed")
 
     def _run(self) -> None:
         try:
@@ -87,30 +84,9 @@ class ExplorerProcess(Launched):
             reason = f"{type(error).__name__}: {error}"
         if not reason or self._stopping.is_set():
             return
-        message = f"explorer {self._name} ended: {reason}"
+        message = f"{named_explorer(self._name)} ended: {reason}"
         self.error = ExplorerEnded(message)
         self._end.ended(message)
-
-
-def check_names_reach(config: Config) -> None:
-    """Refuses functions registered in this process, which the explorer's process, with the same config, does not have.
-
-    Raises:
-        ConfigError: the config names one.
-    """
-    if config.mode != "both" or not config.explorer.own_process:
-        return
-    functions = *config.algorithm.functions(), *named_in(config.rollout, "rollout")
-    named = [(one.key, one.name, user_defined_names(one.slots)) for one in functions]
-    for kind in ("train", "validation"):
-        for taskset, fields in getattr(config.tasks, kind).items():
-            named += [(f"tasks.{kind}.{taskset}.rewards", name, own_rewards()) for name in fields.rewards]
-    for key, name, only_here in named:
-        if name in only_here:
-            raise ConfigError(
-                f"{key}={name!r}: registered in this process, and with explorer.own_process=true the explorer is "
-                "another; put the function into a file and write module:function"
-            )
 
 
 def explorer_config(config: Config) -> Config:

@@ -7,6 +7,7 @@ import concurrent.futures
 import contextlib
 from collections.abc import Mapping
 
+from rljax.config.fields import named_explorer
 from rljax.config.schema import Config
 from rljax.launch.protocol import Launched
 from rljax.launch.shutdown import SHUTDOWN
@@ -104,7 +105,9 @@ class ExplorerThread(Launched):
         self._thread.join(SHUTDOWN)
         if self._thread.is_alive():
             waiting = self._explorer.waiting_for
-            raise TimeoutError(f"explorer {self._name}: did not end within {SHUTDOWN:g} s; waiting for {waiting}")
+            raise TimeoutError(
+                f"{named_explorer(self._name)}: did not end within {SHUTDOWN:g} s; waiting for {waiting}"
+            )
 
     def _run(self) -> None:
         try:
@@ -113,7 +116,7 @@ class ExplorerThread(Launched):
             self.error = error
         except BaseException as error:
             self.error = error
-            message = f"explorer {self._name} ended: {type(error).__name__}: {error}"
+            message = f"{named_explorer(self._name)} ended: {type(error).__name__}: {error}"
             self._end.ended(message, fatal=isinstance(error, BadRow))
         finally:
             self._loop = None  # closing the engines may take a while, and the loop answers no calls meanwhile

@@ -178,7 +178,12 @@ class Learner:
         self._nonfinite_in_a_row = 0
 
     def train(
-        self, groups: Sequence[Group], *, reused: Sequence[Group] = (), demonstrations: Sequence[Trajectory] = ()
+        self,
+        groups: Sequence[Group],
+        *,
+        reused: Sequence[Group] = (),
+        demonstrations: Sequence[Trajectory] = (),
+        before: Callable[[Sequence[Batch]], None] = lambda batches: None,
     ) -> dict[str, float]:
         """Trains one batch, in `ppo_epochs` passes over minibatches cut in the batch's order.
 
@@ -189,6 +194,7 @@ class Learner:
             groups: the batch, whole groups.
             reused: groups that were trained before, and are now again beside it.
             demonstrations: what is imitated beside it; their loss is that of the tokens marked `LossInputs.expert`.
+            before: called with the minibatches as they were packed, before any program has run on one.
 
         Returns:
             Metrics by name, averaged over the updates where there are several.
@@ -197,7 +203,7 @@ class Learner:
             NonFiniteError: ``learner.max_nonfinite_steps`` updates in a row, this step's included, were not finite.
             ValueError: a trajectory does not fit a row.
         """
-        minibatches, given = self._minibatches(groups, reused, demonstrations)
+        minibatches, given = self._minibatches(groups, reused, demonstrations, before)
         kl_coef = np.asarray(self.state.aux_state.get("kl_coef", 0.0), np.float32)
         total = np.asarray(self.config.max_steps * updates_per_step(self.config), np.float32)
         progress = Progress(np.asarray(self.steps, np.int32), np.zeros((), np.int32), kl_coef, total)
@@ -221,7 +227,11 @@ class Learner:
         return {**metrics, **held}
 
     def _minibatches(
-        self, groups: Sequence[Group], reused: Sequence[Group], demonstrations: Sequence[Trajectory]
+        self,
+        groups: Sequence[Group],
+        reused: Sequence[Group],
+        demonstrations: Sequence[Trajectory],
+        before: Callable[[Sequence[Batch]], None] = lambda batches: None,
     ) -> tuple[list[Minibatch], CreditAssignment]:
         return self._preparation.minibatches(
             groups,
@@ -230,6 +240,7 @@ class Learner:
             self.state.aux_state,
             reused=reused,
             demonstrations=demonstrations,
+            before=before,
         )
 
     @property

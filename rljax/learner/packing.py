@@ -176,22 +176,39 @@ def row_shapes(row_tokens: int, rows: int, trajectories: int, sequence_shards: i
     return tuple(shapes.values())
 
 
+def grown(shape: RowShape, sequences: int) -> tuple[RowShape, ...]:
+    """Returns the shape with each number of slots that `pack` may give it for so many sequences, fewest first."""
+    shapes = [shape]
+    while shapes[-1].rows * shapes[-1].slots < sequences:
+        shapes.append(replace(shape, slots=2 * shapes[-1].slots))
+    return tuple(shapes)
+
+
 def rooms(length: int) -> tuple[int, ...]:
     """Returns the numbers of trained places that there may be room for in rows of that length, largest first."""
     return tuple(dict.fromkeys(-(-length // (1 << halvings)) for halvings in range(MAX_HALVINGS + 1)))
 
 
 def packed_shape(
-    prompts: int | Int[np.ndarray, " trajectories"],
-    responses: Int[np.ndarray, " trajectories"],
+    prompts: int | Int[np.ndarray, " sequences"],
+    responses: Int[np.ndarray, " sequences"],
     shapes: Sequence[RowShape],
 ) -> tuple[RowShape, int]:
-    """Returns what `pack` chooses for one-turn trajectories of such lengths, in tokens: the
-    shape, and the room for trained places.
+    """Returns what `pack` chooses for sequences of a prompt and a response of such lengths, in tokens: the shape, and
+    the room for trained places.
     """
-    shape, (row, *_) = _choose(prompts + responses - 1, shapes)
+    shape, (row, _, _, rows) = _choose(prompts + responses - 1, shapes)
     most = np.bincount(row, weights=responses).max()
-    return shape, min(size for size in rooms(shape.length) if size >= most)
+    return grown(shape, rows)[-1], min(size for size in rooms(shape.length) if size >= most)
+
+
+def packed_rows(
+    prompts: int | Int[np.ndarray, " sequences"],
+    responses: Int[np.ndarray, " sequences"],
+    shapes: Sequence[RowShape],
+) -> int:
+    """Returns the number of rows that `pack` fills with such sequences; see `packed_shape`."""
+    return _choose(prompts + responses - 1, shapes)[1][-1]
 
 
 def abstract_batch(shape: RowShape, room: int) -> Batch:
@@ -261,7 +278,7 @@ def pack(
         advantages: of each token of each trajectory.
         weights: of each trained token of each sequence, in the order of `trained_counts`.
         shapes: what to choose from, as `row_shapes` makes them. A batch of more sequences than they are for gets
-            twice the slots as often as it takes.
+            twice the slots as often as it takes: see `grown`.
 
     Raises:
         ValueError: a sequence is longer than the longest row, or trains its first token, which nothing predicts.
@@ -270,7 +287,7 @@ def pack(
     whose = np.repeat(np.arange(len(trajectories)), [len(t.row_spans) for t in trajectories])
     shape, (row, offset, rank, rows) = _choose(spans, shapes)
     microbatches = -(-rows // shape.rows)
-    slots = _slots(shape, microbatches)
+    slots = grown(shape, rows)[-1].slots
     inside = np.arange(int(spans.sum())) - np.repeat(np.cumsum(spans) - spans, spans)
     source = np.repeat(starts, spans) + inside
     target = np.repeat(row * shape.length + offset, spans) + inside
@@ -305,13 +322,6 @@ def pack(
     )
     fill = len(source) / (microbatches * shape.rows * shape.length) if microbatches else 1.0
     return PackedBatch(batch, microbatches, int(mask.sum()), fill, source[predicted] + 1, target[predicted])
-
-
-def _slots(shape: RowShape, microbatches: int) -> int:
-    slots = shape.slots
-    while slots < microbatches:
-        slots *= 2
-    return slots
 
 
 def _sequences(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,6 +16,17 @@ from rljax.algorithms.registry import aggregations, policy_losses
 from rljax.algorithms.sample_weights import sample_weights
 from rljax.algorithms.shaping import RunningMoments, kept_tokens
 from rljax.config.schema import Config
+from rljax.config.sizes import (
+    demonstration_parts,
+    minibatch_size,
+    plays_dialogues,
+    plays_environments,
+    rows_per_trajectory,
+    sampled_parts,
+    sampled_per_minibatch,
+    sequences_per_minibatch,
+    trajectories_per_minibatch,
+)
 from rljax.learner.critic import ValueObjective
 from rljax.learner.objective import PolicyObjective
 from rljax.learner.packing import (
@@ -24,6 +35,7 @@ from rljax.learner.packing import (
     RowShape,
     Scores,
     abstract_batch,
+    grown,
     pack,
     packed_shape,
     rooms,
@@ -102,12 +114,9 @@ class Preparation:
         self._mesh = mesh
         self._needs = policy_losses.needs(config.algorithm.pg_variant, config.algorithm.loss)
         self._aggregate = aggregations.bound(config.algorithm.aggregation)
-        self._size = config.algorithm.minibatch_size or config.rollout_batch_size
-        cuts = config.rollout_batch_size // self._size
-        reused = -(-config.reused_per_batch // cuts) * config.group_size
-        sampled = 0 if config.imitates_alone else self._size
-        self._room = sampled + reused + -(-config.demonstrations_per_batch // cuts)
+        self._size = minibatch_size(config)
         learner = config.learner
+        self._room = trajectories_per_minibatch(config)
         self._shapes = row_shapes(config.row_tokens, learner.rows_per_microbatch, self._room, learner.time_shards)
         self.logprobs = Score(policy, lambda params, batch: policy.logprobs(params, batch)[0])
         self.values = Score(critic, critic.values) if critic else None
@@ -121,18 +130,38 @@ class Preparation:
         """Returns what `placed` may return before there are scores, by shapes, dtypes and shardings: those that are
         likely first, each with whether it is.
 
-        Likely is what responses lead to that are all as long as they may be, and such as are spread evenly over all
-        lengths.
-
         Args:
             prompts: lengths of some, in tokens; without them all are taken to be as long as they may be.
         """
-        most, longest = self._config.longest_parts
-        asked = np.resize(np.array([most]) if prompts is None else prompts, self._size)
-        spread = np.linspace(1, longest, self._size).astype(np.int64)
-        likely = [packed_shape(asked, r, self._shapes) for r in (np.full(self._size, longest), spread)]
-        every = [(shape, room) for shape in self._shapes for room in rooms(shape.length)]
+        sequences = sum(sequences_per_minibatch(self._config))
+        shapes = sorted(
+            (one for shape in self._shapes for one in grown(shape, sequences)), key=lambda s: s.slots * s.rows
+        )
+        every = [(shape, room) for shape in shapes for room in rooms(shape.length)]
+        likely = list(self._likely_shapes(prompts))
         return [(self._abstract(*one), one in likely) for one in dict.fromkeys([*likely, *every])]
+
+    def _likely_shapes(self, prompts: Int[np.ndarray, " prompts"] | None) -> Iterator[tuple[RowShape, int]]:
+        """Yields what trajectories lead to that take all their turns and whose replies are as long as they may be, such
+        as are spread evenly over all numbers of turns and all lengths, and dialogues of which an environment says half.
+        """
+        config, sampled = self._config, sampled_per_minibatch(self._config)
+        (most, longest), turns = sampled_parts(config), rows_per_trajectory(config)
+        known = None if plays_environments(config) else prompts
+        asked = np.minimum(np.resize(np.array([most]) if known is None else known, sampled), config.longest - 1)
+        imitated = [np.full(self._room - sampled, part) for part in demonstration_parts(config)]
+
+        def packed(prompt: np.ndarray, response: np.ndarray, played: np.ndarray) -> tuple[RowShape, int]:
+            response = np.minimum(response, config.longest - prompt)
+            before = np.concatenate([np.repeat(prompt, played), imitated[0]])
+            return packed_shape(before, np.concatenate([np.repeat(response, played), imitated[1]]), self._shapes)
+
+        whole, all_turns = np.full(sampled, longest), np.full(sampled, turns)
+        lengths, numbers = np.linspace(1, longest, sampled), np.linspace(1, turns, sampled)
+        yield packed(asked, whole, all_turns)
+        yield packed(asked, lengths.astype(np.int64), numbers.astype(np.int64))
+        if plays_dialogues(config):
+            yield packed(asked + whole // 2, whole - whole // 2, all_turns)
 
     def _abstract(self, shape: RowShape, room: int) -> Batch:
         batch = abstract_batch(shape, room)
@@ -164,6 +193,7 @@ class Preparation:
         *,
         reused: Sequence[Group] = (),
         demonstrations: Sequence[Trajectory] = (),
+        before: Callable[[Sequence[Batch]], None] = lambda batches: None,
     ) -> tuple[list[Minibatch], CreditAssignment]:
         """Returns the minibatches of a batch in its order, scored and with their advantages.
 
@@ -174,10 +204,11 @@ class Preparation:
             aux_state: see `TrainState`.
             reused: whole groups beside it; each minibatch has its even share of them, in their order.
             demonstrations: imitated beside it; shared out likewise.
+            before: called with them as they were packed, before any program has run on one.
         """
-        cut = [
-            self._scored(minibatch, params, aux_state) for minibatch in self._cut(groups, reused, demonstrations, step)
-        ]
+        unscored = self._cut(groups, reused, demonstrations, step)
+        before([minibatch.packed.batch for minibatch in unscored])
+        cut = [self._scored(minibatch, params, aux_state) for minibatch in unscored]
         given = assign_credit(
             [*groups, *reused],
             self._config.algorithm,

@@ -9,8 +9,8 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Collection, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +23,7 @@ from jaxtyping import Int
 from rljax.config.schema import Config
 from rljax.interrupts import COMPILING
 from rljax.learner.objective import DTYPES, Progress
+from rljax.learner.packing import Batch
 from rljax.learner.prepare import Preparation
 from rljax.learner.scoring import behaviour_divergence, gaps_sharded_as
 from rljax.learner.state import TrainState
@@ -67,6 +68,12 @@ class Program:
         return lowered
 
 
+def shape_of(batch: Batch) -> str:
+    """Names the shape of a minibatch, abstract or not: slots, rows and length, and the room for trained places."""
+    slots, rows, length = batch.mask.shape
+    return f"{slots}×{rows}×{length}, {batch.places.shape[-1]} trained"
+
+
 def step_programs(
     config: Config,
     preparation: Preparation,
@@ -88,10 +95,10 @@ def step_programs(
     """
     count, own, progress = np.zeros((), np.int32), state.aux_state, Progress()
     for batch, likely in preparation.abstract_batches(prompts):
-        slots, rows, length = batch.mask.shape
-        shape = f"{slots}×{rows}×{length}, {batch.places.shape[-1]} trained"
 
-        def program(kind: str, function: Any, *arguments: Any, shape: str = shape, likely: bool = likely) -> Program:
+        def program(
+            kind: str, function: Any, *arguments: Any, shape: str = shape_of(batch), likely: bool = likely
+        ) -> Program:
             return Program(kind, function, arguments, shape, likely)
 
         scored, group_of = preparation.abstract_scores(batch, "reference" in own)
@@ -144,19 +151,31 @@ class Compilation:
     shape: a run that needs it stops where it does. Where all likely ones of a kind fail, the run stops at once.
 
     Args:
-        programs: in the order in which they are begun.
+        programs: in the order in which they are begun, but that likely ones come first.
     """
 
     def __init__(self, programs: Sequence[Program]) -> None:
-        self._began = time.perf_counter()
-        self._last = self._began
+        self.programs = tuple(sorted(programs, key=lambda program: not program.likely))
+        self._began = self._last = time.perf_counter()
         self._failed: list[str] = []
-        threads = max(1, min(len(programs), len(os.sched_getaffinity(0))))
-        self._pool = ThreadPoolExecutor(threads, COMPILING)
-        self.programs = tuple(programs)
-        self._begun = begun = {self._pool.submit(self._compile, program): program for program in programs}
-        self._left = set(begun)
-        self._likely = {future for future, program in begun.items() if program.likely}
+        self._begun = {Future[None](): program for program in self.programs}
+        self._left = set(self._begun)
+        self._likely = {future for future, program in self._begun.items() if program.likely}
+        self._awaited = self._likely
+        self._queue, self._order = list(self._begun), threading.Lock()
+        self._pool = ThreadPoolExecutor(max(1, min(len(programs), len(os.sched_getaffinity(0)))), COMPILING)
+        for _ in self.programs:
+            self._pool.submit(self._compile_next)
+
+    def _compile_next(self) -> None:
+        with self._order:
+            future = self._queue.pop(0)
+        try:
+            self._compile(self._begun[future])
+        except Exception as error:
+            future.set_exception(error)
+        else:
+            future.set_result(None)
 
     def _compile(self, program: Program) -> None:
         try:
@@ -170,13 +189,23 @@ class Compilation:
                 raise ProgramError(said) from error
             log.warning(_UNMET, said)
 
+    def prefer(self, shapes: Collection[str]) -> int:
+        """Has the programs of minibatches' shapes go before all others that are yet to be begun, and `wait` wait for
+        them; returns how many are not compiled yet. One that fails is left to who calls it.
+        """
+        self._awaited = {f for f, program in self._begun.items() if program.shape in shapes and not f.done()}
+        with self._order:
+            self._queue.sort(key=lambda future: future not in self._awaited)
+        return len(self._awaited)
+
     def wait(self, seconds: float) -> bool:
-        """Waits for the likely programs, so many seconds at most; returns whether all are done with.
+        """Waits for the likely programs, or for those that are preferred, so many seconds at most; returns whether all
+        are done with.
 
         Raises:
             ProgramError: none of a kind could be compiled.
         """
-        wait_for(self._likely & self._left, seconds)
+        wait_for(self._awaited & self._left, seconds)
         done = {future for future in self._left if future.done()}
         self._left -= done
         for future, program in self._begun.items():
@@ -186,12 +215,12 @@ class Compilation:
                     raise error
                 log.warning(_UNMET, error)
         self._last = time.perf_counter() if done else self._last
-        return not self._likely & self._left
+        return not self._awaited & self._left
 
     @property
     def left(self) -> tuple[str, ...]:
-        """Names of the likely programs that are not yet compiled, as of the last `wait`; first those begun first."""
-        return tuple(program.name for future, program in self._begun.items() if future in self._likely & self._left)
+        """Names of the programs that are waited for, as of the last `wait`; first those begun first."""
+        return tuple(program.name for future, program in self._begun.items() if future in self._awaited & self._left)
 
     def __str__(self) -> str:
         every = len(self.programs)
@@ -222,6 +251,11 @@ class CompileMeter:
         if event == _COMPILED and threading.get_ident() == self._thread:
             self._count += 1
             self._seconds += duration_secs
+
+    def add(self, programs: int, seconds: float) -> None:
+        """Counts programs of other threads that this one waited for."""
+        self._count += programs
+        self._seconds += seconds
 
     def take(self) -> tuple[int, float]:
         """Returns the programs since the last call, and the seconds that they took to compile or to be read."""

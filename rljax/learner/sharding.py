@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -21,7 +22,7 @@ from jax.sharding import PartitionSpec as P
 
 from rljax.config.schema import MeshConfig
 from rljax.config.validate import ConfigError
-from rljax.config.validate_placement import device_indices
+from rljax.config.validate_placement import check_number_named, device_indices
 from rljax.models.common.hardware import BATCH, GPUS, TABLE, Rule, spec
 from rljax.models.families.registry import FAMILIES
 
@@ -29,6 +30,7 @@ log = logging.getLogger(__name__)
 
 Present = Callable[[str], Sequence[Any]]
 """Returns the devices of a platform: of each, platform and number are read. See `jax_devices`."""
+_NOT_THERE = (RuntimeError, AssertionError)  # JAX asserts that a platform of JAX_PLATFORMS is there
 AXES = ("data", "fsdp", "sequence", "expert", "tensor")
 
 # Parameters by their last name, but for those that a family alone has (they stand in its file); those of layers have
@@ -61,32 +63,53 @@ def jax_devices(platform: str) -> Sequence[jax.Device]:
     """Returns the devices of a platform, with ``auto`` of the one that JAX computes on.
 
     Raises:
-        RuntimeError: there are none.
+        RuntimeError, AssertionError: there are none.
+        ConfigError: JAX does not start with what ``JAX_PLATFORMS`` names.
     """
-    return jax.devices() if platform == "auto" else jax.devices(platform)
+    try:
+        return jax.devices() if platform == "auto" else jax.devices(platform)
+    except _NOT_THERE:
+        if platforms := os.environ.get("JAX_PLATFORMS"):
+            _check_platforms(platforms)
+        raise
 
 
-def named_devices(key: str, devices: str, present: Present = jax_devices) -> list[jax.Device]:
+def _check_platforms(platforms: str) -> None:
+    try:
+        jax.devices()
+    except _NOT_THERE as error:
+        why, _, _ = str(error).partition(" (set JAX_PLATFORMS")
+        reason = f" ({why})" if why else ""
+        raise ConfigError(
+            f"JAX_PLATFORMS={platforms}: JAX does not start with it on this machine{reason}; unset it, or name what is "
+            "here"
+        ) from error
+
+
+def named_devices(key: str, devices: str, present: Present = jax_devices, size: int = 1) -> list[jax.Device]:
     """Returns the devices that ``auto``, ``cpu``, ``cpu:0-3`` or ``gpu:0-3,6`` names.
 
     Args:
         key: that names them.
         devices: its value.
         present: returns those of a platform: this machine's, or those that a plan is made for.
+        size: of a mesh of them.
 
     Raises:
-        ConfigError: the platform or an index is not there; begins with `key`.
+        ConfigError: the platform or an index is not there, or JAX does not start here.
     """
     platform, indices = device_indices(devices)
+    mesh, another = (f", learner.mesh multiplies to {size}", ", and a mesh of as many") if size > 1 else ("", "")
     try:
         there = present(platform)
-    except RuntimeError as error:
+    except _NOT_THERE as error:
         raise ConfigError(
-            f"{key}={devices!r}: this machine has no {platform} ({error}); write {_all_there(present)}"
+            f"{key}={devices!r}: this machine has no {platform} ({error}){mesh}; write {_all_there(present)}{another}"
         ) from error
     if indices is not None and max(indices) >= len(there):
         raise ConfigError(
-            f"{key}={devices!r}: this machine has {len(there)} ({', '.join(map(str, there))}); write others, or auto"
+            f"{key}={devices!r}: this machine has {len(there)} ({', '.join(map(str, there))}){mesh}; write others, or "
+            f"auto{another}"
         )
     return [d for index, d in enumerate(there) if indices is None or index in indices]
 
@@ -95,7 +118,7 @@ def _all_there(present: Present) -> str:
     """Returns what stands for the devices that there are: cpu where there are no others."""
     try:
         return "cpu" if present("auto")[0].platform == "cpu" else "auto"
-    except RuntimeError:
+    except _NOT_THERE:
         return "cpu"
 
 
@@ -105,12 +128,9 @@ def select_devices(devices: str, count: int, present: Present = jax_devices) -> 
     Raises:
         ConfigError: they are not there.
     """
-    try:
-        chosen = named_devices("learner.devices", devices, present)
-    except ConfigError as error:
-        more = f", and a learner.mesh of as many devices (it multiplies to {count})" if count > 1 else ""
-        raise ConfigError(f"{error}{more}") from error
+    chosen = named_devices("learner.devices", devices, present, count)
     if len(chosen) < count:
+        check_number_named(devices, count)  # a rule of the config's says the same
         raise ConfigError(
             f"learner.mesh: multiplies to {count} devices, learner.devices={devices!r} gives {len(chosen)} "
             f"({', '.join(map(str, chosen))}); write a mesh of as many"

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from pathlib import Path
 
-from rljax.config.fields import ConfigError
-from rljax.config.schema import ModelConfig
+from rljax.config.fields import ConfigError, user_path
+from rljax.config.model import ModelConfig, check_model_path
+from rljax.config.model import ModelNotFound as ModelNotFound
 from rljax.models.common.architecture import Architecture
 from rljax.models.files import load_architecture
 
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _HUB_FILES = ("*.json", "*.safetensors", "*.txt", "*.jinja", "tokenizer.model")
-
-
-class ModelNotFound(ConfigError, FileNotFoundError):
-    """Raised for a model that is not on this machine and cannot be fetched."""
 
 
 def resolve_model(
@@ -48,7 +43,7 @@ def resolve_model(
             return smollm2_directory(progress)
         except DownloadError as error:
             raise ModelNotFound(f"model.path=smollm2-135m: {error}") from None
-    path = Path(model.path).expanduser()
+    path = user_path(model.path)
     if not path.is_dir():
         path = _download(model.path, progress)
     architecture_at(path, model.path)
@@ -68,11 +63,7 @@ def architecture_at(directory: Path, named: str) -> Architecture:
 
 
 def _download(name: str, progress: Callable[[str, float], None] | None) -> Path:
-    if not _HUB_ID.fullmatch(name):
-        raise ModelNotFound(
-            f"model.path={name}: there is no such directory; give a directory, a hub id (owner/name), "
-            "smollm2-135m or tiny"
-        )
+    check_model_path(name)
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
 

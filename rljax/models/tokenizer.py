@@ -6,6 +6,7 @@ import copy
 import functools
 import json
 import logging
+import warnings
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -31,8 +32,11 @@ TINY_CHAT_TEMPLATE = (
 
 
 def import_transformers() -> ModuleType:
-    """Returns the package transformers, imported without its advice to install PyTorch: tokenizers need none."""
+    """Returns the package transformers, imported without its advice to install PyTorch, which tokenizers do not need,
+    and in a notebook ipywidgets, which nothing of ours shows.
+    """
     logging.getLogger("transformers").addFilter(_is_news)
+    warnings.filterwarnings("ignore", message="IProgress not found")
     import transformers
 
     return transformers

@@ -117,7 +117,7 @@ class Progress:
     def follow(self, rows: Sequence[Row], total_steps: int | None, began: float, warning: str | None) -> None:
         """Shows the run that the rows of a ``metrics.jsonl`` describe, in place of what was shown of it; ``began``: the
         monotonic seconds at which it did. A step that was not among the rows before has a line where there is no live
-        view; of the first rows the last one has.
+        view; of the first rows the last one has, and a warning once.
         """
         with self._lock:
             before = self._state
@@ -131,6 +131,8 @@ class Progress:
                 state.add(row["step"], row)
                 if self._lines and row["step"] > shown:
                     self._messages.append(line(state))
+            if self._lines and warning and not before.warning:
+                self._messages.append(warning)
 
     def waiting(self, reason: str | None, news: bool = False) -> None:
         """Sets what is waited for; None when the wait is over. The seconds count from the first reason after None.

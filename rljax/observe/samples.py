@@ -140,7 +140,13 @@ def _mark(version: int | None) -> str:
 
 
 def read_samples(run_dir: Path) -> list[Sample]:
-    """Returns the samples of a run, by step; those of steps that a resumed run trained again are left out."""
+    """Returns the samples of a run, by step; those of steps that a resumed run trained again are left out.
+
+    A sample has ``step``, ``task``, ``member``, ``prompt``, ``answer``, the reference, ``reward`` and ``reward_parts``.
+    Its ``spans`` are the response, cut where the version changes: each has ``text``, ``tokens`` and ``version``, which
+    is None for what no engine sampled. Several turns are ``turns`` as well: what was ``shown`` before each, its own
+    ``spans``, and the ``reward`` that it earned.
+    """
     lines = [row for path in sorted((Path(run_dir) / PARTS).glob("*.jsonl")) for row in read_json_lines(path)]
     rows = [row for row in lines if isinstance(row, dict) and "at" in row and ("step" in row or "truncate" in row)]
     standing: list[Sample] = []

@@ -11,7 +11,7 @@ import jax
 import psutil
 
 from rljax.config.engines import ENGINES
-from rljax.config.fields import shown
+from rljax.config.fields import named_explorer, shown
 from rljax.config.schema import Config
 from rljax.config.validate_placement import (
     device_indices,
@@ -65,7 +65,7 @@ def banner(config: Config, root: Path, learner: Learner) -> list[str]:
 
 def explorer_banner(config: Config, root: Path) -> list[str]:
     """Returns the lines with which an explorer in a process of its own starts."""
-    return _lines({"run": [str(root), f"explorer {config.explorer.name}"], "engines": _engines(config, ())})
+    return _lines({"run": [str(root), named_explorer(config.explorer.name)], "engines": _engines(config, ())})
 
 
 def unseen_accelerator(config: Config, platform: str, attached: Collection[str], chosen: str | None) -> str | None:

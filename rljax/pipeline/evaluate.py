@@ -175,10 +175,8 @@ def evaluate(
     """Yields (batches completed, ``val/<taskset>/…``) of each chosen checkpoint; writes ``evaluation.json``.
 
     Raises:
-        ConfigError: no validation taskset, or no such checkpoint.
+        ConfigError: no such checkpoint.
     """
-    if not config.validates:
-        raise ConfigError("tasks.validation and rollout.val_env_manager.tags: nothing to evaluate on")
     chosen = chosen_checkpoints(config, run)
     found: dict[int, dict[str, float]] = {}
 

@@ -115,8 +115,7 @@ class LearnerObservers(Observers):
         super().__init__(config, root, LEARNER, config.max_steps)
         self._config = config
         self.is_replaced = is_replaced
-        self._audit = audit
-        self._report = ReportThread(self._write_report)
+        self._report = ReportThread(lambda: self._write_report(audit(), running=True))
         self._trackers = _trackers(config, root)
         self._metrics = MetricsLog(root, self._trackers)
         decode = functools.partial(decoded, model.tokenizer)
@@ -211,20 +210,17 @@ class LearnerObservers(Observers):
         with contextlib.suppress(KeyboardInterrupt):
             self._report.close()
             if self._config.observe.report:
-                facts = publishable(self._config), audit, run_facts() | self._flat_steps()
-                write_report(self._root, read_run(self._root, *facts, failure=failure))
+                self._write_report(audit, failure=failure)
 
-    def _write_report(self) -> None:
-        audit = self._audit()
-        if not self.is_replaced():
-            data = read_run(
-                self._root, publishable(self._config), audit, run_facts() | self._flat_steps(), running=True
-            )
-            write_report(self._root, data)
+    def _write_report(self, audit: Mapping[str, Any], failure: str | None = None, running: bool = False) -> None:
+        facts = publishable(self._config), audit, run_facts() | self._flat_steps()
+        data = read_run(self._root, *facts, failure=failure, running=running)
+        write_report(self._root, data, unless=self.is_replaced)
 
     def _flat_steps(self) -> dict[str, str]:
         found = flat_streaks(read_metrics(self._root), self._config.group_size)
-        steps = ", ".join(f"{streak.first} to {streak.last}" for streak in found)
+        zero = "every reward is 0"
+        steps = ", ".join(f"{one.first} to {one.last}{f' ({zero})' if one.zero else ''}" for one in found)
         return {"rewards do not differ in steps": steps} if steps else {}
 
 

@@ -22,15 +22,9 @@ Say = Callable[[str], None]
 
 
 def tasks_to_play(config: Config) -> tuple[str, list[Task]]:
-    """Returns the tasks of the tag that is played: as many of its validation seeds as there are episodes.
-
-    Raises:
-        ConfigError: there is no such tag.
-    """
-    managers = config.rollout.val_env_manager, config.rollout.train_env_manager
-    tag = config.play.tag or next((tag for manager in managers for tag in manager.tags), None)
-    if tag is None or tag not in config.custom_envs:
-        raise ConfigError(f"play.tag={tag}: not in custom_envs, which has {', '.join(sorted(config.custom_envs))}")
+    """Returns the tasks of the tag that is played: as many of its validation seeds as there are episodes."""
+    tag = config.played_tag
+    assert tag is not None, "no config with mode=play is without one"
     seeds = EnvironmentTaskset(tag, config.custom_envs[tag], 1.0, config.seed, "validation")
     return tag, [seeds.task(0, index) for index in range(config.play.episodes)]
 
@@ -39,7 +33,7 @@ def play_without_model(config: Config, say: Say, ask: Callable[[], str]) -> None
     """Plays by a person, whose actions ``ask`` brings until it raises EOFError, or by a scripted or random player.
 
     Raises:
-        ConfigError: no such tag, or it has no scripted player.
+        ConfigError: there is no scripted player.
         EnvironmentFailure: the environment failed.
     """
     tag, tasks = tasks_to_play(config)

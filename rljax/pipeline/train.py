@@ -7,12 +7,13 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from rljax.config.schema import Config
 from rljax.learner.checkpoints import Checkpoints, DamagedCheckpointError
-from rljax.learner.programs import Compilation, CompileMeter
+from rljax.learner.packing import Batch
+from rljax.learner.programs import Compilation, CompileMeter, shape_of
 from rljax.ledger import leases, processes, validations, versions
 from rljax.ledger.database import Database, LedgerError, StaleWriterError
 from rljax.ledger.fence import Fence
@@ -21,6 +22,7 @@ from rljax.ledger.leases import LeasedBatch, NoBatchYet
 from rljax.pipeline.assemble.learner import StepRunner
 from rljax.pipeline.assemble.run import probe_tokens
 from rljax.pipeline.metrics.batch import batch_metrics
+from rljax.pipeline.metrics.clock import Clock
 from rljax.pipeline.metrics.engines import EngineMeter, Gauges
 from rljax.pipeline.metrics.filters import LONG_STREAK, filter_metrics, streak_warning
 from rljax.pipeline.observers import LearnerObservers
@@ -35,20 +37,6 @@ COMPILE_WAIT = 0.2
 """Seconds between looks at whether the run is to stop, while its programs are compiled."""
 LOOK_FOR_DEAD = 2.0
 """Seconds between looks for processes that died while the learner waits."""
-
-
-@dataclass
-class Clock:
-    """Measures the seconds of each part of one step."""
-
-    began: float = field(default_factory=time.perf_counter)
-    spent: dict[str, float] = field(default_factory=dict)
-
-    def add(self, name: str, since: float) -> float:
-        """Adds the time since ``since`` (perf_counter) to ``name``; returns now."""
-        now = time.perf_counter()
-        self.spent[name] = self.spent.get(name, 0.0) + now - since
-        return now
 
 
 @dataclass(frozen=True)
@@ -97,6 +85,7 @@ class Trainer:
         self._stop = stop
         self._check_explorer = check_explorer
         self._compiles = CompileMeter()
+        self._ahead = Compilation([])
         self._warned_at: int | None = None
 
     def steps(self) -> Iterator[dict[str, float]]:
@@ -122,9 +111,13 @@ class Trainer:
         if (done := self._learner.steps) >= self._config.max_steps:
             message = f"nothing is left to train: {done} steps are done and max_steps={self._config.max_steps}"
             self._observers.message(f"{message}; raise max_steps to go on")
-        with self._compiles, contextlib.closing(self._compile_ahead()) as ahead:
+        self._ahead = self._compile_ahead()
+        with self._compiles, contextlib.closing(self._ahead):
             self._publish(Clock())
-            self._await_programs(ahead)
+            self._await_programs(self._ahead)
+            if self._ahead.programs:
+                self._observers.message(f"learner's {self._ahead}")
+            self._compiles.take()
             yield from self._train_all()
         if not self._stop.is_set():
             self._finish()
@@ -182,9 +175,12 @@ class Trainer:
                 self._look_for_dead()
                 looked = now
         self._observers.waiting(None, 0, self._config.groups_per_batch)
-        if ahead.programs:
-            self._observers.message(f"learner's {ahead}")
-        self._compiles.take()
+
+    def _await_shapes(self, batches: Sequence[Batch]) -> None:
+        since = time.perf_counter()
+        if needed := self._ahead.prefer({shape_of(batch) for batch in batches}):
+            self._await_programs(self._ahead)
+            self._compiles.add(needed, time.perf_counter() - since)
 
     def _set_damaged_aside(self) -> None:
         done = self._learner.steps
@@ -257,7 +253,7 @@ class Trainer:
         self._observers.waiting(None, size, size)
         since = time.perf_counter()
         failpoint("train")
-        metrics = self._step_runner.train(batch)
+        metrics = self._step_runner.train(batch, self._await_shapes)
         publishes, shown = self._publishes(self._learner.steps), int(metrics["batch/demonstrations"])
         leases.mark_trained(self._db, self._lineage, batch.step, publishes, shown)
         spent = clock.add("train", since) - since

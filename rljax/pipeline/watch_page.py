@@ -15,15 +15,15 @@ from rljax.observe.report.write import page as report_page
 from rljax.pipeline.watch import Look, Watcher
 
 HOST = "127.0.0.1"
-_POLICY = "default-src 'self' 'unsafe-inline' 'unsafe-eval' data: blob:"
+_POLICY = "default-src 'self' 'unsafe-inline' data: blob:"
 """Nothing from outside: all that the report needs is in it."""
 
 _PAGE = """<!doctype html>
 <html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>rljax watch</title>
 <link rel="icon" href="data:,">
 <style>
-html, body {{ margin: 0; height: 100%; }}
-body {{ display: flex; flex-direction: column; font: 14px system-ui, sans-serif; color-scheme: light dark; }}
+html, body {{ margin: 0; height: 100%; color-scheme: light dark; }}
+body {{ display: flex; flex-direction: column; font: 14px system-ui, sans-serif; }}
 #state {{ padding: 8px 16px; border-bottom: 1px solid #8888; }}
 iframe {{ flex: 1; border: 0; }}
 </style>

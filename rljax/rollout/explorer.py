@@ -13,6 +13,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
+from rljax.config.fields import named_explorer
 from rljax.ledger import claims, processes, validations, versions
 from rljax.ledger.async_database import AsyncDatabase
 from rljax.ledger.claims import Claim, TasksetSize, validating
@@ -167,7 +168,7 @@ class Explorer:
             if granted.claims or (self._groups and other is None) or state != last_state:
                 last_progress, last_state = loop.time(), state
             if loop.time() - last_progress > self._wait_timeout:
-                raise TimeoutError(f"explorer {self._name}: waited {self._wait_timeout:g} s for: {reason}")
+                raise TimeoutError(f"{named_explorer(self._name)}: waited {self._wait_timeout:g} s for: {reason}")
             if missing:
                 await asyncio.sleep(LOOK_AGAIN)  # the check itself changes the ledger, and would end the wait
             elif not granted.claims:

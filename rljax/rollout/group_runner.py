@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 from rljax.algorithms.credit_assignment import GREEDY_REWARD
+from rljax.config.fields import named_explorer
 from rljax.ledger import claims, processes
 from rljax.ledger.async_database import AsyncDatabase
 from rljax.ledger.claims import Claim
@@ -168,7 +169,7 @@ class GroupRunner:
         self._bad_rows += 1
         if self._bad_rows >= self._bad_rows_in_a_row:
             raise NothingButDrops(
-                f"explorer {self._name}: {self._bad_rows} bad rows in a row and no other; the last: {error}"
+                f"{named_explorer(self._name)}: {self._bad_rows} bad rows in a row and no other; the last: {error}"
             ) from error
 
     async def note_failure(self, error: Exception, where: str) -> str:
@@ -194,8 +195,8 @@ class GroupRunner:
         self._drops += 1
         if self._drops >= DROPS_IN_A_ROW:
             raise NothingButDrops(
-                f"explorer {self._name}: {self._drops} groups in a row were dropped and none was whole; the last for "
-                f"{type(error).__name__}: {error}"
+                f"{named_explorer(self._name)}: {self._drops} groups in a row were dropped and none was whole; the "
+                f"last for {type(error).__name__}: {error}"
             ) from error
 
     def _overtakes(self, claim: Claim) -> bool:

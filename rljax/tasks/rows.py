@@ -11,11 +11,16 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any, Protocol, TypeVar
 
+from rljax.config.fields import ConfigError
+from rljax.config.refusals import joined
 from rljax.tasks import cells
 from rljax.tasks.task import BadRow, Message
 
 PROGRESS = 10.0
 """Seconds between lines that say how many rows have been read."""
+
+PICTURES = ("image", "images")
+"""Columns that hold what a prompt shows, as TRL and verl call them."""
 
 _LOG = logging.getLogger(__name__)
 _Row = TypeVar("_Row")
@@ -105,13 +110,38 @@ class Columns:
     imitated: bool = False
     templated: bool = False
 
-    def needed(self) -> dict[str, str]:
-        """Returns the columns that there must be, each with the config key that names it."""
+    def needed(self, *, texts: bool = False) -> dict[str, str]:
+        """Returns the columns that there must be, by the config keys that name them. With ``texts`` prompts are known
+        to be texts, which have an answer beside them where they are imitated.
+        """
         prompt = {"messages_key": self.messages} if self.messages else {"prompt_key": self.prompt}
         asked = {**prompt, "answer_key": self.answer, "tag_key": self.tag}
-        answered = self.needs_answer and not self.imitated
+        answered = self.needs_answer and (not self.imitated or (texts and not self.messages))
         unneeded = {"" if answered else "answer_key", "" if self.tags else "tag_key"}
-        return {column: key for key, column in asked.items() if key not in unneeded}
+        return {key: column for key, column in asked.items() if key not in unneeded}
+
+    def check(self, known: Iterable[str], name: str, key: str, *, texts: bool = False) -> None:
+        """Refuses the columns that there must be and are not.
+
+        Args:
+            known: the columns that there are.
+            name: the source's, for messages.
+            key: config path of the taskset, for messages.
+            texts: see `needed`.
+
+        Raises:
+            ConfigError: of each, with the nearest that there is.
+        """
+        there = list(known)
+        refused = [
+            ConfigError(
+                f"{key}.{option}={path!r}: no such column; {cells.nearest(path, there, 'there are')}, of {name}"
+            )
+            for option, path in self.needed(texts=texts).items()
+            if path not in there
+        ]
+        if refused:
+            raise joined(refused)
 
     def other_tags(self, row: object, where: str) -> set[str]:
         """Returns the tags of a row that is passed over; nothing for one that is taken.
@@ -133,13 +163,19 @@ class Columns:
             where: file and line, for the message.
 
         Raises:
-            BadRow: it is no object, lacks a column, its prompt or answer is no usable text, or a check raises.
+            BadRow: it is no object, lacks a column, its prompt or answer is no usable text, it has a picture, or a
+                check raises.
         """
         if not isinstance(row, Mapping):
             raise BadRow(f"{where}: a {type(row).__name__}, not an object with columns")
         for name, value in row.items():
             if isinstance(value, UnicodeDecodeError):
                 raise BadRow(f"{where}: column {name!r} holds bytes that are no UTF-8 text")
+        if shown := [name for name in PICTURES if row.get(name) and not self._asks(name)]:
+            raise BadRow(
+                f"{where}: column {shown[0]!r}: models read texts alone here, and would get the prompt without its "
+                "picture; leave such rows out, or give the column another name if it is for your own functions alone"
+            )
         asked = self.messages or self.prompt
         messages = self._messages(row, asked, where)
         prompt = json.dumps(messages) if messages else cells.text(row, self.prompt, where)
@@ -161,7 +197,10 @@ class Columns:
 
     def reads(self, column: str) -> bool:
         """Returns whether `other_tags` or `problem` check anything in a column of this name."""
-        asked = {*self.needed(), self.answer, *self.read}
+        return column in PICTURES or self._asks(column)
+
+    def _asks(self, column: str) -> bool:
+        asked = {*self.needed().values(), self.answer, *self.read}
         return any(path == column or path.startswith(f"{column}.") for path in asked)
 
     def _messages(self, row: Mapping[str, Any], path: str, where: str) -> tuple[Message, ...]:

@@ -126,8 +126,10 @@ def saved_rows(
         splits = _described(path / "dataset_dict.json", source).get("splits", [])
         wanted = split or role
         if wanted not in splits:
+            other = [name for name in splits if name != "train"] if split is None and role == "validation" else []
+            write = f"; write {key}.split={other[0]}" if len(other) == 1 else ""
             raise ConfigError(
-                f"{key}.split={wanted!r}: no such split in {path}; {nearest(wanted, splits, 'there are')}"
+                f"{key}.split={wanted!r}: no such split in {path}; {nearest(wanted, splits, 'there are')}{write}"
             )
         path = path / wanted
     elif split is not None:
@@ -167,7 +169,7 @@ def _memory_mapped(files: Sequence[Path], source: str) -> Any:
 
 
 def _arrow_rows(name: str, table: Any, columns: Columns, on_bad_row: str, key: str, needed: int | None) -> TableRows:
-    _check_columns(columns, table.schema, key)
+    _check_columns(columns, table.schema, name, key)
     scanned = [
         number  # two columns may have one name
         for number, column in enumerate(table.column_names)
@@ -234,30 +236,37 @@ def hub_rows(
             f"{key}.source='hub:{dataset_id}' (subset {subset or 'default'}, split {split}): {reason}; "
             "where no hub can be reached, give the path of a .jsonl or .parquet file"
         ) from error
-    _check_columns(columns, dataset.features.arrow_schema, key)
+    name = f"hub:{dataset_id}[{split}]"
+    _check_columns(columns, dataset.features.arrow_schema, name, key)
     checked = [name for name in dataset.column_names if columns.reads(name)]
-    scan = (
-        dict(zip(batch, values, strict=True))
-        for batch in dataset.select_columns(checked).iter(_SCAN)
-        for values in zip(*batch.values(), strict=True)
-    )
-    return TableRows(
-        f"hub:{dataset_id}[{split}]", scan, lambda place: dict(dataset[place]), columns, on_bad_row, needed
-    )
+    undecoded = dataset.select_columns(checked).with_format("arrow")  # a picture is refused, and need not be opened
+    scan = (row for table in undecoded.iter(_SCAN) for row in _plain_rows(table))
+    return TableRows(name, scan, lambda place: dict(dataset[place]), columns, on_bad_row, needed)
 
 
-def _check_columns(columns: Columns, schema: Any, key: str) -> None:
-    known = list(_paths(schema))
-    for path, option in columns.needed().items():
-        if path not in known:
-            raise ConfigError(f"{key}.{option}={path!r}: no such column; {nearest(path, known, 'there are')}")
+def check_parquet(path: Path, columns: Columns, key: str) -> None:
+    """Refuses the columns that a Parquet file does not have, as far as its schema can be read; see `Columns.check`."""
+    try:
+        import pyarrow.parquet
+
+        schema = pyarrow.parquet.read_schema(path)
+    except (ImportError, OSError, ValueError):
+        return  # opening it as a whole says that
+    _check_columns(columns, schema, str(path), key)
 
 
-def _paths(fields: Iterable[Any]) -> Iterator[str]:
-    """Yields the names of Arrow fields, and of those within structs as dotted paths."""
+def _check_columns(columns: Columns, schema: Any, name: str, key: str) -> None:
+    import pyarrow
+
+    types = dict(_paths(schema))
+    columns.check(types, name, key, texts=types.get(columns.prompt) in (pyarrow.string(), pyarrow.large_string()))
+
+
+def _paths(fields: Iterable[Any]) -> Iterator[tuple[str, Any]]:
+    """Yields the names of Arrow fields, and of those within structs as dotted paths, with their types."""
     import pyarrow
 
     for field in fields:
-        yield field.name
+        yield field.name, field.type
         if pyarrow.types.is_struct(field.type):
-            yield from (f"{field.name}.{inner}" for inner in _paths(field.type))
+            yield from ((f"{field.name}.{inner}", kind) for inner, kind in _paths(field.type))

@@ -2,25 +2,36 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
-from rljax.config.schema import TasksetConfig
+from rljax.config.fields import user_path
+from rljax.config.refusals import Refusals, joined, readable, refused_by
+from rljax.config.schema import RowsConfig, TasksetConfig
 from rljax.config.validate import ConfigError
-from rljax.tasks.cells import nearest
+from rljax.tasks.cells import nearest, optional, paths
 from rljax.tasks.gym_rows import ReasoningGymRows
 from rljax.tasks.permutation import Permutation
 from rljax.tasks.procedural import GENERATORS, SIDES, procedural_rows
-from rljax.tasks.rewards.registry import answer_checks, answer_is_read, resolve_reward, reward_terms, row_checks
+from rljax.tasks.rewards.registry import (
+    answer_checks,
+    answer_is_read,
+    known_rewards,
+    resolve_reward,
+    reward_terms,
+    row_checks,
+)
 from rljax.tasks.rows import Columns, JoinedRows, Problem, Rows
 from rljax.tasks.seeds import environment_seed, fingerprint, stable_hash
-from rljax.tasks.table import hub_rows, parquet_rows, saved_rows
+from rljax.tasks.table import check_parquet, hub_rows, parquet_rows, saved_rows
 from rljax.tasks.task import BadRow, RewardTerm, Task, Taskset
 from rljax.tasks.templates import chat_messages
-from rljax.tasks.text_files import ENDINGS, TextRows
+from rljax.tasks.text_files import ENDINGS, TextRows, first_row
 from rljax.trajectory import TaskId
 
 Role = Literal["train", "validation"]
@@ -51,13 +62,24 @@ def load_tasksets(
         imitated: whether their answers are, and so their rows may be dialogues that end with the reply.
 
     Raises:
-        ConfigError: a source, column, argument or reward that does not exist, or a taskset without a usable row.
-        BadRow: a bad row, with ``on_bad_row="fail"``.
+        ConfigError: a source, column, argument or reward that does not exist, or a taskset without a usable row; what
+            is wrong with further tasksets are its ``others``.
+        BadRow: a bad row, with ``on_bad_row="fail"``, where nothing else is wrong.
     """
-    section = section or f"tasks.{role}"
-    loaded = {
-        name: _load(name, one, seed, on_bad_row, role, f"{section}.{name}", imitated) for name, one in configs.items()
-    }
+    section, loaded = section or f"tasks.{role}", {}
+    refused: list[ConfigError] = []
+    bad: list[BadRow] = []
+    for name, one in configs.items():
+        try:
+            loaded[name] = _load(name, one, seed, on_bad_row, role, f"{section}.{name}", imitated)
+        except ConfigError as error:
+            refused += [error, *error.others]
+        except BadRow as error:
+            bad.append(error)
+    if bad and not (refused or bad[1:]):
+        raise bad[0]
+    if refused or bad:
+        raise joined([*refused, *(ConfigError(str(error)) for error in bad)])
     for source in sorted({config.source for config in configs.values() if config.tags}):
         mine = [name for name, config in configs.items() if config.source == source]
         if all(configs[name].tags for name in mine):
@@ -150,7 +172,8 @@ def _load(
         scored = resolve_reward(term.name, f"{key}.rewards").source
         if not config.source.startswith(scored):
             raise ConfigError(f"{key}.rewards: {term.name!r} scores sources of {scored}NAME only")
-    _check_options(config, key)
+    if refused := [*_option_refusals(config, key)]:
+        raise joined(refused)
     rows = _open(config, _columns(config, terms, key, imitated), on_bad_row, role, key)
     taskset = RowTaskset(name, config, rows, terms, seed, role)
     first = getattr(rows, "first_bad_row", None)
@@ -182,48 +205,120 @@ def _columns(config: TasksetConfig, terms: tuple[RewardTerm, ...], key: str, imi
     )
 
 
-def _is_templated(config: TasksetConfig) -> bool:
+def _is_templated(config: RowsConfig) -> bool:
     return config.template != "{prompt}" or config.system_prompt is not None or bool(config.examples)
+
+
+def check_source(source: str, key: str) -> None:
+    """Refuses a source that is none, or a file that is not there; opens nothing. ``key`` is the taskset's.
+
+    Raises:
+        ConfigError: see above.
+    """
+    if source in GENERATORS or source.startswith(_GYM):
+        return
+    if source.startswith(_HUB):
+        if not source.removeprefix(_HUB).strip("/"):
+            raise ConfigError(f"{key}.source={source!r}: names no data set; write {_HUB}OWNER/NAME")
+        return
+    if refused := [error for part in _parts(source) for error in refused_by(_check_file, part, key)]:
+        raise joined(refused)
+
+
+def row_refusals(rows: RowsConfig, on_bad_row: str, key: str) -> Refusals:
+    """Yields options that a source would not read, and columns that its files, where they are here, do not have; of a
+    file it reads the beginning.
+
+    Args:
+        rows: a taskset, or what is imitated.
+        on_bad_row: with ``skip`` another row than the first may have the columns of JSON.
+        key: the config path of ``rows``.
+    """
+    yield from _option_refusals(rows, key)
+    columns = Columns(rows.prompt_key, rows.answer_key, messages=rows.messages_key, imitated=True)
+    if isinstance(rows, TasksetConfig):
+        scorers = readable(lambda one: iter(known_rewards(one.rewards)), rows)  # refused, they name no columns
+        read = any(scorer.reads_answer for scorer in scorers)
+        tagged = dataclasses.replace(columns, tag=rows.tag_key, tags=frozenset(rows.tags))
+        columns = dataclasses.replace(tagged, needs_answer=read, imitated=False)
+    for part in _parts(rows.source):
+        if os.path.isfile(path := user_path(part)):
+            yield from refused_by(_check_columns, path, columns, on_bad_row, key)
+
+
+def _check_columns(path: Path, columns: Columns, on_bad_row: str, key: str) -> None:
+    if path.suffix == ".parquet":
+        check_parquet(path, columns, key)
+    elif path.name.endswith(ENDINGS):
+        _check_first_row(path, columns, on_bad_row, key)
+
+
+def _check_first_row(path: Path, columns: Columns, on_bad_row: str, key: str) -> None:
+    header = path.name.endswith((".csv", ".csv.gz"))  # that of all rows, and without a tag
+    if on_bad_row == "skip" and not header:
+        return
+    row = first_row(path)
+    if not isinstance(row, Mapping):
+        return
+    with contextlib.suppress(BadRow):  # it has no tag
+        if not header and columns.other_tags(row, str(path)):
+            return
+    columns.check(paths(row), str(path), key, texts=isinstance(optional(row, columns.prompt), str))
+
+
+def _check_file(source: str, key: str) -> None:
+    path = user_path(source)
+    if not (path.is_dir() or path.name.endswith(_FILES)):
+        raise ConfigError(
+            f"{key}.source={source!r}: not a file ({' '.join(_FILES)}), a directory of datasets' save_to_disk, "
+            f"{_HUB}ID, a generator or {_GYM}NAME; {nearest(source, GENERATORS, 'generators')}"
+        )
+    try:
+        path.stat()
+    except OSError as error:
+        raise _unread(source, key, error) from error
+    if not (path.is_dir() or path.is_file()):
+        raise ConfigError(f"{key}.source={source!r}: a pipe or device, not a file; write what it gives into a file")
+
+
+def _unread(source: str, key: str, error: OSError) -> ConfigError:
+    reason = error.strerror or error
+    return ConfigError(f"{key}.source={source!r}: cannot be read ({reason}; looked in {Path.cwd()})")
 
 
 def _open(config: TasksetConfig, columns: Columns, on_bad_row: str, role: Role, key: str) -> Rows:
     source, needed = config.source, None if config.limit is None else config.offset + config.limit
+    check_source(source, key)
     if source in GENERATORS:
         return procedural_rows(source, _side(config, role, key), config.args, key)
     if source.startswith(_GYM):
         return ReasoningGymRows(source.removeprefix(_GYM), _side(config, role, key), config.args, key)
     if source.startswith(_HUB):
         split = config.split or role
-        dataset = source.removeprefix(_HUB)
-        if not dataset.strip("/"):
-            raise ConfigError(f"{key}.source={source!r}: names no data set; write {_HUB}OWNER/NAME")
-        return hub_rows(dataset, config.subset, split, columns, on_bad_row, key, needed)
-    if "," in source and _is_stored(source):
-        parts = [dataclasses.replace(config, source=part.strip()) for part in source.split(",")]
-        return JoinedRows([_open(part, columns, on_bad_row, role, key) for part in parts])
-    path = Path(source).expanduser()
+        return hub_rows(source.removeprefix(_HUB), config.subset, split, columns, on_bad_row, key, needed)
+    if len(parts := _parts(source)) > 1:
+        each = [dataclasses.replace(config, source=part) for part in parts]
+        return JoinedRows([_open(part, columns, on_bad_row, role, key) for part in each])
+    path = user_path(source)
     try:
         if path.is_dir():
             return saved_rows(path, config.split, role, columns, on_bad_row, key, needed)
-        if not path.name.endswith(_FILES):
-            raise ConfigError(
-                f"{key}.source={source!r}: not a file ({' '.join(_FILES)}), a directory of datasets' save_to_disk, "
-                f"{_HUB}ID, a generator or {_GYM}NAME; {nearest(source, GENERATORS, 'generators')}"
-            )
-        if path.exists() and not path.is_file():
-            raise ConfigError(f"{key}.source={source!r}: a pipe or device, not a file; write what it gives into a file")
         if path.suffix == ".parquet":
             return parquet_rows(path, columns, on_bad_row, key, needed)
+        _check_first_row(path, columns, on_bad_row, key)
         return TextRows(path, columns, on_bad_row, needed)
     except OSError as error:
-        raise ConfigError(
-            f"{key}.source={source!r}: cannot be read ({error.strerror or error}; looked in {Path.cwd()})"
-        ) from error
+        raise _unread(source, key, error) from error
+
+
+def _parts(source: str) -> list[str]:
+    """Returns the files of a source of several; of any other itself."""
+    return [part.strip() for part in source.split(",")] if "," in source and _is_stored(source) else [source]
 
 
 def _is_stored(source: str) -> bool:
     """Returns whether a source is a file or directory, or several with commas between."""
-    parts = [Path(part.strip()).expanduser() for part in source.split(",")]
+    parts = [user_path(part.strip()) for part in source.split(",")]
     return all(path.name.endswith(_FILES) or path.is_dir() for path in parts)
 
 
@@ -234,24 +329,24 @@ def _side(config: TasksetConfig, role: Role, key: str) -> str:
     return side
 
 
-def _check_options(config: TasksetConfig, key: str) -> None:
-    """Refuses options that the source would not read."""
+def _option_refusals(config: RowsConfig, key: str) -> Refusals:
+    """Yields options that the source would not read."""
     hub, stored = config.source.startswith(_HUB), _is_stored(config.source)
     generated = config.source in GENERATORS or config.source.startswith(_GYM)
     if not (hub or generated or stored):
         return  # no source at all: that is said when it is opened
     if config.subset is not None and not hub:
-        raise ConfigError(f"{key}.subset={config.subset!r}: only a hub data set has subsets")
+        yield ConfigError(f"{key}.subset={config.subset!r}: only a hub data set has subsets")
     if config.split is not None and stored and config.source.endswith(_FILES):
-        raise ConfigError(
+        yield ConfigError(
             f"{key}.split={config.split!r}: a file has no splits; name another file, or use offset and limit"
         )
-    if config.tags and generated:
-        raise ConfigError(f"{key}.tags={config.tags}: only the rows of a file or of a hub data set have tags")
+    if isinstance(config, TasksetConfig) and config.tags and generated:
+        yield ConfigError(f"{key}.tags={config.tags}: only the rows of a file or of a hub data set have tags")
     if config.messages_key and (generated or _is_templated(config)):
-        raise ConfigError(
+        yield ConfigError(
             f"{key}.messages_key={config.messages_key!r}: rows of a file or of a hub data set are whole dialogues; "
             "leave template, system_prompt and examples out"
         )
     if config.args and not generated:
-        raise ConfigError(f"{key}.args: only generators and reasoning_gym:NAME take arguments")
+        yield ConfigError(f"{key}.args: only generators and reasoning_gym:NAME take arguments")

@@ -108,7 +108,7 @@ def render_prompt(tokenizer: PreTrainedTokenizerBase, task: Task, max_prompt_tok
     if not 0 < len(token_ids) <= max_prompt_tokens:
         raise BadRow(
             f"task {task.id}: a prompt of {len(token_ids)} tokens; model.max_prompt_tokens is {max_prompt_tokens}; "
-            f"{quoted(task)}"
+            f"raise it, or shorten the row; {quoted(task)}"
         )
     return token_ids
 

@@ -19,6 +19,8 @@ from rljax.tasks.task import BadRow
 ENDINGS = (".jsonl", ".json", ".csv", ".jsonl.gz", ".json.gz", ".csv.gz")
 _BOM = b"\xef\xbb\xbf"
 _BLANK = object()
+_BEGINNING = 1 << 20
+"""Bytes of a file in which its first row is looked for."""
 
 
 class TextRows:
@@ -102,6 +104,21 @@ class TextRows:
             else:
                 self._offsets.append(offset)
                 self._lines.append(number)
+
+
+def first_row(path: Path) -> object:
+    """Returns the first row of a file, of CSV its columns without values; None where its beginning does not tell."""
+    plain = path.name.removesuffix(".gz")
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            start = file.read(_BEGINNING)
+        if plain.endswith(".csv"):
+            return dict.fromkeys(_header(_Lines(io.BytesIO(start), 0, 1), str(path)), "")
+        text = start.removeprefix(_BOM).decode("utf-8", "ignore").lstrip()
+        of_array = plain.endswith(".json") and text.startswith("[")
+        return json.JSONDecoder().raw_decode(text[1:].lstrip() if of_array else text.partition("\n")[0])[0]
+    except (OSError, EOFError, zlib.error, ValueError, RecursionError):
+        return None
 
 
 class _Lines:

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from tests.config.importer_files import SEEDS, changed
+
 
 @pytest.fixture
 def write(tmp_path: Path) -> Any:
@@ -17,3 +19,13 @@ def write(tmp_path: Path) -> Any:
         return str(file)
 
     return writes
+
+
+@pytest.fixture
+def seed(write: Any) -> Any:
+    """Writes one of the seeds, under its name, with keys of its own and one left out."""
+
+    def written(name: str, keys: dict[str, Any], left_out: str = "") -> str:
+        return str(write(changed((SEEDS / name).read_text(), keys, left_out), name=name))
+
+    return written

@@ -7,7 +7,12 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+import pytest
+import yaml
+
 from rljax.config.importers.translate import translate
+from rljax.config.load import load_config
+from rljax.config.refusals import RefusedConfig
 
 ROOT = Path(__file__).parents[2]
 SEEDS = Path(__file__).parents[1] / "data" / "seeds"
@@ -69,8 +74,6 @@ def refused(path: str, **overrides: Any) -> dict[str, str]:
 
 def nested(text: str, path: str, value: Any) -> str:
     """The document with one key set."""
-    import yaml
-
     document = yaml.safe_load(text)
     here = document
     *above, name = path.split(".")
@@ -78,3 +81,22 @@ def nested(text: str, path: str, value: Any) -> str:
         here = here.setdefault(part, {})
     here[name] = value
     return str(yaml.safe_dump(document))
+
+
+def changed(text: str, keys: dict[str, Any], left_out: str = "") -> str:
+    for key, value in keys.items():
+        text = nested(text, key, value)
+    document = yaml.safe_load(text)
+    *above, name = left_out.split(".")
+    here = document
+    for part in above:
+        here = here[part]
+    here.pop(name, None)
+    return str(yaml.safe_dump(document))
+
+
+def lines(path: str, overrides: dict[str, str] | None = None) -> list[str]:
+    """The lines of the table that a config is refused with."""
+    with pytest.raises(RefusedConfig) as refused:
+        load_config(path, overrides or {})
+    return [" ".join(line.split()) for line in str(refused.value).splitlines()[1:]]

@@ -12,6 +12,7 @@ from rljax.config.load import load_config
 from rljax.config.types import imported
 from rljax.config.validate import ConfigError
 from rljax.tasks.rewards.registry import resolve_reward
+from tests.config.importer_files import SEEDS
 
 ROOT = Path(__file__).parents[2]
 
@@ -30,6 +31,7 @@ def test_a_name_is_a_file_of_the_repository(tmp_path: Path, monkeypatch: pytest.
         ("quikstart", "--config='quikstart': no such config comes along; did you mean quickstart?"),
         ("zzz", "--config='zzz': no such config comes along; there are: agentic_frozen_lake_async,"),
         ("configs/quickstart.py", "configs/quickstart.py: no such config file; did you mean --config=quickstart?"),
+        ("configs/roll.py:my.yaml", "configs/roll.py: no such config file; did you mean --config=roll:my.yaml?"),
         ("quickstart:3", "quickstart.py: takes no argument"),
     ],
 )
@@ -40,6 +42,29 @@ def test_a_wrong_name_is_answered_with_the_right_one(
     with pytest.raises(ConfigError) as refused:
         load_config(path)
     assert line in str(refused.value)
+
+
+def test_a_file_that_is_here_tells_by_its_keys_who_reads_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trinity-RFT's, given to ROLL's reader from a folder that does not have it."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.yaml").write_text("buffer: {batch_size: 8}\n")
+    with pytest.raises(ConfigError, match=r"configs/roll\.py: no such config file; did you mean --config=mine\.yaml\?"):
+        load_config("configs/roll.py:mine.yaml")
+
+
+def test_a_pair_in_two_arguments_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    one, two = f"{SEEDS}/explorer.yaml", f"{SEEDS}/trainer.yaml"
+    for given, said in (
+        ([f"--config={one}", two], f"--config={one} {two}: leave the space out"),
+        (["--config", one, two], f"--config={one} {two}: leave the space out"),
+        ([f"--config={one}", f"--config={two}"], ""),
+    ):
+        assert main([*given, "--dry-run"]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith(f"rljax: {said}")
+        assert line.endswith(f"; write --config={one},{two}")
+    assert main([f"--config={one}", "--dry-run=x.yaml"]) == 2
+    assert "what is written is Python" in capsys.readouterr().err
 
 
 def test_they_are_listed_and_printed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,8 +16,9 @@ import pytest
 
 from rljax.algorithms.losses import cispo, mix, ppo, tis
 from rljax.algorithms.registry import advantages, check_names, filters, policy_losses
+from rljax.config.arguments import parse_arguments
 from rljax.config.foreign_keys import FOREIGN_KEYS, MOVED
-from rljax.config.load import as_plain, from_plain, key_help, load_config, parse_arguments, to_config_dict
+from rljax.config.load import as_plain, from_plain, key_help, load_config, to_config_dict
 from rljax.config.schema import AlgorithmConfig
 from rljax.config.validate import ConfigError
 from tests.config.test_load import SIMPLE
@@ -175,8 +176,10 @@ def test_a_config_file_may_change_a_key_of_the_loss_and_is_refused_a_typo(simple
     editable.algorithm.loss.clip_lo = 0.1
     with pytest.raises(ConfigError, match=r"algorithm.loss.clip_lo: ppo has no such key; closest: clip_low"):
         from_plain(editable.to_dict())
-    with pytest.raises(AttributeError):
-        editable.algorithm.clip_low = 0.1
+    editable = to_config_dict(make())
+    editable.algorithm.clip_low = 0.1
+    with pytest.raises(ConfigError, match=r"algorithm.clip_low: unknown key"):
+        from_plain(editable.to_dict())
 
 
 def test_the_help_lists_the_keys_of_each_function_under_its_name() -> None:

@@ -83,3 +83,8 @@ def test_shares_are_given_where_processes_share_a_gpu() -> None:
     ] == [False, True, True, True], "in one process the embedded engine draws on the same memory as the learner"
     full = {"learner": {"gpu_memory_utilization": 0.9}, "gpu_memory_utilization": 0.9}
     assert learner_memory_share(colocated(engine="embedded", **full)) == 0.9
+
+
+def test_a_replay_shares_nothing_and_may_be_elsewhere() -> None:
+    assert not shares_gpu_memory(colocated("replay"))
+    colocated("replay", learner={"devices": "cpu"})

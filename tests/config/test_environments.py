@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from rljax.config.environments import EnvironmentConfig, TrainEnvManagerConfig, ValEnvManagerConfig, built_in, shares
+from rljax.config.modes import PlayConfig
 from rljax.config.schema import Config, RolloutConfig, TasksConfig, TasksetConfig
 from rljax.config.validate import ConfigError
+from tests.config.importer_files import RLVR, ROLL, lines
 
 
 def config(**keys: Any) -> Config:
@@ -89,3 +91,26 @@ def test_passes_over_what_has_no_end_are_refused() -> None:
         Config(rollout=rollout, total_epochs=2)
     finite = {"digits": TasksetConfig(source="reverse_digits")}
     Config(rollout=rollout, total_epochs=2, tasks=TasksConfig(train=finite))
+
+
+@pytest.mark.parametrize(
+    ("text", "tag", "said"),
+    [
+        (ROLL, "FrozenLak", "--config.play.tag play.tag='FrozenLak': not in custom_envs; did you mean FrozenLake?"),
+        (ROLL, "x", "--config.play.tag play.tag='x': not in custom_envs; there are FrozenLake, LargerSokoban, "),
+        (RLVR, None, "--config.play.tag: missing, and no env manager has tags; write one of FrozenLake, "),
+    ],
+)
+def test_what_cannot_be_played_is_told_with_the_rest(text: str, tag: str | None, said: str, write: Any) -> None:
+    given = {"mode": "play", "learner.devices": "cpu", "max_steps": "0"} | ({"play.tag": tag} if tag else {})
+    steps, line = lines(write(text), given)
+    assert steps == "--config.max_steps max_steps=0: must be at least 1"
+    assert line.startswith(said)
+
+
+def test_what_is_played_is_the_first_of_a_manager_s_tags() -> None:
+    train, validate = TrainEnvManagerConfig(tags=("FrozenLake",)), ValEnvManagerConfig(tags=("SimpleSokoban",))
+    both = RolloutConfig(train_env_manager=train, val_env_manager=validate)
+    assert Config(mode="play", rollout=both).played_tag == "SimpleSokoban"
+    assert Config(mode="play", rollout=RolloutConfig(train_env_manager=train)).played_tag == "FrozenLake"
+    assert Config(mode="play", rollout=both, play=PlayConfig(tag="LargerSokoban")).played_tag == "LargerSokoban"

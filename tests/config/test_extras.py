@@ -13,6 +13,7 @@ import pytest
 from rljax.command_line import main
 from rljax.config import extras
 from rljax.config.load import load_config
+from rljax.config.refusals import joined
 from rljax.config.validate import ConfigError
 from sidecar.extras import install_command, install_vllm
 
@@ -62,13 +63,13 @@ def bare(monkeypatch: pytest.MonkeyPatch) -> None:
         (
             "agentic_webshop_async",
             {"launcher": "local", "mode": "play"},
-            'custom_envs.WebShop.id=rljax/WebShop-v0: bm25s is not installed; pip install -e ".[webshop]"',
+            'custom_envs.WebShopHeldOut.id=rljax/WebShop-v0: bm25s is not installed; pip install -e ".[webshop]"',
         ),
     ],
 )
 def test_what_an_extra_brings_is_named_with_it(config: str, changes: dict[str, Any], line: str) -> None:
     with pytest.raises(ConfigError) as refused:
-        extras.check_extras(load_config(config, changes))
+        raise joined(extras.extra_refusals(load_config(config, changes)))
     assert str(refused.value) == line
 
 

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 from rljax.command_line import main
+from rljax.config.arguments import parse_arguments
 from rljax.config.fields import ConfigError
 from rljax.config.importers import published
 from rljax.config.importers.rule import LEFT_OUT
 from rljax.config.importers.translate import TABLES, translate
-from rljax.config.load import key_help, load_config, parse_arguments
+from rljax.config.load import key_help, load_config
 from rljax.config.refusals import RefusedConfig
 from tests.config.importer_files import RLVR, ROLL, SEEDS, TRINITY, nested, refused
 
@@ -49,6 +50,7 @@ REFUSED = [
         "40 trajectories an update do not divide the 64",
     ),
     (ROLL, "rollout_batch_size", "many", "whole number above 0"),
+    (ROLL, "actor_train.max_tokens_per_microbatch_in_train", 100, "of 2048 tokens; write 2048 or more"),
     (ROLL, "max_steps", "many", "expected an integer"),
     (ROLL, "max_steps", 0, "must be at least 1"),
     (ROLL, "adv_estimator", "rloo2", "not one of gae, reinforce"),
@@ -56,7 +58,7 @@ REFUSED = [
     (ROLL, "use_opd", True, "there is no distillation"),
     (ROLL, "max_step", 3, "unknown key; did you mean max_steps?"),
     (ROLL, "actor_train.training_args.learning_rat", 3, "did you mean actor_train.training_args.learning_rate?"),
-    (ROLL, "actor_train", 3, "unknown key; did you mean"),
+    (ROLL, "actor_train", 3, "this is a group of keys; write them (model_args, training_args, "),
     (ROLL, "train_env_manager.num_groups_partition", [3], "add up to num_env_groups=8"),
     (ROLL, "train_env_manager.tags", 3, "not a value that this key has"),
     (RLVR, "rewards.mine.worker_cls", "mine.MyRewardWorker", "MyRewardWorker is not translated"),
@@ -74,6 +76,9 @@ REFUSED = [
     (TRINITY, "buffer.train_batch_size", 30, "batch_size × repeat_times = 32 and train_batch_size = 30"),
     (TRINITY, "synchronizer.sync_style", "dynamic_by_explorer", "no style leaves staleness unbounded here"),
     (TRINITY, "algorithm.algorithm_type", "dpo", "not one of ppo, grpo"),
+    (TRINITY, "algorithm.algorithm_type", "dpo", "kl.where, without which there is none"),
+    (TRINITY, "algorithm.kl_loss_fn", "k9", "--config.algorithm.kl.estimator and --config.algorithm.kl.where=loss"),
+    (TRINITY, "trainer.max_token_len_per_gpu", 100, "of 1024 tokens; write 1024 or more"),
     (
         TRINITY,
         "buffer.explorer_input.taskset.default_workflow_type",
@@ -98,6 +103,28 @@ def test_what_cannot_be_had_is_refused_with_what_to_write(
     found = refused(write(nested(text, path, value)))
     assert any(line in remark for remark in found.values()), found
     assert any(name.startswith(path) or path.rpartition(".")[0] == name.rpartition(".")[0] for name in found)
+
+
+def test_what_a_refusal_says_to_write_settles_it(write: Any) -> None:
+    file = write(nested(TRINITY, "trainer.max_token_len_per_gpu", 100))
+    assert load_config(file, {"learner.rows_per_microbatch": "6"}).learner.max_tokens_per_row == 1024
+    file = write(nested(TRINITY, "algorithm.kl_loss_fn", "k9"))
+    kl = load_config(file, {"algorithm.kl.estimator": "k3", "algorithm.kl.where": "loss"}).algorithm.kl
+    assert (kl.where, kl.estimator) == ("loss", "k3")
+    group = nested(RLVR, "num_return_sequences_in_group", 0)
+    file = write(nested(group, "actor_infer.generating_args.num_return_sequences", 0))
+    assert list(refused(file)) == ["num_return_sequences_in_group"]
+
+
+def test_a_workflow_that_is_not_there_does_not_hide_the_taskset(write: Any) -> None:
+    named = "buffer.explorer_input.taskset.default_workflow_type"
+    text = nested(nested(TRINITY, named, "math_workflw"), "buffer.explorer_input.taskset.name", "sums")
+    text = nested(text, "buffer.explorer_input.taskset.format.prompt_key", "question")
+    found = refused(write(text))
+    assert list(found) == [named]
+    assert found[named].endswith("and --config.tasks.train.sums.rewards")
+    translated = translate(write(text)).values
+    assert translated["tasks.train.sums.prompt_key"] == "question"
 
 
 def test_an_engine_of_vllm_takes_fp16(write: Any) -> None:
@@ -130,6 +157,7 @@ def test_all_refusals_come_at_once_in_a_table(write: Any, capsys: pytest.Capture
     assert main([f"--config={write(text)}"]) == 2
     lines = capsys.readouterr().err.splitlines()
     assert lines[0] == "rljax: mine.yaml: ROLL's keys that are refused:"
+    lines = [line for line in lines if "this machine has no gpu" not in line]  # on a machine without one
     assert len(lines) == 5
     assert {line.split(" = ")[0].strip() for line in lines[1:]} == {
         "actor_infer.strategy_args.strategy_name",
@@ -199,7 +227,7 @@ def test_a_group_is_blamed_on_the_key_that_says_it(write: Any) -> None:
         (nested(nested(RLVR, "adv_estimator", "grpo"), "num_return_sequences_in_group", 1), "ROLL: num_return_seq"),
     )
     for text, blamed in said:
-        with pytest.raises(ConfigError, match=rf"^group_size=1: .*\({re.escape(blamed)}[a-z_]*\)$"):
+        with pytest.raises(ConfigError, match=rf"^group_size=1: .*\({re.escape(blamed)}[a-z_]*(; the file has .*)?\)$"):
             load_config(write(text))
 
 
@@ -276,6 +304,8 @@ def test_what_is_published_is_what_resolves() -> None:
     [
         ("train_env_manager.group_size", "ROLL has it; write group_size"),
         ("rollout.train_env_manager.group_size", "did you mean group_size?"),
+        ("algorithm.epsilon", "TRL has it; write algorithm.loss.clip_low, algorithm.loss.clip_high"),
+        ("algorithm.epsilon_high", "TRL has it; write algorithm.loss.clip_high"),
         ("algorithm.optimizer.lr", "write learner.optimizer.learning_rate"),
         ("warmup_steps", "did you mean learner.optimizer.warmup_steps?"),
         ("learner.warmup_steps", "did you mean learner.optimizer.warmup_steps?"),
@@ -350,3 +380,28 @@ def test_what_does_not_go_together_comes_at_once(write: Any) -> None:
     assert "nearest that works: " in lines[0]
     assert "write a temperature above 0" in lines[1]
     assert "did you mean FrozenLake?" in lines[2]
+
+
+def test_a_file_of_the_other_program_is_said_to_be_that(write: Any) -> None:
+    for name, text, other, right in (("roll", TRINITY, "Trinity-RFT", "trinity"), ("trinity", ROLL, "ROLL", "roll")):
+        path = write(text)
+        with pytest.raises(ConfigError) as refused:
+            load_config(f"{name}:{path}")
+        line = f"{path}: a file of {other}'s; write --config={right}:{path} or --config={path}"
+        assert str(refused.value).endswith(line)
+
+
+def test_a_space_after_the_comma_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    pair = [f"{SEEDS}/explorer.yaml", f"{SEEDS}/trainer.yaml"]
+    assert main([f"--config={pair[0]},", pair[1], "--dry-run"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == f"rljax: --config={pair[0]}, {pair[1]}: leave the space out; write --config={pair[0]},{pair[1]}"
+
+
+@pytest.mark.parametrize("between", [";", " ", ":", "; ", "+", " | "])
+def test_what_is_no_comma_between_two_files_is_told(between: str, write: Any) -> None:
+    for reader in ("", "trinity:"):
+        with pytest.raises(ConfigError) as refused:
+            load_config(f"{reader}{SEEDS}/explorer.yaml{between}{SEEDS}/trainer.yaml")
+        line = f"a comma stands between two files: write {SEEDS}/explorer.yaml,{SEEDS}/trainer.yaml"
+        assert str(refused.value).endswith(line)

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from rljax.config.arguments import parse_arguments
 from rljax.config.fields import ConfigError
-from rljax.config.load import as_plain, load_config, parse_arguments
+from rljax.config.load import as_plain, load_config
 from rljax.config.schema import Config
 from rljax.config.tasksets import TasksetConfig
 

@@ -249,9 +249,10 @@ def test_values_of_another_kind_from_python_are_refused(overrides: dict[str, Any
 
 
 def test_what_an_override_says_with_itself_is_named_by_it(write: Any) -> None:
-    said = lines(write(ROLL), learner__devices="cpu", learner__mesh__data="2", seed="-1")
-    assert [line.split()[0] for line in said] == ["--config.seed", "--config.learner.devices=cpu"]
-    assert "learner.rows_per_microbatch=1" in said[1]
+    said = lines(write(ROLL), learner__devices="cpu", learner__sequence_parallel="true", seed="-1")
+    assert [line.split()[0] for line in said] == ["--config.seed", "--config.learner.sequence_parallel,"]
+    assert said[1].split()[1] == "--config.learner.devices=cpu"
+    assert "learner.mesh.tensor, which is 1" in said[1]
 
 
 def test_a_batch_of_trinity_below_its_repeats_is_refused(write: Any) -> None:
@@ -288,3 +289,61 @@ def test_keys_of_a_file_and_what_does_not_go_together_are_one_table(write: Any) 
 )
 def test_of_a_key_of_a_file_that_is_refused_nothing_else_is_said(text: str, key: str, value: Any, write: Any) -> None:
     assert [line.split()[0] for line in lines(write(nested(text, key, value)))] == [key]
+
+
+def test_a_function_with_a_refused_key_does_not_hide_what_another_refuses() -> None:
+    loss = {"pg_variant": "tis", "loss.low": "x"}
+    band = {"filters": "mean_band", "filter.mean_band.low": "0.9", "filter.mean_band.high": "0.1"}
+    said = lines(QUICKSTART, **{f"algorithm.{key}": text for key, text in (loss | band).items()})
+    assert begun(said) == ["algorithm.loss.low", "algorithm.filter.mean_band.low"]
+
+
+def told(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[str]:
+    """What a command line is refused with, each line up to its reason."""
+    assert main(list(arguments)) == 2
+    said = capsys.readouterr().err.splitlines()
+    return [line.strip().partition(": ")[0].partition("=")[0] for line in said[1:]]
+
+
+@pytest.mark.parametrize("dry", [[], ["--dry-run"]])
+def test_names_and_files_are_told_beside_a_mistake_of_the_schema(
+    capsys: pytest.CaptureFixture[str], dry: list[str]
+) -> None:
+    wrong = ("rollout_batch_size=x", "tasks.train.reverse_digits.rewards=nosuch", "rollout.workflow=none_there:Mine")
+    wrong += ("tasks.validation.reverse_digits.source=gone.jsonl", "model.path=/nowhere/at/all")
+    assert told(capsys, f"--config={QUICKSTART}", *dry, *(f"--config.{key}" for key in wrong)) == [
+        "rollout_batch_size",
+        "rollout.workflow",
+        "tasks.train.reverse_digits.rewards",
+        "tasks.validation.reverse_digits.source",
+        "model.path",
+        "tasks.validation.reverse_digits.args",  # the quickstart's, which no file reads
+    ]
+
+
+def test_what_is_wrong_of_a_key_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
+    """Neither does the mesh take 64 devices, nor has this machine as many."""
+    assert main([f"--config={QUICKSTART}", "--config.learner.devices=cpu:0-63"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "learner.devices='cpu:0-63': names 64 devices, learner.mesh multiplies to 1" in line
+    assert "; this machine has 1 (cpu:0)" in line
+
+
+def test_a_mode_that_is_mistyped_hides_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    wrong = ("--config.mode=explor", "--config.tasks.train.reverse_digits.rewards=nosuch")
+    assert main([f"--config={QUICKSTART}", *wrong]) == 2
+    said = capsys.readouterr().err
+    assert "serve; did you mean explore?" in said
+    assert "'nosuch': no such reward" in said
+
+
+def test_arguments_that_are_near_one_are_taken_for_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--confg=quickstart", "--dryrun", "--max_steps=0", "--config.seed"]) == 2
+    _, *said = capsys.readouterr().err.splitlines()
+    assert [line.strip() for line in said] == [
+        "--confg: unknown argument; did you mean --config?",
+        "--dryrun: unknown argument; did you mean --dry-run?",
+        "--max_steps: unknown argument; did you mean --config.max_steps?",
+        "--config.seed: no value; write --config.seed=VALUE",
+        "max_steps=0: must be at least 1",
+    ]

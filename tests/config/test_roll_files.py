@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rljax.config.fields import ConfigError
-from rljax.config.importers.roll_values import devices, indices
+from rljax.config.importers.roll_devices import devices, indices
 from rljax.config.importers.rule import Refusal
 from rljax.config.load import load_config
 from tests.config.importer_files import RLVR, ROLL, nested, refused

@@ -65,6 +65,12 @@ BOUNDS: list[tuple[Mapping[str, Any], str]] = [
     ({"mode": "bench"}, "mode='bench': Trinity-RFT's name; write mode=evaluate and checkpoint=all"),
     ({"mode": "colocate"}, "mode='colocate': Trinity-RFT's name; write mode=both and sidecar.colocate=true"),
     ({"launcher": "slurm"}, "launcher='slurm': not one of local, ray"),
+    ({"model": ModelConfig(path="")}, "model.path: empty; write a directory, a hub id, smollm2-135m or tiny"),
+    (
+        {"mode": "evaluate", "checkpoint": "latst"},
+        "checkpoint='latst': not one of latest, all, initial, a number of batches seen; did you mean latest?",
+    ),
+    ({"mode": "export", "checkpoint": "-1"}, "checkpoint='-1': not one of latest, all, initial, a number of batches"),
     ({"wait_timeout": 0.0}, "wait_timeout=0.0: must be above 0"),
     (
         {"learner": LearnerConfig(optimizer=OptimizerConfig(beta1=1.5))},

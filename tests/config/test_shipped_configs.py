@@ -40,7 +40,7 @@ def test_a_config_is_taken_as_it_is(name: str) -> None:
 
 @pytest.mark.parametrize("name", OF_FILES)
 def test_a_config_that_needs_a_file_says_so(name: str) -> None:
-    with pytest.raises(ConfigError, match=rf"{name}: names no file; write configs/{name}:"):
+    with pytest.raises(ConfigError, match=rf"{name}: names no file; write --config={name.removesuffix('.py')}:"):
         load_config(str(FOLDER / name))
 
 

@@ -9,7 +9,7 @@ import pytest
 from rljax.config.fields import ConfigError
 from rljax.config.importers.translate import translate
 from rljax.config.load import load_config
-from tests.config.importer_files import SEEDS, TRINITY, nested, refused
+from tests.config.importer_files import SEEDS, TRINITY, lines, nested, refused
 
 
 def test_trinity_units(write: Any) -> None:
@@ -89,8 +89,41 @@ def test_a_pair_that_is_two_runs_is_refused(write: Any) -> None:
     found = refused(f"{SEEDS / 'explorer.yaml'},{one}")
     assert found
     assert all("run_dir would be" in remark for remark in found.values())
-    with pytest.raises(ConfigError, match="a pair is one with mode explore and one with mode train"):
-        translate(f"{SEEDS / 'explorer.yaml'},{SEEDS / 'explorer_new.yaml'}")
+    three = ",".join(str(SEEDS / f"{name}.yaml") for name in ("explorer", "trainer", "explorer_new"))
+    with pytest.raises(ConfigError, match="3 files; a pair is one with mode explore and one with mode train"):
+        translate(three)
+
+
+@pytest.mark.parametrize(
+    ("explorer", "trainer", "wrong"),
+    [
+        ("explore", "explore", {"trainer": "train"}),
+        ("train", "train", {"trainer": "explore"}),
+        ("both", "train", {"explorer": "explore"}),
+        ("explore", "trian", {"trainer": "train"}),
+        ("explore", None, {"trainer": "train"}),
+        ("colocate", "both", {"explorer": "explore", "trainer": "train"}),
+        ("train", "both", {"trainer": "explore"}),
+    ],
+)
+def test_modes_of_a_pair_that_do_not_fit_are_told_with_all_else(
+    explorer: str, trainer: str | None, wrong: dict[str, str], seed: Any
+) -> None:
+    """Whatever the mode of a file is meant to be, the files differ in a temperature."""
+    one = seed("explorer.yaml", {"mode": explorer})
+    two = seed("trainer.yaml", {"mode": trainer, "buffer.explorer_input.taskset.rollout_args.temperature": 0.5})
+    said = lines(f"{one},{two}", {"mode": "plan"})
+    modes = [line for line in said if ".yaml: mode = " in line]
+    assert len(said) == len(modes) + 1
+    pair = "a pair is one with mode explore and one with mode train"
+    for line, (name, meant) in zip(modes, wrong.items(), strict=True):
+        given = {"explorer": explorer, "trainer": trainer or "both"}[name]
+        assert line == f"{name}.yaml: mode = '{given}' {pair}; write mode: {meant}"
+
+
+def test_a_mode_of_a_pair_that_is_not_resolved_is_one_line(seed: Any) -> None:
+    [line] = lines(f"{seed('explorer.yaml', {'mode': '${nowhere}'})},{seed('trainer.yaml', {})}")
+    assert line.startswith("explorer.yaml: mode = '${nowhere}' ${nowhere}: the file has no nowhere")
 
 
 EVAL = {"name": "e", "path": "e.jsonl", "default_workflow_type": "simple_workflow"}
@@ -101,7 +134,11 @@ EVAL = {"name": "e", "path": "e.jsonl", "default_workflow_type": "simple_workflo
     [
         ("repeat_times", 32, "a validation samples one of each; write 1"),
         ("default_reward_fn_type", "accuracy_reward", "write tasks.validation.NAME.rewards"),
-        ("rollout_arg", {"temperature": 0.6}, "unknown key"),
+        (
+            "rollout_arg",
+            {"temperature": 0.6},
+            "unknown; did you mean buffer.explorer_input.eval_tasksets.1.rollout_args",
+        ),
         ("pathh", "f.jsonl", "unknown key; did you mean"),
         ("default_workflow_type", "alfworld_workflow", "there is no alfworld_workflow"),
     ],

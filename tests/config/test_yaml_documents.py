@@ -18,7 +18,11 @@ def written(tmp_path: Path, text: str | bytes) -> Path:
 
 
 def resolved(tmp_path: Path, text: str) -> dict[str, object]:
-    return Interpolated(read_document(written(tmp_path, text)), "a.yaml").values
+    """The document; raises the first of its references that are not resolved, with its key."""
+    found = Interpolated(read_document(written(tmp_path, text)), "a.yaml")
+    for path, why in found.unresolved.items():
+        raise ConfigError(f"a.yaml: {path}: {why}")
+    return found.values
 
 
 @pytest.mark.parametrize(
@@ -35,6 +39,9 @@ def resolved(tmp_path: Path, text: str) -> dict[str, object]:
         ("null", None),
         ("1e", "1e"),
         ("e6", "e6"),
+        ("1.0e-6x", "1.0e-6x"),
+        ("3.5 GiB", "3.5 GiB"),
+        (".info", ".info"),
         ("2024-01-01", "2024-01-01"),
         ("list(range(0,4))", "list(range(0,4))"),
         ("[FrozenLake]", ["FrozenLake"]),

@@ -7,7 +7,7 @@ A comment before a block says what becomes of it:
   that run before it.
 - ``<!-- not run: WHY -->``: parsed alone, its configs resolved.
 
-Without one, Python is executed, and of a shell's commands the configs are resolved.
+Each block of a shell has one. Python without one is executed.
 """
 
 from __future__ import annotations

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from rljax.config.load import load_config, parse_arguments
+from rljax.config.arguments import parse_arguments
+from rljax.config.load import load_config
 from rljax.pipeline.plan.plan import plan
 from tests.docs.pages import Block, blocks, commands
 

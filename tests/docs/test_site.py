@@ -34,6 +34,13 @@ def test_every_page_is_there(site: Path) -> None:
     assert {f"{Path(page).stem}.html" for page in PAGES if page.startswith("docs/")} <= {p.name for p in site.iterdir()}
 
 
+def test_the_first_page_is_that_of_the_readme(site: Path) -> None:
+    shown, readme = (site / "index.html").read_text(), PAGES["README.md"]
+    parts = [*re.findall(r"^## (.+)$", readme, re.MULTILINE), *re.findall(r"^!\[(.+?)\]", readme, re.MULTILINE)]
+    assert len(parts) == 5
+    assert [part for part in parts if part not in shown] == []
+
+
 def test_no_page_fetches_anything(site: Path) -> None:
     asked = [(p.name, found) for p in site.rglob("*.html") for found in FETCHED.findall(p.read_text())]
     styled = [(p.name, found) for p in site.rglob("*.css") for found in IN_STYLES.findall(p.read_text())]

@@ -13,6 +13,12 @@ from tests.docs.test_blocks import exists
 QUICKSTART = str(ROOT / "configs" / "quickstart.py")
 
 
+def answered(theirs: str, value: str) -> str:
+    with pytest.raises(ConfigError) as refused:
+        load_config(QUICKSTART, {theirs: value})
+    return str(refused.value)
+
+
 @pytest.mark.parametrize("whose", HABITS)
 def test_a_page_has_the_table_of_the_messages(whose: str) -> None:
     said = f"<!-- This table is printed by python -m rljax.config.habits {whose} -->\n\n"
@@ -39,9 +45,22 @@ def test_each_of_their_keys_is_answered(whose: str) -> None:
             theirs = answer.path.replace("*", "temperature")
             if theirs in ours or theirs == "model":
                 continue
-            with pytest.raises(ConfigError) as refused:
-                load_config(QUICKSTART, {theirs: "1"})
-            said = str(refused.value)
+            said = answered(theirs, answer.value or "True")
             assert " has it; " in said or " did you mean " in said, said
             named = [key.partition("=")[0].removesuffix(".*") for key in answer.here]
             assert any(key in said for key in named) or not named, (said, named)
+
+
+@pytest.mark.parametrize("whose", HABITS)
+def test_a_switch_that_is_off_is_not_answered_with_what_turns_it_on(whose: str) -> None:
+    off = {"vllm_mode": "server", "trainer.nnodes": "1"}
+    for row in HABITS[whose]:
+        for answer in row.answers():
+            if answer.value or not any("=" in key for key in answer.here):
+                continue
+            on = [key for key in answer.here if "=" in key]
+            assert all(key in answered(answer.path, "True") for key in on), answer
+            for value in [off[answer.path]] if answer.path in off else ["False", "false", "0"]:
+                said = answered(answer.path, value)
+                assert " has it; " in said
+                assert not any(key in said for key in on), said

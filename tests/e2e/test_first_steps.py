@@ -1,4 +1,4 @@
-"""What a new user meets first: the README's snippet, a run_dir that was mistyped, a first try that failed."""
+"""What a new user meets first: the first snippet in Python, a run_dir that was mistyped, a first try that failed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from program import LIMIT, ROOT, SMALLEST, audit_of, environment, run
 
 
 def test_the_snippet_trains_and_prints_each_step(tmp_path: Path, cache: Path) -> None:
-    snippets = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    snippets = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "run.md").read_text(), re.DOTALL)
     (snippet,) = (text for text in snippets if text.startswith("import rljax"))
     shown = 'load_config("quickstart", max_steps=50, run_dir="runs/first")'
     assert shown in snippet

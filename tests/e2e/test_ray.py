@@ -97,7 +97,7 @@ def test_an_explorer_apart_that_is_killed_fails_the_run_in_one_line(
     assert started.end() == 1, started.printed
     lines = [line for line in started.printed.splitlines() if line.startswith("rljax:")]
     assert len(lines) == 1, started.printed
-    assert "explorer explorer ended: " in lines[0]
+    assert "explorer ended: " in lines[0]
     assert ("its process died" if launcher == RAY else "SIGKILL") in lines[0]
     assert_nothing_is_left(family)
 

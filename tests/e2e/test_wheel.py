@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
 from program import LIMIT, ROOT, environment
 
+from tests.wheel import ALONE, build_wheel, built, copied, pip
+
 pytestmark = pytest.mark.slow
 
-SOURCES = ("rljax", "sidecar", "envs", "configs", "pyproject.toml", "setup.py", "README.md", "LICENSE")
 NAMES = sorted(file.stem for file in (ROOT / "configs").glob("*.py"))
 SHORT = ("max_steps=1", "rollout_batch_size=128", "eval_steps=none", "val_batch_size=64")
 REWARD = "def score(task, response):\n    return float(len(response))\n"
@@ -22,14 +23,9 @@ REWARD = "def score(task, response):\n    return float(len(response))\n"
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder in which the wheel is installed, without what it depends on."""
-    source, wheels, target = (tmp_path_factory.mktemp(name) for name in ("source", "wheels", "site"))
-    for name in SOURCES:  # what a build leaves behind in a checkout would be in the next wheel
-        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
-        copy(ROOT / name, source / name)
-    alone = ("--no-deps", "--no-index", "--quiet")
-    pip(["wheel", *alone, "--no-build-isolation", "--wheel-dir", str(wheels), str(source)])
-    (wheel,) = wheels.iterdir()
-    pip(["install", *alone, "--target", str(target), str(wheel)])
+    target = tmp_path_factory.mktemp("site")
+    wheel = build_wheel(tmp_path_factory.mktemp("wheel"))
+    pip(["install", *ALONE, "--target", str(target), str(wheel)])
     return target
 
 
@@ -43,11 +39,6 @@ def here(tmp_path: Path) -> Path:
         folder.mkdir(exist_ok=True)
         (folder / "mine.py").write_text(REWARD)
     return tmp_path
-
-
-def pip(arguments: list[str]) -> None:
-    done = subprocess.run([sys.executable, "-m", "pip", *arguments], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
 
 
 def rljax(site: Path, folder: Path, cache: Path, *arguments: str, module: bool = False) -> str:
@@ -65,6 +56,16 @@ def rljax(site: Path, folder: Path, cache: Path, *arguments: str, module: bool =
     )
     assert done.returncode == 0, done.stderr + done.stdout
     return done.stdout
+
+
+def test_a_wheel_has_nothing_of_an_earlier_build(tmp_path: Path) -> None:
+    source = copied(tmp_path)
+    earlier = source / "build" / "lib" / "rljax" / "gone.py"  # where setuptools puts it
+    earlier.parent.mkdir(parents=True)
+    earlier.write_text("")
+    names = zipfile.ZipFile(built(source, tmp_path / "wheels")).namelist()
+    assert "rljax/run.py" in names
+    assert "rljax/gone.py" not in names
 
 
 def test_the_configs_come_along(site: Path, tmp_path: Path, cache: Path) -> None:

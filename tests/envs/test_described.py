@@ -173,8 +173,8 @@ def test_an_environment_that_draws_no_text_needs_another_way_to_be_shown():
         DescribedEnv(**{**POLE, "observation": "ansi"})
 
 
-def test_the_readmes_description_is_one() -> None:
-    text = (Path(__file__).parents[2] / "README.md").read_text()
+def test_the_description_on_the_page_is_one() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "environments.md").read_text()
     (snippet,) = (s for s in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "Described-v0" in s)
     made: dict[str, Any] = {}
     exec(snippet, made)

@@ -19,7 +19,8 @@ from rljax.ledger.database import Database, LedgerError, RunFailedError, RunSpec
 from rljax.ledger.sqlite import SqliteFile
 from rljax.pipeline import train
 from rljax.pipeline.assemble.learner import StepRunner
-from rljax.pipeline.train import Clock, Outputs, Trainer
+from rljax.pipeline.metrics.clock import Clock
+from rljax.pipeline.train import Outputs, Trainer
 
 CONFIG = Config(
     wait_timeout=100.0,

@@ -9,13 +9,23 @@ import pytest
 
 from rljax.algorithms.registry import advantages, aggregations, filters, policy_losses
 from rljax.config.load import as_plain, from_plain
+from rljax.config.refusals import joined
 from rljax.config.schema import AlgorithmConfig, Config, ExplorerConfig, TasksConfig
 from rljax.config.validate import ConfigError
-from rljax.launch.explorer_process import check_names_reach, explorer_config
+from rljax.launch.explorer_process import explorer_config
+from rljax.pipeline.assemble.names import name_refusals
 from rljax.tasks.rewards import register_reward
 from tests.config.test_schema import TASKSET, make
 
 FAR = ExplorerConfig(own_process=True)
+
+
+def check_names_reach(config: Config) -> None:
+    """Raises what is refused of the functions that a config names."""
+    if refused := [*name_refusals(config)]:
+        raise joined(refused)
+
+
 OWN: list[tuple[str, Any, dict[str, Any]]] = [
     ("algorithm.adv_estimator", advantages, {"adv_estimator": "mine"}),
     ("algorithm.pg_variant", policy_losses, {"pg_variant": "mine", "allow_uncorrected": True}),

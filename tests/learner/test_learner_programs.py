@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -13,10 +15,13 @@ import numpy as np
 import pytest
 
 from rljax.config.algorithm import KlConfig
+from rljax.config.environments import EnvironmentConfig, TrainEnvManagerConfig
+from rljax.config.schema import RolloutConfig, TasksConfig, TasksetConfig
+from rljax.config.sizes import rows_per_trajectory, sampled_parts
 from rljax.learner.learner import Learner
 from rljax.learner.packing import packed_shape, row_shapes
 from rljax.learner.programs import Compilation, CompileMeter, Program, ProgramError, told_of_memory
-from rljax.trajectory import Group, TaskId
+from rljax.trajectory import Group, TaskId, Trajectory
 from tests.learner.made_up import ARCHITECTURE, MAX_PROMPT, MAX_RESPONSE, make_config, make_params, make_trajectory
 from tests.learner.test_aux_state import critic
 from tests.waiting import HANGS
@@ -50,6 +55,19 @@ def groups_of(response: int) -> list[Group]:
         Group(TaskId("made-up", 0, n), tuple(make_trajectory(rng, MAX_PROMPT, response, r) for r in REWARDS))
         for n in range(4)
     ]
+
+
+def played(rng: np.random.Generator, turns: int, response: int) -> Trajectory:
+    """Returns an episode of so many turns, each a row of its own, with a prompt and a response of the same lengths."""
+    parts = [make_trajectory(rng, MAX_PROMPT, response) for _ in range(turns)]
+    columns = {
+        name: np.concatenate([getattr(t, name) for t in parts])
+        for name in ("token_ids", "loss_mask", "logprobs", "versions")
+    }
+    begins = np.arange(turns) * (MAX_PROMPT + response)
+    ends = begins + MAX_PROMPT + response
+    spans = np.stack([begins + MAX_PROMPT, ends], 1).astype(np.int32)
+    return Trajectory(**columns, turns=spans, rows=np.stack([begins, ends], 1).astype(np.int32), reward=0.0)
 
 
 def compiled(programs: list[Program]) -> str:
@@ -108,6 +126,107 @@ def test_every_shape_that_a_batch_may_be_packed_into_is_listed_once() -> None:
     assert likely == sorted(likely, reverse=True), "what is likely comes first"
 
 
+def test_environments_whose_turns_are_rows_list_what_every_number_of_turns_needs() -> None:
+    """Four groups of four play 1 to 5 turns with short and long replies: the shape of every batch is listed."""
+    environment = EnvironmentConfig(id="rljax/FrozenLake-v0", max_actions=3, max_turns=5, history_length=0)
+    config = make_config(
+        custom_envs={"Lake": environment},
+        rollout=RolloutConfig(train_env_manager=TrainEnvManagerConfig(tags=("Lake",))),
+    )
+    learner = Learner(config, ARCHITECTURE, make_params())
+    batches = [p.arguments[2] for p in learner.programs(PROBE) if not p.publishes]
+    listed = [b.mask.shape + b.places.shape[-1:] for b in batches]
+    assert len(listed) == len(set(listed)) > 12
+    found = set()
+    for turns in range(1, 6):
+        for response in (1, MAX_RESPONSE):
+            members = [played(np.random.default_rng(turns), turns, response) for _ in REWARDS]
+            groups = [Group(TaskId("made-up", 0, n), tuple(members)) for n in range(4)]
+            (packed,) = learner.pack(groups)
+            found.add(packed.batch.mask.shape + packed.batch.places.shape[-1:])
+    assert found <= set(listed)
+    assert len({slots for slots, *_ in found}) > 2
+
+
+def test_where_turns_are_rows_what_is_likely_follows_from_the_turns() -> None:
+    """Sixteen episodes of 5 turns are 80 rows of 24, the longest: 40 microbatches of 2, where 8 of one turn each have
+    slots; doubled three times, 64. Of 1 to 5 turns they are 48 in all, too many for 8 microbatches of any rows.
+    """
+    environment = EnvironmentConfig(id="rljax/FrozenLake-v0", max_actions=3, max_turns=5, history_length=0)
+    config = make_config(
+        custom_envs={"Lake": environment},
+        rollout=RolloutConfig(train_env_manager=TrainEnvManagerConfig(tags=("Lake",))),
+    )
+    listed = Learner(config, ARCHITECTURE, make_params()).programs(PROBE)
+    slots = {p.arguments[2].mask.shape for p in listed if p.likely and not p.publishes}
+    assert (64, 2, 24) in slots
+    assert all(shape[0] * shape[1] > 16 for shape in slots)
+
+
+def test_demonstrations_alone_have_no_turns() -> None:
+    environment = EnvironmentConfig(id="rljax/FrozenLake-v0", max_actions=3, max_turns=5, history_length=0)
+    keys = {
+        "custom_envs": {"Lake": environment},
+        "rollout": RolloutConfig(train_env_manager=TrainEnvManagerConfig(tags=("Lake",))),
+    }
+    assert rows_per_trajectory(make_config(**keys)) == 5
+    expert = TasksConfig(expert=TasksetConfig(source="demonstrations.jsonl"))
+    alone = {"expert_data_ratio": 1.0, "pg_variant": "sft"}
+    assert rows_per_trajectory(make_config(algorithm=alone, tasks=expert, **keys)) == 1
+
+
+def test_demonstrations_beside_episodes_are_a_row_each() -> None:
+    """Sixteen episodes of 5 turns and 16 demonstrations are 96 sequences: 48 microbatches of 2 rows. There are 16 for
+    32 trajectories; doubled twice, 64. As episodes the demonstrations would ask for 80, and so 128.
+    """
+    environment = EnvironmentConfig(id="rljax/FrozenLake-v0", max_actions=3, max_turns=5, history_length=0)
+    config = make_config(
+        custom_envs={"Lake": environment},
+        rollout=RolloutConfig(train_env_manager=TrainEnvManagerConfig(tags=("Lake",))),
+        algorithm={"expert_data_ratio": 0.5, "pg_variant": "mix", "loss": {"variant": "ppo"}},
+        tasks=TasksConfig(expert=TasksetConfig(source="demonstrations.jsonl")),
+    )
+    listed = [p for p in Learner(config, ARCHITECTURE, make_params()).programs(PROBE) if not p.publishes]
+    shapes = {p.arguments[2].mask.shape: p.likely for p in listed}
+    assert (64, 2, 24) in {p.arguments[2].mask.shape for p in listed if p.likely}
+    assert max(slots for slots, rows, _ in shapes if rows == 2) == 64
+
+
+def test_of_a_dialogue_all_or_half_is_replies_that_share_its_row() -> None:
+    """Four replies of 8 at most in a row of 24: 23 places at most are trained, or 12; a reply alone would be 8, and 6
+    where a turn has no more tokens.
+    """
+    lake = EnvironmentConfig(id="rljax/FrozenLake-v0", max_actions=4, max_tokens_per_turn=8)
+    played = RolloutConfig(train_env_manager=TrainEnvManagerConfig(tags=("Lake",)))
+    config = make_config(custom_envs={"Lake": lake}, rollout=played)
+    assert sampled_parts(config) == (1, 23)
+    listed = Learner(config, ARCHITECTURE, make_params()).programs(PROBE)
+    rooms = {p.arguments[2].places.shape[-1] for p in listed if p.likely and not p.publishes}
+    assert {24, 12} <= rooms
+    of_rows = make_config(custom_envs={"Lake": replace(lake, max_tokens_per_turn=6, history_length=0)}, rollout=played)
+    assert sampled_parts(of_rows) == (18, 6)
+    assert sampled_parts(make_config()) == (MAX_PROMPT, MAX_RESPONSE)
+
+
+@pytest.mark.parametrize("history_length", [None, 0])
+def test_questions_beside_environments_are_counted_as_they_are(history_length: int | None) -> None:
+    """Prompts of questions are known, those of an environment are not: a dialogue may be all replies. Where turns are
+    rows of 4 tokens at most, a question's answer of 16 is the longest response.
+    """
+    lake = EnvironmentConfig(
+        id="rljax/FrozenLake-v0", max_actions=5, history_length=history_length, max_tokens_per_turn=4
+    )
+    config = make_config(
+        mode="train",
+        custom_envs={"Lake": lake},
+        rollout=RolloutConfig(train_env_manager=TrainEnvManagerConfig(tags=("Lake",))),
+        tasks=TasksConfig(train={"t": TasksetConfig(source="reverse_digits", rewards=("digits",))}),
+    )
+    assert sampled_parts(config) == ((8, 16) if history_length == 0 else (4, 20))
+    listed = Learner(config, ARCHITECTURE, make_params()).programs(PROBE, np.array([3, 5, 8]))
+    assert any(p.likely and p.arguments[2].places.shape[-1] == 24 for p in listed if not p.publishes)
+
+
 def test_prompts_that_are_known_to_be_short_make_short_rows_likely() -> None:
     """16 trajectories with a prompt of 1 token and 16 sampled ones take 16 places: rows of 16 leave none. Of 1 to 16
     sampled ones they take 136 in all: 6 rows of 24, 144 places, where rows of 16 would be 9, in microbatches of 4. With
@@ -156,6 +275,65 @@ def test_only_what_is_likely_is_waited_for() -> None:
     work.close()
 
 
+def test_the_programs_of_a_batch_go_before_all_that_are_yet_to_be_begun() -> None:
+    """Two at most are under way and held; of the others those of 1×8 are begun next, and are all that is waited for."""
+    held, one = threading.Event(), jax.ShapeDtypeStruct((3,), jnp.float32)
+    under_way = threading.Semaphore(0)
+    traced: list[str] = []
+
+    def noted(name: str, *, holds: bool) -> Any:
+        def function(x: jax.Array) -> jax.Array:
+            traced.append(name)
+            under_way.release()
+            assert not holds or held.wait(HANGS)
+            return x
+
+        return jax.jit(function)
+
+    threads = len(os.sched_getaffinity(0))
+    first = [Program("update", noted("first", holds=True), (one,), f"{n}×4", likely=False) for n in range(threads)]
+    others = [Program("update", noted("other", holds=False), (one,), f"{n}×16", likely=False) for n in range(8)]
+    wanted = [Program(kind, noted(kind, holds=False), (one,), "1×8", likely=False) for kind in ("reference", "update")]
+    work = Compilation([*first, *others, *wanted])
+    for _ in range(threads):
+        assert under_way.acquire(timeout=HANGS)
+    assert work.prefer({"9×9"}) == 0, "nobody listed it"
+    assert work.prefer({"1×8", "9×9"}) == 2
+    assert not work.wait(0)
+    assert work.left == ("reference 1×8", "update 1×8")
+    held.set()
+    assert work.wait(HANGS)
+    assert work.left == ()
+    assert work.prefer({"1×8"}) == 0
+    assert set(traced[threads : threads + 2]) == {"reference", "update"}
+    work.close()
+
+
+def test_a_program_that_was_waited_for_is_not_compiled_again() -> None:
+    traced = list[int]()
+
+    def noted(x: jax.Array) -> jax.Array:
+        traced.append(1)
+        return x + 1
+
+    one = jax.ShapeDtypeStruct((3,), jnp.float32)
+    program = Program("update", jax.jit(noted), (one,), "1×8", likely=False)
+    work = Compilation([program])
+    work.prefer({"1×8"})
+    assert work.wait(HANGS)
+    program.function(jnp.ones(3, jnp.float32))
+    assert traced == [1]
+    work.close()
+
+
+def test_what_is_likely_is_begun_first() -> None:
+    one = jax.ShapeDtypeStruct((3,), jnp.float32)
+    programs = [Program("rare", jax.jit(jnp.sin), (one,), likely=False), Program("likely", jax.jit(jnp.cos), (one,))]
+    work = Compilation(programs)
+    assert [program.kind for program in work.programs] == ["likely", "rare"]
+    work.close()
+
+
 def test_the_packed_shape_of_lengths() -> None:
     """Rows of 64, 32 and 16. Prompts of 6 tokens with 3 sampled ones take 8 places: two fit into a row of 16, which
     trains 6 of them: room for 8. Of those of 20 + 30 tokens, 49 places, one fits into a row of 64, with 30 trained.
@@ -176,10 +354,10 @@ def test_a_program_that_cannot_be_compiled_is_named_and_stops_a_run_that_is_to_n
     good = Program("good", jax.jit(jnp.sin), (one,))
     with caplog.at_level(logging.WARNING):
         work = Compilation([Program("bad", jax.jit(fails), (one,), likely=False), good])
-        work.close()
-        work._pool.shutdown()
+        work._pool.shutdown()  # once both are done with: closed before, it may begin neither
         assert str(work) == "programs: 0 of 2 compiled", "nobody has looked yet"
         assert work.wait(HANGS)
+        work.close()
     assert str(work).startswith("programs: 1 of 2 ")
     (said,) = caplog.messages
     assert said == "bad could not be compiled: no such kernel; the run goes on until a batch has that shape"

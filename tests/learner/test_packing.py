@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rljax.learner.packing import PackedBatch, RowShape, best_fit_decreasing, pack, row_shapes, trained_counts
+from rljax.learner.packing import PackedBatch, RowShape, best_fit_decreasing, grown, pack, row_shapes, trained_counts
 from rljax.trajectory import Trajectory
 from tests.learner.made_up import make_groups, make_trajectory, trajectories_of
 
@@ -183,6 +183,14 @@ def test_packing_is_a_pure_function() -> None:
     for array, same in zip(jax.tree.leaves(one.batch), jax.tree.leaves(two.batch), strict=True):
         np.testing.assert_array_equal(array, same)
         assert array.dtype == same.dtype
+
+
+def test_the_slots_that_more_sequences_than_trajectories_may_take() -> None:
+    """10 trajectories, 4 rows to a microbatch: 3 slots hold 12 rows, 6 hold 24, 12 hold 48."""
+    shape = row_shapes(9, 4, 10)[0]
+    assert [one.slots for one in grown(shape, 10)] == [one.slots for one in grown(shape, 12)] == [3]
+    assert [one.slots for one in grown(shape, 24)] == [3, 6]
+    assert [one.slots for one in grown(shape, 25)] == [3, 6, 12]
 
 
 def test_packing_is_quick() -> None:

@@ -1,5 +1,5 @@
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import jax
 import numpy as np
@@ -82,6 +82,20 @@ def test_devices_that_are_not_there_are_refused() -> None:
         select_devices("tpu", 1)
     with pytest.raises(ConfigError, match=r"learner.devices='cpu:0,63': this machine has 1 "):
         select_devices("cpu:0,63", 1)
+
+
+def test_a_platform_that_is_not_there_is_told_of_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of CUDA JAX asserts without a word that it is there."""
+
+    def nothing(platform: str = "") -> NoReturn:
+        raise AssertionError
+
+    monkeypatch.setattr(jax, "devices", nothing)
+    monkeypatch.setenv("JAX_PLATFORMS", "cuda")
+    with pytest.raises(ConfigError) as refused:
+        select_devices("cpu", 4)
+    line = "JAX_PLATFORMS=cuda: JAX does not start with it on this machine; unset it, or name what is here"
+    assert str(refused.value) == line
 
 
 @dataclass(frozen=True)

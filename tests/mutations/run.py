@@ -30,7 +30,10 @@ import hypothesis
 import pytest
 
 ROOT = Path(__file__).parents[2]
-COPIED = ("rljax", "sidecar", "envs", "configs", "tests", "pyproject.toml", "setup.py", "README.md", "LICENSE")
+COPIED = (
+    *("rljax", "sidecar", "envs", "configs", "tests", "docs"),
+    *("pyproject.toml", "setup.py", "README.md", "CONTRIBUTING.md", "LICENSE"),
+)
 CAUGHT, SURVIVED = "caught", "SURVIVED"
 VERDICTS = {0: SURVIVED, 1: CAUGHT}  # by pytest's exit status; others say that the tests could not run
 

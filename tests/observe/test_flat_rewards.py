@@ -59,11 +59,14 @@ def test_rows_without_rewards_end_a_streak() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rewards", "said"),
-    [([[0.0, 0.0], [0.0, 0.0]], "every reward was 0"), ([[1.0, 1.0], [0.0, 0.0]], "in every group")],
+    ("rewards", "said", "kept"),
+    [
+        ([[0.0, 0.0], [0.0, 0.0]], "every reward was 0", "1 to 14 (every reward is 0), 16 to 29 (every reward is 0)"),
+        ([[1.0, 1.0], [0.0, 0.0]], "in every group", "1 to 14, 16 to 29"),
+    ],
 )
 def test_the_learner_says_it_once_a_streak(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], rewards: list[list[float]], said: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], rewards: list[list[float]], said: str, kept: str
 ) -> None:
     observe = ObserveConfig(progress="lines", tensorboard=False, trace=False, samples_per_step=0)
     config = dataclasses.replace(load_config("configs/quickstart.py"), observe=observe, logging_steps=1000)
@@ -74,6 +77,6 @@ def test_the_learner_says_it_once_a_streak(
             batch = groups(step, teaches if step == STEPS + 5 else rewards)
             observers.step(step, batch_metrics(batch), batch)
         observers.finish({}, {})
-    assert "steps <b>1 to 14, 16 to 29</b>" in (tmp_path / "report.html").read_text()
+    assert f"steps <b>{kept}</b>" in (tmp_path / "report.html").read_text()
     told = [line for line in capsys.readouterr().out.splitlines() if said in line]
     assert [line.partition(":")[0] for line in told] == ["steps 1 to 10", "steps 16 to 25"]

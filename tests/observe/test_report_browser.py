@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -13,27 +11,11 @@ from rljax.observe.metrics import MetricsLog
 from rljax.observe.report import comparison, read_run
 from rljax.observe.samples import SampleLog
 from rljax.trajectory import Group
+from tests.browser import needs_browser, opened
 from tests.observe.report_pages import figures, written
 from tests.observe.test_samples import TASK, decode, trajectory
 
-BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-QUIET = (
-    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
-    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
-)
-
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(BROWSER is None, reason="no Chromium: apt-get install chromium")]
-
-
-def opened(page: Path, directory: Path) -> tuple[str, list[str]]:
-    """The page as the browser has it once its scripts have run, and what its console says: also of every address that
-    the page's own policy kept it from asking.
-    """
-    profile = f"--user-data-dir={directory / 'profile'}"
-    logs = ("--enable-logging=stderr", "--virtual-time-budget=20000", "--dump-dom")
-    command = [str(BROWSER), *QUIET, profile, *logs, page.as_uri()]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
-    return done.stdout, [line for line in done.stderr.splitlines() if ":CONSOLE" in line]
+pytestmark = [pytest.mark.slow, needs_browser]
 
 
 def test_a_report_draws_its_figures_alone(tmp_path: Path) -> None:
@@ -45,7 +27,7 @@ def test_a_report_draws_its_figures_alone(tmp_path: Path) -> None:
     SampleLog(tmp_path, "learner", decode, 1).write(39, [Group(TASK, (trajectory("2+2=", pieces),), "four!")], 38)
     page = written(tmp_path, {"seed": 0}, None)
     assert page is not None
-    text, console = opened(page, tmp_path)
+    text, console = opened(page.as_uri(), tmp_path)
     assert console == []
     assert text.count('class="main-svg"') >= len(figures(page.read_text())) == 5
     assert '<pre id="answer" tabindex="0">four!</pre>' in text
@@ -53,11 +35,11 @@ def test_a_report_draws_its_figures_alone(tmp_path: Path) -> None:
 
     both = tmp_path / "both.html"
     both.write_text(comparison([read_run(tmp_path, name=name) for name in ("a", "b")]), encoding="utf-8")
-    text, console = opened(both, tmp_path)
+    text, console = opened(both.as_uri(), tmp_path)
     assert console == []
     assert text.count('class="main-svg"') >= len(figures(both.read_text())) == 5
 
     outside = tmp_path / "outside.html"
     outside.write_text(both.read_text().replace("</header>", '<img src="https://example.com/a.png"></header>', 1))
-    _, console = opened(outside, tmp_path)
+    _, console = opened(outside.as_uri(), tmp_path)
     assert any("https://example.com/a.png" in line and "Content Security Policy" in line for line in console)

@@ -71,6 +71,10 @@ def text_of_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(observers_module, "decoded", lambda tokenizer, ids: decode(ids))
 
 
+def test_of_a_batch_that_is_imitated_there_are_no_distributions() -> None:
+    assert batch_histograms(dataclasses.replace(groups(5, []), step=7)) == {}  # TensorBoard takes none of nothing
+
+
 def test_tensorboard_has_numbers_distributions_and_texts(tmp_path: Path) -> None:
     observed(tmp_path, tensorboard=True)
     found = values(tmp_path / "tensorboard")

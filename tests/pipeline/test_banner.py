@@ -143,7 +143,7 @@ def test_engines_are_where_the_config_puts_them(changes: dict[str, Any], place: 
 
 def test_an_explorer_says_what_it_is() -> None:
     assert explorer_banner(dataclasses.replace(CONFIG, mode="explore"), ROOT) == [
-        "run      runs/first · explorer explorer",
+        "run      runs/first · explorer",
         "engines  1 × embedded on cpu:0 · bf16 · 7 requests at once each · weights by checkpoint",
     ]
 

@@ -108,10 +108,14 @@ class Compiling:
             with pytest.raises(TimeoutError) as error:
                 self.trainer._await_programs(self.work)
         finally:
-            for held in self.held.values():
-                held.set()
-            self.work.close()
+            self.end()
         return str(error.value)
+
+    def end(self) -> None:
+        """Lets all programs be compiled."""
+        for held in self.held.values():
+            held.set()
+        self.work.close()
 
 
 def test_a_compiler_that_hangs_ends_the_run_and_its_program_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,6 +123,17 @@ def test_a_compiler_that_hangs_ends_the_run_and_its_program_is_named(monkeypatch
     assert str(waits.work) == "programs: 0 of 1 compiled", "in no seconds"
     assert "waited 10 s for the compiler, which computes nothing: update 8×64 is not" in waits.until_it_gives_up()
     assert waits.seconds == 10 + 2
+
+
+def test_a_compiler_that_hangs_in_mid_run_ends_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch of that shape asks for its program, which nobody waited for before."""
+    waits = Compiling(monkeypatch, lambda *_: None, ("update",))
+    waits.trainer._ahead = waits.work
+    batch: Any = SimpleNamespace(mask=jnp.zeros((1, 8, 64)), places=jnp.zeros((1, 8, 32)))
+    monkeypatch.setattr(train, "shape_of", lambda _: "")  # of the one program that there is
+    with pytest.raises(TimeoutError, match="computes nothing: update is not compiled"):
+        waits.trainer._await_shapes([batch])
+    waits.end()
 
 
 def test_a_slow_program_is_waited_for_as_long_as_something_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,7 +196,7 @@ def test_both_programs_end_that_way(program: str, argument: str, code: int, monk
         monkeypatch.setattr(sys, name, getattr(sys, name))
     monkeypatch.setattr(lifeline, "hold", lambda parent: None)
     monkeypatch.setattr(lifeline, "search_path", lambda: sys.path)
-    monkeypatch.setattr(rljax.command_line, "run", lambda load: 5)
+    monkeypatch.setattr(rljax.command_line, "run", lambda *_: 5)
     monkeypatch.setattr(sys, "argv", [program, argument])
     runpy.run_path(str(ROOT / "rljax" / program), run_name="__main__")
     assert codes == [code]

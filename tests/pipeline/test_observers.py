@@ -69,6 +69,36 @@ def test_a_learner_that_was_replaced_writes_no_report_and_one_without_reports_no
     assert "audit" not in asked
 
 
+def test_a_learner_that_was_replaced_while_it_drew_its_report_does_not_write_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have been stopped in between, for as long as a successor takes to the end of the run."""
+    drawn: list[str] = []
+    monkeypatch.setattr("rljax.observe.report.write.page", lambda _: drawn.append("page") or "old")
+    asked: list[bool] = []
+
+    def is_replaced() -> bool:
+        asked.append(bool(drawn))
+        return bool(drawn)
+
+    with LearnerObservers(CONFIG, tmp_path, MODEL, dict, is_replaced) as observers:
+        observers.validation(2, {"val/digits/score": 0.5})
+        until(lambda: True in asked, "the question after the page was drawn")
+    assert not (tmp_path / "report.html").exists()
+
+
+def test_a_learner_that_was_replaced_while_it_drew_its_last_report_leaves_that_of_its_successor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page, drawn = tmp_path / "report.html", []
+    page.write_text("its successor's")
+    monkeypatch.setattr("rljax.observe.report.write.page", lambda _: drawn.append("page") or "old")
+    with LearnerObservers(CONFIG, tmp_path, MODEL, dict, lambda: bool(drawn)) as observers:
+        observers.finish({})
+    assert drawn == ["page"]
+    assert page.read_text() == "its successor's"
+
+
 def test_memory_is_that_of_the_fullest_device(monkeypatch: pytest.MonkeyPatch) -> None:
     def device(used: float, peak: float) -> Any:
         sizes = {"bytes_in_use": used * 2**20, "peak_bytes_in_use": peak * 2**20, "bytes_limit": 80 * 2**30}

@@ -33,7 +33,7 @@ from rljax.config.schema import (
 )
 from rljax.config.validate import ConfigError
 from rljax.launch.launchers import LAUNCHERS
-from rljax.ledger import leases, processes
+from rljax.ledger import leases, processes, versions
 from rljax.ledger.database import Database, RunSpec
 from rljax.ledger.sqlite import SqliteFile
 from rljax.models.resolve import ModelNotFound
@@ -125,6 +125,33 @@ def test_of_a_run_that_does_not_fit_machine_or_model_nothing_is_left(
     assert list(tmp_path.iterdir()) == []
 
 
+def written(root: Path) -> dict[Path, bytes]:
+    """The files below it; of a ledger's, which is opened, its name alone."""
+    return {file: b"" if file.suffix == ".db" else file.read_bytes() for file in root.rglob("*") if file.is_file()}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"tasks": TasksConfig(train={"mine": TasksetConfig(source="nowhere.jsonl")})}, "cannot be read"),
+        ({"learner": LearnerConfig(devices="cpu:70")}, r"learner.devices='cpu:70': this machine has"),
+    ],
+)
+def test_of_a_run_that_is_refused_as_it_goes_on_all_stays(
+    tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    config = replace(CONFIG, run_dir=str(tmp_path / "run"), compile_cache="off")
+    with Run(config) as run:
+        leases.begin_lineage(run._db, 0)
+    (tmp_path / "run" / "report.html").write_text("of the run")
+    before = written(tmp_path)
+    with Run(replace(config, max_steps=4, **changes)) as run:
+        with pytest.raises(ConfigError, match=message):
+            next(iter(run))
+        assert versions.lineage(run._db) == 1
+    assert written(tmp_path) == before
+
+
 @pytest.mark.slow
 def test_tasksets_are_opened_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[str] = []
@@ -198,7 +225,7 @@ def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     def open_run(run: Run, config: Config) -> None:
         run.config, run.run_dir, run._steps, run._trainer = config, RunDir(tmp_path), None, None
-        run._stop, run._interrupted, run._closed = threading.Event(), False, False
+        run._stop, run._interrupted, run._closed, run._checked = threading.Event(), False, False, True
         run._db = Database(SqliteFile(tmp_path / "ledger.db"), RunSpec.of(config))
 
     monkeypatch.setattr(Run, "__init__", open_run)

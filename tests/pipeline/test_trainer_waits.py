@@ -17,7 +17,8 @@ from rljax.ledger.run_spec import RunSpec
 from rljax.ledger.sqlite import SqliteFile
 from rljax.pipeline import train
 from rljax.pipeline.assemble.learner import StepRunner
-from rljax.pipeline.train import Clock, Outputs, Trainer
+from rljax.pipeline.metrics.clock import Clock
+from rljax.pipeline.train import Outputs, Trainer
 
 LIMIT = 10.0
 CONFIG = Config(

@@ -127,7 +127,9 @@ def test_a_ledger_elsewhere_is_found_by_the_config(tmp_path: Path) -> None:
 
 def test_rewards_that_do_not_differ_stay_in_sight(tmp_path: Path, bench: LedgerBench) -> None:
     log = rows(tmp_path, *range(1, 11))
-    assert "steps 1 to 10: in every group all rewards were equal" in " ".join(shown(Watcher(tmp_path), 300)[0].split())
+    panel, lines = shown(Watcher(tmp_path), 300)
+    assert "steps 1 to 10: in every group all rewards were equal" in " ".join(panel.split())
+    assert "steps 1 to 10: in every group all rewards were equal" in " ".join(lines)
     log.write(11, ROW | {"reward/std": 0.1})
     assert Watcher(tmp_path).look().warning is None
 
@@ -173,6 +175,18 @@ def test_the_page_answers_who_has_its_address(tmp_path: Path, bench: LedgerBench
 def test_wrong_arguments_are_refused(given: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert command_line.main(["watch", *given]) == 2
     assert capsys.readouterr().err.startswith(f"rljax: {said}")
+
+
+def test_a_directory_of_runs_is_refused_with_their_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("seed=0", "seed=1"):
+        (tmp_path / "sweep" / name).mkdir(parents=True)
+        for file in ("config.json", "metrics.jsonl"):
+            (tmp_path / "sweep" / name / file).write_text("{}\n")
+    assert command_line.main(["watch", str(tmp_path / "sweep")]) == 2
+    assert capsys.readouterr().err.strip() == (
+        f"rljax: watch {tmp_path}/sweep: holds runs, and is none; name one of {tmp_path}/sweep/seed=0, "
+        f"{tmp_path}/sweep/seed=1"
+    )
 
 
 def test_a_run_is_found_by_its_name(

@@ -69,16 +69,15 @@ def test_every_key_of_a_column_takes_a_path(file: Path) -> None:
     assert len(load(source, tags=("1",), tag_key="extra_info.index", **VERL_KEYS)) == 1
     args = {"code": {"tests": "extra_info.tests"}}
     assert len(load(source, rewards=("code",), reward_args=args, **VERL_KEYS)) == 4
-    with pytest.raises(BadRow, match=r"1: the row has no column 'extra_info\.test'"):
+    with pytest.raises(BadRow, match=r"1: tasks\.\S+=code: the row has no column 'extra_info\.test'"):
         load(source, rewards=("code",), reward_args={"code": {"tests": "extra_info.test"}}, **VERL_KEYS)
 
 
 def test_a_path_that_leads_nowhere_is_named(tmp_path: Path) -> None:
     keys = {**VERL_KEYS, "answer_key": "reward_model.ground_trut"}
-    with pytest.raises(BadRow, match=r"1: no column 'reward_model\.ground_trut'; nearest: reward_model\.ground_truth"):
-        load(write(tmp_path / "rows.jsonl", VERL), **keys)
-    with pytest.raises(ConfigError, match=r"answer_key='reward_model\.ground_trut': no such column; nearest: reward_m"):
-        load(write(tmp_path / "rows.parquet", VERL), **keys)
+    for name in ("rows.jsonl", "rows.parquet"):
+        with pytest.raises(ConfigError, match=r"answer_key='reward_model\.ground_trut': no such column; nearest: rew"):
+            load(write(tmp_path / name, VERL), **keys)
     rows = [*VERL, {**VERL[0], "reward_model": None}]
     assert load(write(tmp_path / "rows.parquet", rows), "skip", **VERL_KEYS).bad_rows == 1
 
@@ -131,6 +130,26 @@ def test_messages_that_no_model_here_reads_are_bad_rows(tmp_path: Path, turns: l
 def test_fields_that_a_table_fills_with_nothing_are_no_calls(tmp_path: Path) -> None:
     rows = [{"prompt": [{"role": "user", "content": "1", "tool_calls": calls}], "answer": "1"} for calls in (None, [])]
     assert len(load(write(tmp_path / "rows.parquet", rows), prompt_key="prompt")) == 2
+
+
+@pytest.mark.parametrize("pictures", [{"images": [{"bytes": None, "path": "a.png"}]}, {"image": "a.png"}])
+def test_a_prompt_that_shows_a_picture_beside_it_is_a_bad_row(file: Path, pictures: dict[str, Any]) -> None:
+    column = next(iter(pictures))
+    rows = [{"prompt": "1 + 1", "answer": "2", **beside} for beside in ({column: None}, pictures)]
+    source = write(file, rows)
+    with pytest.raises(BadRow, match=rf"2: column '{column}': models read texts alone here, and would get the prompt"):
+        load(source, prompt_key="prompt")
+    assert len(load(source, "skip", prompt_key="prompt")) == 1
+
+
+def test_a_column_that_a_taskset_asks_for_is_no_picture(tmp_path: Path) -> None:
+    source = write(tmp_path / "rows.jsonl", [{"image": "What is 1 + 1?", "images": "2"}])
+    assert load(source, prompt_key="image", answer_key="images").task(0, 0).answer == "2"
+
+
+def test_tools_beside_a_prompt_reach_functions_of_your_own(file: Path) -> None:
+    task = load(write(file, [{"prompt": "1", "answer": "1", "tools": ["add"]}]), prompt_key="prompt").task(0, 0)
+    assert task.metadata["tools"] == ["add"]
 
 
 def test_messages_leave_no_place_for_a_template(file: Path) -> None:

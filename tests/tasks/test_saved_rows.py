@@ -58,8 +58,11 @@ def test_a_saved_dataset(saved: Path) -> None:
 def test_a_saved_dict_has_splits(splits: Path) -> None:
     assert answers(load(splits)) == ["0", "1", "2"]
     assert answers(load(splits, "validation", split="test")) == ["3", "4"]
-    with pytest.raises(ConfigError, match=r"split='validation': no such split in .*splits; there are: test, train"):
+    write = "; write tasks.validation.mine.split=test$"
+    with pytest.raises(ConfigError, match=rf"split='validation': no such split in .*; there are: test, train{write}"):
         load(splits, "validation")
+    with pytest.raises(ConfigError, match=r"split='dev': no such split in .*; there are: test, train$"):
+        load(splits, "validation", split="dev")
 
 
 def test_directories_and_files_make_one_taskset(saved: Path, splits: Path, tmp_path: Path) -> None:

@@ -95,6 +95,16 @@ def test_hub_rows(hub_copy: str) -> None:
     assert hub_rows(hub_copy, None, "test", COLUMNS, "fail", KEY).problem(0).prompt == "d?"
 
 
+def test_a_picture_of_the_hub_is_named_and_not_opened(hub_copy: str) -> None:
+    datasets = pytest.importorskip("datasets")
+    features = datasets.Features({name: datasets.Value("string") for name in ("question", "answer")})
+    features["image"] = datasets.Image()
+    rows = {"question": ["a?"], "answer": ["1"], "image": [{"bytes": b"no picture", "path": None}]}
+    datasets.Dataset.from_dict(rows, features=features).to_parquet(f"{hub_copy}/main/train.parquet")
+    with pytest.raises(BadRow, match=r"\[train\]: row 1: column 'image': models read texts alone here"):
+        hub_rows(hub_copy, None, "train", COLUMNS, "fail", KEY)
+
+
 def test_a_missing_split_is_refused(hub_copy: str) -> None:
     with pytest.raises(
         ConfigError, match=r"source='hub:.*' \(subset default, split validation\): .*validation"

@@ -88,7 +88,7 @@ def test_without_tags_every_row_is_taken(tmp_path: Path, caplog: pytest.LogCaptu
     ("changed", "error", "message"),
     [
         ({"tags": ("maths",)}, ConfigError, "none tagged maths, there are algebra, code, math, style"),
-        ({"tags": ("math",), "tag_key": "tags"}, BadRow, "rows.jsonl:1: no column 'tags'; nearest: tag"),
+        ({"tags": ("math",), "tag_key": "tags"}, ConfigError, "mine.tag_key='tags': no such column; nearest: tag, of"),
         ({"source": "add_numbers", "tags": ("math",)}, ConfigError, "only the rows of a file or of a hub data set"),
         ({"tags": ("code",), "rewards": ("exact",)}, BadRow, "rows.jsonl:2: column 'answer' holds NoneType, not text"),
     ],
@@ -140,7 +140,7 @@ def test_a_row_that_its_reward_could_not_judge_is_bad(
 ) -> None:
     source = write(tmp_path / f"rows{suffix}", [{"question": "x", "unread": 1, **row} for row in rows])
     config = TasksetConfig(source=source, rewards=(reward,), shuffle=False)
-    with pytest.raises(BadRow, match=rf"rows{suffix}:( row )?2: {reason}"):
+    with pytest.raises(BadRow, match=rf"rows{suffix}:( row )?2: tasks.train.mine.rewards={reward}: {reason}"):
         load(mine=config)
     (mine,) = load_tasksets({"mine": config}, 0, "skip", role="train").values()
     assert (len(mine), mine.bad_rows) == (1, 2)
@@ -175,5 +175,5 @@ def test_what_is_no_dialogue_is_a_bad_row(messages: Any, line: str, tmp_path: Pa
         load(mine=TasksetConfig(source=source, messages_key="messages"))
     with pytest.raises(ConfigError, match="leave template, system_prompt and examples out"):
         load(mine=TasksetConfig(source=source, messages_key="messages", template="Q: {prompt}"))
-    with pytest.raises(BadRow, match="no column 'message'; nearest: messages"):
+    with pytest.raises(ConfigError, match="messages_key='message': no such column; nearest: messages, of /"):
         load(mine=TasksetConfig(source=source, messages_key="message"))

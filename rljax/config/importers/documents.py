@@ -13,8 +13,8 @@ from rljax.config.fields import ConfigError, shown
 
 MOST_BYTES, MOST_VALUES, DEEPEST = 1 << 20, 100_000, 40
 _FLOAT = re.compile(
-    r"[-+]?(?:[0-9][0-9_]*\.[0-9_]*(?:[eE][-+]?[0-9]+)?|[0-9][0-9_]*[eE][-+]?[0-9]+|\.[0-9][0-9_]*(?:[eE][-+]?[0-9]+)?"
-    r"|\.(?:inf|Inf|INF))|\.(?:nan|NaN|NAN)"
+    r"(?:[-+]?(?:[0-9][0-9_]*\.[0-9_]*(?:[eE][-+]?[0-9]+)?|[0-9][0-9_]*[eE][-+]?[0-9]+"
+    r"|\.[0-9][0-9_]*(?:[eE][-+]?[0-9]+)?|\.(?:inf|Inf|INF))|\.(?:nan|NaN|NAN))\Z"
 )
 _MERGE = "tag:yaml.org,2002:merge"
 

@@ -5,9 +5,10 @@ A resolver of our own: OmegaConf 2.3 pins an antlr4 that math-verify's parser do
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rljax.config.fields import ConfigError, shown
@@ -18,35 +19,55 @@ _WORDS = {"true": True, "false": False, "null": None}
 _STEPS = re.compile(r"\[([^\]]+)\]|([^.\[\]]+)")
 
 
+class Unresolved(Exception):
+    """A reference that leads nowhere, or in a circle, or asks for a resolver other than ``oc.env``: why.
+
+    Attributes:
+        of: path of the text that it stands in.
+    """
+
+    def __init__(self, path: tuple[str, ...], why: str) -> None:
+        super().__init__(why)
+        self.of = ".".join(path)
+
+
 class Interpolated:
     """A document whose references are resolved.
 
     Attributes:
-        values: the document without a reference.
-        read: paths that references have read.
+        values: the document; where a reference is not resolved, the text with it stands as it is written.
+        unresolved: why, by the path of such a text.
+        read: paths that references have read, or were near to.
     """
 
     def __init__(self, values: Mapping[str, Any], file: str) -> None:
         """Resolves all references of a document.
 
         Raises:
-            ConfigError: one leads nowhere, or in a circle, or asks for a resolver other than ``oc.env``.
+            ConfigError: they make more values than any config has.
         """
         self._document, self._file, self._made = values, file, 0
         self.read: set[str] = set()
+        self.unresolved: dict[str, Unresolved] = {}
         self.values: dict[str, Any] = self._resolved(values, (), ())
 
     def _resolved(self, value: Any, path: tuple[str, ...], within: tuple[str, ...]) -> Any:
         self._made += 1
         if self._made > _MOST:
-            raise self._wrong(path, f"its references make more than {_MOST:,} values")
+            raise ConfigError(f"{self._file}: {'.'.join(path)}: its references make more than {_MOST:,} values")
         if isinstance(value, Mapping):
             return {str(name): self._resolved(item, (*path, str(name)), within) for name, item in value.items()}
         if isinstance(value, list):
             return [self._resolved(item, (*path, str(index)), within) for index, item in enumerate(value)]
-        if isinstance(value, str) and "${" in value:
+        if not isinstance(value, str) or "${" not in value:
+            return value
+        try:
             return self._text(value, path, within)
-        return value
+        except Unresolved as error:
+            if within:  # of the text that refers to this one
+                raise
+            self.unresolved[".".join(path)] = error
+            return value
 
     def _text(self, text: str, path: tuple[str, ...], within: tuple[str, ...]) -> Any:
         parts: list[Any] = []
@@ -60,7 +81,7 @@ class Interpolated:
                 parts.append(before)
             end = _closing(text, start + 2)
             if end < 0:
-                raise self._wrong(path, f"{shown(text)} has no closing brace")
+                raise Unresolved(path, f"{shown(text)} has no closing brace")
             parts.append(self._reference(text[start + 2 : end].strip(), path, within))
             at = end + 1
         if rest := text[at:]:
@@ -68,7 +89,7 @@ class Interpolated:
         if len(parts) == 1:
             return parts[0]
         if any(isinstance(part, Mapping | list) for part in parts):
-            raise self._wrong(path, f"{shown(text)} puts a group into a text")
+            raise Unresolved(path, f"{shown(text)} puts a group into a text")
         return "".join(_written(part) for part in parts)
 
     def _reference(self, inner: str, path: tuple[str, ...], within: tuple[str, ...]) -> Any:
@@ -77,12 +98,11 @@ class Interpolated:
         resolver, colon, argument = inner.partition(":")
         if colon:
             if resolver != "oc.env":
-                raise self._wrong(path, f"${{{resolver}:…}} is not resolved here; write its value")
+                raise Unresolved(path, f"${{{resolver}:…}} is not resolved here; write its value")
             return self._environment(argument, path, within)
         if inner in within:
-            raise self._wrong(path, f"${{{inner}}} leads in a circle ({' -> '.join([*within, inner])})")
+            raise Unresolved(path, f"${{{inner}}} leads in a circle ({' -> '.join([*within, inner])})")
         target = self._target(inner, path)
-        self.read.add(".".join(target))
         return self._resolved(self._at(target, inner, path), target, (*within, inner))
 
     def _environment(self, argument: str, path: tuple[str, ...], within: tuple[str, ...]) -> Any:
@@ -90,7 +110,7 @@ class Interpolated:
         if (found := os.environ.get(name.strip())) is not None:
             return _scalar(found)
         if not comma:
-            raise self._wrong(path, f"${{oc.env:{name}}}: the environment has no {name}; set it, or write a default")
+            raise Unresolved(path, f"${{oc.env:{name}}}: the environment has no {name}; set it, or write a default")
         default = default.strip().strip("'\"")
         return self._text(default, path, within) if "${" in default else _scalar(default)
 
@@ -101,17 +121,31 @@ class Interpolated:
 
     def _at(self, target: tuple[str, ...], inner: str, path: tuple[str, ...]) -> Any:
         found: Any = self._document
+        dotted = ".".join(target)
         for name in target:
             if isinstance(found, list) and name.isdigit() and int(name) < len(found):
                 found = found[int(name)]
             elif isinstance(found, Mapping) and name in found:
                 found = found[name]
             else:
-                raise self._wrong(path, f"${{{inner}}}: the file has no {'.'.join(target)}")
+                raise Unresolved(path, f"${{{inner}}}: the file has no {dotted}; {self._nearest(dotted, path)}")
+        self.read.add(dotted)
         return found
 
-    def _wrong(self, path: tuple[str, ...], why: str) -> ConfigError:
-        return ConfigError(f"{self._file}: {'.'.join(path)}: {why}")
+    def _nearest(self, dotted: str, path: tuple[str, ...]) -> str:
+        """Returns what to write for a path that there is not."""
+        near = difflib.get_close_matches(dotted, [".".join(one) for one in _paths(self._document)], 1, 0.7)
+        if not near or near[0] == ".".join(path):
+            return "write a key that it has"
+        self.read.add(near[0])
+        return f"did you mean {near[0]}? Correct it"
+
+
+def _paths(values: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    for name, value in values.items():
+        yield (path := (*above, str(name)))
+        if isinstance(value, Mapping):
+            yield from _paths(value, path)
 
 
 def _closing(text: str, at: int) -> int:

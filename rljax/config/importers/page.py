@@ -5,12 +5,12 @@ python -m rljax.config.importers.page ROLL FILE.yaml …
 
 from __future__ import annotations
 
-import pprint
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rljax.config.fields import shown
+from rljax.config.importers.literal import literal
 from rljax.config.importers.rule import LEFT_OUT
 from rljax.config.importers.translate import TABLES, translate
 from rljax.config.importers.translation import Row, Translation, implied
@@ -34,9 +34,11 @@ def get_config() -> ConfigDict:
 
 
 def side_by_side(translation: Translation, overrides: Mapping[str, Any]) -> Iterator[str]:
-    """Yields the lines of a translation: their key and value on the left, ours or the reason on the right."""
+    """Yields the lines of a translation: their key and value on the left, ours or the reason on the right. What is
+    refused stands in the table of its error.
+    """
     overridden = implied(overrides)
-    refused, unsettled = (set(map(id, f(overridden))) for f in (translation.refusals, translation.unsettled))
+    unsettled = set(map(id, translation.unsettled(overridden)))
     said = {key for row in translation.rows if row.given for key in row.here}
     unique = {(row.path, repr(row.value), repr(row.here)): row for row in translation.rows}
     rows = [row for row in unique.values() if row.given or row.refused or set(row.here) - said]
@@ -49,13 +51,16 @@ def side_by_side(translation: Translation, overrides: Mapping[str, Any]) -> Iter
         ("published defaults of what is left out", [r for r in taken if not r.given]),
         ("unnecessary", [r for r in rows if not r.here and not r.refused and r.given]),
         ("settled by an override", [r for r in rows if r.refused and id(r) not in unsettled]),
-        ("refused", [r for r in rows if id(r) in refused]),
     )
     for title, chosen in groups:
         if chosen:
             yield title
-            width = min(max(len(_theirs(row)) for row in chosen), _WIDTH)
-            yield from (f"  {_theirs(row):<{width}}  {_ours(row)}" for row in chosen)
+            width = min(max(len(_placed(row)) for row in chosen), _WIDTH)
+            yield from (f"  {_placed(row):<{width}}  {_ours(row)}" for row in chosen)
+
+
+def _placed(row: Row) -> str:
+    return f"{row.file}: {_theirs(row)}" if row.file and row.refused else _theirs(row)
 
 
 def _theirs(row: Row) -> str:
@@ -75,7 +80,7 @@ def config_file(translation: Translation, values: Mapping[str, Any]) -> str:
     """
     kept, secret = left_out(values)
     said = "".join(f"Left out, since it holds a password or a key: write --config.{key}=VALUE\n" for key in secret)
-    written = pprint.pformat(kept, width=116, sort_dicts=False)
+    written = literal(kept, len("VALUES = "))
     files = " and ".join(translation.files)
     return _HEAD.format(files=files, whose=translation.whose, values=written, without=said and f"\n{said}")
 

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from rljax.config.importers import roll_reward_models as models
-from rljax.config.importers.rule import LEFT_OUT, Document, Found, Refusal, Values
+from rljax.config.importers.roll_values import OWN_CLASS, is_own
+from rljax.config.importers.rule import LEFT_OUT, Document, Found, Refusal, Values, did_you_mean, nearest, no_choice
+from rljax.config.secrets import blanked
 
 REWARDS: dict[str, tuple[str, ...]] = {
     "MathRuleRewardWorker": ("numeric",),
@@ -56,7 +58,14 @@ def rows(found: Found) -> Values | str:
     if own := [domain for domain in trained if not scored and _worker(document, domain) not in REWARDS]:
         keys = [f"tasks.{side}.{domain}.rewards" for domain in own]
         written = " and ".join(f"--config.{key}=module:function" for key in keys)
-        raise Refusal(f"{', '.join(own)}: no reward of ours; write {written}", *keys, here=values)
+        message = f"{', '.join(own)}: no reward of ours; write {written}"
+        near = {
+            f"tasks.{side}.{domain}.{key}": value
+            for domain in own
+            if f"tasks.{side}.{domain}.source" in values
+            for key, value in {"messages_key": None, "tags": (), **_meant(document, domain)}.items()
+        }
+        raise Refusal(message, *keys, here=values, of=f"rewards.{own[0]}.worker_cls", meant={**near, **values})
     return values
 
 
@@ -119,10 +128,26 @@ def _reward_of(document: Document, domain: str) -> dict[str, Any]:
         return {}
     if rewards == ("reward_model",):
         return models.asked(domain)
-    args: dict[str, Any] = {f"reward_args.code.{key}": value for key, value in _CODE.items() if rewards == ("code",)}
     if rewards == ("llm_judge",):
         args = {f"reward_args.llm_judge.{key}": value for key, value in _question(document, domain).items()}
+        return {"rewards": rewards, **args}
+    return _ruled(rewards)
+
+
+def _ruled(rewards: tuple[str, ...]) -> dict[str, Any]:
+    """Returns the keys of a taskset that a rule scores."""
+    args = {f"reward_args.code.{key}": value for key, value in _CODE.items() if rewards == ("code",)}
     return {"rewards": rewards, **args}
+
+
+def _meant(document: Document, domain: str) -> dict[str, Any]:
+    """Returns those keys for the worker that a misspelt one is near, where a rule scores there: a judge and a reward
+    model take sections of their own.
+    """
+    if is_own(document.get(f"rewards.{domain}.worker_cls")):
+        return {}
+    near = REWARDS.get(nearest(_worker(document, domain), REWARDS), ())
+    return {} if near in ((), ("llm_judge",), ("reward_model",)) else _ruled(near)
 
 
 _CODE = {"tests": "test_cases", "entry_point": "test_case_function", "case_type": "case_type", "imports": True}
@@ -131,11 +156,13 @@ _CODE = {"tests": "test_cases", "entry_point": "test_case_function", "case_type"
 def _question(document: Document, domain: str) -> dict[str, Any]:
     how = {"pattern": r"(?i)\b(yes|no)\b", "high": 1.0}
     if is_served(document, domain):
-        url, name = (document.get(f"rewards.{domain}.{key}") for key in ("judge_api_url", "judge_model_name"))
-        return {"url": url, "model": name, "template": _template(document, domain), **how}
+        said = {key: document.get(f"rewards.{domain}.{theirs}") for key, theirs in _SERVED.items()}
+        said["template"] = _template(document, domain)
+        return {**{key: value for key, value in said.items() if value}, **how}  # others are refused where they stand
     return {"judge": domain, **how}
 
 
+_SERVED = {"url": "judge_api_url", "model": "judge_model_name"}
 VERDICT = """Given a problem, decide whether the final answer of the solution below matches the reference answer. \
 Where the solution is unclear or has no end, it does not.
 
@@ -151,8 +178,9 @@ _NAMED = "Qwen2.5-7B-Instruct-RLVR-prompt"
 
 
 def is_served(document: Document, domain: str) -> bool:
-    """Returns whether a domain's judge is behind a URL."""
-    return document.get(f"rewards.{domain}.judge_model_type") == "api"
+    """Returns whether a domain's judge is behind a URL; where its type is none that there is, whether it has one."""
+    kind, url = (document.get(f"rewards.{domain}.{key}") for key in ("judge_model_type", "judge_api_url"))
+    return kind == "api" or (kind not in (None, "inference") and bool(url))
 
 
 def judge_key(make: Callable[[Found], Values]) -> Callable[[Found], Values | str]:
@@ -176,24 +204,22 @@ def judge_prompt(found: Found) -> Values | str:
     """Translates ``judge_prompt``: a template, or one of ROLL's by its name."""
     if found.name not in domains(found.document):
         return "the domain has no share"
-    template = _template(found.document, found.name)
-    if is_served(found.document, found.name):
+    template, served = _template(found.document, found.name), is_served(found.document, found.name)
+    if template is None:
+        key = "tasks.train.NAME.reward_args.llm_judge.template" if served else "judges.NAME.template"
+        raise Refusal(
+            f"{found.value} is no template; write --config.{key}, with {{question}}, {{answer}} and {{response}}", key
+        )
+    if served:
         return "with judge_model_type api it is reward_args.llm_judge.template"
     return {"judges.NAME.template": template}
 
 
-def _template(document: Document, domain: str) -> str:
+def _template(document: Document, domain: str) -> str | None:
+    """Returns the question to a judge; None where ``judge_prompt`` is none."""
     asked = str(document.get(f"rewards.{domain}.judge_prompt") or _NAMED)
     text = asked.replace("{reference}", "{answer}").replace("{prompt}", "{question}")
-    if "{response}" in text:
-        return text
-    if text == _NAMED:
-        return VERDICT
-    raise Refusal(
-        f"{asked} is no template; write --config.judges.{domain}.template, with {{question}}, {{answer}} and "
-        "{response}",
-        "judges.NAME.template",
-    )
+    return text if "{response}" in text else VERDICT if text == _NAMED else None
 
 
 def judge_model(found: Found) -> Values:
@@ -237,6 +263,7 @@ _UNCHANGING = {
 def judge_sampling(found: Found) -> Values:
     """Translates ``generating_args`` of a judge, with ROLL's defaults for what it leaves out."""
     values: dict[str, Any] = {}
+    wrong: list[str] = []
     for key, value in {**_SAMPLING, **found.value}.items():
         if value is None or key in _NEEDLESS:
             continue
@@ -247,9 +274,12 @@ def judge_sampling(found: Found) -> Values:
         elif key == "stop_strings":
             values["judges.NAME.generating_args.stop"] = tuple(value)
         else:
-            unchanging, write = _UNCHANGING.get(key, (LEFT_OUT, "nothing here reads it; leave it out"))
-            if value != unchanging:
-                raise Refusal(f"{key}={value}: {write}")
+            near = did_you_mean(key, {**_SAMPLING, **dict.fromkeys(_HONOURED), **_UNCHANGING})
+            unchanging, write = _UNCHANGING.get(key, (LEFT_OUT, f"nothing here reads it; {near}leave it out"))
+            wrong += [f"{key}={blanked(value, key)}: {write}"] if value != unchanging else []
+    if wrong:
+        here = {key.replace("NAME", found.name): value for key, value in values.items()}
+        raise Refusal("; ".join(wrong), here=here)
     return values
 
 
@@ -275,12 +305,12 @@ _OF_SPEED = ("block_size", "enable_prefix_caching", "enforce_eager", "load_forma
 
 def judge_type(found: Found) -> str:
     """Translates ``judge_model_type``, which `_question` reads."""
+    served = is_served(found.document, found.name)
+    key = f"tasks.train.NAME.reward_args.llm_judge.{'url' if served else 'judge'}"
     if found.value not in ("api", "inference"):
-        raise Refusal("write api or inference", "tasks.train.NAME.reward_args.llm_judge.judge")
-    if found.value == "api" and not (found.beside("judge_api_url") and found.beside("judge_model_name")):
-        raise Refusal(
-            "write judge_api_url and judge_model_name beside it", "tasks.train.NAME.reward_args.llm_judge.url"
-        )
+        raise no_choice(found.value, ("api", "inference"), key)
+    if served and not all(map(found.beside, _SERVED.values())):
+        raise Refusal("write judge_api_url and judge_model_name beside it", key)
     return "a URL, or a section of judges"
 
 
@@ -293,10 +323,16 @@ def judged(found: Found) -> Values | str:
     """Translates ``rewards.DOMAIN.worker_cls``: a reward that there is."""
     worker = str(found.value).rpartition(".")[2]
     if worker not in REWARDS:
+        key = f"tasks.train.{found.name}.rewards"
+        if is_own(found.value):
+            what = f"{OWN_CLASS}; write its reward as a function, --config.{key}=module:function"
+            raise Refusal(f"{worker} is not translated: {what} (docs/rewards.md), or leave the domain out", key)
+        ours = ", ".join(reward for rewards in REWARDS.values() for reward in rewards)
         raise Refusal(
-            f"{worker} is not translated; leave the domain {found.name} out, or name its reward (code, choice, ifeval, "
-            f"llm_judge or your own), --config.tasks.train.{found.name}.rewards=module:function",
-            f"tasks.train.{found.name}.rewards",
+            f"{worker} is not translated; {did_you_mean(worker, REWARDS)}leave the domain {found.name} out, or name "
+            f"its reward ({ours} or your own), --config.{key}=module:function",
+            key,
+            meant={f"tasks.train.{found.name}.{one}": it for one, it in _meant(found.document, found.name).items()},
         )
     if found.name not in domains(found.document):
         return "the domain has no share"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from rljax.config.importers.roll_values import devices, indices, is_rlvr
+from rljax.config.importers.roll_devices import devices, indices
+from rljax.config.importers.roll_values import is_rlvr
 from rljax.config.importers.rule import LEFT_OUT, Document, Found, Refusal, Values
 
 WORKER = "RewardWorker"

@@ -62,7 +62,8 @@ def partition(found: Found) -> Values | str:
     path, numbers = found.path.partition(".")[0], found.value
     tags, groups = found.beside("tags", []), found.document.number(f"{path}.num_env_groups")
     if not isinstance(numbers, list) or len(numbers) != len(tags) or sum(numbers) != groups:
-        raise Refusal(f"write {len(tags)} numbers, one a tag, that add up to num_env_groups={groups}")
+        each = ", ".join(map(str, tags))
+        raise Refusal(f"write a list with a number for each tag ({each}), which add up to num_env_groups={groups}")
     if path == "val_env_manager":
         seeds = val_seeds(found.document)
         numbers = [number * seeds // groups for number in numbers]

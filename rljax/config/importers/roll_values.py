@@ -2,125 +2,69 @@
 
 from __future__ import annotations
 
-import re
+import math
 from collections.abc import Sequence
 from typing import Any
 
-from rljax.config.fields import shown
-from rljax.config.importers.rule import LEFT_OUT, Document, Found, Refusal, Values
+from rljax.config.importers.published import EXAMPLES
+from rljax.config.importers.roll_devices import engine_gpus, replicas
+from rljax.config.importers.rule import LEFT_OUT, Document, Found, Refusal, Values, no_choice
 
-_RANGE = re.compile(r"list\(\s*range\(\s*(\d{1,4})\s*(?:,\s*(\d{1,4})\s*)?(?:,\s*(\d{1,3})\s*)?\)\s*\)")
-_LIST = re.compile(r"\[\s*(\d{1,4}(?:\s*,\s*\d{1,4})*)?\s*,?\s*\]")
-_NO_DEVICES = "write list(range(0,4)), [0, 1, 2, 3] or a sum of such"
 _MEGATRON = "actor_train.strategy_args.strategy_config"
 _TRAINING = "actor_train.training_args"
-_TENSOR = "tensor_model_parallel_size"
+_ROWS = "learner.rows_per_microbatch"
+OWN_CLASS = "workers of your own do not run here"
+_MOST = 10**5
+"""Square root of the largest batch of which all divisors are looked at."""
 
 
-def indices(value: Any) -> list[int]:
-    """Returns the devices that a ``device_mapping`` names; it is parsed, never evaluated.
-
-    Raises:
-        Refusal: it is neither a list, nor a range, nor a sum of such.
-    """
-    if isinstance(value, list) and value and all(type(item) is int and 0 <= item < 10**4 for item in value):
-        return sorted(set(value))
-    found: set[int] = set()
-    for part in value.split("+") if isinstance(value, str) and len(value) < 1000 else [""]:
-        if ranged := _RANGE.fullmatch(part.strip()):
-            first, last, step = ranged.groups()
-            low, high = (0, int(first)) if last is None else (int(first), int(last))
-            found |= set(range(low, high, max(int(step or 1), 1)))
-        elif listed := _LIST.fullmatch(part.strip()):
-            found |= {int(item) for item in (listed[1] or "").split(",") if item.strip()}
-        else:
-            raise Refusal(_NO_DEVICES)
-    if not found:
-        raise Refusal(f"names no device; {_NO_DEVICES}")
-    return sorted(found)
-
-
-def devices(numbers: Sequence[int]) -> str:
-    """Returns ``gpu:0-3,6`` for the indices."""
-    spans: list[list[int]] = []
-    for number in numbers:
-        if spans and spans[-1][-1] == number - 1:
-            spans[-1][-1] = number
-        else:
-            spans.append([number, number])
-    return "gpu:" + ",".join(f"{a}-{b}" if a != b else str(a) for a, b in spans)
-
-
-def _mapped(document: Document, role: str, otherwise: Any) -> list[int]:
-    found = document.get(f"{role}.device_mapping")
+def _replicas(document: Document, *keys: str) -> int:
+    """Returns `replicas`; where devices do not tell them, an override of these keys settles what needs them."""
     try:
-        return indices(found) if found is not None else otherwise
+        return replicas(document)
     except Refusal as refusal:
-        raise Refusal(f"{role}.device_mapping={shown(found)}: {refusal}") from None
-
-
-def _train_devices(document: Document) -> list[int]:
-    return _mapped(document, "actor_train", [0])
-
-
-def parallel(document: Document, *names: str) -> int:
-    """Returns the product of the sizes of the axes of the learner, which are 1 by default."""
-    size = 1
-    for name in names:
-        size *= document.number(f"{_MEGATRON}.{name}", 1) or 1
-    return size
-
-
-def replicas(document: Document) -> int:
-    """Returns the data-parallel size of the learner: its devices over those of a replica.
-
-    Raises:
-        Refusal: they do not divide.
-    """
-    stages = parallel(document, "tensor_model_parallel_size", "context_parallel_size", "pipeline_model_parallel_size")
-    stages *= document.number("actor_train.model_args.ulysses_size", 1) or 1
-    world = len(_train_devices(document))
-    if world % stages:
-        raise Refusal(f"{world} devices are no multiple of the {stages} that a replica takes; write others")
-    return world // stages
-
-
-def learner_devices(found: Found) -> Values:
-    """Translates ``actor_train.device_mapping``: devices, and the mesh axis that is left of them."""
-    node, numbers = found.document.number("num_gpus_per_node", 8), _train_devices(found.document)
-    if len({number // node for number in numbers}) > 1:
-        raise Refusal(
-            f"{len(numbers)} GPUs are on {len({n // node for n in numbers})} nodes of {node} (num_gpus_per_node), and "
-            f"a learner is on one; write --config.learner.devices=gpu:0-{node - 1}, and a learner.mesh of as many",
-            "learner.devices",
-        )
-    placed = {"learner.devices": devices([number % node for number in numbers])}
-    whole, shards = replicas(found.document), found.document.get(f"{_MEGATRON}.fsdp_size", 1)
-    if not 1 < shards < whole:  # as there: all of them
-        return placed | {"learner.mesh.fsdp": whole}
-    if whole % shards:
-        raise Refusal(f"fsdp_size={shards} does not divide {whole} devices; write another", "learner.mesh.fsdp")
-    return placed | {"learner.mesh.fsdp": shards, "learner.mesh.data": whole // shards}
+        raise Refusal(str(refusal), *keys, of=refusal.of) from None
 
 
 def minibatch(found: Found) -> Values:
     """Translates ``per_device_train_batch_size`` × ``gradient_accumulation_steps`` × data-parallel size."""
     document, batch = found.document, trajectories(found.document)
-    rows, dp = document.number(f"{_TRAINING}.per_device_train_batch_size"), replicas(document)
-    update = rows * document.number(f"{_TRAINING}.gradient_accumulation_steps") * dp
+    accumulated = f"{_TRAINING}.gradient_accumulation_steps"
+    rows, dp = (
+        document.number(f"{_TRAINING}.per_device_train_batch_size"),
+        _replicas(document, "algorithm.minibatch_size"),
+    )
+    update = rows * document.number(accumulated) * dp
     if update < batch and batch % update:
+        fitting = [size for size in _divisors(batch) if size % (rows * dp) == 0] or [batch]
+        passes = -(-_nearest(update, fitting) // (rows * dp))
         raise Refusal(
-            f"{update} trajectories an update do not divide the {batch} of a step; write --config.algorithm."
-            "minibatch_size, or another gradient_accumulation_steps",
+            f"{update} trajectories an update do not divide the {batch} of a step; nearest that works: "
+            f"gradient_accumulation_steps: {passes}, or --config.algorithm.minibatch_size="
+            f"{_nearest(update, _divisors(batch))}",
             "algorithm.minibatch_size",
+            of=accumulated if document.given(accumulated) is not LEFT_OUT else "rollout_batch_size",
         )
     return {"algorithm.minibatch_size": min(update, batch)}
+
+
+def _divisors(number: int) -> list[int]:
+    low = [one for one in range(1, min(math.isqrt(number), _MOST) + 1) if number % one == 0]
+    return sorted({*low, *(number // one for one in low)})
+
+
+def _nearest(number: int, there: Sequence[int]) -> int:
+    return min(there, key=lambda one: abs(one - number))
 
 
 def microbatch(found: Found) -> Values:
     """Translates both what an update holds and the rows of a pass, which are of all devices here."""
     rows = found.document.number(f"{_TRAINING}.per_device_train_batch_size")
-    return {"learner.rows_per_microbatch": rows * replicas(found.document), **minibatch(found)}
+    here = {_ROWS: rows * _replicas(found.document, _ROWS)}
+    try:
+        return {**here, **minibatch(found)}
+    except Refusal as refusal:  # of what an update holds, which the rows of a pass do not depend on
+        raise Refusal(str(refusal), "algorithm.minibatch_size", here=here, of=refusal.of) from None
 
 
 def group(document: Document) -> int:
@@ -146,51 +90,42 @@ def trajectories(document: Document) -> int:
 
 def is_rlvr(document: Document) -> bool:
     """Returns whether it is a file of the RLVR pipeline, and not of the agentic one."""
-    agentic = ("train_env_manager", "val_env_manager", "custom_envs", "reward_normalization", "env_monitor")
-    if any(document.given(path) is not LEFT_OUT for path in agentic):
-        return False
-    rlvr = ("rewards", "num_return_sequences_in_group", "response_length", "validation", "actor_train.data_args")
-    return any(document.given(path) is not LEFT_OUT for path in rlvr)
+    return not _has(document, _AGENTIC) and _has(document, _RLVR)
 
 
-def engines(found: Found) -> Values:
-    """Translates ``actor_infer.device_mapping``: where engines are, and how many."""
-    document = found.document
-    numbers, mine = _mapped(document, "actor_infer", [0]), set(_train_devices(document))
-    each, node = engine_gpus(document), document.number("num_gpus_per_node", 8)
-    if len(numbers) % each:
-        raise Refusal(f"{len(numbers)} devices are no multiple of the {each} of an engine; write others")
-    placed: dict[str, Any] = {"sidecar.devices": devices(numbers), "sidecar.num_engines": len(numbers) // each}
-    if mine & set(numbers):
-        placed["sidecar.colocate"] = True
-    elif max(numbers) >= node:
-        placed["launcher"] = "ray"
-    return placed
+def untold(document: Document) -> str:
+    """Returns why nothing tells the pipeline of a file; empty where something does."""
+    if _has(document, (*_AGENTIC, *_RLVR)):
+        return ""
+    return (
+        f"the file has neither a key of environments ({', '.join(_AGENTIC)}) nor one of RLVR ({', '.join(_RLVR)}); "
+        f"write one, or give it the name of the published file that leaves them out: {', '.join(EXAMPLES)}"
+    )
 
 
-def engine_gpus(document: Document) -> int:
-    """Returns the devices of one engine."""
-    config, names = "actor_infer.strategy_args.strategy_config", ("tensor_parallel_size", "tp_size", _TENSOR)
-    said = [document.number(f"{config}.{name}") for name in names]
-    return int(next(filter(None, said), document.number("actor_infer.num_gpus_per_worker", 1)))
+def _has(document: Document, paths: Sequence[str]) -> bool:
+    return any(document.given(path) is not LEFT_OUT for path in paths)
+
+
+_AGENTIC = ("train_env_manager", "val_env_manager", "custom_envs", "reward_normalization", "env_monitor")
+_RLVR = ("rewards", "num_return_sequences_in_group", "response_length", "validation", "actor_train.data_args")
 
 
 def engine(found: Found) -> Values:
     """Translates ``actor_infer.strategy_args.strategy_name``."""
-    if found.value in ("sglang", "hf_infer", "megatron_infer", "fsdp2_infer"):
-        raise Refusal(f"there is no {found.value} engine; write --config.sidecar.engine=vllm", "sidecar.engine")
     if found.value != "vllm":
-        raise Refusal("not one of vllm, sglang; write --config.sidecar.engine=vllm", "sidecar.engine")
+        raise Refusal(f"there is no {found.value} engine; write --config.sidecar.engine=vllm", "sidecar.engine")
     return {"sidecar.engine": "vllm_async" if engine_gpus(found.document) > 1 else "vllm"}
 
 
 def remat(found: Found) -> Values:
     """Translates Megatron's ``recompute_granularity`` where there is one, else whether gradient checkpointing is on."""
-    granularity = found.document.get(f"{_MEGATRON}.recompute_granularity")
+    path = f"{_MEGATRON}.recompute_granularity"
+    granularity = found.document.get(path)
     off = found.document.get("actor_train.model_args.disable_gradient_checkpointing")
     named = {"full": "full", "selective": "dots"}
     if granularity is not None and granularity not in named:
-        raise Refusal("write full or selective, or --config.model.remat=none", "model.remat")
+        raise Refusal("write full or selective, or --config.model.remat=none", "model.remat", of=path)
     return {"model.remat": "none" if off else named.get(granularity or "full", "full")}
 
 
@@ -202,17 +137,38 @@ def run_dir(found: Found) -> Values:
 
 def lengths(found: Found) -> Values:
     """Translates the budgets of prompt, response and trajectory."""
-    get, number = found.document.get, found.document.number
-    if is_rlvr(found.document):
+    number, rlvr = found.document.number, is_rlvr(found.document)
+    if found.path in (("prompt_length", "response_length", "sequence_length") if rlvr else ("sequence_length", _TURN)):
+        number(found.path)  # of several mistakes its own is the first
+    if rlvr:
         prompt, response = number("prompt_length"), number("response_length") or number("sequence_length")
         whole = number("sequence_length")
         if number("response_length") is None:
             response = (whole or 0) - prompt
         if response < 1 or (whole is not None and whole != prompt + response):
-            raise Refusal("prompt_length and response_length must add up to sequence_length; write the first two")
+            raise Refusal(
+                "prompt_length and response_length must add up to sequence_length; write the first two",
+                *_LENGTHS,
+                of="sequence_length",
+            )
         return {"model.max_prompt_tokens": prompt, "model.max_response_tokens": response}
     whole = number("sequence_length") or number("prompt_length") + (number("response_length") or 0)
-    turn = min(get("actor_infer.generating_args.max_new_tokens", 8192), whole - 1)
+    asked, said = number(_TURN, 8192), found.document.given(_TURN) is not LEFT_OUT
+    if said and asked >= whole:
+        raise Refusal(
+            f"max_new_tokens={asked} leaves a prompt no room in a trajectory of {whole} tokens (sequence_length); "
+            "write a smaller max_new_tokens, or a larger sequence_length",
+            "model.sequence_length",
+            *_LENGTHS,
+            here={
+                "model.sequence_length": whole,
+                "model.max_response_tokens": asked,
+                _SAMPLED: asked,
+                _VALIDATION: asked,
+            },
+            of=_TURN,
+        )
+    turn = min(asked, whole - 1)  # left out it is what the prompt leaves, as there
     return {
         "model.sequence_length": whole,
         "model.max_response_tokens": turn,
@@ -224,9 +180,12 @@ def turn_budget(found: Found) -> Values:
     """Translates ``max_new_tokens`` of ``generating_args``: of RLVR it is the response, as ROLL itself has it."""
     budget = lengths(found)["model.max_response_tokens"]
     other = is_rlvr(found.document) and any(found.document.get(key) is not None for key in VALIDATED)
-    return {"sidecar.generating_args.max_new_tokens": budget, **({} if other else {_VALIDATION: budget})}
+    return {_SAMPLED: budget, **({} if other else {_VALIDATION: budget})}
 
 
+_TURN = "actor_infer.generating_args.max_new_tokens"
+_LENGTHS = ("model.max_response_tokens", "model.max_prompt_tokens")
+_SAMPLED = "sidecar.generating_args.max_new_tokens"
 _VALIDATION = "sidecar.val_generating_args.max_new_tokens"
 VALIDATED = ("val_prompt_length", "val_sequence_length")
 
@@ -240,7 +199,11 @@ def validated(found: Found) -> Values | str:
     prompt = number("val_prompt_length", trained["model.max_prompt_tokens"])
     whole = number("val_sequence_length") or sum(trained.values())
     if prompt >= whole:
-        raise Refusal(f"val_prompt_length={prompt} leaves nothing of val_sequence_length={whole}; write a larger one")
+        raise Refusal(
+            f"val_prompt_length={prompt} leaves nothing of val_sequence_length={whole}; write a larger one",
+            _VALIDATION,
+            of="val_sequence_length",
+        )
     budget, most = whole - prompt, trained["model.max_response_tokens"]
     if budget > most:
         raise Refusal(
@@ -249,6 +212,7 @@ def validated(found: Found) -> Values | str:
             _VALIDATION,
             "model.max_response_tokens",
             here={_VALIDATION: budget},
+            of="val_sequence_length",
         )
     return {_VALIDATION: budget}
 
@@ -261,7 +225,7 @@ def warmup_ratio(found: Found) -> Values | str:
     try:
         updates = trajectories(document) // minibatch(found)["algorithm.minibatch_size"]
     except Refusal as refusal:
-        raise Refusal(f"{refusal}; here write --config.{key}, in optimizer updates", key) from None
+        raise Refusal(str(refusal), key, of=refusal.of) from None
     return {key: round(found.value * document.number("max_steps") * updates * document.number("ppo_epochs"))}
 
 
@@ -279,8 +243,10 @@ def dtype(found: Found) -> Values | str:
     if given is not None and not found.path.endswith("param_dtype"):
         return "param_dtype says it"
     named = {"bf16": "bf16", "bfloat16": "bf16", "fp32": "fp32", "float32": "fp32"}
-    if found.value not in named:
+    if found.value in ("fp16", "float16"):
         raise Refusal("there is no training in fp16; write bf16, or --config.model.dtype=bf16", "model.dtype")
+    if found.value not in named:
+        raise no_choice(found.value, ("bf16", "fp32"), "model.dtype")
     return {"model.dtype": named[found.value]}
 
 
@@ -335,9 +301,14 @@ def top_k(key: str) -> Any:
 
 def sequences(found: Found) -> str:
     """Translates ``num_return_sequences`` must be that of the group, or 1."""
-    if found.value in (None, 1, group(found.document)):
-        return "group_size says it: each attempt is a request of its own"
-    raise Refusal(f"the group has {group(found.document)}; write the same number in both places, or leave it out")
+    said = "group_size says it: each attempt is a request of its own"
+    try:
+        size = group(found.document)
+    except Refusal:  # of the group's own key
+        return said
+    if found.value in (None, 1, size):
+        return said
+    raise Refusal(f"the group has {size}; write the same number in both places, or leave it out")
 
 
 def dynamic(found: Found) -> Values:
@@ -345,11 +316,30 @@ def dynamic(found: Found) -> Values:
     whole = found.document.number("sequence_length") or sum(
         found.document.number(f"{part}_length", 1) or 1 for part in ("prompt", "response")
     )
-    return {"learner.rows_per_microbatch": max(int(found.value) // whole, 1) * replicas(found.document)}
+    if int(found.value) < whole:
+        raise Refusal(f"below one sequence of {whole} tokens; write {whole} or more, or --config.{_ROWS}", _ROWS)
+    return {_ROWS: int(found.value) // whole * _replicas(found.document, _ROWS)}
+
+
+def is_own(worker: Any) -> bool:
+    """Returns whether a ``worker_cls`` is a class of the user's: in a module that is none of ROLL's."""
+    package, dot, _ = str(worker).partition(".")
+    return bool(dot) and package != "roll"
+
+
+def worker_class(write: str, key: str) -> Any:
+    """Returns the function of a ``worker_cls``: what stands in the place of a class of the user's is ``key``."""
+
+    def made(found: Found) -> str:
+        if is_own(found.value):
+            raise Refusal(f"{OWN_CLASS}; write {write} --config.{key}", key.partition("=")[0])
+        return "there are no classes of workers"
+
+    return made
 
 
 def sequence_parallel(found: Found) -> Values | str:
     """Translates ``sequence_parallel``, which one shard of the tensor axis has nothing to cut for."""
-    if found.value and parallel(found.document, "tensor_model_parallel_size") == 1:
+    if found.value and found.document.number(f"{_MEGATRON}.tensor_model_parallel_size", 1) == 1:
         return "tensor_model_parallel_size=1 has nothing to cut"
     return {"learner.sequence_parallel": found.value}

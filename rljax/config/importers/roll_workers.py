@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from rljax.config.importers import roll_devices as placed
 from rljax.config.importers import roll_objective as goal
 from rljax.config.importers import roll_values as made
-from rljax.config.importers.rule import Rule, choice, needless, only, read_by, refused, same, to
+from rljax.config.importers.rule import Rule, choice, counted, needless, only, read_by, refused, same, to
 from rljax.config.registries import policy_losses
 
 _TRAIN, _INFER = "actor_train", "actor_infer"
@@ -76,14 +77,14 @@ LEARNER: list[Rule] = [
     to(
         f"{_TRAIN}.training_args.per_device_train_batch_size",
         "learner.rows_per_microbatch algorithm.minibatch_size",
-        made.microbatch,
+        counted(made.microbatch),
         "rows of all devices in one pass; times gradient_accumulation_steps it is the minibatch",
         8,
     ),
     to(
         f"{_TRAIN}.training_args.gradient_accumulation_steps",
         "algorithm.minibatch_size",
-        made.minibatch,
+        counted(made.minibatch),
         "per_device_train_batch_size × gradient_accumulation_steps × data-parallel size",
         1,
     ),
@@ -142,7 +143,7 @@ LEARNER: list[Rule] = [
     to(
         f"{_CONFIG}.fsdp_size",
         "learner.mesh.fsdp learner.mesh.data",
-        made.learner_devices,
+        placed.learner_devices,
         "of fsdp2_train; 1, -1 and all devices are one axis",
     ),
     to(f"{_CONFIG}.zero_optimization", "", made.offloaded, f"{_SHARDED}; nothing is offloaded", whole=True),
@@ -160,7 +161,7 @@ LEARNER: list[Rule] = [
     to(
         f"{_TRAIN}.device_mapping",
         "learner.devices learner.mesh.fsdp learner.mesh.data",
-        made.learner_devices,
+        placed.learner_devices,
         "the fsdp axis is what tensor and sequence leave of the devices",
     ),
     only(f"{_TRAIN}.num_gpus_per_worker", (1,), "a device each", "write 1"),
@@ -171,7 +172,12 @@ LEARNER: list[Rule] = [
         "",
         "ppo",
     ),
-    needless(f"{_TRAIN}.worker_cls", "pg_variant names the loss; there are no classes of workers"),
+    to(
+        f"{_TRAIN}.worker_cls",
+        "",
+        made.worker_class("its loss as", "algorithm.pg_variant=module:function"),
+        "pg_variant names the loss; there are no classes of workers",
+    ),
     *[
         read_by(rule, (policy_losses,), goal.loss_name)
         for rule in (
@@ -193,7 +199,7 @@ LEARNER: list[Rule] = [
         _PACKED,
     ),
     needless(f"{_TRAIN}.sequence_packing_args", _PACKED, whole=True),
-    to(f"{_TRAIN}.max_tokens_per_microbatch_in_train", "learner.rows_per_microbatch", made.dynamic, _PACKED),
+    to(f"{_TRAIN}.max_tokens_per_microbatch_in_train", "learner.rows_per_microbatch", counted(made.dynamic), _PACKED),
     needless(f"{_TRAIN}.max_tokens_per_microbatch_in_infer", _PACKED),
     *_each(_TRAIN, "logits_in_fp32 apply_loss_scale offload_nccl", "log-probabilities are always computed in float32"),
     refused(f"{_TRAIN}.opd_kl_coef", "there is no distillation"),
@@ -248,8 +254,8 @@ ENGINES: list[Rule] = [
         "vllm; vllm_async where an engine has several GPUs; there is no sglang",
         "vllm",
     ),
-    same(f"{_ENGINE}.gpu_memory_utilization", "sidecar.gpu_memory_utilization"),
-    same(f"{_ENGINE}.mem_fraction_static", "sidecar.gpu_memory_utilization", "sglang's name"),
+    to(f"{_ENGINE}.gpu_memory_utilization", "sidecar.gpu_memory_utilization", placed.memory),
+    to(f"{_ENGINE}.mem_fraction_static", "sidecar.gpu_memory_utilization", placed.memory, "sglang's name"),
     same(f"{_ENGINE}.block_size", "sidecar.block_size"),
     same(f"{_ENGINE}.load_format", "sidecar.load_format"),
     same(f"{_ENGINE}.max_model_len", "sidecar.max_model_len"),
@@ -272,16 +278,22 @@ ENGINES: list[Rule] = [
     to(
         f"{_INFER}.device_mapping",
         "sidecar.devices sidecar.num_engines sidecar.colocate launcher",
-        made.engines,
+        placed.engines,
         "an engine for each, or for each tensor_parallel_size; launcher=ray where they are on another node",
     ),
     to(
         f"{_INFER}.num_gpus_per_worker",
         "sidecar.tensor_parallel_size",
-        lambda f: {"sidecar.tensor_parallel_size": made.engine_gpus(f.document)},
+        lambda f: {"sidecar.tensor_parallel_size": placed.engine_gpus(f.document)},
         "of one engine",
     ),
     *_each(_INFER, "infer_batch_size", "sidecar.max_concurrency says how many are under way"),
+    to(
+        f"{_INFER}.worker_cls",
+        "",
+        made.worker_class("what it does as", "rollout.workflow=module:Class"),
+        "there are no classes of workers",
+    ),
     needless(f"{_INFER}.data_args", "actor_train's say it", whole=True),
     needless(f"{_INFER}.training_args", "engines do not train", whole=True),
     to("reference", "", made.reference, "the policy that the run began with, on the learner's devices", whole=True),

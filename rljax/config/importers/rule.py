@@ -7,7 +7,8 @@ says why nothing has to be said, or raises `Refusal`. Importer, hints (`rljax.co
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+import difflib
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,11 +22,18 @@ Values = Mapping[str, Any]
 
 
 class Refusal(Exception):
-    """A key that cannot be had: what to write. An override of one of ``keys``, ours, settles it, and ``here`` holds."""
+    """A key that cannot be had: what to write. An override of one of ``keys``, ours, settles it, and ``here`` holds.
 
-    def __init__(self, write: str, *keys: str, here: Values | None = None) -> None:
+    Attributes:
+        of: path of the key that is wrong, where another than the one that is read; empty for that one.
+        meant: our keys with what is near, for which the rest is judged as long as nothing settles it.
+    """
+
+    def __init__(
+        self, write: str, *keys: str, here: Values | None = None, of: str = "", meant: Values | None = None
+    ) -> None:
         super().__init__(write)
-        self.keys, self.here = keys, here or {}
+        self.keys, self.here, self.of, self.meant = keys, here or {}, of, meant or {}
 
 
 class Document:
@@ -35,13 +43,21 @@ class Document:
         values: nested mappings without references.
         name: of the file, without its ending.
         defaults: by path; paths with a ``*`` hold for each name there.
+        other: that of the other file of a pair; None where there is one file.
+        of_each: paths that each file of a pair says for itself.
+        read: paths that were asked for.
     """
+
+    other: Document | None = None
+    of_each: Collection[str] = ()
 
     def __init__(self, values: Mapping[str, Any], name: str, defaults: Mapping[str, Any]) -> None:
         self.values, self.name, self.defaults = values, name, defaults
+        self.read: set[str] = set()
 
     def given(self, path: str) -> Any:
         """Returns what stands at a dotted path; `LEFT_OUT` where nothing or null does."""
+        self.read.add(path)
         found: Any = self.values
         for name in path.split("."):
             if not isinstance(found, Mapping) or name not in found:
@@ -49,9 +65,16 @@ class Document:
             found = found[name]
         return LEFT_OUT if found is None else found
 
-    def get(self, path: str, otherwise: Any = None) -> Any:
-        """Returns what stands at a dotted path, else its published default, else ``otherwise``."""
+    def said(self, path: str) -> Any:
+        """Returns what is `given`, here or, where nothing is, in the other file of a pair."""
         found = self.given(path)
+        if found is LEFT_OUT and self.other is not None and path not in self.of_each:
+            return self.other.given(path)
+        return found
+
+    def get(self, path: str, otherwise: Any = None) -> Any:
+        """Returns what is `said` at a dotted path, else its published default, else ``otherwise``."""
+        found = self.said(path)
         if found is LEFT_OUT:
             found = self.defaults.get(path, LEFT_OUT)
         return otherwise if found is LEFT_OUT else found
@@ -65,7 +88,7 @@ class Document:
         found = self.get(path, otherwise)
         if found is None or (isinstance(found, int) and not isinstance(found, bool) and found > 0):
             return found
-        raise Refusal(f"{path}={found!r} is no whole number above 0; write one")
+        raise Refusal(f"{path}={found!r} is no whole number above 0; write one", of=path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +125,7 @@ class Answer:
         remark: what differs, why it is not needed, or what to write.
         whole: it speaks of a group, with all that is below.
         refused: nothing but what turns it off is taken.
+        value: of the key, which it speaks of; empty: of any.
     """
 
     path: str
@@ -109,6 +133,7 @@ class Answer:
     remark: str = ""
     whole: bool = False
     refused: bool = False
+    value: str = ""
 
     def matches(self, path: Sequence[str]) -> str | None:
         """Returns what the ``*`` stands for if this is the rule of a path; else None."""
@@ -129,6 +154,20 @@ class Rule(Answer):
 
     make: Make
     default: Any = LEFT_OUT
+
+
+def counted(make: Make, *beside: str) -> Make:
+    """Makes the function of a key that is a whole number above 0: of several mistakes its own is the first. It depends
+    on the keys ``beside`` it where it is wrong too.
+    """
+
+    def checked(found: Found) -> Values | str:
+        for path in beside:
+            found.document.get(path)
+        found.document.number(found.path)
+        return make(found)
+
+    return checked
 
 
 def same(path: str, key: str, remark: str = "", default: Any = LEFT_OUT) -> Rule:
@@ -161,12 +200,29 @@ def read_by(rule: Rule, slots: Sequence[Registry[Any]], named: Callable[[Documen
     return dataclasses.replace(rule, make=make)
 
 
+def did_you_mean(value: Any, there: Iterable[Any]) -> str:
+    """Returns the question whether the nearest of the names that there are was meant; empty where none is near."""
+    near = nearest(value, there)
+    return f"did you mean {near}? Else " if near else ""
+
+
+def nearest(value: Any, there: Iterable[Any]) -> str:
+    """Returns the nearest of the names that there are; empty where none is near."""
+    return next(iter(difflib.get_close_matches(str(value), map(str, there), 1)), "")
+
+
+def no_choice(value: Any, there: Iterable[Any], *keys: str) -> Refusal:
+    """Returns the refusal of a value that is none of those that there are, which overrides of these keys settle."""
+    written = " and ".join(f"--config.{key}" for key in keys)
+    return Refusal(f"not one of {', '.join(map(str, there))}; {did_you_mean(value, there)}write {written}", *keys)
+
+
 def choice(path: str, key: str, values: Mapping[Any, Any], remark: str = "", default: Any = LEFT_OUT) -> Rule:
     """Makes the rule of a key whose values have other names here."""
 
     def make(found: Found) -> Values | str:
         if isinstance(found.value, list | dict) or found.value not in values:
-            raise Refusal(f"not one of {', '.join(map(str, values))}; write --config.{key}", key)
+            raise no_choice(found.value, values, key)
         return {key: values[found.value]}
 
     renamed = ", ".join(f"{theirs} is {ours}" for theirs, ours in values.items() if theirs != ours)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rljax.config.importers import trinity_objective as objective
 from rljax.config.importers import trinity_values as made
-from rljax.config.importers.rule import Rule, choice, needless, only, read_by, refused, same, to
+from rljax.config.importers.rule import Rule, choice, counted, needless, only, read_by, refused, same, to
 from rljax.config.importers.trinity_buffer import BUFFER
 from rljax.config.registries import ESTIMATORS, policy_losses
 
@@ -18,13 +18,14 @@ _DTYPES = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float32": "fp
 _KL = "algorithm.kl.where algorithm.kl.estimator algorithm.kl.coef"
 _ADVANTAGE = "algorithm.adv_estimator algorithm.advantage.* algorithm.whiten_advantages"
 _LOSS = "algorithm.pg_variant algorithm.loss.*"
-_SYNC = "async_generation_ratio sync_interval fill_interval"
 
 
 def _each(group: str, keys: str, why: str) -> list[Rule]:
     return [needless(f"{group}.{key}".lstrip("."), why) for key in keys.split()]
 
 
+OF_EACH = ("mode", "cluster.node_num", "cluster.gpu_per_node")
+"""Keys that each file of a pair says for itself."""
 RULES: tuple[Rule, ...] = (
     to(
         "mode",
@@ -52,7 +53,7 @@ RULES: tuple[Rule, ...] = (
     to(
         "algorithm.repeat_times",
         "group_size rollout_batch_size",
-        made.batch,
+        counted(made.batch),
         "rollout_batch_size counts trajectories: tasks times it",
         1,
     ),
@@ -162,12 +163,18 @@ RULES: tuple[Rule, ...] = (
     # model
     same("model.model_path", "model.path"),
     needless("model.critic_model_path", "the critic begins with the policy's weights"),
-    to("model.max_response_tokens", "model.max_response_tokens model.max_prompt_tokens", made.lengths, "", 2048),
-    to("model.max_prompt_tokens", "model.max_prompt_tokens", made.lengths),
+    to(
+        "model.max_response_tokens",
+        "model.max_response_tokens model.max_prompt_tokens",
+        counted(made.lengths),
+        "",
+        2048,
+    ),
+    to("model.max_prompt_tokens", "model.max_prompt_tokens", counted(made.lengths)),
     to(
         "model.max_model_len",
         "model.max_prompt_tokens model.max_response_tokens sidecar.max_model_len",
-        made.lengths,
+        counted(made.lengths),
         "prompt and response together",
     ),
     only("model.min_response_tokens", (0, 1), "every response has a token", "write 1"),
@@ -197,11 +204,17 @@ RULES: tuple[Rule, ...] = (
     ],
     refused("model.tinker", "leave it out", whole=True),
     # cluster
-    to("cluster.node_num", "learner.devices sidecar.devices launcher", made.cluster, "above 1: launcher=ray", 1),
+    to(
+        "cluster.node_num",
+        "learner.devices sidecar.devices launcher",
+        counted(made.cluster),
+        "above 1: launcher=ray",
+        1,
+    ),
     to(
         "cluster.gpu_per_node",
         "learner.devices learner.mesh.fsdp sidecar.devices",
-        made.cluster,
+        counted(made.cluster),
         "of a pair or two shells: the trainer has the first GPUs of a node of 8, the explorer the last",
         8,
     ),
@@ -212,7 +225,7 @@ RULES: tuple[Rule, ...] = (
     to(
         "explorer.runner_per_model",
         "sidecar.max_concurrency",
-        made.concurrency,
+        counted(made.concurrency),
         "attempts, not tasks, under way on each engine: runners times repeat_times",
         8,
     ),
@@ -264,11 +277,7 @@ RULES: tuple[Rule, ...] = (
     to(
         "explorer.max_inflight_batches",
         "async_generation_ratio",
-        lambda f: (
-            made.synchronisation(f)
-            if f.document.get("synchronizer.sync_style") == "fully_async"
-            else "sync_style is fixed"
-        ),
+        made.in_flight,
         "of fully_async",
     ),
     # trainer
@@ -298,7 +307,7 @@ RULES: tuple[Rule, ...] = (
     to(
         "trainer.max_token_len_per_gpu",
         "learner.rows_per_microbatch learner.max_tokens_per_row",
-        made.rows,
+        counted(made.rows),
         "their product, on each device",
         None,
     ),
@@ -320,22 +329,22 @@ RULES: tuple[Rule, ...] = (
     choice("synchronizer.sync_method", "sync_method", {m: m for m in ("checkpoint", "memory", "nccl")}, "", "nccl"),
     to(
         "synchronizer.sync_interval",
-        _SYNC,
-        made.synchronisation,
+        "async_generation_ratio sync_interval fill_interval",
+        counted(made.sync_interval),
         "the batches of an interval are generated beside their training: fill_interval",
         1,
     ),
     to(
         "synchronizer.sync_offset",
         "async_generation_ratio",
-        made.synchronisation,
+        made.sync_offset,
         "how many batches the explorers are ahead",
         0,
     ),
     to(
         "synchronizer.sync_style",
-        _SYNC,
-        made.synchronisation,
+        "async_generation_ratio",
+        made.in_flight,
         "fixed fills the interval; no style leaves staleness unbounded",
         "fixed",
     ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rljax.config.importers import trinity_tasksets as tasksets
 from rljax.config.importers import trinity_values as made
-from rljax.config.importers.rule import LEFT_OUT, Found, Make, Refusal, Rule, needless, only, refused, same, to
+from rljax.config.importers.rule import LEFT_OUT, Found, Make, Refusal, Rule, counted, needless, only, refused, same, to
 from rljax.config.importers.trinity_tasksets import TRAINS, VALIDATE
 
 _BUFFER = "buffer.trainer_input.experience_buffer"
@@ -85,7 +85,12 @@ def _listed(found: Found) -> str:
 
 
 BUFFER: tuple[Rule, ...] = (
-    to("buffer.batch_size", "rollout_batch_size", made.batch, "in trajectories: tasks times repeat_times"),
+    to(
+        "buffer.batch_size",
+        "rollout_batch_size",
+        counted(made.batch, made.REPEATS),
+        "in trajectories: tasks times repeat_times",
+    ),
     to(
         "buffer.train_batch_size",
         "rollout_batch_size",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rljax.config.importers.rule import LEFT_OUT, Document, Found, Refusal, Values
+from rljax.config.importers.rule import LEFT_OUT, Document, Found, Refusal, Values, no_choice
 from rljax.config.importers.trinity_values import known_steps
 
 _K2 = {"kl.where": "loss", "kl.estimator": "k2", "kl.coef": 0.001}
@@ -54,10 +54,9 @@ _OTHERS = {
 def algorithm(found: Found) -> Values:
     """Translates ``algorithm_type``: estimator, loss and divergence at once, but for what the file says itself."""
     if found.value not in ALGORITHMS:
+        unknown = no_choice(found.value, ALGORITHMS, "algorithm.adv_estimator", "algorithm.pg_variant")
         raise Refusal(
-            f"not one of {', '.join(ALGORITHMS)}; write --config.algorithm.adv_estimator and pg_variant",
-            "algorithm.adv_estimator",
-            "algorithm.pg_variant",
+            f"{unknown}; its divergence is --config.algorithm.kl.where, without which there is none", *unknown.keys
         )
     return _left(ALGORITHMS[found.value], found.document)
 
@@ -93,7 +92,7 @@ def loss_name(document: Document) -> str:
 def _named(key: str, path: str, table: dict[str, dict[str, Any]]) -> Any:
     def make(found: Found) -> Values:
         if found.value not in table:
-            raise Refusal(f"not one of {', '.join(table)}; write --config.{key}", key)
+            raise no_choice(found.value, table, key)
         return _left(table[found.value], found.document, path)
 
     return make
@@ -107,7 +106,8 @@ def kl(found: Found) -> Values | str:
     """Translates ``kl_loss_fn`` and ``kl_penalty_fn``: the estimator, and what the divergence is taken from."""
     where = "loss" if "kl_loss_fn" in found.path else "reward"
     if found.value not in _KL:
-        raise Refusal(f"not one of {', '.join(_KL)}; write --config.algorithm.kl.estimator", "algorithm.kl.estimator")
+        unknown = no_choice(found.value, _KL, "algorithm.kl.estimator")
+        raise Refusal(f"{unknown} and --config.algorithm.kl.where={where}", *unknown.keys)
     if found.value == "none":
         other = found.beside("kl_penalty_fn" if where == "loss" else "kl_loss_fn", "none")
         return {"algorithm.kl.where": "none"} if where == "loss" and other == "none" else "it is off"
@@ -140,10 +140,7 @@ def warmup_ratio(found: Found) -> Values | str:
 def schedule(found: Found) -> Values:
     """Translates ``lr_scheduler_type`` and ``warmup_style``; a decay ends with steps that must be known."""
     if found.value not in ("constant", "linear", "cosine"):
-        raise Refusal(
-            "not one of constant, linear, cosine; write --config.learner.optimizer.schedule",
-            "learner.optimizer.schedule",
-        )
+        raise no_choice(found.value, ("constant", "linear", "cosine"), "learner.optimizer.schedule")
     if found.value != "constant" and known_steps(found.document) is None:
         raise Refusal(f"{_HORIZON}max_steps and learner.optimizer.schedule", "learner.optimizer.schedule")
     return {"learner.optimizer.schedule": found.value}

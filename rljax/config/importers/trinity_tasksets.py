@@ -12,30 +12,33 @@ _INPUT = "buffer.explorer_input"
 TRAINS, VALIDATE = f"{_INPUT}.taskset", f"{_INPUT}.eval_tasksets"
 
 
-def numbered(values: dict[str, Any]) -> dict[str, Any]:
-    """Returns a document whose list of ``eval_tasksets`` is a group by their numbers, so that each key has a path."""
-    buffer = values.get("buffer")
-    reads = buffer.get("explorer_input") if isinstance(buffer, Mapping) else None
-    sets = reads.get("eval_tasksets") if isinstance(reads, Mapping) else None
-    if not isinstance(buffer, Mapping) or not isinstance(reads, Mapping) or not isinstance(sets, list) or not sets:
-        return values
-    listed = {str(number): one for number, one in enumerate(sets)}
-    return {**values, "buffer": {**buffer, "explorer_input": {**reads, "eval_tasksets": listed}}}
+def numbered(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a document whose lists of ``eval_tasksets`` are groups by their numbers, so that each key has a path."""
+    return {name: _numbered(name, value) for name, value in values.items()}
+
+
+def _numbered(name: str, value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return numbered(value)
+    sets = value if isinstance(value, list) and VALIDATE.endswith(f".{name}") else []
+    return {str(number): one for number, one in enumerate(sets)} or value
 
 
 def taskset(found: Found) -> Values | str:
     """Translates a key of ``buffer.explorer_input.taskset``: all that the taskset says."""
     if found.document.given(TRAINS) is LEFT_OUT:
         return "there is no taskset"
-    given = found.document.get(TRAINS) or {}
-    if found.path.endswith("default_workflow_type"):
-        _check_workflow(_workflow(given, found.document, "default_workflow_type"))
-    values = _read(found.path, given, _workflow(given, found.document, "default_workflow_type"))
+    given = {**(found.document.get(TRAINS) or {}), "path": found.document.get(f"{TRAINS}.path")}
+    workflow = _workflow(given, found.document, "default_workflow_type")
+    values = _read(given, workflow)
     name = str(found.document.get(f"{TRAINS}.name", "taskset"))
     keys = {f"tasks.train.{name}.{key}": value for key, value in values.items()}
     if found.document.get("explorer.name") != "explorer" and found.document.get("mode") == "explore":
         # one of the run's own name is shared; under another name it would be this explorer's own
         keys |= {f"explorer.tasksets.{name}.{key}": value for key, value in values.items()}
+    _check_rows(found.path, TRAINS, given, keys)
+    if found.path.endswith("default_workflow_type"):
+        _check_workflow(workflow, f"tasks.train.{name}", keys)
     return keys
 
 
@@ -44,10 +47,11 @@ def validation(found: Found) -> Values:
     given = found.document.get(f"{VALIDATE}.{found.name}")
     workflow = _workflow(given, found.document, "default_eval_workflow_type")
     name = str(given.get("name") or f"eval_{int(found.name) + 1}")
-    values = _read(found.path, {"split": "test", **given}, workflow)
+    values = _read({"split": "test", **given}, workflow)
     keys = {f"tasks.validation.{name}.{key}": value for key, value in values.items()}
+    _check_rows(found.path, f"{VALIDATE}.{found.name}", given, keys)
     if found.path.endswith(".path"):  # all that a set leaves out is said there too
-        _check_workflow(workflow, keys)
+        _check_workflow(workflow, f"tasks.validation.{name}", keys)
     return keys
 
 
@@ -58,32 +62,40 @@ def _workflow(given: Mapping[str, Any], document: Document, default: str) -> str
     return str(next(filter(None, named), "math_workflow"))
 
 
-def _check_workflow(workflow: str, here: Values | None = None) -> None:
+def _check_workflow(workflow: str, taskset: str, values: Values) -> None:
     """Refuses a workflow that is not there, unless the config names one; the taskset is read all the same."""
     if workflow not in ("math_workflow", "simple_workflow"):
+        rewarded = {key: value for key, value in values.items() if key.startswith(f"{taskset}.reward")}
         raise Refusal(
             f"there is no {workflow}; write math_workflow or simple_workflow, or "
-            "--config.rollout.workflow=module:Class (docs/workflows.md) and --config.tasks.train.NAME.rewards",
+            f"--config.rollout.workflow=module:Class (docs/workflows.md) and --config.{taskset}.rewards",
             "rollout.workflow",
-            here=here,
+            here={key: value for key, value in values.items() if key not in rewarded},
+            meant=rewarded,
         )
 
 
-def _read(key: str, given: Mapping[str, Any], workflow: str) -> dict[str, Any]:
-    """Returns our keys of a taskset, of which each of its keys says those that are its own.
-
-    Raises:
-        Refusal: there is no path, or the key says where it is stored, or its order, and that is not there.
-    """
-    path, columns = str(given.get("path")), given.get("format") or {}
-    if given.get("path") in (None, ""):
-        raise Refusal("there is no path; write a hub id, FILE.jsonl or FILE.parquet")
+def _check_rows(key: str, group: str, given: Mapping[str, Any], here: Values) -> None:
+    """Refuses a taskset without a path; a key that says where it is stored, or its order, for itself first."""
+    here = here if given.get("path") else {}
     if key.endswith(".storage_type") and given.get("storage_type", "file") != "file":
-        raise Refusal("tasks are read from files and the hub; write storage_type: file")
+        raise Refusal("tasks are read from files and the hub; write storage_type: file", here=here)
+    if key.endswith(".selector_type") and (selector := _selector(given)) not in ("sequential", "shuffle", "random"):
+        raise Refusal(
+            f"there is no selector {selector}; write sequential or shuffle", "tasks.train.*.shuffle", here=here
+        )
+    if given.get("path") in (None, ""):
+        raise Refusal("there is no path; write a hub id, FILE.jsonl or FILE.parquet", of=f"{group}.path")
+
+
+def _selector(given: Mapping[str, Any]) -> Any:
+    return (given.get("data_selector") or given.get("task_selector") or {}).get("selector_type", "sequential")
+
+
+def _read(given: Mapping[str, Any], workflow: str) -> dict[str, Any]:
+    """Returns our keys of a taskset, of which each of its keys says those that are its own."""
+    path, columns = str(given.get("path")), given.get("format") or {}
     file, math = path.endswith((".jsonl", ".parquet")), workflow == "math_workflow"
-    selector = (given.get("data_selector") or given.get("task_selector") or {}).get("selector_type", "sequential")
-    if key.endswith(".selector_type") and selector not in ("sequential", "shuffle", "random"):
-        raise Refusal(f"there is no selector {selector}; write sequential or shuffle", "tasks.train.*.shuffle")
     return {
         "source": path if file else f"hub:{path}",
         "subset": None if file else given.get("subset_name"),
@@ -94,5 +106,5 @@ def _read(key: str, given: Mapping[str, Any], workflow: str) -> dict[str, Any]:
         "rewards": ("numeric", "format") if math else ("numeric",),
         "reward_weights": (1.0, 0.1) if math else None,
         **({"reward_args.format.low": -1.0} if math else {}),
-        "shuffle": selector != "sequential",
+        "shuffle": _selector(given) != "sequential",
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rljax.config.importers.published import ROWS
-from rljax.config.importers.rule import LEFT_OUT, Document, Found, Refusal, Values
+from rljax.config.importers.rule import LEFT_OUT, Document, Found, Refusal, Values, no_choice
 
 NODE = 8
 """GPUs of a node on which trainer and explorer have a file each: the trainer takes the first, the explorer the last."""
@@ -22,8 +22,15 @@ def mode(found: Found) -> Values:
     if found.value == "colocate":
         return {"mode": "both", "sidecar.colocate": True}
     if found.value not in ("both", "train", "explore"):
-        raise Refusal("not one of both, train, explore, bench, colocate, serve; write --config.mode", "mode")
+        raise no_choice(found.value, ("both", "train", "explore", "bench", "colocate", "serve"), "mode")
     return {"mode": found.value}
+
+
+def paired(first: Any, second: Any) -> tuple[str, str]:
+    """Returns the modes of a pair's files: those that they have where these fit, else those that are meant."""
+    if first == "train" or (second == "explore" and first != "explore"):
+        return "train", "explore"
+    return "explore", "train"
 
 
 def benched(found: Found) -> Values | str:
@@ -52,27 +59,47 @@ def run_dir(found: Found) -> Values:
 
 def repeat_times(document: Document) -> int:
     """Returns the attempts at a task."""
-    return int(document.number("algorithm.repeat_times", 1))
+    return int(document.number(REPEATS, 1))
+
+
+REPEATS = "algorithm.repeat_times"
+_BATCH, _TRAINED, _STEPS = "buffer.batch_size", "buffer.train_batch_size", "buffer.total_steps"
 
 
 def batch(found: Found) -> Values:
-    """Translates ``batch_size × repeat_times = train_batch_size``, which counts experiences; ours are trajectories."""
-    tasks, trained = found.document.given("buffer.batch_size"), found.document.given("buffer.train_batch_size")
+    """Translates ``batch_size × repeat_times = train_batch_size``, which counts experiences; ours are trajectories.
+
+    Of a pair one file may say the first, and the other the second.
+    """
     repeats = repeat_times(found.document)
-    trained = None if trained in (LEFT_OUT, None, 0) else found.document.number("buffer.train_batch_size")
-    tasks = None if tasks in (LEFT_OUT, None) else found.document.number("buffer.batch_size")
+    try:
+        tasks, trained = (_written(found.document, path) for path in (_BATCH, _TRAINED))
+    except Refusal as refusal:
+        raise Refusal(str(refusal), "rollout_batch_size", here={"group_size": repeats}, of=refusal.of) from None
     if tasks and trained and tasks * repeats != trained:
+        fitting, key, here = f"train_batch_size: {tasks * repeats}", "rollout_batch_size", {"group_size": repeats}
+        if found.document.said(REPEATS) is LEFT_OUT and trained % tasks == 0:
+            fitting, key, here = f"repeat_times: {trained // tasks}", "group_size", {"rollout_batch_size": trained}
         raise Refusal(
             f"batch_size × repeat_times = {tasks * repeats} and train_batch_size = {trained}: a step trains what was "
-            f"explored for it; write train_batch_size: {tasks * repeats}",
-            "rollout_batch_size",
+            f"explored for it; write {fitting}",
+            key,
+            here=here,
+            of=_TRAINED,
         )
     return {"rollout_batch_size": trained or (tasks or 1) * repeats, "group_size": repeats}
 
 
+def _written(document: Document, path: str) -> Any:
+    """Returns the number that a file says; None where it says none, or 0."""
+    return None if document.get(path) == 0 else document.number(path)
+
+
 def known_steps(document: Document) -> int | None:
-    """Returns ``total_steps``, else the whole batches of the epochs; None where the size of the data is not known."""
-    if (steps := document.number("buffer.total_steps")) is not None:
+    """Returns ``total_steps``, of either file of a pair, else the whole batches of the epochs; None where the size of
+    the data is not known.
+    """
+    if (steps := document.number(_STEPS)) is not None:
         return int(steps)
     get = document.get
     rows = ROWS.get((str(get(f"{_TASKSET}.path")), get(f"{_TASKSET}.subset_name"), get(f"{_TASKSET}.split", "train")))
@@ -88,37 +115,71 @@ def max_steps(document: Document) -> int:
 
 def epochs(found: Found) -> Values:
     """Translates ``total_epochs``; the steps are the whole batches in them."""
-    if found.document.get("buffer.total_steps") is not None:
-        return {"total_epochs": None, "max_steps": max_steps(found.document)}
-    return {"total_epochs": found.value, "max_steps": max_steps(found.document)}
+    document = found.document
+    if document.get(_STEPS) is not None:
+        return {"total_epochs": None, "max_steps": max_steps(document)}
+    here = {"total_epochs": document.number(found.path)}
+    try:
+        return here | {"max_steps": max_steps(document)}
+    except Refusal as refusal:  # of the batch, without which its epochs have no number of steps
+        raise Refusal(str(refusal), "max_steps", here=here, of=refusal.of) from None
 
 
 def cluster(found: Found) -> Values:
     """Translates ``cluster``: what there is, divided between engines and trainer as Trinity does."""
     document, mode = found.document, found.document.get("mode")
     nodes, each = document.number("cluster.node_num", 1), document.number("cluster.gpu_per_node", NODE)
-    total, taken = nodes * each, engine_gpus(document)
+    total = nodes * each
     sequence = document.number("trainer.ulysses_sequence_parallel_size", 1)
     values: dict[str, Any] = {"launcher": "ray"} if nodes > 1 else {}
-    if mode == "explore":
-        first = max(NODE - each, 0) if nodes == 1 else 0
-        return values | {"sidecar.devices": _span(first, first + total)}
+    if mode in ("explore", "bench"):
+        first = max(NODE - each, 0) if nodes == 1 and mode == "explore" else 0
+        placed = {"sidecar.devices": _span(first, first + total)}
+        _fit(document, total, *_ENGINES, here=placed)
+        return values | placed
+    _fit(document, total - (mode == "both"), "learner.devices" if mode == "both" else "sidecar.devices")
     if mode == "serve":
         end = max(NODE, each) if nodes == 1 else total  # the first are the trainer's
-        return values | {"sidecar.devices": _span(end - taken, end)}
-    if mode == "bench":
-        return values | {"sidecar.devices": _span(0, total)}
-    mine = total if mode in ("train", "colocate") else total - taken
+        return values | {"sidecar.devices": _span(end - engine_gpus(document), end)}
+    mine = total if mode in ("train", "colocate") else total - engine_gpus(document)
     if mine < 1 or (mine > each and nodes > 1):
         raise Refusal(
             f"{mine} GPUs are left to the trainer of {nodes} × {each}, and a learner is on one node; write "
             "--config.learner.devices=gpu:0-7 and learner.mesh.fsdp",
             "learner.devices",
+            of="cluster.gpu_per_node",
         )
     if mine % sequence:
-        raise Refusal(f"{mine} GPUs of the trainer are no multiple of ulysses_sequence_parallel_size; write another")
+        raise Refusal(
+            f"{mine} GPUs of the trainer are no multiple of ulysses_sequence_parallel_size={sequence}; write another",
+            "learner.devices",
+            "learner.mesh.sequence",
+            of="trainer.ulysses_sequence_parallel_size",
+        )
     values |= {"learner.devices": _span(0, mine), "learner.mesh.fsdp": mine // sequence}
     return values | ({"sidecar.devices": _span(mine, total)} if mode == "both" else {})
+
+
+_ENGINES = ("sidecar.num_engines", "sidecar.tensor_parallel_size", "sidecar.devices")
+_TAKEN = (f"{_ENGINE}.engine_num", f"{_ENGINE}.tensor_parallel_size")
+
+
+def _fit(document: Document, room: int, *keys: str, here: Values | None = None) -> None:
+    """Refuses engines for which there are too few GPUs; those of a learner beside them take none.
+
+    Raises:
+        Refusal: an override of ``keys`` settles it, with ``here``.
+    """
+    if document.get("mode") in ("train", "colocate") or (taken := engine_gpus(document)) <= room:
+        return
+    of = next((path for path in _TAKEN if document.given(path) is not LEFT_OUT), "cluster.gpu_per_node")
+    raise Refusal(
+        f"engine_num × tensor_parallel_size = {taken} GPUs, and node_num × gpu_per_node has {room} for engines; write "
+        f"fewer, or --config.{keys[0]}",
+        *keys,
+        here=here,
+        of=of,
+    )
 
 
 def _span(first: int, end: int) -> str:
@@ -142,7 +203,14 @@ def lengths(found: Found) -> Values:
     response = number("model.max_response_tokens") or max(whole - (number("model.max_prompt_tokens") or whole // 2), 1)
     prompt = number("model.max_prompt_tokens") or whole - response
     if prompt < 1 or prompt + response > whole:
-        raise Refusal(f"max_model_len={whole} must be above max_response_tokens={response}, with room for the prompt")
+        raise Refusal(
+            f"max_model_len={whole} must be above max_response_tokens={response}, with room for the prompt",
+            "model.max_prompt_tokens",
+            "model.max_response_tokens",
+            "sidecar.max_model_len",
+            here={"model.max_response_tokens": response},
+            of="model.max_model_len",
+        )
     return {
         "model.max_prompt_tokens": prompt,
         "model.max_response_tokens": response,
@@ -157,11 +225,22 @@ def rows(found: Found) -> Values | str:
         return "nothing is trained"
     sequence = document.number("trainer.ulysses_sequence_parallel_size", 1)
     replicas = cluster(Found("cluster", None, "", document))["learner.mesh.fsdp"]
-    whole = context(document)
+    try:
+        whole = lengths(found)["sidecar.max_model_len"]
+    except Refusal as refusal:
+        raise Refusal(str(refusal), of=refusal.of) from None
     tokens = document.number("trainer.max_token_len_per_gpu") or -(-2 * whole // sequence)
+    if tokens * sequence < whole:
+        raise Refusal(
+            f"below one sequence of {whole} tokens; write {-(-whole // sequence)} or more, or "
+            "--config.learner.rows_per_microbatch",
+            "learner.rows_per_microbatch",
+            here={"learner.max_tokens_per_row": whole},
+            of="trainer.max_token_len_per_gpu",
+        )
     return {
+        "learner.rows_per_microbatch": tokens * sequence // whole * replicas,
         "learner.max_tokens_per_row": whole,
-        "learner.rows_per_microbatch": max(tokens * sequence // whole, 1) * replicas,
     }
 
 
@@ -172,21 +251,39 @@ def concurrency(found: Found) -> Values:
     }
 
 
-def synchronisation(found: Found) -> Values:
-    """Translates ``sync_interval``, ``sync_offset`` and ``sync_style``."""
-    get = found.document.get
-    style, interval = get("synchronizer.sync_style", "fixed"), found.document.number("synchronizer.sync_interval", 1)
-    if style == "fixed":
-        offset = get("synchronizer.sync_offset", 0)
-        return {"async_generation_ratio": offset, "sync_interval": interval, "fill_interval": interval > 1}
+def sync_interval(found: Found) -> Values:
+    """Translates ``sync_interval``; with ``sync_style: fixed`` its batches are generated beside their training."""
+    interval, get = found.document.number("synchronizer.sync_interval", 1), found.document.get
+    if get(_STYLE) != "fixed":
+        return {"sync_interval": interval}
+    offset = get("synchronizer.sync_offset", 0)
+    ahead = {"async_generation_ratio": offset} if isinstance(offset, int | float) and offset >= 0 else {}
+    return {**ahead, "sync_interval": interval, "fill_interval": interval > 1}
+
+
+def sync_offset(found: Found) -> Values | str:
+    """Translates ``sync_offset``, which ``sync_style: fully_async`` does not read."""
+    if found.document.get(_STYLE) == "fully_async":
+        return "max_inflight_batches says it"
+    return {"async_generation_ratio": found.value}
+
+
+def in_flight(found: Found) -> Values | str:
+    """Translates ``max_inflight_batches``, which ``sync_style: fully_async`` alone reads, and that style."""
+    style = found.document.get(_STYLE)
     if style == "fully_async":
-        ahead = found.document.number("explorer.max_inflight_batches", 2)
-        return {"async_generation_ratio": ahead, "sync_interval": interval}
+        return {"async_generation_ratio": found.document.number("explorer.max_inflight_batches", 2)}
+    if style == "fixed":
+        return "sync_style is fixed: sync_offset says it"
     raise Refusal(
         "no style leaves staleness unbounded here; write fixed or fully_async, or --config.async_generation_ratio, the "
         "batches ahead",
         "async_generation_ratio",
+        of=_STYLE,
     )
+
+
+_STYLE = "synchronizer.sync_style"
 
 
 def evaluates(found: Found) -> Values | str:

@@ -25,14 +25,23 @@ Part = tuple[str, str, Callable[[D], dict[str, Any]]]
 """A section: its name, its template, and what makes the template's values."""
 
 
-def write_report(run_dir: Path, data: RunData) -> Path | None:
+def write_report(run_dir: Path, data: RunData, unless: Callable[[], bool] = lambda: False) -> Path | None:
     """Writes the report of a run into its directory, and returns its path.
 
     Data that is missing or spoilt gives a sentence in the page. A page that cannot be written gives a warning and None.
+
+    Args:
+        run_dir: of the run.
+        data: of the run.
+        unless: asked once the page is drawn, which takes a second or, where the process was stopped, any time: whether
+            the directory is somebody else's by now. Then nothing is written.
     """
     path = run_dir / FILE
     try:
-        write_atomic(path, page(data))
+        text = page(data)
+        if unless():
+            return None
+        write_atomic(path, text)
     except OSError as error:
         WarnOnce(log, f"{path} was not written")(error)
         return None

@@ -1,59 +1,166 @@
-"""Checks what a run needs before it begins, so that one that is refused leaves nothing behind."""
+"""Checks what a run needs before it begins, all of it at once, so that one that is refused leaves nothing behind."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import dataclasses
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from rljax.config.refusals import refused_by, table
-from rljax.config.schema import Config
+from rljax.config.extras import GENERATE, extra_refusals, generates, missing
+from rljax.config.refusals import Refusals, collected, joined, refused_by, table
+from rljax.config.schema import Config, TasksetConfig
 from rljax.config.validate import ConfigError
 from rljax.learner.sharding import select_devices
+from rljax.ledger.database import LedgerError
 from rljax.pipeline.assemble.devices import check_shared
 from rljax.pipeline.assemble.engines import pool_devices
 from rljax.pipeline.assemble.judges import places_of_judges
+from rljax.pipeline.assemble.names import file_refusals, lookup_refusals, name_refusals, taskset_refusals
 from rljax.pipeline.assemble.reward_models import check_reward_models, devices_of_reward_models
 from rljax.pipeline.assemble.tasksets import Tasksets
-from rljax.pipeline.assemble.workflows import chosen_workflow, reward_names
+from rljax.pipeline.run_dir import RunDir
+from rljax.tasks.rewards.registry import known_rewards
 from rljax.tasks.rewards.runner import RewardRunner
+from rljax.tasks.task import BadRow, Taskset
+from rljax.tasks.tasksets import Role, load_tasksets
 
+_LEARN = ("both", "train", "replay")
+"""Modes that compute on the learner's devices; those with engines are told by `generates`."""
 _PRINTED = 200
 """Characters that are shown of what a reward printed before it failed."""
 
 
-def check_tasks(config: Config, tasksets: Tasksets) -> None:
-    """Opens the rewards, workflow and tasksets of this process, tries the rewards, and looks at the files of reward
-    models.
+def check_run(config: Config, tasksets: Tasksets, *, begins: bool) -> None:
+    """Looks at what a run needs here: packages, and the functions that its config names; where it ``begins``, what
+    `check_start` looks at too.
 
     Raises:
-        ConfigError, BadRow: one of them does not work.
+        ConfigError: all that is refused of them.
     """
+    _refuse([*extra_refusals(config), *name_refusals(config), *(_start_refusals(config, tasksets) if begins else ())])
+
+
+def check_start(config: Config, tasksets: Tasksets) -> None:
+    """Looks at what a run needs here to begin, or to go on: files, tasks, rewards and devices.
+
+    Raises:
+        ConfigError: all that is refused of them.
+    """
+    _refuse([*_start_refusals(config, tasksets)])
+
+
+def _start_refusals(config: Config, tasksets: Tasksets) -> Refusals:
+    yield from (*refused_by(check_devices, config), *file_refusals(config), *taskset_refusals(config))
+    said = tuple(f"{need.key}:" for need in missing(config))  # opening a source would say it again
+    yield from (error for error in refused_by(check_tasks, config, tasksets) if not str(error).startswith(said))
+
+
+def _refuse(refused: Sequence[ConfigError]) -> None:
+    if refused:
+        raise table("what is refused", refused)
+
+
+def check_mode(config: Config) -> None:
+    """Looks at what a mode needs here that takes up a run or a checkpoint, before a model is opened.
+
+    Raises:
+        ConfigError: all that is refused of it.
+    """
+    _refuse([*early_refusals(config)])
+
+
+def early_refusals(config: Config) -> Refusals:
+    """Yields what is refused of a mode here before anything is opened, also of a config that is refused already, as
+    far as its keys can be read.
+    """
+    return collected(config, lookup_refusals, _measured, *_PLACES, _begun)
+
+
+def _measured(config: Config) -> Refusals:
+    if config.mode == "evaluate" and not config.validates:
+        yield ConfigError("tasks.validation and rollout.val_env_manager.tags: nothing to evaluate on")
+
+
+def _begun(config: Config) -> Refusals:
+    """Refuses a mode that takes up a run where there is none."""
+    published = config.mode == "serve" and config.serve.published
+    of_checkpoint = config.mode in ("evaluate", "export", "serve") or (config.mode == "play" and generates(config))
+    if published or config.mode == "replay" or (of_checkpoint and config.checkpoint != "initial"):
+        with contextlib.suppress(LedgerError):  # who opens it says so
+            yield from refused_by(RunDir.existing, config)
+
+
+def check_tasks(config: Config, tasksets: Tasksets) -> None:
+    """Opens the tasksets of this process, tries their rewards, and looks at the files of reward models.
+
+    Raises:
+        ConfigError: some of them do not work; all but the first are its ``others``.
+    """
+    if refused := [*_task_refusals(config, tasksets)]:
+        raise joined(refused)
+
+
+def _task_refusals(config: Config, tasksets: Tasksets) -> Refusals:
     if config.mode != "train":
-        chosen_workflow(config)
-        names = reward_names(config)
-        check_reward_models(config)
-        _ = tasksets.training, tasksets.held_out
-        _try_rewards(config, tasksets, names)
+        yield from refused_by(check_reward_models, config)
+        (section, explored), validation = config.explored, "tasks.validation"
+        opened = yield from _opened(tasksets, "training", _each(config, section, explored, "train"))
+        held_out = _each(config, validation, config.tasks.validation, "validation")
+        opened_too = yield from _opened(tasksets, "held_out", held_out)
+        tried = [(f"{section}.{name}", one) for name, one in opened.items()]
+        tried += [(f"{validation}.{name}", one) for name, one in opened_too.items()]
+        yield from refused_by(_try_rewards, config, tried)
     if config.mode != "explore" and config.demonstrations_per_batch:
-        _ = tasksets.expert
+        yield from _opened(tasksets, "expert", iter(()))
 
 
-def _try_rewards(config: Config, tasksets: Tasksets, names: Iterable[str]) -> None:
+def _opened(
+    tasksets: Tasksets, side: str, each: Iterator[tuple[str, Taskset]]
+) -> Generator[ConfigError, None, Mapping[str, Taskset]]:
+    """Opens one side of the tasksets; where that is refused, which it yields, returns those of it that work alone."""
+    try:
+        return getattr(tasksets, side)
+    except ConfigError as error:
+        yield from (error, *error.others)
+    except BadRow as error:
+        yield ConfigError(str(error))
+    return dict(each)
+
+
+def _each(
+    config: Config, section: str, tasksets: Mapping[str, TasksetConfig], role: Role
+) -> Iterator[tuple[str, Taskset]]:
+    """Yields the tasksets that can be opened, with those of their rewards that there are, so that these are tried."""
+    for name, one in tasksets.items():
+        known = known_rewards(one.rewards)
+        args = {scorer.part: one.reward_args[scorer.part] for scorer in known if scorer.part in one.reward_args}
+        names = tuple(scorer.name for scorer in known)
+        left = dataclasses.replace(one, rewards=names, reward_weights=None, reward_args=args)
+        with contextlib.suppress(ConfigError, BadRow):
+            bad = config.tasks.on_bad_row
+            yield from load_tasksets({name: left}, config.seed, bad, role=role, section=section).items()
+
+
+def _try_rewards(config: Config, tasksets: Sequence[tuple[str, Taskset]]) -> None:
     """Calls rewards; what an async one says that asks judges or reward models, which are yet to start, is not known.
 
     Each explorer calls them again before it claims: it may be another process, on another machine.
+
+    Args:
+        config: how, and what judges and reward models there will be.
+        tasksets: those that are scored, each with the key that describes it.
     """
     to_come = {"judges": config.judges, "reward_models": config.reward_models}
-    sections = (config.explored[0], tasksets.training), ("tasks.validation", tasksets.held_out)
-    opened = [(f"{section}.{name}", one) for section, ones in sections for name, one in ones.items()]
+    names = {term.name for _, one in tasksets if len(one) for term in one.task(0, 0).rewards}
 
     async def trial(log: Path) -> None:
         limit = config.rollout.reward_timeout
         with RewardRunner(names, timeout=limit, workers=1, log=log, to_come=to_come) as rewards:
-            await rewards.try_out(opened)
+            await rewards.try_out(tasksets)
 
     # What they print is no run's yet, and comes again when the explorer calls them.
     with tempfile.TemporaryDirectory() as directory, ThreadPoolExecutor(1) as pool:
@@ -64,7 +171,10 @@ def _try_rewards(config: Config, tasksets: Tasksets, names: Iterable[str]) -> No
             printed = log.read_text(encoding="utf-8", errors="replace").strip() if log.exists() else ""
             if not printed:
                 raise
-            raise ConfigError(f"{error}; it printed last: {printed.splitlines()[-1][:_PRINTED]}") from error
+            last = printed.splitlines()[-1][:_PRINTED]
+            if not error.others:
+                raise ConfigError(f"{error}; it printed last: {last}") from error
+            raise joined([error, *error.others, ConfigError(f"what these rewards printed last: {last}")]) from error
 
 
 def check_devices(config: Config) -> None:
@@ -72,23 +182,28 @@ def check_devices(config: Config) -> None:
     Ray does others.
 
     Raises:
-        ConfigError: some are not there, or cannot be divided so: all that is refused of them.
+        ConfigError: some are not there, or cannot be divided so; all but the first are its ``others``.
     """
-    if config.launcher != "local":
-        return
-    refused: list[ConfigError] = []
-    if config.mode != "explore":
-        refused += refused_by(_place_learner, config)
-    if config.mode != "train":
-        refused += refused_by(pool_devices, config)
-        refused += refused_by(_place_scorers, config)
-    if refused:
-        raise table("devices that are refused", refused)
+    if refused := list(collected(config, *_PLACES)):
+        raise joined(refused)
 
 
-def _place_learner(config: Config) -> None:
-    check_shared(config, select_devices(config.learner.devices, config.learner.mesh.size))
+def _place_learner(config: Config) -> Refusals:
+    if config.mode in _LEARN:  # on Ray too: the learner stays the process that was started
+        yield from refused_by(
+            lambda: check_shared(config, select_devices(config.learner.devices, config.learner.mesh.size))
+        )
 
 
-def _place_scorers(config: Config) -> None:
-    devices_of_reward_models(config, places_of_judges(config))
+def _place_engines(config: Config) -> Refusals:
+    if config.launcher == "local" and generates(config):
+        yield from refused_by(pool_devices, config)
+
+
+def _place_scorers(config: Config) -> Refusals:
+    if config.launcher == "local" and config.mode in GENERATE:
+        yield from refused_by(lambda: devices_of_reward_models(config, places_of_judges(config)))
+
+
+_PLACES = (_place_learner, _place_engines, _place_scorers)
+"""Rules that look for devices."""

@@ -13,6 +13,7 @@ from pathlib import Path
 import jax
 from jax._src.compilation_cache import decompress_executable  # JAX has no public name for it
 
+from rljax.config.fields import user_path
 from rljax.config.schema import Config
 from rljax.models.smollm2 import cache_directory
 
@@ -70,7 +71,7 @@ def compiled_directory(where: str) -> Path | None:
         return None
     if where == "auto":
         return Path(getattr(jax.config, _DIRECTORY) or cache_directory() / "compiled")
-    return Path(where).expanduser().absolute()
+    return user_path(where).absolute()
 
 
 def _set(name: str, value: str | float) -> None:

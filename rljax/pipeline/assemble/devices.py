@@ -140,8 +140,11 @@ def pool_gpus(
     usable = [i for i in range(count) if config.mode != "both" or (i in learners) == colocate]
     chosen = usable if named is None else sorted(named)
     if not colocate and learners & set(chosen):
+        left = [str(i) for i in range(count) if i not in chosen][: len(learners)]
+        moved = f"; or write learner.devices=gpu:{','.join(left)}" * (len(left) == len(learners))
         raise ConfigError(
             f"{what}: the learner has {sorted(learners)}; an engine needs a GPU of its own, or sidecar.colocate=true"
+            f"{moved}"
         )
     if colocate and not learners.issuperset(chosen):
         raise ConfigError(

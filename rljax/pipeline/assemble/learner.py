@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,6 +11,7 @@ from jaxtyping import Int
 from rljax.config.schema import Config
 from rljax.learner.checkpoints import CheckpointError, Checkpoints, DamagedCheckpointError
 from rljax.learner.learner import Learner
+from rljax.learner.packing import Batch
 from rljax.learner.programs import told_of_memory
 from rljax.ledger.compatibility import check_demonstrations
 from rljax.ledger.database import Database
@@ -83,11 +85,13 @@ class StepRunner:
     prompts: Int[np.ndarray, " prompts"] | None = None
     """Lengths of some prompts, in tokens, where this process knows any."""
 
-    def train(self, batch: LeasedBatch) -> dict[str, float]:
+    def train(
+        self, batch: LeasedBatch, before: Callable[[Sequence[Batch]], None] = lambda batches: None
+    ) -> dict[str, float]:
         """Trains one step; see `Learner.train`."""
         shown = [] if self.demonstrations is None else self.demonstrations.at(batch.demonstrations)
         with told_of_memory(f"step {self.learner.steps}"):
-            return self.learner.train(batch.groups, reused=batch.reused, demonstrations=shown)
+            return self.learner.train(batch.groups, reused=batch.reused, demonstrations=shown, before=before)
 
     @property
     def end_of_demonstrations(self) -> int | None:

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 
 from rljax.config.engines import ENGINES
-from rljax.config.fields import ConfigError
+from rljax.config.fields import ConfigError, user_path
 from rljax.config.schema import Config, MeshConfig, ModelConfig
 from rljax.config.validate_placement import device_indices
 from rljax.learner.sharding import (
@@ -68,8 +68,8 @@ def check_reward_models(config: Config) -> None:
     """
     for name, model in config.asked_reward_models.items():
         with _naming(name):
-            if Path(model.path).expanduser().is_dir():
-                _stored(config, name, Path(model.path).expanduser())
+            if (directory := user_path(model.path)).is_dir():
+                _stored(config, name, directory)
 
 
 def longest_row(config: Config, name: str, positions: int) -> int:

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import inspect
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from rljax.algorithms.registry import advantages
-from rljax.config.fields import ConfigError
-from rljax.config.registries import workflows
+from rljax.config.refusals import joined
 from rljax.config.schema import Config, GeneratingConfig
 from rljax.pipeline.assemble.judges import Judges, OnFault, log_fault, places_of_judges
+from rljax.pipeline.assemble.names import chosen_workflow, compares_with_greedy, reward_refusals, scored_tasksets
 from rljax.pipeline.assemble.reward_models import RewardModels
 from rljax.pipeline.assemble.run import Model, validation_fingerprint
 from rljax.pipeline.run_dir import RunDir
@@ -24,7 +22,6 @@ from rljax.rollout.environments.smoke_check import smoke_check
 from rljax.rollout.validation import ValidationPlan
 from rljax.rollout.workflows.tools import Tools
 from rljax.rollout.workflows.workflow import OwnWorkflow, Workflow
-from rljax.tasks.rewards.registry import resolve_reward
 from rljax.tasks.rewards.runner import RewardRunner
 from rljax.tasks.task import Taskset
 from sidecar.hosting.spec import EngineLauncher
@@ -62,7 +59,7 @@ class Workflows:
         ]
         self.training = self._workflow(config.sidecar.generating_args, self._hosts[0])
         likeliest = replace(config.sidecar.generating_args, temperature=0.0, top_p=1.0, top_k=0)
-        self.greedy = self._workflow(likeliest, self._hosts[0]) if _compares(config) else None
+        self.greedy = self._workflow(likeliest, self._hosts[0]) if compares_with_greedy(config) else None
         self.validation = self._workflow(config.sidecar.val_generating_args, self._hosts[1])
 
     def validation_plan(self, held_out: Mapping[str, Taskset]) -> ValidationPlan:
@@ -132,19 +129,6 @@ class Workflows:
         return OwnWorkflow(made, config.longest) if ":" in config.rollout.workflow else made
 
 
-def chosen_workflow(config: Config) -> Callable[[Tools], Workflow]:
-    """Returns the class of the workflow that a config names, with its arguments.
-
-    Raises:
-        ConfigError: there is none; or it takes other arguments, or cannot run.
-    """
-    name = config.rollout.workflow
-    made: Callable[[Tools], Workflow] = workflows.bound(name, config.rollout.workflow_args)
-    if not inspect.iscoroutinefunction(getattr(workflows.get(name), "run", None)):
-        raise ConfigError(f"rollout.workflow={name!r}: has no async def run(self, task, attempt, pool)")
-    return made
-
-
 def _hosts(
     config: Config, per_worker: int, log: Path, max_episodes: int | None = None
 ) -> Mapping[str, EnvironmentHost]:
@@ -180,33 +164,16 @@ def _ray_worker(config: Config, log: Path) -> StartWorker:
     return start
 
 
-def _compares(config: Config) -> bool:
-    return "greedy" in advantages.needs(config.algorithm.adv_estimator, config.algorithm.advantage)
-
-
 def reward_names(config: Config) -> set[str]:
     """Returns the names of the rewards of training and validation.
 
     Raises:
         ConfigError: one does not exist; or it takes whole groups, and the workflow judges none, or the estimator
-            compares with a response in none.
+            compares with a response in none. All but the first are its ``others``.
     """
-    workflow = config.rollout.workflow
-    judges_groups = hasattr(workflows.get(workflow), "judge_group")
-    names = set()
-    for section, tasksets in (config.explored, ("tasks.validation", config.tasks.validation)):
-        for taskset, asked in tasksets.items():
-            key = f"{section}.{taskset}.rewards"
-            for name in asked.rewards:
-                names.add(name)
-                if not resolve_reward(name, key).of_groups:
-                    continue
-                if not judges_groups:
-                    raise ConfigError(f"{key}={name!r}: takes whole groups; give {workflow} an async def judge_group")
-                if _compares(config) and section != "tasks.validation":
-                    estimator = f"adv_estimator={config.algorithm.adv_estimator}"
-                    raise ConfigError(f"{key}={name!r}: takes whole groups; {estimator} compares with one outside")
-    return names
+    if refused := list(reward_refusals(config)):
+        raise joined(refused)
+    return {name for _, taskset in scored_tasksets(config) for name in taskset.rewards}
 
 
 def make_rewards(config: Config, log: Path) -> RewardRunner:

@@ -54,12 +54,13 @@ def batch_metrics(batch: LeasedBatch) -> dict[str, float]:
 
 def batch_histograms(batch: LeasedBatch) -> dict[str, np.ndarray]:
     """Returns rewards, sampled tokens, and staleness in steps, of the batch's new trajectories, ``[trajectories]``
-    each; one is as stale as its oldest token.
+    each; one is as stale as its oldest token. A name without values, as where all is imitated, is left out.
     """
     members = [trajectory for group in batch.groups for trajectory in group.trajectories]
     oldest = [member.versions[member.loss_mask].min() for member in members if member.loss_mask.any()]
-    return {
+    found = {
         "batch/rewards": np.array([member.reward for member in members], np.float64),
         "batch/response_tokens": np.array([member.loss_mask.sum() for member in members], np.float64),
         "batch/staleness": batch.step - np.array(oldest, np.float64),
     }
+    return {name: values for name, values in found.items() if values.size}

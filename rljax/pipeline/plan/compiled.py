@@ -47,6 +47,7 @@ class Compiled:
         arguments: bytes of a device that its arguments take.
         kernels: bodies of attention in it that are kernels, by name.
         collectives: in it.
+        likely: see `Program`.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Compiled:
     arguments: float
     kernels: frozenset[str]
     collectives: tuple[Collective, ...]
+    likely: bool = True
 
 
 def abstract_programs(
@@ -114,7 +116,8 @@ def compiled(
         peak = kept + found.temp_size_in_bytes if platform == "cpu" else found.peak_memory_in_bytes
         text = executable.as_text() or ""
         sent = tuple(collectives(text))
-        yield Compiled(program.name, peak, seconds, found.argument_size_in_bytes, kernels(text), sent)
+        size = found.argument_size_in_bytes
+        yield Compiled(program.name, peak, seconds, size, kernels(text), sent, program.likely)
 
 
 def device_of(program: Program) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import math
 from collections import Counter
@@ -17,7 +18,15 @@ from jax.sharding import AbstractMesh, NamedSharding
 from rljax.algorithms.registry import policy_losses, token_advantages
 from rljax.config.engines import ENGINES
 from rljax.config.schema import Config, MeshConfig
-from rljax.learner.packing import RowShape, packed_shape, row_shapes
+from rljax.config.sizes import (
+    demonstration_parts,
+    minibatches_per_step,
+    sampled_parts,
+    sequences_per_minibatch,
+    sequences_per_step,
+    trajectories_per_minibatch,
+)
+from rljax.learner.packing import RowShape, abstract_batch, packed_rows, packed_shape, row_shapes
 from rljax.learner.sharding import AXES, parameter_rules, parameter_shardings
 from rljax.learner.state import make_optimizer
 from rljax.models.common.architecture import Architecture
@@ -89,19 +98,26 @@ class Estimate:
     @property
     def shapes(self) -> tuple[RowShape, ...]:
         """Shapes that minibatches are packed into, longest row first."""
-        learner = self.config.learner
-        return row_shapes(self.config.row_tokens, learner.rows_per_microbatch, self.size, learner.time_shards)
+        config, learner = self.config, self.config.learner
+        most = trajectories_per_minibatch(config)
+        return row_shapes(config.row_tokens, learner.rows_per_microbatch, most, learner.time_shards)
 
-    @property
-    def size(self) -> int:
-        """Trajectories of a minibatch."""
-        return self.config.algorithm.minibatch_size or self.config.rollout_batch_size
-
-    @property
+    @functools.cached_property
     def packed(self) -> tuple[RowShape, int]:
         """The shape that responses as long as they may be are packed into, and the trained places of a row."""
-        prompt, response = self.config.longest_parts
-        return packed_shape(prompt, np.full(self.size, response), self.shapes)
+        return packed_shape(*self._longest, self.shapes)
+
+    @functools.cached_property
+    def rows(self) -> int:
+        """Rows that a minibatch of such responses fills."""
+        return packed_rows(*self._longest, self.shapes)
+
+    @property
+    def _longest(self) -> tuple[np.ndarray, np.ndarray]:
+        """Tokens of the prompts and of the responses of a minibatch whose responses are as long as they may be."""
+        counts = sequences_per_minibatch(self.config)
+        prompts, responses = zip(sampled_parts(self.config), demonstration_parts(self.config), strict=True)
+        return np.repeat(prompts, counts), np.repeat(responses, counts)
 
     @property
     def row(self) -> RowShape:
@@ -152,6 +168,7 @@ class Estimate:
             "gradients": self.sharded(params),
             "copies": self.sharded(params, self.width) if self.gradient_width < 4 else 0.0,
             "activations": self.activations(),
+            "batch": self.batch,
         }
         if self.widened:  # of all layers at once, and of a head that is gathered
             found["copies in float32"] = self.sharded(params, 4) + 4 * self.words * self.architecture.hidden_size
@@ -159,13 +176,27 @@ class Estimate:
 
     def standing(self) -> dict[str, float]:
         """Returns the bytes of a learner's device that stay taken whatever program runs, by kind: of the state what
-        only some programs take, and versions that wait for engines in its memory, three while one is pushed.
+        only some programs take, the other minibatches of a step, and versions that wait for engines in its memory,
+        three while one is pushed.
         """
         found = {name: sum(self.sharded(*one) for one in trees) for name, trees in self._own.items()}
+        if (others := minibatches_per_step(self.config) - 1) > 0:
+            found["other minibatches"] = others * self.batch
         if self.config.sync_method == "memory" and not self._versions_on_host:
             version = self.sharded(abstract_params(self.architecture), BYTES[self.config.resolved_sync_dtype])
             found["published versions"] = 3 * version
         return found
+
+    @property
+    def batch(self) -> float:
+        """Bytes that a device has of a minibatch."""
+        shape, room = self.packed
+        rows = shape.slots * shape.rows
+        whole = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(abstract_batch(shape, room)))
+        whole += rows * shape.length * (4 * self._asks("values") + (self.config.demonstrations_per_batch > 0))
+        scores = self._asks("proximal") + self._asks("reference") + self._asks("values") + 2 * self._asks("sequences")
+        whole += rows * room * 4 * scores
+        return whole / (self.mesh.data * self.mesh.fsdp * self.mesh.sequence)
 
     @property
     def _own(self) -> dict[str, list[tuple[Any, int | None]]]:
@@ -308,13 +339,15 @@ class Estimate:
                     yield f"{name}: {size} is not divided by {entry}"
 
     def steps(self) -> dict[str, float]:
-        """Returns tokens, microbatches and operations of a step whose responses are as long as they may be. The head
-        reads the trained places alone; a forward pass, of which the gradient's takes two more, precedes the updates for
-        each of reference, proximal policy and critic, and each update for sums of log-ratios.
+        """Returns tokens, microbatches and operations of a step whose responses are as long as they may be, and whose
+        episodes take all their turns, each longest too where it is a row. The head reads the trained places alone; a
+        forward pass, of which the gradient's takes two more, precedes the updates for each of reference, proximal
+        policy and critic, and each update for sums of log-ratios.
         """
         config, a, epochs = self.config, self.architecture, self.config.algorithm.ppo_epochs
-        tokens, trained = (config.rollout_batch_size * each for each in (config.longest, config.longest_parts[1]))
-        microbatches = math.ceil(tokens * epochs / (self.row.rows * self.row.length))
+        (sampled, shown), parts = sequences_per_step(config), (sampled_parts(config), demonstration_parts(config))
+        tokens, trained = sampled * sum(parts[0]) + shown * sum(parts[1]), sampled * parts[0][1] + shown * parts[1][1]
+        microbatches = math.ceil(self.rows / self.row.rows) * minibatches_per_step(config) * epochs
         inside = 2 * (self.used - self.head) + 2 * a.num_layers * config.longest * a.num_heads * a.head_dim
         backbone, head = float(tokens * inside), 2.0 * trained * self.head
         update = (4 if config.model.remat == "full" else 3) * backbone

@@ -7,7 +7,9 @@ import math
 from dataclasses import replace
 from pathlib import Path
 
-from rljax.config.fields import ConfigError
+from rljax.config.fields import ConfigError, user_path
+from rljax.config.model import check_model_path
+from rljax.config.refusals import joined
 from rljax.config.schema import Config, ModelConfig
 from rljax.models.common.architecture import Architecture
 from rljax.models.files import read_config, stored_tensors
@@ -49,11 +51,12 @@ def stored_sizes(model: ModelConfig, seed: int, architecture: Architecture) -> d
 
 def _directory(model: ModelConfig, seed: int) -> Path:
     """Returns a directory with the ``config.json`` of a model, which is fetched if need be."""
-    path = Path(model.path).expanduser()
+    path = user_path(model.path)
     if model.path == "smollm2-135m":
         return resolve_model(model, seed, path)
     if path.is_dir():
         return path
+    check_model_path(model.path)
     try:
         return _fetched(model.path)
     except Exception as error:  # of whichever HTTP library the client uses
@@ -75,20 +78,25 @@ def _fetched(name: str) -> Path:
     return Path(kept).parent
 
 
-def read_scorers(config: Config) -> dict[str, Architecture]:
-    """Reads the architectures of judges and reward models, by the keys of their sections; a reward model has no output
-    head, which is told as a tied one.
+def read_models(config: Config) -> tuple[Architecture, dict[str, Architecture]]:
+    """Reads the architectures of the policy, and of judges and reward models, by the keys of their sections; a reward
+    model has no output head, which is told as a tied one.
 
     Raises:
-        ConfigError: as `read_architecture`; begins with its key.
+        ModelNotFound, ConfigError: as `read_architecture`, of each; of what scores it begins with its key.
     """
-    models = {f"judges.{name}": judge_config(config, name).model for name in config.judges}
+    models = {"": config.model}
+    models |= {f"judges.{name}": judge_config(config, name).model for name in config.judges}
     models |= {f"reward_models.{name}": ModelConfig(path=one.path) for name, one in config.reward_models.items()}
-    found = {}
+    found, refused = dict[str, Architecture](), list[ConfigError]()
     for key, model in models.items():
         try:
             architecture = read_architecture(model, config.seed)
         except ConfigError as error:
-            raise type(error)(f"{key}: {error}") from None
-        found[key] = architecture if key.startswith("judges.") else replace(architecture, tie_embeddings=True)
-    return found
+            refused.append(type(error)(f"{key}: {error}") if key else error)
+        else:
+            headless = key.startswith("reward_models.")
+            found[key] = replace(architecture, tie_embeddings=True) if headless else architecture
+    if refused:
+        raise joined(refused)
+    return found.pop(""), found

@@ -9,19 +9,25 @@ from collections.abc import Iterator, Mapping
 
 import jax
 
+from rljax.config.chips import chip_named
 from rljax.config.engines import ENGINES
-from rljax.config.schema import Config, MeshConfig
+from rljax.config.refusals import Refusals, changed, joined, refused_by
+from rljax.config.schema import Config, LearnerConfig, MeshConfig
+from rljax.config.sizes import minibatches_per_step, rows_per_trajectory
 from rljax.config.validate import ConfigError
-from rljax.models.resolve import ModelNotFound
 from rljax.pipeline.assemble.devices import share_gpu_memory
+from rljax.pipeline.assemble.names import name_refusals
 from rljax.pipeline.assemble.run import check_architecture
 from rljax.pipeline.plan.compiled import Compiled, abstract_programs, attention_body, compiled
 from rljax.pipeline.plan.estimate import Estimate
-from rljax.pipeline.plan.models import read_architecture, read_scorers, stored_sizes
+from rljax.pipeline.plan.models import read_models, stored_sizes
 from rljax.pipeline.plan.placement import Placement, engine_room, handed_over, learner_names, place_engines, pools
 from rljax.pipeline.plan.scorers import place_scorers
-from rljax.pipeline.plan.targets import GIB, Target, devices_of, find_target
+from rljax.pipeline.plan.targets import GIB, MACHINE, Target, devices_of, find_target
 from sidecar.errors import first_line
+
+COUNTS = (1, 2, 4, *range(MACHINE, 129, MACHINE))
+"""GPUs of the targets that are looked at where this machine has too few: machines as they are made."""
 
 
 def plan(config: Config) -> Iterator[str | bool]:
@@ -29,22 +35,20 @@ def plan(config: Config) -> Iterator[str | bool]:
 
     Raises:
         ConfigError: a run would refuse the config, wherever it was started.
-        ModelNotFound: the model is not here and cannot be fetched.
+        ModelNotFound: a model is not here and cannot be fetched.
     """
+    refused = [*name_refusals(config)]
     config = dataclasses.replace(config, mode="both")
     if config.plan.target == "here":
         share_gpu_memory(config)
     target = find_target(config)
     try:
-        architecture, scorers = read_architecture(config.model, config.seed), read_scorers(config)
+        architecture, scorers = read_models(config)
         stored = stored_sizes(config.model, config.seed, architecture)
-    except ModelNotFound as error:
-        try:
-            _check_mesh(config, target)
-            place_engines(config, target)
-        except ConfigError as other:  # what is known of the config without a model
-            raise ModelNotFound(f"{other}; and {error}") from None
-        raise
+    except ConfigError as error:
+        refused += [*room_refusals(config), error, *error.others]
+    if refused:
+        raise joined(refused)
     estimate = Estimate(config, architecture, config.learner.mesh, target.hardware.platform, scorers)
     placement = _placed(estimate, target)
     yield from _run(estimate, target, placement)
@@ -54,7 +58,8 @@ def plan(config: Config) -> Iterator[str | bool]:
     for said in _programs(estimate, target) if isinstance(placement, Placement) else ():
         if isinstance(said, Compiled):
             peaks.append(said.peak)
-            yield f"  {said.name}: {said.peak / GIB:.2f} GiB at the peak, {said.seconds:.0f} s to compile"
+            rare = "" if said.likely else ", for batches of other shapes"
+            yield f"  {said.name}: {said.peak / GIB:.2f} GiB at the peak, {said.seconds:.0f} s to compile{rare}"
         elif isinstance(said, bool):
             peaks.append(math.inf)
         else:
@@ -79,6 +84,37 @@ def _check_mesh(config: Config, target: Target) -> None:
         raise ConfigError(f"learner.mesh multiplies to {needed} devices, {target.name} has {target.devices}")
 
 
+def _check_room(config: Config, target: Target) -> Placement:
+    _check_mesh(config, target)
+    return place_engines(config, target)
+
+
+def room_refusals(config: Config) -> Refusals:
+    """Yields what is known of the room on the target without a model, also of a config of which only some keys can be
+    read, and where there would be enough.
+    """
+    config = changed(config, mode="both")
+    target = find_target(config)
+    for error in refused_by(_check_room, config, target):
+        yield ConfigError("; ".join(filter(None, (str(error), _elsewhere(config, target)))))
+
+
+def _elsewhere(config: Config, target: Target) -> str:
+    """Returns which target to name where this machine has too few devices for learner and engines: the smallest of its
+    kind, or of H100s. Empty where it has enough, and where none would do.
+    """
+    if target.name != "here" or not list(refused_by(_check_room, config, target)):
+        return ""
+    chip = target.chip or chip_named("h100")
+    for shape in chip.slices or [(count,) for count in COUNTS]:
+        larger = f"{chip.name}:{'x'.join(map(str, shape))}"
+        there = find_target(changed(config, plan=changed(config.plan, target=larger)))
+        if not list(refused_by(_check_room, config, there)):
+            few = f"{target.devices} {'device' if target.devices == 1 else 'devices'}"
+            return f"plan.target=here is this machine, with {few}: write --config.plan.target={larger}"
+    return ""
+
+
 def _run(estimate: Estimate, target: Target, placement: Placement | ConfigError) -> Iterator[str]:
     config, row = estimate.config, estimate.row
     memory = "of the host" if target.host_only else "each"
@@ -91,8 +127,10 @@ def _run(estimate: Estimate, target: Target, placement: Placement | ConfigError)
     stale = f"staleness at most {config.staleness_bound}, {ahead}"
     alone = f"{config.demonstrations_per_batch} demonstrations, and nothing is sampled for training"
     yield f"steps    {alone if config.imitates_alone else stale}"
-    rows = -(-config.rollout_batch_size * config.longest // row.length)
+    rows, turns = estimate.rows * minibatches_per_step(config), rows_per_trajectory(config)
     yield f"         {rows} rows of {row.length} a step, {row.rows} a microbatch, where responses are as long as may be"
+    if turns > 1:
+        yield f"         and episodes take all {turns} turns, each a row of its own"
     hosts = target.hosts(estimate.mesh.size)
     if hosts > 1:
         yield f"needs    {hosts} processes, which rljax does not have yet: the verdict is of memory alone"
@@ -190,8 +228,8 @@ def _programs(estimate: Estimate, target: Target) -> Iterator[str | Compiled | b
         # libtpu ends the process over a program for a part of its chips.
         yield f"unknown  what the compiler makes of it: it is asked for all {len(devices)} devices, the mesh has {size}"
     else:
-        yield f"programs compiled for {target.name}"
         programs = abstract_programs(config, estimate.architecture, devices, target.hardware)
+        yield f"programs compiled for {target.name}" + (f", all {len(programs)} of them" if every else "")
         try:
             yield from compiled([one for one in programs if one.likely or every], target.hardware.platform)
         except jax.errors.JaxRuntimeError as error:  # a TPU's compiler refuses what does not fit
@@ -199,7 +237,8 @@ def _programs(estimate: Estimate, target: Target) -> Iterator[str | Compiled | b
             yield False
         if not every:
             others = sum(not program.likely for program in programs)
-            yield f"  and {others} for batches of other shapes: plan.all_shapes=true compiles them too"
+            turns = ", among them of fewer turns" if rows_per_trajectory(config) > 1 else ""
+            yield f"  and {others} for batches of other shapes{turns}: plan.all_shapes=true compiles them too"
 
 
 def _verdict(
@@ -207,7 +246,7 @@ def _verdict(
 ) -> Iterator[str | bool]:
     if isinstance(placement, ConfigError):
         yield f"does not fit: {placement}"
-        yield _nearest(estimate, target)
+        yield from _instead(estimate, target)
         yield False
         return
     found = pools(estimate, target, placement, peak)
@@ -223,20 +262,21 @@ def _verdict(
         yield f"does not fit: {pool}, {(pool.needed - pool.limit) / GIB:.2f} more than there are"
         if pool.advice:
             yield f"with --config.{pool.advice} it would"
-    yield _nearest(estimate, target)
+    yield from _instead(estimate, target) or [
+        "no mesh of these devices does: lower learner.rows_per_microbatch or sidecar.max_concurrency, or take more "
+        "devices"
+    ]
     yield False
 
 
-def _nearest(estimate: Estimate, target: Target) -> str:
-    return nearest_mesh(estimate, target) or (
-        "no mesh of these devices does: lower learner.rows_per_microbatch or sidecar.max_concurrency, or take more "
-        "devices"
-    )
+def _instead(estimate: Estimate, target: Target) -> list[str]:
+    """Returns what does fit: another target, another mesh, both or neither."""
+    return [line for line in (_elsewhere(estimate.config, target), nearest_mesh(estimate, target)) if line]
 
 
 def nearest_mesh(estimate: Estimate, target: Target) -> str | None:
-    """Returns all keys of the mesh that fits with the fewest devices, of those the one with the fewest over `tensor`;
-    None where there is none.
+    """Returns the mesh that fits with the fewest devices, of those the one with the fewest over `tensor`, as keys of
+    the command line; None where there is none.
     """
     sizes = range(1, target.devices + 1)
     for tensor, fsdp in sorted(itertools.product(sizes, sizes), key=lambda one: (one[0] * one[1], one[0])):
@@ -259,9 +299,15 @@ def nearest_mesh(estimate: Estimate, target: Target) -> str | None:
             continue
         found = pools(other, target, placement)
         if all(pool.fits for pool in found):
-            axes = {f"mesh.{axis}": size for axis, size in dataclasses.asdict(learner.mesh).items()}
-            keys = axes | {"rows_per_microbatch": learner.rows_per_microbatch}
-            return f"nearest that does, by arithmetic ({'; '.join(map(str, found))}): " + " ".join(
-                f"--config.learner.{name}={value}" for name, value in keys.items()
-            )
+            return f"nearest that does, by arithmetic ({'; '.join(map(str, found))}): {_asked(learner, config.learner)}"
     return None
+
+
+def _asked(learner: LearnerConfig, given: LearnerConfig) -> str:
+    """Returns what the command line says for a mesh and its rows, where a config has those ``given``."""
+    was = dataclasses.asdict(given.mesh)
+    axes = dataclasses.asdict(learner.mesh).items()
+    keys = [f"mesh.{axis}={size}" for axis, size in axes if size > 1 or size != was[axis]]
+    if learner.rows_per_microbatch != given.rows_per_microbatch:
+        keys.append(f"rows_per_microbatch={learner.rows_per_microbatch}")
+    return " ".join(f"--config.learner.{key}" for key in keys)

@@ -131,7 +131,7 @@ def find_target(config: Config) -> Target:
         chip, shape = _named(name)
         hardware = Hardware(chip.platform, capability=chip.capability)
         return Target(name, chip.name, hardware, shape, chip.memory, share if chip.platform == "gpu" else 1.0, chip)
-    devices = jax.devices()
+    devices = jax_devices("auto")
     hardware, limit = Hardware.of(devices[0]), (devices[0].memory_stats() or {}).get("bytes_limit")
     share = share if hardware.platform == "gpu" and limit else 1.0  # of JAX's devices the limit is what it takes
     memory = limit / share if limit else float(psutil.virtual_memory().total)

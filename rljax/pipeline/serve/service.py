@@ -125,8 +125,8 @@ class Service:
             log.warning("%d answers were cut off after %g s", self.endpoint.in_flight, self._config.serve.drain_timeout)
 
     def _weights(self) -> CheckpointWeights | PublishedWeights:
-        serve, directory = self._config.serve, self._run.root / "serve"
-        if serve.follow or serve.version is not None:
+        directory = self._run.root / "serve"
+        if self._config.serve.published:
             return PublishedWeights(self._config, self._run, self._model, directory)
         return CheckpointWeights(self._config, self._run, self._model, directory)
 

@@ -17,6 +17,8 @@ log = logging.getLogger(__name__)
 SEEDS = 2**31
 """Environment seeds are below this: many environments take seeds of 32 bits."""
 
+_UNMADE = "cannot be made:"
+
 
 class EnvironmentFailure(Exception):
     """Raised when an environment cannot go on with its episode; a fresh one may try again."""
@@ -112,7 +114,7 @@ class LocalEnvironment:
         """Makes the environment. Raises EnvironmentRaised: it cannot be made."""
         self.name = spec.id
         self._seen = Observation("")
-        with self._wrapping_errors("cannot be made:"):
+        with _wrapping_errors(self.name, _UNMADE):
             self.env = _make(spec)
 
     @staticmethod
@@ -126,7 +128,7 @@ class LocalEnvironment:
         Raises:
             EnvironmentRaised, EnvironmentBroken: it cannot.
         """
-        with self._wrapping_errors("reset raised"):
+        with _wrapping_errors(self.name, "reset raised"):
             answer = self.env.reset(seed=self.seed_of(seed))
         if not isinstance(answer, tuple) or len(answer) != 2:
             raise EnvironmentBroken(f"{self.name}: reset returned {_kind(answer)}, not (observation, info)")
@@ -141,7 +143,7 @@ class LocalEnvironment:
         Raises:
             EnvironmentRaised, EnvironmentBroken: it cannot.
         """
-        with self._wrapping_errors("step raised"):
+        with _wrapping_errors(self.name, "step raised"):
             if not self.env.action_space.contains(action):
                 return replace(self._seen, reward=0.0, valid=False)
             answer = self.env.step(action)
@@ -159,20 +161,10 @@ class LocalEnvironment:
     def close(self) -> None:
         """Closes the environment; an error of its own while closing, SystemExit included, is noted and no more."""
         try:
-            with self._wrapping_errors("close raised"):
+            with _wrapping_errors(self.name, "close raised"):
                 self.env.close()
         except EnvironmentRaised as error:
             log.debug("%s", error)
-
-    @contextlib.contextmanager
-    def _wrapping_errors(self, what: str) -> Iterator[None]:
-        """Turns whatever the environment raises, SystemExit included, into an EnvironmentRaised that names it."""
-        try:
-            yield
-        except (asyncio.CancelledError, KeyboardInterrupt):
-            raise
-        except BaseException as error:
-            raise EnvironmentRaised(f"{self.name}: {what} {type(error).__name__}: {error}") from error
 
     def _text(self, text: Any, call: str) -> str:
         if not isinstance(text, str):
@@ -196,17 +188,46 @@ class LocalEnvironment:
         return found
 
 
+def check_registered(env_id: str) -> None:
+    """Looks an environment's id up in gymnasium, and makes no environment; the package that the id names is imported.
+
+    Raises:
+        EnvironmentRaised: there is no such environment; it says what `LocalEnvironment` would.
+    """
+    with _wrapping_errors(env_id, _UNMADE):
+        from gymnasium.envs.registration import find_highest_version, get_env_id, parse_env_id, spec
+
+        space, name, version = parse_env_id(_imported(env_id))
+        spec(get_env_id(space, name, find_highest_version(space, name) if version is None else version))
+
+
 def _make(spec: EnvironmentSpec) -> Any:
     import gymnasium
 
+    # gymnasium's checks of spaces are left out, and an episode's limits are the caller's.
+    return gymnasium.make(_imported(spec.id), disable_env_checker=True, max_episode_steps=-1, **spec.kwargs)
+
+
+def _imported(env_id: str) -> str:
+    """Imports what registers an environment, and returns its id without the package."""
     import envs
 
     envs.register()
-    package, _, name = spec.id.rpartition(":")
+    package, _, name = env_id.rpartition(":")
     if package:
         importlib.import_module(package)
-    # gymnasium's checks of spaces are left out, and an episode's limits are the caller's.
-    return gymnasium.make(name, disable_env_checker=True, max_episode_steps=-1, **spec.kwargs)
+    return name
+
+
+@contextlib.contextmanager
+def _wrapping_errors(name: str, what: str) -> Iterator[None]:
+    """Turns whatever an environment raises, SystemExit included, into an EnvironmentRaised that names it."""
+    try:
+        yield
+    except (asyncio.CancelledError, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        raise EnvironmentRaised(f"{name}: {what} {type(error).__name__}: {error}") from error
 
 
 def _kind(value: Any) -> str:

@@ -1,13 +1,14 @@
-"""Environment smoke check: fails before any task is claimed for an environment that cannot be made."""
+"""Checks of environments: that their ids are known, and, before any task is claimed, that they can be made."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
 from rljax.config.environments import EnvironmentConfig
+from rljax.config.refusals import Refusals
 from rljax.config.validate import ConfigError
 from rljax.rollout.environments.hosts import EnvironmentHost
-from rljax.rollout.environments.session import EnvironmentFailure, EnvironmentSpec
+from rljax.rollout.environments.session import EnvironmentFailure, EnvironmentSpec, check_registered
 
 SEEDS_TRIED = 3
 """An environment that fails for all of these seeds is taken to fail for all; a rare failure is left to retries."""
@@ -30,6 +31,19 @@ async def smoke_check(
                     await session.reset(seed)
                 break
             except EnvironmentFailure as error:
-                failure = " ".join(str(error).split())
+                failure = error
         else:
-            raise ConfigError(f"custom_envs.{tag}: {failure}")
+            raise _refusal(tag, failure)
+
+
+def unknown_ids(tags: Iterable[str], environments: Mapping[str, EnvironmentConfig]) -> Refusals:
+    """Yields a refusal for each of these tags whose id gymnasium does not know; makes no environment."""
+    for tag in tags:
+        try:
+            check_registered(environments[tag].id)
+        except EnvironmentFailure as error:
+            yield _refusal(tag, error)
+
+
+def _refusal(tag: str, failure: EnvironmentFailure) -> ConfigError:
+    return ConfigError(f"custom_envs.{tag}: {' '.join(str(failure).split())}")

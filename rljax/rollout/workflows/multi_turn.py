@@ -109,11 +109,7 @@ class _Episode:
             return End.DONE if seen.terminated else End.TRUNCATED
         if turns - self._invalid >= self._config.max_actions:
             return End.ACTIONS
-        return End.TURNS if turns >= self._max_turns else None
-
-    @property
-    def _max_turns(self) -> int:
-        return self._config.max_turns or self._config.max_actions
+        return End.TURNS if turns >= self._config.turn_limit else None
 
     def _cut_by_budget(self, completion: Completion) -> bool:
         """Returns whether the token budget of a turn cut the reply, rather than the room that its row has left."""
@@ -164,7 +160,7 @@ class _Episode:
                 "turn_idx": turn + 1,
                 "observation": seen.text,
                 "suffix": seen.suffix,
-                "actions_left": min(config.max_actions - (turn - self._invalid), self._max_turns - turn),
+                "actions_left": min(config.max_actions - (turn - self._invalid), self._config.turn_limit - turn),
                 "history": "\n".join(turns),
                 "history_length": len(kept),
             },

@@ -15,7 +15,7 @@ from rljax.tasks.rewards.reward import (
     RewardFunction,
     RewardTimeout,
     Tasks,
-    as_rewards,
+    rewards_of,
 )
 from rljax.timeouts import Limit, done_within, timeout
 from sidecar.errors import describe
@@ -23,6 +23,7 @@ from sidecar.errors import describe
 _MARGIN = 5.0  # seconds that its event loop may answer too late
 _CLOSE = 5.0
 _left: list[tuple[asyncio.AbstractEventLoop, threading.Thread]] = []  # by a trial, to the rewards after it
+_left_lock = threading.Lock()
 
 
 class Asked(Protocol):
@@ -82,7 +83,8 @@ class AwaitedRewards:
             if not await done_within(waiter, deadline):
                 raise RewardTimeout(f"not done after {deadline:g} s: an async reward blocks the others; it must await")
             if waiter.cancelled():
-                raise RewardError("the rewards were closed")
+                closed = "the rewards were closed"
+                raise RewardError(closed if self._closed else "CancelledError: it, or what it awaits, was cancelled")
             return waiter.result()
         finally:
             queue.calls.discard(future)
@@ -95,7 +97,7 @@ class AwaitedRewards:
             limit: Limit | None = None
             try:
                 async with timeout(self._limit) as limit:
-                    return as_rewards(await function(tasks, response), response)
+                    return rewards_of(function, await function(tasks, response), response)
             except RewardError:
                 raise
             except (Exception, SystemExit) as error:  # a SystemExit would end the event loop of all
@@ -116,7 +118,8 @@ class AwaitedRewards:
         if loop is None or thread is None:
             return
         if leave and _answers(loop):
-            _left.append((loop, thread))
+            with _left_lock:
+                _left.append((loop, thread))
             return
         with contextlib.suppress(RuntimeError):  # it has ended already
             loop.call_soon_threadsafe(loop.stop)
@@ -133,7 +136,9 @@ class AwaitedRewards:
             if self._closed:
                 raise RewardError("the rewards were closed")
             if self._loop is None:
-                self._loop, self._thread = _left.pop() if _left else _begun()
+                with _left_lock:
+                    left = _left.pop() if _left else None
+                self._loop, self._thread = left or _begun()
             return self._loop
 
 

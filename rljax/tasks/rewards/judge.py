@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from rljax.config.judges import ASKS_JUDGES
 from rljax.config.secrets import without_passwords
-from rljax.tasks.rewards.own_models import own_model
+from rljax.tasks.rewards.own_models import is_tried, own_model
 from rljax.tasks.rewards.reward import JudgeUnavailable, Reward
 from rljax.tasks.rewards.scorer import Place, built_in
 from rljax.tasks.seeds import stable_hash
@@ -138,7 +138,7 @@ async def llm_judge(
         if rating is not None and low <= rating <= high:
             return Reward((rating - low) / (high - low), {"rating": rating})
         reason = f"no rating from {low:g} to {high:g} in {reply[-_SHOWN:]!r}"
-        if question.greedy:
+        if question.greedy or is_tried():  # before a run it is known soon enough
             break
     raise JudgeUnavailable(f"{question.where}: {reason} ({attempt + 1} tries)")
 

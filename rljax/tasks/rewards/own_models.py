@@ -42,6 +42,11 @@ def asked_early() -> Iterator[list[str]]:
         _early.reset(token)
 
 
+def is_tried() -> bool:
+    """Returns whether a reward is only tried here, as it is before a run begins."""
+    return _early.get(None) is not None
+
+
 def own_model(group: str, name: str, error: type[RewardError] = RewardError) -> Any:
     """Returns the model of that name.
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import inspect
 import pkgutil
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import cache, partial
 from types import ModuleType
 from typing import Any
 
 from rljax.config.fields import ConfigError
+from rljax.config.refusals import joined, refused_by
 from rljax.config.registries import by_name
 from rljax.config.types import hidden
 from rljax.tasks.cells import nearest
@@ -23,6 +26,8 @@ from rljax.tasks.rows import Row
 from rljax.tasks.task import RewardTerm
 
 _FORMAT = "format:"
+_NEAR = 0.8
+"""Likeness of a module's name, of the many that Python has, to one that is mistyped."""
 BATCH_SIZE = "batch_size"
 """The argument of a reward of batches that bounds them."""
 
@@ -45,9 +50,8 @@ def register_reward(name: str) -> Callable[[RewardFunction], RewardFunction]:
     Its keyword-only parameters are the keys that ``reward_args`` may have.
 
     Meant for a notebook: the function stays in this process and runs on a thread, an ``async def`` on an event loop. A
-    thread cannot be killed, so a
-    reward that may hang is better placed in a file and named ``module:function``. A later one of the same name
-    replaces it.
+    thread cannot be killed, so a reward that may hang is better placed in a file and named ``module:function``. A later
+    one of the same name replaces it.
 
     Raises:
         ConfigError: the name is that of a built-in, is not plain, or the function takes other arguments.
@@ -98,6 +102,15 @@ def resolve_reward(name: str, key: str) -> Scorer:
     raise ConfigError(f"{key}={name!r}: no such reward; {hint}, or write module:function")
 
 
+def known_rewards(names: Sequence[str]) -> list[Scorer]:
+    """Returns those of these rewards that there are."""
+    known = []
+    for name in names:
+        with suppress(ConfigError):
+            known.append(resolve_reward(name, "rewards"))
+    return known
+
+
 def reward_terms(
     names: Sequence[str],
     weights: Sequence[float] | None,
@@ -113,8 +126,10 @@ def reward_terms(
         args: keyword arguments by the short name of the reward.
 
     Raises:
-        ConfigError: see `resolve_reward`; or a name occurs twice; or arguments are not those of the function.
+        ConfigError: see `resolve_reward`, of each name; or one occurs twice; or arguments are not the function's.
     """
+    if refused := [error for name in names for error in refused_by(resolve_reward, name, key)]:
+        raise joined(refused)
     scorers = [resolve_reward(name, key) for name in names]
     if len(set(names)) != len(names):
         raise ConfigError(f"{key}={tuple(names)}: one of them stands there twice; give it a weight instead")
@@ -144,15 +159,23 @@ def answer_checks(names: Sequence[str], key: str) -> tuple[Callable[[str], None]
 
 
 def row_checks(terms: Sequence[RewardTerm], key: str) -> tuple[tuple[Callable[[Row], None], ...], frozenset[str]]:
-    """Returns the rewards' checks of a row, each a function that raises ValueError with the reason, and the columns
-    that they read.
+    """Returns the rewards' checks of a row, each a function that raises ValueError with the reward and the reason, and
+    the columns that they read.
 
     Raises:
         ConfigError: see `resolve_reward`.
     """
     checked = [(term.args, scorer) for term in terms if (scorer := resolve_reward(term.name, key)).check_row]
     read = {args[name] for args, scorer in checked for name in scorer.columns if args[name]}
-    return tuple(partial(scorer.check_row, **args) for args, scorer in checked if scorer.check_row), frozenset(read)
+    rows = (partial(_check_row, s.check_row, args, f"{key}={s.name}") for args, s in checked if s.check_row)
+    return tuple(rows), frozenset(read)
+
+
+def _check_row(check: Callable[..., None], args: Mapping[str, Any], asked_by: str, row: Row) -> None:
+    try:
+        check(row, **args)
+    except ValueError as error:
+        raise ValueError(f"{asked_by}: {error}") from error
 
 
 def answer_is_read(names: Sequence[str], key: str) -> bool:
@@ -194,15 +217,23 @@ def _import_module(name: str, what: str) -> ModuleType:
             raise ConfigError(f"{what}: importing it fails: {error}") from error
         parent = missing.rpartition(".")[0]
         path = importlib.import_module(parent).__path__ if parent else None
-        siblings = [f"{parent}.{m.name}" if parent else m.name for m in pkgutil.iter_modules(path)]
-        hint = hidden(name) or f"; {nearest(missing, siblings, 'there are')}"
-        raise ConfigError(f"{what}: no module {missing!r}{hint}") from error
-    except Exception as error:
+        public = [m.name for m in pkgutil.iter_modules(path) if not m.name.startswith("_")]
+        siblings = [f"{parent}.{one}" if parent else one for one in public]
+        raise ConfigError(f"{what}: no module {missing!r}{hidden(name) or _near(missing, siblings)}") from error
+    except (Exception, SystemExit) as error:
         raise ConfigError(f"{what}: importing it fails: {type(error).__name__}: {error}") from error
 
 
+def _near(missing: str, siblings: Sequence[str]) -> str:
+    """Returns what is added to the message on a module that is not there; the many that Python has are not listed."""
+    if "." in missing:
+        return f"; {nearest(missing, siblings, 'there are')}"
+    near = difflib.get_close_matches(missing, siblings, 1, _NEAR)
+    return f"; nearest: {near[0]}" if near else " in the folder of this command, nor on PYTHONPATH; name one that is"
+
+
 def _check_size(size: object, path: str) -> None:
-    if size is not None and (not isinstance(size, int) or size < 1):
+    if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size < 1):
         raise ConfigError(f"{path}={size!r}: must be at least 1; it bounds a batch of responses")
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from rljax.tasks.task import Task
+from sidecar.errors import describe
 
 TIMED_OUT = "timed_out"
 """Part of a reward with a time limit of its own: 1 where that ended it before it had looked at everything."""
@@ -61,6 +64,33 @@ def as_rewards(value: object, response: Response) -> tuple[Reward, ...]:
     if len(rewards) != len(response):
         raise ValueError(f"returned {len(rewards)} rewards for {len(response)} responses")
     return rewards
+
+
+def rewards_of(function: RewardFunction, returned: object, response: Response) -> tuple[Reward, ...]:
+    """Returns `as_rewards` of what this function returned.
+
+    Raises:
+        RewardError: it is none; the message says where the function stands, since no line of it raised.
+    """
+    try:
+        return as_rewards(returned, response)
+    except (TypeError, ValueError) as error:
+        raise RewardError(f"{type(error).__name__}: {error}{_place(function)}") from error
+
+
+def reason_of(error: BaseException) -> str:
+    """Returns why a reward gave no score, in a line; of its own error with the place where it was raised."""
+    return str(error) if type(error) is RewardError else describe(error)
+
+
+def _place(function: RewardFunction) -> str:
+    while isinstance(function, partial):
+        function = function.func
+    inner = inspect.unwrap(function)
+    called = getattr(type(inner), "__call__", None)  # noqa: B004 — of an object
+    code = getattr(inner, "__code__", None) or getattr(called, "__code__", None)
+    name = getattr(inner, "__name__", type(inner).__name__)
+    return f" ({name}, {code.co_filename}:{code.co_firstlineno})" if code else f" ({name})"
 
 
 def as_reward(value: object) -> Reward:

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from rljax.config.fields import ConfigError
+from rljax.config.refusals import joined
 from rljax.tasks.rewards.awaited import Asked, AwaitedRewards
 from rljax.tasks.rewards.batches import Batches
 from rljax.tasks.rewards.judge import Judge
@@ -19,12 +20,21 @@ from rljax.tasks.rewards.own_models import NotYet, asked_early, own_models
 from rljax.tasks.rewards.prints import prints_to
 from rljax.tasks.rewards.processes import WorkerProcesses
 from rljax.tasks.rewards.registry import BATCH_SIZE, resolve_reward, take_printed
-from rljax.tasks.rewards.reward import TIMED_OUT, Response, Reward, RewardError, RewardTimeout, Tasks, as_rewards
+from rljax.tasks.rewards.reward import (
+    TIMED_OUT,
+    Response,
+    Reward,
+    RewardError,
+    RewardTimeout,
+    Tasks,
+    reason_of,
+    rewards_of,
+)
 from rljax.tasks.rewards.reward_model import RewardModel
 from rljax.tasks.rewards.scorer import Place, Scorer
 from rljax.tasks.rewards.threads import DeadlineThreads
 from rljax.tasks.task import RewardTerm, Task, Taskset
-from sidecar.errors import describe, worth_a_line
+from sidecar.errors import worth_a_line
 
 _LOG = logging.getLogger(__name__)
 
@@ -82,6 +92,7 @@ class RewardRunner:
         self._batch_size = batch_size
         self._batches: dict[tuple[str, str], Batches[tuple[Task, str], Reward]] = {}
         self._only_tries = to_come is not None
+        self._closed = False
         early = {group: dict.fromkeys(names, NotYet()) for group, names in (to_come or {}).items()}
         self.judges: Mapping[str, Judge | NotYet] = early.get("judges", {})
         self.reward_models: Mapping[str, RewardModel | NotYet] = early.get("reward_models", {})
@@ -130,7 +141,8 @@ class RewardRunner:
         response. What asks a model that is yet to start is not known to fail.
 
         Raises:
-            ConfigError: a reward fails for the first `TASKS_TRIED` tasks; or programs may take longer than it may.
+            ConfigError: a reward fails for the first `TASKS_TRIED` tasks; or programs may take longer than it may. All
+                but the first are its ``others``.
         """
 
         async def tried(key: str, taskset: Taskset, term: RewardTerm) -> None:
@@ -153,10 +165,18 @@ class RewardRunner:
             raise ConfigError(f"{key}.rewards={term.name!r}: fails when it is tried on the first tasks: {failure}")
 
         trials = [(key, one, term) for key, one in tasksets if len(one) for term in one.task(0, 0).rewards]
-        await asyncio.gather(*(tried(*trial) for trial in trials))
+        refused: list[ConfigError] = []
+        for outcome in await asyncio.gather(*(tried(*trial) for trial in trials), return_exceptions=True):
+            if isinstance(outcome, ConfigError):
+                refused.append(outcome)
+            elif outcome is not None:
+                raise outcome
+        if refused:
+            raise joined(refused)
 
     def close(self) -> None:
         """Closes workers and threads; what still waits fails with a `RewardError`."""
+        self._closed = True
         for batches in list(self._batches.values()):
             batches.close(0.0)
         self._processes.close()
@@ -229,6 +249,8 @@ class RewardRunner:
             return asyncio.run(self._call(term, tasks, responses))
 
         key = term.name, repr(term.args)
+        if self._closed:
+            raise RewardError("the rewards were closed")
         if key not in self._batches:
             most = term.args.get(BATCH_SIZE) or self._batch_size
             made = Batches(f"reward {term.name}", most, answer, closed="the rewards were closed")
@@ -279,6 +301,6 @@ def _sum(terms: Sequence[RewardTerm], rewards: Sequence[Reward]) -> Reward:
 
 def _inline(scorer: Scorer, term: RewardTerm, tasks: Tasks, response: Response) -> tuple[Reward, ...]:
     try:
-        return as_rewards(scorer.function(tasks, response, **term.args), response)
+        return rewards_of(scorer.function, scorer.function(tasks, response, **term.args), response)
     except Exception as error:
-        raise RewardError(describe(error)) from error
+        raise RewardError(reason_of(error)) from error

@@ -16,14 +16,15 @@ from rljax.tasks.rewards.reward import (
     RewardFunction,
     RewardTimeout,
     Tasks,
-    as_rewards,
+    reason_of,
+    rewards_of,
 )
 from rljax.tasks.rewards.worker import Failure
 from rljax.timeouts import done_within
-from sidecar.errors import describe
 
 _THREADS = 8
 _MAX_HUNG = 16
+_CLOSED = "the rewards were closed"
 
 
 @dataclass(eq=False)
@@ -60,6 +61,8 @@ class DeadlineThreads:
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._alive = 0
         self._hung = 0
+        self._waited_for: set[_Job] = set()
+        self._closed = False
 
     @property
     def pending(self) -> int:
@@ -71,20 +74,26 @@ class DeadlineThreads:
 
         Raises:
             RewardTimeout: it outlived its limit.
-            RewardError: it raised, or too many threads hang already.
+            RewardError: it raised, or too many threads hang already, or this was closed.
         """
         if self._hung >= _MAX_HUNG:
             raise RewardError(f"{_MAX_HUNG} threads already hang in rewards; mend the function and start again")
         loop = asyncio.get_running_loop()
         job = _Job(function, tasks, response, loop.create_future(), loop.create_future())
         deadline = (self._limit + 1) * (2 + self._jobs.qsize() // _THREADS)
-        self._jobs.put(job)
+        with self._lock:
+            if self._closed:
+                raise RewardError(_CLOSED)
+            self._waited_for.add(job)
+            self._jobs.put(job)
         self._start_thread_if_needed()
         try:
             if not await done_within(job.started, deadline):
                 raise RewardTimeout(f"no thread took it up within {deadline:.1f} s")
             done = await done_within(job.outcome, self._limit)
         finally:
+            with self._lock:
+                self._waited_for.discard(job)
             if not job.outcome.done():
                 self._abandon(job)
         if not done:
@@ -95,9 +104,17 @@ class DeadlineThreads:
         return outcome
 
     def close(self) -> None:
-        """Lets idle threads end. A thread inside a reward ends with it, or with the process."""
-        for _ in range(self._alive):
-            self._jobs.put(None)
+        """Fails what waits or runs with a `RewardError`, and lets idle threads end. A thread inside a reward ends with
+        it, or with the process. May be repeated.
+        """
+        with self._lock:
+            self._closed = True
+            for job in self._waited_for:
+                job.abandoned = job.abandoned or not job.running
+                job.post(job.started, None)
+                job.post(job.outcome, Failure(_CLOSED))
+            for _ in range(self._alive):
+                self._jobs.put(None)
 
     def _start_thread_if_needed(self) -> None:
         """Starts a thread if work waits and the threads that are not hung are fewer than allowed."""
@@ -123,9 +140,10 @@ class DeadlineThreads:
                 job.running = True
             job.post(job.started, None)
             try:
-                outcome: tuple[Reward, ...] | Failure = as_rewards(job.function(job.tasks, job.response), job.response)
+                returned = job.function(job.tasks, job.response)
+                outcome: tuple[Reward, ...] | Failure = rewards_of(job.function, returned, job.response)
             except BaseException as error:
-                outcome = Failure(describe(error))
+                outcome = Failure(reason_of(error))
             with self._lock:
                 if job.abandoned:
                     self._hung -= 1

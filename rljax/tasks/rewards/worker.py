@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from rljax.tasks.rewards.registry import resolve_reward, take_printed
-from rljax.tasks.rewards.reward import Response, Reward, Tasks, as_rewards
+from rljax.tasks.rewards.reward import Response, Reward, Tasks, reason_of, rewards_of
 from rljax.tasks.rewards.scorer import Scorer
 from rljax.tasks.task import RewardTerm
-from sidecar.errors import describe
 from sidecar.workers.child_process import redirect_output
 from sidecar.workers.lifeline import hold
 
@@ -51,9 +50,10 @@ def ready() -> bool:
 def judge(term: RewardTerm, tasks: Tasks, response: Response) -> tuple[Reward, ...] | Failure:
     """Calls a reward with its arguments from the config. The parent kills this process when that takes too long."""
     try:
-        return as_rewards(_scorer(term.name).function(tasks, response, **term.args), response)
+        function = _scorer(term.name).function
+        return rewards_of(function, function(tasks, response, **term.args), response)
     except BaseException as error:
-        return Failure(describe(error))
+        return Failure(reason_of(error))
 
 
 @lru_cache(maxsize=64)

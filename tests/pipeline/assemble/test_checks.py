@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
+from rljax.config import extras
 from rljax.config.fields import ConfigError
+from rljax.config.refusals import RefusedConfig
 from rljax.config.schema import Config, JudgeConfig, RewardModelConfig, TasksConfig, TasksetConfig
 from rljax.pipeline.assemble.checks import check_tasks
 from rljax.pipeline.assemble.tasksets import Tasksets
@@ -154,3 +156,44 @@ def test_the_rewards_of_the_run_go_on_with_the_event_loop_and_have_what_was_prin
     asyncio.run(explore())
     assert log.read_text() == "imported\ncalled\n"
     assert "rewards" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_all_that_a_run_does_not_get_is_told_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Packages, names, sources, trials and devices; a reward that there is not hides no trial of another."""
+
+    @register_reward("fails_one_way")
+    def fails_one_way(task: Task, response: str) -> float:
+        raise KeyError("one")
+
+    @register_reward("fails_another_way")
+    def fails_another_way(task: Task, response: str) -> float:
+        raise KeyError("two")
+
+    monkeypatch.setattr(extras, "is_installed", lambda package: package != "wandb")
+    key, run = "tasks.train.mine.rewards", tmp_path / "runs" / "mine"
+    wrong = config("fails_one_way", "nosuch", "digits", "early:fials", "fails_another_way")
+    train = {**wrong.tasks.train, "gone": TasksetConfig(source="gone.jsonl", rewards=("exact",))}
+    wrong = replace(
+        wrong,
+        run_dir=str(run),
+        tasks=replace(wrong.tasks, train=train),
+        observe=replace(wrong.observe, wandb="here"),
+        learner=replace(wrong.learner, devices="cpu:77"),
+        algorithm=replace(wrong.algorithm, aggregation="none_there:mean"),
+    )
+    with pytest.raises(RefusedConfig) as refused:
+        Run(wrong)
+    lines = [line.strip() for line in str(refused.value).splitlines()]
+    begin = [
+        "what is refused:",
+        "observe.wandb='here': wandb is not installed",
+        "algorithm.aggregation='none_there:mean': cannot be imported",
+        f"{key}='nosuch': no such reward",
+        f"{key}='early:fials': no function 'fials' there",
+        "learner.devices='cpu:77': this machine has",
+        "tasks.train.gone.source='gone.jsonl': cannot be read",
+        f"{key}='fails_one_way': fails when it is tried on the first tasks: KeyError: 'one'",
+        f"{key}='fails_another_way': fails when it is tried on the first tasks: KeyError: 'two'",
+    ]
+    assert all(line.startswith(start) for line, start in zip(lines, begin, strict=True)), lines
+    assert not run.parent.exists()

@@ -18,7 +18,6 @@ from jaxlib.xla_client import generate_pjrt_gpu_plugin_options
 
 from rljax import command_line
 from rljax.config.load import load_config
-from rljax.config.refusals import RefusedConfig
 from rljax.config.schema import (
     Config,
     ExplorerConfig,
@@ -44,6 +43,7 @@ from rljax.pipeline.assemble.engines import engine_spec
 from rljax.pipeline.run_dir import RunDir
 from rljax.run import Run
 from sidecar.hosting.local import LocalEngineLauncher
+from tests.pipeline.assemble.laptop import without_gpu
 from tests.waiting import HANGS
 
 ROOT = Path(__file__).parents[3]
@@ -297,21 +297,26 @@ def test_vllm_is_given_its_share(colocate: bool, share: float, machine: Any, mon
 
 def test_all_devices_that_are_not_there_are_told_of_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a file of ROLL's, on a laptop."""
-
-    def there(platform: str = "cpu") -> list[Any]:
-        if platform != "cpu":
-            raise RuntimeError("none")
-        return [SimpleNamespace(platform="cpu", id=0)]
-
-    monkeypatch.setattr(jax, "devices", there)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    without_gpu(monkeypatch)
     file = str(ROOT / "tests" / "data" / "seeds" / "agent_val_frozen_lake_async.yaml")
-    with pytest.raises(RefusedConfig) as refused:
+    with pytest.raises(ConfigError) as refused:
         check_devices(load_config(file))
-    assert str(refused.value).splitlines() == [
-        "devices that are refused:",
-        "  learner.devices='gpu:0-3': this machine has no gpu (none); write cpu, and a learner.mesh of as many devices "
-        "(it multiplies to 4)",
-        "  sidecar.devices='gpu:4-7': this machine has 0 GPUs, counted from 0; correct it, or write cpu",
+    assert [str(error) for error in (refused.value, *refused.value.others)] == [
+        "learner.devices='gpu:0-3': this machine has no gpu (none), learner.mesh multiplies to 4; write cpu, and a "
+        "mesh of as many",
+        "sidecar.devices='gpu:4-7': this machine has 0 GPUs, counted from 0; correct it, or write cpu",
     ]
     check_devices(load_config(file, {"learner.devices": "cpu"}))
+
+
+def test_devices_that_are_not_there_are_told_of_before_a_hub_is_asked(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Of a pair of Trinity's, whose tasks are of a hub."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")  # nobody answers there
+    seeds = ROOT / "tests" / "data" / "seeds"
+    config = load_config(f"{seeds / 'explorer.yaml'},{seeds / 'trainer.yaml'}", {"run_dir": str(tmp_path / "run")})
+    with pytest.raises(ConfigError, match=r"sidecar\.devices='gpu:4-7': this machine has 0 GPUs"):
+        Run(config)
+    assert not (tmp_path / "run").exists()

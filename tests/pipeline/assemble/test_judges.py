@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from rljax.config.fields import ConfigError
-from rljax.config.schema import Config, GeneratingConfig, JudgeConfig
+from rljax.config.schema import Config, GeneratingConfig, JudgeConfig, PlayConfig
 from rljax.models.resolve import ModelNotFound
 from rljax.pipeline.assemble import judges as assembled
 from rljax.pipeline.assemble.judges import Judges, places_of_judges
@@ -126,7 +126,8 @@ def test_who_leaves_does_not_wait_for_weights_that_are_not_written(
 def test_who_scores_nothing_starts_no_judge(tmp_path: Path) -> None:
     async def main() -> None:
         for mode in ("play", "serve"):
-            config = dataclasses.replace(run_config(tmp_path / "nowhere"), mode=mode)
+            played = PlayConfig(tag="FrozenLake")
+            config = dataclasses.replace(run_config(tmp_path / "nowhere"), mode=mode, play=played)
             assert places_of_judges(config) == {}
             async with Judges(config, RunDir(tmp_path), LocalEngineLauncher()) as judges:
                 assert await judges.open(places_of_judges(config)) == {}

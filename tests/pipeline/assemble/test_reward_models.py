@@ -128,7 +128,7 @@ REFUSED = [
     ({"devices": "gpu:0-2"}, r"^reward_models.mine.rows_per_batch=8: must be a multiple of the 3 devices of .*gpu:0-2"),
     ({"max_tokens": 100}, r"^reward_models.mine.max_tokens=100: a trajectory may have 128 tokens, .* would be dropped"),
     ({"rows_per_batch": 0}, r"^reward_models.mine.rows_per_batch=0: must be at least 1$"),
-    ({"dtype": "fp16"}, r"^reward_models.mine.dtype='fp16': not one of fp32, bf16$"),
+    ({"dtype": "fp16"}, r"^reward_models.mine.dtype='fp16': not one of fp32, bf16; did you mean bf16\?$"),
 ]
 
 

@@ -9,12 +9,15 @@ from typing import Any
 import jax
 import pytest
 
+from rljax.config.environments import EnvironmentConfig, TrainEnvManagerConfig
 from rljax.config.schema import (
     AlgorithmConfig,
     KlConfig,
     MeshConfig,
     OptimizerConfig,
+    RolloutConfig,
     SidecarConfig,
+    TasksetConfig,
 )
 from rljax.models.common.architecture import Architecture
 from rljax.models.hf_names import tensor_shapes
@@ -231,6 +234,53 @@ def test_operations_of_a_step() -> None:
     # two updates of the policy; reference and proximal policy; values, and two updates of the critic, which has no head
     expected = 2 * update + 2 * forward + once["layers"] + 2 * 4 * once["layers"]
     assert more.steps()["operations"] == pytest.approx(expected)
+
+
+def test_turns_that_are_rows_reused_groups_and_demonstrations_are_counted() -> None:
+    """1024 trajectories of 5 turns, 5120 rows of 2048; beside 256 groups 64 reused ones, a fifth of all; beside 1024
+    trajectories 256 demonstrations, a fifth of all, of one row each.
+    """
+    lake = EnvironmentConfig(id="rljax/FrozenLake-v0", max_turns=5, max_actions=5, history_length=0)
+    played: dict[str, Any] = {
+        "custom_envs": {"Lake": lake},
+        "rollout": RolloutConfig(train_env_manager=TrainEnvManagerConfig(tags=("Lake",))),
+    }
+    plain, turns = estimated(HALF, {}, 1, 2048).steps(), estimated(HALF, {}, 1, 2048, **played).steps()
+    assert turns == {name: pytest.approx(5 * value) for name, value in plain.items()}
+    algorithm = AlgorithmConfig(max_uses=2, reuse_ratio=0.2)
+    assert estimated(HALF, {}, 1, 2048, algorithm=algorithm, **played).steps()["tokens"] == 1280 * 5 * 2048
+    base = estimated(HALF, {}, 1, 2048, **played)
+    shown = AlgorithmConfig(expert_data_ratio=0.2, pg_variant="mix", loss={"variant": "ppo"})
+    tasks = dataclasses.replace(base.config.tasks, expert=TasksetConfig(source="demonstrations.jsonl"))
+    beside = dataclasses.replace(base, config=dataclasses.replace(base.config, algorithm=shown, tasks=tasks))
+    assert beside.steps()["tokens"] == (1024 * 5 + 256) * 2048
+
+
+def test_rows_are_those_that_sequences_fill() -> None:
+    """Of 16 trajectories of 48 tokens four a minibatch: 4 rows of 47 places, half a microbatch of 8, each time. Rows of
+    24 places hold one sequence of 23, and not a part of another: a row each.
+    """
+    few = estimated(HALF, {}, 8, 48, batch=16, algorithm=AlgorithmConfig(minibatch_size=4))
+    assert (few.rows, few.steps()["microbatches"]) == (4, 4)
+    base = estimated(HALF, {}, 8, 24, batch=96)
+    learner = dataclasses.replace(base.config.learner, max_tokens_per_row=40)
+    wide = dataclasses.replace(base, config=dataclasses.replace(base.config, learner=learner))
+    assert (wide.row.length, wide.rows, wide.steps()["microbatches"]) == (24, 96, 6)
+
+
+def test_batches_are_counted() -> None:
+    """Of a place 4 bytes in each of 12 arrays and 1 of the mask; of a trained one 4 more. 1024 rows of 2048, on 8
+    devices; of 4 minibatches three wait beside the one that is trained.
+    """
+    one = 1024 * 2048 * 49 + 1024 * 1024 * 4
+    assert estimated(HALF, {"fsdp": 8}, 8, 2048).memory()["batch"] == one / 8
+    cut = estimated(HALF, {"fsdp": 8}, 8, 2048, algorithm=AlgorithmConfig(minibatch_size=256))
+    assert cut.memory()["batch"] == one / 4 / 8
+    assert cut.standing()["other minibatches"] == 3 * one / 4 / 8
+    # reference and values at trained places, and returns at all
+    scored = AlgorithmConfig(kl=KlConfig(where="loss"), adv_estimator="gae")
+    more = 1024 * 2048 * 4 + 2 * 1024 * 1024 * 4
+    assert estimated(HALF, {"fsdp": 8}, 8, 2048, algorithm=scored).memory()["batch"] == (one + more) / 8
 
 
 def test_keys_of_the_step_are_counted() -> None:

@@ -74,7 +74,7 @@ def test_engines_take_their_gpus_from_the_learner() -> None:
     all_of_them = estimated(ONE_AND_A_HALF, {"fsdp": 8}, 8, 2048, sidecar=sidecar)
     with pytest.raises(ConfigError, match="needs 2 GPUs, and the learner leaves 0 of 8"):
         place_engines(all_of_them.config, target)
-    assert "--config.learner.mesh.fsdp=1 " in (nearest_mesh(all_of_them, target) or "")
+    assert (nearest_mesh(all_of_them, target) or "").endswith("): --config.learner.mesh.fsdp=1")
     split = dataclasses.replace(sidecar, tensor_parallel_size=4)
     assert nearest_mesh(estimated(SEVEN, {}, 1, 2048, sidecar=split), target) is None, "the engines need all eight"
     on_ray = dataclasses.replace(two.config, launcher="ray")
@@ -140,9 +140,11 @@ def test_the_nearest_mesh_is_the_smallest_that_fits() -> None:
     target = target_named("h100:8")
     estimate = estimated(SEVEN, {"data": 2, "sequence": 2}, 8, 2048)
     assert needed(estimated(SEVEN, {}, 8, 2048), target)[0].needed > 127 * GIB
-    keys = {"data": 1, "fsdp": 4, "sequence": 1, "expert": 1, "tensor": 1}
+    keys = {"data": 1, "fsdp": 4, "sequence": 1}
     wanted = " ".join(f"--config.learner.mesh.{axis}={size}" for axis, size in keys.items())
-    assert f"{wanted} --config.learner.rows_per_microbatch=8" in (nearest_mesh(estimate, target) or "")
+    assert (nearest_mesh(estimate, target) or "").endswith(f"): {wanted}"), "what the config cut otherwise is said too"
+    whole = nearest_mesh(estimated(SEVEN, {}, 2, 2048), target) or ""
+    assert whole.endswith("): --config.learner.mesh.fsdp=4 --config.learner.rows_per_microbatch=4")
     assert nearest_mesh(estimate, dataclasses.replace(target, shape=(1,))) is None
     only = target_named("v5e:1")
     (shared,) = needed(estimated(ONE_AND_A_HALF, {}, 1, 2048), only)
@@ -379,6 +381,24 @@ def test_a_hub_out_of_reach_is_asked_once_and_the_mesh_judged_all_the_same(
     keys = ("mode=plan", "model.path=owner/name", "plan.target=h100:2", "learner.mesh.data=4")
     config = Path(__file__).parents[2] / "e2e" / "smallest.py"
     assert main([f"--config={config}", *(f"--config.{key}" for key in keys)]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "learner.mesh multiplies to 4 devices, h100:2 has 2; and model.path=owner/name: its config.json" in line
+    _, mesh, model = capsys.readouterr().err.splitlines()
+    assert mesh == "  learner.mesh multiplies to 4 devices, h100:2 has 2"
+    assert model.startswith("  model.path=owner/name: its config.json is not here and cannot be fetched (")
     assert [record for record in caplog.records if record.name.startswith("huggingface_hub")] == []
+
+
+def test_models_that_are_not_there_hide_nothing_that_a_plan_refuses(capsys: pytest.CaptureFixture[str]) -> None:
+    """And what can only be a path is not looked for on a hub."""
+    keys = ("mode=plan", "model.path=./nope", "plan.target=h100:2", "learner.mesh.data=4")
+    more = ("judges.small.path=~/none", "reward_models.mine.path=../none", "algorithm.aggregation=none_there:mean")
+    config = Path(__file__).parents[2] / "e2e" / "smallest.py"
+    assert main([f"--config={config}", *(f"--config.{key}" for key in (*keys, *more))]) == 2
+    _, aggregation, *lines = capsys.readouterr().err.splitlines()
+    assert aggregation.startswith("  algorithm.aggregation='none_there:mean': cannot be imported")
+    cure = "there is no such directory; give a directory, a hub id (owner/name), smollm2-135m or tiny"
+    assert lines == [
+        "  learner.mesh multiplies to 4 devices, h100:2 has 2",
+        f"  model.path=./nope: {cure}",
+        f"  judges.small: model.path=~/none: {cure}",
+        f"  reward_models.mine: model.path=../none: {cure}",
+    ]

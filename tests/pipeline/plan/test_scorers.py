@@ -150,7 +150,7 @@ def test_a_plan_says_what_scores_and_where(tmp_path: Path) -> None:
         "idle     4 of 8 devices: neither learner.mesh nor the engines nor judges nor reward models take them",
     ]
     assert "of 15.75 GiB on a device of judges.small; " in str(lines[-1])
-    with pytest.raises(ModelNotFound, match=rf"^reward_models.mine: model.path={tmp_path}/none: its config.json"):
+    with pytest.raises(ModelNotFound, match=rf"^reward_models.mine: model.path={tmp_path}/none: there is no such dir"):
         list(plan(settings(f"{tmp_path}/none", "v5e:2x4")))
 
 

@@ -19,12 +19,11 @@ import pytest
 from rljax.pipeline.serve import streams
 from rljax.rollout.engine_slot import MAX_RESTARTS
 from sidecar.protocol import EngineError, PauseMode
-from tests.pipeline.serve.answers import ids_of, long_answer, unending
+from tests.pipeline.serve.answers import IDS, goes_on_with_the_new_version, ids_of, long_answer, side_by_side, unending
 from tests.pipeline.serve.lab import CONTEXT, SLOTS, Served, serving
 from tests.waiting import HANGS
 
 pytestmark = pytest.mark.slow
-IDS = {"return_token_ids": True}
 
 
 @pytest.fixture(scope="module")
@@ -161,18 +160,7 @@ def test_prompts_of_token_ids_and_several_at_once(served: Served) -> None:
 
 
 def test_200_requests_side_by_side(served: Served) -> None:
-    async def one(client: openai.AsyncOpenAI, number: int) -> str:
-        asked = {"model": "tiny", "prompt": f"{number} is", "max_tokens": 24, "seed": number}
-        if number % 2:
-            return (await client.completions.create(**asked)).choices[0].text
-        stream = await client.completions.create(**asked, stream=True)
-        return "".join([part.choices[0].text async for part in stream])
-
-    async def main() -> list[str]:
-        async with served.async_client() as client:
-            return await asyncio.gather(*(one(client, number) for number in range(200)))
-
-    texts = asyncio.run(main())
+    texts = [made.text for made in side_by_side(served)]
     assert len(set(texts)) > 190
     for number in (0, 1, 198, 199):  # alone they say the same
         alone = served.client().completions.create(model="tiny", prompt=f"{number} is", max_tokens=24, seed=number)
@@ -260,30 +248,7 @@ def test_a_client_that_leaves_before_its_reply_frees_its_slot(served: Served) ->
 
 
 def test_a_request_in_flight_at_an_update_goes_on_with_the_new_version(served: Served) -> None:
-    request = long_answer(served, logprobs=0)
-    tokens, logprobs, fingerprints = [], [], []
-    with served.client().completions.create(**request, stream=True, extra_body=IDS) as stream:
-        parts = iter(stream)
-        first = next(parts)
-        served.do(served.engine.pause(PauseMode.KEEP))
-        served.run.announce()
-        served.until(lambda: served.service.pool.serving.version == 1, "version 1 to be served")
-        served.do(served.engine.resume())
-        for part in (first, *parts):
-            fingerprints.append(part.system_fingerprint)
-            if part.choices[0].logprobs:
-                tokens += part.choices[0].token_ids
-                logprobs += part.choices[0].logprobs.token_logprobs
-    assert len(tokens) > 8
-    assert (fingerprints[0], fingerprints[-2], fingerprints[-1]) == ("version-0", "version-1", "version-0..1")
-    prompt = ids_of(served, request["prompt"])
-    scores = [served.run.scores(prompt, tokens, version) for version in (0, 1)]
-    of = [np.isclose(logprobs, one, atol=1e-4) for one in scores]
-    change = int(np.argmin(of[0]))  # the first token that is not of version 0
-    assert 0 < change < len(tokens)
-    assert of[0][:change].all()
-    assert of[1][change:].all()
-    assert served.client().models.list().data[0].model_dump()["version"] == 1
+    goes_on_with_the_new_version(served)
 
 
 @pytest.mark.parametrize(

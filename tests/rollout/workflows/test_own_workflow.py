@@ -16,7 +16,7 @@ from rljax.config.load import load_config
 from rljax.config.schema import GeneratingConfig
 from rljax.config.validate import ConfigError
 from rljax.models.tokenizer import load_tokenizer, save_tiny_tokenizer
-from rljax.pipeline.assemble.checks import check_tasks
+from rljax.pipeline.assemble.checks import check_run
 from rljax.pipeline.assemble.tasksets import Tasksets
 from rljax.pipeline.assemble.workflows import chosen_workflow
 from rljax.rollout.workflows.tools import Tools
@@ -171,7 +171,7 @@ def test_a_workflow_that_cannot_work_is_refused_by_the_config(keys: dict[str, st
 def test_a_class_that_is_no_workflow_is_refused_before_anything_starts(name: str, said: str) -> None:
     config = load_config(QUICKSTART, {"rollout.workflow": f"tests.rollout.workflows.{name}"})
     with pytest.raises(ConfigError, match=said):
-        check_tasks(config, Tasksets(config))
+        check_run(config, Tasksets(config), begins=True)
 
 
 def test_rewards_of_groups_need_a_workflow_that_judges_them() -> None:
@@ -181,7 +181,7 @@ def test_rewards_of_groups_need_a_workflow_that_judges_them() -> None:
 
     keys = {"tasks.train.reverse_digits.rewards": ("ranks_of_all",)}
     config = load_config(QUICKSTART, keys)
-    check_tasks(config, Tasksets(config))
+    check_run(config, Tasksets(config), begins=True)
     config = load_config(QUICKSTART, {**keys, "rollout.workflow": MINE})
     with pytest.raises(ConfigError, match=r"'ranks_of_all': takes whole groups; give .*Mine an async def judge_group"):
-        check_tasks(config, Tasksets(config))
+        check_run(config, Tasksets(config), begins=True)

@@ -11,10 +11,14 @@ from typing import Any
 
 import pytest
 
+from rljax.config.fields import ConfigError
+from rljax.config.tasksets import TasksetConfig
 from rljax.tasks.rewards import JudgeUnavailable, Reward, RewardRunner, RewardTimeout
 from rljax.tasks.rewards.judge import _client, filled, parsed_rating
 from rljax.tasks.rewards.registry import reward_terms
+from rljax.tasks.rewards.runner import TASKS_TRIED
 from rljax.tasks.task import Task
+from rljax.tasks.tasksets import load_tasksets
 from rljax.trajectory import TaskId
 
 
@@ -179,3 +183,18 @@ def test_ratings_and_places() -> None:
     assert parsed_rating("5", r"\d") is None
     task = Task(TaskId("mine", 0, 0), (), "{response}")
     assert filled("{answer} {response} {other}", task, "{answer}") == "{response} {answer} {other}"
+
+
+def test_one_that_gives_no_rating_is_asked_once_a_task_before_a_run(judge: Judge) -> None:
+    judge.answers = ["I would rather not."]
+    args = {"model": "judge", "url": judge.url, "first_wait": 0.01, "retries": 4}
+    rows = TasksetConfig(source="reverse_digits", rewards=("llm_judge",), reward_args={"llm_judge": args})
+
+    async def tried() -> None:
+        with RewardRunner(["llm_judge"], timeout=20.0, workers=1) as runner:
+            tasksets = load_tasksets({"mine": rows}, 0, "fail", role="train")
+            await runner.try_out((f"tasks.train.{name}", one) for name, one in tasksets.items())
+
+    with pytest.raises(ConfigError, match=r"'llm_judge': fails when .*: no rating from 0 to 10 in .* \(1 tries\)"):
+        asyncio.run(tried())
+    assert len(judge.asked) == TASKS_TRIED

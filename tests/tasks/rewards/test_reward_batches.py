@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import re
 import sys
+import threading
 from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,7 @@ async def held_async(tasks, responses, *, batch_size: int = 4):
     while "hangs" in responses: await asyncio.sleep(1)
     return told(tasks, responses)
 def plain(tasks, responses, *, factor: float = 1.0): return [factor * len(response) for response in responses]
+def sized(tasks, responses, *, batch_size=4): return plain(tasks, responses)
 def of_a_group(task, responses): return [0.0 for _ in responses]
 def of_two(tasks, responses):
     assert len({task.id.index for task in tasks}) == 2
@@ -313,3 +315,17 @@ def test_a_run_is_trained_by_one(directory: Path, tmp_path: Path, name: str) -> 
     assert [row["step"] for row in rows] == [1, 2]
     assert [row[f"{part}/index"] for row in rows] == [1.5, 5.5], "of tasks 0 to 3, and 4 to 7"
     assert max(row[f"{part}/in_call"] for row in rows) > 1, "responses came together"
+
+
+@on_a_loop
+async def test_one_that_is_first_asked_for_after_the_end_makes_no_thread(directory: Path) -> None:
+    runner = RewardRunner([], timeout=30.0, workers=1)
+    runner.close()
+    with pytest.raises(RewardError, match="the rewards were closed"):
+        await runner.score(task("batches:sized"), "late")
+    assert {thread for thread in threading.enumerate() if thread.name == "reward batches:sized"} == set()
+
+
+def test_a_size_of_a_batch_is_no_truth(directory: Path) -> None:
+    with pytest.raises(ConfigError, match=r"sized\.batch_size=True: must be at least 1"):
+        reward_terms(("batches:sized",), None, "tasks.train.mine.rewards", {"sized": {"batch_size": True}})

@@ -15,7 +15,7 @@ import pytest
 
 from rljax.config.tasksets import TasksetConfig
 from rljax.config.validate import ConfigError
-from rljax.tasks.rewards import Reward, RewardError, RewardRunner, RewardTimeout, register_reward
+from rljax.tasks.rewards import Reward, RewardError, RewardRunner, RewardTimeout, register_reward, registry
 from rljax.tasks.rewards.registry import resolve_reward, reward_terms
 from rljax.tasks.rewards.scorer import Place
 from rljax.tasks.task import RewardTerm, Task
@@ -30,6 +30,7 @@ from rljax.tasks.rewards import Reward
 async def served(task, response, *, seconds: float = 0.2, factor: float = 1.0):
     await asyncio.sleep(seconds)
     return factor * len(response)
+async def cancels(task, response): raise asyncio.CancelledError
 async def raises(task, response): raise KeyError("left\\nright")
 async def blocks(task, response): time.sleep(1.0); return 1.0
 class Judge:
@@ -232,3 +233,49 @@ async def test_what_cannot_be_judged_in_time_is_said_at_powers_of_ten(
     assert scores == [0.0] * 11
     said = [line for line in caplog.messages if "it counts as wrong" in line]
     assert [line.rpartition("wrong")[2] for line in said] == [" (1 so far)", " (10 so far)"]
+
+
+@on_a_loop
+async def test_one_that_is_cancelled_is_not_said_to_be_closed(runner: RewardRunner) -> None:
+    with pytest.raises(RewardError, match=r"'forms:cancels': CancelledError: it, or what it awaits, was cancelled$"):
+        await runner.score(task("forms:cancels"), "four")
+
+
+@on_a_loop
+async def test_close_fails_a_call_that_is_under_way_on_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_registered", {})
+    begun, go = threading.Event(), threading.Event()
+
+    @register_reward("held_on_a_thread")
+    def held(task: Task, response: str) -> float:
+        begun.set()
+        go.wait(60)
+        return 1.0
+
+    runner = RewardRunner([], timeout=60.0, workers=1)
+    calls = [asyncio.create_task(runner.score(task("held_on_a_thread"), "four")) for _ in range(12)]
+    await asyncio.to_thread(begun.wait)
+    runner.close()
+    for failed in await asyncio.gather(*calls, return_exceptions=True):
+        assert "the rewards were closed" in str(failed)
+    with pytest.raises(RewardError, match="the rewards were closed"):
+        await runner.score(task("held_on_a_thread"), "late")
+    go.set()
+
+
+@on_a_loop
+async def test_a_wrong_number_of_values_names_the_function_that_returned_it(
+    runner: RewardRunner, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line = SOURCE.splitlines().index("def too_few(task, responses): return [1.0]") + 1
+    said = rf"ValueError: returned 1 rewards for 2 responses \(too_few, {re.escape(str(directory))}/forms.py:{line}\)$"
+    with pytest.raises(RewardError, match=said):
+        await runner.score_group(task("forms:too_few"), ["a", "b"])
+    monkeypatch.setattr(registry, "_registered", {})
+
+    @register_reward("says_text")
+    def says_text(task: Task, response: str, *, text: str = "x") -> str:
+        return text
+
+    with pytest.raises(RewardError, match=rf": returned str, not a number \(says_text, {re.escape(__file__)}:"):
+        await runner.score(task("says_text"), "four")

@@ -71,6 +71,7 @@ def test_rewards_of_one_short_name_are_logged_apart() -> None:
         ("format:(", "not a regular expression"),
         ("rewards_of_mine.lenghts:length", "no module 'rewards_of_mine.lenghts'; nearest: rewards_of_mine.lengths"),
         ("reward_of_mine:length", "no module 'reward_of_mine'; nearest: rewards_of_mine"),
+        ("_cursed:length", "no module '_cursed' in the folder of this command, nor on PYTHONPATH; name one that is"),
         ("rewards_of_mine.lengths:lenght", "no function 'lenght' there; nearest: length"),
         ("rewards_of_mine.lengths:LIMIT", "no function 'LIMIT' there"),
         ("rewards_of_mine.lengths:three", "must take (task, response): missing a required argument: 'trajectory'"),

@@ -1,0 +1,174 @@
+"""Translates ROLL's devices: where the learner and the engines are, and how a replica is cut."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from rljax.config.importers.rule import Document, Found, Refusal, Values
+
+_RANGE = re.compile(r"list\(\s*range\(\s*(\d{1,4})\s*(?:,\s*(\d{1,4})\s*)?(?:,\s*(\d{1,3})\s*)?\)\s*\)")
+_LIST = re.compile(r"\[\s*(\d{1,4}(?:\s*,\s*\d{1,4})*)?\s*,?\s*\]")
+_NO_DEVICES = "write list(range(0,4)), [0, 1, 2, 3] or a sum of such"
+_MEGATRON = "actor_train.strategy_args.strategy_config"
+_TENSOR = "tensor_model_parallel_size"
+_CUTS = (
+    *(f"{_MEGATRON}.{name}" for name in (_TENSOR, "context_parallel_size", "pipeline_model_parallel_size")),
+    "actor_train.model_args.ulysses_size",
+)
+"""Sizes whose product is the devices of a replica of the learner."""
+_TRAINED, _GENERATED = "actor_train.device_mapping", "actor_infer.device_mapping"
+_PLACED = {"actor_train": "learner.devices", "actor_infer": "sidecar.devices"}
+_HALF = 0.5
+"""Share of a GPU that JAX takes of one that engines are on too."""
+
+
+def indices(value: Any) -> list[int]:
+    """Returns the devices that a ``device_mapping`` names; it is parsed, never evaluated.
+
+    Raises:
+        Refusal: it is neither a list, nor a range, nor a sum of such.
+    """
+    if isinstance(value, list) and value and all(type(item) is int and 0 <= item < 10**4 for item in value):
+        return sorted(set(value))
+    found: set[int] = set()
+    for part in value.split("+") if isinstance(value, str) and len(value) < 1000 else [""]:
+        if ranged := _RANGE.fullmatch(part.strip()):
+            first, last, step = ranged.groups()
+            low, high = (0, int(first)) if last is None else (int(first), int(last))
+            found |= set(range(low, high, max(int(step or 1), 1)))
+        elif listed := _LIST.fullmatch(part.strip()):
+            found |= {int(item) for item in (listed[1] or "").split(",") if item.strip()}
+        else:
+            raise Refusal(_NO_DEVICES)
+    if not found:
+        raise Refusal(f"names no device; {_NO_DEVICES}")
+    return sorted(found)
+
+
+def devices(numbers: Sequence[int]) -> str:
+    """Returns ``gpu:0-3,6`` for the indices."""
+    spans: list[list[int]] = []
+    for number in numbers:
+        if spans and spans[-1][-1] == number - 1:
+            spans[-1][-1] = number
+        else:
+            spans.append([number, number])
+    return "gpu:" + ",".join(f"{a}-{b}" if a != b else str(a) for a, b in spans)
+
+
+def _mapped(document: Document, role: str, otherwise: Any) -> list[int]:
+    found = document.get(f"{role}.device_mapping")
+    try:
+        return indices(found) if found is not None else otherwise
+    except Refusal as refusal:
+        raise Refusal(str(refusal), _PLACED[role], of=f"{role}.device_mapping") from None
+
+
+def _train_devices(document: Document) -> list[int]:
+    return _mapped(document, "actor_train", [0])
+
+
+def replicas(document: Document) -> int:
+    """Returns the data-parallel size of the learner: its devices over those of a replica.
+
+    Raises:
+        Refusal: they do not divide.
+    """
+    cut = {path: document.number(path, 1) or 1 for path in _CUTS}
+    world, taken = len(_train_devices(document)), math.prod(cut.values())
+    if world % taken:
+        sizes = " × ".join(f"{path.rpartition('.')[2]}={size}" for path, size in cut.items() if size > 1)
+        raise Refusal(
+            f"{_devices(world)} no multiple of the {taken} that a replica takes ({sizes}); write other devices, or "
+            "other sizes",
+            "learner.devices",
+            of=_TRAINED,
+        )
+    return world // taken
+
+
+def _devices(number: int) -> str:
+    return "1 device is" if number == 1 else f"{number} devices are"
+
+
+def learner_devices(found: Found) -> Values:
+    """Translates ``actor_train.device_mapping``: devices, and the mesh axis that is left of them."""
+    node, numbers = found.document.number("num_gpus_per_node", 8), _train_devices(found.document)
+    if len({number // node for number in numbers}) > 1:
+        raise Refusal(
+            f"{len(numbers)} GPUs are on {len({n // node for n in numbers})} nodes of {node} (num_gpus_per_node), and "
+            f"a learner is on one; write --config.learner.devices=gpu:0-{node - 1}, and a learner.mesh of as many",
+            "learner.devices",
+            of=_TRAINED,
+        )
+    placed = {"learner.devices": devices([number % node for number in numbers])}
+    whole, shards = replicas(found.document), found.document.get(f"{_MEGATRON}.fsdp_size", 1)
+    if not 1 < shards < whole:  # as there: all of them
+        return placed | {"learner.mesh.fsdp": whole}
+    if whole % shards:
+        raise Refusal(
+            f"fsdp_size={shards} does not divide {whole} devices; write another",
+            "learner.mesh.fsdp",
+            of=f"{_MEGATRON}.fsdp_size",
+        )
+    return placed | {"learner.mesh.fsdp": shards, "learner.mesh.data": whole // shards}
+
+
+def engines(found: Found) -> Values:
+    """Translates ``actor_infer.device_mapping``: where engines are, and how many."""
+    document = found.document
+    numbers, each, node = _engine_devices(document), engine_gpus(document), document.number("num_gpus_per_node", 8)
+    if len(numbers) % each:
+        raise Refusal(
+            f"{_devices(len(numbers))} no multiple of the {each} of an engine; write others",
+            "sidecar.devices",
+            of=_GENERATED,
+        )
+    placed: dict[str, Any] = {"sidecar.devices": devices(numbers), "sidecar.num_engines": len(numbers) // each}
+    try:
+        mine = set(_train_devices(document))
+    except Refusal as refusal:
+        raise Refusal(str(refusal), *refusal.keys, here=placed, of=refusal.of) from None
+    if both := sorted(mine & set(numbers)):
+        if not mine.issuperset(numbers):
+            raise Refusal(
+                f"{devices(both)} are of {_TRAINED} too, and the others are not; write devices that are all the "
+                "learner's, or none",
+                "sidecar.devices",
+                "learner.devices",
+                here=placed,
+            )
+        return placed | {"sidecar.colocate": True}
+    return placed | ({"launcher": "ray"} if max(numbers) >= node else {})
+
+
+def memory(found: Found) -> Values:
+    """Translates the memory of an engine, which on the learner's GPUs is at most what that leaves."""
+    said = {"sidecar.gpu_memory_utilization": found.value}
+    try:
+        shared = set(_train_devices(found.document)).issuperset(_engine_devices(found.document))
+    except Refusal:
+        return said  # whether they share a GPU is not known
+    if shared and isinstance(found.value, float) and found.value > 1 - _HALF:
+        raise Refusal(
+            f"{_GENERATED} has the GPUs of {_TRAINED}, and the learner takes {_HALF} of each; write 0.4, or "
+            "--config.learner.gpu_memory_utilization",
+            "sidecar.gpu_memory_utilization",
+            "learner.gpu_memory_utilization",
+            here=said,
+        )
+    return said
+
+
+def _engine_devices(document: Document) -> list[int]:
+    return _mapped(document, "actor_infer", [0])
+
+
+def engine_gpus(document: Document) -> int:
+    """Returns the devices of one engine."""
+    config, names = "actor_infer.strategy_args.strategy_config", ("tensor_parallel_size", "tp_size", _TENSOR)
+    said = [document.number(f"{config}.{name}") for name in names]
+    return int(next(filter(None, said), document.number("actor_infer.num_gpus_per_worker", 1)))

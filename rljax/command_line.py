@@ -126,7 +126,8 @@ def run(load: Callable[[], Config], told: Callable[[ConfigError], ConfigError] =
     handler.setFormatter(_Printable("%(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
     if not os.environ.get("RLJAX_TRACEBACK"):
-        logging.getLogger("absl").addFilter(_without_traceback)
+        for library in ("absl", "asyncio"):
+            logging.getLogger(library).addFilter(without_orbax_traceback)
     for library in ("huggingface_hub", "datasets"):
         logging.getLogger(library).propagate = False  # it has a handler of its own: each line would come twice
     try:
@@ -304,9 +305,12 @@ def _write(target: str, text: str) -> None:
     print(f"written to {Path(target)}")
 
 
-def _without_traceback(record: logging.LogRecord) -> bool:
-    """Removes the traceback: Orbax logs again what its threads have raised, and whoever waits for them reports that."""
-    record.exc_info = record.exc_text = None
+def without_orbax_traceback(record: logging.LogRecord) -> bool:
+    """Removes the traceback of what Orbax's threads and tasks raised: whoever waits for them reports it too."""
+    raised = record.exc_info[2] if record.exc_info else None
+    modules = [frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(raised)]
+    if any(module.partition(".")[0] == "orbax" for module in modules):
+        record.exc_info = record.exc_text = None
     return True
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import io
 import logging
 import os
@@ -11,11 +12,12 @@ import sys
 import threading
 from pathlib import Path
 
+import orbax.checkpoint as ocp
 import pytest
 import tensorstore
 from rich.console import Console
 
-from rljax.command_line import _Printable, main, without_closed_loops
+from rljax.command_line import _Printable, main, without_closed_loops, without_orbax_traceback
 from rljax.observe.progress import Progress
 from sidecar.errors import describe, escape_log_records, first_line, printable
 from tests.waiting import HANGS
@@ -87,6 +89,34 @@ def test_what_tensorstores_threads_cannot_deliver_any_more(
 
     Fails()
     assert "something else" in capsys.readouterr().err
+
+
+def test_a_task_of_orbax_that_failed_unseen_is_logged_without_its_traceback(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its saves leave such tasks behind where the directory vanishes: asyncio logs them when they are collected."""
+
+    async def restores() -> None:
+        ocp.StandardCheckpointer().restore(tmp_path / "absent")
+
+    async def ours() -> None:
+        raise RuntimeError("something else")
+
+    loop = asyncio.new_event_loop()
+    seen = logging.getLogger("asyncio")
+    seen.addFilter(without_orbax_traceback)
+    try:
+        for work in (restores(), ours()):
+            loop.run_until_complete(asyncio.wait([loop.create_task(work)]))
+            gc.collect()
+    finally:
+        seen.removeFilter(without_orbax_traceback)
+        loop.close()
+    lines = [_Printable().format(record) for record in caplog.records]
+    of_orbax, of_ours = (line for line in lines if line.startswith("Task exception was never retrieved"))
+    assert "absent" in of_orbax
+    assert "Traceback" not in of_orbax
+    assert "Traceback" in of_ours
 
 
 def test_what_is_logged() -> None:

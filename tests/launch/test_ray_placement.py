@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from rljax.config.modes import PlayConfig
 from rljax.config.schema import (
     Config,
     ExplorerConfig,
@@ -48,6 +49,7 @@ def plan(
         learner=LearnerConfig(devices=learner, mesh=MeshConfig(fsdp=fsdp)),
         explorer=ExplorerConfig(own_process=given.pop("own_process", False)),
         judges=given.pop("judges", {}),
+        play=given.pop("play", PlayConfig()),
         launcher="ray",
         sidecar=SidecarConfig(**{"engine": "vllm_async", **given}),
     )
@@ -81,8 +83,9 @@ def test_engines_of_judges_have_bundles_behind_those_of_the_policy() -> None:
     assert full.engines[-1].resources == {"CPU": 1.0}, "the others have all GPUs"
     last = plan(fsdp=4, num_engines=3, judges={"two": dataclasses.replace(small, num_engines=2)})
     assert [engine.accelerators for engine in last.engines] == [1, 1, 1, 1, 0], "one GPU is left for two engines"
-    for mode in ("play", "serve"):
-        assert len(plan(mode=mode, num_engines=1, judges=judges).engines) == 1, "nothing is scored there"
+    assert len(plan(mode="serve", num_engines=1, judges=judges).engines) == 1, "nothing is scored there"
+    played = plan(mode="play", play=PlayConfig(tag="FrozenLake"), num_engines=1, judges=judges)
+    assert len(played.engines) == 1, "nor there"
 
 
 def test_the_device_mapping_of_an_ancestor_over_three_nodes() -> None:

@@ -112,5 +112,9 @@ class Block(nnx.Module):
             mixed = mixed + spread(self.output_bias[...], mixed)
         x = hardware.residual(x + mixed)
         normed = hardware.gathered(rms_norm(x, self.mlp_norm[...], a.rms_eps))
+        return hardware.residual(x + self.mlp(normed, hardware))
+
+    def mlp(self, normed: Float[Array, "batch time hidden"], hardware: Hardware) -> Float[Array, "batch time hidden"]:
+        """Returns what the MLP adds to the residual stream, given its normalised input."""
         inner = jax.nn.silu(linear(normed, self.gate[...], hardware)) * linear(normed, self.up[...], hardware)
-        return hardware.residual(x + linear(hardware.constrain(inner, "mlp"), self.down[...], hardware))
+        return linear(hardware.constrain(inner, "mlp"), self.down[...], hardware)

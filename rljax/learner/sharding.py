@@ -54,6 +54,9 @@ PARAMETERS: Mapping[str, Rule] = {
     "gate": (None, "fsdp", "tensor"),
     "up": (None, "fsdp", "tensor"),
     "down": (None, "tensor", "fsdp"),
+    "gate_bias": (None, "tensor"),
+    "up_bias": (None, "tensor"),
+    "down_bias": (None, None),
 }
 
 BATCH_ROWS: Rule = (None, BATCH, "sequence")

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 from rljax.models.common.architecture import Architecture
-from rljax.models.common.attention.attention import attention
+from rljax.models.common.attention.attention import Window, attention
 from rljax.models.common.attention.cached import cached_attention
-from rljax.models.common.attention.spans import causal_spans
+from rljax.models.common.attention.spans import Spans, causal_spans
 from rljax.models.common.einsum import einsum_fp32
 from rljax.models.common.hardware import CPU, Hardware
-from rljax.models.common.norm import rms_norm
 from rljax.models.common.params import Params
 from rljax.models.common.rope import rotation
-from rljax.models.transformer import bind_block, output_head
+from rljax.models.transformer import bind_block, final_norm, output_head, scaled
 
 
 class KVCache(NamedTuple):
@@ -78,17 +78,25 @@ def prefill(
     """
     rows, time = token_ids.shape
     steps = jnp.broadcast_to(jnp.arange(time, dtype=jnp.int32), (rows, time))
-    cos, sin = rotation(steps, architecture)
+    rotations = _rotations(steps, architecture)
     spans = causal_spans((steps < lengths[:, None]).astype(jnp.int32))
-    x = params["embedding"][token_ids].astype(dtype)
+    x = scaled(params["embedding"][token_ids].astype(dtype), architecture)
     keys, values = [], []
-    for weights in params["layers"]:
-        block = bind_block(architecture, weights, dtype)
-        query, key, value = block.project(x, cos, sin, hardware)
-        x = block.finish(x, attention(query, key, value, spans, hardware), hardware)
+    for layer, weights in enumerate(params["layers"]):
+        block, window = bind_block(architecture, weights, dtype), architecture.window(layer)
+        query, key, value = block.project(x, *rotations[window], hardware)
+        x = block.finish(x, attention(query, key, value, spans, hardware, Window((window,))), hardware)
         keys.append(key.transpose(0, 2, 3, 1))
         values.append(value.swapaxes(1, 2))
-    return rms_norm(x, params["final_norm"], architecture.rms_eps), KVCache(tuple(keys), tuple(values))
+    return final_norm(params, architecture, x), KVCache(tuple(keys), tuple(values))
+
+
+def _rotations(
+    positions: Int[Array, "rows time"], architecture: Architecture
+) -> dict[int, tuple[jax.Array, jax.Array]]:
+    """Returns cosine and sine for the layers of each window that the model has."""
+    windows = set(architecture.windows) or {0}
+    return {window: rotation(positions, architecture, local=window > 0) for window in windows}
 
 
 def decode_step(
@@ -116,22 +124,22 @@ def decode_step(
     Returns:
         Float32 logits after the token of each slot, and the cache.
     """
-    cos, sin = rotation(positions[:, None], architecture)
-    mask = jnp.arange(cache.length)[None, :] <= positions[:, None]
+    rotations, seen = _rotations(positions[:, None], architecture), Spans(jnp.zeros_like(positions), positions)
+    masks = {window: seen.within(window).visible(jnp.arange(cache.length)) for window in rotations}
     slot, head = jnp.arange(cache.slots)[:, None], jnp.arange(architecture.num_kv_heads)[None, :]
     place = positions[:, None]
-    x = params["embedding"][token_ids][:, None].astype(dtype)
+    x = scaled(params["embedding"][token_ids][:, None].astype(dtype), architecture)
     filled_keys, filled_values = [], []
-    for weights, keys, values in zip(params["layers"], cache.key, cache.value, strict=True):
-        block = bind_block(architecture, weights, dtype)
-        query, key, value = block.project(x, cos, sin, hardware)
+    for layer, (weights, keys, values) in enumerate(zip(params["layers"], cache.key, cache.value, strict=True)):
+        block, window = bind_block(architecture, weights, dtype), architecture.window(layer)
+        query, key, value = block.project(x, *rotations[window], hardware)
         keys = keys.at[slot, head, :, place].set(key[:, 0].astype(keys.dtype), mode="drop")
         values = values.at[slot, head, place].set(value[:, 0].astype(values.dtype), mode="drop")
-        attended = cached_attention(query[:, 0], keys.astype(dtype), values.astype(dtype), mask, hardware)
+        attended = cached_attention(query[:, 0], keys.astype(dtype), values.astype(dtype), masks[window], hardware)
         x = block.finish(x, attended[:, None], hardware)
         filled_keys.append(keys)
         filled_values.append(values)
-    hidden = rms_norm(x[:, 0], params["final_norm"], architecture.rms_eps)
+    hidden = final_norm(params, architecture, x[:, 0])
     head = output_head(params, architecture).astype(dtype)
     logits = einsum_fp32("bh,hv->bv", hidden, head, hardware)
     return logits, KVCache(tuple(filled_keys), tuple(filled_values))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ from jax.typing import DTypeLike
 from rljax.models.common.architecture import Architecture
 from rljax.models.common.params import Params
 from rljax.models.common.stored import Tensor
+from rljax.models.families.family import Family
 from rljax.models.families.registry import FAMILIES
 from rljax.models.transformer import abstract_params
 
@@ -27,34 +28,63 @@ _IGNORED = ("rotary_emb.inv_freq",)  # a constant that old checkpoints carry
 
 @dataclass(frozen=True)
 class _Place:
-    """Position of a tensor in the tree: its key, its layer (None at the top), whether it is stored transposed."""
+    """Position of a parameter in the files and in the tree: the name of its tensor and the rows that it has there (None
+    for all), its key, its layer (None at the top), whether it is stored transposed.
+    """
 
+    name: str
+    rows: slice | None
     key: str
     layer: int | None
     transposed: bool
     shape: tuple[int, ...]
 
+    def of(self, tensors: Mapping[str, Any]) -> Any:
+        """Returns the parameter as it is stored."""
+        return tensors[self.name] if self.rows is None else tensors[self.name][self.rows]
 
-def _places(architecture: Architecture) -> dict[str, _Place]:
-    tree, names = abstract_params(architecture), FAMILIES[architecture.family].names
-    places = {}
+
+def _places(architecture: Architecture) -> list[_Place]:
+    tree, family = abstract_params(architecture), FAMILIES[architecture.family]
+    places = []
     for key, name in _TOP.items():
         if key in tree:
             transposed = key == "head"
             shape = tree[key].shape
-            places[name] = _Place(key, None, transposed, shape[::-1] if transposed else shape)
+            places.append(_Place(name, None, key, None, transposed, shape[::-1] if transposed else shape))
+    whole = {part: name for name, parts in family.fused.items() for part in parts}
     for layer in range(architecture.num_layers):
-        for key, leaf in tree["layers"].items():
+        filled = dict[str, int]()
+        for key in _in_files(tree["layers"], family):
             # torch's Linear keeps [out, in]; ours are [in, out]
+            leaf, part = tree["layers"][key], family.names[key]
             transposed = len(leaf.shape) == 3
-            shape = leaf.shape[:0:-1] if transposed else leaf.shape[1:]
-            places[f"{_LAYERS}{layer}.{names[key]}"] = _Place(key, layer, transposed, shape)
+            shape, rows = leaf.shape[:0:-1] if transposed else leaf.shape[1:], None
+            if part in whole:
+                first = filled.get(whole[part], 0)
+                filled[whole[part]] = first + shape[0]
+                rows = slice(first, first + shape[0])
+            places.append(_Place(f"{_LAYERS}{layer}.{whole.get(part, part)}", rows, key, layer, transposed, shape))
     return places
+
+
+def _in_files(layers: Params, family: Family) -> list[str]:
+    """Returns the parameters of a layer, those of one tensor in the order of its rows."""
+    order = [part for parts in family.fused.values() for part in parts]
+    return sorted(layers, key=lambda key: order.index(family.names[key]) if family.names[key] in order else -1)
 
 
 def tensor_shapes(architecture: Architecture) -> dict[str, tuple[int, ...]]:
     """Returns the Hugging Face name and shape of every tensor of the model; a tied head has none."""
-    return {name: tuple(place.shape) for name, place in _places(architecture).items()}
+    return _shapes(_places(architecture))
+
+
+def _shapes(places: Sequence[_Place]) -> dict[str, tuple[int, ...]]:
+    shapes = dict[str, tuple[int, ...]]()
+    for place in places:
+        above = shapes[place.name][0] if place.name in shapes else 0
+        shapes[place.name] = (above + place.shape[0], *place.shape[1:])
+    return shapes
 
 
 def layer_of(name: str) -> int | None:
@@ -84,10 +114,16 @@ def top_to_hf(params: Params) -> dict[str, Any]:
 
 
 def layer_to_hf(layer: Params, architecture: Architecture) -> dict[str, Any]:
-    """Converts one layer like `to_hf`, under names that `under_layer` completes. Can be jitted."""
+    """Converts one layer like `to_hf`, under names that `under_layer` completes. Can be jitted. A tensor that is
+    several of our arrays is a new one.
+    """
     # torch's Linear keeps [out, in]; ours are [in, out]
-    names = FAMILIES[architecture.family].names
-    return {names[key]: array.swapaxes(0, 1) if array.ndim == 2 else array for key, array in layer.items()}
+    family = FAMILIES[architecture.family]
+    named = {family.names[key]: array.swapaxes(0, 1) if array.ndim == 2 else array for key, array in layer.items()}
+    for name, parts in family.fused.items():
+        arrays = [named.pop(part) for part in parts]
+        named[name] = (np if isinstance(arrays[0], np.ndarray) else jnp).concatenate(arrays)
+    return named
 
 
 def under_layer(layer: int, tensors: Mapping[str, Any]) -> dict[str, Any]:
@@ -106,10 +142,10 @@ def from_hf(tensors: Mapping[str, Tensor], architecture: Architecture) -> Params
         ValueError: naming the first tensors that are missing, unexpected or of the wrong shape.
     """
     places = _places(architecture)
-    _check(tensors, places, architecture.tie_embeddings)
+    _check(tensors, _shapes(places), architecture.tie_embeddings)
     params: Params = {"layers": {}}
-    for name, place in places.items():
-        array = np.asarray(tensors[name])
+    for place in places:
+        array = np.asarray(place.of(tensors))
         array = array.T if place.transposed else array
         if place.layer is None:
             params[place.key] = np.ascontiguousarray(array, dtype=np.float32)
@@ -127,7 +163,7 @@ def place_hf(
     but a layer or two.
 
     Args:
-        tensors: as `from_hf` takes them; each is read once.
+        tensors: as `from_hf` takes them; each is read once for each parameter in it.
         architecture: of the model.
         shardings: tree of `NamedSharding`, one for each parameter.
         dtype: of the parameters; masters are float32.
@@ -136,19 +172,19 @@ def place_hf(
         ValueError: as `from_hf`.
     """
     places = _places(architecture)
-    _check(tensors, places, architecture.tie_embeddings)
-    top = {name: place for name, place in places.items() if place.layer is None}
+    _check(tensors, _shapes(places), architecture.tie_embeddings)
     params: Params = {}
-    for name, place in top.items():  # first: they are the largest, and what stays is not there yet
+    # First what is outside the layers: it is the largest, and what stays is not there yet.
+    for place in (place for place in places if place.layer is None):
         ours = functools.partial(_ours, transposed=place.transposed, dtype=dtype)
         convert = jax.jit(ours, out_shardings=shardings[place.key])
-        params[place.key] = jax.block_until_ready(convert(_put(tensors[name], place, shardings[place.key])))
+        params[place.key] = jax.block_until_ready(convert(_put(place.of(tensors), place, shardings[place.key])))
 
     stacked, insert = _stacked(architecture, shardings["layers"], dtype)
     for layer in range(architecture.num_layers):
         of_layer = {
-            place.key: _put(tensors[name], place, shardings["layers"][place.key])
-            for name, place in places.items()
+            place.key: _put(place.of(tensors), place, shardings["layers"][place.key])
+            for place in places
             if place.layer == layer
         }
         jax.block_until_ready(stacked)  # else the devices could be several layers behind
@@ -193,30 +229,30 @@ def from_hf_by_layer(
     copying. Shapes are checked by `check_tensors`.
 
     Args:
-        tensors: of the model; each is read once, and held no longer than it is converted.
+        tensors: of the model; each is read once for each parameter in it, and held no longer than that is converted.
         architecture: of the model.
         converted: returns a tensor as a parameter, with the axes of a matrix exchanged where it is told so.
     """
     params: Params = {"layers": tuple({} for _ in range(architecture.num_layers))}
-    for name, place in _places(architecture).items():
+    for place in _places(architecture):
         target = params if place.layer is None else params["layers"][place.layer]
-        target[place.key] = converted(tensors[name], place.transposed)
+        target[place.key] = converted(place.of(tensors), place.transposed)
     return params
 
 
 def check_tensors(tensors: Mapping[str, Tensor], architecture: Architecture) -> None:
     """Raises the ValueError that `from_hf` raises for tensors that are not those of the model."""
-    _check(tensors, _places(architecture), architecture.tie_embeddings)
+    _check(tensors, tensor_shapes(architecture), architecture.tie_embeddings)
 
 
-def _check(tensors: Mapping[str, Tensor], places: Mapping[str, _Place], tied: bool) -> None:
-    missing = sorted(set(places) - set(tensors))
+def _check(tensors: Mapping[str, Tensor], shapes: Mapping[str, tuple[int, ...]], tied: bool) -> None:
+    missing = sorted(set(shapes) - set(tensors))
     ignored = {name for name in tensors if name.endswith(_IGNORED) or (tied and name == _TOP["head"])}
-    unexpected = sorted(set(tensors) - set(places) - ignored)
+    unexpected = sorted(set(tensors) - set(shapes) - ignored)
     if missing:
         raise ValueError(f"the model lacks {len(missing)} tensors, the first is {missing[0]}")
     if unexpected:
         raise ValueError(f"the model has {len(unexpected)} tensors that nothing reads, the first is {unexpected[0]}")
-    for name, place in places.items():
-        if tuple(tensors[name].shape) != tuple(place.shape):
-            raise ValueError(f"tensor {name} has shape {list(tensors[name].shape)}, expected {list(place.shape)}")
+    for name, shape in shapes.items():
+        if tuple(tensors[name].shape) != tuple(shape):
+            raise ValueError(f"tensor {name} has shape {list(tensors[name].shape)}, expected {list(shape)}")

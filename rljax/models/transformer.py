@@ -7,6 +7,7 @@ Parameters (float32 masters), with layers stacked on a leading axis L:
     layers/query [L, D, H*K]           layers/key, layers/value [L, D, G*K]      layers/output [L, H*K, D]
     layers/query_bias [L, H*K]         layers/key_bias, value_bias [L, G*K]      layers/output_bias [L, D]
     layers/gate, layers/up [L, D, F]   layers/down [L, F, D]
+    layers/gate_bias, layers/up_bias [L, F]                   layers/down_bias [L, D]
     final_norm [D]                     head [D, V] (untied models only)
 
 A family may add parameters to the layers: see `rljax.models.families.family.Family`.
@@ -27,14 +28,13 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 from rljax.models.common.architecture import Architecture
-from rljax.models.common.attention.attention import attention
+from rljax.models.common.attention.attention import Window, attention
 from rljax.models.common.attention.blockwise import ATTENDED
 from rljax.models.common.attention.spans import causal_spans
-from rljax.models.common.block import Block
+from rljax.models.common.block import Block, constant
 from rljax.models.common.embedding import embed
 from rljax.models.common.hardware import CPU, Hardware
 from rljax.models.common.linear import PRODUCT
-from rljax.models.common.norm import rms_norm
 from rljax.models.common.params import Params
 from rljax.models.common.rope import rotation
 from rljax.models.families.registry import FAMILIES
@@ -54,7 +54,7 @@ class Transformer(nnx.Module):
             a.hidden_size**-0.5 * jax.random.normal(rngs.params(), (a.vocab_size, a.hidden_size), jnp.float32)
         )
         self.layers = stacked(rngs)
-        self.final_norm = nnx.Param(jnp.ones((a.hidden_size,), jnp.float32))
+        self.final_norm = constant(FAMILIES[a.family].block.norm_start, a.hidden_size)
         if not a.tie_embeddings:
             self.head = nnx.Param(
                 a.hidden_size**-0.5 * jax.random.normal(rngs.params(), (a.hidden_size, a.vocab_size), jnp.float32)
@@ -118,17 +118,40 @@ def hidden_states(
     Returns:
         Activations of type `dtype`. Those of padding mean nothing.
     """
-    cos, sin = rotation(positions, architecture)
-    spans = causal_spans(segment_ids)
+    a, spans = architecture, causal_spans(segment_ids)
+    sizes = tuple(sorted(set(a.windows))) or (0,)
+    # Layers of several kinds are scanned together: each is told its kind, and only those of one kind compile to less.
+    rotations = [rotation(positions, a, local=size > 0) for size in sizes]
+    of_layers = None if len(sizes) == 1 else jnp.asarray([sizes.index(size) for size in a.windows], jnp.int32)
 
-    def layer(x: jax.Array, weights: Params) -> tuple[jax.Array, None]:
-        block = bind_block(architecture, weights)
+    def layer(x: jax.Array, scanned: tuple[Params, Any]) -> tuple[jax.Array, None]:
+        weights, kind = scanned
+        block = bind_block(a, weights)
+        which = 0 if kind is None else kind
+        cos, sin = rotations[0] if kind is None else (jnp.stack(each)[which] for each in zip(*rotations, strict=True))
         query, key, value = block.project(x, cos, sin, hardware)
-        return block.finish(x, attention(query, key, value, spans, hardware), hardware), None
+        window = Window(sizes, which)
+        return block.finish(x, attention(query, key, value, spans, hardware, window), hardware), None
 
-    x = hardware.residual(embed(params["embedding"], token_ids, hardware).astype(dtype))
-    x, _ = jax.lax.scan(rematerialised(layer, remat), x, params["layers"])
-    return hardware.gathered(rms_norm(x, params["final_norm"], architecture.rms_eps))
+    x = hardware.residual(scaled(embed(params["embedding"], token_ids, hardware).astype(dtype), a))
+    x, _ = jax.lax.scan(rematerialised(layer, remat), x, (params["layers"], of_layers))
+    return hardware.gathered(final_norm(params, a, x))
+
+
+def scaled(embedded: Float[Array, "*places hidden"], architecture: Architecture) -> Float[Array, "*places hidden"]:
+    """Returns embeddings as the first layer reads them: in some families they are scaled."""
+    if not FAMILIES[architecture.family].scaled_embedding:
+        return embedded
+    return embedded * jnp.asarray(architecture.hidden_size**0.5, embedded.dtype)
+
+
+def final_norm(
+    params: Params, architecture: Architecture, x: Float[Array, "*places hidden"]
+) -> Float[Array, "*places hidden"]:
+    """Normalises the last layer's output."""
+    a = architecture
+    normed: jax.Array = FAMILIES[a.family].block.norm(x, params["final_norm"], a.rms_eps)
+    return normed
 
 
 def rematerialised(layer: Callable[..., Any], remat: str) -> Callable[..., Any]:

@@ -9,7 +9,17 @@ from typing import Any
 import jax
 import numpy as np
 import torch
-from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedConfig, PreTrainedModel, Qwen2Config, Qwen3Config
+from transformers import (
+    AutoModelForCausalLM,
+    Gemma3TextConfig,
+    LlamaConfig,
+    MistralConfig,
+    Phi3Config,
+    PreTrainedConfig,
+    PreTrainedModel,
+    Qwen2Config,
+    Qwen3Config,
+)
 
 from rljax.models.common.architecture import Architecture
 from rljax.models.common.params import Params
@@ -34,6 +44,8 @@ _LLAMA3_ROPE = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 32,
 }
+_HALF_ROPE = {"rope_type": "default", "rope_theta": 10_000.0, "partial_rotary_factor": 0.5}
+_PHI3 = _SHAPE | {"pad_token_id": 0}
 CONFIGS: dict[str, PreTrainedConfig] = {
     "llama": LlamaConfig(**_SHAPE, head_dim=24, rope_parameters=_LLAMA3_ROPE, tie_word_embeddings=True),
     "llama-untied": LlamaConfig(**_SHAPE, head_dim=24, rope_parameters=_LLAMA3_ROPE, attention_bias=True),
@@ -41,8 +53,21 @@ CONFIGS: dict[str, PreTrainedConfig] = {
     "qwen2-untied": Qwen2Config(**_SHAPE, rms_norm_eps=1e-5),
     "qwen3": Qwen3Config(**_SHAPE, head_dim=24, tie_word_embeddings=True),
     "qwen3-untied": Qwen3Config(**_SHAPE, head_dim=24, rope_parameters={"rope_type": "default", "rope_theta": 1e6}),
+    "mistral": MistralConfig(**_SHAPE, head_dim=24, sliding_window=9, tie_word_embeddings=True),
+    "phi3": Phi3Config(**_PHI3, rope_parameters=_HALF_ROPE, sliding_window=11, tie_word_embeddings=True),
+    "gemma3": Gemma3TextConfig(
+        **(_SHAPE | {"num_hidden_layers": 5}),  # a period, sliding twice before it sees all, and a part of one
+        head_dim=24,
+        query_pre_attn_scalar=40,
+        sliding_window=9,
+        sliding_window_pattern=3,
+        rope_parameters={
+            "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 10_000.0},
+        },
+    ),
 }
-FAMILIES = ("llama", "qwen2", "qwen3")
+FAMILIES = ("llama", "qwen2", "qwen3", "mistral", "phi3", "gemma3")
 
 
 def random_model(name: str, seed: int = 0) -> PreTrainedModel:

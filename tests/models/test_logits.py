@@ -47,7 +47,7 @@ def test_scaled_rope_frequencies_are_those_of_transformers(tmp_path: Path) -> No
     model = shared_model("llama")
     architecture, _ = load_directory(save(model, tmp_path / "model"))
     expected = model.model.rotary_emb.inv_freq.numpy()
-    np.testing.assert_allclose(inverse_frequencies(architecture), expected, rtol=1e-6)
+    np.testing.assert_array_equal(inverse_frequencies(architecture)[0], expected)
     # the case is worth its name: frequencies of all three kinds
     stretched = 10_000.0 ** (-np.arange(0, 24, 2) / 24) / expected
     assert stretched[0] == pytest.approx(1.0)

@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
+
+from rljax.models.common.rope_scaling import RopeScaling
 
 DEFAULT_ROPE_THETA = 10_000.0
 
 
-@dataclass(frozen=True)
-class Llama3Rope:
-    """Llama-3 rope scaling: low frequencies are divided by `factor`, high ones kept, those between interpolated."""
-
-    factor: float
-    low_freq_factor: float
-    high_freq_factor: float
-    original_max_position_embeddings: int
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Architecture:
     """Architecture of a dense decoder. Hashable, so it can be a static argument.
 
@@ -31,13 +23,21 @@ class Architecture:
         num_kv_heads: key and value heads; divides `num_heads`.
         head_dim: width of one head, even.
         rope_theta: base of the rotary frequencies.
-        rope_scaling: Llama-3 scaling of the rotary frequencies, or None.
+        rope_scaling: how the rotary frequencies are scaled, or None.
         rms_eps: epsilon of every RMS norm.
         tie_embeddings: whether the output head is the embedding.
         attention_bias: whether query, key and value have a bias; the family says whether the output has one too.
         qk_norm: whether queries and keys are RMS-normalised per head. It follows from the family, and is kept in the
             printed form by which runs know their model.
         max_position_embeddings: longest sequence the model was made for.
+        windows: of each layer, how many tokens a query sees, itself among them; 0: all before it. Empty: no layer has
+            a window.
+        local_rope_theta: base of the unscaled rotary frequencies of layers with a window; None: they have the others'.
+        partial_rotary_factor: part of a head's width that rotates.
+        activation: of the MLP's gate, as `config.json` calls it; see `rljax.models.common.activation`.
+        mlp_bias: whether the MLP's matrices have biases.
+        query_pre_attn_scalar: what scores are divided by the root of; None: `head_dim`.
+        context: longest sequence of the run, in tokens, which a longrope scaling goes by; 0: `max_position_embeddings`.
     """
 
     family: str
@@ -49,15 +49,48 @@ class Architecture:
     num_kv_heads: int
     head_dim: int
     rope_theta: float = DEFAULT_ROPE_THETA
-    rope_scaling: Llama3Rope | None = None
+    rope_scaling: RopeScaling | None = None
     rms_eps: float = 1e-6
     tie_embeddings: bool = False
     attention_bias: bool = False
     qk_norm: bool = False
     max_position_embeddings: int = 2048
+    windows: tuple[int, ...] = ()
+    local_rope_theta: float | None = None
+    partial_rotary_factor: float = 1.0
+    activation: str = "silu"
+    mlp_bias: bool = False
+    query_pre_attn_scalar: int | None = None
+    context: int = 0
 
     def __post_init__(self) -> None:
         if self.num_heads % self.num_kv_heads:
             raise ValueError(f"{self.num_heads} query heads cannot share {self.num_kv_heads} key-value heads evenly")
         if self.head_dim % 2:
             raise ValueError(f"head_dim {self.head_dim} is odd; rotary embeddings need pairs")
+        if self.windows and len(self.windows) != self.num_layers:
+            raise ValueError(f"{len(self.windows)} windows for {self.num_layers} layers; give one a layer, or none")
+        if self.rotary_dim % 2:
+            raise ValueError(f"partial_rotary_factor {self.partial_rotary_factor} of head_dim {self.head_dim} is odd")
+
+    def __repr__(self) -> str:
+        """Returns the form by which runs know their model: a field that came later is not in it where it says nothing,
+        so that a model of before is still the same one.
+        """
+        every = fields(self)
+        first = [field.name for field in every].index("windows")  # of those that came later
+        shown = [f for i, f in enumerate(every) if i < first or getattr(self, f.name) != f.default]
+        return f"Architecture({', '.join(f'{f.name}={getattr(self, f.name)!r}' for f in shown)})"
+
+    @property
+    def rotary_dim(self) -> int:
+        """Width of the part of a head that rotates."""
+        return int(self.head_dim * self.partial_rotary_factor)
+
+    def window(self, layer: int) -> int:
+        """Returns the window of a layer; 0: it has none."""
+        return self.windows[layer] if self.windows else 0
+
+    def within(self, context: int) -> Architecture:
+        """Returns the same model for a run whose sequences have at most so many tokens."""
+        return replace(self, context=context)

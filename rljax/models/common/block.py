@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
+from rljax.models.common.activation import ACTIVATIONS
 from rljax.models.common.architecture import Architecture
 from rljax.models.common.hardware import Hardware
 from rljax.models.common.linear import linear
@@ -29,6 +30,9 @@ LAYER_NAMES = {
     "gate": "mlp.gate_proj.weight",
     "up": "mlp.up_proj.weight",
     "down": "mlp.down_proj.weight",
+    "gate_bias": "mlp.gate_proj.bias",
+    "up_bias": "mlp.up_proj.bias",
+    "down_bias": "mlp.down_proj.bias",
 }
 """Hugging Face name of each parameter of a layer, within its layer; a family may have further ones."""
 
@@ -43,9 +47,13 @@ class Block(nnx.Module):
 
     Attributes:
         biased_output: whether the attention's output has a bias where query, key and value have one.
+        norm: of the family, as `rms_norm`; that of the model's last hidden states too.
+        norm_start: the weight of a norm by which it does not scale.
     """
 
     biased_output: ClassVar[bool] = True
+    norm: ClassVar[Any] = staticmethod(rms_norm)
+    norm_start: ClassVar[float] = 1.0
 
     def __init__(self, architecture: Architecture, rngs: nnx.Rngs) -> None:
         a = architecture
@@ -55,7 +63,7 @@ class Block(nnx.Module):
         def matrix(rows: int, columns: int) -> nnx.Param:
             return nnx.Param(rows**-0.5 * jax.random.normal(rngs.params(), (rows, columns), jnp.float32))
 
-        self.attention_norm = constant(1.0, a.hidden_size)
+        self.attention_norm = constant(self.norm_start, a.hidden_size)
         self.query = matrix(a.hidden_size, queries)
         self.key = matrix(a.hidden_size, keys)
         self.value = matrix(a.hidden_size, keys)
@@ -66,10 +74,14 @@ class Block(nnx.Module):
             self.value_bias = constant(0.0, keys)
             if self.biased_output:
                 self.output_bias = constant(0.0, a.hidden_size)
-        self.mlp_norm = constant(1.0, a.hidden_size)
+        self.mlp_norm = constant(self.norm_start, a.hidden_size)
         self.gate = matrix(a.hidden_size, a.intermediate_size)
         self.up = matrix(a.hidden_size, a.intermediate_size)
         self.down = matrix(a.intermediate_size, a.hidden_size)
+        if a.mlp_bias:
+            self.gate_bias = constant(0.0, a.intermediate_size)
+            self.up_bias = constant(0.0, a.intermediate_size)
+            self.down_bias = constant(0.0, a.hidden_size)
 
     def project(
         self,
@@ -80,7 +92,7 @@ class Block(nnx.Module):
     ) -> tuple[Float[Array, "batch time heads head_dim"], ...]:
         """Projects the layer's input to queries, keys and values; rotates the first two."""
         a = self.architecture
-        normed = hardware.gathered(rms_norm(x, self.attention_norm[...], a.rms_eps))
+        normed = hardware.gathered(self.norm(x, self.attention_norm[...], a.rms_eps))
         query, key, value = (linear(normed, w[...], hardware) for w in (self.query, self.key, self.value))
         if a.attention_bias:
             query = query + spread(self.query_bias[...], query)
@@ -106,15 +118,25 @@ class Block(nnx.Module):
         hardware: Hardware,
     ) -> Float[Array, "batch time hidden"]:
         """Returns the layer's output, given its input and what its heads attended to."""
-        a = self.architecture
-        mixed = linear(attended.reshape(*x.shape[:2], -1), self.output[...], hardware)
-        if a.attention_bias and self.biased_output:
-            mixed = mixed + spread(self.output_bias[...], mixed)
-        x = hardware.residual(x + mixed)
-        normed = hardware.gathered(rms_norm(x, self.mlp_norm[...], a.rms_eps))
+        x = hardware.residual(x + self.mix(attended, hardware))
+        normed = hardware.gathered(self.norm(x, self.mlp_norm[...], self.architecture.rms_eps))
         return hardware.residual(x + self.mlp(normed, hardware))
+
+    def mix(
+        self, attended: Float[Array, "batch time heads head_dim"], hardware: Hardware
+    ) -> Float[Array, "batch time hidden"]:
+        """Returns what attention adds to the residual stream, given what the heads attended to."""
+        mixed = linear(attended.reshape(*attended.shape[:2], -1), self.output[...], hardware)
+        if self.architecture.attention_bias and self.biased_output:
+            mixed = mixed + spread(self.output_bias[...], mixed)
+        return mixed
 
     def mlp(self, normed: Float[Array, "batch time hidden"], hardware: Hardware) -> Float[Array, "batch time hidden"]:
         """Returns what the MLP adds to the residual stream, given its normalised input."""
-        inner = jax.nn.silu(linear(normed, self.gate[...], hardware)) * linear(normed, self.up[...], hardware)
-        return linear(hardware.constrain(inner, "mlp"), self.down[...], hardware)
+        a = self.architecture
+        gate, up = linear(normed, self.gate[...], hardware), linear(normed, self.up[...], hardware)
+        if a.mlp_bias:
+            gate, up = gate + spread(self.gate_bias[...], gate), up + spread(self.up_bias[...], up)
+        inner = hardware.constrain(ACTIVATIONS[a.activation](gate) * up, "mlp")
+        added = linear(inner, self.down[...], hardware)
+        return added + spread(self.down_bias[...], added) if a.mlp_bias else added

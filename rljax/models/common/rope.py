@@ -7,31 +7,39 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from rljax.models.common.architecture import Architecture
+from rljax.models.common.rope_scaling import Scaled
 
 
-def inverse_frequencies(architecture: Architecture) -> np.ndarray:
-    """Returns the radians per position of each rotating pair, float64 ``[head_dim / 2]``.
+def inverse_frequencies(architecture: Architecture, local: bool = False) -> Scaled:
+    """Returns the radians per position of each rotating pair, float32 ``[rotary_dim / 2]``, and what cosine and sine
+    are multiplied by.
 
-    The scaling is that of Llama 3.1 ("The Llama 3 Herd of Models", 2024, and its reference code): wavelengths longer
-    than ``original / low_freq_factor`` are stretched by `factor`, shorter than ``original / high_freq_factor`` kept.
+    They are transformers': exponents are rounded to float32 before the power is taken, which moves an angle at 32k
+    positions by thousandths. The power is rounded rightly. PyTorch's own may be one last bit off, another one on every
+    kind of CPU.
+
+    Args:
+        architecture: of the model.
+        local: those of layers with a window, where a model has others for them.
     """
-    exponent = np.arange(0, architecture.head_dim, 2, dtype=np.float64) / architecture.head_dim
-    frequency = architecture.rope_theta**-exponent
-    scaling = architecture.rope_scaling
-    if scaling is None:
-        return frequency
-    turns = scaling.original_max_position_embeddings * frequency / (2 * np.pi)
-    kept = (turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)
-    kept = np.clip(kept, 0.0, 1.0)
-    return kept * frequency + (1 - kept) * frequency / scaling.factor
+    a = architecture
+    alone = local and a.local_rope_theta is not None
+    theta = a.local_rope_theta if alone and a.local_rope_theta is not None else a.rope_theta
+    exponent = np.arange(0, a.rotary_dim, 2, dtype=np.float32) / np.float32(a.rotary_dim)
+    wavelengths = np.power(np.float64(np.float32(theta)), exponent.astype(np.float64)).astype(np.float32)
+    if a.rope_scaling is None or alone:
+        return 1 / wavelengths, 1.0
+    return a.rope_scaling.scaled(wavelengths, theta, a.context or a.max_position_embeddings)
 
 
 def rotation(
-    positions: Int[Array, "batch time"], architecture: Architecture
+    positions: Int[Array, "batch time"], architecture: Architecture, local: bool = False
 ) -> tuple[Float[Array, "batch time 1 pairs"], Float[Array, "batch time 1 pairs"]]:
-    """Returns cosine and sine of every pair's angle, float32, broadcastable over heads."""
-    angles = positions[..., None].astype(jnp.float32) * inverse_frequencies(architecture).astype(np.float32)
-    return jnp.cos(angles)[:, :, None], jnp.sin(angles)[:, :, None]
+    """Returns cosine and sine of every pair's angle, float32, broadcastable over heads; see `inverse_frequencies`."""
+    frequencies, factor = inverse_frequencies(architecture, local)
+    angles = positions[..., None].astype(jnp.float32) * frequencies
+    cos, sin = jnp.cos(angles)[:, :, None], jnp.sin(angles)[:, :, None]
+    return (cos, sin) if factor == 1 else (cos * factor, sin * factor)
 
 
 def rotate(
@@ -39,7 +47,8 @@ def rotate(
     cos: Float[Array, "batch time 1 pairs"],
     sin: Float[Array, "batch time 1 pairs"],
 ) -> Float[Array, "batch time heads head_dim"]:
-    """Rotates each pair (i, i + head_dim / 2) of every head by its angle."""
-    first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
-    turned = jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
-    return turned.astype(x.dtype)
+    """Rotates each pair (i, i + pairs) of every head by its angle; what is beyond the pairs stays as it is."""
+    width = 2 * cos.shape[-1]
+    first, second = jnp.split(x[..., :width].astype(jnp.float32), 2, axis=-1)
+    turned = jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1).astype(x.dtype)
+    return turned if width == x.shape[-1] else jnp.concatenate([turned, x[..., width:]], axis=-1)

@@ -53,6 +53,14 @@ class StoredTensor:
         """Returns the tensor, to be read as another dtype."""
         return replace(self, dtype=np.dtype(dtype))
 
+    def __getitem__(self, rows: slice) -> np.ndarray:
+        """Reads the tensor, and returns some of its rows.
+
+        Raises:
+            DamagedFileError: as `__array__`.
+        """
+        return np.asarray(self)[rows]
+
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         """Reads the tensor: a new array at every call.
 

@@ -2,6 +2,7 @@
 
 from rljax.models.common.block import Block
 from rljax.models.families.family import Family
+from rljax.models.families.windows import FROM_A_LAYER_ON, QWEN_WINDOWS
 
 
 class Qwen2Block(Block):
@@ -15,5 +16,6 @@ QWEN2 = Family(
     "Qwen2ForCausalLM",
     block=Qwen2Block,
     fixed={"attention_bias": True},
-    written={"use_sliding_window": False},
+    windows=FROM_A_LAYER_ON,
+    defaults=QWEN_WINDOWS,
 )

@@ -9,6 +9,7 @@ from rljax.models.common.architecture import Architecture
 from rljax.models.common.block import LAYER_NAMES, Block, constant
 from rljax.models.common.norm import rms_norm
 from rljax.models.families.family import Family
+from rljax.models.families.windows import FROM_A_LAYER_ON, QWEN_WINDOWS
 
 
 class Qwen3Block(Block):
@@ -36,5 +37,6 @@ QWEN3 = Family(
     names={**LAYER_NAMES, "query_norm": "self_attn.q_norm.weight", "key_norm": "self_attn.k_norm.weight"},
     sharding={"query_norm": (None, None), "key_norm": (None, None)},
     fixed={"qk_norm": True},
-    written={"use_sliding_window": False},
+    windows=FROM_A_LAYER_ON,
+    defaults=QWEN_WINDOWS,
 )

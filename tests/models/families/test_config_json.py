@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from transformers import AutoConfig
 
-from rljax.models.common.architecture import Llama3Rope
+from rljax.models.common.rope_scaling import Llama3Rope
 from rljax.models.families.registry import from_config, to_config
 from tests.models.hf_models import CONFIGS
 
@@ -25,6 +25,11 @@ ROPE = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 8192,
 }
+
+
+MISTRAL = {"model_type": "mistral", "num_key_value_heads": 2}
+GEMMA3 = {"model_type": "gemma3_text"}
+LOCALLY_SCALED = {"sliding_attention": {"rope_type": "linear", "factor": 2.0}}
 
 
 def test_what_a_config_leaves_out_follows_from_the_rest() -> None:
@@ -55,21 +60,38 @@ def test_a_config_survives_the_round_trip(name: str) -> None:
     found = from_config(CONFIGS[name].to_dict())
     assert from_config(to_config(found)) == found
     assert found.attention_bias == (name.startswith("qwen2") or name == "llama-untied")
-    assert found.qk_norm == name.startswith("qwen3")
+    assert found.qk_norm == name.startswith(("qwen3", "gemma3"))
+    assert len(set(found.windows)) == {"mistral": 1, "phi3": 1, "gemma3": 2}.get(name, 0)
 
 
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"model_type": "mistral"}, r"^model_type 'mistral' is not supported; supported are llama, qwen2, qwen3$"),
+        ({"model_type": "gpt2"}, r"^model_type 'gpt2' is not supported; supported are llama, qwen2, qwen3, mistral, "),
+        ({"model_type": "gemma3"}, r"^model_type 'gemma3' is not supported; supported are .*gemma3_text"),
         ({"model_type": None}, r"^model_type None is not supported"),
         ({"model_type": "qwen3_moe"}, r"^model_type 'qwen3_moe' is not supported"),
-        ({"hidden_act": "gelu"}, r"^llama with hidden_act 'gelu' is not supported; only silu is$"),
-        ({"mlp_bias": True}, r"^llama with mlp_bias is not supported$"),
-        ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, r"^rope type 'yarn' is not supported"),
-        ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, r"^rope type 'dynamic' is not supported"),
-        ({"model_type": "qwen2", "use_sliding_window": True, "sliding_window": 4096}, r"sliding attention window"),
+        (
+            {"hidden_act": "relu2"},
+            r"^llama with hidden_act 'relu2' is not supported; supported are silu, gelu, gelu_py",
+        ),
+        ({"model_type": "qwen2", "mlp_bias": True}, r"^qwen2 with mlp_bias is not supported$"),
+        ({"partial_rotary_factor": 0.5}, r"^llama with partial_rotary_factor is not supported$"),
+        (
+            {"rope_scaling": {"rope_type": "mrope", "factor": 4.0}},
+            r"^rope type 'mrope' is not supported; supported are ",
+        ),
+        ({"rope_scaling": {"rope_type": "yarn"}}, r"lacks the field 'factor'$"),
+        ({"use_sliding_window": True}, r"^llama with a sliding attention window in use is not supported$"),
         ({"model_type": "qwen3", "layer_types": ["full_attention", "sliding_attention"]}, r"sliding attention window"),
+        ({"model_type": "qwen3", "layer_types": ["full_attention", "linear_attention"]}, r"type 'linear_attention' is"),
+        (
+            MISTRAL | {"layer_types": ["full_attention", "sliding_attention"]},
+            r"^mistral with a window in some layers al",
+        ),
+        (GEMMA3 | {"final_logit_softcapping": 30.0}, r"^gemma3_text with final_logit_softcapping is not supported$"),
+        (GEMMA3 | {"use_bidirectional_attention": True}, r"^gemma3_text with use_bidirectional_attention is not supp"),
+        (GEMMA3 | {"rope_parameters": LOCALLY_SCALED}, r"^gemma3_text with scaled rotary embeddings in its sliding la"),
         ({"quantization_config": {"quant_method": "awq"}}, r"quantised weights is not supported; give the unquant"),
         ({"num_key_value_heads": 3}, r"^4 query heads cannot share 3 key-value heads evenly$"),
         ({"head_dim": 7}, r"^head_dim 7 is odd"),
@@ -94,13 +116,34 @@ def test_a_sliding_window_that_is_not_in_use_does_not_matter() -> None:
 
 
 @pytest.mark.parametrize("family", ["qwen2", "qwen3"])
-def test_a_sliding_window_that_transformers_would_add_is_refused(family: str) -> None:
+def test_a_sliding_window_that_transformers_would_add_is_there(family: str) -> None:
     """Which one it is that a config.json without a number means, transformers says: 4096, and none where it is null."""
-    fields = LLAMA | {"model_type": family, "use_sliding_window": True, "max_window_layers": 0}
+    fields = LLAMA | {"model_type": family, "use_sliding_window": True, "max_window_layers": 1}
     slides = AutoConfig.for_model(**fields)
-    assert (slides.sliding_window, set(slides.layer_types)) == (4096, {"sliding_attention"})
-    with pytest.raises(ValueError, match=f"^{family} with a sliding attention window in use is not supported$"):
-        from_config(fields)
+    assert (slides.sliding_window, slides.layer_types) == (4096, ["full_attention", "sliding_attention"])
+    assert from_config(fields).windows == (0, 4096)
     whole = AutoConfig.for_model(**fields, sliding_window=None)
     assert set(whole.layer_types) == {"full_attention"}
-    assert from_config(fields | {"sliding_window": None}).family == family
+    assert from_config(fields | {"sliding_window": None}).windows == ()
+
+
+BARE = {name: value for name, value in LLAMA.items() if name != "model_type"} | {"num_attention_heads": 8}
+
+
+@pytest.mark.parametrize("family", ["mistral", "phi3", "gemma3_text"])
+def test_what_a_config_leaves_out_is_what_transformers_takes(family: str) -> None:
+    known = AutoConfig.for_model(family, **BARE, **({"pad_token_id": 0} if family == "phi3" else {}))
+    found = from_config({"model_type": family, **BARE})
+    assert found.num_kv_heads == known.num_key_value_heads
+    assert found.rms_eps == known.rms_norm_eps
+    assert found.max_position_embeddings == known.max_position_embeddings
+    assert found.tie_embeddings == known.tie_word_embeddings
+    assert found.head_dim == (getattr(known, "head_dim", None) or 4)
+    assert (max(found.windows) if found.windows else None) == known.sliding_window
+    ropes = known.rope_parameters
+    assert found.rope_theta == ropes.get("full_attention", ropes)["rope_theta"]
+    if family == "gemma3_text":
+        assert [window > 0 for window in found.windows] == [kind != "full_attention" for kind in known.layer_types]
+        assert found.local_rope_theta == ropes["sliding_attention"]["rope_theta"]
+        assert found.activation == known.hidden_activation
+        assert (found.query_pre_attn_scalar or found.head_dim) == known.query_pre_attn_scalar

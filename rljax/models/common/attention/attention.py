@@ -1,6 +1,7 @@
 """Attention within segments: one function, and a body for each kind of hardware.
 
-A query sees the keys of its own segment that do not come after it. Packed rows therefore behave like separate ones.
+A query sees the keys of its own segment that do not come after it, or the last of them in a layer with a sliding
+window. Packed rows therefore behave like separate ones.
 
 Rows are cut over the mesh axes of the batch, heads over `tensor`: no device needs another's. Along `sequence` a device
 holds some of a row's queries, and gathers all of its keys and values: with the few key-value heads of today's models
@@ -19,7 +20,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from rljax.models.common.attention.blockwise import blockwise_attention
 from rljax.models.common.attention.dense import dense_attention
@@ -30,6 +31,29 @@ from rljax.models.common.hardware import ACTIVATIONS, Hardware
 
 DENSE_ROW = 256
 """Tokens of the longest row that a CPU computes with a quarter of its scores at once: longer ones are slower so."""
+
+
+class Window(NamedTuple):
+    """Sliding window of a layer: one of the model's, which may be known only when the program runs.
+
+    Attributes:
+        sizes: the windows of the model's layers, each once, in tokens; 0: none.
+        which: number of the layer's in them.
+    """
+
+    sizes: tuple[int, ...] = (0,)
+    which: int | Int[Array, ""] = 0
+
+    def of(self, spans: Spans) -> Spans:
+        """Returns what queries see through it."""
+        if isinstance(self.which, int):
+            return spans.within(self.sizes[self.which])
+        widest = spans.last.shape[1] + 1  # no window
+        return spans.within(jnp.asarray([size or widest for size in self.sizes], jnp.int32)[self.which])
+
+
+WHOLE = Window()
+"""No window: everything before is seen."""
 
 
 class Body(NamedTuple):
@@ -45,6 +69,7 @@ def attention(
     value: Float[Array, "batch time kv_heads head_dim"],
     spans: Spans,
     hardware: Hardware,
+    window: Window = WHOLE,
 ) -> Float[Array, "batch time heads head_dim"]:
     """Computes causal attention within each segment of each row, scaled by 1/sqrt(head_dim).
 
@@ -54,11 +79,12 @@ def attention(
         value: values.
         spans: what the queries see, as `causal_spans` makes them. What padding sees means nothing, and is finite.
         hardware: that it is computed on.
+        window: of the layer.
 
     Returns:
         Attended values in the dtype of `query`.
     """
-    return attended_by(body_for(query, hardware).name, query, key, value, spans, hardware)
+    return attended_by(body_for(query, hardware).name, query, key, value, spans, hardware, window)
 
 
 def body_for(query: Float[Array, "batch time heads head_dim"], hardware: Hardware) -> Body:
@@ -80,6 +106,7 @@ def attended_by(
     value: Float[Array, "batch time kv_heads head_dim"],
     spans: Spans,
     hardware: Hardware,
+    window: Window = WHOLE,
     *,
     interpret: bool = False,
 ) -> Float[Array, "batch time heads head_dim"]:
@@ -89,7 +116,10 @@ def attended_by(
     if copies > 1:  # more devices than key-value heads: those that share one hold a copy each
         key, value = (jnp.repeat(x, copies, axis=2) for x in (key, value))
     if name == "splash":
-        return _by_splash(query, key, value, spans, hardware, interpret)
+        # The kernel's mask is made when it is compiled: one for each window, of which a layer runs its own.
+        masked = [functools.partial(_by_splash, hardware, interpret, size) for size in window.sizes]
+        return lax.switch(window.which, masked, query, key, value, spans)
+    spans = window.of(spans)
     compute = {
         "dense": functools.partial(dense_attention, hardware=hardware),
         "blockwise": functools.partial(blockwise_attention, hardware=hardware),
@@ -105,7 +135,13 @@ def attended_by(
 
 
 def _by_splash(
-    query: jax.Array, key: jax.Array, value: jax.Array, spans: Spans, hardware: Hardware, interpret: bool
+    hardware: Hardware,
+    interpret: bool,
+    window: int,
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    spans: Spans,
 ) -> jax.Array:
     batch, time, heads, _ = hardware.axes(ACTIVATIONS["heads"], query.shape)
     shards, length = hardware.parts(time), query.shape[1]
@@ -113,7 +149,7 @@ def _by_splash(
     query, key, value = (jnp.pad(x, ((0, 0), (0, more), (0, 0), (0, 0))) for x in (query, key, value))
     spans = Spans(*(jnp.pad(x, ((0, 0), (0, more)), constant_values=-1) for x in spans))
     local = query.shape[2] // hardware.parts(heads)
-    kernel = splash_kernel(query.shape[1], key.shape[1], local, shards, interpret)
+    kernel = splash_kernel(query.shape[1], key.shape[1], local, shards, interpret, window)
     tensor, tokens = P(batch, time, heads, None), P(batch, time)
     specs = kernel.manual_sharding_spec(NamedSharding(hardware.mesh, P(None, time))) if hardware.mesh else None
 

@@ -18,6 +18,16 @@ class Spans(NamedTuple):
     first: Int[Array, "batch queries"]
     last: Int[Array, "batch queries"]
 
+    def within(self, window: int | Int[Array, ""]) -> Spans:
+        """Returns what the queries see through a sliding window: of those keys the last `window`, their own among them.
+
+        Args:
+            window: in tokens; 0: all keys, where it is no array.
+        """
+        if isinstance(window, int) and not window:
+            return self
+        return Spans(jnp.maximum(self.first, self.last - window + 1), self.last)
+
     def visible(self, keys: Int[Array, " keys"]) -> Bool[Array, "batch queries keys"]:
         """Returns which of these keys each query sees."""
         return (keys >= self.first[..., None]) & (keys <= self.last[..., None])

@@ -1,4 +1,4 @@
-"""Attention by the TPU's splash kernel, which skips the blocks that causality empties."""
+"""Attention by the TPU's splash kernel, which skips the blocks that causality and windows empty."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def block_size(time: int) -> int:
     return size
 
 
-def splash_kernel(queries: int, keys: int, heads: int, shards: int, interpret: bool) -> Any:
+def splash_kernel(queries: int, keys: int, heads: int, shards: int, interpret: bool, window: int = 0) -> Any:
     """Returns the kernel of one row.
 
     Args:
@@ -41,6 +41,7 @@ def splash_kernel(queries: int, keys: int, heads: int, shards: int, interpret: b
         heads: of a device.
         shards: devices that the row's queries are cut over.
         interpret: run step by step on any device, for tests.
+        window: sliding window in tokens; 0: none.
     """
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as kernels
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
@@ -54,9 +55,13 @@ def splash_kernel(queries: int, keys: int, heads: int, shards: int, interpret: b
         block_q_dq=size,
         block_kv_dq=size,
     )
-    mask = masks.MultiHeadMask([masks.CausalMask((queries, keys), shard_count=shards)] * heads)
+    shape = (queries, keys)
+    if window:
+        mask = masks.LocalMask(shape, window_size=(window - 1, 0), offset=0, shard_count=shards)
+    else:
+        mask = masks.CausalMask(shape, shard_count=shards)
     return kernels.make_splash_mha(
-        mask,
+        masks.MultiHeadMask([mask] * heads),
         block_sizes=sizes,
         head_shards=1,
         q_seq_shards=shards,
@@ -79,7 +84,7 @@ def splash_attention(
         query: queries.
         key: keys of whole rows.
         value: values of whole rows.
-        spans: of the queries. Causality is the kernel's own, and a segment is known by its first token.
+        spans: of the queries. Causality and windows are the kernel's own, and a segment is known by its first token.
         segments: first token of the segment of each key, ``[batch, keys]``.
         kernel: of these rows.
     """

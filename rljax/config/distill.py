@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from rljax.config.fields import key
 
+TEACHERS = "algorithm.distill.teachers"
+"""Key of the teachers."""
 WITHOUT_KNOWLEDGE = "tiny"
 """Value of ``model.path`` that stands for a model yet to be made."""
 

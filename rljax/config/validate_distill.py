@@ -7,14 +7,13 @@ import math
 from collections.abc import Collection
 from functools import partial
 
-from rljax.config.distill import WITHOUT_KNOWLEDGE
+from rljax.config.distill import TEACHERS, WITHOUT_KNOWLEDGE
 from rljax.config.fields import ConfigError, check_name, check_path, shown
 from rljax.config.refusals import Refusals, collected, refused_by
 from rljax.config.registries import policy_losses
 from rljax.config.schema import Config, TasksetConfig
 from rljax.config.validate_objective import estimator_traits, loss_of
 
-_SECTION = "algorithm.distill.teachers"
 _TRAINS = ("both", "train")
 
 
@@ -26,8 +25,8 @@ def check_distill(config: Config) -> Refusals:
 
 
 def _check_path(name: str, config: Config) -> Refusals:
-    path, model = f"{_SECTION}.{name}", config.algorithm.distill.teachers[name].path
-    yield from refused_by(check_name, f"{_SECTION}.", name, "a teacher's name")
+    path, model = f"{TEACHERS}.{name}", config.algorithm.distill.teachers[name].path
+    yield from refused_by(check_name, f"{TEACHERS}.", name, "a teacher's name")
     if not model:
         yield ConfigError(f"{path}.path: missing; write a directory, a hub id or smollm2-135m")
     elif model == WITHOUT_KNOWLEDGE:
@@ -37,7 +36,7 @@ def _check_path(name: str, config: Config) -> Refusals:
 
 
 def _check_weights(name: str, config: Config) -> Refusals:
-    path, weights = f"{_SECTION}.{name}.weights", config.algorithm.distill.teachers[name].weights
+    path, weights = f"{TEACHERS}.{name}.weights", config.algorithm.distill.teachers[name].weights
     for taskset, weight in weights.items():
         number = isinstance(weight, int | float) and not isinstance(weight, bool)
         if not (number and math.isfinite(weight) and weight >= 0):
@@ -63,12 +62,12 @@ def _check_loss(config: Config) -> Refusals:
     named, loss = policy_losses.traits(algorithm.pg_variant, algorithm.loss), loss_of(algorithm)
     if named.imitates and not named.mixes:
         yield ConfigError(
-            f"{_SECTION}: algorithm.pg_variant={algorithm.pg_variant!r} trains demonstrations and nothing that "
+            f"{TEACHERS}: algorithm.pg_variant={algorithm.pg_variant!r} trains demonstrations and nothing that "
             "is sampled; write pg_variant=mix, or another loss"
         )
     elif loss.traits.estimators:
         yield ConfigError(
-            f"{_SECTION}: {loss.short}={loss.name!r} has its minimum for rewards of whole trajectories, and teachers "
+            f"{TEACHERS}: {loss.short}={loss.name!r} has its minimum for rewards of whole trajectories, and teachers "
             "give each token an advantage of its own; write pg_variant=ppo"
         )
 
@@ -82,7 +81,7 @@ def _check_alone(config: Config) -> Refusals:
     if loss.known and not policy_losses.traits(algorithm.pg_variant, algorithm.loss).imitates:
         yield ConfigError(
             f"algorithm.adv_estimator={algorithm.adv_estimator!r}: nothing is learnt from rewards, and there is no "
-            f"teacher; write {_SECTION}.NAME.path=DIRECTORY, or another estimator"
+            f"teacher; write {TEACHERS}.NAME.path=DIRECTORY, or another estimator"
         )
 
 
@@ -99,5 +98,5 @@ def _check_rewarded(path: str, taskset: TasksetConfig) -> Refusals:
     if not taskset.rewards:
         yield ConfigError(
             f"{path}.rewards: at least one reward is needed, or algorithm.adv_estimator=none and a teacher, "
-            f"{_SECTION}.NAME.path=DIRECTORY"
+            f"{TEACHERS}.NAME.path=DIRECTORY"
         )

@@ -10,6 +10,7 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Float
 
+from rljax.config.distill import TEACHERS
 from rljax.config.schema import Config, TeacherConfig
 from rljax.learner.objective import DTYPES, PolicyObjective
 from rljax.learner.scoring import Score
@@ -71,7 +72,7 @@ def place_teachers(
     found = {}
     for name, settings in config.algorithm.distill.teachers.items():
         if name not in stored:
-            raise ValueError(f"algorithm.distill.teachers.{name}: its weights were not handed to the learner")
+            raise ValueError(f"{TEACHERS}.{name}: its weights were not handed to the learner")
         found[name] = _placed(
             PolicyObjective(config, stored[name].architecture, hardware), mesh, settings, stored[name]
         )

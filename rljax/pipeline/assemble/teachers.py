@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from rljax.config.distill import TEACHERS
 from rljax.config.fields import ConfigError
 from rljax.config.schema import Config, ModelConfig
 from rljax.learner.teachers import StoredTeacher
@@ -30,9 +31,9 @@ def open_teachers(config: Config, model: Model, progress: ProgressCallback | Non
             check_architecture(config, architecture)
             check_vocabulary(model.tokenizer, model.architecture, load_tokenizer(directory), architecture)
         except ModelNotFound as error:
-            raise ModelNotFound(f"algorithm.distill.teachers.{name}: {error}") from None
+            raise ModelNotFound(f"{TEACHERS}.{name}: {error}") from None
         except ValueError as error:  # a ConfigError, or what the files of a model are refused with
-            raise ConfigError(f"algorithm.distill.teachers.{name}: {error}") from None
+            raise ConfigError(f"{TEACHERS}.{name}: {error}") from None
         found[name] = StoredTeacher(architecture, tensors)
     return found
 

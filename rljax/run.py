@@ -40,6 +40,7 @@ from rljax.pipeline.assemble.devices import check_shared, share_gpu_memory, shar
 from rljax.pipeline.assemble.learner import StepRunner, open_checkpoints, open_demonstrations, resume_learner
 from rljax.pipeline.assemble.run import ProgressCallback, open_ledger, open_model, validation_fingerprint
 from rljax.pipeline.assemble.tasksets import Tasksets
+from rljax.pipeline.assemble.teachers import open_teachers
 from rljax.pipeline.banner import banner, warn_of_unread, warn_of_unseen_accelerator
 from rljax.pipeline.evaluate import Evaluator, chosen_checkpoints
 from rljax.pipeline.metrics.engines import Gauges
@@ -81,6 +82,8 @@ class Run:
         self._checked = begins
         with RunDir.created(config) as self.run_dir:
             model = open_model(config, self.run_dir, progress) if begins else None
+            if model is not None and config.mode != "explore":
+                open_teachers(config, model, progress)
             self._db = open_ledger(config, self.run_dir)  # of a run that has begun first: it may not be this config's
             with contextlib.ExitStack() as undo:
                 undo.callback(self._db.close)

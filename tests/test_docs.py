@@ -41,7 +41,7 @@ def written(value: object) -> str:
     """As the page writes a default."""
     if isinstance(value, bool):
         return str(value).lower()
-    return "empty" if value == () else str(value)
+    return "empty" if value in ((), {}) else str(value)
 
 
 def same(text: str, value: object) -> bool:

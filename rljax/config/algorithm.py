@@ -8,6 +8,7 @@ from typing import Any
 
 from rljax.config import registries
 from rljax.config.choice import Named, chosen_by, named_in, settle
+from rljax.config.distill import DistillConfig
 from rljax.config.fields import key
 
 
@@ -153,6 +154,7 @@ class AlgorithmConfig:
         high=1,
     )
     kl: KlConfig = field(default_factory=KlConfig)
+    distill: DistillConfig = field(default_factory=DistillConfig)
     critic: CriticConfig = field(default_factory=CriticConfig)
 
     def __post_init__(self) -> None:

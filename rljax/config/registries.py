@@ -72,9 +72,11 @@ class EstimatorTraits(Traits):
 
     Attributes:
         among_members: it compares the members of a group, and gives a group of one 0 whatever its reward is.
+        reads_rewards: what it gives depends on rewards.
     """
 
     among_members: bool = False
+    reads_rewards: bool = True
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from rljax.config.schema import hold_to
 from rljax.config.validate import check_config, check_functions, check_keys, check_own_keys
+from rljax.config.validate_distill import check_distill
 from rljax.config.validate_environments import check_tags
 from rljax.config.validate_judges import check_judges
 from rljax.config.validate_objective import check_objective
@@ -19,5 +20,5 @@ _SCORERS = (check_judges, check_reward_models)
 
 hold_to(
     (check_keys, check_functions, check_own_keys),
-    (check_config, check_sizes, check_placement, check_tags, *_SCORERS, check_objective, check_serve),
+    (check_config, check_sizes, check_placement, check_tags, *_SCORERS, check_objective, check_distill, check_serve),
 )

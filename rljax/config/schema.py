@@ -19,6 +19,8 @@ from rljax.config.algorithm import CriticConfig as CriticConfig
 from rljax.config.algorithm import KlConfig as KlConfig
 from rljax.config.algorithm import OptimizerConfig as OptimizerConfig
 from rljax.config.choice import chosen_by, settle
+from rljax.config.distill import DistillConfig as DistillConfig
+from rljax.config.distill import TeacherConfig as TeacherConfig
 from rljax.config.engines import ENGINES
 from rljax.config.environments import (
     PLACES,

@@ -209,7 +209,7 @@ def _check_source(path: str, taskset: TasksetConfig) -> Refusals:
 
 def _check_rewards(path: str, taskset: TasksetConfig) -> Refusals:
     weights = taskset.reward_weights
-    if not taskset.rewards:
+    if not taskset.rewards and path.startswith("tasks.validation."):  # for training see `validate_distill`
         yield ConfigError(f"{path}.rewards: at least one reward is needed")
     elif weights is not None and len(weights) != len(taskset.rewards):
         counts = f"{len(weights)} weights for {len(taskset.rewards)} rewards"

@@ -146,8 +146,12 @@ def _refers(algorithm: AlgorithmConfig) -> bool:
 
 _DIVERGENCE = (_diverges, "kl.where=loss or reward")
 _PENALTY = (_penalises, "overlong=penalty")
+_REWARDED = (lambda a: estimator_traits(a).reads_rewards, "an adv_estimator that reads rewards")
 _CORRECTED = (_corrects, "correction.level=token")
 _READERS: dict[str, tuple[Callable[[AlgorithmConfig], bool], str]] = {
+    "norm_mean": _REWARDED,
+    "norm_std": _REWARDED,
+    "reward_clip": _REWARDED,
     "reuse_ratio": (lambda a: a.max_uses > 1, "max_uses=2 or more"),
     "overlong_buffer": _PENALTY,
     "overlong_penalty": _PENALTY,
@@ -162,7 +166,7 @@ _READERS: dict[str, tuple[Callable[[AlgorithmConfig], bool], str]] = {
     "kl.target": _DIVERGENCE,
     "kl.horizon": (lambda a: _diverges(a) and a.kl.target is not None, "kl.target, and kl.where=loss or reward"),
     "kl.refresh_steps": (_refers, "kl.where=loss or reward"),
-    "critic": (lambda a: "values" in _estimator(a).needs, "adv_estimator=gae"),
+    "critic": (lambda a: "values" in estimator_traits(a).needs, "adv_estimator=gae"),
 }
 """Keys, and groups of keys, of a part that may be off: whether anything reads it, and what turns it on.
 
@@ -175,7 +179,7 @@ def _check_dropped_values(config: Config) -> Refusals:
     algorithm = config.algorithm
     if (limit := algorithm.drop_staler_than) is None:
         return
-    if algorithm.kl.where == "reward" or "values" in _estimator(algorithm).needs:
+    if algorithm.kl.where == "reward" or "values" in estimator_traits(algorithm).needs:
         yield ConfigError(
             f"algorithm.drop_staler_than={limit}: what is left out of a response has neither value nor divergence, so "
             "what comes before cannot be credited; leave it out with gae and kl.where=reward"
@@ -231,7 +235,8 @@ def _check_whole_groups(config: Config) -> Refusals:
         )
 
 
-def _estimator(algorithm: AlgorithmConfig) -> EstimatorTraits:
+def estimator_traits(algorithm: AlgorithmConfig) -> EstimatorTraits:
+    """Returns the traits of the advantage estimator."""
     name = algorithm.adv_estimator
     slot = next((slot for slot in ESTIMATORS if name in slot.names()), ESTIMATORS[0])
     traits: EstimatorTraits = slot.traits(name, algorithm.advantage)
@@ -313,7 +318,7 @@ def _check_group_of_one(config: Config) -> Refusals:
     if config.group_size > 1 or not _trains(config):
         return
     algorithm = config.algorithm
-    if _estimator(algorithm).among_members and not _learns_without_rewards(algorithm):
+    if estimator_traits(algorithm).among_members and not _learns_without_rewards(algorithm):
         yield ConfigError(
             f"group_size=1: adv_estimator={algorithm.adv_estimator} compares the members of a group, and the advantage "
             "of one alone is 0, so that no reward is learned from; write group_size=8, or adv_estimator=reinforce"

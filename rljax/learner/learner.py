@@ -20,7 +20,7 @@ from rljax.algorithms.shaping import RunningMoments
 from rljax.config.schema import Config
 from rljax.learner.critic import ValueObjective
 from rljax.learner.export import ExportedWeights, Exports, make_export
-from rljax.learner.metrics import NONFINITE, describe, step_metrics
+from rljax.learner.metrics import NONFINITE, describe, reverse_kl, step_metrics
 from rljax.learner.objective import DTYPES, PolicyObjective, Progress
 from rljax.learner.packing import Batch, PackedBatch
 from rljax.learner.prepare import Minibatch, Preparation
@@ -29,6 +29,7 @@ from rljax.learner.ratio_metrics import ratio_drift
 from rljax.learner.scoring import make_probe_score
 from rljax.learner.sharding import make_mesh, select_devices
 from rljax.learner.state import TrainState, updates_per_step
+from rljax.learner.teachers import StoredTeacher, place_teachers
 from rljax.learner.trainable import TrainableModel
 from rljax.learner.unwise import warn_of_objective
 from rljax.models.common.architecture import Architecture
@@ -68,6 +69,7 @@ class Learner:
         architecture: of the model.
         params: float32 weights to start from, numpy or JAX; copied. None: there is no state until `load` or `restore`.
         devices: of the mesh; None: what ``learner.devices`` names.
+        teachers: of ``algorithm.distill``, by name; read onto the mesh at once.
 
     Raises:
         ConfigError: a device, or a name in ``config.algorithm``, is not there.
@@ -79,6 +81,7 @@ class Learner:
         architecture: Architecture,
         params: Params | None = None,
         devices: Sequence[jax.Device] | None = None,
+        teachers: Mapping[str, StoredTeacher] | None = None,
     ) -> None:
         check_names(config.algorithm)
         warn_of_objective(config)
@@ -91,7 +94,8 @@ class Learner:
         estimator = config.algorithm.adv_estimator
         criticised = "values" in token_advantages.needs(estimator, config.algorithm.advantage)
         critic = ValueObjective(*run) if criticised else None
-        self._preparation = Preparation(config, self.objective, critic, self.mesh)
+        placed = place_teachers(config, self.mesh, run[-1], teachers or {})
+        self._preparation = Preparation(config, self.objective, critic, self.mesh, placed)
         shapes = abstract_params(architecture)
         self._policy = TrainableModel(self.objective, config.learner.optimizer, shapes, self.mesh)
         self._critic = None
@@ -219,6 +223,7 @@ class Learner:
         metrics = _NO_UPDATE | step_metrics(fetched)
         metrics |= {_CRITIC_NAMES.get(name, name): value for name, value in step_metrics(fetched_critic).items()}
         self._finish_step(metrics, given, sum(len(group.trajectories) for group in (*groups, *reused)))
+        metrics |= reverse_kl(minibatches, self._preparation.teachers)
         held = describe(minibatches)
         # The policy has been fitted to the data of later passes and to reused groups: their mean is no longer 1.
         first_pass = {} if reused else step_metrics(fetched[: len(placed)])

@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from rljax.algorithms.correction import correction
+from rljax.algorithms.distillation import distilled
 from rljax.algorithms.inputs import LossInputs, TokenLoss
 from rljax.algorithms.kl import kl_penalty
 from rljax.algorithms.registry import PolicyLoss, policy_losses
@@ -158,6 +159,9 @@ class PolicyObjective(Model):
         algorithm = self.config.algorithm
         logprobs, entropy = self.logprobs(params, batch)
         inputs = loss_inputs(batch, logprobs, progress)
+        if batch.scores.teachers:
+            weights = {name: batch.trained(values) for name, values in batch.teacher_weights.items()}
+            inputs = distilled(inputs, batch.scores.teachers, weights, algorithm.advantage_clip)
         token_loss, metrics = self._token_loss(inputs)
         weight, corrected = correction(inputs, algorithm.correction)
         regularizer = -algorithm.entropy_coef * entropy

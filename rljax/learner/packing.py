@@ -9,7 +9,7 @@ left out, as are sequences without any trained token.
 from __future__ import annotations
 
 import bisect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -50,6 +50,7 @@ class Scores:
         reference_logprobs: of the reference policy.
         sequence_gap, group_gap: see `LossInputs`.
         values: of the critic as it was before the batch.
+        teachers: log-probabilities of each teacher, by name; empty without any.
     """
 
     proximal_logprobs: Float[Array, "*slot row place"] | None = None
@@ -57,6 +58,7 @@ class Scores:
     sequence_gap: Float[Array, "*slot row place"] | None = None
     group_gap: Float[Array, "*slot row place"] | None = None
     values: Float[Array, "*slot row place"] | None = None
+    teachers: Mapping[str, Float[Array, "*slot row place"]] = field(default_factory=dict)
 
 
 @jax.tree_util.register_dataclass
@@ -82,6 +84,7 @@ class Batch:
         places: where in a row the mask is true, in order, filled up with the row's length.
         returns: of the target, for a critic; None without one.
         expert: whether the target is a demonstration's; None in a run without any.
+        teacher_weights: weight of each teacher's reverse KL in the target's advantage, by name; empty without any.
         scores: of the targets at `places`.
     """
 
@@ -101,6 +104,7 @@ class Batch:
     places: Int[Array, "*slot row place"]
     returns: Float[Array, "*slot row time"] | None = None
     expert: Bool[Array, "*slot row time"] | None = None
+    teacher_weights: Mapping[str, Float[Array, "*slot row time"]] = field(default_factory=dict)
     scores: Scores = field(default_factory=Scores)
 
     def trained(self, values: Shaped[Array, "row time *rest"]) -> Shaped[Array, "row place *rest"]:

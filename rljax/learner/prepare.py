@@ -44,6 +44,7 @@ from rljax.learner.packing import (
 )
 from rljax.learner.scoring import Score, bare, behaviour_divergence, gaps_sharded_as
 from rljax.learner.sharding import batch_sharding
+from rljax.learner.teachers import Teacher
 from rljax.models.common.params import Params
 from rljax.trajectory import Group, Trajectory
 
@@ -57,6 +58,7 @@ class Minibatch:
     Attributes:
         trajectories: with what is not trained masked: sampled ones, then demonstrations.
         places: of the sampled ones in the batch.
+        tasksets: of the sampled ones.
         group_of: number of each trajectory's group in this minibatch, counted from 0; -1 for demonstrations and beyond
             the last trajectory.
         packed: on the host.
@@ -65,6 +67,7 @@ class Minibatch:
 
     trajectories: Sequence[Trajectory]
     places: Sequence[int]
+    tasksets: Sequence[str]
     group_of: Int[np.ndarray, " room"]
     packed: PackedBatch
     scores: Scores = field(default_factory=Scores)
@@ -107,10 +110,19 @@ class Preparation:
         policy: its objective.
         critic: its objective; None without one.
         mesh: that they are placed on.
+        teachers: that their tokens are scored by, by name.
     """
 
-    def __init__(self, config: Config, policy: PolicyObjective, critic: ValueObjective | None, mesh: Mesh) -> None:
+    def __init__(
+        self,
+        config: Config,
+        policy: PolicyObjective,
+        critic: ValueObjective | None,
+        mesh: Mesh,
+        teachers: Mapping[str, Teacher] | None = None,
+    ) -> None:
         self._config = config
+        self.teachers = teachers or {}
         self._mesh = mesh
         self._needs = policy_losses.needs(config.algorithm.pg_variant, config.algorithm.loss)
         self._aggregate = aggregations.bound(config.algorithm.aggregation)
@@ -167,6 +179,7 @@ class Preparation:
         batch = abstract_batch(shape, room)
         if self._config.demonstrations_per_batch:
             batch = replace(batch, expert=batch.mask)
+        batch = replace(batch, teacher_weights=dict.fromkeys(self.teachers, batch.advantages))
         sharding = batch_sharding(batch.mask.shape, self._mesh)
         return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), batch)
 
@@ -180,6 +193,7 @@ class Preparation:
             sequence_gap=gap,
             group_gap=gap,
             values=one if self.values else None,
+            teachers=dict.fromkeys(self.teachers, one),
         )
         returns = batch.advantages if self.values else None
         return replace(batch, returns=returns, scores=scores), jax.ShapeDtypeStruct((self._room,), np.int32)
@@ -246,7 +260,7 @@ class Preparation:
         sampled = [replace(t, loss_mask=mask) for t, mask in zip(everyone, keep, strict=True)]
         ends = np.cumsum([0, *(len(group.trajectories) for group in both)])
         numbers = np.repeat(np.arange(len(both), dtype=np.int32), np.diff(ends))
-        new = int(ends[len(groups)])
+        new, tasksets = int(ends[len(groups)]), [group.task.taskset for group in both]
         cuts = max(-(-new // self._size), min(len(demonstrations), 1))
         if not both:
             cuts = -(-len(demonstrations) // self._size)
@@ -262,7 +276,9 @@ class Preparation:
             group_of = np.full(max(self._room, len(few)), -1, np.int32)
             group_of[: len(places)] = np.unique(numbers[places], return_inverse=True)[1]
             weights = [self._weights(few[: len(places)], importance[places]), self._weights(shown, np.ones(len(shown)))]
-            made.append(Minibatch(few, places, group_of, self._packed(few, np.concatenate(weights))))
+            known = [tasksets[numbers[place]] for place in places]
+            packed = self._packed(few, known, np.concatenate(weights))
+            made.append(Minibatch(few, places, known, group_of, packed))
         return made
 
     def _weights(
@@ -273,16 +289,20 @@ class Preparation:
         weights = self._aggregate(trained_counts(few), self._config.model.max_response_tokens)
         return weights * np.repeat(importance, [len(t.row_spans) for t in few])
 
-    def _packed(self, few: Sequence[Trajectory], weights: Float[np.ndarray, " sequences"]) -> PackedBatch:
+    def _packed(
+        self, few: Sequence[Trajectory], tasksets: Sequence[str], weights: Float[np.ndarray, " sequences"]
+    ) -> PackedBatch:
         unknown = [np.zeros(len(t.token_ids), np.float32) for t in few]
         packed = pack(few, unknown, weights, self._shapes)
+        of_teachers = {name: packed.scatter(one.weights(few, tasksets)) for name, one in self.teachers.items()}
+        packed = replace(packed, batch=replace(packed.batch, teacher_weights=of_teachers))
         if not self._config.demonstrations_per_batch:
             return packed
         expert = packed.scatter([np.full(len(t.token_ids), t.expert, np.float32) for t in few]) > 0
         return replace(packed, batch=replace(packed.batch, expert=expert))
 
     def _scored(self, minibatch: Minibatch, params: Params, aux_state: AuxState) -> Minibatch:
-        if not ("proximal" in self._needs or "reference" in aux_state or self.values):
+        if not ("proximal" in self._needs or "reference" in aux_state or self.values or self.teachers):
             return minibatch
         batch, filled = self.place(minibatch.packed.batch), minibatch.microbatches
         scores = Scores(
@@ -291,6 +311,7 @@ class Preparation:
             if "reference" in aux_state
             else None,
             values=self.values(aux_state["critic"], batch, filled) if self.values else None,
+            teachers={name: one.score(one.params, batch, filled) for name, one in self.teachers.items()},
         )
         return replace(minibatch, scores=scores)
 

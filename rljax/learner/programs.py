@@ -25,7 +25,7 @@ from rljax.interrupts import COMPILING
 from rljax.learner.objective import DTYPES, Progress
 from rljax.learner.packing import Batch
 from rljax.learner.prepare import Preparation
-from rljax.learner.scoring import behaviour_divergence, gaps_sharded_as
+from rljax.learner.scoring import bare, behaviour_divergence, gaps_sharded_as
 from rljax.learner.state import TrainState
 from rljax.learner.trainable import TrainableModel
 from sidecar.errors import first_line
@@ -102,21 +102,23 @@ def step_programs(
             return Program(kind, function, arguments, shape, likely)
 
         scored, group_of = preparation.abstract_scores(batch, "reference" in own)
-        score, scores = preparation.logprobs.program(batch), scored.scores
+        score, scores, read = preparation.logprobs.program(batch), scored.scores, bare(batch)
         gaps = scores.sequence_gap is not None
         if scores.proximal_logprobs is not None or gaps:
-            yield program("log-probabilities", score, state.params, batch, count)
+            yield program("log-probabilities", score, state.params, read, count)
         if scores.reference_logprobs is not None:
-            yield program("reference", score, own["reference"], batch, count)
+            yield program("reference", score, own["reference"], read, count)
             if config.algorithm.kl.where == "reward":
                 estimator = config.algorithm.kl.resolved_estimator
                 yield program("divergence", behaviour_divergence, batch, scores.reference_logprobs, estimator)
         if gaps:
             both = (scores.sequence_gap, scores.reference_logprobs)
             sums = gaps_sharded_as(batch.places.sharding, config.autotunes)
-            yield program("sums of log-ratios", sums, *both, batch, group_of)
+            yield program("sums of log-ratios", sums, *both, read, group_of)
+        for name, teacher in preparation.teachers.items():
+            yield program(f"teacher {name}", teacher.score.program(batch), teacher.params, read, count)
         if critic is not None and preparation.values is not None:
-            yield program("values", preparation.values.program(batch), own["critic"], batch, count)
+            yield program("values", preparation.values.program(batch), own["critic"], read, count)
             trained = (own["critic"], own["critic_opt_state"])
             yield program("critic's update", critic.update, *trained, scored, count, progress)
         yield program("update", policy.update, state.params, state.opt_state, scored, count, progress)

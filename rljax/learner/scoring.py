@@ -65,7 +65,7 @@ class Score:
 
 def bare(batch: Batch) -> Batch:
     """Returns the batch without what a forward pass does not read: one program scores it before and after."""
-    return replace(batch, returns=None, scores=Scores())
+    return replace(batch, returns=None, teacher_weights={}, scores=Scores())
 
 
 @functools.partial(jax.jit, static_argnames="estimator")

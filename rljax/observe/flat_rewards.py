@@ -43,8 +43,10 @@ class FlatRewards:
         self._streak: FlatStreak | None = None
 
     def add(self, step: int, metrics: Mapping[str, Any]) -> FlatStreak | None:
-        """Takes the metrics of a step; returns the streak that it belongs to, once that has `STEPS` steps."""
-        if metrics.get(self._name) != self._flat:
+        """Takes the metrics of a step; returns the streak that it belongs to, once that has `STEPS` steps. A step that
+        teachers have something learnt from belongs to none.
+        """
+        if metrics.get(self._name) != self._flat or any(name.startswith("distill/") for name in metrics):
             self._streak = None
             return None
         zero = metrics.get("reward/mean") == 0.0 == metrics.get("reward/std")

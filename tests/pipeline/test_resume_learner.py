@@ -59,7 +59,7 @@ def db(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Database]:
     opened = Database(SqliteFile(tmp_path / "ledger.db"), RunSpec.of(CONFIG))
     leases.begin_lineage(opened, 0)
     opened.write(lambda tx: tx.execute(update(schema.run).values(trained=6)))
-    monkeypatch.setattr(build, "Learner", lambda *_: StubLearner())
+    monkeypatch.setattr(build, "Learner", lambda *_, **__: StubLearner())
     monkeypatch.setattr(build, "stored_tensors", lambda directory: directory)
     yield opened
     opened.close()

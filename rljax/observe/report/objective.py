@@ -24,6 +24,17 @@ def _filtered(data: RunData, figure: go.Figure) -> Drawn:
     return caption, legend if len(each) > 1 else []
 
 
+def _distilled(data: RunData, figure: go.Figure) -> Drawn:
+    names = data.metric_names("distill/")
+    if not names:
+        return None
+    caption = "logπ − logπ_k of the tokens that the policy sampled, nats a token, in the mean, by teacher and taskset."
+    if len(names) > LINES:
+        caption += f" Not shown: {', '.join(names[LINES:])}."
+    named = {name: name.removeprefix("distill/").removesuffix("/reverse_kl") for name in names[:LINES]}
+    return caption, lines(figure, [(short, data.series(name)) for name, short in named.items()], smoothed=True)
+
+
 _KL = "Divergence of the policy from its reference at the tokens that it is trained on, nats, in the mean."
 _APPROX_KL = "Divergence of the policy from what sampled the tokens that it is trained on, nats, in the mean."
 _ESS = "Share of the sampled tokens that count after weighting by π/π_behaviour: 1 is on policy."
@@ -45,5 +56,6 @@ METRICS = (
 """Title, metric and caption of figures."""
 OBJECTIVE: tuple[PlotSpec[RunData], ...] = (
     *(PlotSpec(title, simple(metric, caption)) for title, metric, caption in METRICS),
+    PlotSpec("Reverse KL to the teachers", _distilled),
     PlotSpec("Filtered groups", _filtered),
 )

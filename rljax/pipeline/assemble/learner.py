@@ -19,6 +19,7 @@ from rljax.ledger.leases import LeasedBatch, survives
 from rljax.models.files import stored_tensors
 from rljax.pipeline.assemble.run import Model
 from rljax.pipeline.assemble.tasksets import Tasksets
+from rljax.pipeline.assemble.teachers import open_teachers
 from rljax.pipeline.run_dir import RunDir
 from rljax.tasks.demonstrations import Demonstrations
 
@@ -35,7 +36,7 @@ def build_learner(config: Config, model: Model, checkpoints: Checkpoints, steps:
         ConfigError: a name in the algorithm section leads nowhere, or the devices are not there.
         CheckpointError: the checkpoint cannot be restored.
     """
-    learner = Learner(config, model.architecture)
+    learner = Learner(config, model.architecture, teachers=open_teachers(config, model))
     if steps:
         learner.restore(checkpoints, steps)
     else:
@@ -56,7 +57,7 @@ def resume_learner(
         ConfigError: as `build_learner`.
         CheckpointError: a checkpoint does not fit, or all of them are damaged.
     """
-    learner = Learner(config, model.architecture)
+    learner = Learner(config, model.architecture, teachers=open_teachers(config, model))
     damaged: dict[int, DamagedCheckpointError] = {}
     for step in reversed(checkpoints.committed()):
         try:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from rljax.algorithms.registry import advantages, check_names
 from rljax.config.choice import named_in
+from rljax.config.distill import TEACHERS
 from rljax.config.extras import GENERATE, extra_refusals, opened_rows
 from rljax.config.fields import ConfigError
 from rljax.config.model import check_model_path
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 _LEARN = ("both", "train", "explore", "replay", "plan")
 """Modes that use functions of the objective."""
+_TEACH = ("both", "train", "replay", "plan")
+"""Modes that need teachers."""
 
 
 def lookup_refusals(config: Config) -> Refusals:
@@ -167,3 +170,6 @@ def _check_model(config: Config) -> Refusals:
     of_model = config.mode != "play" or config.play.agent == "model"
     if of_model and config.mode not in ("audit", "report"):
         yield from refused_by(check_model_path, config.model.path)
+    for name, teacher in config.algorithm.distill.teachers.items() if config.mode in _TEACH else ():
+        for error in refused_by(check_model_path, teacher.path):
+            yield type(error)(f"{TEACHERS}.{name}: {error}")

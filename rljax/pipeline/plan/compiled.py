@@ -19,6 +19,7 @@ from rljax.learner.prepare import Preparation
 from rljax.learner.programs import Program, step_programs
 from rljax.learner.sharding import make_mesh
 from rljax.learner.state import TrainState
+from rljax.learner.teachers import StoredTeacher, place_teachers
 from rljax.learner.trainable import TrainableModel
 from rljax.models.common.architecture import Architecture
 from rljax.models.common.attention.attention import Body, body_for
@@ -60,7 +61,11 @@ class Compiled:
 
 
 def abstract_programs(
-    config: Config, architecture: Architecture, devices: Sequence[jax.Device], hardware: Hardware | None = None
+    config: Config,
+    architecture: Architecture,
+    devices: Sequence[jax.Device],
+    hardware: Hardware | None = None,
+    teachers: Mapping[str, Architecture] | None = None,
 ) -> list[Program]:
     """Returns what `Learner.programs` lists for a step, without any weights.
 
@@ -69,6 +74,7 @@ def abstract_programs(
         architecture: of the policy.
         devices: that they are compiled for; the first are taken.
         hardware: what they are traced for, its mesh left out; None: the devices.
+        teachers: architectures of the run's teachers, by name.
     """
     mesh = make_mesh(config.learner.mesh, devices[: config.learner.mesh.size])
     parallel = config.learner.sequence_parallel
@@ -87,7 +93,8 @@ def abstract_programs(
         values = ValueObjective(*run)
         critic = TrainableModel(values, algorithm.critic.optimizer, jax.eval_shape(critic_params, params), mesh)
         own["critic"], own["critic_opt_state"] = critic.abstract
-    preparation = Preparation(config, policy_objective, values, mesh)
+    stored = {name: StoredTeacher(one) for name, one in (teachers or {}).items()}
+    preparation = Preparation(config, policy_objective, values, mesh, place_teachers(config, mesh, traced, stored))
     return list(step_programs(config, preparation, policy, critic, TrainState(placed, opt_state, 0, own)))
 
 

@@ -6,7 +6,6 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +15,7 @@ import numpy as np
 from jax.sharding import AbstractMesh, NamedSharding
 
 from rljax.algorithms.registry import policy_losses, token_advantages
+from rljax.config.distill import TEACHERS
 from rljax.config.engines import ENGINES
 from rljax.config.schema import Config, MeshConfig
 from rljax.config.sizes import (
@@ -32,8 +32,9 @@ from rljax.learner.state import make_optimizer
 from rljax.models.common.architecture import Architecture
 from rljax.models.common.hardware import ACTIVATIONS, spec
 from rljax.models.common.value_head import critic_params
-from rljax.models.hf_names import layer_of, tensor_shapes
+from rljax.models.hf_names import tensor_shapes
 from rljax.models.transformer import abstract_params
+from rljax.pipeline.plan.models import read_at_once
 from rljax.weights.publisher import GROUP_BYTES
 
 NEXT = "the next version"
@@ -66,7 +67,7 @@ class Estimate:
         config, architecture: of the run.
         mesh: of the learner.
         platform: of its devices.
-        scorers: architectures of judges and reward models, by the keys of their sections: ``judges.NAME``.
+        scorers: architectures of judges, reward models and teachers, by the keys of their sections: ``judges.NAME``.
     """
 
     config: Config
@@ -74,6 +75,12 @@ class Estimate:
     mesh: MeshConfig
     platform: str
     scorers: Mapping[str, Architecture] = field(default_factory=dict)
+
+    @property
+    def teachers(self) -> dict[str, Architecture]:
+        """Architectures of the teachers, by name."""
+        named = self.config.algorithm.distill.teachers
+        return {name: self.scorers[f"{TEACHERS}.{name}"] for name in named}
 
     @property
     def layout(self) -> Any:
@@ -180,6 +187,8 @@ class Estimate:
         three while one is pushed.
         """
         found = {name: sum(self.sharded(*one) for one in trees) for name, trees in self._own.items()}
+        for name, architecture in self.teachers.items():
+            found[f"teacher {name}"] = self.sharded(abstract_params(architecture), self.width)
         if (others := minibatches_per_step(self.config) - 1) > 0:
             found["other minibatches"] = others * self.batch
         if self.config.sync_method == "memory" and not self._versions_on_host:
@@ -193,9 +202,11 @@ class Estimate:
         shape, room = self.packed
         rows = shape.slots * shape.rows
         whole = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(abstract_batch(shape, room)))
-        whole += rows * shape.length * (4 * self._asks("values") + (self.config.demonstrations_per_batch > 0))
+        taught = len(self.teachers)  # each has a weight and a score of every token
+        marked = self.config.demonstrations_per_batch > 0
+        whole += rows * shape.length * (4 * (self._asks("values") + taught) + marked)
         scores = self._asks("proximal") + self._asks("reference") + self._asks("values") + 2 * self._asks("sequences")
-        whole += rows * room * 4 * scores
+        whole += rows * room * 4 * (scores + taught)
         return whole / (self.mesh.data * self.mesh.fsdp * self.mesh.sequence)
 
     @property
@@ -295,19 +306,15 @@ class Estimate:
         each = 2 * a.num_layers * a.head_dim * BYTES[self.config.engine_dtype]
         return each * math.ceil(a.num_kv_heads / size)
 
-    def host(self, stored: Mapping[str, int]) -> dict[str, float]:
+    def host(self, *stored: Mapping[str, int]) -> dict[str, float]:
         """Returns the bytes that the learner's process has on the host at most, beside what stays there, by what it
         does: models are read tensor by tensor, a version is gathered group by group while the one before is written
         (`bench/host_memory.py` measures both), and Orbax copies a checkpoint from accelerators before it writes.
 
         Args:
-            stored: bytes of each tensor in the model's files, by name.
+            stored: bytes of each tensor in the model's files, by name; then the same of each teacher.
         """
         config, params = self.config, abstract_params(self.architecture)
-        layers = Counter[int]()
-        for name, size in stored.items():
-            if (layer := layer_of(name)) is not None:
-                layers[layer] += size
         optimizer = make_optimizer(config.learner.optimizer, 1)
         whole = self.parameters * BYTES[config.resolved_sync_dtype]
         groups = min(2 * max(GROUP_BYTES, self.largest * BYTES[config.resolved_sync_dtype]), whole)
@@ -315,7 +322,7 @@ class Estimate:
         saved = sum(x.size * (width or x.dtype.itemsize) for tree, width in state for x in jax.tree.leaves(tree))
         in_memory = config.sync_method == "memory" and self._versions_on_host
         found = {
-            "to load the model": max(*stored.values(), 2 * max(layers.values())),
+            "to load the model": max(map(read_at_once, stored)),
             "to publish a version": whole if in_memory else 0.0 if config.sync_method == "memory" else groups,
         }
         return found if self.platform == "cpu" else found | {"to save a checkpoint": float(saved)}
@@ -342,20 +349,28 @@ class Estimate:
         """Returns tokens, microbatches and operations of a step whose responses are as long as they may be, and whose
         episodes take all their turns, each longest too where it is a row. The head reads the trained places alone; a
         forward pass, of which the gradient's takes two more, precedes the updates for each of reference, proximal
-        policy and critic, and each update for sums of log-ratios.
+        policy, critic and teacher, and each update for sums of log-ratios.
         """
-        config, a, epochs = self.config, self.architecture, self.config.algorithm.ppo_epochs
+        config, epochs = self.config, self.config.algorithm.ppo_epochs
         (sampled, shown), parts = sequences_per_step(config), (sampled_parts(config), demonstration_parts(config))
         tokens, trained = sampled * sum(parts[0]) + shown * sum(parts[1]), sampled * parts[0][1] + shown * parts[1][1]
         microbatches = math.ceil(self.rows / self.row.rows) * minibatches_per_step(config) * epochs
-        inside = 2 * (self.used - self.head) + 2 * a.num_layers * config.longest * a.num_heads * a.head_dim
-        backbone, head = float(tokens * inside), 2.0 * trained * self.head
+        backbone, head = float(tokens * self._inside), 2.0 * trained * self.head
         update = (4 if config.model.remat == "full" else 3) * backbone
         asked = {what: self._asks(what) for what in ("reference", "proximal", "sequences", "values")}
         scored = asked["reference"] + asked["proximal"] + epochs * asked["sequences"]
         operations = epochs * (update + 3 * head) + scored * (backbone + head)
         operations += asked["values"] * (epochs * update + backbone)
+        for architecture in self.teachers.values():
+            its = dataclasses.replace(self, architecture=architecture)
+            operations += tokens * its._inside + 2.0 * trained * its.head
         return {"tokens": float(tokens * epochs), "microbatches": float(microbatches), "operations": operations}
+
+    @property
+    def _inside(self) -> int:
+        """Operations of a forward pass for a token of the longest row, up to the head."""
+        a = self.architecture
+        return 2 * (self.used - self.head) + 2 * a.num_layers * self.config.longest * a.num_heads * a.head_dim
 
     def traffic(self) -> list[Sent]:
         """Returns what a device receives in a microbatch, collective by collective; nothing with one device.

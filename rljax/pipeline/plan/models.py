@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import math
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from rljax.config.distill import TEACHERS
 from rljax.config.fields import ConfigError, user_path
 from rljax.config.model import check_model_path
 from rljax.config.refusals import joined
 from rljax.config.schema import Config, ModelConfig
 from rljax.models.common.architecture import Architecture
 from rljax.models.files import read_config, stored_tensors
-from rljax.models.hf_names import tensor_shapes
+from rljax.models.hf_names import layer_of, tensor_shapes
 from rljax.models.resolve import ModelNotFound, architecture_at, resolve_model
 from rljax.models.tiny import tiny_architecture
 from rljax.pipeline.assemble.judges import judge_config
@@ -49,6 +52,15 @@ def stored_sizes(model: ModelConfig, seed: int, architecture: Architecture) -> d
     return {name: width * math.prod(shape) for name, shape in tensor_shapes(architecture).items()}
 
 
+def read_at_once(stored: Mapping[str, int]) -> float:
+    """Returns the bytes that reading a model takes: its largest tensor, or two layers."""
+    layers = Counter[int]()
+    for name, size in stored.items():
+        if (layer := layer_of(name)) is not None:
+            layers[layer] += size
+    return float(max(*stored.values(), 2 * max(layers.values())))
+
+
 def _directory(model: ModelConfig, seed: int) -> Path:
     """Returns a directory with the ``config.json`` of a model, which is fetched if need be."""
     path = user_path(model.path)
@@ -79,8 +91,8 @@ def _fetched(name: str) -> Path:
 
 
 def read_models(config: Config) -> tuple[Architecture, dict[str, Architecture]]:
-    """Reads the architectures of the policy, and of judges and reward models, by the keys of their sections; a reward
-    model has no output head, which is told as a tied one.
+    """Reads the architectures of the policy, and of judges, reward models and teachers, by the keys of their sections;
+    a reward model has no output head, which is told as a tied one.
 
     Raises:
         ModelNotFound, ConfigError: as `read_architecture`, of each; of what scores it begins with its key.
@@ -88,6 +100,9 @@ def read_models(config: Config) -> tuple[Architecture, dict[str, Architecture]]:
     models = {"": config.model}
     models |= {f"judges.{name}": judge_config(config, name).model for name in config.judges}
     models |= {f"reward_models.{name}": ModelConfig(path=one.path) for name, one in config.reward_models.items()}
+    models |= {
+        f"{TEACHERS}.{name}": ModelConfig(path=one.path) for name, one in config.algorithm.distill.teachers.items()
+    }
     found, refused = dict[str, Architecture](), list[ConfigError]()
     for key, model in models.items():
         try:

@@ -5,16 +5,18 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import jax
 
 from rljax.config.chips import chip_named
+from rljax.config.distill import TEACHERS
 from rljax.config.engines import ENGINES
 from rljax.config.refusals import Refusals, changed, joined, refused_by
-from rljax.config.schema import Config, LearnerConfig, MeshConfig
+from rljax.config.schema import Config, LearnerConfig, MeshConfig, ModelConfig
 from rljax.config.sizes import minibatches_per_step, rows_per_trajectory
 from rljax.config.validate import ConfigError
+from rljax.models.common.architecture import Architecture
 from rljax.pipeline.assemble.devices import share_gpu_memory
 from rljax.pipeline.assemble.names import name_refusals
 from rljax.pipeline.assemble.run import check_architecture
@@ -44,7 +46,9 @@ def plan(config: Config) -> Iterator[str | bool]:
     target = find_target(config)
     try:
         architecture, scorers = read_models(config)
-        stored = stored_sizes(config.model, config.seed, architecture)
+        stored = [stored_sizes(config.model, config.seed, architecture)]
+        for name, teacher in config.algorithm.distill.teachers.items():
+            stored += [stored_sizes(ModelConfig(path=teacher.path), config.seed, scorers[f"{TEACHERS}.{name}"])]
     except ConfigError as error:
         refused += [*room_refusals(config), error, *error.others]
     if refused:
@@ -72,10 +76,19 @@ def _placed(estimate: Estimate, target: Target) -> Placement | ConfigError:
     try:
         _check_mesh(estimate.config, target)
         check_architecture(estimate.config, estimate.architecture)
+        for name, architecture in estimate.teachers.items():
+            _check_teacher(estimate.config, name, architecture)
         placement = place_engines(estimate.config, target)
         return dataclasses.replace(placement, scorers=place_scorers(estimate, target, placement))
     except ConfigError as error:
         return error
+
+
+def _check_teacher(config: Config, name: str, architecture: Architecture) -> None:
+    try:
+        check_architecture(config, architecture)
+    except ConfigError as error:
+        raise ConfigError(f"{TEACHERS}.{name}: {error}") from None
 
 
 def _check_mesh(config: Config, target: Target) -> None:
@@ -178,14 +191,14 @@ def _idle(estimate: Estimate, target: Target, placement: Placement | ConfigError
         yield f"idle     {left} of {target.devices} devices: neither learner.mesh nor the engines {nor}take them"
 
 
-def _memory(estimate: Estimate, stored: Mapping[str, int]) -> Iterator[str]:
+def _memory(estimate: Estimate, stored: Sequence[Mapping[str, int]]) -> Iterator[str]:
     found = estimate.memory()
     yield "memory of a learner's device, by arithmetic"
     for name, size in found.items():
         yield f"  {size / GIB:8.2f} GiB {name}"
     yield f"  {sum(found.values()) / GIB:8.2f} GiB in all"
     yield "host     of the learner's process, at most, beside what stays"
-    for name, size in estimate.host(stored).items():
+    for name, size in estimate.host(*stored).items():
         yield f"  {size / GIB:8.2f} GiB {name}"
 
 
@@ -228,7 +241,8 @@ def _programs(estimate: Estimate, target: Target) -> Iterator[str | Compiled | b
         # libtpu ends the process over a program for a part of its chips.
         yield f"unknown  what the compiler makes of it: it is asked for all {len(devices)} devices, the mesh has {size}"
     else:
-        programs = abstract_programs(config, estimate.architecture, devices, target.hardware)
+        models = estimate.architecture, devices, target.hardware, estimate.teachers
+        programs = abstract_programs(config, *models)
         yield f"programs compiled for {target.name}" + (f", all {len(programs)} of them" if every else "")
         try:
             yield from compiled([one for one in programs if one.likely or every], target.hardware.platform)

@@ -11,6 +11,7 @@ from rljax.config.registries import workflows
 from rljax.rollout.engine_pool import EnginePool
 from rljax.rollout.workflows.tools import Tools
 from rljax.rollout.workflows.workflow import Attempt
+from rljax.tasks.rewards.reward import Reward
 from rljax.tasks.task import Task
 from rljax.trajectory import NOT_SAMPLED, Trajectory
 from sidecar.protocol import Completion, SamplingParams
@@ -27,7 +28,9 @@ class SingleTurn:
         """Implements `Workflow.run`. Raises whatever prompt, engine or reward raise."""
         prompt = self._tools.prompt(task)
         completion = await self._tools.ask(task, attempt, pool, prompt)
-        reward = await self._tools.rewards.score(task, self._tools.text(completion.token_ids))
+        reward = Reward(0.0)  # of a task without any, from which teachers alone have it learnt
+        if task.rewards:
+            reward = await self._tools.rewards.score(task, self._tools.text(completion.token_ids))
         sampling = self._tools.sampling(task, attempt)
         return assemble(prompt, completion, attempt, sampling, reward.score, dict(reward.parts))
 

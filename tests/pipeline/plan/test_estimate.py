@@ -12,12 +12,14 @@ import pytest
 from rljax.config.environments import EnvironmentConfig, TrainEnvManagerConfig
 from rljax.config.schema import (
     AlgorithmConfig,
+    DistillConfig,
     KlConfig,
     MeshConfig,
     OptimizerConfig,
     RolloutConfig,
     SidecarConfig,
     TasksetConfig,
+    TeacherConfig,
 )
 from rljax.models.common.architecture import Architecture
 from rljax.models.hf_names import tensor_shapes
@@ -213,6 +215,28 @@ def test_a_checkpoint_has_reference_and_critic_too() -> None:
     algorithm = AlgorithmConfig(kl=KlConfig(where="loss"), adv_estimator="gae")
     host = estimated(HALF, {}, 1, 256, algorithm=algorithm).host(in_bf16(HALF))
     assert host["to save a checkpoint"] == pytest.approx((12 + 2 + 12) * 494_032_768, rel=1e-3)
+
+
+def test_a_teacher_is_counted_beside_the_policy() -> None:
+    """Its 7.6 billion parameters, 2 bytes each, over 8 devices, in no checkpoint; of each minibatch a weight and a
+    score of a token more; a forward pass; and the largest tensor of its files, where that is larger.
+    """
+    distill = DistillConfig(teachers={"big": TeacherConfig(path="x/y")})
+    plain = estimated(HALF, {"fsdp": 8}, 8, 2048)
+    config = dataclasses.replace(plain.config, algorithm=AlgorithmConfig(distill=distill))
+    scorers = {"algorithm.distill.teachers.big": SEVEN}
+    taught = dataclasses.replace(plain, config=config, scorers=scorers)
+    assert taught.memory()["teacher big"] == pytest.approx(2 * 7_615_616_512 / 8, rel=1e-3)
+    shape, room = plain.packed
+    assert taught.batch - plain.batch == 4 * shape.slots * shape.rows * (shape.length + room) / 8
+    tokens, trained, head = 1024 * 2048, 1024 * 1024, 152_064 * 3584
+    # its embedding, in which tokens are looked up, is in no product
+    layers = 2 * (7_615_616_512 - 2 * head) + 28 * 2 * 2048 * 28 * 128
+    more = taught.steps()["operations"] - plain.steps()["operations"]
+    assert more == pytest.approx(tokens * layers + trained * 2 * head, rel=1e-6)
+    mine, its = in_bf16(HALF), in_bf16(SEVEN)
+    assert taught.host(mine, its)["to load the model"] == 2 * head
+    assert taught.host(mine, its)["to save a checkpoint"] == plain.host(mine)["to save a checkpoint"]
 
 
 def test_operations_of_a_step() -> None:

@@ -20,13 +20,17 @@ from rljax.command_line import main
 from rljax.config.load import load_config
 from rljax.config.schema import (
     Config,
+    DistillConfig,
     PlanConfig,
     SidecarConfig,
+    TeacherConfig,
 )
 from rljax.config.validate import ConfigError
 from rljax.learner.learner import Learner
 from rljax.learner.programs import Program
+from rljax.learner.teachers import StoredTeacher
 from rljax.models.common.architecture import Architecture
+from rljax.models.hf_names import to_hf
 from rljax.pipeline.plan.compiled import abstract_programs, compiled
 from rljax.pipeline.plan.estimate import Estimate
 from rljax.pipeline.plan.placement import Pool, engine_room, handed_over, place_engines, pools
@@ -265,6 +269,25 @@ def test_a_plan_compiles_what_the_learner_runs(name: str) -> None:
     for mine, its in zip(planned, real, strict=True):
         assert (mine.name, mine.likely) == (its.name, its.likely)
         assert jax.tree.map(str, mine.arguments) == jax.tree.map(str, its.arguments)
+
+
+def test_a_plan_compiles_the_forward_passes_of_teachers() -> None:
+    """Of weights that are not there, with the shapes that the learner gives them."""
+    distill = DistillConfig(teachers={"big": TeacherConfig(path="x/y")})
+    config = make_config(algorithm={"adv_estimator": "none", "distill": distill})
+    teacher = dataclasses.replace(ARCHITECTURE, hidden_size=48, num_layers=3)
+    tensors = to_hf(make_params(1, teacher), teacher)
+    learner = Learner(config, ARCHITECTURE, make_params(), teachers={"big": StoredTeacher(teacher, tensors)})
+    planned = abstract_programs(config, ARCHITECTURE, jax.devices(), teachers={"big": teacher})
+    real = [program for program in learner.programs(20) if not program.publishes]
+    assert "teacher big" in {program.kind for program in planned}
+    for mine, its in zip(planned, real, strict=True):
+        assert (mine.name, mine.likely) == (its.name, its.likely)
+        assert jax.tree.map(shaped, mine.arguments) == jax.tree.map(shaped, its.arguments)
+
+
+def shaped(leaf: Any) -> tuple[Any, ...]:
+    return (*np.shape(leaf), leaf.dtype, str(getattr(leaf, "sharding", None)))
 
 
 def test_a_kernel_is_told_of_a_device_that_is_not_here() -> None:

@@ -13,10 +13,11 @@ from rljax.config.fields import ConfigError
 from rljax.config.importers.translate import translate
 from rljax.config.load import load_config
 from rljax.config.refusals import RefusedConfig, table
-from tests.config.importer_files import RLVR, ROLL, SEEDS, TRINITY, nested
+from tests.config.importer_files import RLVR, ROLL, SEEDS, TRINITY, changed, nested
 
 LAKE = "\n".join((SEEDS / name).read_text() for name in ("env_managers.yaml", "agent_val_frozen_lake_async.yaml"))
 TRAINED, GENERATED = "actor_train.device_mapping", "actor_infer.device_mapping"
+NODE = "num_gpus_per_node"
 TURN, ACCUMULATED = (
     "actor_infer.generating_args.max_new_tokens",
     "actor_train.training_args.gradient_accumulation_steps",
@@ -158,6 +159,7 @@ ROLLS: list[tuple[dict[str, Any], list[str]]] = [
         ["actor_infer.strategy_args.strategy_config.gpu_memory_utilization", "actor_infer.generating_args.num_beams"],
     ),
     ({TRAINED: "list(rang(0,4))", GENERATED: "4-7", "max_step": 1}, [TRAINED, GENERATED, "max_step"]),
+    ({TRAINED: "four", GENERATED: "4-7", NODE: "eight"}, [TRAINED, GENERATED, NODE]),
     (
         {ACCUMULATED: "x", "actor_train.training_args.per_device_train_batch_size": 0, "rollout_batch_size": "many"},
         [ACCUMULATED, "actor_train.training_args.per_device_train_batch_size", "rollout_batch_size"],
@@ -190,6 +192,35 @@ def test_devices_of_ours_settle_a_mapping_that_cannot_be_read(write: Any) -> Non
         8,
         1,
     )
+
+
+def test_gpus_of_a_node_are_settled_by_the_devices_that_they_are_read_for(write: Any) -> None:
+    path = write(nested(ROLL, NODE, "eight"))
+    [(key, line)] = refused(path)
+    assert key == NODE
+    assert line.endswith("; or --config.learner.devices, --config.sidecar.devices and --config.learner.mesh.fsdp")
+    named = {"learner.devices": "gpu:0-3", "sidecar.devices": "gpu:4-7", "learner.mesh.fsdp": "4"}
+    assert load_config(path, named).learner.mesh.fsdp == 4
+
+
+SCORER = {"worker_cls": "roll.RewardWorker", "tag_included": ["a"]}
+
+
+@pytest.mark.parametrize(("worker", "name"), [("reward", "reward"), ("rewards.scored", "scored")])
+@pytest.mark.parametrize("wrong", [[TRAINED], [GENERATED], ["own"], [TRAINED, GENERATED, "own"]])
+def test_devices_of_each_worker_are_told_where_they_stand(wrong: list[str], worker: str, name: str, write: Any) -> None:
+    """A reward model is on devices of its own if neither learner nor engines have them, whose keys it reads."""
+    own = f"{worker}.device_mapping"
+    text = changed(RLVR, {worker: SCORER, own: "[3]", "reward_pretrain": "m"}, "rewards" if name == "reward" else "")
+    if name != "reward":
+        text = nested(text, "rewards.math_rule.tag_included", ["b"])
+    assert load_config(write(text)).reward_models[name].devices == "gpu:3"
+    keys = {own if key == "own" else key: f"four of {key}" for key in wrong}
+    path = write(changed(text, keys))
+    found = refused(path)
+    assert sorted(key for key, _ in found) == sorted(keys)
+    assert all(f"{key} = '{value}'" in "".join(line for _, line in found) for key, value in keys.items())
+    assert f"--config.reward_models.{name}.devices" in found[-1][1]
 
 
 def test_a_longer_trajectory_has_room_for_the_turn_and_its_prompt(write: Any) -> None:

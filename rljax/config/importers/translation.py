@@ -140,10 +140,12 @@ class Translation:
 
     def _reason(self, row: Row) -> Row:
         """Returns the row that a refused one is `Row.of`: of the key as a file says it; without a value where nobody
-        says anything of that. A published default stands in no file: the row itself.
+        says anything of that, and of a key in a group that is told as one with its value there. A published default
+        stands in no file: the row itself.
         """
         if all(other.path != row.of and other.where != row.of for other in self.rows):
-            return replace(row, path=row.of, value=None, refused=False, of="")
+            beside = row.value.get(row.of.removeprefix(f"{row.path}.")) if isinstance(row.value, Mapping) else None
+            return replace(row, path=row.of, value=beside, refused=False, of="")
         said = [other for other in self.rows if other.given and row.of in (other.path, other.where)]
         return next((other for other in said if other.file == row.file), said[0] if said else row)
 

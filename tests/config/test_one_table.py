@@ -223,6 +223,36 @@ def test_devices_of_each_worker_are_told_where_they_stand(wrong: list[str], work
     assert f"--config.reward_models.{name}.devices" in found[-1][1]
 
 
+@pytest.mark.parametrize(
+    ("left_out", "blamed"),
+    [("", "rollout_batch_size, train_env_manager.group_size"), ("rollout_batch_size", "train_env_manager.group_size")],
+)
+def test_a_group_that_divides_no_batch_is_told_of_each_key_that_the_file_says(
+    left_out: str, blamed: str, write: Any
+) -> None:
+    """Neither the 64 of the file nor the 128 that are published are groups of 7."""
+    found = refused(write(changed(ROLL, {"train_env_manager.group_size": 7, "no_such": 1}, left_out)))
+    [(key, line)] = [one for one in found if one[0] != "no_such"]
+    assert key == blamed
+    assert line.endswith(f"; or write a group_size that divides {128 if left_out else 64}")
+
+
+@pytest.mark.parametrize(("text", "said"), [(ROLL, TURN), (RLVR, f"{TURN}, left out")])
+def test_a_budget_that_trains_and_validates_is_one_line(text: str, said: str, write: Any) -> None:
+    found = refused(write(text, "no_such: 1"), model__max_response_tokens="64")
+    [(key, line)] = [one for one in found if "generating_args" in one[1]]
+    assert key == f"--config.model.max_response_tokens, {said}"
+    assert "sidecar.generating_args.max_new_tokens and sidecar.val_generating_args.max_new_tokens=" in line
+    wrong = {f"sidecar__{side}generating_args__max_new_tokens": "0" for side in ("", "val_")}
+    assert len(refused(write(text), **wrong)) == 2  # two overrides are two mistakes
+
+
+def test_a_file_that_tells_no_pipeline_is_told_which_group_it_leaves_out(write: Any) -> None:
+    (*_, (key, line)) = refused(write("pretrain: m", "no_such: 1", "no_other: 2"))
+    assert key == "train_env_manager or rewards, left out"
+    assert "the file has neither a key of environments (train_env_manager, " in line
+
+
 def test_a_longer_trajectory_has_room_for_the_turn_and_its_prompt(write: Any) -> None:
     config = load_config(write(nested(ROLL, TURN, 3000)), {"model.sequence_length": "8192"})
     assert config.sidecar.generating_args.max_new_tokens == config.model.max_response_tokens == 3000

@@ -27,7 +27,7 @@ def _check_groups(config: Config) -> Refusals:
         nearest = max(group, round(batch / group) * group)
         yield ConfigError(
             f"rollout_batch_size={batch}: not a multiple of group_size={group}, and a step trains whole groups; "
-            f"nearest that works: {nearest}"
+            f"nearest that works: {nearest}; or write a group_size that divides {batch}"
         )
 
 

@@ -13,10 +13,11 @@ from rljax.config.fields import ConfigError
 from rljax.config.importers.translate import translate
 from rljax.config.load import load_config
 from rljax.config.refusals import RefusedConfig, table
-from tests.config.importer_files import RLVR, ROLL, SEEDS, TRINITY, nested
+from tests.config.importer_files import RLVR, ROLL, SEEDS, TRINITY, changed, nested
 
 LAKE = "\n".join((SEEDS / name).read_text() for name in ("env_managers.yaml", "agent_val_frozen_lake_async.yaml"))
 TRAINED, GENERATED = "actor_train.device_mapping", "actor_infer.device_mapping"
+NODE = "num_gpus_per_node"
 TURN, ACCUMULATED = (
     "actor_infer.generating_args.max_new_tokens",
     "actor_train.training_args.gradient_accumulation_steps",
@@ -158,6 +159,7 @@ ROLLS: list[tuple[dict[str, Any], list[str]]] = [
         ["actor_infer.strategy_args.strategy_config.gpu_memory_utilization", "actor_infer.generating_args.num_beams"],
     ),
     ({TRAINED: "list(rang(0,4))", GENERATED: "4-7", "max_step": 1}, [TRAINED, GENERATED, "max_step"]),
+    ({TRAINED: "four", GENERATED: "4-7", NODE: "eight"}, [TRAINED, GENERATED, NODE]),
     (
         {ACCUMULATED: "x", "actor_train.training_args.per_device_train_batch_size": 0, "rollout_batch_size": "many"},
         [ACCUMULATED, "actor_train.training_args.per_device_train_batch_size", "rollout_batch_size"],
@@ -190,6 +192,65 @@ def test_devices_of_ours_settle_a_mapping_that_cannot_be_read(write: Any) -> Non
         8,
         1,
     )
+
+
+def test_gpus_of_a_node_are_settled_by_the_devices_that_they_are_read_for(write: Any) -> None:
+    path = write(nested(ROLL, NODE, "eight"))
+    [(key, line)] = refused(path)
+    assert key == NODE
+    assert line.endswith("; or --config.learner.devices, --config.sidecar.devices and --config.learner.mesh.fsdp")
+    named = {"learner.devices": "gpu:0-3", "sidecar.devices": "gpu:4-7", "learner.mesh.fsdp": "4"}
+    assert load_config(path, named).learner.mesh.fsdp == 4
+
+
+SCORER = {"worker_cls": "roll.RewardWorker", "tag_included": ["a"]}
+
+
+@pytest.mark.parametrize(("worker", "name"), [("reward", "reward"), ("rewards.scored", "scored")])
+@pytest.mark.parametrize("wrong", [[TRAINED], [GENERATED], ["own"], [TRAINED, GENERATED, "own"]])
+def test_devices_of_each_worker_are_told_where_they_stand(wrong: list[str], worker: str, name: str, write: Any) -> None:
+    """A reward model is on devices of its own if neither learner nor engines have them, whose keys it reads."""
+    own = f"{worker}.device_mapping"
+    text = changed(RLVR, {worker: SCORER, own: "[3]", "reward_pretrain": "m"}, "rewards" if name == "reward" else "")
+    if name != "reward":
+        text = nested(text, "rewards.math_rule.tag_included", ["b"])
+    assert load_config(write(text)).reward_models[name].devices == "gpu:3"
+    keys = {own if key == "own" else key: f"four of {key}" for key in wrong}
+    path = write(changed(text, keys))
+    found = refused(path)
+    assert sorted(key for key, _ in found) == sorted(keys)
+    assert all(f"{key} = '{value}'" in "".join(line for _, line in found) for key, value in keys.items())
+    assert f"--config.reward_models.{name}.devices" in found[-1][1]
+
+
+@pytest.mark.parametrize(
+    ("left_out", "blamed"),
+    [("", "rollout_batch_size, train_env_manager.group_size"), ("rollout_batch_size", "train_env_manager.group_size")],
+)
+def test_a_group_that_divides_no_batch_is_told_of_each_key_that_the_file_says(
+    left_out: str, blamed: str, write: Any
+) -> None:
+    """Neither the 64 of the file nor the 128 that are published are groups of 7."""
+    found = refused(write(changed(ROLL, {"train_env_manager.group_size": 7, "no_such": 1}, left_out)))
+    [(key, line)] = [one for one in found if one[0] != "no_such"]
+    assert key == blamed
+    assert line.endswith(f"; or write a group_size that divides {128 if left_out else 64}")
+
+
+@pytest.mark.parametrize(("text", "said"), [(ROLL, TURN), (RLVR, f"{TURN}, left out")])
+def test_a_budget_that_trains_and_validates_is_one_line(text: str, said: str, write: Any) -> None:
+    found = refused(write(text, "no_such: 1"), model__max_response_tokens="64")
+    [(key, line)] = [one for one in found if "generating_args" in one[1]]
+    assert key == f"--config.model.max_response_tokens, {said}"
+    assert "sidecar.generating_args.max_new_tokens and sidecar.val_generating_args.max_new_tokens=" in line
+    wrong = {f"sidecar__{side}generating_args__max_new_tokens": "0" for side in ("", "val_")}
+    assert len(refused(write(text), **wrong)) == 2  # two overrides are two mistakes
+
+
+def test_a_file_that_tells_no_pipeline_is_told_which_group_it_leaves_out(write: Any) -> None:
+    (*_, (key, line)) = refused(write("pretrain: m", "no_such: 1", "no_other: 2"))
+    assert key == "train_env_manager or rewards, left out"
+    assert "the file has neither a key of environments (train_env_manager, " in line
 
 
 def test_a_longer_trajectory_has_room_for_the_turn_and_its_prompt(write: Any) -> None:

@@ -263,12 +263,12 @@ def test_keys_of_a_file_and_what_does_not_go_together_are_one_table(write: Any) 
     text = nested(ROLL, "actor_infer.generating_args.num_beams", 4)
     text = nested(nested(text, "train_env_manager.group_size", 7), "train_env_manager.tags", ["FrozenLak"])
     said = lines(write(text), max_steps="many", sidecar__nosuch="1", sync_interval="0")
-    assert [line.split()[0] for line in said] == [
+    assert [line.split("  ")[0].partition(" =")[0].split(", ")[-1] for line in said] == [
         "actor_infer.generating_args.num_beams",
         "--config.max_steps",
         "--config.sidecar.nosuch",
         "--config.sync_interval",
-        "rollout_batch_size",
+        "train_env_manager.group_size",
         "train_env_manager.tags",
     ]
 

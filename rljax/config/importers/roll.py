@@ -6,6 +6,7 @@ from rljax.config.importers import roll_objective as goal
 from rljax.config.importers import roll_reward_models as models
 from rljax.config.importers import roll_tasks as tasks
 from rljax.config.importers import roll_values as made
+from rljax.config.importers.roll_devices import node
 from rljax.config.importers.roll_environments import TASKS
 from rljax.config.importers.roll_workers import WORKERS
 from rljax.config.importers.rule import Make, Rule, choice, needless, only, read_by, refused, same, to
@@ -103,7 +104,7 @@ RUN: list[Rule] = [
     ),
     needless("hydra", "there is no Hydra", whole=True),
     needless("defaults", "blocks that are published are built in", whole=True),
-    needless("num_gpus_per_node", "GPUs of a node: device_mapping is read by it", default=8),
+    to("num_gpus_per_node", "", node, "GPUs of a node: device_mapping is read by it", 8),
     only(
         "num_nodes", (1,), "one node", "a learner is on one node; write launcher=ray for engines elsewhere", "launcher"
     ),

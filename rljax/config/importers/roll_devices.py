@@ -20,7 +20,6 @@ _CUTS = (
 )
 """Sizes whose product is the devices of a replica of the learner."""
 _TRAINED, _GENERATED = "actor_train.device_mapping", "actor_infer.device_mapping"
-_PLACED = {"actor_train": "learner.devices", "actor_infer": "sidecar.devices"}
 _HALF = 0.5
 """Share of a GPU that JAX takes of one that engines are on too."""
 
@@ -59,16 +58,21 @@ def devices(numbers: Sequence[int]) -> str:
     return "gpu:" + ",".join(f"{a}-{b}" if a != b else str(a) for a, b in spans)
 
 
-def _mapped(document: Document, role: str, otherwise: Any) -> list[int]:
+def mapped(document: Document, role: str, otherwise: list[int], *keys: str) -> list[int]:
+    """Returns the devices of a worker, or ``otherwise`` where the file names none.
+
+    Raises:
+        Refusal: they cannot be read; an override of ``keys`` settles what needs them.
+    """
     found = document.get(f"{role}.device_mapping")
     try:
         return indices(found) if found is not None else otherwise
     except Refusal as refusal:
-        raise Refusal(str(refusal), _PLACED[role], of=f"{role}.device_mapping") from None
+        raise Refusal(str(refusal), *keys, of=f"{role}.device_mapping") from None
 
 
 def _train_devices(document: Document) -> list[int]:
-    return _mapped(document, "actor_train", [0])
+    return mapped(document, "actor_train", [0], "learner.devices")
 
 
 def replicas(document: Document) -> int:
@@ -96,7 +100,7 @@ def _devices(number: int) -> str:
 
 def learner_devices(found: Found) -> Values:
     """Translates ``actor_train.device_mapping``: devices, and the mesh axis that is left of them."""
-    node, numbers = found.document.number("num_gpus_per_node", 8), _train_devices(found.document)
+    numbers, node = _train_devices(found.document), gpus_of_node(found.document)
     if len({number // node for number in numbers}) > 1:
         raise Refusal(
             f"{len(numbers)} GPUs are on {len({n // node for n in numbers})} nodes of {node} (num_gpus_per_node), and "
@@ -120,7 +124,7 @@ def learner_devices(found: Found) -> Values:
 def engines(found: Found) -> Values:
     """Translates ``actor_infer.device_mapping``: where engines are, and how many."""
     document = found.document
-    numbers, each, node = _engine_devices(document), engine_gpus(document), document.number("num_gpus_per_node", 8)
+    numbers, each, node = _engine_devices(document), engine_gpus(document), gpus_of_node(document)
     if len(numbers) % each:
         raise Refusal(
             f"{_devices(len(numbers))} no multiple of the {each} of an engine; write others",
@@ -163,8 +167,22 @@ def memory(found: Found) -> Values:
     return said
 
 
+def gpus_of_node(document: Document) -> int:
+    """Returns how many GPUs a node has."""
+    return int(document.number("num_gpus_per_node", 8))
+
+
+def node(found: Found) -> str:
+    """Translates ``num_gpus_per_node``, which a ``device_mapping`` alone is read by."""
+    try:
+        gpus_of_node(found.document)
+    except Refusal as refusal:
+        raise Refusal(str(refusal), "learner.devices", "sidecar.devices") from None
+    return "GPUs of a node: device_mapping is read by it"
+
+
 def _engine_devices(document: Document) -> list[int]:
-    return _mapped(document, "actor_infer", [0])
+    return mapped(document, "actor_infer", [0], "sidecar.devices")
 
 
 def engine_gpus(document: Document) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rljax.config.importers.roll_devices import devices, indices
+from rljax.config.importers.roll_devices import devices, gpus_of_node, mapped
 from rljax.config.importers.roll_values import is_rlvr
 from rljax.config.importers.rule import LEFT_OUT, Document, Found, Refusal, Values
 
@@ -37,7 +37,7 @@ def described(document: Document, worker: str, name: str) -> dict[str, Any]:
     dtype = document.get(f"{worker}.model_args.dtype")
     if dtype not in (None, "fp32", "bf16"):
         raise Refusal(f"dtype={dtype}: a reward model computes in bf16 or fp32", f"{section}.dtype")
-    mine = _own_devices(document, worker)
+    mine = _own_devices(document, worker, f"{section}.devices")
     rows = int(document.number(f"{worker}.infer_batch_size", 16)) * max(len(mine), 1)
     placed = {f"{section}.devices": devices(mine)} if mine else {}
     return {f"{section}.path": path, f"{section}.rows_per_batch": rows, **placed} | (
@@ -45,14 +45,13 @@ def described(document: Document, worker: str, name: str) -> dict[str, Any]:
     )
 
 
-def _own_devices(document: Document, worker: str) -> list[int]:
-    """Returns the devices that nobody else has; none where they are shared, or on another machine than the first."""
-    mine, *others = (
-        indices(mapped) if (mapped := document.get(f"{role}.device_mapping")) else []
-        for role in (worker, "actor_train", "actor_infer")
-    )
+def _own_devices(document: Document, worker: str, key: str) -> list[int]:
+    """Returns the devices that nobody else has, which ``key`` names; none where they are shared, or on another machine
+    than the first.
+    """
+    mine, *others = (mapped(document, role, [], key) for role in (worker, "actor_train", "actor_infer"))
     taken = {number for numbers in others for number in numbers}
-    alone = max([*mine, *taken], default=0) < document.number("num_gpus_per_node", 8)
+    alone = max([*mine, *taken], default=0) < gpus_of_node(document)
     return mine if alone and taken.isdisjoint(mine) else []
 
 

@@ -19,6 +19,10 @@ _KEY = re.compile(r"[\w.]+")
 """Word of a message that may be a key; the first is the one that it is about."""
 _ROWS = re.compile(r"tasks\.(train|validation)\.\w+(?=\.)")
 """Beginning of a message that is about a taskset."""
+_EITHER = "train_env_manager or rewards"
+"""Groups of which a file of ROLL's has one, for a message."""
+_SEVERAL = "(several keys)"
+"""Stands beside a message that names no key of the file."""
 _NO_KEY = re.compile(r"-|[A-Z_]+=")
 """Beginning of a message that is about no key."""
 _IMPLIES = "--config.learner.devices=cpu"
@@ -140,10 +144,12 @@ class Translation:
 
     def _reason(self, row: Row) -> Row:
         """Returns the row that a refused one is `Row.of`: of the key as a file says it; without a value where nobody
-        says anything of that. A published default stands in no file: the row itself.
+        says anything of that, and of a key in a group that is told as one with its value there. A published default
+        stands in no file: the row itself.
         """
         if all(other.path != row.of and other.where != row.of for other in self.rows):
-            return replace(row, path=row.of, value=None, refused=False, of="")
+            beside = row.value.get(row.of.removeprefix(f"{row.path}.")) if isinstance(row.value, Mapping) else None
+            return replace(row, path=row.of, value=beside, refused=False, of="")
         said = [other for other in self.rows if other.given and row.of in (other.path, other.where)]
         return next((other for other in said if other.file == row.file), said[0] if said else row)
 
@@ -177,7 +183,7 @@ class Translation:
             return ConfigError(f"{errors[0]} ({self.whose}: {rest})") if rest else errors[0]
         said = [(_with_value(row), row.remark) for row in rows]
         said += [(theirs or _unnamed(error), str(error)) for theirs, error in zip(about, errors, strict=True)]
-        said += [("(several keys)", self.note)] if self.note else []
+        said = _one_of_each(said) + ([(f"{_EITHER}, left out", self.note)] if self.note else [])
         return RefusedConfig(f"{', '.join(self.files)}: {self.whose}'s keys that are refused", said)
 
     def told(self, error: ConfigError, overrides: Mapping[str, Any]) -> ConfigError:
@@ -189,28 +195,31 @@ class Translation:
         return found
 
     def _about(self, message: str, overrides: Mapping[str, Any]) -> str:
-        """Returns the overrides and the keys of the file that a message is about, the user's own words first."""
-        words = _KEY.findall(message.partition("; ")[0])
+        """Returns the overrides and the keys of the file that a message is about, the user's own words first: of keys
+        those that the file leaves out where it says none of them.
+        """
+        about = message.partition("; ")[0]
+        words = _KEY.findall(about)
         mine = [f"--config.{given}" for given in overrides if any(_names(word, given) for word in words)]
         ours = implied(overrides)
         if "learner.devices" not in words and not (ours.keys() - overrides.keys()).isdisjoint(words):
             mine.append(_IMPLIES)
-        for key in words[:1] + [word for word in words[1:] if "." in word]:
-            mine += self._theirs(key, ours)
-        if not mine and (rows := _ROWS.match(message)):  # a key that no key of the file says: what says the rows
-            mine += self._theirs(f"{rows[0]}.source", ours)
-        return ", ".join(dict.fromkeys(mine))
+        keys = words[:1] + [word for word in words[1:] if "." in word or f"{word}=" in about]
+        rows = [row for key in keys for row in self._theirs(key, ours)]
+        if not (mine or rows) and (
+            of := _ROWS.match(message)
+        ):  # a key that no key of the file says: what says the rows
+            rows = self._theirs(f"{of[0]}.source", ours)
+        theirs = [row.where for row in rows if row.given] or [f"{row.where}, left out" for row in rows]
+        return ", ".join(dict.fromkeys([*mine, *theirs]))
 
-    def _theirs(self, key: str, overridden: Mapping[str, Any]) -> list[str]:
-        """Returns the keys of the file that one of ours, or one of a group, is of but for those overridden, those that
-        it says before those that it leaves out.
-        """
-        rows = [
+    def _theirs(self, key: str, overridden: Mapping[str, Any]) -> list[Row]:
+        """Returns the rows that one of our keys, or one of a group, is of, but for those overridden."""
+        return [
             row
             for row in self.rows
             if any(_names(key, one) or one.startswith(f"{key}.") for one in row.here.keys() - overridden.keys())
         ]
-        return [row.where for row in rows if row.given] or [f"{row.where}, left out" for row in rows]
 
 
 def _with_value(row: Row) -> str:
@@ -221,7 +230,19 @@ def _unnamed(error: ConfigError) -> str:
     """Returns what stands beside a message that names no key of the file: nothing where it is about an argument, or a
     variable of the environment.
     """
-    return "" if _NO_KEY.match(str(error)) else "(several keys)"
+    return "" if _NO_KEY.match(str(error)) else _SEVERAL
+
+
+def _one_of_each(said: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Returns lines of which those that refuse one value of several of our keys, which the same keys of a file say, are
+    one.
+    """
+    keys: dict[tuple[str, str], list[str]] = {}
+    for theirs, message in said:
+        ours, is_value, rest = message.partition("=")
+        alone = theirs in ("", _SEVERAL) or not (is_value and _KEY.fullmatch(ours))
+        keys.setdefault((theirs, message if alone else f"={rest}"), []).append("" if alone else ours)
+    return [(theirs, f"{' and '.join(dict.fromkeys(ours))}{rest}") for (theirs, rest), ours in keys.items()]
 
 
 def _names(word: str, key: str) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,12 +27,15 @@ _IGNORED = ("rotary_emb.inv_freq",)  # a constant that old checkpoints carry
 
 @dataclass(frozen=True)
 class _Place:
-    """Position of a tensor in the tree: its key, its layer (None at the top), whether it is stored transposed."""
+    """Position of a tensor in the tree: its key, its layer (None at the top), whether it is stored transposed, and
+    which expert's it is.
+    """
 
     key: str
     layer: int | None
     transposed: bool
     shape: tuple[int, ...]
+    expert: int | None = None
 
 
 def _places(architecture: Architecture) -> dict[str, _Place]:
@@ -46,6 +49,11 @@ def _places(architecture: Architecture) -> dict[str, _Place]:
     for layer in range(architecture.num_layers):
         for key, leaf in tree["layers"].items():
             # torch's Linear keeps [out, in]; ours are [in, out]
+            if len(leaf.shape) == 4:
+                for expert in range(leaf.shape[1]):
+                    name = f"{_LAYERS}{layer}.{names[key].format(expert)}"
+                    places[name] = _Place(key, layer, True, leaf.shape[:1:-1], expert)
+                continue
             transposed = len(leaf.shape) == 3
             shape = leaf.shape[:0:-1] if transposed else leaf.shape[1:]
             places[f"{_LAYERS}{layer}.{names[key]}"] = _Place(key, layer, transposed, shape)
@@ -86,8 +94,14 @@ def top_to_hf(params: Params) -> dict[str, Any]:
 def layer_to_hf(layer: Params, architecture: Architecture) -> dict[str, Any]:
     """Converts one layer like `to_hf`, under names that `under_layer` completes. Can be jitted."""
     # torch's Linear keeps [out, in]; ours are [in, out]
-    names = FAMILIES[architecture.family].names
-    return {names[key]: array.swapaxes(0, 1) if array.ndim == 2 else array for key, array in layer.items()}
+    names, tensors = FAMILIES[architecture.family].names, dict[str, Any]()
+    for key, array in layer.items():
+        turned = array.swapaxes(-1, -2) if array.ndim > 1 else array
+        if array.ndim == 3:
+            tensors |= {names[key].format(expert): turned[expert] for expert in range(array.shape[0])}
+        else:
+            tensors[names[key]] = turned
+    return tensors
 
 
 def under_layer(layer: int, tensors: Mapping[str, Any]) -> dict[str, Any]:
@@ -115,8 +129,9 @@ def from_hf(tensors: Mapping[str, Tensor], architecture: Architecture) -> Params
             params[place.key] = np.ascontiguousarray(array, dtype=np.float32)
             continue
         if place.key not in params["layers"]:
-            params["layers"][place.key] = np.empty((architecture.num_layers, *array.shape), np.float32)
-        params["layers"][place.key][place.layer] = array
+            shape = abstract_params(architecture)["layers"][place.key].shape
+            params["layers"][place.key] = np.empty(shape, np.float32)
+        params["layers"][place.key][place.layer if place.expert is None else (place.layer, place.expert)] = array
     return params
 
 
@@ -142,32 +157,35 @@ def place_hf(
     for name, place in top.items():  # first: they are the largest, and what stays is not there yet
         ours = functools.partial(_ours, transposed=place.transposed, dtype=dtype)
         convert = jax.jit(ours, out_shardings=shardings[place.key])
-        params[place.key] = jax.block_until_ready(convert(_put(tensors[name], place, shardings[place.key])))
+        params[place.key] = jax.block_until_ready(convert(_put([tensors[name]], place, shardings[place.key])))
 
     stacked, insert = _stacked(architecture, shardings["layers"], dtype)
     for layer in range(architecture.num_layers):
+        of_key: dict[str, list[tuple[Tensor, _Place]]] = {}
+        for name, place in places.items():
+            if place.layer == layer:
+                of_key.setdefault(place.key, []).append((tensors[name], place))
         of_layer = {
-            place.key: _put(tensors[name], place, shardings["layers"][place.key])
-            for name, place in places.items()
-            if place.layer == layer
+            key: _put([tensor for tensor, _ in parts], parts[0][1], shardings["layers"][key])
+            for key, parts in of_key.items()
         }
         jax.block_until_ready(stacked)  # else the devices could be several layers behind
         stacked = insert(stacked, of_layer, np.int32(layer))
     return params | {"layers": stacked}
 
 
-def _put(tensor: Tensor, place: _Place, sharding: NamedSharding) -> jax.Array:
-    """Puts a tensor in its own layout and dtype onto the shards of its parameter."""
-    array = np.asarray(tensor)
+def _put(tensors: Sequence[Tensor], place: _Place, sharding: NamedSharding) -> jax.Array:
+    """Puts a tensor in its own layout and dtype onto the shards of its parameter; of experts all, one on another."""
+    array = np.asarray(tensors[0]) if place.expert is None else np.stack([np.asarray(tensor) for tensor in tensors])
     if array.dtype.itemsize > np.dtype(np.float32).itemsize:
         array = array.astype(np.float32)  # JAX would do so too, and warn
     axes = sharding.spec if place.layer is None else sharding.spec[1:]
-    axes = axes[::-1] if place.transposed else axes
+    axes = (*axes[:-2], *axes[:-3:-1]) if place.transposed else axes
     return jax.device_put(array, NamedSharding(sharding.mesh, P(*axes)), may_alias=False)
 
 
 def _ours(tensor: jax.Array, transposed: bool, dtype: DTypeLike) -> jax.Array:
-    return (tensor.swapaxes(0, 1) if transposed else tensor).astype(dtype)
+    return (tensor.swapaxes(-1, -2) if transposed else tensor).astype(dtype)
 
 
 def _stacked(architecture: Architecture, shardings: Params, dtype: DTypeLike) -> tuple[Params, Any]:
@@ -179,7 +197,7 @@ def _stacked(architecture: Architecture, shardings: Params, dtype: DTypeLike) ->
 
     def insert(layers: Params, layer: Params, index: jax.Array) -> Params:
         return {
-            key: jax.lax.dynamic_update_index_in_dim(array, _ours(layer[key], layer[key].ndim == 2, dtype), index, 0)
+            key: jax.lax.dynamic_update_index_in_dim(array, _ours(layer[key], layer[key].ndim > 1, dtype), index, 0)
             for key, array in layers.items()
         }
 
@@ -198,9 +216,16 @@ def from_hf_by_layer(
         converted: returns a tensor as a parameter, with the axes of a matrix exchanged where it is told so.
     """
     params: Params = {"layers": tuple({} for _ in range(architecture.num_layers))}
+    stacked, parts = abstract_params(architecture)["layers"], list[jax.Array]()
     for name, place in _places(architecture).items():
         target = params if place.layer is None else params["layers"][place.layer]
-        target[place.key] = converted(tensors[name], place.transposed)
+        ours = converted(tensors[name], place.transposed)
+        if place.expert is None:
+            target[place.key] = ours
+        else:
+            parts.append(ours)
+            if len(parts) == stacked[place.key].shape[1]:
+                target[place.key], parts = jnp.stack(parts), []
     return params
 
 

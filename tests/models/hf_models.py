@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import functools
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 import torch
-from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedConfig, PreTrainedModel, Qwen2Config, Qwen3Config
+from safetensors.numpy import load_file
+from transformers import (
+    AutoModelForCausalLM,
+    LlamaConfig,
+    MixtralConfig,
+    PreTrainedConfig,
+    PreTrainedModel,
+    Qwen2Config,
+    Qwen3Config,
+    Qwen3MoeConfig,
+)
 
 from rljax.models.common.architecture import Architecture
 from rljax.models.common.params import Params
@@ -34,6 +45,7 @@ _LLAMA3_ROPE = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 32,
 }
+_EXPERTS: dict[str, Any] = {"num_experts": 6, "moe_intermediate_size": 16}
 CONFIGS: dict[str, PreTrainedConfig] = {
     "llama": LlamaConfig(**_SHAPE, head_dim=24, rope_parameters=_LLAMA3_ROPE, tie_word_embeddings=True),
     "llama-untied": LlamaConfig(**_SHAPE, head_dim=24, rope_parameters=_LLAMA3_ROPE, attention_bias=True),
@@ -41,8 +53,13 @@ CONFIGS: dict[str, PreTrainedConfig] = {
     "qwen2-untied": Qwen2Config(**_SHAPE, rms_norm_eps=1e-5),
     "qwen3": Qwen3Config(**_SHAPE, head_dim=24, tie_word_embeddings=True),
     "qwen3-untied": Qwen3Config(**_SHAPE, head_dim=24, rope_parameters={"rope_type": "default", "rope_theta": 1e6}),
+    "qwen3_moe": Qwen3MoeConfig(
+        **_SHAPE, **_EXPERTS, head_dim=24, num_experts_per_tok=2, norm_topk_prob=True, tie_word_embeddings=True
+    ),
+    "qwen3_moe-untied": Qwen3MoeConfig(**_SHAPE, **_EXPERTS, head_dim=24, num_experts_per_tok=3),
+    "mixtral-untied": MixtralConfig(**_SHAPE, num_local_experts=4),
 }
-FAMILIES = ("llama", "qwen2", "qwen3")
+FAMILIES = ("llama", "qwen2", "qwen3", "qwen3_moe", "mixtral-untied")
 
 
 def random_model(name: str, seed: int = 0) -> PreTrainedModel:
@@ -75,6 +92,12 @@ def save(model: PreTrainedModel, directory: Path, **options: Any) -> Path:
     """Writes the model as transformers does."""
     model.save_pretrained(str(directory), **options)
     return directory
+
+
+def file_tensors(model: PreTrainedModel) -> dict[str, np.ndarray]:
+    """Tensors by the names under which transformers writes them, one an expert; in memory it joins experts."""
+    with tempfile.TemporaryDirectory() as directory:
+        return load_file(save(model, Path(directory) / "model") / "model.safetensors")
 
 
 def load_with_transformers(directory: Path) -> PreTrainedModel:

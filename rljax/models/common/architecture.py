@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 DEFAULT_ROPE_THETA = 10_000.0
 
@@ -18,8 +18,29 @@ class Llama3Rope:
 
 
 @dataclass(frozen=True)
+class Experts:
+    """Experts that every layer has in the place of one MLP.
+
+    Attributes:
+        count: of a layer.
+        per_token: those that a token goes through.
+        width: of each expert's gated MLP.
+        normalised: whether the gates of a token's experts are made to sum to 1.
+    """
+
+    count: int
+    per_token: int
+    width: int
+    normalised: bool = True
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.per_token <= self.count:
+            raise ValueError(f"a token cannot go through {self.per_token} of {self.count} experts")
+
+
+@dataclass(frozen=True, repr=False)
 class Architecture:
-    """Architecture of a dense decoder. Hashable, so it can be a static argument.
+    """Architecture of a decoder. Hashable, so it can be a static argument.
 
     Attributes:
         family: a name of `rljax.models.families.registry.FAMILIES`.
@@ -38,6 +59,7 @@ class Architecture:
         qk_norm: whether queries and keys are RMS-normalised per head. It follows from the family, and is kept in the
             printed form by which runs know their model.
         max_position_embeddings: longest sequence the model was made for.
+        experts: of every layer; None: it has one MLP.
     """
 
     family: str
@@ -55,9 +77,24 @@ class Architecture:
     attention_bias: bool = False
     qk_norm: bool = False
     max_position_embeddings: int = 2048
+    experts: Experts | None = None
 
     def __post_init__(self) -> None:
         if self.num_heads % self.num_kv_heads:
             raise ValueError(f"{self.num_heads} query heads cannot share {self.num_kv_heads} key-value heads evenly")
         if self.head_dim % 2:
             raise ValueError(f"head_dim {self.head_dim} is odd; rotary embeddings need pairs")
+
+    def __repr__(self) -> str:
+        """Returns the form by which runs know their model: a field that came later is not in it where it says nothing,
+        so that a model of before is still the same one.
+        """
+        every = fields(self)
+        first = [field.name for field in every].index("experts")  # of those that came later
+        shown = [f for i, f in enumerate(every) if i < first or getattr(self, f.name) != f.default]
+        return f"Architecture({', '.join(f'{f.name}={getattr(self, f.name)!r}' for f in shown)})"
+
+    @property
+    def mlp_width(self) -> int:
+        """Width of what a token goes through in the place of an MLP: of its experts together, where there are some."""
+        return self.experts.per_token * self.experts.width if self.experts else self.intermediate_size

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from flax import nnx
 
-from rljax.models.common.architecture import DEFAULT_ROPE_THETA, Architecture, Llama3Rope
+from rljax.models.common.architecture import DEFAULT_ROPE_THETA, Architecture, Experts, Llama3Rope
 from rljax.models.common.block import LAYER_NAMES, Block
 from rljax.models.common.hardware import Rule
 
@@ -16,18 +16,32 @@ _DEFAULT_WINDOW = 4096
 """Default of transformers, for a config.json that uses a sliding window without its size; null is none."""
 
 
+class ExpertFields(NamedTuple):
+    """Fields of a `config.json` that say which experts a model has.
+
+    Attributes:
+        read: returns them.
+        written: returns their fields.
+    """
+
+    read: Callable[[Mapping[str, Any]], Experts]
+    written: Callable[[Experts], dict[str, Any]]
+
+
 @dataclass(frozen=True)
 class Family:
-    """A family of dense decoders.
+    """A family of decoders.
 
     Attributes:
         name: the ``model_type`` of its `config.json`.
         hf_class: transformers' class of its causal language models.
         block: makes one decoder layer: the common one, or one derived from it.
-        names: Hugging Face name of each parameter of a layer, within its layer.
+        names: Hugging Face name of each parameter of a layer, within its layer. One with ``{}``, where the number
+            stands, is that of each expert's matrix.
         sharding: sharding rules of parameters that no other family has, as those of `rljax.learner.sharding`.
         fixed: fields of `Architecture` that all of its models share; its `config.json` does not have them.
         written: further fields that its `config.json` has for every model.
+        experts: fields of the experts; None: its models have none.
     """
 
     name: str
@@ -37,6 +51,7 @@ class Family:
     sharding: Mapping[str, Rule] = field(default_factory=dict)
     fixed: Mapping[str, Any] = field(default_factory=dict)
     written: Mapping[str, Any] = field(default_factory=dict)
+    experts: ExpertFields | None = None
 
     def from_config(self, config: Mapping[str, Any]) -> Architecture:
         """Reads the fields of a `config.json`, as transformers 4 or 5 writes them.
@@ -50,6 +65,8 @@ class Family:
             heads = int(config["num_attention_heads"])
             hidden = int(config["hidden_size"])
             theta, scaling = _rope(config)
+            if self.experts is not None:
+                features["experts"] = self.experts.read(config)
             return Architecture(
                 family=self.name,
                 vocab_size=int(config["vocab_size"]),
@@ -94,6 +111,8 @@ class Family:
             config["rope_scaling"] = {"rope_type": "llama3", **vars(a.rope_scaling)}
         if "attention_bias" not in self.fixed:
             config["attention_bias"] = a.attention_bias
+        if self.experts is not None and a.experts is not None:
+            config |= self.experts.written(a.experts)
         return config
 
 

@@ -8,10 +8,12 @@ from typing import Any
 from rljax.models.common.architecture import Architecture
 from rljax.models.families.family import Family
 from rljax.models.families.llama import LLAMA
+from rljax.models.families.mixtral import MIXTRAL
 from rljax.models.families.qwen2 import QWEN2
 from rljax.models.families.qwen3 import QWEN3
+from rljax.models.families.qwen3_moe import QWEN3_MOE
 
-FAMILIES: Mapping[str, Family] = {family.name: family for family in (LLAMA, QWEN2, QWEN3)}
+FAMILIES: Mapping[str, Family] = {family.name: family for family in (LLAMA, QWEN2, QWEN3, QWEN3_MOE, MIXTRAL)}
 
 
 def from_config(config: Mapping[str, Any]) -> Architecture:

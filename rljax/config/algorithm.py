@@ -109,6 +109,8 @@ class AlgorithmConfig:
     )
     correction: CorrectionConfig = field(default_factory=CorrectionConfig)
     entropy_coef: float = key(0.0, "weight of the entropy bonus that is subtracted from each token's loss", low=0)
+    router_aux_loss_coef: float = key(0.0, "weight of the loss that has a model's experts used evenly", low=0)
+    router_z_loss_coef: float = key(0.0, "weight of the loss that keeps the logits of a model's routers small", low=0)
     overlong: str = key(
         "keep",
         "keep: all are trained; mask: not those cut off by a limit; penalty: long ones lose up to overlong_penalty",

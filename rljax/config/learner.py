@@ -15,13 +15,18 @@ class MeshConfig:
     data: int = key(1, "replicas", low=1)
     fsdp: int = key(1, "shards of parameters and batch", low=1)
     sequence: int = key(1, "shards of the time axis", low=1)
-    expert: int = key(1, "shards of the experts (dense models: 1)", low=1, high=1)
+    expert: int = key(1, "shards of the experts, and of batch and other parameters like fsdp; dense models: 1", low=1)
     tensor: int = key(1, "shards of heads and MLP; divides the model's query heads", low=1)
 
     @property
     def size(self) -> int:
         """Number of devices."""
         return self.data * self.fsdp * self.sequence * self.expert * self.tensor
+
+    @property
+    def row_shards(self) -> int:
+        """Devices that share the rows of a microbatch."""
+        return self.data * self.fsdp * self.expert
 
 
 @dataclass(frozen=True, kw_only=True)

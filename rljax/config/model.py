@@ -32,13 +32,18 @@ def check_model_path(named: str) -> None:
 class TinyConfig:
     """The architecture of `model.path=tiny`."""
 
-    family: str = key("qwen3", "whose layers", choices=("llama", "qwen2", "qwen3"))
+    family: str = key("qwen3", "whose layers", choices=("llama", "qwen2", "qwen3", "qwen3_moe", "mixtral"))
     hidden_size: int = key(64, "width", low=8, high=16_384)
     intermediate_size: int = key(256, "width of the MLP", low=8, high=65_536)
     num_layers: int = key(2, "layers", low=1, high=256)
     num_heads: int = key(4, "query heads; a multiple of num_kv_heads", low=1, high=256)
     num_kv_heads: int = key(2, "key and value heads", low=1, high=256)
     head_dim: int = key(32, "width of a head; even", low=2, high=1024)
+    num_experts: int | None = key(None, "qwen3_moe, mixtral: experts of a layer; None: 8", low=1, high=4096)
+    num_experts_per_tok: int | None = key(None, "qwen3_moe, mixtral: experts of a token; None: 2", low=1, high=256)
+    moe_intermediate_size: int | None = key(
+        None, "qwen3_moe: width of an expert's MLP; None: intermediate_size", low=8, high=65_536
+    )
     tie_embeddings: bool = key(True, "the output head is the embedding")
     characters: str | None = key(None, "characters that the tokenizer knows; None: printable ASCII")
 

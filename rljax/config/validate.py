@@ -62,7 +62,7 @@ def _check_own_keys(one: Named) -> Iterator[tuple[str, ConfigError | None]]:
 
 def check_config(config: Config) -> Refusals:
     """Refuses a config that cannot run where it is to, tasks that are none, and models that do not fit."""
-    places = (_check_names, _check_heads, _check_pairs, _check_launcher, _check_ledger)
+    places = (_check_names, _check_heads, _check_tiny_experts, _check_pairs, _check_launcher, _check_ledger)
     algorithm = (_check_overlong, _check_buffer, _check_whitening, _check_greedy_baseline)
     return collected(config, *places, _check_tasksets, _check_trained, *algorithm, _check_moments, _check_context)
 
@@ -133,6 +133,15 @@ def _check_heads(config: Config) -> Refusals:
             f"model.tiny.num_kv_heads={tiny.num_kv_heads}: must divide model.tiny.num_heads={tiny.num_heads}, whose "
             "heads share theirs evenly"
         )
+
+
+def _check_tiny_experts(config: Config) -> Refusals:
+    tiny = config.model.tiny
+    own = {"qwen3_moe": 3, "mixtral": 2}.get(tiny.family, 0)
+    keys = ("num_experts", "num_experts_per_tok", "moe_intermediate_size")
+    for name in keys[own:]:
+        if getattr(tiny, name) is not None:
+            yield ConfigError(f"model.tiny.{name}: model.tiny.family={tiny.family} does not read it; leave it out")
 
 
 def _check_pairs(config: Config) -> Refusals:

@@ -48,10 +48,10 @@ def _check_minibatch(config: Config) -> Refusals:
 
 def _check_rows(config: Config) -> Refusals:
     mesh, rows = config.learner.mesh, config.learner.rows_per_microbatch
-    if rows % (mesh.data * mesh.fsdp):
-        yield ConfigError(
-            f"learner.rows_per_microbatch={rows}: must be a multiple of mesh.data × mesh.fsdp = {mesh.data * mesh.fsdp}"
-        )
+    shards = mesh.row_shards
+    if rows % shards:
+        axes = "mesh.data × mesh.fsdp" + " × mesh.expert" * (mesh.expert > 1)
+        yield ConfigError(f"learner.rows_per_microbatch={rows}: must be a multiple of {axes} = {shards}")
 
 
 def _check_parts(config: Config) -> Refusals:

@@ -21,16 +21,18 @@ from rljax.config.fields import ConfigError
 from rljax.config.schema import Config
 from rljax.learner.packing import Batch
 from rljax.learner.ratio_metrics import Sums, mean_of, ratio_metrics, ratio_sums
+from rljax.learner.routers import router_losses, router_metrics
 from rljax.models.common.architecture import Architecture
+from rljax.models.common.experts.routing import RouterSums
 from rljax.models.common.hardware import Hardware
 from rljax.models.common.logprobs import token_logprobs
 from rljax.models.common.ordered import select_places
 from rljax.models.common.params import Params
-from rljax.models.transformer import hidden_states
+from rljax.models.transformer import routed_hidden_states
 from sidecar.errors import describe
 
 DTYPES = {"fp32": jnp.float32, "bf16": jnp.bfloat16}
-_RATIOS, _SAMPLED = "ratios/", "sampled/"
+_RATIOS, _SAMPLED, _ROUTERS = "ratios/", "sampled/", "router/"
 
 
 @jax.tree_util.register_dataclass
@@ -43,12 +45,14 @@ class Progress:
         updates: optimizer updates made before this one.
         kl_coef: weight of the divergence from the reference in the loss.
         total_updates: updates that the schedule of the learning rate is made for.
+        tokens: in the rows of this update, padding left out.
     """
 
     step: Int[Any, ""] = field(default_factory=lambda: np.zeros((), np.int32))
     updates: Int[Any, ""] = field(default_factory=lambda: np.zeros((), np.int32))
     kl_coef: Float[Any, ""] = field(default_factory=lambda: np.zeros((), np.float32))
     total_updates: Float[Any, ""] = field(default_factory=lambda: np.zeros((), np.float32))
+    tokens: Float[Any, ""] = field(default_factory=lambda: np.ones((), np.float32))
 
 
 class Objective(Protocol):
@@ -110,8 +114,12 @@ class Model:
 
     def hidden(self, params: Params, batch: Batch) -> Float[Array, "row place hidden"]:
         """Computes the hidden states at one microbatch's trained places: of the token before each trained target."""
+        return self.routed(params, batch)[0]
+
+    def routed(self, params: Params, batch: Batch) -> tuple[Float[Array, "row place hidden"], RouterSums | None]:
+        """Computes `hidden`, and what the routers did with the microbatch's tokens; None without experts."""
         model = self.config.model
-        hidden = hidden_states(
+        hidden, routed = routed_hidden_states(
             params,
             self.architecture,
             batch.token_ids,
@@ -121,7 +129,8 @@ class Model:
             remat=model.remat,
             hardware=self.hardware,
         )
-        return select_places(hidden, batch.places) if self.hardware.platform == "gpu" else batch.trained(hidden)
+        found = select_places(hidden, batch.places) if self.hardware.platform == "gpu" else batch.trained(hidden)
+        return found, routed
 
 
 @dataclass(frozen=True)
@@ -139,10 +148,15 @@ class PolicyObjective(Model):
 
         The head, a large part of a small model, reads the trained places alone; see `Batch.places`.
         """
+        return self._logprobs(params, self.hidden(params, batch), batch)
+
+    def _logprobs(
+        self, params: Params, hidden: Float[Array, "row place hidden"], batch: Batch
+    ) -> tuple[Float[Array, "row place"], Float[Array, "row place"]]:
         return token_logprobs(
             params,
             self.architecture,
-            self.hidden(params, batch),
+            hidden,
             batch.trained(batch.targets),
             batch.trained(batch.temperature),
             chunk=self.config.model.logprob_chunk,
@@ -152,12 +166,14 @@ class PolicyObjective(Model):
     def microbatch_loss(
         self, params: Params, batch: Batch, progress: Progress
     ) -> tuple[Float[Array, ""], tuple[Sums, Sums]]:
-        """Computes Σ weight · (correction · policy loss − entropy bonus + divergence from the reference).
+        """Computes Σ weight · (correction · policy loss − entropy bonus + divergence from the reference), and what the
+        microbatch's part of the losses of the routers is.
 
         The last two are of the policy's own tokens: demonstrations, which are not drawn from it, have the first alone.
         """
         algorithm = self.config.algorithm
-        logprobs, entropy = self.logprobs(params, batch)
+        hidden, routed = self.routed(params, batch)
+        logprobs, entropy = self._logprobs(params, hidden, batch)
         inputs = loss_inputs(batch, logprobs, progress)
         if batch.scores.teachers:
             weights = {name: batch.trained(values) for name, values in batch.teacher_weights.items()}
@@ -182,6 +198,10 @@ class PolicyObjective(Model):
         staleness = progress.step - batch.trained(batch.versions)
         ratios = ratio_sums(inputs, staleness, self.config.staleness_bound, metrics.get("clip_fraction"))
         sums |= {_RATIOS + name: value for name, value in ratios.items()}
+        if routed is not None:
+            router_loss, of_routers = router_losses(routed, progress.tokens, algorithm)
+            loss = loss + router_loss
+            sums |= {_ROUTERS + name: jax.lax.stop_gradient(value) for name, value in of_routers.items()}
         largest = jnp.max(jnp.where(inputs.sampled, jax.lax.stop_gradient(inputs.ratio), 0.0))
         return loss, (sums, {"policy/ratio_max": largest})
 
@@ -211,14 +231,17 @@ class PolicyObjective(Model):
 
     def metrics(self, sums: Sums, tokens: Int[Array, ""]) -> Sums:
         """Returns means of what the loss logs over the trained tokens, and of the rest over those of them that were
-        sampled; see `ratio_metrics`. NaN where there are none.
+        sampled; see `ratio_metrics` and `router_metrics`. NaN where there are none.
         """
+        of_routers = _within(sums, _ROUTERS)
+        sums = {name: value for name, value in sums.items() if not name.startswith(_ROUTERS)}
         ratios, of_sampled = _within(sums, _RATIOS), _within(sums, _SAMPLED)
         sampled = jnp.sum(ratios["tokens"])
         logged = sums.keys() - {_RATIOS + name for name in ratios} - {_SAMPLED + name for name in of_sampled}
         means = {name: sums[name] / jnp.maximum(tokens, 1) for name in sorted(logged)}
         means |= {name: mean_of(value, sampled) for name, value in of_sampled.items()}
-        return means | {f"policy/{name}": value for name, value in ratio_metrics(ratios).items()}
+        means |= {f"policy/{name}": value for name, value in ratio_metrics(ratios).items()}
+        return means | {_ROUTERS + name: value for name, value in router_metrics(of_routers).items()}
 
 
 def masked_sum(values: Float[Array, "row place"], mask: Bool[Array, "row place"]) -> Float[Array, ""]:

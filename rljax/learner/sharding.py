@@ -23,7 +23,7 @@ from jax.sharding import PartitionSpec as P
 from rljax.config.schema import MeshConfig
 from rljax.config.validate import ConfigError
 from rljax.config.validate_placement import check_number_named, device_indices
-from rljax.models.common.hardware import BATCH, GPUS, TABLE, Rule, spec
+from rljax.models.common.hardware import BATCH, FSDP, GPUS, TABLE, Rule, spec
 from rljax.models.families.registry import FAMILIES
 
 log = logging.getLogger(__name__)
@@ -38,22 +38,22 @@ AXES = ("data", "fsdp", "sequence", "expert", "tensor")
 # attention and per MLP.
 PARAMETERS: Mapping[str, Rule] = {
     "embedding": TABLE,
-    "head": ("fsdp", "tensor"),
+    "head": (FSDP, "tensor"),
     "final_norm": (None,),
     "value_head": (None,),
     "attention_norm": (None, None),
     "mlp_norm": (None, None),
-    "query": (None, "fsdp", "tensor"),
-    "key": (None, "fsdp", "tensor"),
-    "value": (None, "fsdp", "tensor"),
-    "output": (None, "tensor", "fsdp"),
+    "query": (None, FSDP, "tensor"),
+    "key": (None, FSDP, "tensor"),
+    "value": (None, FSDP, "tensor"),
+    "output": (None, "tensor", FSDP),
     "query_bias": (None, "tensor"),
     "key_bias": (None, "tensor"),
     "value_bias": (None, "tensor"),
     "output_bias": (None, None),
-    "gate": (None, "fsdp", "tensor"),
-    "up": (None, "fsdp", "tensor"),
-    "down": (None, "tensor", "fsdp"),
+    "gate": (None, FSDP, "tensor"),
+    "up": (None, FSDP, "tensor"),
+    "down": (None, "tensor", FSDP),
     "gate_bias": (None, "tensor"),
     "up_bias": (None, "tensor"),
     "down_bias": (None, None),
@@ -205,5 +205,5 @@ def parameter_shardings(tree: Any, mesh: Mesh) -> Any:
 
 
 def batch_sharding(shape: Sequence[int], mesh: Mesh) -> NamedSharding:
-    """Returns the sharding of ``[slot, row, time]`` arrays: rows over data and fsdp, time over sequence."""
+    """Returns the sharding of ``[slot, row, time]`` arrays: rows over data, fsdp and expert, time over sequence."""
     return NamedSharding(mesh, spec(BATCH_ROWS, shape, mesh))

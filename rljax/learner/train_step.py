@@ -48,7 +48,8 @@ def loss_and_gradient(
     Returns:
         Loss and gradient, float32, and metrics by name.
     """
-    progress = Progress() if progress is None else progress
+    tokens = jnp.sum(batch.segment_ids > 0).astype(jnp.float32)
+    progress = replace(Progress() if progress is None else progress, tokens=jnp.maximum(tokens, 1))
     computed = objective.differentiated(params)
 
     def differentiate(*arguments: Any) -> Any:
@@ -56,21 +57,21 @@ def loss_and_gradient(
             return jax.value_and_grad(objective.microbatch_loss, has_aux=True)(*arguments)
 
     def add(index: Int[Array, ""], total: tuple[Any, ...]) -> tuple[Any, ...]:
-        loss, gradient, sums, largest, tokens = total
+        loss, gradient, sums, largest, trained = total
         part = microbatch(batch, index)
         (part_loss, (part_sums, part_largest)), part_gradient = differentiate(computed, part, progress)
         gradient = jax.tree.map(lambda g, p: g + p.astype(jnp.float32), gradient, part_gradient)
         sums = {name: value + part_sums[name] for name, value in sums.items()}
         largest = {name: jnp.maximum(value, part_largest[name]) for name, value in largest.items()}
-        return loss + part_loss, gradient, sums, largest, tokens + jnp.sum(part.mask)
+        return loss + part_loss, gradient, sums, largest, trained + jnp.sum(part.mask)
 
     first = jax.eval_shape(lambda: microbatch(batch, 0))
     (_, (summed, compared)), _ = jax.eval_shape(differentiate, computed, first, progress)
     zero = jnp.zeros((), jnp.float32)
     nothing = (*jax.tree.map(jnp.zeros_like, (summed, compared)), jnp.zeros((), jnp.int32))
     start = (zero, jax.tree.map(jnp.zeros_like, params), *nothing)
-    loss, gradient, sums, largest, tokens = jax.lax.fori_loop(0, microbatches, add, start)
-    return loss, gradient, objective.metrics(sums, tokens) | largest
+    loss, gradient, sums, largest, trained = jax.lax.fori_loop(0, microbatches, add, start)
+    return loss, gradient, objective.metrics(sums, trained) | largest
 
 
 Update = Callable[[Params, Any, Batch, Any, Progress], tuple[Params, Any, Sums]]

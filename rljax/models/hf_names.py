@@ -29,7 +29,7 @@ _IGNORED = ("rotary_emb.inv_freq",)  # a constant that old checkpoints carry
 @dataclass(frozen=True)
 class _Place:
     """Position of a parameter in the files and in the tree: the name of its tensor and the rows that it has there (None
-    for all), its key, its layer (None at the top), whether it is stored transposed.
+    for all), its key, its layer (None at the top), whether it is stored transposed, and which expert's it is.
     """
 
     name: str
@@ -38,6 +38,7 @@ class _Place:
     layer: int | None
     transposed: bool
     shape: tuple[int, ...]
+    expert: int | None = None
 
     def of(self, tensors: Mapping[str, Any]) -> Any:
         """Returns the parameter as it is stored."""
@@ -58,6 +59,11 @@ def _places(architecture: Architecture) -> list[_Place]:
         for key in _in_files(tree["layers"], family):
             # torch's Linear keeps [out, in]; ours are [in, out]
             leaf, part = tree["layers"][key], family.names[key]
+            if len(leaf.shape) == 4:
+                for expert in range(leaf.shape[1]):
+                    name = f"{_LAYERS}{layer}.{part.format(expert)}"
+                    places.append(_Place(name, None, key, layer, True, leaf.shape[:1:-1], expert))
+                continue
             transposed = len(leaf.shape) == 3
             shape, rows = leaf.shape[:0:-1] if transposed else leaf.shape[1:], None
             if part in whole:
@@ -118,8 +124,13 @@ def layer_to_hf(layer: Params, architecture: Architecture) -> dict[str, Any]:
     several of our arrays is a new one.
     """
     # torch's Linear keeps [out, in]; ours are [in, out]
-    family = FAMILIES[architecture.family]
-    named = {family.names[key]: array.swapaxes(0, 1) if array.ndim == 2 else array for key, array in layer.items()}
+    family, named = FAMILIES[architecture.family], dict[str, Any]()
+    for key, array in layer.items():
+        turned = array.swapaxes(-1, -2) if array.ndim > 1 else array
+        if array.ndim == 3:
+            named |= {family.names[key].format(expert): turned[expert] for expert in range(array.shape[0])}
+        else:
+            named[family.names[key]] = turned
     for name, parts in family.fused.items():
         arrays = [named.pop(part) for part in parts]
         named[name] = (np if isinstance(arrays[0], np.ndarray) else jnp).concatenate(arrays)
@@ -151,8 +162,9 @@ def from_hf(tensors: Mapping[str, Tensor], architecture: Architecture) -> Params
             params[place.key] = np.ascontiguousarray(array, dtype=np.float32)
             continue
         if place.key not in params["layers"]:
-            params["layers"][place.key] = np.empty((architecture.num_layers, *array.shape), np.float32)
-        params["layers"][place.key][place.layer] = array
+            shape = abstract_params(architecture)["layers"][place.key].shape
+            params["layers"][place.key] = np.empty(shape, np.float32)
+        params["layers"][place.key][place.layer if place.expert is None else (place.layer, place.expert)] = array
     return params
 
 
@@ -178,32 +190,35 @@ def place_hf(
     for place in (place for place in places if place.layer is None):
         ours = functools.partial(_ours, transposed=place.transposed, dtype=dtype)
         convert = jax.jit(ours, out_shardings=shardings[place.key])
-        params[place.key] = jax.block_until_ready(convert(_put(place.of(tensors), place, shardings[place.key])))
+        params[place.key] = jax.block_until_ready(convert(_put([place.of(tensors)], place, shardings[place.key])))
 
     stacked, insert = _stacked(architecture, shardings["layers"], dtype)
     for layer in range(architecture.num_layers):
+        of_key: dict[str, list[tuple[Tensor, _Place]]] = {}
+        for place in places:
+            if place.layer == layer:
+                of_key.setdefault(place.key, []).append((place.of(tensors), place))
         of_layer = {
-            place.key: _put(place.of(tensors), place, shardings["layers"][place.key])
-            for place in places
-            if place.layer == layer
+            key: _put([tensor for tensor, _ in parts], parts[0][1], shardings["layers"][key])
+            for key, parts in of_key.items()
         }
         jax.block_until_ready(stacked)  # else the devices could be several layers behind
         stacked = insert(stacked, of_layer, np.int32(layer))
     return params | {"layers": stacked}
 
 
-def _put(tensor: Tensor, place: _Place, sharding: NamedSharding) -> jax.Array:
-    """Puts a tensor in its own layout and dtype onto the shards of its parameter."""
-    array = np.asarray(tensor)
+def _put(tensors: Sequence[Tensor], place: _Place, sharding: NamedSharding) -> jax.Array:
+    """Puts a tensor in its own layout and dtype onto the shards of its parameter; of experts all, one on another."""
+    array = np.asarray(tensors[0]) if place.expert is None else np.stack([np.asarray(tensor) for tensor in tensors])
     if array.dtype.itemsize > np.dtype(np.float32).itemsize:
         array = array.astype(np.float32)  # JAX would do so too, and warn
     axes = sharding.spec if place.layer is None else sharding.spec[1:]
-    axes = axes[::-1] if place.transposed else axes
+    axes = (*axes[:-2], *axes[:-3:-1]) if place.transposed else axes
     return jax.device_put(array, NamedSharding(sharding.mesh, P(*axes)), may_alias=False)
 
 
 def _ours(tensor: jax.Array, transposed: bool, dtype: DTypeLike) -> jax.Array:
-    return (tensor.swapaxes(0, 1) if transposed else tensor).astype(dtype)
+    return (tensor.swapaxes(-1, -2) if transposed else tensor).astype(dtype)
 
 
 def _stacked(architecture: Architecture, shardings: Params, dtype: DTypeLike) -> tuple[Params, Any]:
@@ -215,7 +230,7 @@ def _stacked(architecture: Architecture, shardings: Params, dtype: DTypeLike) ->
 
     def insert(layers: Params, layer: Params, index: jax.Array) -> Params:
         return {
-            key: jax.lax.dynamic_update_index_in_dim(array, _ours(layer[key], layer[key].ndim == 2, dtype), index, 0)
+            key: jax.lax.dynamic_update_index_in_dim(array, _ours(layer[key], layer[key].ndim > 1, dtype), index, 0)
             for key, array in layers.items()
         }
 
@@ -234,9 +249,16 @@ def from_hf_by_layer(
         converted: returns a tensor as a parameter, with the axes of a matrix exchanged where it is told so.
     """
     params: Params = {"layers": tuple({} for _ in range(architecture.num_layers))}
+    stacked, parts = abstract_params(architecture)["layers"], list[jax.Array]()
     for place in _places(architecture):
         target = params if place.layer is None else params["layers"][place.layer]
-        target[place.key] = converted(place.of(tensors), place.transposed)
+        ours = converted(place.of(tensors), place.transposed)
+        if place.expert is None:
+            target[place.key] = ours
+        else:
+            parts.append(ours)
+            if len(parts) == stacked[place.key].shape[1]:
+                target[place.key], parts = jnp.stack(parts), []
     return params
 
 

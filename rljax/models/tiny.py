@@ -10,9 +10,10 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from rljax.config.schema import ModelConfig
+from rljax.config.schema import ModelConfig, TinyConfig
 from rljax.config.validate import ConfigError
-from rljax.models.common.architecture import Architecture
+from rljax.models.common.architecture import Architecture, Experts
+from rljax.models.common.experts.block import ExpertsBlock
 from rljax.models.families.registry import FAMILIES
 from rljax.models.files import load_architecture, save_directory
 from rljax.models.hf_names import to_hf
@@ -20,6 +21,7 @@ from rljax.models.tokenizer import save_tiny_tokenizer, tiny_vocabulary
 from rljax.models.transformer import init_params
 
 _LEAST_POSITIONS = 2048
+_EXPERTS, _EXPERTS_PER_TOKEN = 8, 2
 
 
 def tiny_architecture(model: ModelConfig) -> Architecture:
@@ -38,8 +40,16 @@ def tiny_architecture(model: ModelConfig) -> Architecture:
         max_position_embeddings=max(
             _LEAST_POSITIONS, model.sequence_length or model.max_prompt_tokens + model.max_response_tokens
         ),
+        experts=_experts(tiny),
         **FAMILIES[tiny.family].fixed,
     )
+
+
+def _experts(tiny: TinyConfig) -> Experts | None:
+    if not issubclass(FAMILIES[tiny.family].block, ExpertsBlock):
+        return None
+    width = tiny.moe_intermediate_size or tiny.intermediate_size
+    return Experts(tiny.num_experts or _EXPERTS, tiny.num_experts_per_tok or _EXPERTS_PER_TOKEN, width)
 
 
 def make_tiny(model: ModelConfig, seed: int, directory: Path) -> Path:

@@ -8,11 +8,13 @@ Parameters (float32 masters), with layers stacked on a leading axis L:
     layers/query_bias [L, H*K]         layers/key_bias, value_bias [L, G*K]      layers/output_bias [L, D]
     layers/gate, layers/up [L, D, F]   layers/down [L, F, D]
     layers/gate_bias, layers/up_bias [L, F]                   layers/down_bias [L, D]
+    layers/router [L, D, E]            layers/expert_gate, expert_up [L, E, D, F]     layers/expert_down [L, E, F, D]
+                                       (in the place of gate, up and down where layers have experts)
     final_norm [D]                     head [D, V] (untied models only)
 
 A family may add parameters to the layers: see `rljax.models.families.family.Family`.
 
-V vocabulary, D hidden, H heads, G key-value heads, K head width, F MLP width. Matrices are [in, out].
+V vocabulary, D hidden, H heads, G key-value heads, K head width, F MLP width, E experts. Matrices are [in, out].
 """
 
 from __future__ import annotations
@@ -33,6 +35,8 @@ from rljax.models.common.attention.blockwise import ATTENDED
 from rljax.models.common.attention.spans import causal_spans
 from rljax.models.common.block import Block, constant
 from rljax.models.common.embedding import embed
+from rljax.models.common.experts.block import ExpertsBlock
+from rljax.models.common.experts.routing import RouterSums, router_sums
 from rljax.models.common.hardware import CPU, Hardware
 from rljax.models.common.linear import PRODUCT
 from rljax.models.common.params import Params
@@ -102,7 +106,23 @@ def hidden_states(
     remat: str = "none",
     hardware: Hardware = CPU,
 ) -> Float[Array, "batch time hidden"]:
-    """Returns the normalised output of the last layer: what the output head reads.
+    """Returns the normalised output of the last layer: what the output head reads. See `routed_hidden_states`."""
+    inputs = (params, architecture, token_ids, positions, segment_ids)
+    return routed_hidden_states(*inputs, dtype=dtype, remat=remat, hardware=hardware)[0]
+
+
+def routed_hidden_states(
+    params: Params,
+    architecture: Architecture,
+    token_ids: Int[Array, "batch time"],
+    positions: Int[Array, "batch time"],
+    segment_ids: Int[Array, "batch time"],
+    *,
+    dtype: DTypeLike = jnp.float32,
+    remat: str = "none",
+    hardware: Hardware = CPU,
+) -> tuple[Float[Array, "batch time hidden"], RouterSums | None]:
+    """Returns the normalised output of the last layer, and what the routers did with the tokens.
 
     Args:
         params: as `init_params` makes them; cast to `dtype` where they are used. Gradients are summed in their dtype.
@@ -116,7 +136,8 @@ def hidden_states(
         hardware: that it is computed on.
 
     Returns:
-        Activations of type `dtype`. Those of padding mean nothing.
+        Activations of type `dtype`; those of padding mean nothing. Sums over the tokens but padding, by layer; None
+        where layers have no experts.
     """
     a, spans = architecture, causal_spans(segment_ids)
     sizes = tuple(sorted(set(a.windows))) or (0,)
@@ -124,18 +145,18 @@ def hidden_states(
     rotations = [rotation(positions, a, local=size > 0) for size in sizes]
     of_layers = None if len(sizes) == 1 else jnp.asarray([sizes.index(size) for size in a.windows], jnp.int32)
 
-    def layer(x: jax.Array, scanned: tuple[Params, Any]) -> tuple[jax.Array, None]:
+    def layer(x: jax.Array, scanned: tuple[Params, Any]) -> tuple[jax.Array, RouterSums | None]:
         weights, kind = scanned
         block = bind_block(a, weights)
         which = 0 if kind is None else kind
         cos, sin = rotations[0] if kind is None else (jnp.stack(each)[which] for each in zip(*rotations, strict=True))
         query, key, value = block.project(x, cos, sin, hardware)
-        window = Window(sizes, which)
-        return block.finish(x, attention(query, key, value, spans, hardware, window), hardware), None
+        x = block.finish(x, attention(query, key, value, spans, hardware, Window(sizes, which)), hardware)
+        return x, router_sums(block.routing, segment_ids > 0) if isinstance(block, ExpertsBlock) else None
 
     x = hardware.residual(scaled(embed(params["embedding"], token_ids, hardware).astype(dtype), a))
-    x, _ = jax.lax.scan(rematerialised(layer, remat), x, (params["layers"], of_layers))
-    return hardware.gathered(final_norm(params, a, x))
+    x, routed = jax.lax.scan(rematerialised(layer, remat), x, (params["layers"], of_layers))
+    return hardware.gathered(final_norm(params, a, x)), routed
 
 
 def scaled(embedded: Float[Array, "*places hidden"], architecture: Architecture) -> Float[Array, "*places hidden"]:

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import functools
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 import torch
+from safetensors.numpy import load_file
 from transformers import (
     AutoModelForCausalLM,
     Gemma3TextConfig,
     LlamaConfig,
     MistralConfig,
+    MixtralConfig,
     Phi3Config,
     PreTrainedConfig,
     PreTrainedModel,
     Qwen2Config,
     Qwen3Config,
+    Qwen3MoeConfig,
 )
 
 from rljax.models.common.architecture import Architecture
@@ -46,6 +50,7 @@ _LLAMA3_ROPE = {
 }
 _HALF_ROPE = {"rope_type": "default", "rope_theta": 10_000.0, "partial_rotary_factor": 0.5}
 _PHI3 = _SHAPE | {"pad_token_id": 0}
+_EXPERTS: dict[str, Any] = {"num_experts": 6, "moe_intermediate_size": 16}
 CONFIGS: dict[str, PreTrainedConfig] = {
     "llama": LlamaConfig(**_SHAPE, head_dim=24, rope_parameters=_LLAMA3_ROPE, tie_word_embeddings=True),
     "llama-untied": LlamaConfig(**_SHAPE, head_dim=24, rope_parameters=_LLAMA3_ROPE, attention_bias=True),
@@ -66,8 +71,13 @@ CONFIGS: dict[str, PreTrainedConfig] = {
             "sliding_attention": {"rope_type": "default", "rope_theta": 10_000.0},
         },
     ),
+    "qwen3_moe": Qwen3MoeConfig(
+        **_SHAPE, **_EXPERTS, head_dim=24, num_experts_per_tok=2, norm_topk_prob=True, tie_word_embeddings=True
+    ),
+    "qwen3_moe-untied": Qwen3MoeConfig(**_SHAPE, **_EXPERTS, head_dim=24, num_experts_per_tok=3),
+    "mixtral-untied": MixtralConfig(**_SHAPE, num_local_experts=4),
 }
-FAMILIES = ("llama", "qwen2", "qwen3", "mistral", "phi3", "gemma3")
+FAMILIES = ("llama", "qwen2", "qwen3", "mistral", "phi3", "gemma3", "qwen3_moe", "mixtral-untied")
 
 
 def random_model(name: str, seed: int = 0) -> PreTrainedModel:
@@ -100,6 +110,12 @@ def save(model: PreTrainedModel, directory: Path, **options: Any) -> Path:
     """Writes the model as transformers does."""
     model.save_pretrained(str(directory), **options)
     return directory
+
+
+def file_tensors(model: PreTrainedModel) -> dict[str, np.ndarray]:
+    """Tensors by the names under which transformers writes them, one an expert; in memory it joins experts."""
+    with tempfile.TemporaryDirectory() as directory:
+        return load_file(save(model, Path(directory) / "model") / "model.safetensors")
 
 
 def load_with_transformers(directory: Path) -> PreTrainedModel:

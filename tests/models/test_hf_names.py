@@ -12,13 +12,13 @@ from rljax.models.common.architecture import Architecture
 from rljax.models.families.registry import from_config
 from rljax.models.hf_names import check_tensors, from_hf, tensor_shapes, to_hf
 from rljax.models.transformer import abstract_params, init_params
-from tests.models.hf_models import CONFIGS, shared_model
+from tests.models.hf_models import CONFIGS, file_tensors, shared_model
 
 QUERY = "model.layers.1.self_attn.q_proj.weight"
 
 
 def _tensors(name: str) -> tuple[dict[str, np.ndarray], Architecture]:
-    tensors = {key: parameter.detach().numpy() for key, parameter in shared_model(name).named_parameters()}
+    tensors = file_tensors(shared_model(name))
     return tensors, from_config(CONFIGS[name].to_dict())
 
 
@@ -28,7 +28,7 @@ def test_names_and_shapes_are_those_of_transformers(name: str) -> None:
     assert tensor_shapes(architecture) == {key: array.shape for key, array in tensors.items()}
 
 
-@pytest.mark.parametrize("name", ["llama-untied", "qwen3"])
+@pytest.mark.parametrize("name", ["llama-untied", "qwen3", "qwen3_moe", "mixtral-untied"])
 def test_there_and_back_changes_nothing(name: str) -> None:
     tensors, architecture = _tensors(name)
     params = from_hf(tensors, architecture)

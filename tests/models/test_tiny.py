@@ -13,6 +13,7 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedConfig, Qwen2Config, Qwen3Config
 
 from rljax.config.schema import ModelConfig, TinyConfig
+from rljax.models.common.architecture import Experts
 from rljax.models.families.registry import to_config
 from rljax.models.files import load_directory
 from rljax.models.hf_names import tensor_shapes
@@ -64,6 +65,17 @@ def test_every_family_has_the_tensors_of_transformers(family: str, config: type[
         model = AutoModelForCausalLM.from_config(config(**to_config(architecture)))
     expected = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
     assert tensor_shapes(architecture) == expected
+
+
+@pytest.mark.parametrize("family", ["qwen3_moe", "mixtral"])
+def test_a_family_with_experts_is_loaded_by_transformers_too(family: str, tmp_path: Path) -> None:
+    model = ModelConfig(tiny=dataclasses.replace(SMALL, family=family, num_experts=4, num_experts_per_tok=3))
+    path = make_tiny(model, 0, tmp_path / "model")
+    architecture, params = load_directory(path)
+    assert architecture.experts == Experts(count=4, per_token=3, width=48)
+    token_ids = tokens(2, 32)
+    expected = reference_logits(load_with_transformers(path), token_ids)
+    assert_same_logits(our_logits(params, architecture, token_ids), expected, 1e-4)
 
 
 def test_the_seed_decides_every_byte(tmp_path: Path) -> None:

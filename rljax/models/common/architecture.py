@@ -9,9 +9,30 @@ from rljax.models.common.rope_scaling import RopeScaling
 DEFAULT_ROPE_THETA = 10_000.0
 
 
+@dataclass(frozen=True)
+class Experts:
+    """Experts that every layer has in the place of one MLP.
+
+    Attributes:
+        count: of a layer.
+        per_token: those that a token goes through.
+        width: of each expert's gated MLP.
+        normalised: whether the gates of a token's experts are made to sum to 1.
+    """
+
+    count: int
+    per_token: int
+    width: int
+    normalised: bool = True
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.per_token <= self.count:
+            raise ValueError(f"a token cannot go through {self.per_token} of {self.count} experts")
+
+
 @dataclass(frozen=True, repr=False)
 class Architecture:
-    """Architecture of a dense decoder. Hashable, so it can be a static argument.
+    """Architecture of a decoder. Hashable, so it can be a static argument.
 
     Attributes:
         family: a name of `rljax.models.families.registry.FAMILIES`.
@@ -38,6 +59,7 @@ class Architecture:
         mlp_bias: whether the MLP's matrices have biases.
         query_pre_attn_scalar: what scores are divided by the root of; None: `head_dim`.
         context: longest sequence of the run, in tokens, which a longrope scaling goes by; 0: `max_position_embeddings`.
+        experts: of every layer; None: it has one MLP.
     """
 
     family: str
@@ -62,6 +84,7 @@ class Architecture:
     mlp_bias: bool = False
     query_pre_attn_scalar: int | None = None
     context: int = 0
+    experts: Experts | None = None
 
     def __post_init__(self) -> None:
         if self.num_heads % self.num_kv_heads:
@@ -94,3 +117,8 @@ class Architecture:
     def within(self, context: int) -> Architecture:
         """Returns the same model for a run whose sequences have at most so many tokens."""
         return replace(self, context=context)
+
+    @property
+    def mlp_width(self) -> int:
+        """Width of what a token goes through in the place of an MLP: of its experts together, where there are some."""
+        return self.experts.per_token * self.experts.width if self.experts else self.intermediate_size

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -42,6 +42,14 @@ def constant(value: float, size: int) -> nnx.Param:
     return nnx.Param(jnp.full((size,), value, jnp.float32))
 
 
+class Matrix(Protocol):
+    """Makes a random matrix parameter [in, out], or a stack of so many."""
+
+    def __call__(self, rows: int, columns: int, *stacked: int) -> nnx.Param:
+        """Returns the parameter, float32."""
+        ...
+
+
 class Block(nnx.Module):
     """One decoder layer: attention and gated MLP, each behind an RMS norm and a residual.
 
@@ -60,8 +68,9 @@ class Block(nnx.Module):
         self.architecture = a
         queries, keys = a.num_heads * a.head_dim, a.num_kv_heads * a.head_dim
 
-        def matrix(rows: int, columns: int) -> nnx.Param:
-            return nnx.Param(rows**-0.5 * jax.random.normal(rngs.params(), (rows, columns), jnp.float32))
+        def matrix(rows: int, columns: int, *stacked: int) -> nnx.Param:
+            shape = (*stacked, rows, columns)
+            return nnx.Param(rows**-0.5 * jax.random.normal(rngs.params(), shape, jnp.float32))
 
         self.attention_norm = constant(self.norm_start, a.hidden_size)
         self.query = matrix(a.hidden_size, queries)
@@ -75,6 +84,11 @@ class Block(nnx.Module):
             if self.biased_output:
                 self.output_bias = constant(0.0, a.hidden_size)
         self.mlp_norm = constant(self.norm_start, a.hidden_size)
+        self.make_mlp(matrix)
+
+    def make_mlp(self, matrix: Matrix) -> None:
+        """Makes the parameters of the MLP; a family may have others."""
+        a = self.architecture
         self.gate = matrix(a.hidden_size, a.intermediate_size)
         self.up = matrix(a.hidden_size, a.intermediate_size)
         self.down = matrix(a.intermediate_size, a.hidden_size)

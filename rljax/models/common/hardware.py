@@ -17,9 +17,16 @@ from jax.typing import DTypeLike
 Rule = tuple[str | tuple[str, ...] | None, ...]
 """One entry per dimension of an array: the mesh axis that shards it, several, or None."""
 
-BATCH = ("data", "fsdp")
+BATCH = ("data", "fsdp", "expert")
 
-TABLE: Rule = ("tensor", "fsdp")
+FSDP = ("fsdp", "expert")
+"""Axes that cut every matrix but those of experts: along `expert` devices have rows of their own, as along `fsdp`."""
+
+EXPERT_COLUMNS: Rule = ("expert", "fsdp", "tensor")
+"""Of the experts' matrices that read the residual stream; `EXPERT_ROWS`: of those that write it."""
+EXPERT_ROWS: Rule = ("expert", "tensor", "fsdp")
+
+TABLE: Rule = ("tensor", FSDP)
 """Of the embedding and of a transposed output head: rows, one a word, and columns."""
 
 # Activations by the names that the model gives them; `logits` are those of some tokens or of some of the vocabulary.
@@ -29,7 +36,7 @@ TABLE: Rule = ("tensor", "fsdp")
 ACTIVATIONS: Mapping[str, Rule] = {
     "hidden": (BATCH, "sequence", None),
     "residual": (BATCH, ("sequence", "tensor"), None),
-    "columns": ("data", "sequence", "fsdp"),
+    "columns": ("data", "sequence", FSDP),
     "heads": (BATCH, "sequence", "tensor", None),
     "mlp": (BATCH, "sequence", "tensor"),
     "logits": (BATCH, "sequence", "tensor"),

@@ -16,13 +16,14 @@ from rljax.models.families.windows import NO_WINDOWS, Windows
 
 @dataclass(frozen=True)
 class Family:
-    """A family of dense decoders.
+    """A family of decoders.
 
     Attributes:
         name: the ``model_type`` of its `config.json`.
         hf_class: transformers' class of its causal language models.
         block: its decoder layer: the common one, or one derived from it.
-        names: Hugging Face name of each parameter of a layer, within its layer.
+        names: Hugging Face name of each parameter of a layer, within its layer. One with ``{}``, where the number
+            stands, is that of each expert's matrix.
         fused: tensors of its files that hold several of ``names``, one below the other.
         sharding: sharding rules of parameters that no other family has, as those of `rljax.learner.sharding`.
         windows: which layers have a sliding window, read and written.

@@ -10,11 +10,14 @@ from rljax.models.families.family import Family
 from rljax.models.families.gemma3 import GEMMA3
 from rljax.models.families.llama import LLAMA
 from rljax.models.families.mistral import MISTRAL
+from rljax.models.families.mixtral import MIXTRAL
 from rljax.models.families.phi3 import PHI3
 from rljax.models.families.qwen2 import QWEN2
 from rljax.models.families.qwen3 import QWEN3
+from rljax.models.families.qwen3_moe import QWEN3_MOE
 
-FAMILIES: Mapping[str, Family] = {family.name: family for family in (LLAMA, QWEN2, QWEN3, MISTRAL, PHI3, GEMMA3)}
+_EVERY = (LLAMA, QWEN2, QWEN3, MISTRAL, PHI3, GEMMA3, QWEN3_MOE, MIXTRAL)
+FAMILIES: Mapping[str, Family] = {family.name: family for family in _EVERY}
 
 
 def from_config(config: Mapping[str, Any]) -> Architecture:

@@ -18,7 +18,7 @@ from rljax.ledger import versions
 from rljax.ledger.backend import backend_of
 from rljax.ledger.database import Database, LedgerError, StaleWriterError, run_row
 from rljax.ledger.run_spec import RunSpec
-from rljax.models.common.architecture import Architecture
+from rljax.models.common.architecture import Architecture, Experts
 from rljax.models.common.stored import DamagedFileError
 from rljax.models.files import load_architecture, stored_tensors
 from rljax.models.resolve import resolve_model
@@ -148,7 +148,8 @@ def check_architecture(config: Config, architecture: Architecture) -> None:
     """Checks that the run can train such a model.
 
     Raises:
-        ConfigError: prompt and response do not fit into the model's context, or `tensor` does not divide its heads.
+        ConfigError: prompt and response do not fit into the model's context, or `tensor` does not divide its heads;
+            `expert` does not divide its experts, or it has none and a key is theirs.
     """
     longest = config.longest
     if longest > architecture.max_position_embeddings:
@@ -157,6 +158,24 @@ def check_architecture(config: Config, architecture: Architecture) -> None:
     if heads % tensor:
         divisors = ", ".join(str(n) for n in range(1, heads + 1) if heads % n == 0)
         raise ConfigError(f"learner.mesh.tensor={tensor}: must divide the model's {heads} heads; write {divisors}")
+    _check_experts(config, architecture.experts)
+
+
+def _check_experts(config: Config, experts: Experts | None) -> None:
+    algorithm, shards = config.algorithm, config.learner.mesh.expert
+    if experts is None:
+        of_experts = {
+            "learner.mesh.expert": shards > 1 and shards,
+            "algorithm.router_aux_loss_coef": algorithm.router_aux_loss_coef,
+            "algorithm.router_z_loss_coef": algorithm.router_z_loss_coef,
+        }
+        if named := [f"{name}={value}" for name, value in of_experts.items() if value]:
+            raise ConfigError(f"{named[0]}: the model has no experts; leave it out")
+    elif experts.count % shards:
+        divisors = ", ".join(str(n) for n in range(1, experts.count + 1) if experts.count % n == 0)
+        raise ConfigError(
+            f"learner.mesh.expert={shards}: must divide the model's {experts.count} experts; write {divisors}"
+        )
 
 
 def _stop_token_ids(directory: Path, tokenizer: Any) -> tuple[int, ...]:

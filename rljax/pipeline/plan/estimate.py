@@ -32,8 +32,8 @@ from rljax.learner.state import make_optimizer
 from rljax.models.common.architecture import Architecture
 from rljax.models.common.hardware import ACTIVATIONS, spec
 from rljax.models.common.value_head import critic_params
-from rljax.models.hf_names import tensor_shapes
 from rljax.models.transformer import abstract_params
+from rljax.pipeline.plan.experts import expert_parameters, idle_parameters, sorted_width
 from rljax.pipeline.plan.models import read_at_once
 from rljax.weights.publisher import GROUP_BYTES
 
@@ -134,7 +134,7 @@ class Estimate:
     @property
     def places(self) -> float:
         """Tokens of a microbatch that a device computes."""
-        return self.row.rows * self.row.length / (self.mesh.data * self.mesh.fsdp * self.mesh.sequence)
+        return self.row.rows * self.row.length / (self.mesh.row_shards * self.mesh.sequence)
 
     @property
     def head(self) -> int:
@@ -153,8 +153,9 @@ class Estimate:
 
     @property
     def largest(self) -> int:
-        """Parameters of the largest tensor."""
-        return max(math.prod(shape) for shape in tensor_shapes(self.architecture).values())
+        """Parameters of the largest tensor; a layer's experts are placed as one."""
+        layers = abstract_params(self.architecture)["layers"].values()
+        return max(self.head, *(math.prod(leaf.shape[1:]) for leaf in layers))
 
     def sharded(self, tree: Any, width: int | None = None) -> float:
         """Returns the bytes that a device has of a tree of parameters; ``width`` bytes a number, or its dtype's."""
@@ -207,7 +208,7 @@ class Estimate:
         whole += rows * shape.length * (4 * (self._asks("values") + taught) + marked)
         scores = self._asks("proximal") + self._asks("reference") + self._asks("values") + 2 * self._asks("sequences")
         whole += rows * room * 4 * (scores + taught)
-        return whole / (self.mesh.data * self.mesh.fsdp * self.mesh.sequence)
+        return whole / (self.mesh.row_shards * self.mesh.sequence)
 
     @property
     def _own(self) -> dict[str, list[tuple[Any, int | None]]]:
@@ -245,14 +246,18 @@ class Estimate:
             a.hidden_size * mesh.sequence / self.config.learner.time_shards
         )  # two of four are gathered for products
         # Of the four streams of a layer products gather two.
-        wide = 2 * stream + 2 * a.hidden_size + (heads + 5 * a.intermediate_size) / mesh.tensor
+        inner = a.mlp_width * mesh.expert
+        wide = 2 * stream + 2 * a.hidden_size + sorted_width(a, mesh) + (heads + 5 * inner) / mesh.tensor
         inside, inputs = self.places * wide * width, self.places * stream * width
-        products = 3 * inputs + self.places * (heads + 2 * a.intermediate_size) / mesh.tensor * width
+        products = 3 * inputs + self.places * (heads + 2 * inner) / mesh.tensor * width
         attended = self.places * a.num_heads * a.head_dim / mesh.tensor * width
         kept = {"full": inputs, "dots": products - attended, "none": products}[self.config.model.remat]
-        middle = self.logits + self.words * a.hidden_size * (self.gradient_width + width * (mesh.fsdp > 1))
-        layer = (self.parameters - self.head * (1 if a.tie_embeddings else 2)) / a.num_layers * width / mesh.tensor
-        gathered = 2 * layer * (mesh.fsdp > 1) + 2 * self.keys_and_values * mesh.sequence * (mesh.sequence > 1)
+        sharded = mesh.fsdp * mesh.expert > 1
+        middle = self.logits + self.words * a.hidden_size * (self.gradient_width + width * sharded)
+        others = expert_parameters(a) * (1 - 1 / mesh.expert)  # what other devices along `expert` have of the layers
+        layers = self.parameters - self.head * (1 if a.tie_embeddings else 2) - others
+        gathered = 2 * layers / a.num_layers * width / mesh.tensor * sharded
+        gathered += 2 * self.keys_and_values * mesh.sequence * (mesh.sequence > 1)
         return a.num_layers * kept + max(
             middle, inside + gathered + self.sharded(abstract_params(a), self.gradient_width)
         )
@@ -370,7 +375,10 @@ class Estimate:
     def _inside(self) -> int:
         """Operations of a forward pass for a token of the longest row, up to the head."""
         a = self.architecture
-        return 2 * (self.used - self.head) + 2 * a.num_layers * self.config.longest * a.num_heads * a.head_dim
+        return (
+            2 * (self.used - idle_parameters(a) - self.head)
+            + 2 * a.num_layers * self.config.longest * a.num_heads * a.head_dim
+        )
 
     def traffic(self) -> list[Sent]:
         """Returns what a device receives in a microbatch, collective by collective; nothing with one device.
@@ -379,12 +387,20 @@ class Estimate:
         """
         mesh, a, layers = self.mesh, self.architecture, self.architecture.num_layers
         again = self.config.model.remat == "full"
-        hidden, weights = self.places * a.hidden_size * self.width, self.used * self.width / mesh.tensor
+        of_experts, hidden = expert_parameters(a), self.places * a.hidden_size * self.width
+        dense = (self.used - of_experts) * self.width / mesh.tensor
+        weights = dense + of_experts * self.width / mesh.tensor / mesh.expert
+        narrow, between = self.gradient_width / self.width, 0 if a.experts is None else layers * hidden * mesh.expert
         reduced, keys = self.sharded(abstract_params(a), self.gradient_width), self.keys_and_values * mesh.sequence
         reducing = "reduce-scatter and all-gather" if self.config.learner.sequence_parallel else "all-reduce"
         each = [  # of the layers' part in the first two, that of the head besides is little
             Sent("all-gather", "weights", "fsdp", 2 * weights),
-            Sent("reduce-scatter", "gradients", "fsdp", weights * self.gradient_width / self.width),
+            Sent("reduce-scatter", "gradients", "fsdp", weights * narrow),
+            Sent("all-gather", "weights", "expert", 2 * dense / mesh.fsdp),
+            Sent("reduce-scatter", "gradients", "expert", dense / mesh.fsdp * narrow),
+            # Forward, again for the backward pass, and there what the sums' gradient is.
+            Sent("all-gather", "tokens", "expert", 3 * between),
+            Sent("reduce-scatter", "experts' sums", "expert", 2 * between),
             Sent("all-reduce", "gradients", "data", 2 * reduced),
             Sent("all-reduce", "gradients", "sequence", 2 * reduced),
             Sent("all-gather", "keys and values", "sequence", (1 + again) * layers * keys),

@@ -22,6 +22,7 @@ from rljax.pipeline.assemble.names import name_refusals
 from rljax.pipeline.assemble.run import check_architecture
 from rljax.pipeline.plan.compiled import Compiled, abstract_programs, attention_body, compiled
 from rljax.pipeline.plan.estimate import Estimate
+from rljax.pipeline.plan.experts import idle_parameters
 from rljax.pipeline.plan.models import read_models, stored_sizes
 from rljax.pipeline.plan.placement import Placement, engine_room, handed_over, learner_names, place_engines, pools
 from rljax.pipeline.plan.scorers import place_scorers
@@ -135,7 +136,10 @@ def _run(estimate: Estimate, target: Target, placement: Placement | ConfigError)
     kind = f"{target.devices} × {target.kind} ({target.hardware.platform})"
     yield f"target   {target.name}: {kind}, {target.memory / GIB:.1f} GiB {memory}{learners * (target.share < 1)}"
     shape = ", ".join(f"{name} {size}" for name, size in dataclasses.asdict(estimate.mesh).items() if size > 1)
-    yield f"learner  {estimate.parameters / 1e6:,.1f} M parameters, {config.model.dtype}, mesh {shape or '1 device'}"
+    active = estimate.parameters - idle_parameters(estimate.architecture)
+    through = f", of which a token goes through {active / 1e6:,.1f} M" * bool(estimate.architecture.experts)
+    parameters = f"{estimate.parameters / 1e6:,.1f} M parameters{through}"
+    yield f"learner  {parameters}, {config.model.dtype}, mesh {shape or '1 device'}"
     ahead = f"{config.staleness_credit} groups of {config.group_size} ahead at most"
     stale = f"staleness at most {config.staleness_bound}, {ahead}"
     alone = f"{config.demonstrations_per_batch} demonstrations, and nothing is sampled for training"

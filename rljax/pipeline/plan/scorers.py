@@ -7,7 +7,7 @@ import math
 import jax
 
 from rljax.config.engines import ENGINES
-from rljax.config.schema import Config
+from rljax.config.schema import Config, MeshConfig
 from rljax.learner.sharding import named_devices, select_devices
 from rljax.models.common.architecture import Architecture
 from rljax.models.transformer import abstract_params
@@ -16,6 +16,7 @@ from rljax.pipeline.assemble.engines import Before
 from rljax.pipeline.assemble.judges import judge_config
 from rljax.pipeline.assemble.reward_models import longest_row, place_reward_models
 from rljax.pipeline.plan.estimate import BYTES, NEXT, Estimate
+from rljax.pipeline.plan.experts import sorted_width
 from rljax.pipeline.plan.placement import Placement, Scorer, engine_room, learner_names, place_engines
 from rljax.pipeline.plan.targets import Target
 
@@ -90,7 +91,7 @@ def _scored(architecture: Architecture, tokens: float, width: int, placed: Place
     a, shares = architecture, len(placed.names)
     products = 4 if placed.platform == "cpu" else width  # XLA for a CPU has no others
     heads = 2 * (a.num_heads + a.num_kv_heads) * a.head_dim
-    layer = tokens * (4 * a.hidden_size + max(heads, 3 * a.intermediate_size)) * products
+    layer = tokens * (4 * a.hidden_size + max(heads, 3 * a.mlp_width + sorted_width(a, MeshConfig()))) * products
     parameters = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(abstract_params(a)))
     return {"weights": parameters * width / shares, "activations": layer / shares}
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from transformers import AutoConfig
 
+from rljax.models.common.architecture import Experts
 from rljax.models.common.rope_scaling import Llama3Rope
 from rljax.models.families.registry import from_config, to_config
 from tests.models.hf_models import CONFIGS
@@ -70,7 +71,6 @@ def test_a_config_survives_the_round_trip(name: str) -> None:
         ({"model_type": "gpt2"}, r"^model_type 'gpt2' is not supported; supported are llama, qwen2, qwen3, mistral, "),
         ({"model_type": "gemma3"}, r"^model_type 'gemma3' is not supported; supported are .*gemma3_text"),
         ({"model_type": None}, r"^model_type None is not supported"),
-        ({"model_type": "qwen3_moe"}, r"^model_type 'qwen3_moe' is not supported"),
         (
             {"hidden_act": "relu2"},
             r"^llama with hidden_act 'relu2' is not supported; supported are silu, gelu, gelu_py",
@@ -83,6 +83,13 @@ def test_a_config_survives_the_round_trip(name: str) -> None:
         ),
         ({"rope_scaling": {"rope_type": "yarn"}}, r"lacks the field 'factor'$"),
         ({"use_sliding_window": True}, r"^llama with a sliding attention window in use is not supported$"),
+        ({"model_type": "qwen3_moe", "decoder_sparse_step": 2}, r"^qwen3_moe with experts in some layers only \(deco"),
+        ({"model_type": "qwen3_moe", "mlp_only_layers": [1]}, r"^qwen3_moe with experts in some layers only \(deco"),
+        ({"model_type": "qwen3_moe", "num_experts": 4}, r"^config.json of a qwen3_moe model lacks the field 'num_expe"),
+        (
+            {"model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 5},
+            r"^a token cannot go through 5 of 4 experts$",
+        ),
         ({"model_type": "qwen3", "layer_types": ["full_attention", "sliding_attention"]}, r"sliding attention window"),
         ({"model_type": "qwen3", "layer_types": ["full_attention", "linear_attention"]}, r"type 'linear_attention' is"),
         (
@@ -102,6 +109,19 @@ def test_what_is_not_supported_is_refused_in_one_line(fields: dict[str, Any], me
     with pytest.raises(ValueError, match=message) as caught:
         from_config(LLAMA | fields)
     assert "\n" not in str(caught.value)
+
+
+def test_experts_are_read_as_every_transformers_writes_them() -> None:
+    published = {"num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 768, "norm_topk_prob": True}
+    qwen = from_config({**LLAMA, "model_type": "qwen3_moe", **published})
+    assert qwen.experts == Experts(count=128, per_token=8, width=768, normalised=True)
+    five = {"num_local_experts" if name == "num_experts" else name: value for name, value in published.items()}
+    assert from_config({**LLAMA, "model_type": "qwen3_moe", **five}) == qwen
+    written = to_config(qwen)
+    assert published.items() <= written.items()
+    mixtral = from_config({**LLAMA, "model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2})
+    assert mixtral.experts == Experts(count=8, per_token=2, width=64)
+    assert mixtral.mlp_width == 128
 
 
 @pytest.mark.parametrize("field", sorted(set(LLAMA) - {"model_type"}))

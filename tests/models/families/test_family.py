@@ -12,7 +12,7 @@ from jax.sharding import PartitionSpec as P
 
 from rljax.config.schema import MeshConfig
 from rljax.learner.sharding import make_mesh, parameter_shardings
-from rljax.models.common.architecture import Architecture
+from rljax.models.common.architecture import Architecture, Experts
 from rljax.models.common.block import LAYER_NAMES, Block, constant
 from rljax.models.families.family import Family
 from rljax.models.families.registry import FAMILIES
@@ -100,3 +100,9 @@ def test_the_printed_form_by_which_runs_know_their_model_is_the_one_of_before() 
         "num_kv_heads=1, head_dim=4, rope_theta=10000.0, rope_scaling=None, rms_eps=1e-06, tie_embeddings=False, "
         "attention_bias=False, qk_norm=True, max_position_embeddings=2048)"
     )
+
+
+def test_models_that_differ_in_their_experts_have_another_printed_form() -> None:
+    two, one = (Architecture("mixtral", **SHAPE, experts=Experts(8, picked, 16)) for picked in (2, 1))
+    assert repr(two).endswith("experts=Experts(count=8, per_token=2, width=16, normalised=True))")
+    assert repr(one) != repr(two)

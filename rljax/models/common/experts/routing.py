@@ -1,0 +1,91 @@
+"""Router of a layer of experts: which experts a token gets, with what weight, and what is counted of it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from rljax.models.common.architecture import Experts
+from rljax.models.common.einsum import einsum_fp32
+from rljax.models.common.hardware import CPU, Hardware
+
+
+class Routing(NamedTuple):
+    """Choice of a layer's router for each token.
+
+    Attributes:
+        logits: of all experts, float32.
+        chosen: int32, the experts that a token gets, the likeliest first.
+        gates: float32, what the output of each of them is multiplied by.
+    """
+
+    logits: Float[Array, "batch time experts"]
+    chosen: Int[Array, "batch time picked"]
+    gates: Float[Array, "batch time picked"]
+
+
+class RouterSums(NamedTuple):
+    """Sums over tokens of what the routers of all layers did, float32.
+
+    Attributes:
+        load: tokens that each expert got.
+        probability: of each expert.
+        squared_z: squares of log Σ exp of the logits.
+    """
+
+    load: Float[Array, "*layers experts"]
+    probability: Float[Array, "*layers experts"]
+    squared_z: Float[Array, "*layers"]
+
+
+def route(
+    x: Float[Array, "batch time hidden"],
+    router: Float[Array, "hidden experts"],
+    experts: Experts,
+    hardware: Hardware = CPU,
+) -> Routing:
+    """Chooses the experts of each token. Logits, probabilities and gates are float32, whatever the dtype of `x`.
+
+    Gates are the probabilities of the chosen ones among all experts, divided by their sum where ``experts.normalised``.
+    """
+    logits = einsum_fp32("bth,he->bte", x, router, hardware)
+    _, chosen = jax.lax.top_k(jax.lax.stop_gradient(logits), experts.per_token)
+    # A product, and not a lookup: the gradient of that is a scatter.
+    gates = jnp.einsum("bte,btke->btk", jax.nn.softmax(logits), jax.nn.one_hot(chosen, experts.count))
+    if experts.normalised:
+        gates = gates / jnp.sum(gates, axis=-1, keepdims=True)
+    return Routing(logits, chosen, gates)
+
+
+def router_sums(routing: Routing, counted: Bool[Array, "batch time"]) -> RouterSums:
+    """Sums what a router did, over the tokens that are counted: padding is not."""
+    experts, one = routing.logits.shape[-1], counted.astype(jnp.float32)
+    chosen = jnp.sum(jax.nn.one_hot(routing.chosen, experts), axis=-2)
+    return RouterSums(
+        load=jnp.einsum("bte,bt->e", chosen, one),
+        probability=jnp.einsum("bte,bt->e", jax.nn.softmax(routing.logits), one),
+        squared_z=jnp.sum(jax.nn.logsumexp(routing.logits, axis=-1) ** 2 * one),
+    )
+
+
+def balance_loss(sums: RouterSums) -> Float[Array, ""]:
+    """Computes E · Σ_e f_e · P_e of each layer, and the mean over the layers: f_e is the share of the tokens that
+    expert e got, P_e its mean probability. It is k, the experts of a token, where all are used evenly.
+
+    Reference: Fedus et al. 2021, https://arxiv.org/abs/2101.03961, equations 4 to 6, with k experts a token as
+    transformers' ``load_balancing_loss_func`` counts them.
+    """
+    tokens = jnp.maximum(jnp.sum(sums.probability, axis=-1, keepdims=True), 1)
+    shares = jax.lax.stop_gradient(sums.load) / tokens * sums.probability / tokens
+    return jnp.mean(sums.load.shape[-1] * jnp.sum(shares, axis=-1))
+
+
+def z_loss(sums: RouterSums, tokens: Float[Array, ""]) -> Float[Array, ""]:
+    """Computes the mean over tokens and layers of (log Σ exp of the router's logits)².
+
+    Reference: Zoph et al. 2022, https://arxiv.org/abs/2202.08906, equation 5.
+    """
+    return jnp.mean(sums.squared_z) / jnp.maximum(tokens, 1)

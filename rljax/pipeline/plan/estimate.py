@@ -28,7 +28,8 @@ from rljax.config.sizes import (
 )
 from rljax.learner.packing import RowShape, abstract_batch, packed_rows, packed_shape, row_shapes
 from rljax.learner.sharding import AXES, parameter_rules, parameter_shardings
-from rljax.learner.state import make_optimizer
+from rljax.learner.state import copies_reference, make_optimizer
+from rljax.models.adapter import abstract_trained
 from rljax.models.common.architecture import Architecture
 from rljax.models.common.hardware import ACTIVATIONS, spec
 from rljax.models.common.value_head import critic_params
@@ -145,6 +146,16 @@ class Estimate:
         return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(abstract_params(self.architecture)))
 
     @property
+    def trained(self) -> Any:
+        """Shapes of what is trained: all parameters, or an adapter's."""
+        return abstract_trained(self.architecture, self.config.model.lora)
+
+    @property
+    def adapts(self) -> bool:
+        """True where an adapter is trained, and the parameters are frozen."""
+        return self.config.model.lora.rank is not None
+
+    @property
     def largest(self) -> int:
         """Parameters of the largest tensor."""
         return max(math.prod(shape) for shape in tensor_shapes(self.architecture).values())
@@ -160,13 +171,14 @@ class Estimate:
 
     def memory(self) -> dict[str, float]:
         """Returns the bytes of a learner's device, by kind."""
-        params = abstract_params(self.architecture)
-        moments = jax.eval_shape(make_optimizer(self.config.learner.optimizer, 1).init, params)
-        found = {
-            "masters": self.sharded(params),
+        params, trained = abstract_params(self.architecture), self.trained
+        moments = jax.eval_shape(make_optimizer(self.config.learner.optimizer, 1).init, trained)
+        found = {"frozen base": self.sharded(params, self.width)} if self.adapts else {}
+        found |= {
+            "masters": self.sharded(trained),
             "moments": self.sharded(moments),
-            "gradients": self.sharded(params),
-            "copies": self.sharded(params, self.width) if self.gradient_width < 4 else 0.0,
+            "gradients": self.sharded(trained),
+            "copies": self.sharded(trained, self.width) if self.gradient_width < 4 else 0.0,
             "activations": self.activations(),
             "batch": self.batch,
         }
@@ -201,12 +213,12 @@ class Estimate:
     @property
     def _own(self) -> dict[str, list[tuple[Any, int | None]]]:
         """Trees of `TrainState.aux_state` as large as a model, by name, each with a number's bytes; None: its own."""
-        algorithm, params = self.config.algorithm, abstract_params(self.architecture)
+        algorithm, trained = self.config.algorithm, self.trained
         found: dict[str, list[tuple[Any, int | None]]] = {}
-        if self._asks("reference"):
-            found["reference"] = [(params, self.width)]
+        if copies_reference(self.config):
+            found["reference"] = [(trained, self.width)]
         if self._asks("values"):
-            critic = jax.eval_shape(critic_params, params)
+            critic = critic_params(trained, self.architecture.hidden_size)
             optimizer = make_optimizer(algorithm.critic.optimizer, 1)
             found["critic"] = [(critic, None), (jax.eval_shape(optimizer.init, critic), None)]
         return found
@@ -239,12 +251,13 @@ class Estimate:
         products = 3 * inputs + self.places * (heads + 2 * a.intermediate_size) / mesh.tensor * width
         attended = self.places * a.num_heads * a.head_dim / mesh.tensor * width
         kept = {"full": inputs, "dots": products - attended, "none": products}[self.config.model.remat]
-        middle = self.logits + self.words * a.hidden_size * (self.gradient_width + width * (mesh.fsdp > 1))
+        # A head that is frozen has no gradient; one of its own is turned, and turned again, for its rows to be words.
+        turned = 2 * width * (not a.tie_embeddings)
+        of_head = max(turned, width * (mesh.fsdp > 1)) if self.adapts else self.gradient_width + width * (mesh.fsdp > 1)
+        middle = self.logits + self.words * a.hidden_size * of_head
         layer = (self.parameters - self.head * (1 if a.tie_embeddings else 2)) / a.num_layers * width / mesh.tensor
         gathered = 2 * layer * (mesh.fsdp > 1) + 2 * self.keys_and_values * mesh.sequence * (mesh.sequence > 1)
-        return a.num_layers * kept + max(
-            middle, inside + gathered + self.sharded(abstract_params(a), self.gradient_width)
-        )
+        return a.num_layers * kept + max(middle, inside + gathered + self.sharded(self.trained, self.gradient_width))
 
     @property
     def words(self) -> float:
@@ -303,7 +316,7 @@ class Estimate:
         Args:
             stored: bytes of each tensor in the model's files, by name.
         """
-        config, params = self.config, abstract_params(self.architecture)
+        config, trained = self.config, self.trained
         layers = Counter[int]()
         for name, size in stored.items():
             if (layer := layer_of(name)) is not None:
@@ -311,7 +324,8 @@ class Estimate:
         optimizer = make_optimizer(config.learner.optimizer, 1)
         whole = self.parameters * BYTES[config.resolved_sync_dtype]
         groups = min(2 * max(GROUP_BYTES, self.largest * BYTES[config.resolved_sync_dtype]), whole)
-        state = [(params, None), (jax.eval_shape(optimizer.init, params), None), *itertools.chain(*self._own.values())]
+        moments = jax.eval_shape(optimizer.init, trained)
+        state = [(trained, None), (moments, None), *itertools.chain(*self._own.values())]
         saved = sum(x.size * (width or x.dtype.itemsize) for tree, width in state for x in jax.tree.leaves(tree))
         in_memory = config.sync_method == "memory" and self._versions_on_host
         found = {
@@ -341,8 +355,8 @@ class Estimate:
     def steps(self) -> dict[str, float]:
         """Returns tokens, microbatches and operations of a step whose responses are as long as they may be, and whose
         episodes take all their turns, each longest too where it is a row. The head reads the trained places alone; a
-        forward pass, of which the gradient's takes two more, precedes the updates for each of reference, proximal
-        policy and critic, and each update for sums of log-ratios.
+        forward pass, of which the gradient's takes two more, or one more where the weights are frozen, precedes the
+        updates for each of reference, proximal policy and critic, and each update for sums of log-ratios.
         """
         config, a, epochs = self.config, self.architecture, self.config.algorithm.ppo_epochs
         (sampled, shown), parts = sequences_per_step(config), (sampled_parts(config), demonstration_parts(config))
@@ -350,10 +364,12 @@ class Estimate:
         microbatches = math.ceil(self.rows / self.row.rows) * minibatches_per_step(config) * epochs
         inside = 2 * (self.used - self.head) + 2 * a.num_layers * config.longest * a.num_heads * a.head_dim
         backbone, head = float(tokens * inside), 2.0 * trained * self.head
-        update = (4 if config.model.remat == "full" else 3) * backbone
+        passes, again = 2 if self.adapts else 3, config.model.remat == "full"
+        added = 6.0 * tokens * sum(x.size for x in jax.tree.leaves(self.trained)) if self.adapts else 0.0
+        update = (passes + again) * backbone + added
         asked = {what: self._asks(what) for what in ("reference", "proximal", "sequences", "values")}
         scored = asked["reference"] + asked["proximal"] + epochs * asked["sequences"]
-        operations = epochs * (update + 3 * head) + scored * (backbone + head)
+        operations = epochs * (update + passes * head) + scored * (backbone + head)
         operations += asked["values"] * (epochs * update + backbone)
         return {"tokens": float(tokens * epochs), "microbatches": float(microbatches), "operations": operations}
 
@@ -365,11 +381,12 @@ class Estimate:
         mesh, a, layers = self.mesh, self.architecture, self.architecture.num_layers
         again = self.config.model.remat == "full"
         hidden, weights = self.places * a.hidden_size * self.width, self.used * self.width / mesh.tensor
-        reduced, keys = self.sharded(abstract_params(a), self.gradient_width), self.keys_and_values * mesh.sequence
+        reduced, keys = self.sharded(self.trained, self.gradient_width), self.keys_and_values * mesh.sequence
+        scattered = mesh.fsdp * reduced if self.adapts else weights * self.gradient_width / self.width
         reducing = "reduce-scatter and all-gather" if self.config.learner.sequence_parallel else "all-reduce"
         each = [  # of the layers' part in the first two, that of the head besides is little
             Sent("all-gather", "weights", "fsdp", 2 * weights),
-            Sent("reduce-scatter", "gradients", "fsdp", weights * self.gradient_width / self.width),
+            Sent("reduce-scatter", "gradients", "fsdp", scattered),
             Sent("all-reduce", "gradients", "data", 2 * reduced),
             Sent("all-reduce", "gradients", "sequence", 2 * reduced),
             Sent("all-gather", "keys and values", "sequence", (1 + again) * layers * keys),

@@ -104,10 +104,8 @@ class Learner:
         self._abstract_base = abstract_base(config, architecture, self.mesh)
         self.base: Params | None = None
         self.state: TrainState
-        if params is not None and self._abstract_base is None:
-            self._begin(self._policy.place(params))
-        elif params is not None:
-            self.load(to_hf(params, architecture))
+        if params is not None:
+            self.load(to_hf(params, architecture)) if self._abstract_base else self._begin(self._policy.place(params))
         self._nonfinite_in_a_row = 0
         self._warned_of_drift = self._warned_of_untrained_step = False
 
@@ -119,11 +117,10 @@ class Learner:
             adapter: float32 numpy arrays to go on from; None: one that changes nothing yet.
         """
         if self._abstract_base is None:
-            self._begin(place_hf(tensors, self.architecture, self._policy.shardings[0]))
-            return
+            return self._begin(place_hf(tensors, self.architecture, self._policy.shardings[0]))
         self.load_base(tensors)
-        made = init_adapter(self.architecture, self.config.model.lora, self.config.seed) if adapter is None else adapter
-        self._begin(self._policy.place(made))
+        adapter = adapter or init_adapter(self.architecture, self.config.model.lora, self.config.seed)
+        return self._begin(self._policy.place(adapter))
 
     def load_base(self, tensors: Mapping[str, Tensor]) -> None:
         """Reads the frozen weights below an adapter, which no checkpoint holds; nothing where all are trained."""
@@ -163,11 +160,6 @@ class Learner:
     def params(self) -> Params:
         """Parameters of the policy, as forward passes read them."""
         return self.objective.whole(self.state.params, self.base)
-
-    @property
-    def _read(self) -> dict[str, Any]:
-        """The auxiliary state with whole models in it, as forward passes read them."""
-        return whole_models(self.config, self.state.aux_state, self.base, self.objective)
 
     @property
     def steps(self) -> int:
@@ -272,7 +264,7 @@ class Learner:
             groups,
             self.steps,
             self.params,
-            self._read,
+            whole_models(self.config, self.state.aux_state, self.base, self.objective),
             reused=reused,
             demonstrations=demonstrations,
             before=before,

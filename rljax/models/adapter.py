@@ -23,7 +23,7 @@ from rljax.models.hf_names import under_layer
 from rljax.models.transformer import abstract_params
 
 _PEFT = "base_model.model."
-"""What PEFT puts before the name that a module has in its model."""
+"""Prefix of PEFT's, before the name that a module has in its model."""
 _SUFFIX = ".weight"
 FACTORS: Mapping[str, str] = {A: "lora_A", B: "lora_B"}
 """PEFT's names of the factors, which it keeps [out, in]."""

@@ -13,6 +13,7 @@ from rljax.config.schema import CriticConfig, KlConfig, LoraConfig
 from rljax.learner.checkpoints import CheckpointError, Checkpoints
 from rljax.learner.learner import Learner
 from rljax.learner.objective import Progress
+from rljax.learner.state import whole_models
 from rljax.learner.train_step import loss_and_gradient
 from rljax.models.common.params import Params
 from rljax.models.hf_names import to_hf
@@ -90,7 +91,9 @@ def test_the_reference_is_the_base_and_no_copy() -> None:
     plain, learner = make_learner(), make_learner(algorithm=kl)
     assert "reference" not in learner.state.aux_state
     held = {id(x) for x in jax.tree.leaves(learner.base)}
-    assert {id(x) for x in jax.tree.leaves(learner._read["reference"])} == held
+    assert {
+        id(x) for x in jax.tree.leaves(whole_models(learner.config, {}, learner.base, learner.objective)["reference"])
+    } == held
     assert numbers(learner.state.params) == numbers(plain.state.params)
 
     learner.train(make_groups(0))

@@ -151,6 +151,11 @@ class Estimate:
         return abstract_trained(self.architecture, self.config.model.lora)
 
     @property
+    def adapter(self) -> int:
+        """Number of an adapter's parameters; 0 where all parameters are trained."""
+        return sum(x.size for x in jax.tree.leaves(self.trained)) if self.adapts else 0
+
+    @property
     def adapts(self) -> bool:
         """True where an adapter is trained, and the parameters are frozen."""
         return self.config.model.lora.rank is not None
@@ -251,9 +256,8 @@ class Estimate:
         products = 3 * inputs + self.places * (heads + 2 * a.intermediate_size) / mesh.tensor * width
         attended = self.places * a.num_heads * a.head_dim / mesh.tensor * width
         kept = {"full": inputs, "dots": products - attended, "none": products}[self.config.model.remat]
-        # A head that is frozen has no gradient; one of its own is turned, and turned again, for its rows to be words.
-        turned = 2 * width * (not a.tie_embeddings)
-        of_head = max(turned, width * (mesh.fsdp > 1)) if self.adapts else self.gradient_width + width * (mesh.fsdp > 1)
+        turned = 2 * self.width * (self.adapts and not a.tie_embeddings)  # else its gradient is larger
+        of_head = max(turned, self.gradient_width * (not self.adapts) + width * (mesh.fsdp > 1))
         middle = self.logits + self.words * a.hidden_size * of_head
         layer = (self.parameters - self.head * (1 if a.tie_embeddings else 2)) / a.num_layers * width / mesh.tensor
         gathered = 2 * layer * (mesh.fsdp > 1) + 2 * self.keys_and_values * mesh.sequence * (mesh.sequence > 1)
@@ -365,8 +369,7 @@ class Estimate:
         inside = 2 * (self.used - self.head) + 2 * a.num_layers * config.longest * a.num_heads * a.head_dim
         backbone, head = float(tokens * inside), 2.0 * trained * self.head
         passes, again = 2 if self.adapts else 3, config.model.remat == "full"
-        added = 6.0 * tokens * sum(x.size for x in jax.tree.leaves(self.trained)) if self.adapts else 0.0
-        update = (passes + again) * backbone + added
+        update = (passes + again) * backbone + 6.0 * tokens * self.adapter
         asked = {what: self._asks(what) for what in ("reference", "proximal", "sequences", "values")}
         scored = asked["reference"] + asked["proximal"] + epochs * asked["sequences"]
         operations = epochs * (update + passes * head) + scored * (backbone + head)

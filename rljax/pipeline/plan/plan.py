@@ -122,7 +122,9 @@ def _run(estimate: Estimate, target: Target, placement: Placement | ConfigError)
     kind = f"{target.devices} × {target.kind} ({target.hardware.platform})"
     yield f"target   {target.name}: {kind}, {target.memory / GIB:.1f} GiB {memory}{learners * (target.share < 1)}"
     shape = ", ".join(f"{name} {size}" for name, size in dataclasses.asdict(estimate.mesh).items() if size > 1)
-    yield f"learner  {estimate.parameters / 1e6:,.1f} M parameters, {config.model.dtype}, mesh {shape or '1 device'}"
+    frozen = f" frozen and {estimate.adapter / 1e6:,.1f} M of adapters" if estimate.adapts else ""
+    whole = f"{estimate.parameters / 1e6:,.1f} M parameters{frozen}"
+    yield f"learner  {whole}, {config.model.dtype}, mesh {shape or '1 device'}"
     ahead = f"{config.staleness_credit} groups of {config.group_size} ahead at most"
     stale = f"staleness at most {config.staleness_bound}, {ahead}"
     alone = f"{config.demonstrations_per_batch} demonstrations, and nothing is sampled for training"

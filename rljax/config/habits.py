@@ -146,7 +146,7 @@ TRL: tuple[Habit, ...] = (
     _row("save_total_limit", "learner.checkpoints_to_keep"),
     _row("output_dir run_name", "run_dir", "its name is that of the run"),
     _row("seed", "seed"),
-    _row("use_peft peft_config", "", "there is no LoRA"),
+    _row("use_peft peft_config", "model.lora.rank", "with `alpha`, `targets`, `dropout` and `rslora` beside it"),
     _row("resume_from_checkpoint", "", "the same command resumes"),
     _row("eval_on_start", "", "version 0 is always validated"),
     _row("push_to_hub hub_model_id", "", "nothing is uploaded; `mode=export` writes a Hugging Face directory"),
@@ -188,8 +188,8 @@ VERL: tuple[Habit, ...] = (
     _row("actor_rollout_ref.model.enable_gradient_checkpointing=False", "model.remat=none", "the default"),
     _row(
         "actor_rollout_ref.model.lora_rank actor_rollout_ref.model.lora_alpha actor_rollout_ref.model.target_modules",
-        "",
-        "there is no LoRA",
+        "model.lora.rank model.lora.alpha model.lora.targets",
+        "0 is no rank",
     ),
     _row("actor_rollout_ref.model.trust_remote_code", "", "no code that comes with a model is run"),
     _row(

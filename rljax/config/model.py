@@ -48,6 +48,30 @@ class TinyConfig:
     characters: str | None = key(None, "characters that the tokenizer knows; None: printable ASCII")
 
 
+ALL_LINEAR = "all-linear"
+"""PEFT's name of all matrices but embedding and output head."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoraConfig:
+    """The adapter that is trained in the place of the weights, which are frozen then; see `docs/lora.md`."""
+
+    rank: int | None = key(None, "rank of each adapter; None: there is none, and the weights are trained", low=1)
+    alpha: float = key(32.0, "an adapter's change counts alpha / rank times", low=0, low_open=True)
+    targets: tuple[str, ...] = key(
+        (ALL_LINEAR,),
+        "matrices that have one, by the last word of their Hugging Face names (q_proj); all-linear: all in the layers",
+    )
+    dropout: float = key(0.0, "share of an adapter's inputs that an update leaves out", low=0, high=1, high_open=True)
+    rslora: bool = key(False, "alpha / sqrt(rank) in the place of alpha / rank")
+
+    @property
+    def scale(self) -> float:
+        """Factor of an adapter's change (Hu et al. 2021; Kalajdzievski 2023, https://arxiv.org/abs/2312.03732)."""
+        rank = self.rank or 1
+        return self.alpha / (rank**0.5 if self.rslora else rank)
+
+
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:
     """The policy."""
@@ -66,4 +90,5 @@ class ModelConfig:
         "what the chat template reads under this name (Qwen3's: false writes empty thoughts); None: nothing",
     )
     logprob_chunk: int = key(1024, "tokens of a device whose logits exist at once", low=1)
+    lora: LoraConfig = field(default_factory=LoraConfig)
     tiny: TinyConfig = field(default_factory=TinyConfig)

@@ -35,6 +35,7 @@ from rljax.config.generating import GeneratingConfig as GeneratingConfig
 from rljax.config.judges import JudgeConfig as JudgeConfig
 from rljax.config.learner import LearnerConfig as LearnerConfig
 from rljax.config.learner import MeshConfig as MeshConfig
+from rljax.config.model import LoraConfig as LoraConfig
 from rljax.config.model import ModelConfig as ModelConfig
 from rljax.config.model import TinyConfig as TinyConfig
 from rljax.config.modes import PlanConfig as PlanConfig

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import re
@@ -19,7 +20,7 @@ from rljax.config.fields import check_bounds, check_name, check_path, not_a_choi
 from rljax.config.fields import walk as walk
 from rljax.config.refusals import REFUSED, Refusals, collected, readable, refused_by
 from rljax.config.registries import advantages, all_names, no_such_name, token_advantages
-from rljax.config.schema import Config, RowsConfig, TasksetConfig
+from rljax.config.schema import Config, LoraConfig, RowsConfig, TasksetConfig
 from rljax.config.validate_placement import check_device_names, check_target
 from sidecar.extras import install_command
 
@@ -63,8 +64,8 @@ def _check_own_keys(one: Named) -> Iterator[tuple[str, ConfigError | None]]:
 def check_config(config: Config) -> Refusals:
     """Refuses a config that cannot run where it is to, tasks that are none, and models that do not fit."""
     places = (_check_names, _check_heads, _check_tiny_experts, _check_pairs, _check_launcher, _check_ledger)
-    algorithm = (_check_overlong, _check_buffer, _check_whitening, _check_greedy_baseline)
-    return collected(config, *places, _check_tasksets, _check_trained, *algorithm, _check_moments, _check_context)
+    algorithm = (_check_overlong, _check_buffer, _check_whitening, _check_greedy_baseline, _check_moments)
+    return collected(config, *places, _check_tasksets, _check_trained, *algorithm, _check_adapter, _check_context)
 
 
 def _functions(config: Config) -> Iterator[Named]:
@@ -281,6 +282,16 @@ def _check_buffer(config: Config) -> Refusals:
             f"algorithm.overlong_buffer={buffer}: above model.max_response_tokens={longest}, and even an empty "
             "response would lose something"
         )
+
+
+def _check_adapter(config: Config) -> Refusals:
+    """Refuses keys of an adapter where there is none: nothing would read them."""
+    given, default = config.model.lora, LoraConfig()
+    for spec in dataclasses.fields(given) if given.rank is None else ():
+        if (value := getattr(given, spec.name)) != getattr(default, spec.name):
+            yield ConfigError(
+                f"model.lora.{spec.name}={value}: there is no adapter; set model.lora.rank, or leave it out"
+            )
 
 
 def _check_context(config: Config) -> Refusals:

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from rljax.models.common.architecture import Architecture
+from rljax.models.common.lora import merged
 from rljax.models.common.params import Params
 from rljax.models.hf_names import layer_of, layer_to_hf, tensor_shapes, top_to_hf, under_layer
 
@@ -57,7 +58,7 @@ class ExportedWeights(Mapping[str, jax.Array]):
 
 def make_export(architecture: Architecture, dtype: Any) -> Exports:
     """Makes the functions that return the tensors outside of the layers, and those of one layer, as `dtype` arrays that
-    training never touches. One small program serves all layers, however many there are.
+    training never touches. One small program serves all layers, however many there are. Adapters are merged.
     """
 
     # jit hands an output that is an input through as it is, and training would donate it: hence the copy.
@@ -67,7 +68,7 @@ def make_export(architecture: Architecture, dtype: Any) -> Exports:
 
     @jax.jit
     def one_layer(layers: Params, layer: Array) -> dict[str, Array]:
-        tensors = layer_to_hf({key: array[layer] for key, array in layers.items()}, architecture)
+        tensors = layer_to_hf(merged({key: array[layer] for key, array in layers.items()}), architecture)
         return {name: x.astype(dtype) for name, x in tensors.items()}
 
     return top, one_layer

@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, Int
 
 from rljax.algorithms.credit_assignment import CreditAssignment
 from rljax.algorithms.kl import adapted
-from rljax.algorithms.registry import check_names, policy_losses, token_advantages
+from rljax.algorithms.registry import check_names, token_advantages
 from rljax.algorithms.shaping import RunningMoments
 from rljax.config.schema import Config
 from rljax.learner.critic import ValueObjective
@@ -28,17 +28,17 @@ from rljax.learner.programs import Program, step_programs
 from rljax.learner.ratio_metrics import ratio_drift
 from rljax.learner.scoring import make_probe_score
 from rljax.learner.sharding import make_mesh, select_devices
-from rljax.learner.state import TrainState, updates_per_step
+from rljax.learner.state import TrainState, copies_reference, updates_per_step, whole_models
 from rljax.learner.teachers import StoredTeacher, place_teachers
-from rljax.learner.trainable import TrainableModel
+from rljax.learner.trainable import TrainableModel, abstract_base
 from rljax.learner.unwise import warn_of_objective
+from rljax.models.adapter import abstract_trained, init_adapter
 from rljax.models.common.architecture import Architecture
 from rljax.models.common.hardware import Hardware
 from rljax.models.common.params import Params
 from rljax.models.common.stored import Tensor
 from rljax.models.common.value_head import critic_params
-from rljax.models.hf_names import place_hf
-from rljax.models.transformer import abstract_params
+from rljax.models.hf_names import place_hf, to_hf
 from rljax.trajectory import Group, Trajectory
 
 if TYPE_CHECKING:  # a learner that only computes needs neither ledger nor database
@@ -71,6 +71,9 @@ class Learner:
         devices: of the mesh; None: what ``learner.devices`` names.
         teachers: of ``algorithm.distill``, by name; read onto the mesh at once.
 
+    Attributes:
+        base: frozen weights below an adapter, in the dtype that is computed in; None without an adapter.
+
     Raises:
         ConfigError: a device, or a name in ``config.algorithm``, is not there.
     """
@@ -96,25 +99,42 @@ class Learner:
         critic = ValueObjective(*run) if criticised else None
         placed = place_teachers(config, self.mesh, run[-1], teachers or {})
         self._preparation = Preparation(config, self.objective, critic, self.mesh, placed)
-        shapes = abstract_params(architecture)
-        self._policy = TrainableModel(self.objective, config.learner.optimizer, shapes, self.mesh)
+        trained = abstract_trained(architecture, config.model.lora)
+        self._policy = TrainableModel(self.objective, config.learner.optimizer, trained, self.mesh)
         self._critic = None
         if critic is not None:
-            optimizer = config.algorithm.critic.optimizer
-            self._critic = TrainableModel(critic, optimizer, critic_params(shapes), self.mesh)
+            optimizer, own = config.algorithm.critic.optimizer, critic_params(trained, architecture.hidden_size)
+            self._critic = TrainableModel(critic, optimizer, own, self.mesh)
+        self._abstract_base = abstract_base(config, architecture, self.mesh)
+        self.base: Params | None = None
         self.state: TrainState
         if params is not None:
-            self._begin(self._policy.place(params))
+            self.load(to_hf(params, architecture)) if self._abstract_base else self._begin(self._policy.place(params))
         self._nonfinite_in_a_row = 0
         self._warned_of_drift = self._warned_of_untrained_step = False
 
-    def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Begins with a model's weights by Hugging Face name, read one by one onto the mesh; see `place_hf`."""
-        self._begin(place_hf(tensors, self.architecture, self._policy.shardings[0]))
+    def load(self, tensors: Mapping[str, Tensor], adapter: Params | None = None) -> None:
+        """Begins with a model's weights by Hugging Face name, read one by one onto the mesh; see `place_hf`.
+
+        Args:
+            tensors: of the model, or of the frozen base of what is trained.
+            adapter: float32 numpy arrays to go on from; None: one that changes nothing yet.
+        """
+        if self._abstract_base is None:
+            return self._begin(place_hf(tensors, self.architecture, self._policy.shardings[0]))
+        self.load_base(tensors)
+        adapter = adapter or init_adapter(self.architecture, self.config.model.lora, self.config.seed)
+        return self._begin(self._policy.place(adapter))
+
+    def load_base(self, tensors: Mapping[str, Tensor]) -> None:
+        """Reads the frozen weights below an adapter, which no checkpoint holds; nothing where all are trained."""
+        if self._abstract_base is not None:
+            shardings = jax.tree.map(lambda x: x.sharding, self._abstract_base)
+            self.base = place_hf(tensors, self.architecture, shardings, DTYPES[self.config.model.dtype])
 
     def _begin(self, placed: Params) -> None:
         def critic(trained: TrainableModel) -> tuple[Params, Any]:
-            params = trained.place(critic_params(placed))
+            params = trained.place(critic_params(placed, self.architecture.hidden_size))
             return params, trained.init(params)
 
         own = self._aux_state(lambda: self._as_reference(placed), critic)
@@ -125,7 +145,7 @@ class Learner:
     ) -> dict[str, Any]:
         algorithm = self.config.algorithm
         found: dict[str, Any] = {}
-        if algorithm.kl.where != "none" or "reference" in policy_losses.needs(algorithm.pg_variant, algorithm.loss):
+        if copies_reference(self.config):
             found["reference"] = reference()
         if algorithm.kl.where != "none":
             found["kl_coef"] = np.asarray(algorithm.kl.coef, np.float64)
@@ -139,6 +159,11 @@ class Learner:
     def _as_reference(self) -> Callable[[Params], Params]:
         program: Callable[[Params], Params] = self._policy.copy_as(DTYPES[self.config.model.dtype])
         return program
+
+    @property
+    def params(self) -> Params:
+        """Parameters of the policy, as forward passes read them."""
+        return self.objective.whole(self.state.params, self.base)
 
     @property
     def steps(self) -> int:
@@ -159,15 +184,17 @@ class Learner:
         """
         state, tokens = self.abstract_state, np.zeros((1, _padded(probe)), np.int32)
         top, one_layer = self._exports[self.config.resolved_sync_dtype]
+        params, base = self.objective.whole(state.params, self._abstract_base), self._abstract_base
         return [
-            Program("export", top, (state.params,), publishes=True),
-            Program("export of a layer", one_layer, (state.params["layers"], 0), publishes=True),
-            Program("probe", self._score, (state.params, tokens, tokens), publishes=True),
-            *step_programs(self.config, self._preparation, self._policy, self._critic, state, prompts),
+            Program("export", top, (params,), publishes=True),
+            Program("export of a layer", one_layer, (params["layers"], 0), publishes=True),
+            Program("probe", self._score, (params, tokens, tokens), publishes=True),
+            *step_programs(self.config, self._preparation, self._policy, self._critic, state, base, prompts),
         ]
 
     def restore(self, checkpoints: Checkpoints, step: int) -> None:
-        """Restores the state of a committed checkpoint, which any mesh may have written.
+        """Restores the state of a committed checkpoint, which any mesh may have written; the base of an adapter comes
+        by `load_base`.
 
         The present state, if there is one, is freed first: two never have to fit. If this raises, the learner can only
         restore another checkpoint, or `load`.
@@ -215,7 +242,7 @@ class Learner:
         updates, of_critic = [], []
         for _ in range(self.config.algorithm.ppo_epochs):
             for minibatch, unsummed in placed:
-                batch = self._preparation.summed(unsummed, minibatch, self.state.params)
+                batch = self._preparation.summed(unsummed, minibatch, self.params)
                 of_critic += self._update_critic(batch, minibatch.microbatches, progress)
                 updates += self._update_policy(batch, minibatch.microbatches, progress)
         fetched, fetched_critic = jax.device_get((updates, of_critic))  # the step's one wait for the device
@@ -241,8 +268,8 @@ class Learner:
         return self._preparation.minibatches(
             groups,
             self.steps,
-            self.state.params,
-            self.state.aux_state,
+            self.params,
+            whole_models(self.config, self.state.aux_state, self.base, self.objective),
             reused=reused,
             demonstrations=demonstrations,
             before=before,
@@ -289,7 +316,8 @@ class Learner:
         if self._critic is not None and self.steps < self.config.algorithm.critic.warmup_steps:
             return []
         state = self.state
-        params, opt_state, metrics = self._policy.update(state.params, state.opt_state, batch, microbatches, progress)
+        trained = (state.params, state.opt_state)
+        params, opt_state, metrics = self._policy.update(*trained, batch, microbatches, progress, self.base)
         self.state = replace(state, params=params, opt_state=opt_state)
         return [metrics]
 
@@ -298,7 +326,7 @@ class Learner:
             return []
         own = self.state.aux_state
         params, opt_state, metrics = self._critic.update(
-            own["critic"], own["critic_opt_state"], batch, microbatches, progress
+            own["critic"], own["critic_opt_state"], batch, microbatches, progress, self.base
         )
         self.state = replace(self.state, aux_state=own | {"critic": params, "critic_opt_state": opt_state})
         return [metrics]
@@ -326,11 +354,11 @@ class Learner:
         padded = np.zeros((2, 1, _padded(len(token_ids))), np.int32)
         padded[0, 0, : len(token_ids)] = token_ids
         padded[1, 0, : len(token_ids)] = 1
-        return np.asarray(self._score(self.state.params, padded[0], padded[1]))[0, : len(token_ids) - 1]
+        return np.asarray(self._score(self.params, padded[0], padded[1]))[0, : len(token_ids) - 1]
 
     def export(self, dtype: str) -> ExportedWeights:
         """Returns the weights by Hugging Face name, ``fp32`` or ``bf16``: made as they are read, before an update."""
-        return ExportedWeights(self.state.params, self.architecture, self._exports[dtype])
+        return ExportedWeights(self.params, self.architecture, self._exports[dtype])
 
     @functools.cached_property
     def _exports(self) -> Mapping[str, Exports]:
@@ -355,7 +383,7 @@ class Learner:
 
     def logprobs(self, batch: Batch, microbatches: np.int32) -> Float[Array, "slot row place"]:
         """Computes the log-probabilities of a placed batch's trained targets, in nats; 0 where nothing is trained."""
-        return self._preparation.logprobs(self.state.params, batch, microbatches)
+        return self._preparation.logprobs(self.params, batch, microbatches)
 
     def _count_nonfinite(self, updates: Sequence[Mapping[str, np.ndarray]]) -> None:
         limit = self.config.learner.max_nonfinite_steps

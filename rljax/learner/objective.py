@@ -26,6 +26,7 @@ from rljax.models.common.architecture import Architecture
 from rljax.models.common.experts.routing import RouterSums
 from rljax.models.common.hardware import Hardware
 from rljax.models.common.logprobs import token_logprobs
+from rljax.models.common.lora import joined
 from rljax.models.common.ordered import select_places
 from rljax.models.common.params import Params
 from rljax.models.transformer import routed_hidden_states
@@ -71,6 +72,12 @@ class Objective(Protocol):
         """Returns what the gradient is taken of: masters in the dtype in which devices add up its parts."""
         ...
 
+    def whole(self, trained: Params, frozen: Params | None, progress: Progress | None = None, index: Any = 0) -> Params:
+        """Returns the parameters of the model: what is trained, on what is frozen, None where nothing is; with dropout
+        in an update's microbatch of that index, where its progress is given.
+        """
+        ...
+
     def microbatch_loss(
         self, params: Params, batch: Batch, progress: Progress
     ) -> tuple[Float[Array, ""], tuple[Sums, Sums]]:
@@ -111,6 +118,18 @@ class Model:
         casts those that are wider than its computation where it uses them.
         """
         return params if self.config.learner.reduce_dtype == "fp32" else self.cast(params)
+
+    def whole(self, trained: Params, frozen: Params | None, progress: Progress | None = None, index: Any = 0) -> Params:
+        """Returns the parameters of the model: an adapter on the frozen base; without one all are trained. An update
+        drops some of the adapters' inputs: others in each of its microbatches, the same whenever it is repeated.
+        """
+        lora = self.config.model.lora
+        if frozen is None:
+            return trained
+        key = None
+        if progress is not None and lora.dropout:
+            key = jax.random.fold_in(jax.random.fold_in(jax.random.key(self.config.seed), progress.updates), index)
+        return joined(frozen, trained, lora.scale, lora.dropout, key)
 
     def hidden(self, params: Params, batch: Batch) -> Float[Array, "row place hidden"]:
         """Computes the hidden states at one microbatch's trained places: of the token before each trained target."""

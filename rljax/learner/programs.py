@@ -26,8 +26,9 @@ from rljax.learner.objective import DTYPES, Progress
 from rljax.learner.packing import Batch
 from rljax.learner.prepare import Preparation
 from rljax.learner.scoring import bare, behaviour_divergence, gaps_sharded_as
-from rljax.learner.state import TrainState
+from rljax.learner.state import TrainState, whole_models
 from rljax.learner.trainable import TrainableModel
+from rljax.models.common.params import Params
 from sidecar.errors import first_line
 
 log = logging.getLogger(__name__)
@@ -80,6 +81,7 @@ def step_programs(
     policy: TrainableModel,
     critic: TrainableModel | None,
     state: TrainState,
+    base: Params | None,
     prompts: Int[np.ndarray, " prompts"] | None = None,
 ) -> Iterator[Program]:
     """Yields the programs of a step, for each shape that a minibatch may be packed into, those of likely shapes first;
@@ -91,9 +93,11 @@ def step_programs(
         policy: what is trained.
         critic: None without one.
         state: abstract or not: shapes, dtypes and shardings are read.
+        base: likewise, of what is frozen below an adapter; None without one.
         prompts: see `Preparation.abstract_batches`.
     """
     count, own, progress = np.zeros((), np.int32), state.aux_state, Progress()
+    params, whole = policy.objective.whole(state.params, base), whole_models(config, own, base, policy.objective)
     for batch, likely in preparation.abstract_batches(prompts):
 
         def program(
@@ -101,13 +105,13 @@ def step_programs(
         ) -> Program:
             return Program(kind, function, arguments, shape, likely)
 
-        scored, group_of = preparation.abstract_scores(batch, "reference" in own)
+        scored, group_of = preparation.abstract_scores(batch, "reference" in whole)
         score, scores, read = preparation.logprobs.program(batch), scored.scores, bare(batch)
         gaps = scores.sequence_gap is not None
         if scores.proximal_logprobs is not None or gaps:
-            yield program("log-probabilities", score, state.params, read, count)
+            yield program("log-probabilities", score, params, read, count)
         if scores.reference_logprobs is not None:
-            yield program("reference", score, own["reference"], read, count)
+            yield program("reference", score, whole["reference"], read, count)
             if config.algorithm.kl.where == "reward":
                 estimator = config.algorithm.kl.resolved_estimator
                 yield program("divergence", behaviour_divergence, batch, scores.reference_logprobs, estimator)
@@ -118,10 +122,10 @@ def step_programs(
         for name, teacher in preparation.teachers.items():
             yield program(f"teacher {name}", teacher.score.program(batch), teacher.params, read, count)
         if critic is not None and preparation.values is not None:
-            yield program("values", preparation.values.program(batch), own["critic"], read, count)
+            yield program("values", preparation.values.program(batch), whole["critic"], read, count)
             trained = (own["critic"], own["critic_opt_state"])
-            yield program("critic's update", critic.update, *trained, scored, count, progress)
-        yield program("update", policy.update, state.params, state.opt_state, scored, count, progress)
+            yield program("critic's update", critic.update, *trained, scored, count, progress, base)
+        yield program("update", policy.update, state.params, state.opt_state, scored, count, progress, base)
     if "reference" in own and config.algorithm.kl.refresh_steps is not None:
         yield Program("copy of the reference", policy.copy_as(DTYPES[config.model.dtype]), (state.params,))
 

@@ -24,6 +24,7 @@ from rljax.config.schema import MeshConfig
 from rljax.config.validate import ConfigError
 from rljax.config.validate_placement import check_number_named, device_indices
 from rljax.models.common.hardware import BATCH, FSDP, GPUS, TABLE, Rule, spec
+from rljax.models.common.lora import A, B
 from rljax.models.families.registry import FAMILIES
 
 log = logging.getLogger(__name__)
@@ -180,6 +181,14 @@ def parameter_rules() -> dict[str, Rule]:
     return rules
 
 
+def _factor_rule(rule: Rule, factor: str | None) -> Rule:
+    """Returns the rule of an adapter's factor by that of its matrix: cut as this is, and the rank is not."""
+    if factor is None:
+        return rule
+    *layers, rows, columns = rule
+    return (*layers, rows, None) if factor == A else (*layers, None, columns)
+
+
 def parameter_shardings(tree: Any, mesh: Mesh) -> Any:
     """Returns the shardings of a tree of parameters, or of optimizer state made of such trees; scalars are replicated.
 
@@ -196,10 +205,13 @@ def parameter_shardings(tree: Any, mesh: Mesh) -> Any:
     def place(path: tuple[Any, ...], leaf: Any) -> NamedSharding:
         if not leaf.shape:
             return NamedSharding(mesh, P())
-        name = str(getattr(path[-1], "key", path[-1]))
-        if name not in rules:
-            raise ValueError(f"parameter {name!r} has no sharding rule; add one to its file in rljax/models/families/")
-        return NamedSharding(mesh, spec(rules[name], leaf.shape, mesh))
+        names = [str(getattr(one, "key", one)) for one in path]
+        factor = names.pop() if names[-1] in (A, B) else None
+        if names[-1] not in rules:
+            raise ValueError(
+                f"parameter {names[-1]!r} has no sharding rule; add one to its file in rljax/models/families/"
+            )
+        return NamedSharding(mesh, spec(_factor_rule(rules[names[-1]], factor), leaf.shape, mesh))
 
     return jax.tree_util.tree_map_with_path(place, tree)
 

@@ -11,8 +11,9 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int
 
+from rljax.algorithms.registry import policy_losses
 from rljax.config.schema import Config, OptimizerConfig
-from rljax.learner.objective import DTYPES
+from rljax.learner.objective import DTYPES, Objective
 from rljax.models.common.params import Params
 
 
@@ -22,13 +23,13 @@ class TrainState:
     """The training state, all of which a checkpoint holds.
 
     Attributes:
-        params: float32 master weights.
+        params: float32 master weights of what is trained: the model, or an adapter of it.
         opt_state: Adam's moments (float32, or bfloat16 as the config says) and the count of updates made, skipped ones
             excluded.
         step: batches trained.
         aux_state: what else the config asks for, by name: ``critic``, its float32 master weights and
-            ``critic_opt_state``; ``reference``, weights in the dtype that is computed in; ``kl_coef`` and ``moments``,
-            float64 numpy arrays, what is adapted from step to step.
+            ``critic_opt_state``; ``reference``, a copy of `params` in the dtype that is computed in; ``kl_coef`` and
+            ``moments``, float64 numpy arrays, what is adapted from step to step.
     """
 
     params: Params
@@ -41,6 +42,33 @@ def updates_per_step(config: Config) -> int:
     """Returns the number of optimizer updates that one batch is split into."""
     minibatch = config.algorithm.minibatch_size or config.rollout_batch_size
     return config.algorithm.ppo_epochs * (config.rollout_batch_size // minibatch)
+
+
+def needs_reference(config: Config) -> bool:
+    """Returns whether the run scores tokens by a reference policy."""
+    algorithm = config.algorithm
+    return algorithm.kl.where != "none" or "reference" in policy_losses.needs(algorithm.pg_variant, algorithm.loss)
+
+
+def copies_reference(config: Config) -> bool:
+    """Returns whether the reference policy is a copy: of an adapter it is the base, which is there, unless the
+    reference is renewed.
+    """
+    renewed = config.algorithm.kl.refresh_steps is not None
+    return needs_reference(config) and (config.model.lora.rank is None or renewed)
+
+
+def whole_models(
+    config: Config, aux_state: Mapping[str, Any], base: Params | None, objective: Objective
+) -> dict[str, Any]:
+    """Returns an auxiliary state, abstract or not, with ``reference`` and ``critic`` as forward passes read them:
+    adapters on their base, or for a reference that is no copy the base alone.
+    """
+    trained = {name: part for name, part in aux_state.items() if name in ("reference", "critic")}
+    found = dict(aux_state) | {name: objective.whole(part, base) for name, part in trained.items()}
+    if needs_reference(config) and not copies_reference(config):
+        found["reference"] = base
+    return found
 
 
 def learning_rate(config: OptimizerConfig, total_updates: int | Float[Array, ""]) -> optax.Schedule:

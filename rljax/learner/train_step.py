@@ -30,6 +30,7 @@ def loss_and_gradient(
     batch: Batch,
     microbatches: Int[Array, ""],
     progress: Progress | None = None,
+    frozen: Params | None = None,
 ) -> tuple[Float[Array, ""], Params, Sums]:
     """Computes loss, gradient and metrics of a packed batch, however it is split into microbatches.
 
@@ -40,10 +41,11 @@ def loss_and_gradient(
 
     Args:
         objective: what to differentiate.
-        params: float32 masters.
+        params: float32 masters of what is trained.
         batch: ``[slot, row, time]`` arrays.
         microbatches: filled slots.
         progress: of the training; None: its beginning.
+        frozen: the base of an adapter; None where all weights are trained.
 
     Returns:
         Loss and gradient, float32, and metrics by name.
@@ -52,21 +54,24 @@ def loss_and_gradient(
     progress = replace(Progress() if progress is None else progress, tokens=jnp.maximum(tokens, 1))
     computed = objective.differentiated(params)
 
+    def loss_of(trained: Params, part: Batch, index: Int[Array, ""] | int) -> Any:
+        return objective.microbatch_loss(objective.whole(trained, frozen, progress, index), part, progress)
+
     def differentiate(*arguments: Any) -> Any:
         with objective.precise():
-            return jax.value_and_grad(objective.microbatch_loss, has_aux=True)(*arguments)
+            return jax.value_and_grad(loss_of, has_aux=True)(*arguments)
 
     def add(index: Int[Array, ""], total: tuple[Any, ...]) -> tuple[Any, ...]:
         loss, gradient, sums, largest, trained = total
         part = microbatch(batch, index)
-        (part_loss, (part_sums, part_largest)), part_gradient = differentiate(computed, part, progress)
+        (part_loss, (part_sums, part_largest)), part_gradient = differentiate(computed, part, index)
         gradient = jax.tree.map(lambda g, p: g + p.astype(jnp.float32), gradient, part_gradient)
         sums = {name: value + part_sums[name] for name, value in sums.items()}
         largest = {name: jnp.maximum(value, part_largest[name]) for name, value in largest.items()}
         return loss + part_loss, gradient, sums, largest, trained + jnp.sum(part.mask)
 
     first = jax.eval_shape(lambda: microbatch(batch, 0))
-    (_, (summed, compared)), _ = jax.eval_shape(differentiate, computed, first, progress)
+    (_, (summed, compared)), _ = jax.eval_shape(differentiate, computed, first, 0)
     zero = jnp.zeros((), jnp.float32)
     nothing = (*jax.tree.map(jnp.zeros_like, (summed, compared)), jnp.zeros((), jnp.int32))
     start = (zero, jax.tree.map(jnp.zeros_like, params), *nothing)
@@ -74,14 +79,14 @@ def loss_and_gradient(
     return loss, gradient, objective.metrics(sums, trained) | largest
 
 
-Update = Callable[[Params, Any, Batch, Any, Progress], tuple[Params, Any, Sums]]
+Update = Callable[[Params, Any, Batch, Any, Progress, Params | None], tuple[Params, Any, Sums]]
 
 
 def make_update(objective: Objective, config: OptimizerConfig, shardings: tuple[Any, Any]) -> Update:
-    """Compiles ``update(params, opt_state, batch, microbatches, progress) -> (params, opt_state, metrics)``.
+    """Compiles ``update(params, opt_state, batch, microbatches, progress, frozen) -> (params, opt_state, metrics)``.
 
-    Parameters and optimizer state are donated. Where loss or gradient is not finite both are returned as they were,
-    and the metric ``policy/nonfinite_updates`` is 1.
+    Parameters and optimizer state are donated, and what is frozen is not. Where loss or gradient is not finite both are
+    returned as they were, and the metric ``policy/nonfinite_updates`` is 1.
 
     Args:
         objective: what to minimise.
@@ -90,13 +95,18 @@ def make_update(objective: Objective, config: OptimizerConfig, shardings: tuple[
     """
 
     def update(
-        params: Params, opt_state: Any, batch: Batch, microbatches: Int[Array, ""], progress: Progress
+        params: Params,
+        opt_state: Any,
+        batch: Batch,
+        microbatches: Int[Array, ""],
+        progress: Progress,
+        frozen: Params | None = None,
     ) -> tuple[Params, Any, Sums]:
         # The schedule is made of an argument: a run that goes on for longer runs the same program.
         optimizer = make_optimizer(config, progress.total_updates)
         rate = learning_rate(config, progress.total_updates)
         progress = replace(progress, updates=updates_made(opt_state))
-        loss, gradient, metrics = loss_and_gradient(objective, params, batch, microbatches, progress)
+        loss, gradient, metrics = loss_and_gradient(objective, params, batch, microbatches, progress, frozen)
         gradient = jax.lax.with_sharding_constraint(gradient, shardings[0])
         norm = optax.tree.norm(gradient)
         finite = jnp.isfinite(loss) & jnp.isfinite(norm)

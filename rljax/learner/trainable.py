@@ -1,4 +1,4 @@
-"""Trainable model: parameters that an optimizer updates, the policy's or a critic's."""
+"""Trainable model: parameters that an optimizer updates, the policy's or a critic's, and those that none does."""
 
 from __future__ import annotations
 
@@ -10,12 +10,26 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from rljax.config.schema import OptimizerConfig
-from rljax.learner.objective import Objective
+from rljax.config.schema import Config, OptimizerConfig
+from rljax.learner.objective import DTYPES, Objective
 from rljax.learner.sharding import parameter_shardings
 from rljax.learner.state import make_optimizer
 from rljax.learner.train_step import make_update
+from rljax.models.common.architecture import Architecture
 from rljax.models.common.params import Params
+from rljax.models.transformer import abstract_params
+
+
+def abstract_base(config: Config, architecture: Architecture, mesh: Mesh) -> Params | None:
+    """Returns shapes, dtypes and shardings of the frozen weights below an adapter, in the dtype that is computed in;
+    None where all weights are trained.
+    """
+    if config.model.lora.rank is None:
+        return None
+    shapes, dtype = abstract_params(architecture), DTYPES[config.model.dtype]
+    return jax.tree.map(
+        lambda x, s: jax.ShapeDtypeStruct(x.shape, dtype, sharding=s), shapes, parameter_shardings(shapes, mesh)
+    )
 
 
 class TrainableModel:
@@ -24,7 +38,7 @@ class TrainableModel:
     Args:
         objective: what is minimised.
         config: of the optimizer.
-        params: their shapes and dtypes.
+        params: shapes and dtypes of what is trained.
         mesh: of the learner.
 
     Attributes:

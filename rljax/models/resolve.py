@@ -8,6 +8,7 @@ from pathlib import Path
 from rljax.config.fields import ConfigError, user_path
 from rljax.config.model import ModelConfig, check_model_path
 from rljax.config.model import ModelNotFound as ModelNotFound
+from rljax.models.adapter_files import base_config
 from rljax.models.common.architecture import Architecture
 from rljax.models.files import load_architecture
 
@@ -20,7 +21,8 @@ def resolve_model(
     """Returns the directory of the model that `model.path` names, made or downloaded where need be.
 
     Args:
-        model: the config; its `path` is ``tiny``, ``smollm2-135m``, a directory or a hub id.
+        model: the config; its `path` is ``tiny``, ``smollm2-135m``, a directory or a hub id. Of an adapter's directory
+            its base is what is resolved.
         seed: from which ``tiny`` is made.
         directory: the run's; ``tiny`` goes to its ``model``.
         progress: called with what is being done, and which fraction of it is done.
@@ -43,11 +45,22 @@ def resolve_model(
             return smollm2_directory(progress)
         except DownloadError as error:
             raise ModelNotFound(f"model.path=smollm2-135m: {error}") from None
+    if (base := base_config(model)) is not model:
+        return _resolve_base(model.path, base, seed, directory, progress)
     path = user_path(model.path)
     if not path.is_dir():
         path = _download(model.path, progress)
     architecture_at(path, model.path)
     return path
+
+
+def _resolve_base(
+    adapter: str, base: ModelConfig, seed: int, directory: Path, progress: Callable[[str, float], None] | None
+) -> Path:
+    try:
+        return resolve_model(base, seed, directory, progress)
+    except ConfigError as error:
+        raise type(error)(f"model.path={adapter}: it is an adapter, and of its base: {error}") from None
 
 
 def architecture_at(directory: Path, named: str) -> Architecture:

@@ -39,6 +39,7 @@ from rljax.models.common.experts.block import ExpertsBlock
 from rljax.models.common.experts.routing import RouterSums, router_sums
 from rljax.models.common.hardware import CPU, Hardware
 from rljax.models.common.linear import PRODUCT
+from rljax.models.common.lora import Adapted
 from rljax.models.common.params import Params
 from rljax.models.common.rope import rotation
 from rljax.models.families.registry import FAMILIES
@@ -90,7 +91,8 @@ def _block_graph(architecture: Architecture) -> tuple[Any, Any]:
 def bind_block(architecture: Architecture, weights: Params, dtype: DTypeLike | None = None) -> Block:
     """Binds one slice of ``params["layers"]``, cast to `dtype` if there is one, to a layer and returns it."""
     graph, structure = _block_graph(architecture)
-    leaves = [w if dtype is None else w.astype(dtype) for w in jax.tree.leaves(weights)]
+    whole = jax.tree.leaves(weights, is_leaf=lambda w: isinstance(w, Adapted))
+    leaves = [w if dtype is None else w.astype(dtype) for w in whole]
     # A new state each time: threads trace side by side.
     return nnx.merge(graph, jax.tree.unflatten(structure, leaves))
 

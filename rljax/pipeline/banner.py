@@ -41,14 +41,15 @@ def banner(config: Config, root: Path, learner: Learner) -> list[str]:
     """Returns the lines with which a learner starts; ``root`` is the run directory."""
     devices = list(learner.mesh.devices.flat)
     sizes = [f"{axis} {learner.mesh.shape[axis]}" for axis in AXES if learner.mesh.shape[axis] > 1]
-    count = sum(x.size for x in jax.tree.leaves(learner.state.params))
+    count, frozen = (short(sum(x.size for x in jax.tree.leaves(p))) for p in (learner.state.params, learner.base))
+    of = f"{count} parameters" if learner.base is None else f"{count} parameters of adapters on {frozen} frozen ones"
     parts = {
         "run": [str(root), f"mode={config.mode}", f"launcher={config.launcher}"],
         "learner": [
             f"{len(devices)} × {devices[0].device_kind} ({_names(devices)})",
             f"mesh {' × '.join(sizes) or 'of one device'}",
             config.model.dtype,
-            f"{short(count)} parameters ({config.model.path})",
+            f"{of} ({config.model.path})",
         ],
         "memory": _memory(config, learner, devices[0]),
         "engines": _engines(config, devices),
@@ -127,7 +128,7 @@ def _names(devices: Sequence[jax.Device]) -> str:
 
 
 def _memory(config: Config, learner: Learner, device: jax.Device) -> list[str]:
-    arrays = [x for x in jax.tree.leaves(learner.state) if isinstance(x, jax.Array)]
+    arrays = [x for x in jax.tree.leaves((learner.state, learner.base)) if isinstance(x, jax.Array)]
     held = sum(math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize for x in arrays)
     limit = (device.memory_stats() or {}).get("bytes_limit")
     room = f"{_size(limit)} for JAX" if limit else f"{_size(psutil.virtual_memory().total)} of the machine"

@@ -12,18 +12,21 @@ from pathlib import Path
 
 import numpy as np
 
+from rljax.config.fields import user_path
 from rljax.config.schema import Config
 from rljax.config.validate import ConfigError
 from rljax.learner.checkpoints import Checkpoints
 from rljax.ledger.versions import Announced
+from rljax.models.adapter import abstract_trained, merged_tensors
+from rljax.models.adapter_files import base_config, save_adapter
+from rljax.models.common.params import Params
 from rljax.models.common.stored import Tensor
 from rljax.models.files import save_directory, stored_tensors
 from rljax.models.hf_names import to_hf
-from rljax.models.transformer import abstract_params
 from rljax.observe.atomic_write import write_atomic
 from rljax.observe.trace import NullTrace
 from rljax.pipeline.assemble.engines import make_pool
-from rljax.pipeline.assemble.run import Model
+from rljax.pipeline.assemble.run import Model, initial_tensors
 from rljax.pipeline.assemble.tasksets import Tasksets
 from rljax.pipeline.assemble.workflows import Workflows
 from rljax.pipeline.run_dir import RunDir
@@ -71,9 +74,18 @@ def weights_of(config: Config, run: RunDir, model: Model, steps: int) -> Mapping
     when they are used.
     """
     if steps == INITIAL:
-        return {name: tensor.astype(np.float32) for name, tensor in stored_tensors(model.directory).items()}
+        return {name: tensor.astype(np.float32) for name, tensor in initial_tensors(config, model).items()}
+    trained, lora = trained_at(config, run, model, steps), config.model.lora
+    if lora.rank is None:
+        return to_hf(trained, model.architecture)
+    base = {name: tensor.astype(np.float32) for name, tensor in stored_tensors(model.directory).items()}
+    return merged_tensors(base, trained, model.architecture, lora)
+
+
+def trained_at(config: Config, run: RunDir, model: Model, steps: int) -> Params:
+    """Returns what a checkpoint holds, float32 numpy arrays: all weights, or an adapter."""
     checkpoints = Checkpoints(run.checkpoints, config.learner.checkpoints_to_keep)
-    return to_hf(checkpoints.restore_params(steps, abstract_params(model.architecture)), model.architecture)
+    return checkpoints.restore_params(steps, abstract_trained(model.architecture, config.model.lora))
 
 
 def publish_checkpoint(config: Config, run: RunDir, model: Model, steps: int, directory: Path) -> Announced:
@@ -197,7 +209,7 @@ def evaluate(
 
 def export(config: Config, run: RunDir, model: Model) -> Iterator[str]:
     """Exports each chosen checkpoint as a Hugging Face directory, with the chat template that the run has; yields
-    where.
+    where. An adapter is merged there, and is exported as a directory of PEFT's too.
 
     Raises:
         ConfigError: it was exported before, or there is no such checkpoint.
@@ -206,9 +218,19 @@ def export(config: Config, run: RunDir, model: Model) -> Iterator[str]:
     template = model.tokenizer.chat_template if is_own else None
     for steps in chosen_checkpoints(config, run):
         target = run.root / "export" / f"step_{steps}"
-        if target.exists():
+        if target.exists() or target.with_name(f"{target.name}_adapter").exists():
             raise ConfigError(f"{target}: is there already; remove it to export again, or choose another checkpoint")
         tensors = weights_of(config, run, model, steps)
         dtype = config.resolved_sync_dtype
         save_directory(target, model.architecture, tensors, model.directory, dtype, chat_template=template)
         yield str(target)
+        if config.model.lora.rank is not None and steps != INITIAL:
+            yield str(_export_adapter(config, run, model, steps))
+
+
+def _export_adapter(config: Config, run: RunDir, model: Model, steps: int) -> Path:
+    target, base = run.root / "export" / f"step_{steps}_adapter", base_config(config.model).path
+    named = base if "/" in base and not user_path(base).is_dir() else str(model.directory.absolute())
+    trained = trained_at(config, run, model, steps)
+    save_adapter(target, trained, model.architecture, config.model.lora, named)
+    return target

@@ -90,7 +90,7 @@ def losses_and_gradients(layout: dict[str, int]) -> Any:
 
     params, batch = make_params(), made_up_batch()
     head = np.random.default_rng(1).normal(0, 0.1, ARCHITECTURE.hidden_size).astype(np.float32)
-    critic = {**critic_params(params), "value_head": head}
+    critic = {**critic_params(params, ARCHITECTURE.hidden_size), "value_head": head}
     params, critic = (jax.device_put(tree, parameter_shardings(tree, mesh)) for tree in (params, critic))
     batch = jax.device_put(batch, batch_sharding(batch.mask.shape, mesh))
 

@@ -334,7 +334,7 @@ def trace_update(
     config = make_config(mesh=layout, learner={"rows_per_microbatch": 8}, model={"dtype": dtype})
     mesh = make_mesh(config.learner.mesh, jax.devices()[: config.learner.mesh.size])
     params = abstract_params(architecture)
-    params = jax.eval_shape(critic_params, params) if critic else params
+    params = critic_params(params, architecture.hidden_size) if critic else params
     objective = (ValueObjective if critic else PolicyObjective)(
         config, architecture, Hardware(platform, mesh, capability)
     )

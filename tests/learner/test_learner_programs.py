@@ -16,7 +16,7 @@ import pytest
 
 from rljax.config.algorithm import KlConfig
 from rljax.config.environments import EnvironmentConfig, TrainEnvManagerConfig
-from rljax.config.schema import RolloutConfig, TasksConfig, TasksetConfig
+from rljax.config.schema import LoraConfig, RolloutConfig, TasksConfig, TasksetConfig
 from rljax.config.sizes import rows_per_trajectory, sampled_parts
 from rljax.learner.learner import Learner
 from rljax.learner.packing import packed_shape, row_shapes
@@ -32,6 +32,7 @@ KEYS: dict[str, dict[str, Any]] = {
     "alone": {},
     "proximal": {"pg_variant": "decoupled_ppo", "minibatch_size": 8},
     "reference in the reward": {"kl": KlConfig(where="reward", estimator="k1", refresh_steps=1)},
+    "reference in the loss": {"kl": KlConfig(where="loss")},
     "whole trajectories": {
         "pg_variant": "opmd_pairwise",
         "adv_estimator": "opmd_mean",
@@ -78,12 +79,16 @@ def compiled(programs: list[Program]) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", KEYS)
-def test_a_run_compiles_nothing_that_was_not_listed_and_compiled_before(meter: CompileMeter, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "rank"), [*((name, None) for name in KEYS), ("critic", 4), ("reference in the loss", 4)]
+)
+def test_a_run_compiles_nothing_that_was_not_listed_and_compiled_before(
+    meter: CompileMeter, name: str, rank: int | None
+) -> None:
     """Of a run that goes on from a state that is there."""
-    config = make_config(algorithm=KEYS[name])
-    learner = Learner(config, ARCHITECTURE)
-    learner.state = Learner(config, ARCHITECTURE, make_params()).state
+    config = make_config(algorithm=KEYS[name], model={"lora": LoraConfig(rank=rank)})
+    learner, before = Learner(config, ARCHITECTURE), Learner(config, ARCHITECTURE, make_params())
+    learner.state, learner.base = before.state, before.base
     programs = [program for program in learner.programs(PROBE) if program.likely]
     said = compiled(programs)
     assert said.startswith(f"programs: {len(programs)} of {len(programs)} compiled in ")

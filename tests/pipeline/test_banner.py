@@ -74,7 +74,7 @@ def learner() -> Any:
     mesh = Mesh(np.array(jax.devices()[:1]).reshape((1,) * len(AXES)), AXES)
     weights, moments = (jax.device_put(np.zeros((3, 2**18), np.float32), NamedSharding(mesh, P())) for _ in range(2))
     of_mesh = SimpleNamespace(devices=mesh.devices, shape=mesh.shape)
-    return SimpleNamespace(mesh=of_mesh, state=State({"a": weights}, {"m": moments}, 3))
+    return SimpleNamespace(mesh=of_mesh, state=State({"a": weights}, {"m": moments}, 3), base=None)
 
 
 def test_a_machine_without_accelerators() -> None:
@@ -94,6 +94,16 @@ def simulate(monkeypatch: pytest.MonkeyPatch, count: int) -> list[Gpu]:
     monkeypatch.setattr(jax, "devices", lambda _=None: gpus)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", ",".join(str(i) for i in range(count)))
     return gpus
+
+
+def test_an_adapter_is_told_with_what_it_is_on() -> None:
+    """3 MiB of the base beside the 6 of masters and moments."""
+    adapted = learner()
+    adapted.base = {"b": np.asarray(adapted.state.params["a"]).astype(np.float32)}
+    adapted.base = jax.device_put(adapted.base, jax.devices()[0])
+    lines = banner(CONFIG, ROOT, adapted)
+    assert "786.4k parameters of adapters on 786.4k frozen ones (tiny)" in lines[1]
+    assert "the learner keeps 9.0 MiB a device" in lines[2]
 
 
 def test_gpus_that_are_split(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -51,10 +51,12 @@ LEARNER: list[Rule] = [
     *_each(f"{_TRAIN}.model_args", "attn_implementation flash_attn", _BY_HARDWARE),
     *_each(f"{_TRAIN}.model_args", _MODEL_ARGS.partition(" ")[2], _LOADED),
     refused(f"{_TRAIN}.model_args.freeze_module_prefix", "all parameters are trained; leave it out"),
-    refused(f"{_TRAIN}.model_args.adapter_name_or_path", "there are no adapters; leave it out"),
+    refused(
+        f"{_TRAIN}.model_args.adapter_name_or_path", "leave it out, and write its directory as --config.model.path"
+    ),
     *[
-        refused(f"{_TRAIN}.model_args.lora_{key}", "there is no LoRA; leave it out")
-        for key in ("rank", "target", "alpha")
+        refused(f"{_TRAIN}.model_args.lora_{key}", f"leave it out, and write --config.model.lora.{ours}")
+        for key, ours in (("rank", "rank"), ("target", "targets"), ("alpha", "alpha"))
     ],
     same(f"{_TRAIN}.training_args.learning_rate", "learner.optimizer.learning_rate", "", 5e-5),
     choice(

@@ -197,7 +197,7 @@ RULES: tuple[Rule, ...] = (
     same("model.enable_thinking", "model.enable_thinking"),
     same(f"{_ENGINE}.chat_template", "model.chat_template"),
     same(f"{_ENGINE}.enable_thinking", "model.enable_thinking"),
-    refused("model.lora_configs", "there is no LoRA; leave it out"),
+    refused("model.lora_configs", "leave it out, and write --config.model.lora.rank and the keys beside it"),
     *[
         refused(f"model.{key}", "write it into the model's config.json", whole=True)
         for key in ("rope_scaling", "rope_theta")

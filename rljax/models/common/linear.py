@@ -15,6 +15,7 @@ from jaxtyping import Array, Float
 
 from rljax.models.common.einsum import product_in
 from rljax.models.common.hardware import Hardware
+from rljax.models.common.lora import Adapted
 
 PRODUCT = "product"
 """Name of every product for rematerialisation policies."""
@@ -50,7 +51,13 @@ _matmul.defvjp(_forward, _backward)
 
 
 def linear(
-    x: Float[Array, "... rows"], weight: Float[Array, "rows columns"], hardware: Hardware
+    x: Float[Array, "... rows"], weight: Float[Array, "rows columns"] | Adapted, hardware: Hardware
 ) -> Float[Array, "... columns"]:
-    """Computes ``x @ weight`` for a weight stored [in, out]; result in the dtype of `x`, named `PRODUCT`."""
-    return checkpoint_name(_matmul(hardware, x, weight), PRODUCT)
+    """Computes ``x @ weight`` for a weight stored [in, out]; result in the dtype of `x`, named `PRODUCT`. An adapter's
+    two factors are multiplied one after the other: its change of the weight is never there.
+    """
+    if not isinstance(weight, Adapted):
+        return checkpoint_name(_matmul(hardware, x, weight), PRODUCT)
+    narrow = checkpoint_name(_matmul(hardware, weight.shown(x), weight.a), PRODUCT)
+    change = weight.scale * _matmul(hardware, narrow, weight.b)
+    return checkpoint_name(_matmul(hardware, x, weight.base) + change, PRODUCT)

@@ -12,12 +12,12 @@ from rljax.models.common.params import Params
 HEAD = "value_head"
 
 
-def critic_params(params: Params) -> Params:
-    """Returns a critic's parameters made of a policy's, float32: the same layers, and a head of
-    zeros, so that all values are 0.
+def critic_params(params: Params, width: int) -> Params:
+    """Returns what a critic trains, made of what a policy does, float32: the same layers or adapters, and a head of
+    zeros for a model of that width, so that all values are 0.
     """
     backbone = {name: part for name, part in params.items() if name != "head"}
-    return {**backbone, HEAD: np.zeros(params["final_norm"].shape, np.float32)}
+    return {**backbone, HEAD: np.zeros(width, np.float32)}
 
 
 def values(params: Params, hidden: Float[Array, "*batch hidden"]) -> Float[Array, "*batch"]:

@@ -16,6 +16,7 @@ from rljax.learner.programs import told_of_memory
 from rljax.ledger.compatibility import check_demonstrations
 from rljax.ledger.database import Database
 from rljax.ledger.leases import LeasedBatch, survives
+from rljax.models.adapter_files import load_adapter
 from rljax.models.files import stored_tensors
 from rljax.pipeline.assemble.run import Model
 from rljax.pipeline.assemble.tasksets import Tasksets
@@ -39,9 +40,16 @@ def build_learner(config: Config, model: Model, checkpoints: Checkpoints, steps:
     learner = Learner(config, model.architecture, teachers=open_teachers(config, model))
     if steps:
         learner.restore(checkpoints, steps)
+        learner.load_base(stored_tensors(model.directory))
     else:
-        learner.load(stored_tensors(model.directory))
+        _begin(learner, model)
     return learner
+
+
+def _begin(learner: Learner, model: Model) -> None:
+    adapter, lora = model.adapter, learner.config.model.lora
+    given = None if adapter is None else load_adapter(adapter, model.architecture, lora)
+    learner.load(stored_tensors(model.directory), given)
 
 
 def resume_learner(
@@ -67,13 +75,14 @@ def resume_learner(
         except DamagedCheckpointError as error:
             damaged[step] = error
             continue
+        learner.load_base(stored_tensors(model.directory))
         return learner, damaged
     if damaged:
         newest = damaged[max(damaged)]
         raise CheckpointError(
             f"{newest}; no whole checkpoint is left: put a copy in its place, or choose another run_dir"
         ) from newest
-    learner.load(stored_tensors(model.directory))
+    _begin(learner, model)
     return learner, {}
 
 

@@ -18,6 +18,8 @@ from rljax.ledger import versions
 from rljax.ledger.backend import backend_of
 from rljax.ledger.database import Database, LedgerError, StaleWriterError, run_row
 from rljax.ledger.run_spec import RunSpec
+from rljax.models.adapter import merged_tensors, targeted
+from rljax.models.adapter_files import adapter_directory, check_adapter, load_adapter
 from rljax.models.common.architecture import Architecture, Experts
 from rljax.models.common.stored import DamagedFileError
 from rljax.models.files import load_architecture, stored_tensors
@@ -52,12 +54,15 @@ ProgressCallback = Callable[[str, float], None]
 
 @dataclass(frozen=True)
 class Model:
-    """Directory of the policy and what is read from it without its weights."""
+    """Directory of the policy and what is read from it without its weights; of the adapter that the run goes on from
+    too, where `model.path` is one: then the first is that of its base.
+    """
 
     directory: Path
     architecture: Architecture
     tokenizer: Any
     stop_token_ids: tuple[int, ...]
+    adapter: Path | None = None
 
     @property
     def fingerprint(self) -> str:
@@ -140,8 +145,24 @@ def open_model_at(config: Config, root: Path, progress: ProgressCallback | None 
     directory = resolve_model(config.model, config.seed, root, progress)
     architecture = load_architecture(directory)
     check_architecture(config, architecture)
+    adapter = adapter_directory(config.model)
+    if adapter is not None:
+        check_adapter(adapter, architecture, config.model.lora)
     tokenizer = with_chat_template(load_tokenizer(directory), template, thinking)
-    return Model(directory, architecture, tokenizer, _stop_token_ids(directory, tokenizer))
+    return Model(directory, architecture, tokenizer, _stop_token_ids(directory, tokenizer), adapter)
+
+
+def initial_tensors(config: Config, model: Model) -> dict[str, Any]:
+    """Returns the weights that a run begins with, by Hugging Face name; none is read but when it is used.
+
+    Raises:
+        ConfigError: the adapter that it goes on from cannot be read.
+    """
+    tensors, lora = stored_tensors(model.directory), config.model.lora
+    if model.adapter is None:
+        return dict(tensors)
+    adapter = load_adapter(model.adapter, model.architecture, lora)
+    return merged_tensors(tensors, adapter, model.architecture, lora)
 
 
 def check_architecture(config: Config, architecture: Architecture) -> None:
@@ -149,8 +170,10 @@ def check_architecture(config: Config, architecture: Architecture) -> None:
 
     Raises:
         ConfigError: prompt and response do not fit into the model's context, or `tensor` does not divide its heads;
-            `expert` does not divide its experts, or it has none and a key is theirs.
+            `expert` does not divide its experts, or it has none and a key is theirs; it has no such
+            matrices as `model.lora` names.
     """
+    targeted(architecture, config.model.lora)
     longest = config.longest
     if longest > architecture.max_position_embeddings:
         raise ConfigError(context_error(longest, architecture.max_position_embeddings))
@@ -210,7 +233,7 @@ def publish_initial_weights(config: Config, run: RunDir, db: Database, model: Mo
     if versions.newest(db) is not None:
         return
     dtype = config.resolved_sync_dtype
-    tensors = {name: tensor.astype(DTYPES[dtype]) for name, tensor in stored_tensors(model.directory).items()}
+    tensors = {name: tensor.astype(DTYPES[dtype]) for name, tensor in initial_tensors(config, model).items()}
     publisher = OrbaxPublisher(run.weights)
     try:
         path = publisher.publish(0, 0, tensors, model=config.model.path, dtype=dtype)

@@ -11,21 +11,21 @@ from typing import Any
 
 import jax
 
-from rljax.algorithms.registry import policy_losses, token_advantages
+from rljax.algorithms.registry import token_advantages
 from rljax.config.schema import Config
 from rljax.learner.critic import ValueObjective
 from rljax.learner.objective import DTYPES, PolicyObjective
 from rljax.learner.prepare import Preparation
 from rljax.learner.programs import Program, step_programs
 from rljax.learner.sharding import make_mesh
-from rljax.learner.state import TrainState
+from rljax.learner.state import TrainState, copies_reference
 from rljax.learner.teachers import StoredTeacher, place_teachers
-from rljax.learner.trainable import TrainableModel
+from rljax.learner.trainable import TrainableModel, abstract_base
+from rljax.models.adapter import abstract_trained
 from rljax.models.common.architecture import Architecture
 from rljax.models.common.attention.attention import Body, body_for
 from rljax.models.common.hardware import Hardware
 from rljax.models.common.value_head import critic_params
-from rljax.models.transformer import abstract_params
 from rljax.pipeline.plan.collectives import Collective, collectives
 
 KERNELS = {"tpu_custom_call": "splash", "__gpu$xla.gpu.triton": "triton"}
@@ -80,22 +80,24 @@ def abstract_programs(
     parallel = config.learner.sequence_parallel
     traced = replace(hardware, mesh=mesh, sequence_parallel=parallel) if hardware else Hardware.of(mesh, parallel)
     run = (config, architecture, traced)
-    algorithm, params = config.algorithm, abstract_params(architecture)
+    algorithm, params = config.algorithm, abstract_trained(architecture, config.model.lora)
 
     policy_objective = PolicyObjective(*run)
     policy = TrainableModel(policy_objective, config.learner.optimizer, params, mesh)
     placed, opt_state = policy.abstract
     own: dict[str, Any] = {}
-    if algorithm.kl.where != "none" or "reference" in policy_losses.needs(algorithm.pg_variant, algorithm.loss):
+    if copies_reference(config):
         own["reference"] = jax.tree.map(lambda x: x.update(dtype=DTYPES[config.model.dtype]), placed)
     values, critic = None, None
     if "values" in token_advantages.needs(algorithm.adv_estimator, algorithm.advantage):
         values = ValueObjective(*run)
-        critic = TrainableModel(values, algorithm.critic.optimizer, jax.eval_shape(critic_params, params), mesh)
+        trained = jax.eval_shape(lambda p: critic_params(p, architecture.hidden_size), params)
+        critic = TrainableModel(values, algorithm.critic.optimizer, trained, mesh)
         own["critic"], own["critic_opt_state"] = critic.abstract
     stored = {name: StoredTeacher(one) for name, one in (teachers or {}).items()}
     preparation = Preparation(config, policy_objective, values, mesh, place_teachers(config, mesh, traced, stored))
-    return list(step_programs(config, preparation, policy, critic, TrainState(placed, opt_state, 0, own)))
+    state, base = TrainState(placed, opt_state, 0, own), abstract_base(config, architecture, mesh)
+    return list(step_programs(config, preparation, policy, critic, state, base))
 
 
 def compiled(

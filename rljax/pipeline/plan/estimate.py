@@ -28,7 +28,8 @@ from rljax.config.sizes import (
 )
 from rljax.learner.packing import RowShape, abstract_batch, packed_rows, packed_shape, row_shapes
 from rljax.learner.sharding import AXES, parameter_rules, parameter_shardings
-from rljax.learner.state import make_optimizer
+from rljax.learner.state import copies_reference, make_optimizer
+from rljax.models.adapter import abstract_trained
 from rljax.models.common.architecture import Architecture
 from rljax.models.common.hardware import ACTIVATIONS, spec
 from rljax.models.common.value_head import critic_params
@@ -152,6 +153,21 @@ class Estimate:
         return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(abstract_params(self.architecture)))
 
     @property
+    def trained(self) -> Any:
+        """Shapes of what is trained: all parameters, or an adapter's."""
+        return abstract_trained(self.architecture, self.config.model.lora)
+
+    @property
+    def adapter(self) -> int:
+        """Number of an adapter's parameters; 0 where all parameters are trained."""
+        return sum(x.size for x in jax.tree.leaves(self.trained)) if self.adapts else 0
+
+    @property
+    def adapts(self) -> bool:
+        """True where an adapter is trained, and the parameters are frozen."""
+        return self.config.model.lora.rank is not None
+
+    @property
     def largest(self) -> int:
         """Parameters of the largest tensor; a layer's experts are placed as one."""
         layers = abstract_params(self.architecture)["layers"].values()
@@ -168,13 +184,14 @@ class Estimate:
 
     def memory(self) -> dict[str, float]:
         """Returns the bytes of a learner's device, by kind."""
-        params = abstract_params(self.architecture)
-        moments = jax.eval_shape(make_optimizer(self.config.learner.optimizer, 1).init, params)
-        found = {
-            "masters": self.sharded(params),
+        params, trained = abstract_params(self.architecture), self.trained
+        moments = jax.eval_shape(make_optimizer(self.config.learner.optimizer, 1).init, trained)
+        found = {"frozen base": self.sharded(params, self.width)} if self.adapts else {}
+        found |= {
+            "masters": self.sharded(trained),
             "moments": self.sharded(moments),
-            "gradients": self.sharded(params),
-            "copies": self.sharded(params, self.width) if self.gradient_width < 4 else 0.0,
+            "gradients": self.sharded(trained),
+            "copies": self.sharded(trained, self.width) if self.gradient_width < 4 else 0.0,
             "activations": self.activations(),
             "batch": self.batch,
         }
@@ -213,12 +230,12 @@ class Estimate:
     @property
     def _own(self) -> dict[str, list[tuple[Any, int | None]]]:
         """Trees of `TrainState.aux_state` as large as a model, by name, each with a number's bytes; None: its own."""
-        algorithm, params = self.config.algorithm, abstract_params(self.architecture)
+        algorithm, trained = self.config.algorithm, self.trained
         found: dict[str, list[tuple[Any, int | None]]] = {}
-        if self._asks("reference"):
-            found["reference"] = [(params, self.width)]
+        if copies_reference(self.config):
+            found["reference"] = [(trained, self.width)]
         if self._asks("values"):
-            critic = jax.eval_shape(critic_params, params)
+            critic = critic_params(trained, self.architecture.hidden_size)
             optimizer = make_optimizer(algorithm.critic.optimizer, 1)
             found["critic"] = [(critic, None), (jax.eval_shape(optimizer.init, critic), None)]
         return found
@@ -253,14 +270,14 @@ class Estimate:
         attended = self.places * a.num_heads * a.head_dim / mesh.tensor * width
         kept = {"full": inputs, "dots": products - attended, "none": products}[self.config.model.remat]
         sharded = mesh.fsdp * mesh.expert > 1
-        middle = self.logits + self.words * a.hidden_size * (self.gradient_width + width * sharded)
+        turned = 2 * self.width * (self.adapts and not a.tie_embeddings)  # else its gradient is larger
+        of_head = max(turned, self.gradient_width * (not self.adapts) + width * sharded)
+        middle = self.logits + self.words * a.hidden_size * of_head
         others = expert_parameters(a) * (1 - 1 / mesh.expert)  # what other devices along `expert` have of the layers
         layers = self.parameters - self.head * (1 if a.tie_embeddings else 2) - others
         gathered = 2 * layers / a.num_layers * width / mesh.tensor * sharded
         gathered += 2 * self.keys_and_values * mesh.sequence * (mesh.sequence > 1)
-        return a.num_layers * kept + max(
-            middle, inside + gathered + self.sharded(abstract_params(a), self.gradient_width)
-        )
+        return a.num_layers * kept + max(middle, inside + gathered + self.sharded(self.trained, self.gradient_width))
 
     @property
     def words(self) -> float:
@@ -319,11 +336,12 @@ class Estimate:
         Args:
             stored: bytes of each tensor in the model's files, by name; then the same of each teacher.
         """
-        config, params = self.config, abstract_params(self.architecture)
+        config, trained = self.config, self.trained
         optimizer = make_optimizer(config.learner.optimizer, 1)
         whole = self.parameters * BYTES[config.resolved_sync_dtype]
         groups = min(2 * max(GROUP_BYTES, self.largest * BYTES[config.resolved_sync_dtype]), whole)
-        state = [(params, None), (jax.eval_shape(optimizer.init, params), None), *itertools.chain(*self._own.values())]
+        moments = jax.eval_shape(optimizer.init, trained)
+        state = [(trained, None), (moments, None), *itertools.chain(*self._own.values())]
         saved = sum(x.size * (width or x.dtype.itemsize) for tree, width in state for x in jax.tree.leaves(tree))
         in_memory = config.sync_method == "memory" and self._versions_on_host
         found = {
@@ -353,18 +371,19 @@ class Estimate:
     def steps(self) -> dict[str, float]:
         """Returns tokens, microbatches and operations of a step whose responses are as long as they may be, and whose
         episodes take all their turns, each longest too where it is a row. The head reads the trained places alone; a
-        forward pass, of which the gradient's takes two more, precedes the updates for each of reference, proximal
-        policy, critic and teacher, and each update for sums of log-ratios.
+        forward pass, of which the gradient's takes two more, or one more where the weights are frozen, precedes the
+        updates for each of reference, proximal policy, critic and teacher, and each update for sums of log-ratios.
         """
         config, epochs = self.config, self.config.algorithm.ppo_epochs
         (sampled, shown), parts = sequences_per_step(config), (sampled_parts(config), demonstration_parts(config))
         tokens, trained = sampled * sum(parts[0]) + shown * sum(parts[1]), sampled * parts[0][1] + shown * parts[1][1]
         microbatches = math.ceil(self.rows / self.row.rows) * minibatches_per_step(config) * epochs
         backbone, head = float(tokens * self._inside), 2.0 * trained * self.head
-        update = (4 if config.model.remat == "full" else 3) * backbone
+        passes, again = 2 if self.adapts else 3, config.model.remat == "full"
+        update = (passes + again) * backbone + 6.0 * tokens * self.adapter
         asked = {what: self._asks(what) for what in ("reference", "proximal", "sequences", "values")}
         scored = asked["reference"] + asked["proximal"] + epochs * asked["sequences"]
-        operations = epochs * (update + 3 * head) + scored * (backbone + head)
+        operations = epochs * (update + passes * head) + scored * (backbone + head)
         operations += asked["values"] * (epochs * update + backbone)
         for architecture in self.teachers.values():
             its = dataclasses.replace(self, architecture=architecture)
@@ -391,13 +410,16 @@ class Estimate:
         dense = (self.used - of_experts) * self.width / mesh.tensor
         weights = dense + of_experts * self.width / mesh.tensor / mesh.expert
         narrow, between = self.gradient_width / self.width, 0 if a.experts is None else layers * hidden * mesh.expert
-        reduced, keys = self.sharded(abstract_params(a), self.gradient_width), self.keys_and_values * mesh.sequence
+        reduced, keys = self.sharded(self.trained, self.gradient_width), self.keys_and_values * mesh.sequence
+        gradients = [weights * narrow, dense / mesh.fsdp * narrow]
+        if self.adapts:
+            gradients = [reduced * mesh.expert * mesh.fsdp, reduced * mesh.expert]
         reducing = "reduce-scatter and all-gather" if self.config.learner.sequence_parallel else "all-reduce"
         each = [  # of the layers' part in the first two, that of the head besides is little
             Sent("all-gather", "weights", "fsdp", 2 * weights),
-            Sent("reduce-scatter", "gradients", "fsdp", weights * narrow),
+            Sent("reduce-scatter", "gradients", "fsdp", gradients[0]),
             Sent("all-gather", "weights", "expert", 2 * dense / mesh.fsdp),
-            Sent("reduce-scatter", "gradients", "expert", dense / mesh.fsdp * narrow),
+            Sent("reduce-scatter", "gradients", "expert", gradients[1]),
             # Forward, again for the backward pass, and there what the sums' gradient is.
             Sent("all-gather", "tokens", "expert", 3 * between),
             Sent("reduce-scatter", "experts' sums", "expert", 2 * between),

@@ -14,6 +14,7 @@ from rljax.config.fields import ConfigError, user_path
 from rljax.config.model import check_model_path
 from rljax.config.refusals import joined
 from rljax.config.schema import Config, ModelConfig
+from rljax.models.adapter_files import base_config
 from rljax.models.common.architecture import Architecture
 from rljax.models.files import read_config, stored_tensors
 from rljax.models.hf_names import layer_of, tensor_shapes
@@ -29,9 +30,10 @@ def read_architecture(model: ModelConfig, seed: int) -> Architecture:
         ModelNotFound: it is not here and cannot be fetched.
         ConfigError: its directory holds no supported model.
     """
-    if model.path == "tiny":
-        return tiny_architecture(model)
-    return architecture_at(_directory(model, seed), model.path)
+    base = base_config(model)
+    if base.path == "tiny":
+        return tiny_architecture(base)
+    return architecture_at(_directory(base, seed), model.path)
 
 
 def stored_sizes(model: ModelConfig, seed: int, architecture: Architecture) -> dict[str, int]:
@@ -41,7 +43,7 @@ def stored_sizes(model: ModelConfig, seed: int, architecture: Architecture) -> d
     Raises:
         ModelNotFound, ConfigError: as `read_architecture`.
     """
-    declared = "float32"  # as `tiny` is made
+    model, declared = base_config(model), "float32"  # as `tiny` is made
     if model.path != "tiny":
         directory = _directory(model, seed)
         with contextlib.suppress(ValueError):  # a plan needs none of the files

@@ -7,6 +7,7 @@ from typing import Any
 from rljax.config.schema import (
     Config,
     LearnerConfig,
+    LoraConfig,
     MeshConfig,
     ModelConfig,
     PlanConfig,
@@ -36,6 +37,7 @@ def estimated(
     platform: str = "gpu",
     dtype: str = "bf16",
     batch: int = 1024,
+    rank: int | None = None,
     **keys: Any,
 ) -> Estimate:
     half = row // 2
@@ -43,7 +45,12 @@ def estimated(
         rollout_batch_size=batch,
         group_size=4,
         model=ModelConfig(
-            dtype=dtype, remat=remat, max_prompt_tokens=half, max_response_tokens=half, logprob_chunk=chunk
+            dtype=dtype,
+            remat=remat,
+            max_prompt_tokens=half,
+            max_response_tokens=half,
+            logprob_chunk=chunk,
+            lora=LoraConfig(rank=rank),
         ),
         learner=LearnerConfig(rows_per_microbatch=rows, mesh=MeshConfig(**mesh), gpu_memory_utilization=share),
         tasks=TasksConfig(train={"t": TasksetConfig(source="reverse_digits")}),

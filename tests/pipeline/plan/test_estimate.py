@@ -84,15 +84,36 @@ def test_the_memory_on_a_cpu_by_arithmetic_is_that_of_the_compiler(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
-def test_a_cpu_takes_what_is_said(dtype: str) -> None:
+@pytest.mark.parametrize(("dtype", "rank"), [("bf16", None), ("fp32", None), ("bf16", 16), ("fp32", 16)])
+def test_a_cpu_takes_what_is_said(dtype: str, rank: int | None) -> None:
     """The compiler of this machine, asked for a small shape."""
     architecture = Architecture("llama", 32768, 768, 2048, 2, 12, 4, 64)
-    estimate = estimated(architecture, {}, 4, 512, platform="cpu", dtype=dtype, batch=16)
+    estimate = estimated(architecture, {}, 4, 512, platform="cpu", dtype=dtype, batch=16, rank=rank)
     programs = abstract_programs(estimate.config, architecture, jax.devices())
     update = next(program for program in programs if program.name.startswith("update "))
     (said,) = compiled([update], "cpu")
     assert sum(estimate.memory().values()) == pytest.approx(said.peak, rel=0.1)
+
+
+def test_memory_of_an_adapter_by_hand() -> None:
+    """7,615,616,512 frozen in bf16. Of rank 32, a layer has 32 times the rows and columns of q and o (3584 + 3584), k
+    and v (3584 + 512), gate, up and down (3584 + 18944): 80,740,352 numbers in all. The reference is the base.
+    """
+    kl = AlgorithmConfig(kl=KlConfig(where="loss", coef=0.1))
+    estimate = estimated(SEVEN, {}, 1, 2048, rank=32, algorithm=kl)
+    adapter = 28 * 32 * (2 * 7168 + 2 * 4096 + 3 * 22528)
+    assert estimate.adapter == adapter == 80_740_352
+    found = estimate.memory()
+    assert "reference" not in found
+    assert found["frozen base"] == 2 * 7_615_616_512
+    assert (found["masters"], found["gradients"], found["copies"]) == (4 * adapter, 4 * adapter, 2 * adapter)
+    assert found["moments"] == pytest.approx(8 * adapter, abs=64)
+    renewed = AlgorithmConfig(kl=KlConfig(where="loss", coef=0.1, refresh_steps=5))
+    assert estimated(SEVEN, {}, 1, 2048, rank=32, algorithm=renewed).memory()["reference"] == 2 * adapter
+    critic = estimated(SEVEN, {}, 1, 2048, rank=32, algorithm=AlgorithmConfig(adv_estimator="gae")).memory()["critic"]
+    assert critic == pytest.approx(12 * (adapter + 3584), abs=64)
+    saved = estimate.host({"model.layers.0.x": 1})["to save a checkpoint"]
+    assert saved == pytest.approx(12 * adapter, abs=64)
 
 
 @pytest.mark.parametrize("mesh", [{}, {"fsdp": 8}, {"fsdp": 2, "sequence": 4}])

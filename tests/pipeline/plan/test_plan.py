@@ -70,6 +70,15 @@ def test_vllm_beside_the_learner_leaves_it_a_share() -> None:
     assert needed(estimate, target, 44 * GIB)[0].advice == "learner.gpu_memory_utilization=0.56"
 
 
+def test_an_adapter_of_seven_billion_weights_is_trained_on_a_card_of_24_gb() -> None:
+    """Whole it would need 85 GiB of masters and moments alone."""
+    target, sidecar = target_named("a10:2", gpu_memory_utilization=0.9), SidecarConfig(engine="vllm")
+    whole, adapted = (estimated(SEVEN, {}, 1, 2048, share=0.9, rank=rank, sidecar=sidecar) for rank in (None, 32))
+    assert not needed(whole, target)[0].fits
+    assert all(pool.fits for pool in needed(adapted, target))
+    assert needed(adapted, target)[0].needed < 19 * GIB
+
+
 def test_engines_take_their_gpus_from_the_learner() -> None:
     target, sidecar = target_named("h100:8"), SidecarConfig(engine="vllm_async", num_engines=2)
     two = estimated(ONE_AND_A_HALF, {"fsdp": 6}, 6, 2048, sidecar=sidecar)

@@ -10,8 +10,11 @@ from rljax.models.common.experts.experts import mixture
 from rljax.models.common.experts.routing import Routing, route
 from rljax.models.common.hardware import EXPERT_COLUMNS, EXPERT_ROWS, FSDP, Hardware, Rule
 
+ROUTER = "router"
+"""Name of the router's matrix, which is no linear layer of the model: it chooses."""
+
 SHARDING: dict[str, Rule] = {
-    "router": (None, FSDP, None),
+    ROUTER: (None, FSDP, None),
     "expert_gate": (None, *EXPERT_COLUMNS),
     "expert_up": (None, *EXPERT_COLUMNS),
     "expert_down": (None, *EXPERT_ROWS),
@@ -22,7 +25,7 @@ SHARDING: dict[str, Rule] = {
 def names(router: str, gate: str, up: str, down: str) -> dict[str, str]:
     """Returns the Hugging Face names of a layer with experts, ``{}`` where the number of an expert stands."""
     attention = {key: name for key, name in LAYER_NAMES.items() if key not in ("gate", "up", "down")}
-    return {**attention, "router": router, "expert_gate": gate, "expert_up": up, "expert_down": down}
+    return {**attention, ROUTER: router, "expert_gate": gate, "expert_up": up, "expert_down": down}
 
 
 class ExpertsBlock(Block):

@@ -1,0 +1,182 @@
+"""The adapter of a model: which matrices have one, what it is made of, and its names in PEFT's files."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Int
+
+from rljax.config.fields import ConfigError, not_a_choice
+from rljax.config.model import ALL_LINEAR, LoraConfig
+from rljax.models.common.architecture import Architecture
+from rljax.models.common.experts.block import ROUTER
+from rljax.models.common.lora import A, B
+from rljax.models.common.params import Params
+from rljax.models.common.stored import Tensor
+from rljax.models.families.registry import FAMILIES
+from rljax.models.hf_names import under_layer
+from rljax.models.transformer import abstract_params
+
+_PEFT = "base_model.model."
+"""Prefix of PEFT's, before the name that a module has in its model."""
+_SUFFIX = ".weight"
+FACTORS: Mapping[str, str] = {A: "lora_A", B: "lora_B"}
+"""PEFT's names of the factors, which it keeps [out, in]."""
+
+
+def modules(architecture: Architecture) -> dict[str, str]:
+    """Returns the matrices of a layer that may have an adapter: their keys, by the name of their module in it."""
+    names, layers = FAMILIES[architecture.family].names, abstract_params(architecture)["layers"]
+    linear = [key for key, leaf in layers.items() if len(leaf.shape) == 3 and key != ROUTER]
+    return {names[key].removesuffix(_SUFFIX): key for key in linear}
+
+
+def targeted(architecture: Architecture, lora: LoraConfig) -> dict[str, str]:
+    """Returns those of `modules` that have an adapter.
+
+    Raises:
+        ConfigError: the model has no such module, the rank is more than its matrices have, or its files have several
+            matrices in one, whose adapters PEFT could not read.
+    """
+    if lora.rank is not None and FAMILIES[architecture.family].fused:
+        raise ConfigError(
+            f"model.lora.rank={lora.rank}: models of the family {architecture.family} have several matrices in one, "
+            "for which there are no adapters yet; leave it out, and all weights are trained"
+        )
+    every = modules(architecture)
+    words = {name: name.rpartition(".")[2] for name in every}
+    for target in lora.targets:
+        if target not in (ALL_LINEAR, *words.values()):
+            raise not_a_choice("model.lora.targets", target, (ALL_LINEAR, *dict.fromkeys(words.values())))
+    if not lora.targets:
+        raise ConfigError(f"model.lora.targets=(): nothing would be trained; write {ALL_LINEAR}")
+    if lora.rank is not None and lora.rank > architecture.hidden_size:
+        raise ConfigError(
+            f"model.lora.rank={lora.rank}: the model's matrices have at most {architecture.hidden_size}, its width"
+        )
+    return {name: every[name] for name, word in words.items() if {ALL_LINEAR, word} & set(lora.targets)}
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def init_adapter(architecture: Architecture, lora: LoraConfig, seed: int | Int[Array, ""]) -> Params:
+    """Returns an adapter that changes nothing yet, float32: `A` uniform within ±1/√rows, `B` zero, as PEFT makes them
+    (He et al. 2015 with a slope of √5).
+    """
+    layers, rank = abstract_params(architecture)["layers"], lora.rank or 1
+    made: Params = {}
+    for number, key in enumerate(sorted(targeted(architecture, lora).values())):
+        count, rows, columns = layers[key].shape
+        noise = jax.random.fold_in(jax.random.key(seed), number)
+        bound = rows**-0.5
+        a = jax.random.uniform(noise, (count, rows, rank), jnp.float32, -bound, bound)
+        made[key] = {A: a, B: jnp.zeros((count, rank, columns), jnp.float32)}
+    return {"layers": made}
+
+
+@functools.cache
+def abstract_adapter(architecture: Architecture, lora: LoraConfig) -> Params:
+    """Returns the shapes and dtypes of `init_adapter`, as `jax.ShapeDtypeStruct`."""
+    return jax.eval_shape(functools.partial(init_adapter, architecture, lora), 0)
+
+
+def abstract_trained(architecture: Architecture, lora: LoraConfig) -> Params:
+    """Returns the shapes and dtypes of what is trained: of an adapter, or of all weights where there is none."""
+    return abstract_params(architecture) if lora.rank is None else abstract_adapter(architecture, lora)
+
+
+def adapter_to_peft(adapter: Params, architecture: Architecture, lora: LoraConfig) -> dict[str, np.ndarray]:
+    """Converts an adapter of numpy arrays to PEFT's names: unstacked, [out, in], dtype unchanged."""
+    return {
+        name: adapter["layers"][key][factor][layer].T
+        for name, (key, factor, layer) in _places(architecture, lora).items()
+    }
+
+
+def adapter_from_peft(tensors: Mapping[str, Tensor], architecture: Architecture, lora: LoraConfig) -> Params:
+    """Converts PEFT's tensors to an adapter, float32 numpy arrays.
+
+    Raises:
+        ValueError: naming the first tensor that is missing, unexpected or of the wrong shape.
+    """
+    shapes, places = abstract_adapter(architecture, lora)["layers"], _places(architecture, lora)
+    if odd := sorted(places.keys() ^ tensors.keys()):
+        verb = "lacks" if odd[0] in places else "has"
+        raise ValueError(f"the adapter {verb} {odd[0]}, and {len(odd) - 1} more differ from those of model.lora")
+    layers: Params = {key: {f: np.empty(x.shape, np.float32) for f, x in pair.items()} for key, pair in shapes.items()}
+    for name, (key, factor, layer) in places.items():
+        array = np.asarray(tensors[name]).T
+        if array.shape != layers[key][factor].shape[1:]:
+            expected = list(layers[key][factor].shape[:0:-1])
+            raise ValueError(f"tensor {name} has shape {list(array.shape[::-1])}, expected {expected}")
+        layers[key][factor][layer] = array
+    return {"layers": layers}
+
+
+def _places(architecture: Architecture, lora: LoraConfig) -> dict[str, tuple[str, str, int]]:
+    """Returns where each of PEFT's tensors stands: its key, factor and layer."""
+    found: dict[str, tuple[str, str, int]] = {}
+    for layer in range(architecture.num_layers):
+        of_layer = under_layer(layer, targeted(architecture, lora))
+        for module, key in of_layer.items():
+            found |= {f"{_PEFT}{module}.{word}{_SUFFIX}": (key, factor, layer) for factor, word in FACTORS.items()}
+    return found
+
+
+@dataclass(frozen=True)
+class MergedTensor:
+    """A tensor of the base with an adapter merged into it, made when it is asked for (`numpy.asarray`), as a
+    `StoredTensor` is read.
+
+    Attributes:
+        base: of the frozen model, [out, in].
+        a: PEFT's lora_A, [rank, in].
+        b: PEFT's lora_B, [out, rank].
+        scale: of the change.
+        dtype: that it is made as.
+    """
+
+    base: Tensor
+    a: np.ndarray
+    b: np.ndarray
+    scale: float
+    dtype: Any = np.float32
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the tensor."""
+        return tuple(self.base.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return int(np.prod(self.shape))
+
+    def astype(self, dtype: Any) -> MergedTensor:
+        """Returns the tensor, to be made as another dtype."""
+        return MergedTensor(self.base, self.a, self.b, self.scale, np.dtype(dtype))
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        """Makes the tensor: a new array at every call."""
+        del copy
+        change = np.float32(self.scale) * (self.b.astype(np.float32) @ self.a.astype(np.float32))
+        made: np.ndarray = np.asarray(self.base).astype(np.float32) + change
+        return made.astype(dtype or self.dtype, copy=False)
+
+
+def merged_tensors(
+    base: Mapping[str, Tensor], adapter: Params, architecture: Architecture, lora: LoraConfig
+) -> dict[str, Any]:
+    """Returns a model's tensors by Hugging Face name, those that have an adapter merged with it when they are used."""
+    named = adapter_to_peft(adapter, architecture, lora)
+    found: dict[str, Any] = dict(base)
+    for name in base:
+        a, b = (named.get(f"{_PEFT}{name.removesuffix(_SUFFIX)}.{word}{_SUFFIX}") for word in FACTORS.values())
+        if a is not None and b is not None:
+            found[name] = MergedTensor(base[name], a, b, lora.scale)
+    return found

@@ -1,0 +1,81 @@
+"""Low-rank adapters: a trained change of a frozen matrix, as one thing that stands where the matrix stood."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float
+
+from rljax.models.common.params import Params
+
+A, B = "lora_a", "lora_b"
+"""Names of the two factors of an adapter in the tree of what is trained."""
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Adapted:
+    """The matrix ``base + scale · a @ b``, which is never made (Hu et al. 2021, https://arxiv.org/abs/2106.09685).
+
+    Attributes:
+        base: the frozen matrix.
+        a: from its rows to the rank.
+        b: from the rank to its columns.
+        key: of the inputs that `a` is not shown; None: it is shown all.
+        scale: of the change.
+        dropout: share of the inputs that `a` is not shown, where there is a key.
+    """
+
+    base: Float[Array, "*layers rows columns"]
+    a: Float[Array, "*layers rows rank"]
+    b: Float[Array, "*layers rank columns"]
+    key: Any = None
+    scale: float = field(default=1.0, metadata={"static": True})
+    dropout: float = field(default=0.0, metadata={"static": True})
+
+    def __getitem__(self, index: Any) -> Adapted:
+        """Returns one layer of stacked matrices, or with an ellipsis all that there is, as an array does."""
+        return self if index is ... else jax.tree.map(lambda x: x[index], self)
+
+    def astype(self, dtype: DTypeLike) -> Adapted:
+        """Returns the same with all three matrices in that dtype."""
+        return replace(self, **{name: getattr(self, name).astype(dtype) for name in ("base", "a", "b")})
+
+    def shown(self, x: Float[Array, "... rows"]) -> Float[Array, "... rows"]:
+        """Returns what `a` is shown of the inputs (Srivastava et al. 2014): what is left is larger by what is not."""
+        if self.key is None:
+            return x
+        kept = jax.random.bernoulli(self.key, 1 - self.dropout, x.shape)
+        return jnp.where(kept, x / (1 - self.dropout), 0).astype(x.dtype)
+
+    def merged(self) -> Float[Array, "*layers rows columns"]:
+        """Makes the matrix after all, float32."""
+        change = jnp.matmul(self.a.astype(jnp.float32), self.b.astype(jnp.float32), precision="highest")
+        return self.base.astype(jnp.float32) + self.scale * change
+
+
+def joined(base: Params, trained: Params, scale: float, dropout: float = 0.0, key: Any = None) -> Params:
+    """Returns the parameters of a whole model: the base, what is trained beside it, and each adapter on its matrix.
+
+    Args:
+        base: frozen parameters of a model.
+        trained: `A` and `B` of the adapted matrices under their names in ``layers``, and any others at the top.
+        scale: of the adapters.
+        dropout: see `Adapted`.
+        key: of the dropout; None: there is none.
+    """
+    layers = dict(base["layers"])
+    for number, (name, pair) in enumerate(sorted(trained["layers"].items())):
+        keys = None if key is None else jax.random.split(jax.random.fold_in(key, number), len(pair[A]))
+        layers[name] = Adapted(layers[name], pair[A], pair[B], keys, scale, dropout)
+    return {**base, **trained, "layers": layers}
+
+
+def merged(weights: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a layer's parameters, or all of them, with adapters merged into their matrices."""
+    return {name: w.merged() if isinstance(w, Adapted) else w for name, w in weights.items()}

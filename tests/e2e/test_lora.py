@@ -1,0 +1,73 @@
+"""An adapter through a whole run: killed, replayed, exported, gone on from, and refused where it does not fit."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+from lives import Role, live_to_the_end
+from program import assert_balanced, run, undocumented
+from safetensors.numpy import load_file
+
+RANK = 4
+KEYS = (f"model.lora.rank={RANK}", "model.lora.alpha=8", "algorithm.kl.where=loss", "algorithm.kl.coef=0.01")
+SCALE = 8 / RANK
+# (rows + columns) · rank of query, key, value, output, gate, up and down in the one layer of `smallest`
+ADAPTER = RANK * ((32 + 64) + (32 + 32) + (32 + 32) + (64 + 32) + 3 * (32 + 64))
+
+
+def stored(path: Path) -> int:
+    return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+
+
+def test_a_killed_run_keeps_its_adapter_and_goes_on_from_what_it_exports(tmp_path: Path, cache: Path) -> None:
+    killed = tmp_path / "killed"
+    live_to_the_end(killed, cache, KEYS, {"both": Role((), ("train:4", "publish:2", "checkpoint:2", ""))})
+    assert_balanced(killed, groups=6 * 4)
+    assert undocumented(killed) == []
+    rows = [json.loads(line) for line in (killed / "metrics.jsonl").read_text().splitlines()]
+    assert max(row.get("parity/max_abs_logprob_gap", 0.0) for row in rows) < 1e-3, "engines have the merged weights"
+    assert max(row.get("policy/kl_reference", 0.0) for row in rows) > 0, "the base is the reference"
+    replayed = run(killed, cache, *KEYS, "mode=replay")
+    assert "replayed to step 6: bit for bit the same" in replayed.stdout, replayed.stderr
+    # two moments and masters, float32; the base is thrice as large alone
+    assert 3 * 4 * ADAPTER < stored(killed / "checkpoints" / "6" / "state") < 3 * 4 * ADAPTER + 2**14
+
+    exported = run(killed, cache, *KEYS, "mode=export", "checkpoint=6")
+    assert exported.returncode == 0, exported.stderr
+    merged, adapter = killed / "export" / "step_6", killed / "export" / "step_6_adapter"
+    weights, base = load_file(merged / "model.safetensors"), load_file(killed / "model" / "model.safetensors")
+    factors = load_file(adapter / "adapter_model.safetensors")
+    module = "model.layers.0.mlp.down_proj"
+    a, b = (factors[f"base_model.model.{module}.lora_{word}.weight"] for word in "AB")
+    assert np.abs(b).max() > 0
+    expected = base[f"{module}.weight"] + SCALE * b @ a
+    np.testing.assert_allclose(weights[f"{module}.weight"], expected, atol=1e-6)
+    np.testing.assert_array_equal(weights["model.embed_tokens.weight"], base["model.embed_tokens.weight"])
+
+    onward = tmp_path / "onward"
+    began = (f"model.path={adapter}", "max_steps=2", "save_steps=1", "seed=1")
+    assert run(onward, cache, *KEYS, *began).returncode == 0
+    again = run(onward, cache, *KEYS, *began, "mode=export", "checkpoint=initial")
+    assert again.returncode == 0, again.stderr
+    first = load_file(onward / "export" / "step_0" / "model.safetensors")
+    for name, tensor in first.items():
+        np.testing.assert_allclose(tensor, weights[name], atol=1e-6, err_msg=name)
+    other = run(tmp_path / "other", cache, f"model.path={adapter}", "model.lora.rank=8", "model.lora.alpha=8")
+    assert other.returncode != 0
+    assert f"model.lora.rank=8: the adapter in {adapter} has 4; write model.lora.rank=4" in other.stderr
+    assert "Traceback" not in other.stderr
+
+
+def test_an_adapter_that_nothing_would_read_or_that_no_model_has_is_refused_in_a_line(
+    tmp_path: Path, cache: Path
+) -> None:
+    without = run(tmp_path / "without", cache, "model.lora.alpha=8")
+    assert "model.lora.alpha=8.0: there is no adapter; set model.lora.rank, or leave it out" in without.stderr
+    misspelt = run(tmp_path / "misspelt", cache, "model.lora.rank=4", "model.lora.targets=q_prj,v_proj")
+    assert "model.lora.targets='q_prj': not one of all-linear, " in misspelt.stderr
+    assert "did you mean q_proj?" in misspelt.stderr
+    large = run(tmp_path / "large", cache, "model.lora.rank=64")
+    assert "model.lora.rank=64: the model's matrices have at most 32, its width" in large.stderr
+    assert not any((one.returncode == 0 or "Traceback" in one.stderr) for one in (without, misspelt, large))

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rljax.config.choice import Choice
+from rljax.config.distill import TEACHERS, TeacherConfig
 from rljax.config.environments import EnvironmentConfig
 from rljax.config.fields import ConfigError
 from rljax.config.importers.translate import checked, group_of
@@ -28,6 +29,7 @@ NEW_NAMES: dict[str, Any] = {
     "custom_envs.": EnvironmentConfig,
     "judges.": JudgeConfig,
     "reward_models.": RewardModelConfig,
+    f"{TEACHERS}.": TeacherConfig,
 }
 """Groups in which a new name is allowed, with the defaults of its entry; a taskset's where its source is given."""
 

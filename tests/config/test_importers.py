@@ -55,7 +55,7 @@ REFUSED = [
     (ROLL, "max_steps", 0, "must be at least 1"),
     (ROLL, "adv_estimator", "rloo2", "not one of gae, reinforce"),
     (ROLL, "custom_envs", {"FrozenLake": {"env_type": "gem:game"}}, "write --config.custom_envs.FrozenLake.id="),
-    (ROLL, "use_opd", True, "there is no distillation"),
+    (ROLL, "use_opd", True, "a teacher is not taken over; write algorithm.distill.teachers.NAME.path"),
     (ROLL, "max_step", 3, "unknown key; did you mean max_steps?"),
     (ROLL, "actor_train.training_args.learning_rat", 3, "did you mean actor_train.training_args.learning_rate?"),
     (ROLL, "actor_train", 3, "this is a group of keys; write them (model_args, training_args, "),

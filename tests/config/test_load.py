@@ -14,7 +14,7 @@ from rljax.config.arguments import parse_arguments
 from rljax.config.environments import EnvironmentConfig
 from rljax.config.foreign_keys import FOREIGN_KEYS
 from rljax.config.load import key_help, load_config
-from rljax.config.schema import Config, JudgeConfig, RewardModelConfig, TasksetConfig
+from rljax.config.schema import Config, JudgeConfig, RewardModelConfig, TasksetConfig, TeacherConfig
 from rljax.config.validate import ConfigError, walk
 
 SIMPLE = """
@@ -212,7 +212,7 @@ def test_the_help_says_the_defaults_that_hold() -> None:
     said = {path: default for path, default, meaning in key_help() if not of_functions.match(meaning)}
     held = {path: str(value) for path, value, _ in walk(Config(mode="audit"))} | {"mode": "both"}
     groups = {"tasks.train": TasksetConfig(), "custom_envs": EnvironmentConfig(), "judges": JudgeConfig()}
-    groups |= {"reward_models": RewardModelConfig()}
+    groups |= {"reward_models": RewardModelConfig(), "algorithm.distill.teachers": TeacherConfig()}
     for group, made in groups.items():
         held |= {f"{group}.NAME.{path}": str(value) for path, value, _ in walk(made)}
     assert said["algorithm.critic.optimizer.learning_rate"] == "1e-05"

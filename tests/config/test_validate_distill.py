@@ -95,3 +95,12 @@ def test_weights_are_numbers_on_the_command_line_too() -> None:
     assert teacher.weight_in("another") == 0.0
     with pytest.raises(ConfigError, match=rf"^{key}=a: expected a number"):
         load_config("configs/distill.py", {key: "a"})
+
+
+def test_a_command_line_adds_a_teacher_to_any_config() -> None:
+    keys = {f"{AT}.big.path": "x/y", "algorithm.adv_estimator": "none", "tasks.train.reverse_digits.rewards": "()"}
+    config = load_config("configs/quickstart.py", keys)
+    assert config.algorithm.distill.teachers == {"big": TeacherConfig(path="x/y")}
+    assert config.tasks.train["reverse_digits"].rewards == ()
+    with pytest.raises(ConfigError, match=rf"{AT}.big.pth: unknown key; did you mean {AT}.big.path\?"):
+        load_config("configs/quickstart.py", {f"{AT}.big.pth": "x/y"})

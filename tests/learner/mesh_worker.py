@@ -16,7 +16,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from bench.aot import KINDS
-from rljax.config.schema import CorrectionConfig, KlConfig, MeshConfig
+from rljax.config.schema import CorrectionConfig, DistillConfig, KlConfig, MeshConfig, TeacherConfig
 from rljax.learner.checkpoints import Checkpoints
 from rljax.learner.critic import ValueObjective
 from rljax.learner.learner import Learner
@@ -24,6 +24,7 @@ from rljax.learner.objective import PolicyObjective, Progress
 from rljax.learner.packing import RowShape, Scores, pack
 from rljax.learner.sharding import batch_sharding, make_mesh, parameter_shardings
 from rljax.learner.state import make_optimizer
+from rljax.learner.teachers import StoredTeacher
 from rljax.learner.train_step import loss_and_gradient
 from rljax.learner.trainable import TrainableModel
 from rljax.models.common.architecture import Architecture
@@ -34,6 +35,7 @@ from rljax.models.common.embedding import embed
 from rljax.models.common.hardware import CPU, Hardware
 from rljax.models.common.logprobs import token_logprobs
 from rljax.models.common.value_head import critic_params
+from rljax.models.hf_names import to_hf
 from rljax.models.reward_model import load_score, open_reward_model
 from rljax.models.transformer import abstract_params
 from rljax.pipeline.plan.compiled import absent
@@ -99,7 +101,13 @@ OBJECTIVES: list[dict[str, Any]] = [
         "kl": KlConfig(where="reward", coef=0.1),
         "whiten_advantages": True,
     },
+    {
+        "pg_variant": "cispo",
+        "adv_estimator": "none",
+        "distill": DistillConfig(teachers={"wide": TeacherConfig(path="none")}),
+    },
 ]
+TEACHER = dataclasses.replace(ARCHITECTURE, family="llama", qk_norm=False, hidden_size=64, num_layers=3)
 
 
 def make_learner(
@@ -112,7 +120,11 @@ def make_learner(
     learner = {"rows_per_microbatch": 8, "sequence_parallel": sequence_parallel}
     # chunks smaller than the batch, so that the chunked log-probabilities are laid over the mesh too
     config = make_config(mesh=layout, learner=learner, model={"logprob_chunk": 64}, **changes)
-    return Learner(config, architecture, make_params(architecture=architecture))
+    teachers = {
+        name: StoredTeacher(TEACHER, to_hf(make_params(1, TEACHER), TEACHER))
+        for name in config.algorithm.distill.teachers
+    }
+    return Learner(config, architecture, make_params(architecture=architecture), teachers=teachers)
 
 
 def compare_layouts() -> list[dict]:

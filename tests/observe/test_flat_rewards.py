@@ -40,6 +40,11 @@ def test_a_streak_is_told_from_its_tenth_step_on() -> None:
     assert [(streak.first, streak.last) for streak in found] == [(1, 11), (13, 22)]
 
 
+def test_steps_that_learn_from_teachers_are_not_told_that_nothing_can_be_learnt() -> None:
+    rows = [row(step, mean=0.0, std=0.0) | {"distill/big/reverse_kl": 0.3} for step in range(1, 21)]
+    assert flat_streaks(rows, group_size=8) == []
+
+
 def test_rewards_that_are_all_zero_are_told_as_such() -> None:
     (streak,) = flat_streaks([row(step, mean=0.0, std=0.0) for step in range(1, 11)], group_size=8)
     assert streak.zero

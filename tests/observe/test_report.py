@@ -233,6 +233,16 @@ def test_the_objective_has_the_curves_that_the_run_knows(tmp_path: Path) -> None
     assert re.findall(r"var\(--(s\d)\).*?</svg>\s*(\w+)</span>", objective) == [("s1", "mean_band"), ("s2", "overlong")]
 
 
+def test_the_divergence_from_teachers_is_drawn_by_teacher_and_taskset(tmp_path: Path) -> None:
+    log = MetricsLog(tmp_path)
+    for step in range(1, 31):
+        log.write(step, {"distill/big/reverse_kl": 0.4, "distill/big/sums/reverse_kl": 0.5})
+    page = checked(written(tmp_path, {}, None))
+    objective = page[page.index("<h2>Objective</h2>") : page.index("<h2>Staleness and speed</h2>")]
+    assert re.findall("<h3>(.*?)</h3>", objective) == ["Reverse KL to the teachers"]
+    assert re.findall(r"var\(--(s\d)\).*?</svg>\s*([\w/]+)</span>", objective) == [("s1", "big"), ("s2", "big/sums")]
+
+
 def test_a_run_that_knows_nothing_of_its_objective_has_no_such_section(tmp_path: Path) -> None:
     assert "<h2>Objective</h2>" not in checked(written(tmp_path))
 

@@ -13,7 +13,7 @@ from rljax.config.importers.rule import Make, Rule, choice, needless, only, read
 from rljax.config.registries import policy_losses
 
 _KL = "algorithm.kl.where algorithm.kl.estimator algorithm.kl.coef"
-_NO_TEACHER = "there is no distillation"
+_NO_TEACHER = "a teacher is not taken over; write algorithm.distill.teachers.NAME.path, alone with adv_estimator=none"
 _RATIOS = "w itself is bounded, by algorithm.correction.low and high"
 _RECORDED = "ratios are to the log-probabilities recorded with the samples; pg_variant=decoupled_ppo recomputes besides"
 _RESUMES = "the same command resumes a run; another run_dir begins a new one"
@@ -261,7 +261,7 @@ OBJECTIVE: list[Rule] = [
         refused(path, _NO_TEACHER, whole=True)
         for path in ("teacher", "student_train", "student_infer", "is_pure_opd", "use_opd")
     ],
-    needless("pure_opd_pipeline_type", _NO_TEACHER),
+    needless("pure_opd_pipeline_type", "algorithm.distill has one way"),
     refused(
         "use_turn_scores",
         "write algorithm.adv_estimator=agentic_reinforce, an advantage of turns",

@@ -204,7 +204,7 @@ LEARNER: list[Rule] = [
     to(f"{_TRAIN}.max_tokens_per_microbatch_in_train", "learner.rows_per_microbatch", counted(made.dynamic), _PACKED),
     needless(f"{_TRAIN}.max_tokens_per_microbatch_in_infer", _PACKED),
     *_each(_TRAIN, "logits_in_fp32 apply_loss_scale offload_nccl", "log-probabilities are always computed in float32"),
-    refused(f"{_TRAIN}.opd_kl_coef", "there is no distillation"),
+    refused(f"{_TRAIN}.opd_kl_coef", "write algorithm.distill.teachers.NAME.coef"),
 ]
 """The worker that trains."""
 

@@ -348,7 +348,7 @@ class Estimate:
         (sampled, shown), parts = sequences_per_step(config), (sampled_parts(config), demonstration_parts(config))
         tokens, trained = sampled * sum(parts[0]) + shown * sum(parts[1]), sampled * parts[0][1] + shown * parts[1][1]
         microbatches = math.ceil(self.rows / self.row.rows) * minibatches_per_step(config) * epochs
-        inside = 2 * (self.used - self.head) + 2 * a.num_layers * config.longest * a.num_heads * a.head_dim
+        inside = 2 * (self.used - self.head) + 4 * a.keys_seen(config.longest) * a.num_heads * a.head_dim
         backbone, head = float(tokens * inside), 2.0 * trained * self.head
         update = (4 if config.model.remat == "full" else 3) * backbone
         asked = {what: self._asks(what) for what in ("reference", "proximal", "sequences", "values")}

@@ -124,7 +124,8 @@ def decode_step(
     Returns:
         Float32 logits after the token of each slot, and the cache.
     """
-    rotations, seen = _rotations(positions[:, None], architecture), Spans(jnp.zeros_like(positions), positions)
+    rotations = _rotations(positions[:, None], architecture)
+    seen = Spans(jnp.zeros_like(positions), positions)
     masks = {window: seen.within(window).visible(jnp.arange(cache.length)) for window in rotations}
     slot, head = jnp.arange(cache.slots)[:, None], jnp.arange(architecture.num_kv_heads)[None, :]
     place = positions[:, None]

@@ -141,10 +141,10 @@ def routed_hidden_states(
         Activations of type `dtype`; those of padding mean nothing. Sums over the tokens but padding, by layer; None
         where layers have no experts.
     """
-    a, spans = architecture, causal_spans(segment_ids)
-    sizes = tuple(sorted(set(a.windows))) or (0,)
+    a, sizes = architecture, tuple(sorted(set(architecture.windows))) or (0,)
     # Layers of several kinds are scanned together: each is told its kind, and only those of one kind compile to less.
     rotations = [rotation(positions, a, local=size > 0) for size in sizes]
+    spans = causal_spans(segment_ids)
     of_layers = None if len(sizes) == 1 else jnp.asarray([sizes.index(size) for size in a.windows], jnp.int32)
 
     def layer(x: jax.Array, scanned: tuple[Params, Any]) -> tuple[jax.Array, RouterSums | None]:

@@ -22,7 +22,7 @@ def open_engine(
     the rest see `EmbeddedEngine`.
     """
     return EmbeddedEngine(
-        load_architecture(Path(model)),
+        load_architecture(Path(model)).within(max_length),
         slots=slots,
         max_length=max_length,
         decode_steps=decode_steps,

@@ -114,6 +114,11 @@ class Architecture:
         """Returns the window of a layer; 0: it has none."""
         return self.windows[layer] if self.windows else 0
 
+    def keys_seen(self, length: int) -> float:
+        """Returns how many keys a token of a sequence of so many sees, on average, summed over the layers."""
+        windows = [min(self.window(layer) or length, length) for layer in range(self.num_layers)]
+        return sum(window - window**2 / (2 * length) for window in windows)
+
     def within(self, context: int) -> Architecture:
         """Returns the same model for a run whose sequences have at most so many tokens."""
         return replace(self, context=context)

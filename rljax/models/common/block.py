@@ -148,9 +148,9 @@ class Block(nnx.Module):
     def mlp(self, normed: Float[Array, "batch time hidden"], hardware: Hardware) -> Float[Array, "batch time hidden"]:
         """Returns what the MLP adds to the residual stream, given its normalised input."""
         a = self.architecture
-        gate, up = linear(normed, self.gate[...], hardware), linear(normed, self.up[...], hardware)
-        if a.mlp_bias:
-            gate, up = gate + spread(self.gate_bias[...], gate), up + spread(self.up_bias[...], up)
-        inner = hardware.constrain(ACTIVATIONS[a.activation](gate) * up, "mlp")
-        added = linear(inner, self.down[...], hardware)
+        gate = linear(normed, self.gate[...], hardware)
+        opened = ACTIVATIONS[a.activation](gate + spread(self.gate_bias[...], gate) if a.mlp_bias else gate)
+        up = linear(normed, self.up[...], hardware)
+        inner = opened * (up + spread(self.up_bias[...], up) if a.mlp_bias else up)
+        added = linear(hardware.constrain(inner, "mlp"), self.down[...], hardware)
         return added + spread(self.down_bias[...], added) if a.mlp_bias else added

@@ -30,6 +30,7 @@ class _Phi3(Family):
         return {
             "partial_rotary_factor": architecture.partial_rotary_factor,
             "original_max_position_embeddings": original or architecture.max_position_embeddings,
+            "pad_token_id": None,  # transformers' own need not be in the vocabulary; the tokenizer's is added
         }
 
 

@@ -95,4 +95,4 @@ FROM_A_LAYER_ON: Windows = ByLayer(lambda config, layer: layer >= int(config["ma
 """Those from ``max_window_layers`` on have one, where ``use_sliding_window`` says so: Qwen's."""
 
 QWEN_WINDOWS: Mapping[str, Any] = {"sliding_window": 4096, "max_window_layers": 28}
-"""What transformers takes where a Qwen's `config.json` does not say."""
+"""Defaults of transformers for what a `config.json` of a Qwen lacks."""

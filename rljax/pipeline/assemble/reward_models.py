@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +89,8 @@ def longest_row(config: Config, name: str, positions: int) -> int:
 
 def _stored(config: Config, name: str, directory: Path) -> tuple[StoredRewardModel, int]:
     stored = open_reward_model(directory)
-    return stored, longest_row(config, name, stored.architecture.max_position_embeddings)
+    longest = longest_row(config, name, stored.architecture.max_position_embeddings)
+    return replace(stored, architecture=stored.architecture.within(longest)), longest
 
 
 def _load(config: Config, name: str, devices: Sequence[jax.Device]) -> RewardModel:

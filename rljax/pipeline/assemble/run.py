@@ -68,7 +68,7 @@ class Model:
     def fingerprint(self) -> str:
         """Identifies the meaning of the model's weights and tokens; the same wherever it is kept."""
         vocabulary = sorted(self.tokenizer.get_vocab().items())
-        shape = replace(self.architecture, max_position_embeddings=0)  # says how far it may go, not what it is
+        shape = replace(self.architecture, max_position_embeddings=0, context=0)  # how far it may go, not what it is
         return f"{stable_hash(repr(shape), *self.stop_token_ids, *itertools.chain(*vocabulary)):016x}"
 
 
@@ -145,6 +145,7 @@ def open_model_at(config: Config, root: Path, progress: ProgressCallback | None 
     directory = resolve_model(config.model, config.seed, root, progress)
     architecture = load_architecture(directory)
     check_architecture(config, architecture)
+    architecture = architecture.within(config.context)
     adapter = adapter_directory(config.model)
     if adapter is not None:
         check_adapter(adapter, architecture, config.model.lora)

@@ -391,13 +391,11 @@ class Estimate:
         return {"tokens": float(tokens * epochs), "microbatches": float(microbatches), "operations": operations}
 
     @property
-    def _inside(self) -> int:
+    def _inside(self) -> float:
         """Operations of a forward pass for a token of the longest row, up to the head."""
         a = self.architecture
-        return (
-            2 * (self.used - idle_parameters(a) - self.head)
-            + 2 * a.num_layers * self.config.longest * a.num_heads * a.head_dim
-        )
+        scores = 4 * a.keys_seen(self.config.longest) * a.num_heads * a.head_dim
+        return 2 * (self.used - idle_parameters(a) - self.head) + scores
 
     def traffic(self) -> list[Sent]:
         """Returns what a device receives in a microbatch, collective by collective; nothing with one device.

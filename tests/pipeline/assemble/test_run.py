@@ -25,7 +25,7 @@ from rljax.config.schema import (
 )
 from rljax.config.validate import ConfigError
 from rljax.models.tiny import make_tiny
-from rljax.pipeline.assemble.run import open_model, probe_tokens, validation_fingerprint
+from rljax.pipeline.assemble.run import Model, open_model, probe_tokens, validation_fingerprint
 from rljax.pipeline.run_dir import RunDir
 
 
@@ -46,6 +46,20 @@ def test_prompt_and_response_longer_than_the_context_are_refused(tmp_path: Path)
     (directory / "config.json").write_text(json.dumps({**fields, "max_position_embeddings": 99}))
     with pytest.raises(ConfigError, match=r"max_prompt_tokens \+ .* = 100: more than the model's context of 99"):
         open_model(fits, run)
+
+
+def test_a_model_knows_the_context_of_its_run_and_is_the_same_one_in_another(tmp_path: Path) -> None:
+    """The context chooses the factors of a longrope scaling: in vLLM, and so in what is trained."""
+
+    def opened(response: int) -> Model:
+        policy = ModelConfig(path=str(directory), max_prompt_tokens=60, max_response_tokens=response)
+        config = small_config(tmp_path / str(response), policy)
+        return open_model(config, RunDir.create(config))
+
+    directory = make_tiny(ModelConfig(), 0, tmp_path / "model")
+    short, long = opened(40), opened(80)
+    assert (short.architecture.context, long.architecture.context) == (100, 140)
+    assert short.fingerprint == long.fingerprint
 
 
 def test_a_tensor_axis_that_does_not_divide_the_heads_is_refused(tmp_path: Path) -> None:

@@ -281,6 +281,14 @@ def test_operations_of_a_step() -> None:
     assert more.steps()["operations"] == pytest.approx(expected)
 
 
+def test_a_token_of_a_layer_with_a_window_sees_no_more_than_the_window() -> None:
+    """Of 2048 places the first 512 see 256 on average, the others 512: 448. Half of the layers have no window: 1024."""
+    slides = dataclasses.replace(HALF, windows=(512, 0) * 12)
+    saved = 1024 * 2048 * 4 * 2 * 2 * 12 * (1024 - 448) * 14 * 64  # of the four passes over the layers
+    less = estimated(HALF, {}, 1, 2048).steps()["operations"] - estimated(slides, {}, 1, 2048).steps()["operations"]
+    assert less == pytest.approx(saved)
+
+
 def test_turns_that_are_rows_reused_groups_and_demonstrations_are_counted() -> None:
     """1024 trajectories of 5 turns, 5120 rows of 2048; beside 256 groups 64 reused ones, a fifth of all; beside 1024
     trajectories 256 demonstrations, a fifth of all, of one row each.

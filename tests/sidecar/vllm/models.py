@@ -7,7 +7,16 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import LlamaConfig, PreTrainedConfig, PreTrainedModel, Qwen2Config, Qwen3Config
+from transformers import (
+    Gemma3TextConfig,
+    LlamaConfig,
+    MistralConfig,
+    Phi3Config,
+    PreTrainedConfig,
+    PreTrainedModel,
+    Qwen2Config,
+    Qwen3Config,
+)
 
 from rljax.weights.publisher import OrbaxPublisher
 from sidecar.protocol import WeightUpdate
@@ -31,11 +40,37 @@ CONFIGS: dict[str, PreTrainedConfig] = {
     for family, make in _FAMILIES.items()
     for tied in (True, False)
 }
+_LONGROPE: dict[str, Any] = {
+    "rope_type": "longrope",
+    "short_factor": [1.0] * 8,
+    "long_factor": [1.0 + i for i in range(8)],
+    "original_max_position_embeddings": 32,
+}
+WINDOWED: dict[str, PreTrainedConfig] = {
+    "mistral": MistralConfig(**_SHAPE, sliding_window=9),
+    "phi3": Phi3Config(
+        **_SHAPE,
+        pad_token_id=0,
+        partial_rotary_factor=0.5,
+        rope_scaling=_LONGROPE,
+        original_max_position_embeddings=32,
+        sliding_window=11,
+    ),
+    "gemma3": Gemma3TextConfig(
+        **(_SHAPE | {"num_hidden_layers": 5}),
+        head_dim=32,
+        query_pre_attn_scalar=40,
+        sliding_window=9,
+        sliding_window_pattern=3,
+        rope_scaling={"rope_type": "linear", "factor": 8.0},
+    ),
+}
+"""Of layers with a window that what they are asked is longer than."""
 
 
 def random_model(name: str, seed: int) -> PreTrainedModel:
-    """The float32 model of ``CONFIGS[name]``."""
-    return randomised(CONFIGS[name], seed)
+    """The float32 model of that name in `CONFIGS` or `WINDOWED`."""
+    return randomised((CONFIGS | WINDOWED)[name], seed)
 
 
 def tensors(model: PreTrainedModel) -> dict[str, np.ndarray]:

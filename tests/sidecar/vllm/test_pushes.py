@@ -21,7 +21,7 @@ from sidecar.hosting.local import LocalEngineLauncher
 from sidecar.protocol import Engine
 from sidecar.vllm.settings import environment
 from tests.sidecar.vllm.conftest import MODEL, Lab, spec
-from tests.sidecar.vllm.models import CONFIGS, publish, random_model, tensors, token_logprobs
+from tests.sidecar.vllm.models import CONFIGS, WINDOWED, publish, random_model, tensors, token_logprobs
 
 ORDER = (0, 1, 2, 1, 3)
 TOKENS = np.arange(3, 45)
@@ -45,9 +45,10 @@ def job(directory: Path, model: Path, fresh: Path, versions: list[dict[str, np.n
     return {"model": str(model), "fresh": str(fresh), "tokens": TOKENS.tolist(), "updates": pushes, "out": out}
 
 
-def test_tiny_models_of_every_family_tied_and_untied(tmp_path: Path) -> None:
+@pytest.mark.parametrize("names", [list(CONFIGS), list(WINDOWED)], ids=["tied and untied", "windowed"])
+def test_tiny_models_of_every_family(names: list[str], tmp_path: Path) -> None:
     jobs, last = [], {}
-    for name in CONFIGS:
+    for name in names:
         models = [random_model(name, seed) for seed in range(4)]
         directory = tmp_path / name
         models[0].save_pretrained(directory / "model")
@@ -55,7 +56,7 @@ def test_tiny_models_of_every_family_tied_and_untied(tmp_path: Path) -> None:
         jobs.append(job(directory, directory / "model", directory / "fresh", [tensors(m) for m in models]))
         last[name] = token_logprobs(models[3], TOKENS)
     run(jobs, tmp_path)
-    for name in CONFIGS:
+    for name in names:
         found = json.loads((tmp_path / name / "out.json").read_text())
         np.testing.assert_allclose(found["pushed"], found["fresh"], atol=1e-5, err_msg=name)
         np.testing.assert_allclose(found["pushed"], last[name], atol=1e-4, err_msg=name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 from jax.sharding import AbstractMesh
 
-from rljax.models.common.attention.attention import Body, attended_by, attention, body_for
+from rljax.models.common.attention.attention import Body, Window, attended_by, attention, body_for
 from rljax.models.common.attention.blockwise import blockwise_attention
 from rljax.models.common.attention.dense import dense_attention
 from rljax.models.common.attention.spans import causal_spans
@@ -26,6 +27,7 @@ class Case(NamedTuple):
     kv_heads: int
     width: int
     segments: list[list[int]]  # lengths, the last of padding
+    window: int = 0
 
 
 PACKED = Case(128, 4, 2, 64, [[40, 1, 67, 20], [128, 0]])
@@ -35,6 +37,10 @@ THREE = Case(150, 3, 1, 32, [[10, 70, 60, 10], [149, 1]])
 WIDE = Case(300, 4, 4, 128, [[300, 0]])
 ONE_HEAD = Case(128, 3, 1, 64, [[50, 70, 8]])
 WIDEST = Case(128, 2, 2, 256, [[100, 28]])
+TWO_IN_SIGHT = ODD._replace(window=2)
+SLIDING = PACKED._replace(window=33)
+SLIDING_FAR = LONG._replace(window=257)  # over blocks, and from one segment's end not into the one before
+SLIDING_WIDE = WIDE._replace(window=130)
 
 
 def _inputs(case: Case) -> tuple[jax.Array, ...]:
@@ -49,12 +55,13 @@ def _inputs(case: Case) -> tuple[jax.Array, ...]:
     return q, k, v, jnp.asarray(np.stack(numbers), jnp.int32)
 
 
-def _by_hand(query: jax.Array, key: jax.Array, value: jax.Array, segment_ids: jax.Array) -> np.ndarray:
+def _by_hand(query: jax.Array, key: jax.Array, value: jax.Array, segment_ids: jax.Array, window: int) -> np.ndarray:
     q, k, v = (np.asarray(x, np.float64) for x in (query, key, value))
     segments, shared = np.asarray(segment_ids), query.shape[2] // key.shape[2]
     out = np.zeros_like(q)
     for row, t in np.argwhere(segments > 0):
         seen = np.flatnonzero(segments[row, : t + 1] == segments[row, t])
+        seen = seen[-window:] if window else seen
         for head in range(q.shape[2]):
             scores = k[row, seen, head // shared] @ q[row, t, head] / np.sqrt(q.shape[-1])
             weights = np.exp(scores - scores.max())
@@ -62,34 +69,45 @@ def _by_hand(query: jax.Array, key: jax.Array, value: jax.Array, segment_ids: ja
     return out
 
 
-def _plain(query: jax.Array, key: jax.Array, value: jax.Array, segment_ids: jax.Array) -> jax.Array:
+def _plain(query: jax.Array, key: jax.Array, value: jax.Array, segment_ids: jax.Array, window: int) -> jax.Array:
     """The textbook formula, for JAX to differentiate."""
     time, shared = query.shape[1], query.shape[2] // key.shape[2]
     same = segment_ids[:, :, None] == segment_ids[:, None, :]
-    mask = (same & jnp.tril(jnp.ones((time, time), bool)))[:, None]
+    band = jnp.tril(jnp.ones((time, time), bool)) & ~jnp.tril(jnp.ones((time, time), bool), -(window or time))
+    mask = (same & band)[:, None]
     key, value = (jnp.repeat(x, shared, axis=2) for x in (key, value))
     scores = jnp.where(mask, jnp.einsum("bthk,bshk->bhts", query, key) / np.sqrt(query.shape[-1]), -jnp.inf)
     return jnp.einsum("bhts,bshk->bthk", jax.nn.softmax(scores), value)
 
 
-def _chosen(q: jax.Array, k: jax.Array, v: jax.Array, segments: jax.Array) -> jax.Array:
-    return attention(q, k, v, causal_spans(segments), CPU)
+def _chosen(q: jax.Array, k: jax.Array, v: jax.Array, segments: jax.Array, window: int = 0) -> jax.Array:
+    return attention(q, k, v, causal_spans(segments), CPU, Window((window,)))
 
 
-def _dense(q: jax.Array, k: jax.Array, v: jax.Array, segments: jax.Array) -> jax.Array:
-    return dense_attention(q, k, v, causal_spans(segments), CPU)
+def _one_of_two(q: jax.Array, k: jax.Array, v: jax.Array, segments: jax.Array, window: int = 0) -> jax.Array:
+    """The window that a layer is told when the program runs."""
+    return attention(q, k, v, causal_spans(segments), CPU, Window((5, window), segments[0, 0]))
 
 
-def _blockwise(q: jax.Array, k: jax.Array, v: jax.Array, segments: jax.Array) -> jax.Array:
-    return blockwise_attention(q, k, v, causal_spans(segments), CPU)
+def _dense(q: jax.Array, k: jax.Array, v: jax.Array, segments: jax.Array, window: int = 0) -> jax.Array:
+    return dense_attention(q, k, v, causal_spans(segments).within(window), CPU)
 
 
-def _splash(q: jax.Array, k: jax.Array, v: jax.Array, segments: jax.Array) -> jax.Array:
-    return attended_by("splash", q, k, v, causal_spans(segments), CPU, interpret=True)
+def _blockwise(q: jax.Array, k: jax.Array, v: jax.Array, segments: jax.Array, window: int = 0) -> jax.Array:
+    return blockwise_attention(q, k, v, causal_spans(segments).within(window), CPU)
 
 
-def _triton(q: jax.Array, k: jax.Array, v: jax.Array, segments: jax.Array) -> jax.Array:
-    return attended_by("triton", q, k, v, causal_spans(segments), CPU, interpret=True)
+def _splash(q: jax.Array, k: jax.Array, v: jax.Array, segments: jax.Array, window: int = 0) -> jax.Array:
+    return attended_by("splash", q, k, v, causal_spans(segments), CPU, Window((window,)), interpret=True)
+
+
+def _splash_of_two(q: jax.Array, k: jax.Array, v: jax.Array, segments: jax.Array, window: int = 0) -> jax.Array:
+    seen = Window((0, window), segments[0, 0])
+    return attended_by("splash", q, k, v, causal_spans(segments), CPU, seen, interpret=True)
+
+
+def _triton(q: jax.Array, k: jax.Array, v: jax.Array, segments: jax.Array, window: int = 0) -> jax.Array:
+    return attended_by("triton", q, k, v, causal_spans(segments), CPU, Window((window,)), interpret=True)
 
 
 BODIES = [
@@ -105,6 +123,18 @@ BODIES = [
     (_splash, WIDE),
     (_splash, ONE_HEAD),
     (_splash, WIDEST),
+    (_chosen, SLIDING),
+    (_one_of_two, ODD),
+    (_one_of_two, SLIDING_FAR),
+    (_dense, TWO_IN_SIGHT),
+    (_dense, SLIDING),
+    (_blockwise, TWO_IN_SIGHT),
+    (_blockwise, SLIDING_FAR),
+    (_triton, SLIDING),
+    (_triton, THREE._replace(window=70)),
+    (_splash, SLIDING),
+    (_splash, SLIDING_WIDE),
+    (_splash_of_two, SLIDING_WIDE),
 ]
 
 
@@ -112,9 +142,9 @@ BODIES = [
 def test_every_body_gives_what_is_computed_by_hand(body: Callable[..., jax.Array], case: Case) -> None:
     inputs = _inputs(case)
     real = np.asarray(inputs[3] > 0)[:, :, None, None]
-    got = np.asarray(jax.jit(body)(*inputs))
+    got = np.asarray(jax.jit(functools.partial(body, window=case.window))(*inputs))
     assert np.isfinite(got).all()
-    np.testing.assert_allclose(got * real, _by_hand(*inputs), atol=1e-5)
+    np.testing.assert_allclose(got * real, _by_hand(*inputs, case.window), atol=1e-5)
 
 
 @pytest.mark.parametrize(("body", "case"), BODIES)
@@ -123,7 +153,9 @@ def test_every_body_has_the_gradients_of_the_plain_formula(body: Callable[..., j
     weight = jax.random.normal(jax.random.key(1), tensors[0].shape) * (segments > 0)[:, :, None, None]
 
     def gradients(function: Callable[..., jax.Array]) -> tuple[jax.Array, ...]:
-        return jax.jit(jax.grad(lambda *x: jnp.sum(function(*x, segments) * weight), argnums=(0, 1, 2)))(*tensors)
+        return jax.jit(jax.grad(lambda *x: jnp.sum(function(*x, segments, case.window) * weight), argnums=(0, 1, 2)))(
+            *tensors
+        )
 
     for got, expected in zip(gradients(body), gradients(_plain), strict=True):
         np.testing.assert_allclose(got, expected, atol=1e-5 * float(jnp.abs(expected).max()))

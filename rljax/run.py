@@ -34,6 +34,7 @@ from rljax.ledger.backend import backend_of
 from rljax.ledger.compatibility import check_model, record_validation_plan
 from rljax.ledger.database import LedgerError, RunFailedError, StaleWriterError, is_finished, ledger_exists
 from rljax.observe.atomic_write import write_atomic
+from rljax.pipeline.assemble.checkpoints import chosen_checkpoints
 from rljax.pipeline.assemble.checks import check_run, check_start
 from rljax.pipeline.assemble.compile_cache import keep_compiled
 from rljax.pipeline.assemble.devices import check_shared, share_gpu_memory, shares_only_accelerator
@@ -41,7 +42,7 @@ from rljax.pipeline.assemble.learner import StepRunner, open_checkpoints, open_d
 from rljax.pipeline.assemble.run import ProgressCallback, open_ledger, open_model, validation_fingerprint
 from rljax.pipeline.assemble.tasksets import Tasksets
 from rljax.pipeline.banner import banner, warn_of_unread, warn_of_unseen_accelerator
-from rljax.pipeline.evaluate import Evaluator, chosen_checkpoints
+from rljax.pipeline.evaluate import Evaluator
 from rljax.pipeline.metrics.engines import Gauges
 from rljax.pipeline.observers import LearnerObservers, Observers
 from rljax.pipeline.run_dir import RunDir

@@ -16,6 +16,7 @@ from rljax.config.schema import Config, TasksetConfig
 from rljax.config.validate import ConfigError
 from rljax.learner.sharding import select_devices
 from rljax.ledger.database import LedgerError
+from rljax.pipeline.assemble.checkpoints import chosen_checkpoints, export_targets, replayed_steps
 from rljax.pipeline.assemble.devices import check_shared
 from rljax.pipeline.assemble.engines import pool_devices
 from rljax.pipeline.assemble.judges import places_of_judges
@@ -55,6 +56,10 @@ def check_start(config: Config, tasksets: Tasksets) -> None:
 
 def _start_refusals(config: Config, tasksets: Tasksets) -> Refusals:
     yield from (*refused_by(check_devices, config), *file_refusals(config), *taskset_refusals(config))
+    yield from _unsaid_of_tasks(config, tasksets)
+
+
+def _unsaid_of_tasks(config: Config, tasksets: Tasksets) -> Refusals:
     said = tuple(f"{need.key}:" for need in missing(config))  # opening a source would say it again
     yield from (error for error in refused_by(check_tasks, config, tasksets) if not str(error).startswith(said))
 
@@ -64,13 +69,14 @@ def _refuse(refused: Sequence[ConfigError]) -> None:
         raise table("what is refused", refused)
 
 
-def check_mode(config: Config) -> None:
-    """Looks at what a mode needs here that takes up a run or a checkpoint, before a model is opened.
+def check_mode(config: Config, tasksets: Tasksets | None = None) -> None:
+    """Looks at what a mode needs here that takes up a run or a checkpoint, before a model is opened; of one that
+    scores, its tasks and rewards too.
 
     Raises:
         ConfigError: all that is refused of it.
     """
-    _refuse([*early_refusals(config)])
+    _refuse([*early_refusals(config), *(() if tasksets is None else _unsaid_of_tasks(config, tasksets))])
 
 
 def early_refusals(config: Config) -> Refusals:
@@ -86,12 +92,19 @@ def _measured(config: Config) -> Refusals:
 
 
 def _begun(config: Config) -> Refusals:
-    """Refuses a mode that takes up a run where there is none."""
+    """Refuses a mode that takes up a run or a checkpoint where there is none, or has exported it before."""
     published = config.mode == "serve" and config.serve.published
     of_checkpoint = config.mode in ("evaluate", "export", "serve") or (config.mode == "play" and generates(config))
     if published or config.mode == "replay" or (of_checkpoint and config.checkpoint != "initial"):
         with contextlib.suppress(LedgerError):  # who opens it says so
-            yield from refused_by(RunDir.existing, config)
+            if refused := [*refused_by(RunDir.existing, config)]:
+                yield from refused
+                return
+    if config.mode == "replay":
+        yield from refused_by(replayed_steps, config, RunDir.at(config))
+    elif of_checkpoint and not published:
+        named = export_targets if config.mode == "export" else chosen_checkpoints
+        yield from refused_by(named, config, RunDir.at(config))
 
 
 def check_tasks(config: Config, tasksets: Tasksets) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal, TypeVar
 
 from rljax.config.fields import user_path
-from rljax.config.refusals import Refusals, joined, readable, refused_by
+from rljax.config.refusals import Refusals, distinct, joined, readable, refused_by
 from rljax.config.schema import RowsConfig, TasksetConfig
 from rljax.config.validate import ConfigError
 from rljax.tasks.cells import nearest, optional, paths
@@ -272,9 +272,8 @@ def row_refusals(rows: RowsConfig, on_bad_row: str, key: str) -> Refusals:
         read = any(map(may_read_answer, names))
         tagged = dataclasses.replace(columns, tag=rows.tag_key, tags=frozenset(rows.tags))
         columns = dataclasses.replace(tagged, needs_answer=read, imitated=False)
-    for part in _parts(rows.source):
-        if os.path.isfile(path := user_path(part)):
-            yield from refused_by(_check_columns, path, columns, on_bad_row, key)
+    files = [path for part in _parts(rows.source) if os.path.isfile(path := user_path(part))]
+    yield from distinct(error for file in files for error in refused_by(_check_columns, file, columns, on_bad_row, key))
 
 
 def _check_columns(path: Path, columns: Columns, on_bad_row: str, key: str) -> None:

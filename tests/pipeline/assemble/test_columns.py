@@ -63,6 +63,20 @@ def test_misspelt_columns_are_told_at_once_by_their_keys(
     assert rest == MISSPELT
 
 
+@pytest.mark.parametrize("more", [[], ["--dry-run"], ["--config.group_size=0"], ["--config.seed=0,1"]])
+def test_a_misspelt_column_is_one_line_of_all_files_that_do_not_have_it(
+    more: list[str], misspelt: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in "bcd":
+        Path(f"{name}.jsonl").write_text(Path("rows.jsonl").read_text())
+    Path("other.jsonl").write_text('{"answer": "2"}\n')
+    assert main([*misspelt, "--config.tasks.train.a.source=rows.jsonl,b.jsonl,other.jsonl,c.jsonl,d.jsonl", *more]) == 2
+    told = capsys.readouterr().err
+    assert told.count("tasks.train.a.prompt_key") == 1
+    files = "rows.jsonl, b.jsonl, c.jsonl and 1 more; there are: answer, of other.jsonl\n"
+    assert f"tasks.train.a.prompt_key='quesiton': no such column; nearest: question, of {files}" in told
+
+
 def test_a_header_has_no_tag_and_nobody_no_folder(misspelt: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     taskset = "--config.tasks.train.a"
     tagged = [f"{taskset}.source=rows.csv", f"{taskset}.tags=x", f"{taskset}.tag_key=solution"]

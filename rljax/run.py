@@ -21,6 +21,7 @@ from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
+from rljax.config.fields import ConfigError
 from rljax.config.schema import Config
 from rljax.launch.engine_launchers import ENGINE_LAUNCHERS
 from rljax.launch.heartbeat import TrainerHeartbeat
@@ -198,6 +199,8 @@ class Run:
             heartbeat = parts.enter_context(contextlib.closing(TrainerHeartbeat(db)))
             record_validation_plan(db, validation_fingerprint(config))
             is_replaced = functools.partial(processes.is_replaced, db, heartbeat.token)
+            placed = parts.enter_context(learner_placement(config))  # before anything writes what a cluster may refuse
+            check_shared(placed, select_devices(placed.learner.devices, placed.learner.mesh.size))
             observers = parts.enter_context(
                 LearnerObservers(
                     config,
@@ -213,8 +216,6 @@ class Run:
             parts.callback(checkpoints.wait)
             tasksets = self._take_tasksets()
             demonstrations = open_demonstrations(config, self.model, db, tasksets)
-            placed = parts.enter_context(learner_placement(config))
-            check_shared(placed, select_devices(placed.learner.devices, placed.learner.mesh.size))
             learner, damaged = resume_learner(placed, self.model, db, checkpoints)
             known = config.mode == "both" or config.imitates_alone
             prompts = tasksets.prompt_lengths(self.model.tokenizer) if known else None
@@ -248,7 +249,11 @@ class Run:
                 raise
 
     def _report(self, observers: LearnerObservers, _: object, error: BaseException | None, __: object) -> None:
-        """Writes audit and report, unless the run goes on with another trainer, which will."""
+        """Writes audit and report, unless the run goes on with another trainer, which will, or this one is refused, as
+        by a cluster: those of what was trained before are still true.
+        """
+        if self._trainer is None and isinstance(error, ConfigError):
+            return
         try:
             if not observers.is_replaced():
                 observers.finish(self.audit(), first_line(error) if isinstance(error, Exception) else None)

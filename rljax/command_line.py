@@ -222,12 +222,15 @@ def _watch(given: Sequence[str]) -> int:
 
 def _sweep(path: str, overrides: Mapping[str, Any], refused: Sequence[ConfigError]) -> int:
     """Trains the runs of a sweep, each in a process of its own."""
-    from rljax.sweep import sweep
+    from rljax.pipeline.run_dir import RunDir
+    from rljax.sweep import device_refusals, sweep
 
     swept: list[Point] = []
     try:
         swept = points(path, overrides, refused, (_early_refusals,))
-        wrong = [error for point in swept for error in _point_refusals(point.config)]
+        new = [point for point in swept if not RunDir.at(point.config).config.exists()]
+        wrong = [error for point in swept for error in _point_refusals(point.config, begins=point in new)]
+        wrong += device_refusals(new) if new else []
         if wrong:
             raise told(joined(wrong), swept[0].translation, overrides)
     except ConfigError as error:
@@ -238,15 +241,12 @@ def _sweep(path: str, overrides: Mapping[str, Any], refused: Sequence[ConfigErro
     return sweep(swept)
 
 
-def _point_refusals(config: Config) -> Refusals:
-    """Yields what is refused of a run of a sweep before any begins. Devices are looked for where that is something:
-    a process that has seen a GPU keeps memory of it.
-    """
+def _point_refusals(config: Config, *, begins: bool) -> Refusals:
+    """Yields what is refused of a run of a sweep before any begins, but for its devices."""
     from rljax.pipeline.assemble.names import lookup_refusals
-    from rljax.pipeline.run_dir import RunDir
 
-    if missing(config) or (not RunDir.at(config).config.exists() and any(lookup_refusals(config))):
-        yield from _early_refusals(config)
+    if begins or missing(config):
+        yield from lookup_refusals(config)
 
 
 def _dry_run(given: Sequence[str], target: str) -> int:

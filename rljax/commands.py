@@ -53,17 +53,19 @@ def evaluate(config: Config) -> int:
     from rljax.pipeline.assemble.checks import check_mode
     from rljax.pipeline.assemble.compile_cache import keep_compiled
     from rljax.pipeline.assemble.run import open_model
+    from rljax.pipeline.assemble.tasksets import Tasksets
     from rljax.pipeline.evaluate import evaluate as evaluated
     from rljax.pipeline.run_dir import RunDir
 
-    check_mode(config)
+    tasksets = Tasksets(config)
+    check_mode(config, tasksets)
     keep_compiled(config)
     scores: dict[str, float] = {}
     rows: list[list[str]] = []
     with RunDir.of_checkpoint(config) as run:
         model = open_model(config, run, _progress)
         with contextlib.closing(ENGINE_LAUNCHERS[config.launcher](config)) as engine_launcher:
-            for steps, metrics in evaluated(config, run, model, engine_launcher):
+            for steps, metrics in evaluated(config, run, model, engine_launcher, tasksets):
                 scores = {name: value for name, value in metrics.items() if name.endswith("/score")}
                 shown = ", ".join(f"{name} {value:.4f}" for name, value in scores.items())
                 print(f"checkpoint {steps}: {shown}", flush=True)

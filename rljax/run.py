@@ -21,6 +21,7 @@ from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
+from rljax.config.fields import ConfigError
 from rljax.config.schema import Config
 from rljax.launch.engine_launchers import ENGINE_LAUNCHERS
 from rljax.launch.heartbeat import TrainerHeartbeat
@@ -34,6 +35,7 @@ from rljax.ledger.backend import backend_of
 from rljax.ledger.compatibility import check_model, record_validation_plan
 from rljax.ledger.database import LedgerError, RunFailedError, StaleWriterError, is_finished, ledger_exists
 from rljax.observe.atomic_write import write_atomic
+from rljax.pipeline.assemble.checkpoints import chosen_checkpoints
 from rljax.pipeline.assemble.checks import check_run, check_start
 from rljax.pipeline.assemble.compile_cache import keep_compiled
 from rljax.pipeline.assemble.devices import check_shared, share_gpu_memory, shares_only_accelerator
@@ -42,7 +44,7 @@ from rljax.pipeline.assemble.run import ProgressCallback, open_ledger, open_mode
 from rljax.pipeline.assemble.tasksets import Tasksets
 from rljax.pipeline.assemble.teachers import open_teachers
 from rljax.pipeline.banner import banner, warn_of_unread, warn_of_unseen_accelerator
-from rljax.pipeline.evaluate import Evaluator, chosen_checkpoints
+from rljax.pipeline.evaluate import Evaluator
 from rljax.pipeline.metrics.engines import Gauges
 from rljax.pipeline.observers import LearnerObservers, Observers
 from rljax.pipeline.run_dir import RunDir
@@ -200,6 +202,8 @@ class Run:
             heartbeat = parts.enter_context(contextlib.closing(TrainerHeartbeat(db)))
             record_validation_plan(db, validation_fingerprint(config))
             is_replaced = functools.partial(processes.is_replaced, db, heartbeat.token)
+            placed = parts.enter_context(learner_placement(config))  # before anything writes what a cluster may refuse
+            check_shared(placed, select_devices(placed.learner.devices, placed.learner.mesh.size))
             observers = parts.enter_context(
                 LearnerObservers(
                     config,
@@ -215,8 +219,6 @@ class Run:
             parts.callback(checkpoints.wait)
             tasksets = self._take_tasksets()
             demonstrations = open_demonstrations(config, self.model, db, tasksets)
-            placed = parts.enter_context(learner_placement(config))
-            check_shared(placed, select_devices(placed.learner.devices, placed.learner.mesh.size))
             learner, damaged = resume_learner(placed, self.model, db, checkpoints)
             known = config.mode == "both" or config.imitates_alone
             prompts = tasksets.prompt_lengths(self.model.tokenizer) if known else None
@@ -250,7 +252,11 @@ class Run:
                 raise
 
     def _report(self, observers: LearnerObservers, _: object, error: BaseException | None, __: object) -> None:
-        """Writes audit and report, unless the run goes on with another trainer, which will."""
+        """Writes audit and report, unless the run goes on with another trainer, which will, or this one is refused, as
+        by a cluster: those of what was trained before are still true.
+        """
+        if self._trainer is None and isinstance(error, ConfigError):
+            return
         try:
             if not observers.is_replaced():
                 observers.finish(self.audit(), first_line(error) if isinstance(error, Exception) else None)

@@ -245,7 +245,7 @@ def _call_get_config(file: Path, arg: str | None, overrides: Mapping[str, Any]) 
         if isinstance(config, ConfigDict):
             return resolved(config, overrides)
     except RefusedConfig as error:
-        raise RefusedConfig(f"{file}: {error.title}", error.said) from error
+        raise RefusedConfig(f"{file}: {error.title}", error.said, error.errors) from error
     except ConfigError as error:
         if error.others:
             raise table(f"{file}: keys that are refused", [error, *error.others]) from error

@@ -38,14 +38,38 @@ class RefusedConfig(ConfigError):
     Attributes:
         title: what stands above it.
         said: of each line a key of another program's, or nothing, and a message.
+        errors: what the lines say, where none has such a key; else nothing.
     """
 
-    def __init__(self, title: str, said: Sequence[tuple[str, str]]) -> None:
+    def __init__(self, title: str, said: Sequence[tuple[str, str]], errors: Sequence[ConfigError] = ()) -> None:
         """Lays the table out; see the attributes."""
-        self.title, self.said = title, said
+        self.title, self.said, self.errors = title, said, errors
         width = min(max((len(key) for key, _ in said), default=0), 60)
         lines = [f"  {key:<{width}}  {line}" if key else f"  {line}" for key, line in said]
         super().__init__("\n".join([f"{title}:", *lines]))
+
+
+class RefusedIn(ConfigError):
+    """One cause is met in several places, such as files: one line for them all.
+
+    Attributes:
+        cause: what is refused, whatever the place.
+        places: names of places, by what else is said of them.
+    """
+
+    def __init__(self, cause: str, places: Mapping[str, Sequence[str]]) -> None:
+        """Says it; see the attributes. Of many names the first few are said, and how many more there are."""
+        self.cause, self.places = cause, places
+        super().__init__("; ".join([cause, *(f"{said}, of {_few(names)}" for said, names in places.items())]))
+
+
+_FEW = 3
+"""Names of places that a line has room for."""
+
+
+def _few(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _FEW} more" if len(names) > _FEW else ""
+    return f"{', '.join(names[:_FEW])}{more}"
 
 
 class Refused:
@@ -155,7 +179,7 @@ def _key(error: ConfigError) -> str:
 
 def joined(errors: Iterable[ConfigError]) -> ConfigError:
     """Returns the first of several errors with the others beside it, each message once."""
-    first, *others = _distinct(errors)
+    first, *others = distinct(errors)
     first.others = tuple(others)
     first.__notes__ = [str(other) for other in others]  # a traceback shows them
     return first
@@ -163,8 +187,8 @@ def joined(errors: Iterable[ConfigError]) -> ConfigError:
 
 def table(title: str, errors: Iterable[ConfigError]) -> ConfigError:
     """Returns one error for all, each message once: itself where it is alone."""
-    distinct = _distinct(errors)
-    return distinct[0] if len(distinct) == 1 else RefusedConfig(title, [("", str(error)) for error in distinct])
+    every = distinct(errors)
+    return every[0] if len(every) == 1 else RefusedConfig(title, [("", str(error)) for error in every], every)
 
 
 def one_table(title: str, errors: Sequence[ConfigError]) -> ConfigError:
@@ -179,18 +203,37 @@ def one_table(title: str, errors: Sequence[ConfigError]) -> ConfigError:
     return errors[0] if len(said) == 1 else RefusedConfig([*titles, title][0], [*said])
 
 
-def _distinct(errors: Iterable[ConfigError]) -> list[ConfigError]:
-    distinct: dict[str, ConfigError] = {}
+def distinct(errors: Iterable[ConfigError]) -> list[ConfigError]:
+    """Returns what errors say, each message once, and each cause that is met in several places."""
+    by_cause: dict[str, list[ConfigError]] = {}
     for error in errors:
         for one in lines_of(error):
-            distinct.setdefault(str(one), one)
-    return list(distinct.values())
+            by_cause.setdefault(cause_of(one), []).append(one)
+    return [one_of(same, cause) for cause, same in by_cause.items()]
+
+
+def cause_of(error: ConfigError) -> str:
+    """Returns what an error says, but for the places where it is met."""
+    return error.cause if isinstance(error, RefusedIn) else str(error)
+
+
+def one_of(errors: Sequence[ConfigError], cause: str) -> ConfigError:
+    """Returns one error for several of one cause, with the places of all; the first where it says as much."""
+    first = errors[0]
+    places: dict[str, dict[str, None]] = {}
+    for one in errors:
+        for said, names in one.places.items() if isinstance(one, RefusedIn) else ():
+            places.setdefault(said, {}).update(dict.fromkeys(names))
+    made = RefusedIn(cause, {said: list(names) for said, names in places.items()}) if places else ConfigError(cause)
+    return first if str(first) == str(made) else made
 
 
 def lines_of(error: ConfigError) -> list[ConfigError]:
     """Returns what a table says, line by line; of any other error itself."""
     if not isinstance(error, RefusedConfig):
         return [error]
+    if error.errors:
+        return list(error.errors)
     return [ConfigError(f"{key}  {line}" if key else line) for key, line in error.said]
 
 

@@ -14,7 +14,6 @@ import numpy as np
 
 from rljax.config.fields import user_path
 from rljax.config.schema import Config
-from rljax.config.validate import ConfigError
 from rljax.learner.checkpoints import Checkpoints
 from rljax.ledger.versions import Announced
 from rljax.models.adapter import abstract_trained, merged_tensors
@@ -25,6 +24,7 @@ from rljax.models.files import save_directory, stored_tensors
 from rljax.models.hf_names import to_hf
 from rljax.observe.atomic_write import write_atomic
 from rljax.observe.trace import NullTrace
+from rljax.pipeline.assemble.checkpoints import INITIAL, chosen_checkpoints, export_targets
 from rljax.pipeline.assemble.engines import make_pool
 from rljax.pipeline.assemble.run import Model, initial_tensors
 from rljax.pipeline.assemble.tasksets import Tasksets
@@ -45,28 +45,6 @@ from sidecar.hosting.spec import EngineLauncher
 from sidecar.protocol import GenerateRequest, SamplingParams
 
 log = logging.getLogger(__name__)
-
-INITIAL = 0
-"""Batches seen by the weights that the model came with."""
-
-
-def chosen_checkpoints(config: Config, run: RunDir) -> list[int]:
-    """Returns the checkpoints that ``config.checkpoint`` names, as batches completed.
-
-    Raises:
-        ConfigError: it names a checkpoint that does not exist.
-    """
-    committed = Checkpoints(run.checkpoints, config.learner.checkpoints_to_keep).committed()
-    if config.checkpoint == "initial":
-        return [INITIAL]
-    if config.checkpoint == "all":
-        return [INITIAL, *committed]
-    if config.checkpoint == "latest":
-        return committed[-1:] or [INITIAL]
-    if config.checkpoint.isdigit() and int(config.checkpoint) in [INITIAL, *committed]:
-        return [int(config.checkpoint)]
-    known = ", ".join(map(str, committed)) or "none"
-    raise ConfigError(f"checkpoint={config.checkpoint}: write latest, all, initial or one of those kept: {known}")
 
 
 def weights_of(config: Config, run: RunDir, model: Model, steps: int) -> Mapping[str, Tensor]:
@@ -99,12 +77,20 @@ class Evaluator:
     """Evaluates one set of weights at a time, on engines of its own beside a run."""
 
     def __init__(
-        self, config: Config, run: RunDir, model: Model, engine_launcher: EngineLauncher, *, scores: bool = True
+        self,
+        config: Config,
+        run: RunDir,
+        model: Model,
+        engine_launcher: EngineLauncher,
+        *,
+        tasksets: Tasksets | None = None,
+        scores: bool = True,
     ) -> None:
         """Takes the run and ``engine_launcher``, which starts the engines; closing it is the caller's. One that does
-        not score opens neither judges nor environments: it can `generate` alone.
+        not score opens neither judges nor environments: it can `generate` alone. ``tasksets`` may be open already.
         """
         self._config = config
+        self._tasksets = tasksets or Tasksets(config)
         self._engine_launcher = engine_launcher
         self._run = run
         self._model = model
@@ -141,7 +127,7 @@ class Evaluator:
 
     async def evaluate(self) -> dict[str, float]:
         """Returns ``val/<taskset>/…`` of the weights served."""
-        tasksets = Tasksets(self._config).held_out
+        tasksets = self._tasksets.held_out
         await self._workflows.try_rewards("tasks.validation", tasksets)
         plan = self._workflows.validation_plan(tasksets)
         return await validate(self._engines, plan, seed=self._config.seed, on_failure=self._note_failure)
@@ -182,7 +168,7 @@ class Evaluator:
 
 
 def evaluate(
-    config: Config, run: RunDir, model: Model, engine_launcher: EngineLauncher
+    config: Config, run: RunDir, model: Model, engine_launcher: EngineLauncher, tasksets: Tasksets
 ) -> Iterator[tuple[int, dict[str, float]]]:
     """Yields (batches completed, ``val/<taskset>/…``) of each chosen checkpoint; writes ``evaluation.json``.
 
@@ -193,7 +179,7 @@ def evaluate(
     found: dict[int, dict[str, float]] = {}
 
     async def one(steps: int) -> dict[str, float]:
-        async with Evaluator(config, run, model, engine_launcher) as evaluator:
+        async with Evaluator(config, run, model, engine_launcher, tasksets=tasksets) as evaluator:
             await evaluator.serve(steps)
             return await evaluator.evaluate()
 
@@ -212,14 +198,11 @@ def export(config: Config, run: RunDir, model: Model) -> Iterator[str]:
     where. An adapter is merged there, and is exported as a directory of PEFT's too.
 
     Raises:
-        ConfigError: it was exported before, or there is no such checkpoint.
+        ConfigError: one was exported before, or there is no such checkpoint.
     """
     is_own = config.model.chat_template is not None or config.model.enable_thinking is not None
     template = model.tokenizer.chat_template if is_own else None
-    for steps in chosen_checkpoints(config, run):
-        target = run.root / "export" / f"step_{steps}"
-        if target.exists() or target.with_name(f"{target.name}_adapter").exists():
-            raise ConfigError(f"{target}: is there already; remove it to export again, or choose another checkpoint")
+    for steps, target in export_targets(config, run).items():
         tensors = weights_of(config, run, model, steps)
         dtype = config.resolved_sync_dtype
         save_directory(target, model.architecture, tensors, model.directory, dtype, chat_template=template)

@@ -9,8 +9,9 @@ from typing import Any
 from rljax.config.schema import Config
 from rljax.config.validate import ConfigError
 from rljax.observe.samples import describe
+from rljax.pipeline.assemble.checkpoints import chosen_checkpoints
 from rljax.pipeline.assemble.run import Model
-from rljax.pipeline.evaluate import Evaluator, chosen_checkpoints
+from rljax.pipeline.evaluate import Evaluator
 from rljax.pipeline.run_dir import RunDir
 from rljax.rollout.environments.session import EnvironmentSpec, LocalEnvironment, Observation
 from rljax.tasks.environments import EnvironmentTaskset

@@ -9,11 +9,11 @@ import jax
 import numpy as np
 
 from rljax.config.schema import Config
-from rljax.config.validate import ConfigError
 from rljax.learner.checkpoints import Checkpoints
 from rljax.learner.learner import Learner
 from rljax.ledger import leases
 from rljax.ledger.database import Database
+from rljax.pipeline.assemble.checkpoints import replayed_steps
 from rljax.pipeline.assemble.learner import StepRunner, build_learner, open_checkpoints, open_demonstrations
 from rljax.pipeline.assemble.run import Model
 from rljax.pipeline.assemble.tasksets import Tasksets
@@ -36,33 +36,16 @@ def replay(config: Config, run: RunDir, db: Database, model: Model) -> Iterator[
         ConfigError: there are no two points to replay between.
         LedgerError: the batches are no longer kept, or the demonstrations are others.
     """
-    checkpoints = open_checkpoints(config, run)
+    steps, checkpoints = replayed_steps(config, run), open_checkpoints(config, run)
     committed = checkpoints.committed()
-    start = _start(config, committed)
-    end = max(committed, default=0)
-    if start >= end:
-        raise ConfigError(
-            f"checkpoint={config.checkpoint}: nothing to replay from {start} to the newest checkpoint {end}; "
-            "checkpoint=initial replays all that was trained, checkpoint=N what follows N"
-        )
-    learner = build_learner(config, model, checkpoints, start)
+    learner = build_learner(config, model, checkpoints, steps.start)
     step_runner = StepRunner(learner, open_demonstrations(config, model, db, Tasksets(config)))
-    for step in range(start, end):
+    for step in steps:
         (batch,) = leases.recorded_batches(db, step, step + 1)
         metrics = step_runner.train(batch)
         done = step + 1
         differing = _differing(learner, checkpoints, done) if done in committed else None
         yield Replayed(done, metrics, differing)
-
-
-def _start(config: Config, committed: list[int]) -> int:
-    if config.checkpoint == "latest":
-        return min(committed, default=0)
-    if config.checkpoint == "initial":
-        return 0
-    if config.checkpoint.isdigit() and int(config.checkpoint) in [0, *committed]:
-        return int(config.checkpoint)
-    raise ConfigError(f"checkpoint={config.checkpoint}: write initial, or one of those kept: {committed}")
 
 
 def _differing(learner: Learner, checkpoints: Checkpoints, steps: int) -> int:

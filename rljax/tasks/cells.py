@@ -142,5 +142,10 @@ def check_turns(found: Sequence[Message], where: str) -> None:
 def nearest(name: str, known: Iterable[str], otherwise: str) -> str:
     """Returns ``nearest: X`` for a mistyped name, or the list of known names where none is close."""
     names = sorted(map(str, known))
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    return f"nearest: {close[0]}" if close else f"{otherwise}: {', '.join(names[:20]) or 'none'}"
+    close = near(name, names)
+    return f"nearest: {close}" if close is not None else f"{otherwise}: {', '.join(names[:20]) or 'none'}"
+
+
+def near(name: str, known: Sequence[str]) -> str | None:
+    """Returns the known name that a mistyped one is likest to; None where none is close."""
+    return next(iter(difflib.get_close_matches(name, known, n=1, cutoff=0.5)), None)

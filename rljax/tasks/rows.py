@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any, Protocol, TypeVar
 
-from rljax.config.fields import ConfigError
-from rljax.config.refusals import joined
+from rljax.config.refusals import RefusedIn, joined
 from rljax.tasks import cells
 from rljax.tasks.task import BadRow, Message
 
@@ -134,9 +133,7 @@ class Columns:
         """
         there = list(known)
         refused = [
-            ConfigError(
-                f"{key}.{option}={path!r}: no such column; {cells.nearest(path, there, 'there are')}, of {name}"
-            )
+            RefusedIn(f"{key}.{option}={path!r}: no such column", {cells.nearest(path, there, "there are"): [name]})
             for option, path in self.needed(texts=texts).items()
             if path not in there
         ]

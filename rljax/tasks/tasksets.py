@@ -6,12 +6,12 @@ import contextlib
 import dataclasses
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 from rljax.config.fields import user_path
-from rljax.config.refusals import Refusals, joined, readable, refused_by
+from rljax.config.refusals import Refusals, distinct, joined, readable, refused_by
 from rljax.config.schema import RowsConfig, TasksetConfig
 from rljax.config.validate import ConfigError
 from rljax.tasks.cells import nearest, optional, paths
@@ -21,7 +21,7 @@ from rljax.tasks.procedural import GENERATORS, SIDES, procedural_rows
 from rljax.tasks.rewards.registry import (
     answer_checks,
     answer_is_read,
-    known_rewards,
+    may_read_answer,
     resolve_reward,
     reward_terms,
     row_checks,
@@ -35,6 +35,8 @@ from rljax.tasks.text_files import ENDINGS, TextRows, first_row
 from rljax.trajectory import TaskId
 
 Role = Literal["train", "validation"]
+_Asked = TypeVar("_Asked")
+_Opened = TypeVar("_Opened")
 
 _LOG = logging.getLogger(__name__)
 _FILES = (*ENDINGS, ".parquet")
@@ -66,12 +68,34 @@ def load_tasksets(
             is wrong with further tasksets are its ``others``.
         BadRow: a bad row, with ``on_bad_row="fail"``, where nothing else is wrong.
     """
-    section, loaded = section or f"tasks.{role}", {}
+    section = section or f"tasks.{role}"
+
+    def load(name: str) -> RowTaskset:
+        return load_taskset(name, configs[name], seed, on_bad_row, role=role, section=section, imitated=imitated)
+
+    loaded = dict(zip(configs, _all_opened(configs, load), strict=True))
+    for source in sorted({config.source for config in configs.values() if config.tags}):
+        mine = [name for name, config in configs.items() if config.source == source]
+        if all(configs[name].tags for name in mine):
+            taken = {tag for name in mine for tag in configs[name].tags}
+            if left := set().union(*(loaded[name].other_tags for name in mine)) - taken:
+                _LOG.warning("%s: no taskset takes the rows of %s tagged %s", section, source, ", ".join(sorted(left)))
+    return {**loaded}
+
+
+def _all_opened(asked: Iterable[_Asked], open_one: Callable[[_Asked], _Opened]) -> list[_Opened]:
+    """Returns what each becomes.
+
+    Raises:
+        ConfigError: some are refused; all but the first are its ``others``.
+        BadRow: of one alone, where nothing is wrong with the others.
+    """
+    opened: list[_Opened] = []
     refused: list[ConfigError] = []
     bad: list[BadRow] = []
-    for name, one in configs.items():
+    for one in asked:
         try:
-            loaded[name] = _load(name, one, seed, on_bad_row, role, f"{section}.{name}", imitated)
+            opened.append(open_one(one))
         except ConfigError as error:
             refused += [error, *error.others]
         except BadRow as error:
@@ -80,13 +104,7 @@ def load_tasksets(
         raise bad[0]
     if refused or bad:
         raise joined([*refused, *(ConfigError(str(error)) for error in bad)])
-    for source in sorted({config.source for config in configs.values() if config.tags}):
-        mine = [name for name, config in configs.items() if config.source == source]
-        if all(configs[name].tags for name in mine):
-            taken = {tag for name in mine for tag in configs[name].tags}
-            if left := set().union(*(loaded[name].other_tags for name in mine)) - taken:
-                _LOG.warning("%s: no taskset takes the rows of %s tagged %s", section, source, ", ".join(sorted(left)))
-    return dict(loaded)
+    return opened
 
 
 class RowTaskset:
@@ -164,9 +182,22 @@ class RowTaskset:
         return Permutation(self._size, stable_hash(self._seed, self._stream, epoch, "order"))
 
 
-def _load(
-    name: str, config: TasksetConfig, seed: int, on_bad_row: str, role: Role, key: str, imitated: bool
+def load_taskset(
+    name: str,
+    config: TasksetConfig,
+    seed: int,
+    on_bad_row: str,
+    *,
+    role: Role,
+    section: str,
+    imitated: bool = False,
 ) -> RowTaskset:
+    """Opens one taskset, whatever others there are; see `load_tasksets`.
+
+    Raises:
+        ConfigError, BadRow: see there.
+    """
+    key = f"{section}.{name}"
     terms = reward_terms(config.rewards, config.reward_weights, f"{key}.rewards", config.reward_args)
     for term in terms:
         scored = resolve_reward(term.name, f"{key}.rewards").source
@@ -237,13 +268,12 @@ def row_refusals(rows: RowsConfig, on_bad_row: str, key: str) -> Refusals:
     yield from _option_refusals(rows, key)
     columns = Columns(rows.prompt_key, rows.answer_key, messages=rows.messages_key, imitated=True)
     if isinstance(rows, TasksetConfig):
-        scorers = readable(lambda one: iter(known_rewards(one.rewards)), rows)  # refused, they name no columns
-        read = any(scorer.reads_answer for scorer in scorers)
+        names = readable(lambda one: iter(one.rewards), rows)  # refused, they name no columns
+        read = any(map(may_read_answer, names))
         tagged = dataclasses.replace(columns, tag=rows.tag_key, tags=frozenset(rows.tags))
         columns = dataclasses.replace(tagged, needs_answer=read, imitated=False)
-    for part in _parts(rows.source):
-        if os.path.isfile(path := user_path(part)):
-            yield from refused_by(_check_columns, path, columns, on_bad_row, key)
+    files = [path for part in _parts(rows.source) if os.path.isfile(path := user_path(part))]
+    yield from distinct(error for file in files for error in refused_by(_check_columns, file, columns, on_bad_row, key))
 
 
 def _check_columns(path: Path, columns: Columns, on_bad_row: str, key: str) -> None:
@@ -288,6 +318,9 @@ def _unread(source: str, key: str, error: OSError) -> ConfigError:
 
 def _open(config: TasksetConfig, columns: Columns, on_bad_row: str, role: Role, key: str) -> Rows:
     source, needed = config.source, None if config.limit is None else config.offset + config.limit
+    if len(parts := _parts(source)) > 1:
+        each = [dataclasses.replace(config, source=part) for part in parts]
+        return JoinedRows(_all_opened(each, lambda one: _open(one, columns, on_bad_row, role, key)))
     check_source(source, key)
     if source in GENERATORS:
         return procedural_rows(source, _side(config, role, key), config.args, key)
@@ -296,9 +329,6 @@ def _open(config: TasksetConfig, columns: Columns, on_bad_row: str, role: Role, 
     if source.startswith(_HUB):
         split = config.split or role
         return hub_rows(source.removeprefix(_HUB), config.subset, split, columns, on_bad_row, key, needed)
-    if len(parts := _parts(source)) > 1:
-        each = [dataclasses.replace(config, source=part) for part in parts]
-        return JoinedRows([_open(part, columns, on_bad_row, role, key) for part in each])
     path = user_path(source)
     try:
         if path.is_dir():
@@ -317,9 +347,13 @@ def _parts(source: str) -> list[str]:
 
 
 def _is_stored(source: str) -> bool:
-    """Returns whether a source is a file or directory, or several with commas between."""
-    parts = [user_path(part.strip()) for part in source.split(",")]
-    return all(path.name.endswith(_FILES) or path.is_dir() for path in parts)
+    """Returns whether a source is a file or directory, or several with commas between, of which one may be none."""
+    named = [part.strip() for part in source.split(",")]
+    paths_of = [user_path(part) for part in named]
+    if all(path.name.endswith(_FILES) or path.is_dir() for path in paths_of):
+        return True
+    others = any(part in GENERATORS or part.startswith((_HUB, _GYM)) for part in named)
+    return not others and not user_path(source).exists() and any(path.exists() for path in paths_of)
 
 
 def _side(config: TasksetConfig, role: Role, key: str) -> str:

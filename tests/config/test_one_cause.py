@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from rljax.config.importers.agreement import agreeing
 from rljax.config.importers.literal import literal
 from rljax.config.importers.translation import Row
 from rljax.config.load import load_config
-from tests.config.importer_files import RLVR, ROLL, TRINITY, changed, lines, nested
+from tests.config.importer_files import RLVR, ROLL, ROOT, TRINITY, changed, lines, nested
 
 LAKE, MATH = "agent_val_frozen_lake_async.yaml", "rlvr_config_async.yaml"
 ON_CPU = {"learner.devices": "cpu"}
@@ -164,6 +165,46 @@ def test_a_taskset_without_a_path_is_one_line(pair: Any) -> None:
         "explorer.yaml, trainer.yaml: buffer.explorer_input.taskset.path = None there is no path; write a hub id, "
         "FILE.jsonl or FILE.parquet"
     )
+
+
+DOMAINS = {"code": "KodCode", "judge": "RLVR", "math": "aime", "ifeval": "ifeval", "choice": "crossthinkqa"}
+DATA = "actor_train.data_args"
+NOT_THERE = "cannot be read (No such file or directory; looked in "
+
+
+@pytest.mark.parametrize("more", [(), ("--dry-run",), ("--config.max_stesp=3",)])
+def test_a_column_that_no_domain_has_is_one_line(
+    more: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each domain reads the rows of its tag, here those of a file of its own."""
+    monkeypatch.chdir(tmp_path)
+    Path("data").mkdir()
+    for name, tag in DOMAINS.items():
+        row = {"question": "1 + 1", "tag": tag, "ground_truth": "2"}
+        Path(f"data/{name}.jsonl").write_text(f"{json.dumps(row)}\n")
+    text = (ROOT / "tests" / "data" / "rlvr_domains.yaml").read_text()
+    Path("domains.yaml").write_text(text.replace("messages: messages", "prompt: quesiton"))
+    assert main(["--config=domains.yaml", "--config.learner.devices=cpu", *more]) == 2
+    last = " ".join(capsys.readouterr().err.splitlines()[-1].removeprefix("rljax: ").split())
+    keys, line = (
+        f"{DATA}.file_name, {DATA}.prompt",
+        (
+            "tasks.train.NAME.prompt_key='quesiton': no such column; nearest: question, of data/choice.jsonl, "
+            "data/ifeval.jsonl, data/math.jsonl and 2 more (NAME: crossthinkqa, ifeval, math_rule, code_sandbox, "
+            "llm_judge)"
+        ),
+    )
+    assert last == (f"{keys} {line}" if "--config.max_stesp=3" in more else f"{line} (ROLL: {keys})")
+
+
+def test_a_file_that_no_domain_finds_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    given = f"--config={ROOT / 'tests' / 'data' / 'rlvr_domains.yaml'}", "--config.learner.devices=cpu"
+    assert main(given) == 2
+    told = [line for line in capsys.readouterr().err.splitlines() if NOT_THERE in line]
+    assert [line.split("source=")[1].split(":")[0] for line in told] == [f"'data/{name}.jsonl'" for name in DOMAINS]
 
 
 @pytest.mark.parametrize(

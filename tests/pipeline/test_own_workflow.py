@@ -15,6 +15,7 @@ from rljax.launch.engine_launchers import ENGINE_LAUNCHERS
 from rljax.observe.metrics import read_metrics
 from rljax.observe.samples import read_samples
 from rljax.pipeline.assemble.run import open_ledger, open_model
+from rljax.pipeline.assemble.tasksets import Tasksets
 from rljax.pipeline.evaluate import evaluate
 from rljax.pipeline.replay import replay
 from rljax.pipeline.run_dir import RunDir
@@ -60,7 +61,9 @@ def test_a_workflow_of_ones_own_is_one_like_any_other(tmp_path: Path) -> None:
     steps = list(replay(config, run_dir, open_ledger(config, run_dir), model))
     assert [(step.step, step.differing) for step in steps] == [(2, 0)], "bit for bit the same"
     with contextlib.closing(ENGINE_LAUNCHERS[config.launcher](config)) as launcher:
-        measured = list(evaluate(dataclasses.replace(config, checkpoint="all"), run_dir, model, launcher))
+        measured = list(
+            evaluate(dataclasses.replace(config, checkpoint="all"), run_dir, model, launcher, Tasksets(config))
+        )
     assert [checkpoint for checkpoint, _ in measured] == [0, 1, 2], "each that was kept, one after another"
     for _, metrics in measured:
         assert (metrics["val/sums/tasks"], metrics["val/sums/failed"]) == (4.0, 0.0)

@@ -152,6 +152,32 @@ def test_of_a_run_that_is_refused_as_it_goes_on_all_stays(
     assert written(tmp_path) == before
 
 
+@pytest.mark.parametrize(
+    ("step", "error"),
+    [
+        ("learner_placement", ConfigError("learner.devices='gpu:0': on this cluster Ray sets gpu:1 aside")),
+        ("learner_placement", RuntimeError("the node has too few")),
+        ("resume_learner", ConfigError("the launcher has no room")),
+    ],
+)
+def test_of_a_run_that_a_cluster_refuses_as_it_goes_on_audit_and_report_stay(
+    tmp_path: Path, step: str, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise error
+
+    config = replace(CONFIG, mode="train", run_dir=str(tmp_path / "run"), compile_cache="off")
+    with Run(config) as run:
+        leases.begin_lineage(run._db, 0)
+    left = [tmp_path / "run" / name for name in ("audit.json", "report.html")]
+    for file in left:
+        file.write_text("of the run")
+    monkeypatch.setattr(f"rljax.run.{step}", refuse)
+    with Run(replace(config, max_steps=4)) as run, pytest.raises(type(error), match=str(error)[:20]):
+        next(iter(run))
+    assert [file.read_text() for file in left] == ["of the run"] * 2
+
+
 @pytest.mark.slow
 def test_tasksets_are_opened_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[str] = []

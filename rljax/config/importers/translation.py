@@ -11,13 +11,13 @@ from typing import Any
 
 from rljax.config.fields import ConfigError, shown
 from rljax.config.learner import MeshConfig
-from rljax.config.refusals import RefusedConfig, lines_of
+from rljax.config.refusals import RefusedConfig, cause_of, lines_of, one_of
 from rljax.config.secrets import blanked
 from rljax.config.text import from_text
 
 _KEY = re.compile(r"[\w.]+")
 """Word of a message that may be a key; the first is the one that it is about."""
-_ROWS = re.compile(r"tasks\.(train|validation)\.\w+(?=\.)")
+_ROWS = re.compile(r"tasks\.(train|validation)\.(?P<name>\w+)(?=\.)")
 """Beginning of a message that is about a taskset."""
 _EITHER = "train_env_manager or rewards"
 """Groups of which a file of ROLL's has one, for a message."""
@@ -176,7 +176,7 @@ class Translation:
         keys of the file, or the override, that it is about.
         """
         rows = self.refusals(implied(overrides))
-        about = [self._about(str(error), overrides) for error in errors]
+        about, errors = _by_cause([(self._about(str(error), overrides), error) for error in errors])
         if not rows and len(errors) == 1:
             plain = not about[0] or str(errors[0]).startswith(about[0].removeprefix("--config."))
             rest = "; ".join(filter(None, ("" if plain else about[0], self.note)))
@@ -224,6 +224,23 @@ class Translation:
 
 def _with_value(row: Row) -> str:
     return row.where if row.value is ... else f"{row.where} = {shown(blanked(row.value, row.path))}"
+
+
+def _by_cause(told: Sequence[tuple[str, ConfigError]]) -> tuple[list[str], list[ConfigError]]:
+    """Returns what errors are about, and one error for each cause: of tasksets of which the file says a key at once,
+    as it does of domains, they differ by their names alone.
+    """
+    by_cause: dict[tuple[str, str], list[ConfigError]] = {}
+    for theirs, error in told:
+        cause, rows = cause_of(error), _ROWS.match(str(error))
+        if rows:
+            cause = f"tasks.{rows[1]}.NAME{cause[rows.end() :]}"
+        by_cause.setdefault((theirs, cause), []).append(error)
+    errors = []
+    for (_, cause), same in by_cause.items():
+        names = ", ".join(rows["name"] for error in same if (rows := _ROWS.match(str(error))))
+        errors.append(same[0] if len(same) == 1 else ConfigError(f"{one_of(same, cause)} (NAME: {names})"))
+    return [theirs for theirs, _ in by_cause], errors
 
 
 def _unnamed(error: ConfigError) -> str:

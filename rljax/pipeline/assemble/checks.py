@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 import tempfile
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from rljax.config.schema import Config, TasksetConfig
 from rljax.config.validate import ConfigError
 from rljax.learner.sharding import select_devices
 from rljax.ledger.database import LedgerError
+from rljax.pipeline.assemble.checkpoints import chosen_checkpoints, export_targets, replayed_steps
 from rljax.pipeline.assemble.devices import check_shared
 from rljax.pipeline.assemble.engines import pool_devices
 from rljax.pipeline.assemble.judges import places_of_judges
@@ -26,7 +27,7 @@ from rljax.pipeline.run_dir import RunDir
 from rljax.tasks.rewards.registry import known_rewards
 from rljax.tasks.rewards.runner import RewardRunner
 from rljax.tasks.task import BadRow, Taskset
-from rljax.tasks.tasksets import Role, load_tasksets
+from rljax.tasks.tasksets import Role, load_taskset
 
 _LEARN = ("both", "train", "replay")
 """Modes that compute on the learner's devices; those with engines are told by `generates`."""
@@ -55,6 +56,10 @@ def check_start(config: Config, tasksets: Tasksets) -> None:
 
 def _start_refusals(config: Config, tasksets: Tasksets) -> Refusals:
     yield from (*refused_by(check_devices, config), *file_refusals(config), *taskset_refusals(config))
+    yield from _unsaid_of_tasks(config, tasksets)
+
+
+def _unsaid_of_tasks(config: Config, tasksets: Tasksets) -> Refusals:
     said = tuple(f"{need.key}:" for need in missing(config))  # opening a source would say it again
     yield from (error for error in refused_by(check_tasks, config, tasksets) if not str(error).startswith(said))
 
@@ -64,13 +69,14 @@ def _refuse(refused: Sequence[ConfigError]) -> None:
         raise table("what is refused", refused)
 
 
-def check_mode(config: Config) -> None:
-    """Looks at what a mode needs here that takes up a run or a checkpoint, before a model is opened.
+def check_mode(config: Config, tasksets: Tasksets | None = None) -> None:
+    """Looks at what a mode needs here that takes up a run or a checkpoint, before a model is opened; of one that
+    scores, its tasks and rewards too.
 
     Raises:
         ConfigError: all that is refused of it.
     """
-    _refuse([*early_refusals(config)])
+    _refuse([*early_refusals(config), *(() if tasksets is None else _unsaid_of_tasks(config, tasksets))])
 
 
 def early_refusals(config: Config) -> Refusals:
@@ -86,12 +92,19 @@ def _measured(config: Config) -> Refusals:
 
 
 def _begun(config: Config) -> Refusals:
-    """Refuses a mode that takes up a run where there is none."""
+    """Refuses a mode that takes up a run or a checkpoint where there is none, or has exported it before."""
     published = config.mode == "serve" and config.serve.published
     of_checkpoint = config.mode in ("evaluate", "export", "serve") or (config.mode == "play" and generates(config))
     if published or config.mode == "replay" or (of_checkpoint and config.checkpoint != "initial"):
         with contextlib.suppress(LedgerError):  # who opens it says so
-            yield from refused_by(RunDir.existing, config)
+            if refused := [*refused_by(RunDir.existing, config)]:
+                yield from refused
+                return
+    if config.mode == "replay":
+        yield from refused_by(replayed_steps, config, RunDir.at(config))
+    elif of_checkpoint and not published:
+        named = export_targets if config.mode == "export" else chosen_checkpoints
+        yield from refused_by(named, config, RunDir.at(config))
 
 
 def check_tasks(config: Config, tasksets: Tasksets) -> None:
@@ -105,44 +118,48 @@ def check_tasks(config: Config, tasksets: Tasksets) -> None:
 
 
 def _task_refusals(config: Config, tasksets: Tasksets) -> Refusals:
-    if config.mode != "train":
+    tried: list[tuple[str, Taskset]] = []
+    if config.mode in GENERATE:
         yield from refused_by(check_reward_models, config)
-        (section, explored), validation = config.explored, "tasks.validation"
-        opened = yield from _opened(tasksets, "training", _each(config, section, explored, "train"))
-        held_out = _each(config, validation, config.tasks.validation, "validation")
-        opened_too = yield from _opened(tasksets, "held_out", held_out)
-        tried = [(f"{section}.{name}", one) for name, one in opened.items()]
-        tried += [(f"{validation}.{name}", one) for name, one in opened_too.items()]
+        section, explored = config.explored
+        if config.mode != "evaluate":
+            tried += yield from _opened(config, tasksets, "training", section, explored)
+        tried += yield from _opened(config, tasksets, "held_out", "tasks.validation", config.tasks.validation)
         yield from refused_by(_try_rewards, config, tried)
-    if config.mode != "explore" and config.demonstrations_per_batch:
-        yield from _opened(tasksets, "expert", iter(()))
+    if config.mode in ("both", "train") and config.demonstrations_per_batch:
+        yield from _opened(config, tasksets, "expert", "tasks", {})
 
 
 def _opened(
-    tasksets: Tasksets, side: str, each: Iterator[tuple[str, Taskset]]
-) -> Generator[ConfigError, None, Mapping[str, Taskset]]:
-    """Opens one side of the tasksets; where that is refused, which it yields, returns those of it that work alone."""
+    config: Config, tasksets: Tasksets, side: str, section: str, asked: Mapping[str, TasksetConfig]
+) -> Generator[ConfigError, None, list[tuple[str, Taskset]]]:
+    """Opens one side of the tasksets, and returns them with their keys; where that is refused, which it yields, those
+    of it that work alone, with those of their rewards that there are, so that these are tried.
+    """
     try:
-        return getattr(tasksets, side)
-    except ConfigError as error:
-        yield from (error, *error.others)
-    except BadRow as error:
-        yield ConfigError(str(error))
-    return dict(each)
-
-
-def _each(
-    config: Config, section: str, tasksets: Mapping[str, TasksetConfig], role: Role
-) -> Iterator[tuple[str, Taskset]]:
-    """Yields the tasksets that can be opened, with those of their rewards that there are, so that these are tried."""
-    for name, one in tasksets.items():
+        opened = getattr(tasksets, side)
+    except (ConfigError, BadRow) as error:
+        yield from _said_of(error)
+    else:
+        return [(f"{section}.{name}", opened[name]) for name in asked]
+    left: list[tuple[str, Taskset]] = []
+    role: Role = "validation" if side == "held_out" else "train"
+    for name, one in asked.items():
         known = known_rewards(one.rewards)
         args = {scorer.part: one.reward_args[scorer.part] for scorer in known if scorer.part in one.reward_args}
         names = tuple(scorer.name for scorer in known)
-        left = dataclasses.replace(one, rewards=names, reward_weights=None, reward_args=args)
-        with contextlib.suppress(ConfigError, BadRow):
-            bad = config.tasks.on_bad_row
-            yield from load_tasksets({name: left}, config.seed, bad, role=role, section=section).items()
+        there = dataclasses.replace(one, rewards=names, reward_weights=None, reward_args=args)
+        try:
+            loaded = load_taskset(name, there, config.seed, config.tasks.on_bad_row, role=role, section=section)
+        except (ConfigError, BadRow) as error:  # what a reward that there is not hid, or what is said already
+            yield from _said_of(error)
+        else:
+            left.append((f"{section}.{name}", loaded))
+    return left
+
+
+def _said_of(error: ConfigError | BadRow) -> Refusals:
+    yield from (error, *error.others) if isinstance(error, ConfigError) else [ConfigError(str(error))]
 
 
 def _try_rewards(config: Config, tasksets: Sequence[tuple[str, Taskset]]) -> None:

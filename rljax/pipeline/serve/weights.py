@@ -20,8 +20,9 @@ from rljax.ledger.backend import backend_of
 from rljax.ledger.compatibility import model_of
 from rljax.ledger.database import Database
 from rljax.ledger.versions import Announced
+from rljax.pipeline.assemble.checkpoints import chosen_checkpoints
 from rljax.pipeline.assemble.run import Model
-from rljax.pipeline.evaluate import chosen_checkpoints, publish_checkpoint
+from rljax.pipeline.evaluate import publish_checkpoint
 from rljax.pipeline.run_dir import RunDir
 from rljax.rollout.engine_pool import EnginePool
 from rljax.weights.draft import Draft, scratch

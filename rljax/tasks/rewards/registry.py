@@ -17,7 +17,7 @@ from rljax.config.fields import ConfigError
 from rljax.config.refusals import joined, refused_by
 from rljax.config.registries import by_name
 from rljax.config.types import hidden
-from rljax.tasks.cells import nearest
+from rljax.tasks.cells import near, nearest
 from rljax.tasks.rewards.prints import prints_to
 from rljax.tasks.rewards.reward import RewardFunction
 from rljax.tasks.rewards.scorer import BUILT_IN, Place, Scorer
@@ -100,6 +100,15 @@ def resolve_reward(name: str, key: str) -> Scorer:
         return Scorer(name, name.rpartition(":")[2], function, _place(function, Place.PROCESS))
     hint = nearest(name, [*built_in(), *_registered], "there are")
     raise ConfigError(f"{key}={name!r}: no such reward; {hint}, or write module:function")
+
+
+def may_read_answer(name: str) -> bool:
+    """Returns whether a reward needs a reference answer, or that whose name it may be. Your own is taken to."""
+    with suppress(ConfigError):
+        return resolve_reward(name, "rewards").reads_answer
+    known = {**built_in(), **_registered}
+    meant = "format" if name.startswith(_FORMAT) else None if ":" in name else near(name, sorted(known))
+    return meant is None or known[meant].reads_answer
 
 
 def known_rewards(names: Sequence[str]) -> list[Scorer]:

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import jax
 import pytest
 
 from rljax.command_line import main
@@ -52,6 +53,15 @@ def refused(capsys: pytest.CaptureFixture[str]) -> Any:
 @pytest.mark.parametrize("more", [(), ("--dry-run",), ("--config.seed=0,1",)])
 def test_a_misspelt_key_hides_no_mesh_that_is_too_large(more: tuple[str, ...], refused: Any) -> None:
     assert refused("--config=quickstart", ON_CPU, WIDE, MISSPELT, *more) == [NEAR, TOO_FEW]
+
+
+def test_devices_of_a_sweep_are_one_line_before_a_run_begins_and_another_process_looks_for_them(
+    tmp_path: Path, refused: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jax, "devices", lambda *_: pytest.fail("a process that has seen a GPU keeps memory of it"))
+    runs = "--config.learner.mesh.fsdp=8,16", "--config.seed=0,1", f"--config.run_dir={tmp_path / 'few'}"
+    assert refused(QUICK, ON_CPU, *runs) == [TOO_FEW, TOO_FEW.replace(" 8 ", " 16 ")]
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("more", [(), ("--dry-run",)])

@@ -8,6 +8,13 @@ import pytest
 
 from rljax.command_line import main
 from rljax.config import extras
+from rljax.config.load import load_config
+from rljax.learner.checkpoints import Checkpoints
+from rljax.ledger import leases
+from rljax.ledger.database import Database, RunSpec
+from rljax.ledger.sqlite import SqliteFile
+from rljax.tasks.rewards import register_reward, registry
+from rljax.tasks.task import Task
 from tests.pipeline.assemble.laptop import without_gpu
 
 CONFIG = """
@@ -110,4 +117,62 @@ def test_on_ray_a_learner_s_devices_are_looked_for_before_there_is_a_directory(
     given = f"mode={mode}", "launcher=ray"
     assert told(capsys, *given) == needed
     assert told(capsys, *given, LIMIT) == [LIMIT, *needed]
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.fixture
+def begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The directory of a run with checkpoints after 2 and after 4 batches."""
+    root = tmp_path / "runs" / "mine"
+    root.mkdir(parents=True)
+    db = Database(SqliteFile(root / "ledger.db"), RunSpec.of(load_config("mine.py")))
+    leases.begin_lineage(db, 0)
+    db.close()
+    monkeypatch.setattr(Checkpoints, "committed", lambda _: [2, 4])
+    return root
+
+
+@pytest.mark.parametrize(
+    ("mode", "checkpoint", "needed"),
+    [
+        ("evaluate", "3", [ENGINES, "checkpoint=3"]),
+        ("serve", "3", [ENGINES, "checkpoint=3"]),
+        ("export", "3", ["checkpoint=3"]),
+        ("replay", "3", [LEARNER, "checkpoint=3"]),
+        ("replay", "4", [LEARNER, "checkpoint=4"]),  # of which nothing was trained after
+        ("export", "all", ["runs/mine/export/step_2", "runs/mine/export/step_4"]),
+        ("export", "latest", ["runs/mine/export/step_4"]),
+        ("export", "initial", []),
+        ("evaluate", "4", [ENGINES]),
+        ("replay", "2", [LEARNER]),
+    ],
+)
+def test_a_checkpoint_that_cannot_be_taken_is_told_before_a_model_is_looked_for(
+    mode: str, checkpoint: str, needed: list[str], begun: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for steps in (2, 4):
+        (begun / "export" / f"step_{steps}").mkdir(parents=True)
+    assert told(capsys, f"mode={mode}", f"checkpoint={checkpoint}", LIMIT) == [LIMIT, *needed]
+    model = f"model.path={begun / 'none'}"
+    assert told(capsys, f"mode={mode}", f"checkpoint={checkpoint}", model) == [model, *needed]
+
+
+def test_tasks_and_rewards_of_an_evaluation_are_tried_before_a_model_is_looked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Those of training it does not open."""
+    monkeypatch.setattr(registry, "_registered", {})
+
+    @register_reward("fails")
+    def fails(task: Task, response: str) -> float:
+        raise KeyError("tests")
+
+    (tmp_path / "second.jsonl").write_text('{"question": "1 + 1", "answer": "2"}\n{"question": "2 + 2"}\n')
+    held_out = "tasks.validation.v.rewards=fails", "tasks.validation.w.source=second.jsonl"
+    given = "mode=evaluate", "checkpoint=initial", "tasks.train.a.source=gone.jsonl", "model.path=nobody/none"
+    assert told(capsys, *given, *held_out) == [
+        ENGINES,
+        "second.jsonl:2",
+        "tasks.validation.v.rewards='fails'",
+    ]
     assert not (tmp_path / "runs").exists()

@@ -46,6 +46,8 @@ from sidecar.errors import printable
 from sidecar.imports import uncollected_imports
 
 REFUSED, FAILED = 2, 1
+_READ = ("plan", "audit", "report")
+"""Modes that say something and are over, whose reader may have seen enough."""
 _USAGE = f"""usage: rljax --config=NAME|FILE.py[:arg] [--config.KEY=VALUE ...]
   --config.mode={"|".join(MODES)}
   --help lists every key with its default and meaning; --help WORD those that have the word
@@ -135,6 +137,8 @@ def run(load: Callable[[], Config], told: Callable[[ConfigError], ConfigError] =
         _check_extras(config)  # before a library is imported that takes seconds
     except ConfigError as error:
         return _say(told(error), REFUSED)
+    except BrokenPipeError:
+        return _unread()
     except Exception as error:  # what the config names, a loss for one, cannot be imported
         return _say(error, FAILED)
     with uncollected_imports():
@@ -146,13 +150,18 @@ def run(load: Callable[[], Config], told: Callable[[ConfigError], ConfigError] =
         commands.import_modules(config.mode)
         share_gpu_memory(config)
         raise_on_interrupt()  # from here on there is something to close
-        return commands.COMMANDS[config.mode](config)
+        code = commands.COMMANDS[config.mode](config)
+        if config.mode in _READ:
+            sys.stdout.flush()
+        return code
     except ConfigError as error:
         return _say(told(error), REFUSED)
     except BadRow as error:
         return _say(told(ConfigError(str(error))), REFUSED)
     except KeyboardInterrupt:
         return _say("interrupted; the same command resumes", 128 + signal.SIGINT)
+    except BrokenPipeError as error:
+        return _unread() if config.mode in _READ else _say(error, FAILED)
     except Exception as error:
         return _say(error, FAILED)
 
@@ -178,9 +187,14 @@ def _while_read(show: Callable[[], int]) -> int:
         code = _or_why(show)
         sys.stdout.flush()
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python writes what is left at its end
-        return 128 + signal.SIGPIPE
+        return _unread()
     return code
+
+
+def _unread() -> int:
+    """Returns the exit code of a command whose reader has gone, and lets nothing more be written to it."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python writes what is left at its end
+    return 128 + signal.SIGPIPE
 
 
 def _or_why(show: Callable[[], int]) -> int:
@@ -256,11 +270,18 @@ def _dry_run(given: Sequence[str], target: str) -> int:
     from rljax import dry_run
     from rljax.pipeline.assemble.names import lookup_refusals
 
+    code = 0
+
     def say(lines: Iterable[str]) -> None:
-        print("\n".join(map(printable, lines)))
+        nonlocal code
+        try:
+            print("\n".join(map(printable, lines)), flush=True)
+        except BrokenPipeError:
+            code = _unread()  # and the file is written all the same
 
     def seen(source: Source) -> Refusals:
-        _show_translation(source, overrides)
+        if isinstance(source, Translation):
+            say(side_by_side(source, overrides))
         wrong = f"--dry-run={target}: what"
         if target and isinstance(source, dict):
             yield ConfigError(f"{wrong} a YAML file becomes is written there; leave ={target} out")
@@ -291,7 +312,8 @@ def _dry_run(given: Sequence[str], target: str) -> int:
         raise told(joined(wrong), translation, overrides)
     if target and translation is not None:
         _write(target, config_file(translation, as_plain(config)))
-    return 0
+        say([f"written to {Path(target)}"])
+    return code
 
 
 def _write(target: str, text: str) -> None:
@@ -302,7 +324,6 @@ def _write(target: str, text: str) -> None:
         raise ConfigError(f"--dry-run={target}: there is such a file; write another") from None
     except OSError as error:
         raise ConfigError(f"--dry-run={target}: cannot be written ({error.strerror})") from error
-    print(f"written to {Path(target)}")
 
 
 def without_orbax_traceback(record: logging.LogRecord) -> bool:

@@ -17,7 +17,9 @@ import pytest
 import tensorstore
 from rich.console import Console
 
+from rljax import commands
 from rljax.command_line import _Printable, main, without_closed_loops, without_orbax_traceback
+from rljax.config.load import load_config
 from rljax.observe.progress import Progress
 from sidecar.errors import describe, escape_log_records, first_line, printable
 from tests.waiting import HANGS
@@ -223,3 +225,51 @@ def test_what_is_shown_ends_quietly_where_its_reader_has_seen_enough(
         monkeypatch.setattr(sys, "stdout", unread)
         assert main(arguments) == 141
     assert capfd.readouterr().err == ""
+
+
+LAKE = Path(__file__).parent / "data" / "seeds" / "agent_val_frozen_lake_async.yaml"
+
+
+@pytest.mark.parametrize("buffered", [True, False])
+@pytest.mark.parametrize("mode", ["plan", "report", "audit"])
+def test_a_mode_that_is_read_ends_quietly_where_its_reader_has_seen_enough(
+    mode: str, buffered: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+
+    def shown(config: object) -> int:
+        print("what it says", flush=not buffered)
+        return 0
+
+    monkeypatch.setitem(commands.COMMANDS, mode, shown)
+    with open(writing, "w") as unread:
+        monkeypatch.setattr(sys, "stdout", unread)
+        assert main(["--config=quickstart", f"--config.mode={mode}", f"--config.run_dir={tmp_path}"]) == 141
+    assert capfd.readouterr().err == ""
+
+
+def test_a_translation_ends_quietly_where_its_reader_has_seen_enough(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """And what is asked for is written: its file is no word that nobody reads."""
+    target, given = tmp_path / "mine.py", [f"--config={LAKE}", "--config.learner.devices=cpu"]
+    for arguments in ([*given, f"--dry-run={target}"], [*given, "--config.mode=plan"]):
+        reading, writing = os.pipe()
+        os.close(reading)
+        with open(writing, "w") as unread, monkeypatch.context() as patched:
+            patched.setattr(sys, "stdout", unread)
+            assert main(arguments) == 141
+        assert capfd.readouterr().err == ""
+    assert load_config(str(target)) == load_config(str(LAKE), {"learner.devices": "cpu"})
+
+
+def test_a_run_that_cannot_be_told_of_fails(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    """A connection of its own that has closed is no reader who has seen enough."""
+
+    def broken(config: object) -> int:
+        raise BrokenPipeError("an engine")
+
+    monkeypatch.setitem(commands.COMMANDS, "export", broken)
+    assert main(["--config=quickstart", "--config.mode=export"]) == 1
+    assert "an engine" in capfd.readouterr().err

@@ -35,6 +35,8 @@ def built(source: Path, wheels: Path) -> Path:
     return wheel
 
 
-def pip(arguments: Sequence[str]) -> None:
+def pip(arguments: Sequence[str]) -> str:
+    """Runs it; returns what it prints."""
     done = subprocess.run([sys.executable, "-m", "pip", *arguments], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+    return done.stdout + done.stderr

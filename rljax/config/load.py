@@ -151,8 +151,9 @@ def load(
     except ConfigError as error:
         also_refused = [*refused, *refused_of_any(given)]
         raise (joined([*also_refused, error, *error.others]) if also_refused else error) from error
-    refused = [*refused, *seen(source)]
     overrides = implied(given) if isinstance(source, Translation) else given
+    source = source.beside(overrides) if isinstance(source, Translation) else source
+    refused = [*refused, *seen(source)]
     if isinstance(source, Translation):
         values, wrong = _translated(source, overrides)
     else:

@@ -13,7 +13,7 @@ from rljax.config.choice import Choice
 from rljax.config.distill import TEACHERS, TeacherConfig
 from rljax.config.environments import EnvironmentConfig
 from rljax.config.fields import ConfigError
-from rljax.config.importers.translate import checked, group_of
+from rljax.config.importers.checked import checked, group_of
 from rljax.config.judges import JudgeConfig
 from rljax.config.keys import defaults_of, types_of, unknown_key
 from rljax.config.refusals import REFUSED, refused_by

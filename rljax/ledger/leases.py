@@ -15,7 +15,7 @@ from rljax.ledger.claims import discard_payloads, in_flight, unserved, validatin
 from rljax.ledger.database import LedgerError, RunFailedError, StaleWriterError, record_event, run_row
 from rljax.ledger.fence import check_lineage
 from rljax.ledger.filtered_streak import FilteredStreak, describe_untrained, filtered_streak
-from rljax.ledger.processes import check_life, record_failure, tokens_sampled
+from rljax.ledger.processes import check_life, record_failure, sum_of_gauges
 from rljax.ledger.staleness import feasible
 from rljax.ledger.transaction import Transaction, reads, writes
 from rljax.trajectory import Group, decode
@@ -64,6 +64,7 @@ class NoBatchYet:
         progress: changes whenever a process makes progress: groups ready, claims made, tokens sampled.
         over: no batch will ever come.
         filtered: groups in a row that were filtered, up to now.
+        compiling: engines that compile a program, and sample nothing meanwhile.
     """
 
     kind: str
@@ -72,10 +73,11 @@ class NoBatchYet:
     over: bool = False
     progress: tuple[float, ...] = ()
     filtered: FilteredStreak | None = None
+    compiling: int = 0
 
     def __str__(self) -> str:
-        """Returns the reason, and the tokens so far: a first group may take minutes, and they show that it is slow and
-        not stuck.
+        """Returns the reason, the tokens so far, and whether engines compile: a first group may take minutes, and they
+        show that it is slow and not stuck.
         """
         if not self.progress:
             return self.reason
@@ -83,6 +85,8 @@ class NoBatchYet:
         # Tokens are known as of the last heartbeat: where there are groups already, there have been some.
         starting = self.kind == "generation" and not (tokens or self.ready or self.filtered)
         made = "no token yet: an engine starts and compiles first" if starting else f"{tokens:,.0f} tokens so far"
+        if self.compiling and not starting:
+            made += " · an engine compiles" if self.compiling == 1 else f" · {self.compiling} engines compile"
         return f"{self.reason} · {made}"
 
 
@@ -339,7 +343,9 @@ def _with_progress(tx: Transaction, row: Row, found: NoBatchYet) -> NoBatchYet:
         return found
     who = validating(tx)
     reason = found.reason + ("" if who is None else "; {1} validates version {0}".format(*who))
-    return replace(found, reason=reason, progress=(found.ready, row.claims, tokens_sampled(tx)))
+    gauges = sum_of_gauges(tx, "explorer")
+    progress, compiling = (found.ready, row.claims, gauges.get("tokens", 0.0)), int(gauges.get("compiling", 0.0))
+    return replace(found, reason=reason, progress=progress, compiling=compiling)
 
 
 def _end_or_wait(tx: Transaction, row: Row, ready: int) -> NoBatchYet:

@@ -223,7 +223,7 @@ class EnginePool:
 
     async def gauges(self) -> dict[str, float]:
         """Returns engine metrics, added up over the engines: busy seconds and tokens include those before restarts."""
-        total = {"busy_seconds": 0.0, "tokens": 0.0, "running": 0.0, "waiting": 0.0, "slots": 0.0}
+        total = {"busy_seconds": 0.0, "tokens": 0.0, "running": 0.0, "waiting": 0.0, "slots": 0.0, "compiling": 0.0}
         for slot in self._slots:
             status = await slot.status()
             total["busy_seconds"] += slot.busy_seconds
@@ -233,6 +233,7 @@ class EnginePool:
             total["running"] += status.running
             total["waiting"] += status.waiting
             total["slots"] += status.slots
+            total["compiling"] += status.details.get("compiling", 0.0)
         return {**total, "engines": float(len(self._slots))}
 
     async def _free_slot(self, affinity: str) -> EngineSlot:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -50,6 +51,8 @@ class RunningBatch:
         self.max_length = max_length
         self.tokens_sampled = 0
         self.tokens_prefilled = 0
+        self.compiling = False
+        self._called: set[tuple[object, ...]] = set()
         self.version = -1
         self.params: Params | None = None
         self._architecture = architecture
@@ -119,7 +122,9 @@ class RunningBatch:
         size = self.cache_shape[0]
         rows = Rows(*(column[:size] for column in self._rows))
         truncate = bool(np.any((rows.budget > 0) & ((rows.top_k > 0) | (rows.top_p < 1))))
-        self._cache, decoded = programs.decode(
+        self._cache, decoded = self._call(
+            programs.decode,
+            (*self.cache_shape, rows.stops.shape[1], truncate),
             self.params,
             self._cache,
             rows,
@@ -141,7 +146,7 @@ class RunningBatch:
         """Returns log-probabilities at temperature 1 of all tokens but the first, float32 ``[n - 1]``."""
         padded = np.zeros((1, buckets.round_up(len(token_ids), self._prompt_lengths)), np.int32)
         padded[0, : len(token_ids)] = token_ids
-        scores = programs.score(self.params, padded, **self._model)
+        scores = self._call(programs.score, padded.shape, self.params, padded, **self._model)
         return np.array(scores[: len(token_ids) - 1])
 
     def _advance(self, rows: Rows, decoded: Decoded) -> None:
@@ -222,7 +227,7 @@ class RunningBatch:
         for row, (content, _) in enumerate(chunk):
             tokens = np.frombuffer(content, np.int32)
             token_ids[row, : len(tokens)], lengths[row] = tokens, len(tokens)
-        prompts = programs.read_prompts(self.params, token_ids, lengths, **self._model)
+        prompts = self._call(programs.read_prompts, (size, length), self.params, token_ids, lengths, **self._model)
         pairs = [(row, slot) for row, (_, slots) in enumerate(chunk) for slot in slots]
         copies = np.full((2, buckets.round_up(len(pairs), self._batch_buckets)), [[0], [self.slots]], np.int32)
         copies[:, : len(pairs)] = np.asarray(pairs, np.int32).T
@@ -254,6 +259,17 @@ class RunningBatch:
     def _free(self, slot: int) -> None:
         self._jobs[slot] = None
         self._rows.budget[slot] = 0
+
+    def _call(self, program: Callable[..., Any], sizes: tuple[int, ...], *arguments: Any, **options: Any) -> Any:
+        """Calls a program, and says in `compiling` as long as it is called that it is the first time with these sizes:
+        XLA compiles it then, which takes longer than what it computes.
+        """
+        self.compiling = (program, *sizes) not in self._called
+        try:
+            return program(*arguments, **options)
+        finally:
+            self._called.add((program, *sizes))
+            self.compiling = False
 
     def _note(self, what: str, start: float, **numbers: float) -> None:
         if self._trace is not None:

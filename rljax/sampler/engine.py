@@ -92,6 +92,7 @@ class EmbeddedEngine(SteppedEngine):
     def _details(self) -> Mapping[str, float]:
         slots, length = self._batch.cache_shape
         return {
+            "compiling": float(self._batch.compiling),
             "cache_slots": float(slots),
             "cache_length": float(length),
             "prefilled_tokens": float(self._batch.tokens_prefilled),

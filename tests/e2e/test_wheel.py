@@ -68,6 +68,20 @@ def test_a_wheel_has_nothing_of_an_earlier_build(tmp_path: Path) -> None:
     assert "rljax/gone.py" not in names
 
 
+def test_a_wheel_is_built_without_a_warning_of_its_packages(tmp_path: Path) -> None:
+    """Of folders of data setuptools says that a later release will leave them out."""
+    source, quiet = copied(tmp_path), "--quiet"
+    (source / "rljax" / "__pycache__").mkdir(exist_ok=True)
+    options = [option for option in ALONE if option != quiet]
+    said = pip(["wheel", *options, "-v", "--no-build-isolation", "--wheel-dir", str(tmp_path), str(source)])
+    assert "running bdist_wheel" in said
+    assert "absent from" not in said
+    (wheel,) = tmp_path.glob("*.whl")
+    names = zipfile.ZipFile(wheel).namelist()
+    assert "rljax/configs/rlvr_async/train.jsonl" in names
+    assert not any("__pycache__" in name for name in names)
+
+
 def test_the_configs_come_along(site: Path, tmp_path: Path, cache: Path) -> None:
     listed = rljax(site, tmp_path, cache, "configs").splitlines()
     assert [line.split()[0] for line in listed] == NAMES

@@ -46,6 +46,9 @@ def test_it_follows_a_step(place: Backend) -> None:
     assert (found.waits, found.ready, found.alive) == ("groups: 1 of 2 ready · 70 tokens so far", 1, ("e", "trainer"))
     assert found.gauges == {"tokens": 70.0, "running": 3.0}
     assert found.began == bench.clock.now
+    for number, said in ((1.0, " · an engine compiles"), (2.0, " · 2 engines compile"), (0.0, "")):
+        processes.heartbeat(bench.db, "e", bench.token, 0, {"tokens": 70.0, "compiling": number})
+        assert waits(bench) == f"groups: 1 of 2 ready · 70 tokens so far{said}"
     bench.store(second)
     assert waits(bench) is None
     assert isinstance(bench.lease(), LeasedBatch), "looking leases nothing"

@@ -46,6 +46,17 @@ def test_who_still_asks_while_the_pool_ends_finds_no_death(tmp_path: Path) -> No
     assert with_pool(tmp_path, [Mortal()], act) == []
 
 
+def test_engines_that_compile_are_counted(tmp_path: Path) -> None:
+    class Compiling(Mortal):
+        async def status(self) -> EngineStatus:
+            return dataclasses.replace(await super().status(), details={"compiling": 1.0})
+
+    async def act(pool: EnginePool, loop: asyncio.AbstractEventLoop) -> None:
+        assert (await pool.gauges())["compiling"] == 2
+
+    with_pool(tmp_path, [Compiling(), Mortal(), Compiling()], act, 3)
+
+
 def test_all_who_wait_share_one_restart_and_the_others_engine_goes_on(tmp_path: Path) -> None:
     first, other, second = Mortal(), Mortal(), Mortal(load=50.0)
 

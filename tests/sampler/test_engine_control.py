@@ -9,11 +9,34 @@ import threading
 import numpy as np
 import pytest
 
+from rljax.sampler import programs
 from sidecar.protocol import EngineError, PauseMode, RequestError
 
 pytestmark = pytest.mark.slow
 
 LONG = 60
+
+
+def test_it_says_that_it_compiles_as_long_as_it_does(lab, monkeypatch):
+    """A second request of the same sizes runs what the first has compiled."""
+    decode, said = programs.decode, []
+
+    def watched(*arguments, **options):
+        said.append(asyncio.run(engine.status()).details["compiling"])
+        return decode(*arguments, **options)
+
+    monkeypatch.setattr(programs, "decode", watched)
+
+    async def main():
+        nonlocal engine
+        async with lab.engine() as engine:
+            for name in ("a", "b"):
+                await engine.generate(lab.request(name, [4], max_new_tokens=4, seed=5))
+            return (await engine.status()).details["compiling"]
+
+    engine = None
+    assert asyncio.run(main()) == 0
+    assert said == [1, 0]
 
 
 class Letters:

@@ -44,6 +44,8 @@ def _differing(rows: Sequence[Row], of_each: Collection[str]) -> Iterator[tuple[
 
 def _differ(row: Row, other: Row) -> bool:
     """Returns whether two rows of a key contradict each other. Of a value that is wrong by itself nobody knows."""
+    if row.near or other.near:
+        return not (_wrong(row) or _wrong(other)) and _as_meant(row).here != _as_meant(other).here
     if row.value == other.value or _wrong(row) or _wrong(other):
         return False
     if row.refused or other.refused:  # for what stands beside it
@@ -52,7 +54,14 @@ def _differ(row: Row, other: Row) -> bool:
 
 
 def _wrong(row: Row) -> bool:
-    return row.refused and row.of in ("", row.path) and not row.here
+    return row.refused and row.of in ("", row.path) and not _as_meant(row).here
+
+
+def _as_meant(row: Row) -> Row:
+    """Returns a row that is refused for a value that is near another as that other's."""
+    if not row.near:
+        return row
+    return dataclasses.replace(row, value=row.near, here=row.meant, refused=False, near="", meant={})
 
 
 def _said_otherwise(row: Row, said: dict[str, Row]) -> str:
@@ -62,8 +71,12 @@ def _said_otherwise(row: Row, said: dict[str, Row]) -> str:
 
 def _refused_for(row: Row, other: Row) -> Row:
     """Returns a row refused that differs from the other file's of the same key: in a key of ours that has its value,
-    or in one alone; else, as for a name that stands for several keys, in its own.
+    or in one alone; else, as for a name that stands for several keys, in its own. One that is refused itself says both.
     """
+    other = _as_meant(other)
+    if row.near:
+        held = _refused_for(_as_meant(row), other)
+        return dataclasses.replace(held, value=row.value, remark=f"{row.remark}; {held.remark}", keys=row.keys)
     keys = [key for key, value in row.here.items() if other.here.get(key, value) != value] or [*row.here, *other.here]
     meant = [key for key in keys if all(one.here[key] == one.value for one in (row, other) if key in one.here)]
     held = _contradicting(row, (meant or keys)[0], other, in_ours=bool(meant) or len(keys) == 1)

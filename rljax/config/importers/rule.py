@@ -27,13 +27,20 @@ class Refusal(Exception):
     Attributes:
         of: path of the key that is wrong, where another than the one that is read; empty for that one.
         meant: our keys with what is near, for which the rest is judged as long as nothing settles it.
+        near: the value that is near, where that says what is ``meant``; empty: none is.
     """
 
     def __init__(
-        self, write: str, *keys: str, here: Values | None = None, of: str = "", meant: Values | None = None
+        self,
+        write: str,
+        *keys: str,
+        here: Values | None = None,
+        of: str = "",
+        meant: Values | None = None,
+        near: str = "",
     ) -> None:
         super().__init__(write)
-        self.keys, self.here, self.of, self.meant = keys, here or {}, of, meant or {}
+        self.keys, self.here, self.of, self.meant, self.near = keys, here or {}, of, meant or {}, near
 
 
 class Document:
@@ -45,9 +52,11 @@ class Document:
         defaults: by path; paths with a ``*`` hold for each name there.
         other: that of the other file of a pair; None where there is one file.
         of_each: paths that each file of a pair says for itself.
+        overridden: our key and its value by the path that an override of it is read in the place of.
         read: paths that were asked for.
     """
 
+    overridden: Mapping[str, tuple[str, int]] = {}
     other: Document | None = None
     of_each: Collection[str] = ()
 
@@ -73,7 +82,11 @@ class Document:
         return found
 
     def get(self, path: str, otherwise: Any = None) -> Any:
-        """Returns what is `said` at a dotted path, else its published default, else ``otherwise``."""
+        """Returns what an override says in the place of a dotted path, else what is `said` there, else its published
+        default, else ``otherwise``.
+        """
+        if path in self.overridden:
+            return self.overridden[path][1]
         found = self.said(path)
         if found is LEFT_OUT:
             found = self.defaults.get(path, LEFT_OUT)
@@ -214,7 +227,8 @@ def nearest(value: Any, there: Iterable[Any]) -> str:
 def no_choice(value: Any, there: Iterable[Any], *keys: str) -> Refusal:
     """Returns the refusal of a value that is none of those that there are, which overrides of these keys settle."""
     written = " and ".join(f"--config.{key}" for key in keys)
-    return Refusal(f"not one of {', '.join(map(str, there))}; {did_you_mean(value, there)}write {written}", *keys)
+    why = f"not one of {', '.join(map(str, there))}; {did_you_mean(value, there)}write {written}"
+    return Refusal(why, *keys, near=nearest(value, there))
 
 
 def choice(path: str, key: str, values: Mapping[Any, Any], remark: str = "", default: Any = LEFT_OUT) -> Rule:

@@ -6,27 +6,25 @@ import dataclasses
 import difflib
 import logging
 import re
-import typing
 from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rljax.config.choice import Choice
-from rljax.config.fields import ConfigError, check_bounds, check_path
+from rljax.config.fields import ConfigError, check_path
 from rljax.config.importers import published, roll, trinity, trinity_tasksets, trinity_values
 from rljax.config.importers.agreement import agreeing
+from rljax.config.importers.checked import checked, of_functions
 from rljax.config.importers.documents import read_document
 from rljax.config.importers.interpolation import Interpolated, Unresolved
 from rljax.config.importers.roll_tasks import completed
 from rljax.config.importers.roll_values import untold
 from rljax.config.importers.rule import LEFT_OUT, Document, Found, Refusal, Rule
 from rljax.config.importers.sections import Sections, merged
-from rljax.config.importers.translation import Row, Translation, values_of
+from rljax.config.importers.translation import Row, Translation
 from rljax.config.importers.unknown_keys import advice, as_meant, is_variable, leaves
 from rljax.config.refusals import joined
-from rljax.config.schema import Config
-from rljax.config.types import convert, element_of
 
 ROLL, TRINITY = "ROLL", "Trinity-RFT"
 TABLES: dict[str, tuple[Rule, ...]] = {ROLL: roll.RULES, TRINITY: trinity.RULES}
@@ -69,10 +67,19 @@ def translate(path: str, whose: str | None = None) -> Translation:
     made = [_roll(documents, files)] if kinds[0] == ROLL else _trinity(documents, files)
     for (document, _), name in zip(made, names, strict=False):
         document.file = name if len(made) > 1 else ""
-    rows = [row for document, variables in made for row in _rows(document, TABLES[kinds[0]], variables)]
-    settled = tuple(_of_functions(agreeing(list(_said_by_one(rows)), made[0][0].of_each)))
-    note = untold(made[0][0]) if kinds[0] == ROLL else ""
-    return Translation(kinds[0], tuple(names), settled, note)
+    return _translation(kinds[0], tuple(names), made, {})
+
+
+def _translation(
+    whose: str, files: tuple[str, ...], made: Sequence[tuple[_Completed, set[str]]], overrides: Mapping[str, Any]
+) -> Translation:
+    """Returns what documents become where overrides are read in the place of some of their keys."""
+    for document, _ in made:
+        document.overridden = trinity_values.overridden(overrides) if whose == TRINITY else {}
+    rows = [row for document, variables in made for row in _rows(document, TABLES[whose], variables)]
+    settled = tuple(of_functions(agreeing(list(_said_by_one(rows)), made[0][0].of_each)))
+    note = untold(made[0][0]) if whose == ROLL else ""
+    return Translation(whose, files, settled, note, partial(_translation, whose, files, made))
 
 
 def _missing(file: Path) -> ConfigError:
@@ -109,12 +116,12 @@ def _roll(documents: Sequence[dict[str, Any]], files: Sequence[Path]) -> tuple[_
     resolved = Interpolated(blocks.composed, str(files[-1]))
     sections = Sections(resolved.values, roll.RULES, resolved.unresolved, resolved.read)
     given = {name: value for name, value in sections.values.items() if name != "defaults"}
+    given = dict(as_meant(given, roll.RULES, resolved.read))
     fragment = published.FRAGMENT if all(name.endswith("_env_manager") for name in given) else {}
     example = published.EXAMPLES.get(files[0].stem, fragment)
     if "rewards" in given:  # domains of one's own are all that there are
         example = {name: value for name, value in example.items() if name != "rewards"}
-    whole = as_meant(completed(merged(example, given)), roll.RULES, resolved.read)
-    made = _Completed(whole, files[0].stem, _defaults(roll.RULES), given)
+    made = _Completed(completed(merged(example, given)), files[0].stem, _defaults(roll.RULES), given)
     if blocks.absent:
         for unresolved in resolved.unresolved.values():
             unresolved.of = blocks.absent
@@ -171,7 +178,7 @@ def _trinity(documents: Sequence[dict[str, Any]], files: Sequence[Path]) -> list
         numbered = trinity_tasksets.numbered(resolved.values)
         sections = Sections(numbered, trinity.RULES, resolved.unresolved, resolved.read)
         whole = as_meant(sections.values, trinity.RULES, resolved.read)
-        made.append((_Completed(whole, file.stem, _defaults(trinity.RULES), sections.values), resolved.read))
+        made.append((_Completed(whole, file.stem, _defaults(trinity.RULES), whole), resolved.read))
         made[-1][0].refuse(resolved, sections)
     if len(made) == 2:
         (one, _), (other, _) = made
@@ -186,7 +193,7 @@ class _Completed(Document):
     """A document with what is published for it.
 
     Attributes:
-        user: what the file itself says.
+        user: what the file itself says, that of misspelt keys at those that are meant.
         file: its name in a pair.
         unresolved: see `Interpolated`.
         refused: rows of what is refused beside its keys.
@@ -256,6 +263,8 @@ def _of_file(document: _Completed, rule: Rule, found: Found, given: bool) -> Row
     """Returns the row of a key with what its file is called, and what it depends on."""
     document.read.clear()
     row = dataclasses.replace(_row(rule, found, given), file=document.file, read=frozenset(document.read))
+    if row.of in document.overridden:
+        row = dataclasses.replace(row, of=f"--config.{document.overridden[row.of][0]}")
     for path, unresolved in document.unresolved.items():
         if f"{path}.".startswith(f"{row.path}.") and (row.refused or row.here):  # not of what nothing reads
             ours = tuple(key.replace("NAME", found.name or "NAME") for key in rule.here)
@@ -287,10 +296,14 @@ def _row(rule: Rule, found: Found, given: bool) -> Row:
         keys = tuple(key.replace("NAME", found.name or "NAME") for key in refusal.keys)
         here = {key: value for key, value in refusal.here.items() if _declared(key, rule)}
         forms = {key: key.replace("NAME", "*") for key in (*keys, *ours)}
-        said = (*here, *refusal.meant)
+        meant = refusal.meant
+        if refusal.near not in ("", found.value):
+            meant = _row(rule, dataclasses.replace(found, value=refusal.near), given).here
+        said = (*here, *meant)
         unsaid = tuple(key for key, form in forms.items() if not any(fnmatchcase(one, form) for one in said))
         why = str(refusal) if found.name.isdigit() else str(refusal).replace("NAME", found.name or "NAME")
-        return Row(found.path, found.value, given, here, why, True, keys or ours, unsaid, refusal.meant, of=refusal.of)
+        row = Row(found.path, found.value, given, here, why, True, keys or ours, unsaid, meant, of=refusal.of)
+        return dataclasses.replace(row, near=refusal.near)
     except ConfigError as error:
         return Row(found.path, found.value, given, {}, str(error), True, rule.here, ours)
     except (TypeError, ValueError, AttributeError, KeyError, IndexError, ArithmeticError):
@@ -303,82 +316,6 @@ def _declared(key: str, rule: Rule) -> bool:
     """Returns whether a key is one that a rule says it becomes; a function of several rules returns all it makes."""
     asked = key.replace("explorer.tasksets.", "tasks.train.", 1)
     return any(fnmatchcase(asked, one.replace("NAME", "*")) for one in rule.here)
-
-
-def checked(key: str, value: Any, kind: Any = Config, below: int = 0) -> Any:
-    """Returns a value of the type that our key has; of a key of a function, which `_of_functions` checks, as it is.
-
-    Args:
-        key: its path.
-        value: as the file has it.
-        kind: dataclass of the keys at this depth of the path.
-        below: that depth.
-
-    Raises:
-        ConfigError: the key has no such value.
-    """
-    hint: Any = kind
-    metadata: Mapping[str, Any] = {}
-    for name in key.split(".")[below:]:
-        if dataclasses.is_dataclass(hint):
-            spec = next((spec for spec in dataclasses.fields(hint) if spec.name == name), None)
-            if spec is None:
-                raise ConfigError(f"{key}: unknown key")
-            if "choice" in spec.metadata:
-                return value
-            hint, metadata = typing.get_type_hints(hint)[name], spec.metadata
-        else:
-            hint = element_of(hint)
-            if hint is None or hint is Any:
-                return value
-    made = convert(hint, value, key, lambda dotted, *_: f"{dotted}: unknown key")
-    check_bounds(key, made, metadata)
-    return made
-
-
-def _of_functions(rows: Sequence[Row]) -> Iterator[Row]:
-    """Yields the rows, those refused whose value is none of the function, such as a loss, that another row names."""
-    values = values_of(rows)
-    for row in rows:
-        settling = [*row.here]
-        try:
-            for key, value in () if row.refused else row.here.items():
-                if group := group_of(key):
-                    by, keys, depth = _chosen(key, *group, values)
-                    settling.append(by)
-                    checked(key, value, keys, depth)
-            yield row
-        except ConfigError as error:
-            unsaid = tuple(row.here)
-            yield dataclasses.replace(
-                row, here={}, remark=str(error), refused=True, keys=tuple(settling), unsaid=unsaid
-            )
-
-
-def group_of(key: str) -> tuple[Choice, Any, int] | None:
-    """Returns what says of which function a key is, the default of its name, and the depth of the path of its group;
-    None for a key that is of no function.
-    """
-    hint: Any = Config
-    for depth, name in enumerate(key.split(".")):
-        fields = {spec.name: spec for spec in dataclasses.fields(hint)} if dataclasses.is_dataclass(hint) else {}
-        if name not in fields:
-            return None
-        if choice := fields[name].metadata.get("choice"):
-            return choice, fields[choice.by].default, depth
-        hint = typing.get_type_hints(hint)[name]
-    return None
-
-
-def _chosen(key: str, choice: Choice, default: Any, depth: int, values: Mapping[str, Any]) -> tuple[str, Any, int]:
-    """Returns which key names the function that a key is of, the dataclass of its keys, and their depth of the path."""
-    above = key.split(".")
-    by = ".".join([*above[:depth], choice.by])
-    names = values.get(by, default)
-    several = not isinstance(names, str)
-    name = above[depth + 1] if several else names
-    entry = None if ":" in name or (several and name not in names) else choice.find(name)
-    return by, entry.keys if entry else Any, depth + 1 + several
 
 
 def _unknown(dotted: str, value: Any, rules: Sequence[Rule], variables: set[str]) -> Row:

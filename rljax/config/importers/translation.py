@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from fnmatch import fnmatchcase
 from typing import Any
@@ -45,8 +45,10 @@ class Row:
         keys: of a refused key ours that settle it.
         unsaid: of a refused key ours that have no value as long as nothing settles it.
         meant: of a refused key ours with what is near, for which the rest is judged so long.
+        near: of a refused key the value that is near, where that says what is ``meant``; else empty.
         file: name of its file, where there are two; else empty.
-        of: path of the key that is refused in its place, with its file where that is another; empty for itself.
+        of: path of the key that is refused in its place, with its file where that is another, or an override, with
+            ``--config.`` before it; empty for itself.
         read: paths of keys that it depends on.
     """
 
@@ -59,6 +61,7 @@ class Row:
     keys: tuple[str, ...] = ()
     unsaid: tuple[str, ...] = ()
     meant: Mapping[str, Any] = field(default_factory=dict)
+    near: str = ""
     file: str = ""
     of: str = ""
     read: frozenset[str] = frozenset()
@@ -78,12 +81,20 @@ class Translation:
         files: their names.
         rows: a row for each key of each file, and for each default that says something.
         note: why nothing tells what the file trains, for a message; else empty.
+        again: translates the same files once more, where overrides are read in the place of their keys.
     """
 
     whose: str
     files: tuple[str, ...]
     rows: tuple[Row, ...]
     note: str = ""
+    again: Callable[[Mapping[str, Any]], Translation] | None = field(default=None, compare=False, repr=False)
+
+    def beside(self, overrides: Mapping[str, Any]) -> Translation:
+        """Returns what the files become where overrides are read in the place of some of their keys: the keys that
+        depend on these, such as devices on the number of engines, have what the overrides ask for.
+        """
+        return self.again(overrides) if self.again and overrides else self
 
     @property
     def values(self) -> dict[str, Any]:
@@ -147,6 +158,8 @@ class Translation:
         says anything of that, and of a key in a group that is told as one with its value there. A published default
         stands in no file: the row itself.
         """
+        if row.of.startswith("--config."):
+            return replace(row, path=row.of, value=..., file="", refused=False, of="")
         if all(other.path != row.of and other.where != row.of for other in self.rows):
             beside = row.value.get(row.of.removeprefix(f"{row.path}.")) if isinstance(row.value, Mapping) else None
             return replace(row, path=row.of, value=beside, refused=False, of="")

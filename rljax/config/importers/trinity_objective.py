@@ -56,7 +56,9 @@ def algorithm(found: Found) -> Values:
     if found.value not in ALGORITHMS:
         unknown = no_choice(found.value, ALGORITHMS, "algorithm.adv_estimator", "algorithm.pg_variant")
         raise Refusal(
-            f"{unknown}; its divergence is --config.algorithm.kl.where, without which there is none", *unknown.keys
+            f"{unknown}; its divergence is --config.algorithm.kl.where, without which there is none",
+            *unknown.keys,
+            near=unknown.near,
         )
     return _left(ALGORITHMS[found.value], found.document)
 
@@ -107,7 +109,7 @@ def kl(found: Found) -> Values | str:
     where = "loss" if "kl_loss_fn" in found.path else "reward"
     if found.value not in _KL:
         unknown = no_choice(found.value, _KL, "algorithm.kl.estimator")
-        raise Refusal(f"{unknown} and --config.algorithm.kl.where={where}", *unknown.keys)
+        raise Refusal(f"{unknown} and --config.algorithm.kl.where={where}", *unknown.keys, near=unknown.near)
     if found.value == "none":
         other = found.beside("kl_penalty_fn" if where == "loss" else "kl_loss_fn", "none")
         return {"algorithm.kl.where": "none"} if where == "loss" and other == "none" else "it is off"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from typing import Any
 
 from rljax.config.importers.published import ROWS
@@ -11,6 +13,25 @@ NODE = 8
 """GPUs of a node on which trainer and explorer have a file each: the trainer takes the first, the explorer the last."""
 _TASKSET = "buffer.explorer_input.taskset"
 _ENGINE = "explorer.rollout_model"
+_LENGTHS = {f"model.max_{part}_tokens": f"model.max_{part}_tokens" for part in ("prompt", "response")}
+
+
+_OVERRIDDEN: tuple[dict[str, str], ...] = (
+    {f"{_ENGINE}.engine_num": "sidecar.num_engines"},
+    {f"{_ENGINE}.tensor_parallel_size": "sidecar.tensor_parallel_size"},
+    _LENGTHS,
+    {**_LENGTHS, "model.max_model_len": "sidecar.max_model_len"},
+)
+"""Numbers of a file and ours that are the same: overrides of all in a group are read in the place of its keys."""
+
+
+def overridden(overrides: Mapping[str, Any]) -> dict[str, tuple[str, int]]:
+    """Returns our key and its value by the path that an override is read in the place of; what is no whole number above
+    0 is told of the override.
+    """
+    numbers = {key: int(value) for key, value in overrides.items() if re.fullmatch("[1-9][0-9]{0,8}", str(value))}
+    groups = [group for group in _OVERRIDDEN if numbers.keys() >= set(group.values())]
+    return {path: (key, numbers[key]) for group in groups for path, key in group.items()}
 
 
 def mode(found: Found) -> Values:
@@ -76,6 +97,14 @@ def batch(found: Found) -> Values:
         tasks, trained = (_written(found.document, path) for path in (_BATCH, _TRAINED))
     except Refusal as refusal:
         raise Refusal(str(refusal), "rollout_batch_size", here={"group_size": repeats}, of=refusal.of) from None
+    if trained and not tasks and trained % repeats:
+        raise Refusal(
+            f"train_batch_size = {trained} is no multiple of repeat_times = {repeats}: a step trains what was explored "
+            f"for it; write train_batch_size: batch_size × repeat_times, {repeats} times the explorer's batch_size",
+            "rollout_batch_size",
+            here={"group_size": repeats},
+            of=_TRAINED,
+        )
     if tasks and trained and tasks * repeats != trained:
         fitting, key, here = f"train_batch_size: {tasks * repeats}", "rollout_batch_size", {"group_size": repeats}
         if found.document.said(REPEATS) is LEFT_OUT and trained % tasks == 0:
@@ -172,10 +201,11 @@ def _fit(document: Document, room: int, *keys: str, here: Values | None = None) 
     """
     if document.get("mode") in ("train", "colocate") or (taken := engine_gpus(document)) <= room:
         return
-    of = next((path for path in _TAKEN if document.given(path) is not LEFT_OUT), "cluster.gpu_per_node")
+    given = [path for path in _TAKEN if document.given(path) is not LEFT_OUT]
+    of = next(iter([*(path for path in _TAKEN if path in document.overridden), *given]), "cluster.gpu_per_node")
     raise Refusal(
         f"engine_num × tensor_parallel_size = {taken} GPUs, and node_num × gpu_per_node has {room} for engines; write "
-        f"fewer, or --config.{keys[0]}",
+        f"fewer, or --config.{' or --config.'.join(dict.fromkeys((_ENGINES[0], keys[0])))}",
         *keys,
         here=here,
         of=of,

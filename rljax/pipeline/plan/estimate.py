@@ -381,7 +381,7 @@ class Estimate:
             Sent("reduce-scatter", "gradients", "fsdp", weights * narrow),
             Sent("all-gather", "weights", "expert", 2 * dense / mesh.fsdp),
             Sent("reduce-scatter", "gradients", "expert", dense / mesh.fsdp * narrow),
-            *(Sent(*one, "expert", n * layers * hidden) for *one, n in exchanges(a, mesh, self.platform)),
+            *(Sent(kind, what, "expert", n * layers * hidden) for kind, what, n in exchanges(a, mesh, self.platform)),
             Sent("all-reduce", "gradients", "data", 2 * reduced),
             Sent("all-reduce", "gradients", "sequence", 2 * reduced),
             Sent("all-gather", "keys and values", "sequence", (1 + again) * layers * keys),

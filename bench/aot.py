@@ -22,7 +22,7 @@ import jax
 from bench.accelerator.shapes import MODELS
 from rljax.config.schema import Config, LearnerConfig, MeshConfig, ModelConfig
 from rljax.learner.programs import Program
-from rljax.models.common.architecture import Architecture
+from rljax.models.common.architecture import Architecture, Experts
 from rljax.models.common.hardware import Hardware
 from rljax.pipeline.plan.collectives import by_kind
 from rljax.pipeline.plan.compiled import Compiled, absent, abstract_programs, attention_body, compiled, kernels
@@ -34,6 +34,9 @@ ARCHITECTURES = MODELS | {
     "Qwen3-32B": Architecture("qwen3", 151936, 5120, 25600, 64, 64, 8, 128, rope_theta=1e6, qk_norm=True),
 }
 ARCHITECTURES["two layers"] = replace(ARCHITECTURES["Qwen2.5-1.5B"], num_layers=2)
+ARCHITECTURES["two layers with experts"] = Architecture(
+    "qwen3_moe", 32_000, 1024, 3072, 2, 8, 4, 128, qk_norm=True, experts=Experts(16, 2, 512)
+)
 ARCHITECTURES["small"] = Architecture("qwen3", 512, 256, 512, 2, 4, 2, 128, qk_norm=True)
 LITTLE_EFFORT: dict[str, Any] = (
     {"exec_time_optimization_effort": -1.0, "memory_fitting_effort": -1.0}
@@ -94,7 +97,8 @@ CASES = {
     "test": [
         Case("two layers", "v5e:2x4", mesh, 8, 2048)
         for mesh in ({"data": 8}, {"fsdp": 8}, {"fsdp": 2, "tensor": 4}, {"fsdp": 2, "sequence": 4})
-    ],
+    ]
+    + [Case("two layers with experts", "v5e:2x4", {"fsdp": 2, "expert": 4}, 8, 2048)],
 }
 MESHES: list[dict[str, int]] = [{}, {"data": 8}, {"fsdp": 8}, {"tensor": 4}, {"fsdp": 2, "sequence": 4}]
 LOWERED = [

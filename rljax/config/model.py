@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from rljax.config.fields import ConfigError, key, user_path
 
+TINY_EXPERTS, TINY_EXPERTS_PER_TOKEN = 8, 2
 _BUILT_IN = ("tiny", "smollm2-135m")
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 

@@ -18,6 +18,7 @@ from rljax.config.choice import Named, named_in
 from rljax.config.fields import ConfigError as ConfigError
 from rljax.config.fields import check_bounds, check_name, check_path, not_a_choice
 from rljax.config.fields import walk as walk
+from rljax.config.model import TINY_EXPERTS, TINY_EXPERTS_PER_TOKEN
 from rljax.config.refusals import REFUSED, Refusals, collected, readable, refused_by
 from rljax.config.registries import advantages, all_names, no_such_name, token_advantages
 from rljax.config.schema import Config, LoraConfig, RowsConfig, TasksetConfig
@@ -143,6 +144,9 @@ def _check_tiny_experts(config: Config) -> Refusals:
     for name in keys[own:]:
         if getattr(tiny, name) is not None:
             yield ConfigError(f"model.tiny.{name}: model.tiny.family={tiny.family} does not read it; leave it out")
+    picked, experts = tiny.num_experts_per_tok or TINY_EXPERTS_PER_TOKEN, tiny.num_experts or TINY_EXPERTS
+    if own and picked > experts:
+        yield ConfigError(f"model.tiny.num_experts_per_tok={picked}: a layer has {experts} experts; write at most that")
 
 
 def _check_pairs(config: Config) -> Refusals:

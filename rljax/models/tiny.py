@@ -10,6 +10,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
+from rljax.config.model import TINY_EXPERTS, TINY_EXPERTS_PER_TOKEN
 from rljax.config.schema import ModelConfig, TinyConfig
 from rljax.config.validate import ConfigError
 from rljax.models.common.architecture import Architecture, Experts
@@ -21,7 +22,6 @@ from rljax.models.tokenizer import save_tiny_tokenizer, tiny_vocabulary
 from rljax.models.transformer import init_params
 
 _LEAST_POSITIONS = 2048
-_EXPERTS, _EXPERTS_PER_TOKEN = 8, 2
 
 
 def tiny_architecture(model: ModelConfig) -> Architecture:
@@ -49,7 +49,7 @@ def _experts(tiny: TinyConfig) -> Experts | None:
     if not issubclass(FAMILIES[tiny.family].block, ExpertsBlock):
         return None
     width = tiny.moe_intermediate_size or tiny.intermediate_size
-    return Experts(tiny.num_experts or _EXPERTS, tiny.num_experts_per_tok or _EXPERTS_PER_TOKEN, width)
+    return Experts(tiny.num_experts or TINY_EXPERTS, tiny.num_experts_per_tok or TINY_EXPERTS_PER_TOKEN, width)
 
 
 def make_tiny(model: ModelConfig, seed: int, directory: Path) -> Path:

@@ -128,6 +128,17 @@ def test_fsdp_s_precision_and_shards_are_read(write: Any) -> None:
     assert (whole.fsdp, whole.data) == (4, 1)
 
 
+def test_expert_parallelism_takes_its_devices_of_those_with_rows_of_their_own(write: Any) -> None:
+    size = f"{_STRATEGY}.expert_model_parallel_size"
+    config = resolved(write, ROLL, (size, 2))
+    routed = resolved(write, ROLL, ("actor_train.model_args.moe_aux_loss_coef", 0.01))
+    assert routed.algorithm.router_aux_loss_coef == 0.01
+    assert (config.learner.mesh.expert, config.learner.mesh.fsdp) == (2, 2)  # of four devices, as Megatron cuts them
+    assert config.learner.rows_per_microbatch == resolved(write, ROLL).learner.rows_per_microbatch
+    remark = refused(write(text_of(ROLL, (size, 3))))[size]
+    assert remark.startswith("does not divide the 4 devices that have rows of their own; write another")
+
+
 def test_a_filter_by_nothing_filters_nothing(write: Any) -> None:
     filters = [{"enabled": True, "agg_type": "token", "ratio_enabled": False}]
     assert resolved(write, ROLL, ("train_infer_correction.filters", filters)).algorithm.correction.level == "none"

@@ -125,7 +125,11 @@ BOUNDS: list[tuple[Mapping[str, Any], str]] = [
         {"learner": LearnerConfig(optimizer=OptimizerConfig(mu_dtype="bf16", beta1=0.998))},
         "learner.optimizer.mu_dtype='bf16': beta1=0.998 lets it fall by 0.002 of itself in an update",
     ),
-    ({"learner": LearnerConfig(mesh=MeshConfig(expert=2))}, "learner.mesh.expert=2: must be at most 1"),
+    ({"learner": LearnerConfig(mesh=MeshConfig(expert=0))}, "learner.mesh.expert=0: must be at least 1"),
+    (
+        {"learner": LearnerConfig(mesh=MeshConfig(fsdp=2, expert=3), rows_per_microbatch=4)},
+        "learner.rows_per_microbatch=4: must be a multiple of mesh.data × mesh.fsdp × mesh.expert = 6",
+    ),
     ({"model": ModelConfig(dtype="fp8")}, "model.dtype='fp8': not one of fp32, bf16"),
     ({"rollout": RolloutConfig(max_retries=-1)}, "rollout.max_retries=-1: must be at least 0"),
     (
@@ -161,6 +165,18 @@ COMBINATIONS: list[tuple[Mapping[str, Any], str]] = [
     (
         {"model": ModelConfig(tiny=TinyConfig(num_heads=3, num_kv_heads=2))},
         "model.tiny.num_kv_heads=2: must divide model.tiny.num_heads=3",
+    ),
+    (
+        {"model": ModelConfig(tiny=TinyConfig(num_experts=4))},
+        "model.tiny.num_experts: model.tiny.family=qwen3 does not read it; leave it out",
+    ),
+    (
+        {"model": ModelConfig(tiny=TinyConfig(family="mixtral", moe_intermediate_size=64))},
+        "model.tiny.moe_intermediate_size: model.tiny.family=mixtral does not read it; leave it out",
+    ),
+    (
+        {"model": ModelConfig(tiny=TinyConfig(family="mixtral", num_experts=1))},
+        "model.tiny.num_experts_per_tok=2: a layer has 1 experts; write at most that",
     ),
     ({"model": ModelConfig(tiny=TinyConfig(head_dim=3))}, "model.tiny.head_dim=3: rotary embeddings take pairs"),
     *(

@@ -67,7 +67,8 @@ def test_microbatches_change_the_balance_alone() -> None:
     _, _, several = update(RowShape(24, 2, 4))
     for name in ("z_loss", "load_max", "load_min", "unused"):
         assert several[f"router/{name}"] == pytest.approx(metrics[f"router/{name}"], rel=1e-5), name
-    assert several["router/aux_loss"] >= metrics["router/aux_loss"], "parts are less even than the whole"
+    one, parts = metrics["router/aux_loss"], several["router/aux_loss"]
+    assert one <= parts < 1.5 * one, "parts are less even than the whole, and count by their tokens"
 
 
 def test_a_loss_of_balance_makes_the_use_of_experts_even() -> None:

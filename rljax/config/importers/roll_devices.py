@@ -20,6 +20,7 @@ _CUTS = (
 )
 """Sizes whose product is the devices of a replica of the learner."""
 _TRAINED, _GENERATED = "actor_train.device_mapping", "actor_infer.device_mapping"
+EXPERT = "learner.mesh.expert"
 _HALF = 0.5
 """Share of a GPU that JAX takes of one that engines are on too."""
 
@@ -98,6 +99,20 @@ def _devices(number: int) -> str:
     return "1 device is" if number == 1 else f"{number} devices are"
 
 
+def experts(found: Found) -> Values | str:
+    """Translates ``expert_model_parallel_size``: as there, experts are cut over devices that have rows of their own.
+
+    Raises:
+        Refusal: it does not divide them.
+    """
+    if found.value in (None, 1):
+        return "dense models have no experts"
+    whole = replicas(found.document)
+    if not isinstance(found.value, int) or found.value < 1 or whole % found.value:
+        raise Refusal(f"does not divide the {whole} devices that have rows of their own; write another", EXPERT)
+    return {EXPERT: found.value}
+
+
 def learner_devices(found: Found) -> Values:
     """Translates ``actor_train.device_mapping``: devices, and the mesh axis that is left of them."""
     numbers, node = _train_devices(found.document), gpus_of_node(found.document)
@@ -109,7 +124,8 @@ def learner_devices(found: Found) -> Values:
             of=_TRAINED,
         )
     placed = {"learner.devices": devices([number % node for number in numbers])}
-    whole, shards = replicas(found.document), found.document.get(f"{_MEGATRON}.fsdp_size", 1)
+    whole = replicas(found.document) // (found.document.number(f"{_MEGATRON}.expert_model_parallel_size", 1) or 1)
+    shards = found.document.get(f"{_MEGATRON}.fsdp_size", 1)
     if not 1 < shards < whole:  # as there: all of them
         return placed | {"learner.mesh.fsdp": whole}
     if whole % shards:

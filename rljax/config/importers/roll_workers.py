@@ -34,8 +34,7 @@ def _same_model(found: made.Found) -> made.Values:
 
 
 _MODEL_ARGS = (
-    "attn_implementation moe_aux_loss_coef gradient_checkpointing_use_reentrant device_map model_type num_labels "
-    "model_config_kwargs"
+    "attn_implementation gradient_checkpointing_use_reentrant device_map model_type num_labels model_config_kwargs"
 )
 LEARNER: list[Rule] = [
     to(f"{_TRAIN}.model_args.model_name_or_path", "model.path", _same_model, "that of pretrain"),
@@ -50,6 +49,11 @@ LEARNER: list[Rule] = [
     to(f"{_TRAIN}.model_args.ulysses_size", "learner.mesh.sequence", lambda f: {"learner.mesh.sequence": f.value}),
     *_each(f"{_TRAIN}.model_args", "attn_implementation flash_attn", _BY_HARDWARE),
     *_each(f"{_TRAIN}.model_args", _MODEL_ARGS.partition(" ")[2], _LOADED),
+    to(
+        f"{_TRAIN}.model_args.moe_aux_loss_coef",
+        "algorithm.router_aux_loss_coef",
+        lambda f: {"algorithm.router_aux_loss_coef": f.value} if f.value else "no loss of the routers",
+    ),
     refused(f"{_TRAIN}.model_args.freeze_module_prefix", "all parameters are trained; leave it out"),
     refused(
         f"{_TRAIN}.model_args.adapter_name_or_path", "leave it out, and write its directory as --config.model.path"
@@ -114,8 +118,11 @@ LEARNER: list[Rule] = [
         "learner.mesh.fsdp",
     ),
     only(f"{_CONFIG}.virtual_pipeline_model_parallel_size", (1,), "one stage", "there are no pipeline stages; write 1"),
-    only(
-        f"{_CONFIG}.expert_model_parallel_size", (1,), "dense models have no experts", "write 1", "learner.mesh.expert"
+    to(
+        f"{_CONFIG}.expert_model_parallel_size",
+        placed.EXPERT,
+        placed.experts,
+        "of what tensor and sequence leave of the devices; 1: dense models have no experts",
     ),
     needless(f"{_CONFIG}.use_distributed_optimizer", _SHARDED),
     to(

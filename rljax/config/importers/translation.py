@@ -306,7 +306,7 @@ def implied(overrides: Mapping[str, Any]) -> dict[str, Any]:
 
 def _replicas(overrides: Mapping[str, Any]) -> int:
     """Returns over how many devices the mesh of overrides cuts rows; a size that is none is told of itself."""
-    sizes = [str(overrides.get(f"learner.mesh.{axis}", 1)) for axis in ("data", "fsdp")]
+    sizes = [str(overrides.get(f"learner.mesh.{axis}", 1)) for axis in ("data", "fsdp", "expert")]
     return math.prod(max(int(size), 1) for size in sizes if size.isdecimal())
 
 

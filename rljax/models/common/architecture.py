@@ -38,7 +38,7 @@ class Architecture:
         family: a name of `rljax.models.families.registry.FAMILIES`.
         vocab_size: rows of the embedding.
         hidden_size: width of the residual stream.
-        intermediate_size: width of the gated MLP.
+        intermediate_size: width of the gated MLP; with experts nothing has it but `config.json`.
         num_layers: decoder layers.
         num_heads: query heads.
         num_kv_heads: key and value heads; divides `num_heads`.

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-KINDS = ("all-gather", "reduce-scatter", "all-reduce", "all-to-all", "collective-permute")
+KINDS = ("all-gather", "reduce-scatter", "all-reduce", "all-to-all", "ragged-all-to-all", "collective-permute")
 _BYTES = {"pred": 1, "s8": 1, "u8": 1, "s16": 2, "u16": 2, "bf16": 2, "f16": 2, "s64": 8, "u64": 8, "f64": 8}
 
 _COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*->.*\{\s*$")
@@ -24,7 +24,8 @@ class Collective:
 
     Attributes:
         kind: one of `KINDS`.
-        arrays: dtype and shape of each array that a device ends with; of a reduce-scatter, begins with.
+        arrays: dtype and shape of each array that a device ends with; of a reduce-scatter, and of an exchange
+            of rows whose numbers are data, begins with.
         times: runs of it in one of the program: counts of the loops around it multiplied. A loop whose count is data,
             such as the one over microbatches, counts once.
     """
@@ -88,6 +89,8 @@ def by_kind(found: Iterable[Collective]) -> dict[str, tuple[int, int]]:
 def _moved(kind: str, one: _Instruction, results: dict[str, str]) -> tuple[tuple[str, tuple[int, ...]], ...]:
     before = [array for operand in one.operands for array in _arrays(results.get(operand, ""))]
     after = list(_arrays(one.result))
+    if kind == "ragged-all-to-all":
+        return tuple(before[:1])  # what it has to send; what it gets has room for far more
     count = len(one.operands)
     after = after[count : 2 * count] or after  # what starts one returns its operands too
     return tuple(before if kind == "reduce-scatter" else after)

@@ -34,7 +34,7 @@ from rljax.models.common.architecture import Architecture
 from rljax.models.common.hardware import ACTIVATIONS, spec
 from rljax.models.common.value_head import critic_params
 from rljax.models.transformer import abstract_params
-from rljax.pipeline.plan.experts import expert_parameters, idle_parameters, sorted_width
+from rljax.pipeline.plan.experts import exchanges, expert_parameters, idle_parameters, sorted_width
 from rljax.pipeline.plan.models import read_at_once
 from rljax.weights.publisher import GROUP_BYTES
 
@@ -407,7 +407,7 @@ class Estimate:
         of_experts, hidden = expert_parameters(a), self.places * a.hidden_size * self.width
         dense = (self.used - of_experts) * self.width / mesh.tensor
         weights = dense + of_experts * self.width / mesh.tensor / mesh.expert
-        narrow, between = self.gradient_width / self.width, 0 if a.experts is None else layers * hidden * mesh.expert
+        narrow = self.gradient_width / self.width
         reduced, keys = self.sharded(self.trained, self.gradient_width), self.keys_and_values * mesh.sequence
         gradients = [weights * narrow, dense / mesh.fsdp * narrow]
         if self.adapts:
@@ -418,9 +418,7 @@ class Estimate:
             Sent("reduce-scatter", "gradients", "fsdp", gradients[0]),
             Sent("all-gather", "weights", "expert", 2 * dense / mesh.fsdp),
             Sent("reduce-scatter", "gradients", "expert", gradients[1]),
-            # Forward, again for the backward pass, and there what the sums' gradient is.
-            Sent("all-gather", "tokens", "expert", 3 * between),
-            Sent("reduce-scatter", "experts' sums", "expert", 2 * between),
+            *(Sent(kind, what, "expert", n * layers * hidden) for kind, what, n in exchanges(a, mesh, self.platform)),
             Sent("all-reduce", "gradients", "data", 2 * reduced),
             Sent("all-reduce", "gradients", "sequence", 2 * reduced),
             Sent("all-gather", "keys and values", "sequence", (1 + again) * layers * keys),

@@ -6,6 +6,8 @@ import math
 
 from rljax.config.schema import MeshConfig
 from rljax.models.common.architecture import Architecture
+from rljax.models.common.experts.exchange import sends_choices
+from rljax.models.common.hardware import Hardware
 from rljax.models.transformer import abstract_params
 
 
@@ -30,3 +32,16 @@ def sorted_width(architecture: Architecture, mesh: MeshConfig) -> float:
     """
     experts = architecture.experts
     return 2 * experts.per_token * architecture.hidden_size * mesh.expert if experts else 0
+
+
+def exchanges(architecture: Architecture, mesh: MeshConfig, platform: str) -> list[tuple[str, str, float]]:
+    """Returns what devices along `expert` exchange in a layer and a microbatch: the collective, of what, and how many
+    times a device's tokens that is. Tokens go forward, again for the backward pass, and there as the outputs' gradient.
+    """
+    experts = architecture.experts
+    if experts is None:
+        return []
+    if sends_choices(Hardware(platform), mesh.expert, experts.per_token):
+        choices = experts.per_token
+        return [("ragged-all-to-all", "tokens", 3 * choices), ("ragged-all-to-all", "experts' outputs", 2 * choices)]
+    return [("all-gather", "tokens", 3 * mesh.expert), ("reduce-scatter", "experts' outputs", 2 * mesh.expert)]

@@ -11,6 +11,7 @@ import pytest
 
 from rljax.config.environments import EnvironmentConfig, ValEnvManagerConfig
 from rljax.config.schema import (
+    AlgorithmConfig,
     Config,
     GeneratingConfig,
     JudgeConfig,
@@ -66,6 +67,30 @@ def test_a_tensor_axis_that_does_not_divide_the_heads_is_refused(tmp_path: Path)
     config = small_config(tmp_path / "run", ModelConfig())
     odd = replace(config, learner=LearnerConfig(mesh=MeshConfig(tensor=3)))
     with pytest.raises(ConfigError, match=r"learner.mesh.tensor=3: must divide the model's 4 heads; write 1, 2, 4"):
+        open_model(odd, RunDir.create(odd))
+
+
+@pytest.mark.parametrize(
+    ("family", "keys", "said"),
+    [
+        (
+            "qwen3_moe",
+            {"mesh": {"expert": 3}},
+            "learner.mesh.expert=3: must divide the model's 8 experts; write 1, 2, 4",
+        ),
+        ("qwen3", {"mesh": {"expert": 2}}, "learner.mesh.expert=2: the model has no experts; leave it out"),
+        ("qwen3", {"router_aux_loss_coef": 0.1}, "algorithm.router_aux_loss_coef=0.1: the model has no experts; leave"),
+        ("qwen3", {"router_z_loss_coef": 0.1}, "algorithm.router_z_loss_coef=0.1: the model has no experts; leave it"),
+    ],
+)
+def test_what_is_of_experts_is_refused_where_they_are_not(
+    family: str, keys: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    config = small_config(tmp_path / "run", ModelConfig(tiny=TinyConfig(family=family)))
+    mesh = MeshConfig(**keys.pop("mesh", {}))
+    learner = LearnerConfig(mesh=mesh, rows_per_microbatch=mesh.expert)
+    odd = replace(config, learner=learner, algorithm=AlgorithmConfig(**keys))
+    with pytest.raises(ConfigError, match=rf"^{said}"):
         open_model(odd, RunDir.create(odd))
 
 

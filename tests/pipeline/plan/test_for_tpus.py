@@ -89,3 +89,20 @@ def elements(shape: list[int]) -> int:
     for size in shape:
         product *= size
     return product
+
+
+def test_a_device_has_its_own_experts_and_sends_the_others_their_tokens(programs: dict[str, dict[str, Any]]) -> None:
+    """Two layers with 16 experts of 1024 × 512, two of them a token, over fsdp 2 and expert 4: of each matrix a device
+    gathers the half that another has of its own four experts, and nothing of the other twelve.
+    """
+    found = programs[str({"fsdp": 2, "expert": 4})]
+    arrays = [(one["kind"], shape) for one in found["collectives"] for _, shape in one["arrays"]]
+    gathered = [shape[-3:] for kind, shape in arrays if kind == "all-gather"]
+    assert [4, 1024, 512] in gathered
+    assert [4, 512, 1024] in gathered
+    matrices = ([1024, 512], [512, 1024], [512, 512], [1024, 256])
+    assert not [shape for shape in gathered if shape[-2:] in matrices and len(shape) == 3 and shape[0] not in (1, 4)]
+    # 8 rows of 2048 tokens on 8 devices, of which each goes to two experts
+    sent = [shape for kind, shape in arrays if kind == "ragged-all-to-all"]
+    assert sent
+    assert all(shape[0] in (4096, 16384) for shape in sent)

@@ -1,8 +1,9 @@
 """Mixture of experts: every token goes through the gated MLPs that the router chose for it, and through no other.
 
 Nothing is dropped: there is no capacity. The choices of all tokens are sorted by expert, computed group by group, and
-put back. Over the mesh axis `expert` a device has some of the experts: it gathers the tokens of the devices along that
-axis, computes what its own experts have to do for them, and the results are summed and scattered back.
+put back. Over the mesh axis `expert` a device has some of the experts. Either it gathers the tokens of the devices
+along that axis, computes what its own experts have to do for them, and the results are summed and scattered back; or
+the choices are sent to who has their experts, and the results back: see `exchange`.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float, Int
 
+from rljax.models.common.experts.exchange import exchanged, sends_choices
 from rljax.models.common.experts.grouped import grouped_product
 from rljax.models.common.hardware import ACTIVATIONS, EXPERT_COLUMNS, EXPERT_ROWS, Hardware
 from rljax.models.common.linear import PRODUCT
@@ -50,6 +52,10 @@ def mixture(
     def part(x: jax.Array, chosen: jax.Array, gates: jax.Array, *weights: jax.Array) -> jax.Array:
         gate, up = (_whole(w, rows, 1) for w in weights[:2])
         down = _whole(weights[2], rows, 2)
+        if shared and sends_choices(hardware, hardware.parts(shared), chosen.shape[-1]):
+            compute = functools.partial(_computed, weights=(gate, up, down), hardware=hardware)
+            summed = exchanged(x, chosen, gates, gate.shape[0], compute)
+            return lax.psum(summed, columns) if columns else summed
         x, chosen, gates = (_whole(values, shared, 0) for values in (x, chosen, gates))
         first = lax.axis_index(own) * gate.shape[0] if own else 0
         summed = _computed(x, chosen - first, gates, (gate, up, down), hardware)

@@ -68,10 +68,10 @@ def _backward(
         d_matrices = lax.ragged_dot_general(
             rows,
             cotangent,
-            jnp.diff(bounds),
+            _sizes(bounds),
             lax.RaggedDotDimensionNumbers((((0,), (0,)), ((), ())), [0], []),
             preferred_element_type=matrices.dtype,
-        )
+        )[: matrices.shape[0]]
     else:
         d_matrices = _outer_by_block(hardware, rows, cotangent, bounds).astype(matrices.dtype)
     return d_rows, d_matrices, None
@@ -82,8 +82,16 @@ _product.defvjp(_forward, _backward)
 
 def _multiply(hardware: Hardware, body: str, rows: jax.Array, matrices: jax.Array, bounds: jax.Array) -> jax.Array:
     if body == "ragged":
-        return _of_groups(lax.ragged_dot(rows, matrices, jnp.diff(bounds)), bounds)
+        more = max(2 - matrices.shape[0], 0)
+        several = jnp.pad(matrices, ((0, more), (0, 0), (0, 0)))
+        return _of_groups(lax.ragged_dot(rows, several, _sizes(bounds)), bounds)
     return _multiply_by_block(hardware, rows, matrices, bounds)
+
+
+def _sizes(bounds: jax.Array) -> jax.Array:
+    """Returns the sizes of the groups, at least two: XLA does not compile one group for a TPU."""
+    sizes = jnp.diff(bounds)
+    return jnp.pad(sizes, (0, max(2 - sizes.shape[0], 0)))
 
 
 def _of_groups(rows: jax.Array, bounds: jax.Array) -> jax.Array:

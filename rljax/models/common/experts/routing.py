@@ -6,11 +6,12 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Bool, Float, Int
 
 from rljax.models.common.architecture import Experts
 from rljax.models.common.einsum import einsum_fp32
-from rljax.models.common.hardware import CPU, Hardware
+from rljax.models.common.hardware import ACTIVATIONS, CPU, Hardware
 
 
 class Routing(NamedTuple):
@@ -52,7 +53,11 @@ def route(
     Gates are the probabilities of the chosen ones among all experts, divided by their sum where ``experts.normalised``.
     """
     logits = einsum_fp32("bth,he->bte", x, router, hardware)
-    _, chosen = jax.lax.top_k(jax.lax.stop_gradient(logits), experts.per_token)
+    batch, time, _ = hardware.axes(ACTIVATIONS["hidden"], x.shape)
+    best = hardware.by_device(
+        lambda logits: jax.lax.top_k(logits, experts.per_token)[1], P(batch, time, None), P(batch, time, None)
+    )  # XLA on a CPU would gather the logits of all devices for it
+    chosen = best(jax.lax.stop_gradient(logits))
     # A product, and not a lookup: the gradient of that is a scatter.
     gates = jnp.einsum("bte,btke->btk", jax.nn.softmax(logits), jax.nn.one_hot(chosen, experts.count))
     if experts.normalised:

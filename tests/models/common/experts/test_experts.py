@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from rljax.models.common.experts import experts as mixtures
+from rljax.models.common.experts.exchange import sends_choices
 from rljax.models.common.experts.experts import mixture
 from rljax.models.common.experts.grouped import body_for, grouped_product
 from rljax.models.common.hardware import CPU, Hardware
@@ -79,13 +80,13 @@ def test_values_and_gradients_are_those_of_the_plain_reference(
 
 
 @pytest.mark.parametrize("body", BODIES)
-@pytest.mark.parametrize("sizes", [[0, 0, 0], [40, 0, 0], [0, 0, 40], [1, 38, 1], [8, 16, 9], [3, 0, 2]])
+@pytest.mark.parametrize("sizes", [[0, 0, 0], [40, 0, 0], [0, 0, 40], [1, 38, 1], [8, 16, 9], [3, 0, 2], [31]])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_rows_are_multiplied_with_the_matrix_of_their_group(sizes: list[int], body: str, dtype: str) -> None:
     """What no group has is 0."""
     rng = np.random.default_rng(0)
     rows = jnp.asarray(rng.standard_normal((42, 6)), dtype)
-    matrices = jnp.asarray(rng.standard_normal((3, 6, 5)), jnp.float32)
+    matrices = jnp.asarray(rng.standard_normal((len(sizes), 6, 5)), jnp.float32)
     bounds = np.cumsum([0, *sizes]).astype(np.int32)
     product = functools.partial(grouped_product, bounds=bounds, hardware=CPU, body=body)
     expected = np.zeros((42, 5))
@@ -121,3 +122,11 @@ def test_the_body_is_the_platforms() -> None:
         traced = jax.make_jaxpr(jax.grad(lambda w, run=run: run(x, chosen, gates, w).sum()))(weights)
         assert ("ragged_dot" in str(traced)) == there
         assert "scatter" not in str(traced), "a GPU adds one number after the other there"
+
+
+def test_choices_are_sent_where_that_is_less_than_all_tokens() -> None:
+    """Each of k choices goes to one device; a gathered token goes to all of them."""
+    chip = Hardware("tpu")
+    assert sends_choices(chip, devices=8, picked=2)
+    assert not sends_choices(chip, devices=8, picked=8)
+    assert not sends_choices(CPU, devices=8, picked=2), "XLA has no such exchange for CPUs"

@@ -1,0 +1,132 @@
+"""What the tests of expert parallelism ask eight fake CPU devices (see `eight_devices`)."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+import re
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rljax.config.schema import MeshConfig
+from rljax.learner.learner import Learner
+from rljax.learner.sharding import make_mesh
+from rljax.learner.train_step import loss_and_gradient
+from rljax.models.common.architecture import Experts
+from rljax.models.common.experts import experts
+from rljax.models.common.experts.experts import mixture
+from rljax.models.common.hardware import CPU, Hardware
+from tests.learner.eight_devices import answer
+from tests.learner.made_up import ARCHITECTURE, make_config, make_groups, make_params, relative_error
+
+ROUTED = dataclasses.replace(ARCHITECTURE, family="qwen3_moe", experts=Experts(8, 3, 24))
+LAYOUTS: list[dict[str, int]] = [
+    {},
+    {"expert": 2},
+    {"expert": 8},
+    {"data": 2, "expert": 2},
+    {"fsdp": 2, "expert": 4},
+    {"tensor": 2, "expert": 2},
+    {"sequence": 2, "expert": 2},
+    {"fsdp": 2, "tensor": 2},
+    {"fsdp": 2, "expert": 2, "tensor": 2},
+]
+ALGORITHM = {"router_aux_loss_coef": 0.1, "router_z_loss_coef": 0.1}
+
+
+def make_learner(layout: dict[str, int], params: Any, sequence_parallel: bool = False) -> Learner:
+    keys = {"rows_per_microbatch": 8, "sequence_parallel": sequence_parallel}
+    config = make_config(mesh=layout, learner=keys, algorithm=ALGORITHM)
+    return Learner(config, ROUTED, params)
+
+
+def compare_layouts() -> list[dict]:
+    """How far loss, gradient and metrics of every mesh are from those of one device."""
+    groups, params = make_groups(3), make_params(architecture=ROUTED)
+    one, results = make_learner({}, params), []
+    alone_of = jax.jit(functools.partial(loss_and_gradient, one.objective))
+    for layout, parallel in [*((layout, False) for layout in LAYOUTS), ({"expert": 2, "tensor": 2}, True)]:
+        learner = make_learner(layout, params, parallel)
+        packed = learner.pack(groups)[0]
+        gradient_of = jax.jit(functools.partial(loss_and_gradient, learner.objective))
+        compiled = gradient_of.lower(learner.state.params, learner.place(packed.batch), packed.microbatches).compile()
+        found = compiled(learner.state.params, learner.place(packed.batch), packed.microbatches)
+        loss, gradient, metrics = jax.device_get(found)
+        # Of the same rows: over `sequence` they are packed in another way, and the loss of balance is a microbatch's.
+        alone = jax.device_get(alone_of(one.state.params, one.place(packed.batch), packed.microbatches))
+        gate = learner.state.params["layers"]["expert_gate"]
+        results.append(
+            {
+                "layout": layout,
+                "loss": abs(float(loss - alone[0]) / float(alone[0])),
+                "gradient": relative_error(gradient, alone[1]),
+                "metrics": max(abs(float(metrics[n] - alone[2][n])) for n in metrics if n.startswith("router/")),
+                "shard": list(gate.sharding.shard_shape(gate.shape)),
+                "gathered": sorted(set(re.findall(r"= f32\[([\d,]+)\]\S* all-gather\(", compiled.as_text()))),
+            }
+        )
+    return results
+
+
+def sent_by_hand(
+    rows: jax.Array,
+    output: jax.Array,
+    input_offsets: jax.Array,
+    send_sizes: jax.Array,
+    output_offsets: jax.Array,
+    recv_sizes: jax.Array,
+    *,
+    axis_name: str,
+) -> jax.Array:
+    """`jax.lax.ragged_all_to_all`, which XLA has none of for CPUs, by its documentation: device i writes
+    ``rows[input_offsets[j] :][: send_sizes[j]]`` to ``output_offsets[j]`` of device j.
+    """
+    here, index = jax.lax.axis_index(axis_name), jnp.arange(output.shape[0])
+    everything = [jax.lax.all_gather(x, axis_name) for x in (rows, input_offsets, send_sizes, output_offsets)]
+    for device, (theirs, begins, sizes, lands) in enumerate(zip(*everything, strict=True)):
+        place = index - lands[here]
+        written = (place >= 0) & (place < sizes[here]) & (recv_sizes[device] == sizes[here])
+        output = jnp.where(written[:, None], theirs[jnp.clip(begins[here] + place, 0, rows.shape[0] - 1)], output)
+    return output
+
+
+def compare_exchanges() -> list[dict]:
+    """How far values and gradients of experts on several devices are from those of one, by exchange and routes."""
+    jax.lax.ragged_all_to_all = sent_by_hand
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((8, 16, 32)).astype(np.float32)
+    gates = rng.random((8, 16, 3)).astype(np.float32)
+    weights = tuple(rng.standard_normal(s).astype(np.float32) / 4 for s in ((8, 32, 16), (8, 32, 16), (8, 16, 32)))
+    scores = rng.random((8, 16, 8))
+    all_to_three, one_without = scores.copy(), scores.copy()
+    all_to_three[..., [0, 6, 7]] += 10
+    one_without[..., 3] -= 10
+    routes = {"even": scores, "all to three": all_to_three, "one without": one_without}
+    results = []
+
+    def pulled(hardware: Hardware, chosen: np.ndarray) -> Any:
+        def total(x: jax.Array, gates: jax.Array, weights: Any) -> tuple[jax.Array, jax.Array]:
+            found = mixture(x, chosen, gates, weights, hardware)
+            return jnp.sum(jnp.sin(found)), found
+
+        gradient_of = jax.grad(total, argnums=(0, 1, 2), has_aux=True)
+        return jax.device_get(jax.jit(gradient_of)(x, gates, weights))
+
+    for layout in ({"expert": 8}, {"expert": 4, "tensor": 2}, {"fsdp": 2, "expert": 4}, {"data": 2, "expert": 2}):
+        mesh = make_mesh(MeshConfig(**layout), jax.devices()[: math.prod(layout.values())])
+        for kind, scored in routes.items():
+            chosen = np.argsort(-scored, axis=-1)[..., :3].astype(np.int32)
+            alone = pulled(CPU, chosen)
+            for sends in (False, True):
+                experts.sends_choices = lambda *_, sends=sends: sends
+                error = relative_error(pulled(Hardware.of(mesh), chosen), alone)
+                results.append({"layout": layout, "routes": kind, "sends": sends, "error": error})
+    return results
+
+
+if __name__ == "__main__":
+    answer({"layouts": lambda _: compare_layouts(), "exchanges": lambda _: compare_exchanges()})

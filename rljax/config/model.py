@@ -77,7 +77,7 @@ class LoraConfig:
 class ModelConfig:
     """The policy."""
 
-    path: str = key("tiny", "directory | hub id | smollm2-135m | tiny")
+    path: str = key("tiny", "directory, of a model or of PEFT's | hub id | smollm2-135m | tiny")
     dtype: str = key("fp32", "compute dtype; masters are always fp32", choices=("fp32", "bf16"))
     remat: str = key("none", "what the backward pass recomputes", choices=("none", "dots", "full"))
     max_prompt_tokens: int = key(64, "longer prompts are bad rows", low=1)

@@ -25,7 +25,7 @@ from rljax.learner.objective import DTYPES, PolicyObjective, Progress
 from rljax.learner.packing import Batch, PackedBatch
 from rljax.learner.prepare import Minibatch, Preparation
 from rljax.learner.programs import Program, step_programs
-from rljax.learner.ratio_metrics import ratio_drift
+from rljax.learner.ratio_metrics import expects_mean_one, ratio_drift
 from rljax.learner.scoring import make_probe_score
 from rljax.learner.sharding import make_mesh, select_devices
 from rljax.learner.state import TrainState, copies_reference, updates_per_step, whole_models
@@ -275,22 +275,8 @@ class Learner:
             before=before,
         )
 
-    @property
-    def _expects_mean_one(self) -> bool:
-        """True where the ratios of a policy's own samples have mean 1: not if their distribution was truncated, and
-        not if the outcome of the samples decides whether they are trained.
-        """
-        sampling, algorithm = self.config.sidecar.generating_args, self.config.algorithm
-        truncated = sampling.top_p < 1 or sampling.top_k
-        selected = (
-            algorithm.filters
-            or algorithm.overlong == "mask"
-            or self.config.rollout.train_env_manager.group_size_redundancy
-        )
-        return not (truncated or selected)
-
     def _ratio_drift(self, metrics: Mapping[str, float], tokens: float) -> bool:
-        if not self._expects_mean_one or not ratio_drift(metrics, tokens):
+        if not expects_mean_one(self.config) or not ratio_drift(metrics, tokens):
             return False
         if not self._warned_of_drift:
             self._warned_of_drift = True

@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, Int
 
 from rljax.algorithms.inputs import LossInputs
 from rljax.algorithms.ratios import BOUND
+from rljax.config.schema import Config
 
 MOST_BUCKETS = 17
 """Buckets of staleness, up to 16 steps; what is staler is counted in the last one."""
@@ -88,6 +89,17 @@ def _means(sums: Sums) -> Sums:
     if "clipped" in sums:
         metrics["clip_fraction"] = mean_of(sums["clipped"], count)
     return metrics
+
+
+def expects_mean_one(config: Config) -> bool:
+    """Returns whether the ratios of a policy's own samples have mean 1: not if their distribution was truncated, and
+    not if the outcome of the samples decides whether they are trained.
+    """
+    sampling, algorithm = config.sidecar.generating_args, config.algorithm
+    selected = (
+        algorithm.filters or algorithm.overlong == "mask" or config.rollout.train_env_manager.group_size_redundancy
+    )
+    return not (sampling.top_p < 1 or sampling.top_k or selected)
 
 
 def ratio_drift(metrics: Mapping[str, float], tokens: float) -> bool:

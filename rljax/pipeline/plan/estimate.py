@@ -34,30 +34,13 @@ from rljax.models.common.architecture import Architecture
 from rljax.models.common.hardware import ACTIVATIONS, spec
 from rljax.models.common.value_head import critic_params
 from rljax.models.transformer import abstract_params
-from rljax.pipeline.plan.experts import exchanges, expert_parameters, idle_parameters, sorted_width
+from rljax.pipeline.plan.experts import expert_parameters, idle_parameters, sorted_width
 from rljax.pipeline.plan.models import read_at_once
 from rljax.weights.publisher import GROUP_BYTES
 
 NEXT = "the next version"
 """Kind of memory: of a version that an embedded engine places, with an array of a cache that is resized meanwhile."""
 BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
-
-
-@dataclass(frozen=True)
-class Sent:
-    """A collective: what is sent over which mesh axis, and the bytes that a device receives of it in a microbatch."""
-
-    collective: str
-    what: str
-    axis: str
-    size: float
-
-    def __str__(self) -> str:
-        return f"{self.collective} of {self.what} ({self.axis})"
-
-    def by(self, share: float) -> Sent:
-        """Returns the same with that share of the bytes."""
-        return dataclasses.replace(self, size=self.size * share)
 
 
 @dataclass(frozen=True)
@@ -396,34 +379,3 @@ class Estimate:
         a = self.architecture
         scores = 4 * a.keys_seen(self.config.longest) * a.num_heads * a.head_dim
         return 2 * (self.used - idle_parameters(a) - self.head) + scores
-
-    def traffic(self) -> list[Sent]:
-        """Returns what a device receives in a microbatch, collective by collective; nothing with one device.
-
-        A layer's weights are gathered for the forward and for the backward pass, which computes it again with them.
-        """
-        mesh, a, layers = self.mesh, self.architecture, self.architecture.num_layers
-        again = self.config.model.remat == "full"
-        of_experts, hidden = expert_parameters(a), self.places * a.hidden_size * self.width
-        dense = (self.used - of_experts) * self.width / mesh.tensor
-        weights = dense + of_experts * self.width / mesh.tensor / mesh.expert
-        narrow = self.gradient_width / self.width
-        reduced, keys = self.sharded(self.trained, self.gradient_width), self.keys_and_values * mesh.sequence
-        gradients = [weights * narrow, dense / mesh.fsdp * narrow]
-        if self.adapts:
-            gradients = [reduced * mesh.expert * mesh.fsdp, reduced * mesh.expert]
-        reducing = "reduce-scatter and all-gather" if self.config.learner.sequence_parallel else "all-reduce"
-        each = [  # of the layers' part in the first two, that of the head besides is little
-            Sent("all-gather", "weights", "fsdp", 2 * weights),
-            Sent("reduce-scatter", "gradients", "fsdp", gradients[0]),
-            Sent("all-gather", "weights", "expert", 2 * dense / mesh.fsdp),
-            Sent("reduce-scatter", "gradients", "expert", gradients[1]),
-            *(Sent(kind, what, "expert", n * layers * hidden) for kind, what, n in exchanges(a, mesh, self.platform)),
-            Sent("all-reduce", "gradients", "data", 2 * reduced),
-            Sent("all-reduce", "gradients", "sequence", 2 * reduced),
-            Sent("all-gather", "keys and values", "sequence", (1 + again) * layers * keys),
-            Sent("reduce-scatter", "their gradients", "sequence", layers * keys),
-            Sent(reducing, "activations", "tensor", 2 * (4 + again) * layers * hidden),
-        ]
-        sizes = dataclasses.asdict(mesh)
-        return [one.by((sizes[one.axis] - 1) / sizes[one.axis]) for one in each if sizes[one.axis] > 1]

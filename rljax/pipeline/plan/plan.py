@@ -27,6 +27,7 @@ from rljax.pipeline.plan.models import read_models, stored_sizes
 from rljax.pipeline.plan.placement import Placement, engine_room, handed_over, learner_names, place_engines, pools
 from rljax.pipeline.plan.scorers import place_scorers
 from rljax.pipeline.plan.targets import GIB, MACHINE, Target, devices_of, find_target
+from rljax.pipeline.plan.traffic import traffic
 from sidecar.errors import first_line
 
 COUNTS = (1, 2, 4, *range(MACHINE, 129, MACHINE))
@@ -208,7 +209,7 @@ def _memory(estimate: Estimate, stored: Sequence[Mapping[str, int]]) -> Iterator
 
 
 def _speed(estimate: Estimate, target: Target) -> Iterator[str]:
-    step, moved, layers = estimate.steps(), estimate.traffic(), estimate.architecture.num_layers
+    step, moved, layers = estimate.steps(), traffic(estimate), estimate.architecture.num_layers
     sending = 0.0
     if moved:
         yield "traffic of a device: of a layer in a microbatch, and of a step"

@@ -26,6 +26,7 @@ from rljax.models.hf_names import tensor_shapes
 from rljax.pipeline.plan.compiled import abstract_programs, compiled
 from rljax.pipeline.plan.estimate import Estimate
 from rljax.pipeline.plan.targets import GIB
+from rljax.pipeline.plan.traffic import traffic
 from tests.pipeline.plan.shapes import HALF, ONE_AND_A_HALF, SEVEN, THIRTY_TWO, estimated, target_named
 
 BIG = [
@@ -147,7 +148,7 @@ def test_kinds_of_memory_by_hand() -> None:
 
 
 def moved(estimate: Estimate) -> dict[tuple[str, str], float]:
-    return {(sent.collective, sent.what): sent.size for sent in estimate.traffic()}
+    return {(sent.collective, sent.what): sent.size for sent in traffic(estimate)}
 
 
 def test_weights_move_as_in_the_compiled_program() -> None:

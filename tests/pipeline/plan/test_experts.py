@@ -13,6 +13,7 @@ from rljax.pipeline.plan.estimate import Estimate
 from rljax.pipeline.plan.experts import idle_parameters
 from rljax.pipeline.plan.plan import plan
 from rljax.pipeline.plan.targets import GIB
+from rljax.pipeline.plan.traffic import traffic
 from tests.pipeline.plan.shapes import estimated
 
 THIRTY = Architecture(
@@ -76,12 +77,12 @@ def test_the_memory_by_arithmetic_is_that_of_the_compiler(
 
 def test_what_is_exchanged_between_devices_with_other_experts() -> None:
     """8 rows of 2048 on 4 devices: 4,096 tokens each, of which a device gets those of 3 others, in bf16."""
-    sent = {str(one): one.size for one in estimated(THIRTY, {"expert": 4}, 8, 2048).traffic()}
+    sent = {str(one): one.size for one in traffic(estimated(THIRTY, {"expert": 4}, 8, 2048))}
     tokens = 4096 * 2048 * 2 * 3 * 48  # tokens, numbers, bytes, other devices, layers
     assert sent["all-gather of tokens (expert)"] == pytest.approx(3 * tokens)
     assert sent["reduce-scatter of experts' outputs (expert)"] == pytest.approx(2 * tokens)
     # of Mixtral's token, which has two experts, on 8 devices, two choices go to a device each, an eighth stays
-    found = estimated(MIXTRAL, {"expert": 8}, 8, 2048).traffic()
+    found = traffic(estimated(MIXTRAL, {"expert": 8}, 8, 2048))
     choices = 2 * 2048 * 4096 * 2 * 7 / 8 * 32  # choices, tokens, numbers, bytes, what leaves, layers
     assert {str(one): one.size for one in found}["ragged-all-to-all of tokens (expert)"] == pytest.approx(3 * choices)
     # twice three quarters of all but experts, embedding and its gradient

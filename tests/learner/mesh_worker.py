@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import math
 import re
 from pathlib import Path
@@ -28,7 +29,7 @@ from rljax.learner.teachers import StoredTeacher
 from rljax.learner.train_step import loss_and_gradient
 from rljax.learner.trainable import TrainableModel
 from rljax.models.common.architecture import Architecture
-from rljax.models.common.attention.attention import attended_by, attention
+from rljax.models.common.attention.attention import WHOLE, Window, attended_by, attention
 from rljax.models.common.attention.dense import dense_attention
 from rljax.models.common.attention.spans import causal_spans
 from rljax.models.common.embedding import embed
@@ -77,6 +78,18 @@ ODD_LAYOUTS: list[tuple[dict[str, int], bool]] = [
     ({"tensor": 6}, False),
     ({"sequence": 2, "tensor": 3}, True),
 ]
+# Layers with a window and without, with norms of their own.
+GEMMA = dataclasses.replace(
+    ARCHITECTURE,
+    family="gemma3_text",
+    num_layers=3,
+    windows=(7, 0, 7),
+    local_rope_theta=100.0,
+    qk_norm=True,
+    activation="gelu_pytorch_tanh",
+    query_pre_attn_scalar=3,
+)
+GEMMA_LAYOUTS: list[tuple[dict[str, int], bool]] = [({}, False), ({"fsdp": 2, "sequence": 2, "tensor": 2}, True)]
 
 
 # Together: sums over a trajectory, a group and a minibatch, every forward pass that a loss may ask for, a critic.
@@ -135,6 +148,7 @@ def compare_layouts() -> list[dict]:
         *((layout, True) for layout in CUT_OVER_TENSOR),
     ]
     runs = [*((ARCHITECTURE, *one) for one in usual), *((ODD, *one) for one in ODD_LAYOUTS)]
+    runs += [(GEMMA, *one) for one in GEMMA_LAYOUTS]
     results, expected = [], {}
     for architecture, layout, sequence_parallel in runs:
         learner = make_learner(layout, sequence_parallel, architecture)
@@ -277,22 +291,24 @@ def attention_bodies() -> list[dict]:
 
     def of(body: Any) -> Any:
         def total(*tensors: jax.Array) -> tuple[jax.Array, jax.Array]:
-            attended = body(*tensors, spans) * weight
+            attended = body(*tensors) * weight
             return jnp.sum(jnp.sin(attended)), attended
 
         return jax.jit(jax.grad(total, argnums=(0, 1, 2), has_aux=True))(query, key, value)
 
-    expected = of(lambda *x: dense_attention(*x, CPU))
     results = []
-    for layout in KERNELS:
+    for layout, size in itertools.product(KERNELS, (0, 90)):
+        window = Window((size, 30), jnp.int32(0)) if size else WHOLE  # of layers with two, which a layer is told
+        expected = of(lambda *x, size=size: dense_attention(*x, spans.within(size), CPU))
         hardware = Hardware.of(make_mesh(MeshConfig(**layout), jax.devices()[: math.prod(layout.values())]))
+        seen = (spans, hardware, window)
         bodies = {
-            "chosen": lambda *x, on=hardware: attention(*x, on),
-            "splash": lambda *x, on=hardware: attended_by("splash", *x, on, interpret=True),
-            "triton": lambda *x, on=hardware: attended_by("triton", *x, on, interpret=True),
+            "chosen": lambda *x, seen=seen: attention(*x, *seen),
+            "splash": lambda *x, seen=seen: attended_by("splash", *x, *seen, interpret=True),
+            "triton": lambda *x, seen=seen: attended_by("triton", *x, *seen, interpret=True),
         }
         found = {name: relative_error(jax.device_get(of(body)), expected) for name, body in bodies.items()}
-        results.append({"layout": layout, **found})
+        results.append({"layout": layout, "window": size, **found})
     return results
 
 

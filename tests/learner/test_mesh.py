@@ -28,7 +28,7 @@ def devices() -> Iterator[EightDevices]:
 def test_loss_and_gradient_do_not_depend_on_the_mesh(devices: EightDevices, tmp_path: Path) -> None:
     outcome = devices.ask("layouts", tmp_path)
     assert {result["devices"] for result in outcome} == {1, 2, 4, 6, 8}
-    assert sum(result["sequence_parallel"] for result in outcome) == 3
+    assert sum(result["sequence_parallel"] for result in outcome) == 4
     for result in outcome:
         assert result["loss"] < 1e-5, result
         assert result["gradient"] < 1e-5, result
@@ -90,7 +90,8 @@ def test_a_checkpoint_of_eight_devices_is_restored_onto_one(devices: EightDevice
 
 def test_attention_does_not_depend_on_the_mesh(devices: EightDevices, tmp_path: Path) -> None:
     outcome = devices.ask("bodies", tmp_path)
-    assert [result["layout"] for result in outcome] == KERNELS
+    assert [result["layout"] for result in outcome if not result["window"]] == KERNELS
+    assert [result["layout"] for result in outcome if result["window"]] == KERNELS
     for result in outcome:
         for name in ("chosen", "splash", "triton"):
             assert result[name] < 1e-5, result

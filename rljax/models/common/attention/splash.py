@@ -56,6 +56,7 @@ def splash_kernel(queries: int, keys: int, heads: int, shards: int, interpret: b
         block_kv_dq=size,
     )
     shape = (queries, keys)
+    mask: Any
     if window:
         mask = masks.LocalMask(shape, window_size=(window - 1, 0), offset=0, shard_count=shards)
     else:

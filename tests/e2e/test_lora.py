@@ -31,7 +31,7 @@ def test_a_killed_run_keeps_its_adapter_and_goes_on_from_what_it_exports(tmp_pat
     assert params == {f"params.layers.{word}.lora_{factor}" for word in words for factor in "ab"}
     assert not any("reference" in name for name in saved["checksums"])
 
-    scaled = run(killed, cache, *KEYS, "model.lora.alpha=16", "max_steps=7")
+    scaled = run(killed, cache, *(key.replace("alpha=8", "alpha=16") for key in KEYS), "max_steps=7")
     assert scaled.returncode != 0
     assert "an adapter's change counts 4 times, and that of the checkpoint of step 6" in scaled.stderr
     assert "Traceback" not in scaled.stderr

@@ -19,7 +19,7 @@ from rljax.ledger.database import Database, LedgerError, StaleWriterError
 from rljax.ledger.fence import Fence
 from rljax.ledger.filtered_streak import filtered_by_taskset, filtered_during
 from rljax.ledger.leases import LeasedBatch, NoBatchYet
-from rljax.pipeline.assemble.learner import StepRunner
+from rljax.pipeline.assemble.learner import StepRunner, checkpoint_metadata
 from rljax.pipeline.assemble.run import probe_tokens
 from rljax.pipeline.metrics.batch import batch_metrics
 from rljax.pipeline.metrics.clock import Clock
@@ -306,7 +306,7 @@ class Trainer:
         steps = self._learner.steps
         if steps % self._config.save_steps == 0 or self._is_last(steps):
             failpoint("checkpoint")
-            self._checkpoints.save(steps, self._learner.state, {"lineage": self._lineage}, self._fence)
+            self._save(steps)
         # What a committed checkpoint covers need not be trained again; a replay starts from the oldest that is kept.
         oldest = min(self._checkpoints.committed(), default=0)
         if oldest > self._pruned:
@@ -362,8 +362,12 @@ class Trainer:
         self._fence.check()
         self._checkpoints.wait()
         if self._learner.steps not in self._checkpoints.committed():
-            self._checkpoints.save(self._learner.steps, self._learner.state, {"lineage": self._lineage}, self._fence)
+            self._save(self._learner.steps)
         self._checkpoints.wait()
+
+    def _save(self, steps: int) -> None:
+        metadata = checkpoint_metadata(self._config, self._lineage)
+        self._checkpoints.save(steps, self._learner.state, metadata, self._fence)
 
     def _publish_for_validation(self) -> None:
         """Publishes and validates the last weights where the data ended before ``max_steps``."""

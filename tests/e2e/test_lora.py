@@ -31,6 +31,11 @@ def test_a_killed_run_keeps_its_adapter_and_goes_on_from_what_it_exports(tmp_pat
     assert params == {f"params.layers.{word}.lora_{factor}" for word in words for factor in "ab"}
     assert not any("reference" in name for name in saved["checksums"])
 
+    scaled = run(killed, cache, *(key.replace("alpha=8", "alpha=16") for key in KEYS), "max_steps=7")
+    assert scaled.returncode != 0
+    assert "an adapter's change counts 4 times, and that of the checkpoint of step 6" in scaled.stderr
+    assert "Traceback" not in scaled.stderr
+
     exported = run(killed, cache, *KEYS, "mode=export", "checkpoint=6")
     assert exported.returncode == 0, exported.stderr
     merged, adapter = killed / "export" / "step_6", killed / "export" / "step_6_adapter"

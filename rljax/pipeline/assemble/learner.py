@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from jaxtyping import Int
@@ -30,6 +31,28 @@ def open_checkpoints(config: Config, run: RunDir) -> Checkpoints:
     return Checkpoints(run.checkpoints, config.learner.checkpoints_to_keep)
 
 
+def checkpoint_metadata(config: Config, lineage: int) -> dict[str, Any]:
+    """Returns what a checkpoint says beside its arrays: who has written it, and the scale of an adapter in it."""
+    lora = config.model.lora
+    return {"lineage": lineage} if lora.rank is None else {"lineage": lineage, "lora_scale": lora.scale}
+
+
+def check_scale(config: Config, checkpoints: Checkpoints, step: int) -> None:
+    """Checks that the adapter of a checkpoint still counts what it counted: by another scale it is another model.
+
+    Raises:
+        CheckpointError: it does not.
+        DamagedCheckpointError: the checkpoint cannot be read.
+    """
+    lora, saved = config.model.lora, checkpoints.metadata(step).get("lora_scale")
+    if lora.rank is not None and saved not in (None, lora.scale):
+        raise CheckpointError(
+            f"model.lora.alpha={lora.alpha:g}, rslora={lora.rslora}: an adapter's change counts {lora.scale:g} times, "
+            f"and that of the checkpoint of step {step} in {checkpoints.directory} {saved:g} times; write what they "
+            "were, or choose another run_dir"
+        )
+
+
 def build_learner(config: Config, model: Model, checkpoints: Checkpoints, steps: int) -> Learner:
     """Builds a learner that has seen ``steps`` batches: 0 is the model as it came, otherwise a committed checkpoint.
 
@@ -40,6 +63,7 @@ def build_learner(config: Config, model: Model, checkpoints: Checkpoints, steps:
     learner = Learner(config, model.architecture, teachers=open_teachers(config, model))
     if steps:
         learner.restore(checkpoints, steps)
+        check_scale(config, checkpoints, steps)
         learner.load_base(stored_tensors(model.directory))
     else:
         _begin(learner, model)
@@ -71,6 +95,7 @@ def resume_learner(
         try:
             if not survives(db, int(checkpoints.metadata(step).get("lineage", 0)), step):
                 continue
+            check_scale(config, checkpoints, step)
             learner.restore(checkpoints, step)
         except DamagedCheckpointError as error:
             damaged[step] = error

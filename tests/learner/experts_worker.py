@@ -23,7 +23,7 @@ from rljax.models.common.hardware import CPU, Hardware
 from tests.learner.eight_devices import answer
 from tests.learner.made_up import ARCHITECTURE, make_config, make_groups, make_params, relative_error
 
-ROUTED = dataclasses.replace(ARCHITECTURE, family="qwen3_moe", experts=Experts(8, 3, 24))
+ROUTED = dataclasses.replace(ARCHITECTURE, family="qwen3_moe", experts=Experts(8, 3, 40))  # a width that no row has
 LAYOUTS: list[dict[str, int]] = [
     {},
     {"expert": 2},

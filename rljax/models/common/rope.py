@@ -14,9 +14,9 @@ def inverse_frequencies(architecture: Architecture, local: bool = False) -> Scal
     """Returns the radians per position of each rotating pair, float32 ``[rotary_dim / 2]``, and what cosine and sine
     are multiplied by.
 
-    They are transformers': exponents are rounded to float32 before the power is taken, which moves an angle at 32k
-    positions by thousandths. The power is rounded rightly. PyTorch's own may be one last bit off, another one on every
-    kind of CPU.
+    They are transformers': exponent and power are rounded to float32 before the reciprocal is taken, which moves an
+    angle at 32k positions by thousandths. The power is rounded rightly. PyTorch's own may be one last bit off, another
+    one on every kind of CPU.
 
     Args:
         architecture: of the model.

@@ -19,5 +19,6 @@ def test_an_adapter_is_cut_as_its_matrices_are_and_trains_alike_under_every_mesh
         assert result["loss"] < 1e-5, result
         assert result["gradient"] < 2e-5, result
     specs = outcome[-1]["specs"]  # data 2, fsdp 2, tensor 2; the rank is 3
-    assert specs["query"] == {"lora_a": [None, "fsdp", None], "lora_b": [None, None, "tensor"]}
-    assert specs["down"] == {"lora_a": [None, "tensor", None], "lora_b": [None, None, "fsdp"]}
+    rows = ["fsdp", "expert"]
+    assert specs["query"] == {"lora_a": [None, rows, None], "lora_b": [None, None, "tensor"]}
+    assert specs["down"] == {"lora_a": [None, "tensor", None], "lora_b": [None, None, rows]}

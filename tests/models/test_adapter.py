@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import peft
 import pytest
 import torch
 from safetensors.numpy import load_file, save_file
@@ -18,10 +19,12 @@ from rljax.models.adapter_files import adapter_directory, base_config, check_ada
 from rljax.models.common.architecture import Architecture
 from rljax.models.common.lora import joined
 from rljax.models.common.params import Params
+from rljax.models.families.registry import from_config
 from rljax.models.files import load_architecture, load_directory, stored_tensors
 from rljax.models.resolve import resolve_model
 from rljax.models.transformer import hidden_states, output_head
 from tests.models.hf_models import (
+    CONFIGS,
     assert_same_logits,
     load_with_transformers,
     our_logits,
@@ -30,8 +33,6 @@ from tests.models.hf_models import (
     save,
     tokens,
 )
-
-peft = pytest.importorskip("peft", reason="the extra dev brings it")
 
 CASES: dict[str, tuple[str, LoraConfig]] = {
     "all-linear": ("qwen3", LoraConfig(rank=4, alpha=8.0)),
@@ -162,6 +163,24 @@ def test_targets_and_ranks_that_a_model_does_not_have_are_refused(lora: LoraConf
         targeted(architecture, lora)
 
 
+def test_of_a_layer_with_experts_attention_alone_has_adapters() -> None:
+    """PEFT's all-linear takes the modules that are linear layers: transformers keeps router and experts otherwise."""
+    architecture = from_config(CONFIGS["qwen3_moe"].to_dict())
+    assert {name.rpartition(".")[2] for name in targeted(architecture, LoraConfig(rank=2))} == {
+        "q_proj",
+        "k_proj",
+        "v_proj",
+        "o_proj",
+    }
+
+
+def test_matrices_that_are_one_in_the_files_have_no_adapters() -> None:
+    architecture = from_config(CONFIGS["phi3"].to_dict())
+    assert len(targeted(architecture, LoraConfig())) == 7
+    with pytest.raises(ConfigError, match=r"^model\.lora\.rank=2: models of the family phi3 have several matrices"):
+        targeted(architecture, LoraConfig(rank=2))
+
+
 def test_the_scale_is_that_of_the_papers() -> None:
     assert LoraConfig(rank=16, alpha=32).scale == 2.0
     assert LoraConfig(rank=16, alpha=32, rslora=True).scale == 8.0
@@ -219,7 +238,10 @@ def test_the_model_of_an_adapter_is_its_base(exported: Path) -> None:
 
 
 def test_a_damaged_adapter_is_refused_by_its_tensor(exported: Path) -> None:
-    architecture, lora = load_architecture(exported / "base"), LoraConfig(rank=4, targets=("q_proj", "v_proj"))
+    architecture, lora = (
+        load_architecture(exported / "base"),
+        LoraConfig(rank=4, alpha=8.0, targets=("q_proj", "v_proj")),
+    )
     file = exported / "adapter" / "adapter_model.safetensors"
     whole = load_file(file)
     name = "base_model.model.model.layers.1.self_attn.v_proj.lora_B.weight"

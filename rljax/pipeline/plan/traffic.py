@@ -1,4 +1,4 @@
-"""What a device receives in a microbatch, by arithmetic on shapes and sharding rules."""
+"""Estimates what a device receives in a microbatch, by arithmetic on shapes and sharding rules."""
 
 from __future__ import annotations
 

@@ -77,7 +77,8 @@ def test_the_residual_stream_is_cut_along_time_where_that_is_asked_for() -> None
 def test_the_residual_stream_is_gathered_before_a_product_and_cut_again_after_it() -> None:
     axes = ("data", "fsdp", "sequence", "expert", "tensor")
     mesh = Mesh(np.array(jax.devices("cpu")[:1]).reshape(1, 1, 1, 1, 1), axes)
-    hidden, residual = P(("data", "fsdp"), "sequence", None), P(("data", "fsdp"), ("sequence", "tensor"), None)
+    rows = ("data", "fsdp", "expert")
+    hidden, residual = P(rows, "sequence", None), P(rows, ("sequence", "tensor"), None)
 
     def laid(function: Any) -> list[P]:
         found = jax.make_jaxpr(function)(jnp.zeros((2, 4, 8))).eqns

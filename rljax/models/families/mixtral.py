@@ -32,4 +32,5 @@ MIXTRAL = _Mixtral(
     sharding=SHARDING,
     windows=EVERY_LAYER,
     fixed={"attention_bias": False},
+    defaults={"max_position_embeddings": 131072, "rope_theta": 1_000_000.0, "rms_norm_eps": 1e-5},
 )

@@ -9,6 +9,7 @@ from rljax.models.common.architecture import Architecture, Experts
 from rljax.models.common.experts.block import SHARDING, ExpertsBlock, names
 from rljax.models.families.family import Family
 from rljax.models.families.qwen3 import QWEN3, Qwen3Block
+from rljax.models.families.windows import IN_ALL_IF_USED
 
 _EXPERT = "mlp.experts.{}."
 
@@ -54,7 +55,7 @@ QWEN3_MOE = _Qwen3Moe(
         **names("mlp.gate.weight", *(f"{_EXPERT}{part}_proj.weight" for part in ("gate", "up", "down"))),
     },
     sharding=SHARDING,
-    windows=QWEN3.windows,
+    windows=IN_ALL_IF_USED,
     fixed=QWEN3.fixed,
     defaults=QWEN3.defaults,
 )

@@ -94,5 +94,8 @@ EVERY_LAYER: Windows = _EveryLayer()
 FROM_A_LAYER_ON: Windows = ByLayer(lambda config, layer: layer >= int(config["max_window_layers"]), always=False)
 """Those from ``max_window_layers`` on have one, where ``use_sliding_window`` says so: Qwen's."""
 
+IN_ALL_IF_USED: Windows = ByLayer(lambda config, layer: True, always=False)
+"""All have one, where ``use_sliding_window`` says so: of Qwen3 with experts transformers asks for no layer's number."""
+
 QWEN_WINDOWS: Mapping[str, Any] = {"sliding_window": 4096, "max_window_layers": 28}
 """Defaults of transformers for what a `config.json` of a Qwen lacks."""

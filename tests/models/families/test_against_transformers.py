@@ -19,10 +19,12 @@ from transformers import (
     Gemma3TextConfig,
     LlamaConfig,
     MistralConfig,
+    MixtralConfig,
     Phi3Config,
     PreTrainedConfig,
     Qwen2Config,
     Qwen3Config,
+    Qwen3MoeConfig,
 )
 
 from rljax.models.common.architecture import Architecture
@@ -105,6 +107,17 @@ ODDITIES: dict[str, PreTrainedConfig] = SCALED | {
     "mistral without windows": MistralConfig(**SHAPE, sliding_window=None),
     "phi3": Phi3Config(**PHI3, sliding_window=WINDOW),
     "phi3 longrope of a part": Phi3Config(**PHI3, partial_rotary_factor=0.5, rope_scaling=dict(HALF_LONG)),
+    "mixtral gelu, with windows": MixtralConfig(**SHAPE, num_local_experts=4, hidden_act="gelu", sliding_window=WINDOW),
+    "qwen3_moe with windows": Qwen3MoeConfig(  # in every layer, whatever max_window_layers says
+        **SHAPE,
+        head_dim=16,
+        num_experts=4,
+        num_experts_per_tok=2,
+        moe_intermediate_size=16,
+        use_sliding_window=True,
+        sliding_window=WINDOW,
+        max_window_layers=28,
+    ),
     "gemma3": Gemma3TextConfig(
         **(SHAPE | {"num_hidden_layers": 5}),
         head_dim=16,

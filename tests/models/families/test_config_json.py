@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from transformers import AutoConfig
+from transformers import AutoConfig, MixtralConfig
 
 from rljax.models.common.architecture import Experts
 from rljax.models.common.rope_scaling import Llama3Rope
@@ -109,6 +109,13 @@ def test_what_is_not_supported_is_refused_in_one_line(fields: dict[str, Any], me
     with pytest.raises(ValueError, match=message) as caught:
         from_config(LLAMA | fields)
     assert "\n" not in str(caught.value)
+
+
+def test_what_a_mixtral_leaves_out_is_what_transformers_takes() -> None:
+    fields = {**LLAMA, "model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2}
+    found, theirs = from_config(fields), MixtralConfig()
+    assert found.rope_theta == MixtralConfig.default_theta
+    assert (found.rms_eps, found.max_position_embeddings) == (theirs.rms_norm_eps, theirs.max_position_embeddings)
 
 
 def test_experts_are_read_as_every_transformers_writes_them() -> None:

@@ -46,7 +46,7 @@ class ExpertsBlock(Block):
         routing = route(normed, self.router[...], self.architecture.experts, hardware)
         self.routed = nnx.Intermediate(routing)
         weights = self.expert_gate[...], self.expert_up[...], self.expert_down[...]
-        return mixture(normed, routing.chosen, routing.gates, weights, hardware)
+        return mixture(normed, routing.chosen, routing.gates, weights, hardware, self.architecture.activation)
 
     @property
     def routing(self) -> Routing:

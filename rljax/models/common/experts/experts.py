@@ -17,6 +17,7 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float, Int
 
+from rljax.models.common.activation import ACTIVATIONS as ACTIVATIONS_OF_GATES
 from rljax.models.common.experts.exchange import exchanged, sends_choices
 from rljax.models.common.experts.grouped import grouped_product
 from rljax.models.common.hardware import ACTIVATIONS, EXPERT_COLUMNS, EXPERT_ROWS, Hardware
@@ -31,6 +32,7 @@ def mixture(
         Float[Array, "experts hidden width"], Float[Array, "experts hidden width"], Float[Array, "experts width hidden"]
     ],
     hardware: Hardware,
+    activation: str = "silu",
 ) -> Float[Array, "batch time hidden"]:
     """Computes Σ_k gates_k · MLP of expert chosen_k, for each token.
 
@@ -40,6 +42,7 @@ def mixture(
         gates: what each expert's output is multiplied by.
         weights: gate, up and down of all experts, [in, out].
         hardware: that it is computed on.
+        activation: of the experts' gates, by its name in `ACTIVATIONS`.
 
     Returns:
         The sums, in the dtype of `x`.
@@ -48,17 +51,18 @@ def mixture(
     own, rows, columns = hardware.axes(EXPERT_COLUMNS, weights[0].shape)
     shared = tuple(axis for axis in own if axis in batch)  # tokens are cut over them too
     tokens = P(batch, time, None)
+    computed = functools.partial(_computed, hardware=hardware, activation=activation)
 
     def part(x: jax.Array, chosen: jax.Array, gates: jax.Array, *weights: jax.Array) -> jax.Array:
         gate, up = (_whole(w, rows, 1) for w in weights[:2])
         down = _whole(weights[2], rows, 2)
         if shared and sends_choices(hardware, hardware.parts(shared), chosen.shape[-1]):
-            compute = functools.partial(_computed, weights=(gate, up, down), hardware=hardware)
+            compute = functools.partial(computed, weights=(gate, up, down))
             summed = exchanged(x, chosen, gates, gate.shape[0], compute)
             return lax.psum(summed, columns) if columns else summed
         x, chosen, gates = (_whole(values, shared, 0) for values in (x, chosen, gates))
         first = lax.axis_index(own) * gate.shape[0] if own else 0
-        summed = _computed(x, chosen - first, gates, (gate, up, down), hardware)
+        summed = computed(x, chosen - first, gates, (gate, up, down))
         if partial := tuple(axis for axis in own + columns if axis not in shared):
             summed = lax.psum(summed, partial)
         return lax.psum_scatter(summed, shared, scatter_dimension=0, tiled=True) if shared else summed
@@ -76,6 +80,7 @@ def _computed(
     gates: jax.Array,
     weights: tuple[jax.Array, jax.Array, jax.Array],
     hardware: Hardware,
+    activation: str,
 ) -> jax.Array:
     """Computes what the experts of `weights` add for each token; ``chosen`` counts from their first, others are left
     out.
@@ -90,7 +95,7 @@ def _computed(
     gate, up = (checkpoint_name(product(rows, w, bounds), PRODUCT) for w in weights[:2])
     # Scaled here, and not after the last product: the backward pass then needs nothing of that one's result.
     scale = _permuted(gates.reshape(-1, 1), order, places)
-    inner = (jax.nn.silu(gate) * up * scale).astype(x.dtype)
+    inner = (ACTIVATIONS_OF_GATES[activation](gate) * up * scale).astype(x.dtype)
     added = _permuted(product(inner, weights[2], bounds), places, order)
     return jnp.sum(added.reshape(*x.shape[:2], picked, width), axis=2)
 

@@ -174,7 +174,17 @@ def check_architecture(config: Config, architecture: Architecture) -> None:
             `expert` does not divide its experts, or it has none and a key is theirs; it has no such
             matrices as `model.lora` names.
     """
+    check_computed(config, architecture)
     targeted(architecture, config.model.lora)
+    _check_experts(config, architecture.experts)
+
+
+def check_computed(config: Config, architecture: Architecture) -> None:
+    """Checks that the learner can compute such a model, the policy or a teacher of it.
+
+    Raises:
+        ConfigError: prompt and response do not fit into the model's context, or `tensor` does not divide its heads.
+    """
     longest = config.longest
     if longest > architecture.max_position_embeddings:
         raise ConfigError(context_error(longest, architecture.max_position_embeddings))
@@ -182,7 +192,6 @@ def check_architecture(config: Config, architecture: Architecture) -> None:
     if heads % tensor:
         divisors = ", ".join(str(n) for n in range(1, heads + 1) if heads % n == 0)
         raise ConfigError(f"learner.mesh.tensor={tensor}: must divide the model's {heads} heads; write {divisors}")
-    _check_experts(config, architecture.experts)
 
 
 def _check_experts(config: Config, experts: Experts | None) -> None:

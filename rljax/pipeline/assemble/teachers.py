@@ -13,7 +13,7 @@ from rljax.models.common.architecture import Architecture
 from rljax.models.files import load_architecture, stored_tensors
 from rljax.models.resolve import ModelNotFound, resolve_model
 from rljax.models.tokenizer import load_tokenizer
-from rljax.pipeline.assemble.run import Model, ProgressCallback, check_architecture
+from rljax.pipeline.assemble.run import Model, ProgressCallback, check_computed
 
 
 def open_teachers(config: Config, model: Model, progress: ProgressCallback | None = None) -> dict[str, StoredTeacher]:
@@ -28,13 +28,13 @@ def open_teachers(config: Config, model: Model, progress: ProgressCallback | Non
         try:
             directory = resolve_model(ModelConfig(path=settings.path), config.seed, Path(), progress)
             architecture, tensors = load_architecture(directory), stored_tensors(directory)
-            check_architecture(config, architecture)
+            check_computed(config, architecture)
             check_vocabulary(model.tokenizer, model.architecture, load_tokenizer(directory), architecture)
         except ModelNotFound as error:
             raise ModelNotFound(f"{TEACHERS}.{name}: {error}") from None
         except ValueError as error:  # a ConfigError, or what the files of a model are refused with
             raise ConfigError(f"{TEACHERS}.{name}: {error}") from None
-        found[name] = StoredTeacher(architecture, tensors)
+        found[name] = StoredTeacher(architecture.within(config.context), tensors)
     return found
 
 

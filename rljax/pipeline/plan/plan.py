@@ -19,7 +19,7 @@ from rljax.config.validate import ConfigError
 from rljax.models.common.architecture import Architecture
 from rljax.pipeline.assemble.devices import share_gpu_memory
 from rljax.pipeline.assemble.names import name_refusals
-from rljax.pipeline.assemble.run import check_architecture
+from rljax.pipeline.assemble.run import check_architecture, check_computed
 from rljax.pipeline.plan.compiled import Compiled, abstract_programs, attention_body, compiled
 from rljax.pipeline.plan.estimate import Estimate
 from rljax.pipeline.plan.experts import idle_parameters
@@ -88,7 +88,7 @@ def _placed(estimate: Estimate, target: Target) -> Placement | ConfigError:
 
 def _check_teacher(config: Config, name: str, architecture: Architecture) -> None:
     try:
-        check_architecture(config, architecture)
+        check_computed(config, architecture)
     except ConfigError as error:
         raise ConfigError(f"{TEACHERS}.{name}: {error}") from None
 

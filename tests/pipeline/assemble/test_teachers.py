@@ -13,6 +13,8 @@ from rljax.config.schema import (
     AlgorithmConfig,
     Config,
     DistillConfig,
+    LoraConfig,
+    MeshConfig,
     ModelConfig,
     TasksConfig,
     TasksetConfig,
@@ -58,6 +60,31 @@ def test_another_architecture_with_the_same_tokens_teaches(tmp_path: Path) -> No
     assert (found.architecture.family, found.architecture.num_layers) == ("llama", 2)
     assert found.tensors is not None
     assert "model.layers.1.mlp.up_proj.weight" in found.tensors
+
+
+def test_a_teacher_need_not_take_the_adapter_of_its_student(tmp_path: Path) -> None:
+    """It is not trained: a rank, and names of matrices, are said of the student alone."""
+    directory = make_tiny(tiny(hidden_size=8), 5, tmp_path / "teacher")
+    config, model = student(tmp_path, str(directory))
+    lora = LoraConfig(rank=12, targets=("gate_proj",))
+    config = dataclasses.replace(config, model=dataclasses.replace(config.model, lora=lora))
+    assert open_teachers(config, model)["big"].architecture.hidden_size == 8
+
+
+def test_a_teacher_without_experts_teaches_a_student_that_has_some(tmp_path: Path) -> None:
+    """The losses of routers, and devices by expert, are the student's: a teacher's rows are cut over these too."""
+    directory = make_tiny(tiny(), 5, tmp_path / "teacher")
+    config, model = student(tmp_path, str(directory))
+    algorithm = dataclasses.replace(config.algorithm, router_aux_loss_coef=0.01)
+    learner = dataclasses.replace(config.learner, mesh=MeshConfig(expert=2))
+    config = dataclasses.replace(config, algorithm=algorithm, learner=learner)
+    assert open_teachers(config, model)["big"].architecture.experts is None
+
+
+def test_a_teacher_has_the_context_of_the_run(tmp_path: Path) -> None:
+    """By it a longrope scaling chooses its factors, as the student's does."""
+    directory = make_tiny(tiny(), 5, tmp_path / "teacher")
+    assert open_teachers(*student(tmp_path, str(directory)))["big"].architecture.context == 6 + 3
 
 
 def test_a_model_that_knows_more_tokens_teaches(tmp_path: Path) -> None:

@@ -36,6 +36,8 @@ _PLAIN: dict[str, tuple[Any, ...]] = {
     "alpha_pattern": (None, {}),
     "trainable_token_indices": (None, []),
     "target_parameters": (None, []),
+    "alora_invocation_tokens": (None, []),
+    "use_qalora": (False, None),
 }
 """Fields of PEFT's by which an adapter would be of another kind, with the values by which it is not."""
 
@@ -50,7 +52,7 @@ def base_config(model: ModelConfig) -> ModelConfig:
     """Returns the config of the whole model: itself, or of an adapter's base, which its directory names.
 
     Raises:
-        ConfigError: it names none, or is damaged; or the config has no adapter.
+        ConfigError: it names none, or another adapter, or is damaged; or the config has no adapter.
     """
     directory = adapter_directory(model)
     if directory is None:
@@ -64,7 +66,13 @@ def base_config(model: ModelConfig) -> ModelConfig:
     base = fields.get("base_model_name_or_path")
     if not isinstance(base, str) or not base:
         raise ConfigError(f"model.path={model.path}: its {_CONFIG} names no base_model_name_or_path; write one there")
-    return replace(model, path=base)
+    found = replace(model, path=base)
+    if adapter_directory(found) is not None:
+        raise ConfigError(
+            f"model.path={model.path}: the base that its {_CONFIG} names, {base}, is an adapter too; merge that first, "
+            "and write the merged model there"
+        )
+    return found
 
 
 def check_adapter(directory: Path, architecture: Architecture, lora: LoraConfig) -> None:

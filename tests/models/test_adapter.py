@@ -1,6 +1,7 @@
 """Adapters against PEFT's own: what is computed, its gradients, and the files."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -216,7 +217,14 @@ def test_a_run_goes_on_from_an_adapter_by_its_own_settings(exported: Path, lora:
 
 
 @pytest.mark.parametrize(
-    ("field", "value"), [("use_dora", True), ("bias", "all"), ("rank_pattern", {"q_proj": 8}), ("peft_type", "IA3")]
+    ("field", "value"),
+    [
+        ("use_dora", True),
+        ("bias", "all"),
+        ("rank_pattern", {"q_proj": 8}),
+        ("peft_type", "IA3"),
+        ("alora_invocation_tokens", [3]),
+    ],
 )
 def test_adapters_of_other_kinds_are_refused(exported: Path, field: str, value: Any) -> None:
     file = exported / "adapter" / "adapter_config.json"
@@ -235,6 +243,20 @@ def test_the_model_of_an_adapter_is_its_base(exported: Path) -> None:
     (exported / "base").rename(exported / "moved")
     with pytest.raises(ConfigError, match=r"adapter: it is an adapter, and of its base: .*there is no such directory"):
         resolve_model(named, 0, exported)
+
+
+@pytest.mark.parametrize("base", ["adapter", "second"])
+def test_an_adapter_of_an_adapter_is_refused(exported: Path, base: str) -> None:
+    """What the first changed would be left out in silence; one of itself would have no end."""
+    shutil.copytree(exported / "adapter", exported / "second")
+    config = exported / "second" / "adapter_config.json"
+    fields = json.loads(config.read_text()) | {"base_model_name_or_path": str(exported / base)}
+    config.write_text(json.dumps(fields))
+    model = ModelConfig(path=str(exported / "second"), lora=LoraConfig(rank=4))
+    with pytest.raises(
+        ConfigError, match=r"^model\.path=.*second: the base that .* names, .*, is an adapter too; merge"
+    ):
+        base_config(model)
 
 
 def test_a_damaged_adapter_is_refused_by_its_tensor(exported: Path) -> None:

@@ -46,7 +46,9 @@ class RopeScaling(ABC):
         """
         found = {}
         for field in fields(cls):
-            value = parameters[field.name] if field.default is MISSING else parameters.get(field.name)
+            value = parameters.get(field.name)
+            if value is None and field.default is MISSING:
+                raise KeyError(field.name)
             if value is not None:
                 found[field.name] = _READ[str(field.type).removesuffix(" | None")](value)
         return cls(**found)

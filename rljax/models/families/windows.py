@@ -70,6 +70,8 @@ class ByLayer(Windows):
         kinds = config.get("layer_types") or derived
         if strange := sorted(set(kinds) - {_SLIDING, _FULL}):
             raise ValueError(f"{config['model_type']} with layers of type {strange[0]!r} is not supported")
+        if len(kinds) != len(layers):
+            raise ValueError(f"{config['model_type']}: layer_types has {len(kinds)} of {len(layers)} layers")
         if _SLIDING not in kinds:
             return ()
         if not window:
@@ -80,7 +82,7 @@ class ByLayer(Windows):
         """Returns the fields that tell of the windows."""
         used = {} if self.always else {"use_sliding_window": bool(architecture.windows)}
         if not architecture.windows:
-            return used
+            return used or {"layer_types": [_FULL] * architecture.num_layers}
         kinds = [_SLIDING if window else _FULL for window in architecture.windows]
         return used | {"sliding_window": max(architecture.windows), "layer_types": kinds}
 

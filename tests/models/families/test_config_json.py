@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from transformers import AutoConfig, MixtralConfig
+from transformers import AutoConfig, Gemma3TextConfig, MixtralConfig
 
 from rljax.models.common.architecture import Experts
 from rljax.models.common.rope_scaling import Llama3Rope
@@ -97,6 +97,11 @@ def test_a_config_survives_the_round_trip(name: str) -> None:
             r"^mistral with a window in some layers al",
         ),
         (GEMMA3 | {"final_logit_softcapping": 30.0}, r"^gemma3_text with final_logit_softcapping is not supported$"),
+        (GEMMA3 | {"layer_types": ["full_attention"]}, r"^gemma3_text: layer_types has 1 of 2 layers$"),
+        (
+            {"rope_scaling": {"rope_type": "longrope", "short_factor": None, "long_factor": [1.0]}},
+            r"lacks the field 'short_factor'$",
+        ),
         (GEMMA3 | {"use_bidirectional_attention": True}, r"^gemma3_text with use_bidirectional_attention is not supp"),
         (GEMMA3 | {"rope_parameters": LOCALLY_SCALED}, r"^gemma3_text with scaled rotary embeddings in its sliding la"),
         ({"quantization_config": {"quant_method": "awq"}}, r"quantised weights is not supported; give the unquant"),
@@ -109,6 +114,14 @@ def test_what_is_not_supported_is_refused_in_one_line(fields: dict[str, Any], me
     with pytest.raises(ValueError, match=message) as caught:
         from_config(LLAMA | fields)
     assert "\n" not in str(caught.value)
+
+
+def test_a_gemma_without_windows_is_written_as_one() -> None:
+    """Else its file would be read with those of every sixth layer's pattern."""
+    found = from_config({**LLAMA, **GEMMA3, "layer_types": ["full_attention"] * 2})
+    assert found.windows == ()
+    assert Gemma3TextConfig(**to_config(found)).layer_types == ["full_attention"] * 2
+    assert from_config(to_config(found)) == found
 
 
 def test_what_a_mixtral_leaves_out_is_what_transformers_takes() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 
-from rljax.models.common.rope_scaling import RopeScaling
+from rljax.models.common.rope_scaling import LongRope, RopeScaling
 
 DEFAULT_ROPE_THETA = 10_000.0
 
@@ -95,6 +95,8 @@ class Architecture:
             raise ValueError(f"{len(self.windows)} windows for {self.num_layers} layers; give one a layer, or none")
         if self.rotary_dim % 2:
             raise ValueError(f"partial_rotary_factor {self.partial_rotary_factor} of head_dim {self.head_dim} is odd")
+        if isinstance(self.rope_scaling, LongRope):
+            self.rope_scaling.check(self.rotary_dim // 2)
 
     def __repr__(self) -> str:
         """Returns the form by which runs know their model: a field that came later is not in it where it says nothing,

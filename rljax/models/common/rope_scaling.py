@@ -167,11 +167,19 @@ class LongRope(RopeScaling):
     original_max_position_embeddings: int
     attention_factor: float | None = None
 
+    def check(self, pairs: int) -> None:
+        """Checks that each of so many rotating pairs has its factors.
+
+        Raises:
+            ValueError: some have none, or there are more.
+        """
+        for name, factors in (("short_factor", self.short_factor), ("long_factor", self.long_factor)):
+            if len(factors) != pairs:
+                raise ValueError(f"longrope has {len(factors)} numbers in {name}, and {pairs} pairs rotate")
+
     def scaled(self, wavelengths: np.ndarray, theta: float, context: int) -> Scaled:
         """Scales frequencies."""
         factors = self.long_factor if context > self.original_max_position_embeddings else self.short_factor
-        if len(factors) != len(wavelengths):
-            raise ValueError(f"longrope has {len(factors)} factors, and {len(wavelengths)} pairs rotate")
         sharpening = self.attention_factor
         if sharpening is None and self.factor > 1:
             sharpening = math.sqrt(1 + math.log(self.factor) / math.log(self.original_max_position_embeddings))

@@ -102,6 +102,10 @@ def test_a_config_survives_the_round_trip(name: str) -> None:
             {"rope_scaling": {"rope_type": "longrope", "short_factor": None, "long_factor": [1.0]}},
             r"lacks the field 'short_factor'$",
         ),
+        (
+            {"rope_scaling": {"rope_type": "longrope", "short_factor": [1.0] * 4, "long_factor": [1.0] * 3}},
+            r"^longrope has 3 numbers in long_factor, and 4 pairs rotate$",
+        ),
         (GEMMA3 | {"use_bidirectional_attention": True}, r"^gemma3_text with use_bidirectional_attention is not supp"),
         (GEMMA3 | {"rope_parameters": LOCALLY_SCALED}, r"^gemma3_text with scaled rotary embeddings in its sliding la"),
         ({"quantization_config": {"quant_method": "awq"}}, r"quantised weights is not supported; give the unquant"),

@@ -33,8 +33,13 @@ class StubLearner:
     def __init__(self) -> None:
         self.steps = 0
 
-    def load(self, tensors: object) -> None:
+        self.config = CONFIG
+
+    def load(self, tensors: object, adapter: object) -> None:
         """Begins with the model as it came, at step 0."""
+
+    def load_base(self, tensors: object) -> None:
+        """All weights are trained: there is no base."""
 
     def restore(self, checkpoints: Checkpoints, step: int) -> None:
         self.steps = int(checkpoints.restore(step, abstract(make_state(step))).step)
@@ -68,7 +73,7 @@ def db(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Database]:
 def started(db: Database, checkpoints: Checkpoints, life: str | None = None) -> int:
     """Resumes a learner and begins its lineage; returns the step that it goes on from."""
     nothing: Any = None
-    model: Any = SimpleNamespace(architecture=nothing, directory=nothing)
+    model: Any = SimpleNamespace(architecture=nothing, directory=nothing, adapter=nothing)
     learner, damaged = build.resume_learner(CONFIG, model, db, checkpoints)
     learner.architecture = SimpleNamespace(vocab_size=10)  # type: ignore[assignment]
     outputs = Outputs(nothing, checkpoints, nothing, nothing)

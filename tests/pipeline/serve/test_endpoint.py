@@ -229,7 +229,7 @@ def test_a_client_that_leaves_a_stream_frees_its_slots(served: Served) -> None:
     with served.client().completions.create(**request, stream=True) as stream:
         next(iter(stream))
         served.do(served.engine.pause(PauseMode.KEEP))
-        assert served.busy() == 3
+        assert served.busy() in (1, 2, 3)  # the first answer does not end by itself, the others may have
     served.until(lambda: served.busy() == 0, "the slots of a client that left")
     served.do(served.engine.resume())
     served.until(lambda: served.service.endpoint.in_flight == 0, "its requests to end")

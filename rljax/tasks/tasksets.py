@@ -312,8 +312,8 @@ def _check_file(source: str, key: str) -> None:
 
 
 def _unread(source: str, key: str, error: OSError) -> ConfigError:
-    reason = error.strerror or error
-    return ConfigError(f"{key}.source={source!r}: cannot be read ({reason}; looked in {Path.cwd()})")
+    reason = f"{error.strerror or error}; looked in {Path.cwd()}"
+    return ConfigError(f"{key}.source={source!r}: cannot be read ({reason}); write the path of a file that is there")
 
 
 def _open(config: TasksetConfig, columns: Columns, on_bad_row: str, role: Role, key: str) -> Rows:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from rljax.config.fields import ConfigError
+from rljax.config.importers.page import side_by_side
 from rljax.config.importers.translate import translate
 from rljax.config.load import load_config
 from tests.config.importer_files import SEEDS, TRINITY, lines, nested, refused
@@ -81,6 +82,28 @@ def test_of_a_taskset_the_key_alone_is_refused_that_is_wrong(key: str, value: st
 def test_what_a_file_leaves_out_is_not_refused_for_what_it_says(write: Any) -> None:
     path = "synchronizer.sync_interval"
     assert list(refused(write(nested(TRINITY, path, "ten")))) == [path]
+
+
+def test_an_explorer_with_gpus_of_its_trainer_is_no_pair() -> None:
+    pair = f"{SEEDS / 'explorer_new.yaml'},{SEEDS / 'trainer.yaml'}"
+    assert [row.where for row in translate(pair).refusals()] == ["explorer_new.yaml: cluster.gpu_per_node"]
+    assert refused(pair) == {
+        "cluster.gpu_per_node": "these are gpu:0-7, and the trainer has gpu:0-3 of one node; start "
+        "this file in a shell of its own, on another node, or write fewer, or --config.sidecar.devices"
+    }
+    moved = {"sidecar.devices": "gpu:4-7"}
+    assert not translate(pair).beside(moved).unsettled(moved)
+
+
+def test_the_table_of_a_pair_has_a_part_for_each_file() -> None:
+    lines = list(side_by_side(translate(f"{SEEDS / 'explorer.yaml'},{SEEDS / 'trainer.yaml'}"), {}))
+    titles = [f"{of}: Trinity-RFT's keys" for of in ("explorer.yaml, trainer.yaml", "explorer.yaml", "trainer.yaml")]
+    both, explorer, trainer = (lines.index(title) for title in titles)
+    rate, runners = (
+        next(at for at, line in enumerate(lines) if line.startswith(f"  {key} ="))
+        for key in ("algorithm.optimizer.lr", "explorer.runner_per_model")
+    )
+    assert both < explorer < runners < trainer < rate
 
 
 def test_a_pair_that_is_two_runs_is_refused(write: Any) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from rljax.config.fields import shown
@@ -38,25 +39,41 @@ def side_by_side(translation: Translation, overrides: Mapping[str, Any]) -> Iter
     refused stands in the table of its error.
     """
     overridden = implied(overrides)
-    unsettled = set(map(id, translation.unsettled(overridden)))
+    unsettled = set(map(_alike, translation.unsettled(overridden)))
     said = {key for row in translation.rows if row.given for key in row.here}
-    unique = {(row.path, repr(row.value), repr(row.here)): row for row in translation.rows}
-    rows = [row for row in unique.values() if row.given or row.refused or set(row.here) - said]
+    rows = [row for row in _unique(translation.rows) if row.given or row.refused or set(row.here) - said]
     taken = [row for row in rows if row.here and not row.refused]
+    by_file: dict[str, list[Row]] = {}
+    for row in taken:
+        if row.given:
+            by_file.setdefault(row.file, []).append(row)
     groups = (
-        (
-            f"{', '.join(translation.files)}: {translation.whose}'s keys",
-            [r for r in taken if r.given],
+        *(
+            (f"{file or ', '.join(translation.files)}: {translation.whose}'s keys", of_file)
+            for file, of_file in by_file.items()
         ),
         ("published defaults of what is left out", [r for r in taken if not r.given]),
         ("unnecessary", [r for r in rows if not r.here and not r.refused and r.given]),
-        ("settled by an override", [r for r in rows if r.refused and id(r) not in unsettled]),
+        ("settled by an override", [r for r in rows if r.refused and _alike(r) not in unsettled]),
     )
     for title, chosen in groups:
         if chosen:
             yield title
             width = min(max(len(_placed(row)) for row in chosen), _WIDTH)
             yield from (f"  {_placed(row):<{width}}  {_ours(row)}" for row in chosen)
+
+
+def _unique(rows: Sequence[Row]) -> Iterator[Row]:
+    """Yields the rows; of a key that both files of a pair say alike, one that names both."""
+    alike: dict[tuple[str, ...], list[Row]] = {}
+    for row in rows:
+        alike.setdefault(_alike(row), []).append(row)
+    for same in alike.values():
+        yield replace(same[-1], file=", ".join(dict.fromkeys(row.file for row in same)))
+
+
+def _alike(row: Row) -> tuple[str, ...]:
+    return (row.path, repr(row.value), repr(row.here), row.file if row.refused else "")
 
 
 def _placed(row: Row) -> str:

@@ -261,7 +261,7 @@ RULES: tuple[Rule, ...] = (
         "seconds of one attempt",
     ),
     same("explorer.max_retry_times", "rollout.max_retries"),
-    to("explorer.eval_interval", "eval_steps", made.evaluates, "", 100),
+    to("explorer.eval_interval", "eval_steps", made.evaluates, "None without eval_tasksets", 100),
     needless("explorer.eval_on_startup", "a validation comes before the first step"),
     *_each(
         "explorer",

@@ -164,6 +164,7 @@ def cluster(found: Found) -> Values:
     if mode in ("explore", "bench"):
         first = max(NODE - each, 0) if nodes == 1 and mode == "explore" else 0
         placed = {"sidecar.devices": _span(first, first + total)}
+        _apart(document, first, total)
         _fit(document, total, *_ENGINES, here=placed)
         return values | placed
     _fit(document, total - (mode == "both"), "learner.devices" if mode == "both" else "sidecar.devices")
@@ -187,6 +188,24 @@ def cluster(found: Found) -> Values:
         )
     values |= {"learner.devices": _span(0, mine), "learner.mesh.fsdp": mine // sequence}
     return values | ({"sidecar.devices": _span(mine, total)} if mode == "both" else {})
+
+
+def _apart(document: Document, first: int, total: int) -> None:
+    """Refuses an explorer of a pair that has so many GPUs, from the first on, and its trainer one of them too.
+
+    Raises:
+        Refusal: an override of ``sidecar.devices`` settles it.
+    """
+    if document.other is None or document.other.get("cluster.node_num", 1) != 1:
+        return
+    theirs = document.other.get("cluster.gpu_per_node", NODE)
+    if isinstance(theirs, int) and first < theirs:
+        raise Refusal(
+            f"these are {_span(first, first + total)}, and the trainer has {_span(0, theirs)} of one node; start this "
+            "file in a shell of its own, on another node, or write fewer, or --config.sidecar.devices",
+            "sidecar.devices",
+            of="cluster.gpu_per_node",
+        )
 
 
 _ENGINES = ("sidecar.num_engines", "sidecar.tensor_parallel_size", "sidecar.devices")

@@ -58,8 +58,12 @@ class OfLogprobs(PolicyObjective):
     def policy_loss(self) -> PolicyLoss:
         return policy_losses.bound(self.name)
 
-    def logprobs(self, params: Any, batch: Batch) -> Any:
-        del batch
+    def routed(self, params: Any, batch: Batch) -> Any:
+        del params, batch
+        return None, None
+
+    def _logprobs(self, params: Any, hidden: Any, batch: Batch) -> Any:
+        del hidden, batch
         return params
 
 

@@ -38,9 +38,6 @@ class StubLearner:
     def load(self, tensors: object, adapter: object) -> None:
         """Begins with the model as it came, at step 0."""
 
-    def load_base(self, tensors: object) -> None:
-        """All weights are trained: there is no base."""
-
     def restore(self, checkpoints: Checkpoints, step: int) -> None:
         self.steps = int(checkpoints.restore(step, abstract(make_state(step))).step)
 

@@ -64,7 +64,7 @@ def build_learner(config: Config, model: Model, checkpoints: Checkpoints, steps:
     if steps:
         learner.restore(checkpoints, steps)
         check_scale(config, checkpoints, steps)
-        learner.load_base(stored_tensors(model.directory))
+        _load_base(learner, model)
     else:
         _begin(learner, model)
     return learner
@@ -74,6 +74,11 @@ def _begin(learner: Learner, model: Model) -> None:
     adapter, lora = model.adapter, learner.config.model.lora
     given = None if adapter is None else load_adapter(adapter, model.architecture, lora)
     learner.load(stored_tensors(model.directory), given)
+
+
+def _load_base(learner: Learner, model: Model) -> None:
+    if learner.config.model.lora.rank is not None:  # a checkpoint of all weights needs no model's files
+        learner.load_base(stored_tensors(model.directory))
 
 
 def resume_learner(
@@ -100,7 +105,7 @@ def resume_learner(
         except DamagedCheckpointError as error:
             damaged[step] = error
             continue
-        learner.load_base(stored_tensors(model.directory))
+        _load_base(learner, model)
         return learner, damaged
     if damaged:
         newest = damaged[max(damaged)]

@@ -43,6 +43,7 @@ class RopeScaling(ABC):
 
         Raises:
             KeyError: a field is missing.
+            ValueError: a field's value is of another kind.
         """
         found = {}
         for field in fields(cls):
@@ -50,7 +51,11 @@ class RopeScaling(ABC):
             if value is None and field.default is MISSING:
                 raise KeyError(field.name)
             if value is not None:
-                found[field.name] = _READ[str(field.type).removesuffix(" | None")](value)
+                kind = str(field.type).removesuffix(" | None")
+                try:
+                    found[field.name] = _READ[kind](value)
+                except (TypeError, ValueError):
+                    raise ValueError(f"{cls.rope_type}: {field.name}={value!r} is no {kind}") from None
         return cls(**found)
 
     def written(self) -> dict[str, Any]:

@@ -82,6 +82,7 @@ def test_a_config_survives_the_round_trip(name: str) -> None:
             r"^rope type 'mrope' is not supported; supported are ",
         ),
         ({"rope_scaling": {"rope_type": "yarn"}}, r"lacks the field 'factor'$"),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": "x"}}, r"yarn: factor='x' is no float$"),
         ({"use_sliding_window": True}, r"^llama with a sliding attention window in use is not supported$"),
         ({"model_type": "qwen3_moe", "decoder_sparse_step": 2}, r"^qwen3_moe with experts in some layers only \(deco"),
         ({"model_type": "qwen3_moe", "mlp_only_layers": [1]}, r"^qwen3_moe with experts in some layers only \(deco"),

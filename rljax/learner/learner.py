@@ -38,6 +38,7 @@ from rljax.models.common.hardware import Hardware
 from rljax.models.common.params import Params
 from rljax.models.common.stored import Tensor
 from rljax.models.common.value_head import critic_params
+from rljax.models.fingerprint import fingerprint
 from rljax.models.hf_names import place_hf, to_hf
 from rljax.trajectory import Group, Trajectory
 
@@ -73,6 +74,7 @@ class Learner:
 
     Attributes:
         base: frozen weights below an adapter, in the dtype that is computed in; None without an adapter.
+        base_fingerprint: of the model that they are, once they are loaded; see `fingerprint`.
 
     Raises:
         ConfigError: a device, or a name in ``config.algorithm``, is not there.
@@ -107,6 +109,7 @@ class Learner:
             self._critic = TrainableModel(critic, optimizer, own, self.mesh)
         self._abstract_base = abstract_base(config, architecture, self.mesh)
         self.base: Params | None = None
+        self.base_fingerprint: str | None = None
         self.state: TrainState
         if params is not None:
             self.load(to_hf(params, architecture)) if self._abstract_base else self._begin(self._policy.place(params))
@@ -130,6 +133,7 @@ class Learner:
         """Reads the frozen weights below an adapter, which no checkpoint holds; nothing where all are trained."""
         if self._abstract_base is not None:
             shardings = jax.tree.map(lambda x: x.sharding, self._abstract_base)
+            self.base_fingerprint = fingerprint(tensors)
             self.base = place_hf(tensors, self.architecture, shardings, DTYPES[self.config.model.dtype])
 
     def _begin(self, placed: Params) -> None:

@@ -26,7 +26,7 @@ from rljax.observe.atomic_write import write_atomic
 from rljax.observe.trace import NullTrace
 from rljax.pipeline.assemble.checkpoints import INITIAL, chosen_checkpoints, export_targets
 from rljax.pipeline.assemble.engines import make_pool
-from rljax.pipeline.assemble.learner import check_scale
+from rljax.pipeline.assemble.learner import check_saved_adapter
 from rljax.pipeline.assemble.run import Model, initial_tensors
 from rljax.pipeline.assemble.tasksets import Tasksets
 from rljax.pipeline.assemble.workflows import Workflows
@@ -64,7 +64,7 @@ def weights_of(config: Config, run: RunDir, model: Model, steps: int) -> Mapping
 def trained_at(config: Config, run: RunDir, model: Model, steps: int) -> Params:
     """Returns what a checkpoint holds, float32 numpy arrays: all weights, or an adapter."""
     checkpoints = Checkpoints(run.checkpoints, config.learner.checkpoints_to_keep)
-    check_scale(config, checkpoints, steps)
+    check_saved_adapter(config, model, checkpoints, steps)
     return checkpoints.restore_params(steps, abstract_trained(model.architecture, config.model.lora))
 
 

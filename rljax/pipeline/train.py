@@ -366,7 +366,7 @@ class Trainer:
         self._checkpoints.wait()
 
     def _save(self, steps: int) -> None:
-        metadata = checkpoint_metadata(self._config, self._lineage)
+        metadata = checkpoint_metadata(self._learner, self._lineage)
         self._checkpoints.save(steps, self._learner.state, metadata, self._fence)
 
     def _publish_for_validation(self) -> None:

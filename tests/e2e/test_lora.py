@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from lives import Role, live_to_the_end
 from program import assert_balanced, run, undocumented
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 
 RANK = 4
 KEYS = (f"model.lora.rank={RANK}", "model.lora.alpha=8", "algorithm.kl.where=loss", "algorithm.kl.coef=0.01")
@@ -60,6 +60,14 @@ def test_a_killed_run_keeps_its_adapter_and_goes_on_from_what_it_exports(tmp_pat
     assert other.returncode != 0
     assert f"model.lora.rank=8: the adapter in {adapter} has 4; write model.lora.rank=4" in other.stderr
     assert "Traceback" not in other.stderr
+
+    name = "model.layers.1.mlp.down_proj.weight"
+    save_file(base | {name: base[name] + np.float32(0.01)}, killed / "model" / "model.safetensors")
+    for keys in (("max_steps=7",), ("mode=replay",)):
+        swapped = run(killed, cache, *KEYS, *keys)
+        assert swapped.returncode != 0
+        assert "is not the one that the adapter of the checkpoint of step " in swapped.stderr
+        assert "Traceback" not in swapped.stderr
 
 
 def test_an_adapter_that_nothing_would_read_or_that_no_model_has_is_refused_in_a_line(

@@ -19,6 +19,7 @@ from rljax.ledger.database import Database
 from rljax.ledger.leases import LeasedBatch, survives
 from rljax.models.adapter_files import load_adapter
 from rljax.models.files import stored_tensors
+from rljax.models.fingerprint import fingerprint
 from rljax.pipeline.assemble.run import Model
 from rljax.pipeline.assemble.tasksets import Tasksets
 from rljax.pipeline.assemble.teachers import open_teachers
@@ -31,25 +32,37 @@ def open_checkpoints(config: Config, run: RunDir) -> Checkpoints:
     return Checkpoints(run.checkpoints, config.learner.checkpoints_to_keep)
 
 
-def checkpoint_metadata(config: Config, lineage: int) -> dict[str, Any]:
-    """Returns what a checkpoint says beside its arrays: who has written it, and the scale of an adapter in it."""
-    lora = config.model.lora
-    return {"lineage": lineage} if lora.rank is None else {"lineage": lineage, "lora_scale": lora.scale}
+def checkpoint_metadata(learner: Learner, lineage: int) -> dict[str, Any]:
+    """Returns what a checkpoint says beside its arrays: who has written it; of an adapter its scale and base."""
+    lora = learner.config.model.lora
+    if lora.rank is None:
+        return {"lineage": lineage}
+    return {"lineage": lineage, "lora_scale": lora.scale, "lora_base": learner.base_fingerprint}
 
 
-def check_scale(config: Config, checkpoints: Checkpoints, step: int) -> None:
-    """Checks that the adapter of a checkpoint still counts what it counted: by another scale it is another model.
+def check_saved_adapter(config: Config, model: Model, checkpoints: Checkpoints, step: int) -> None:
+    """Checks that the adapter of a checkpoint still counts what it counted, on the base that it was trained on: else it
+    is another model. What an earlier rljax has not written down is not checked.
 
     Raises:
         CheckpointError: it does not.
         DamagedCheckpointError: the checkpoint cannot be read.
     """
-    lora, saved = config.model.lora, checkpoints.metadata(step).get("lora_scale")
-    if lora.rank is not None and saved not in (None, lora.scale):
+    lora, saved = config.model.lora, checkpoints.metadata(step)
+    if lora.rank is None:
+        return
+    if (scale := saved.get("lora_scale")) not in (None, lora.scale):
         raise CheckpointError(
             f"model.lora.alpha={lora.alpha:g}, rslora={lora.rslora}: an adapter's change counts {lora.scale:g} times, "
-            f"and that of the checkpoint of step {step} in {checkpoints.directory} {saved:g} times; write what they "
+            f"and that of the checkpoint of step {step} in {checkpoints.directory} {scale:g} times; write what they "
             "were, or choose another run_dir"
+        )
+    wanted = saved.get("lora_base")
+    if wanted is not None and fingerprint(stored_tensors(model.directory)) != wanted:
+        raise CheckpointError(
+            f"model.path={config.model.path}: the model in {model.directory} is not the one that the adapter of the "
+            f"checkpoint of step {step} in {checkpoints.directory} was trained on; put that model there again, or "
+            "choose another run_dir"
         )
 
 
@@ -63,7 +76,7 @@ def build_learner(config: Config, model: Model, checkpoints: Checkpoints, steps:
     learner = Learner(config, model.architecture, teachers=open_teachers(config, model))
     if steps:
         learner.restore(checkpoints, steps)
-        check_scale(config, checkpoints, steps)
+        check_saved_adapter(config, model, checkpoints, steps)
         _load_base(learner, model)
     else:
         _begin(learner, model)
@@ -100,7 +113,7 @@ def resume_learner(
         try:
             if not survives(db, int(checkpoints.metadata(step).get("lineage", 0)), step):
                 continue
-            check_scale(config, checkpoints, step)
+            check_saved_adapter(config, model, checkpoints, step)
             learner.restore(checkpoints, step)
         except DamagedCheckpointError as error:
             damaged[step] = error

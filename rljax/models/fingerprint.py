@@ -1,4 +1,4 @@
-"""What says which model some weights are, without reading all of them."""
+"""Fingerprint of a model: which one some weights are, by a part of them."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def test_a_killed_run_keeps_its_adapter_and_goes_on_from_what_it_exports(tmp_pat
     assert f"model.lora.rank=8: the adapter in {adapter} has 4; write model.lora.rank=4" in other.stderr
     assert "Traceback" not in other.stderr
 
-    name = "model.layers.1.mlp.down_proj.weight"
+    name = f"{module}.weight"
     save_file(base | {name: base[name] + np.float32(0.01)}, killed / "model" / "model.safetensors")
     for keys in (("max_steps=7",), ("mode=replay",)):
         swapped = run(killed, cache, *KEYS, *keys)

@@ -80,6 +80,8 @@ def engine_devices(config: Config, present: Present = jax_devices) -> list[jax.D
     """
     key, devices = "sidecar.devices", config.sidecar.devices
     named = named_devices(key, devices, present)
+    if present is jax_devices:  # of a learner of several hosts JAX counts those of all
+        named = [device for device in named if device.process_index == jax.process_index()]
     if config.mode != "both":
         check_shared(config, named)
         return named

@@ -98,6 +98,8 @@ def initialise(config: Config) -> None:
     keys = config.learner.hosts
     rank, coordinator, number = place_of(config, os.environ)
     jax.config.update("jax_enable_preemption_service", False)  # its handler of SIGTERM would keep ours from running
+    # On CPUs two programs under way at once may exchange their arrays in another order on each host, and wait for ever.
+    jax.config.update("jax_cpu_enable_async_dispatch", False)
     seconds = int(min(config.wait_timeout, 10 * 60))
     try:
         jax.distributed.initialize(

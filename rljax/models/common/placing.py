@@ -36,7 +36,10 @@ def readable(tree: Tree) -> Tree:
     def one(leaf: Any) -> Any:
         if not isinstance(leaf, jax.Array) or leaf.is_fully_addressable:
             return leaf
-        whole = leaf if leaf.is_fully_replicated else _put_together(leaf.sharding.mesh)(leaf)
+        whole = leaf
+        if not leaf.is_fully_replicated:
+            assert isinstance(leaf.sharding, NamedSharding)
+            whole = _put_together(leaf.sharding.mesh)(leaf)
         return whole.addressable_data(0)
 
     return jax.tree.map(one, tree)

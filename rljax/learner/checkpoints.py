@@ -196,7 +196,8 @@ class Checkpoints:
         return checksums_of(state)
 
     def _write(self, path: Path, state: TrainState, metadata: Mapping[str, Any]) -> Any:
-        return write(path, state, metadata)
+        with _context():
+            return ocp.save_async(path, state, custom_metadata=metadata)
 
     def restore_params(self, step: int, abstract_params: Params) -> Params:
         """Reads the weights alone of a committed checkpoint: float32 numpy arrays.
@@ -304,14 +305,6 @@ class Checkpoints:
                 continue
             if path.is_dir() and not _is_checkpoint(path):
                 delete_abandoned(path)
-
-
-def write(path: Path, state: TrainState, metadata: Mapping[str, Any]) -> Any:
-    """Begins to write a state, of which each host writes its shards; returns what to wait for by ``result()``. To be
-    called in `alone_in_orbax`.
-    """
-    with _context():
-        return ocp.save_async(path, state, custom_metadata=metadata)
 
 
 def _is_checkpoint(path: Path) -> bool:

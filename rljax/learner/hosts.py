@@ -30,7 +30,7 @@ class HostsError(RuntimeError):
 
 @dataclass(frozen=True)
 class Announcement:
-    """What host 0 is about to do: its name, what JSON can hold of it, and bytes."""
+    """Something that host 0 is about to do: its name, what JSON can hold of it, and bytes."""
 
     what: str
     said: Mapping[str, Any] = field(default_factory=dict)
@@ -57,7 +57,7 @@ class Hosts:
 
     @property
     def leads(self) -> bool:
-        """Whether this is host 0."""
+        """True on host 0."""
         return self.rank == 0
 
     def exchange_names(self, name: str) -> None:

@@ -1,4 +1,4 @@
-"""What host 0 of a learner of several hosts trains and saves with: it has the others do what it does."""
+"""The learner and the checkpoints of host 0 of several: they have the other hosts do what they do."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from rljax.learner.state import TrainState
 from rljax.models.common.params import Params
 from rljax.models.common.stored import Tensor
 from rljax.trajectory import Group, TaskId, Trajectory, encode
-from rljax.weights.orbax_lock import last_operation
+from rljax.weights.orbax_lock import alone_in_orbax, go_on_after, last_operation
 from sidecar.channels.versions import checksum
 
 LOAD, RESTORE, TRAIN, SCORE, EXPORT = "load", "restore", "train", "score", "export"
 CHECKSUMS, SAVE = "checksums", "save"
-"""What host 0 announces of its learner and checkpoints; `rljax.pipeline.follow` does the same on the others."""
+"""Announcements of host 0 about its learner and checkpoints; `rljax.pipeline.follow` does the same on the others."""
 
 
 class LeadingLearner(Learner):
@@ -118,6 +118,14 @@ class LeadingCheckpoints(Checkpoints):
 
 class FollowingCheckpoints(Checkpoints):
     """The checkpoints of a run, on another host. Host 0 has looked whether they are whole."""
+
+    def save_shards(self, path: Path, state: TrainState, operation: int) -> Any:
+        """Begins to write this host's shards of a state, after Orbax's operation of that number on host 0; returns what
+        to wait for by ``result()``.
+        """
+        go_on_after(operation)
+        with alone_in_orbax():
+            return self._write(path, state, {})
 
     def _verify(self, step: int, path: Path) -> None:
         pass

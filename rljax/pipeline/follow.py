@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from rljax.config.schema import Config
-from rljax.learner.checkpoints import write
 from rljax.learner.hosts import Announcement, Hosts, HostsError
 from rljax.learner.leading import (
     CHECKSUMS,
@@ -35,7 +34,7 @@ from rljax.pipeline.assemble.run import Model, open_model
 from rljax.pipeline.assemble.teachers import open_teachers
 from rljax.pipeline.run_dir import RunDir
 from rljax.trajectory import Trajectory, decode
-from rljax.weights.orbax_lock import alone_in_orbax, go_on_after
+from rljax.weights.orbax_lock import go_on_after
 from sidecar.failpoints import failpoint
 
 _LOOK = 0.2
@@ -91,7 +90,7 @@ class Follower:
             CHECKSUMS: self._checksums,
             SAVE: self._save,
         }
-        """What each announcement has this host do."""
+        """For each announcement the method that does on this host what it says."""
 
     def close(self) -> None:
         """Waits for what is being written."""
@@ -148,9 +147,8 @@ class Follower:
 
     def _save(self, heard: Announcement) -> None:
         self._hosts.agree(f"save step {self._learner.steps}")
-        go_on_after(heard.said["operation"])
-        with alone_in_orbax():
-            self._saving = write(Path(heard.said["path"]), self._learner.state, {})
+        where = Path(heard.said["path"])
+        self._saving = self._checkpoints.save_shards(where, self._learner.state, heard.said["operation"])
 
     def _await_save(self) -> None:
         if self._saving is not None:

@@ -25,7 +25,7 @@ from rljax.learner.sharding import select_devices
 from sidecar.errors import first_line
 
 END, STOP = "end", "stop"
-"""What host 0 announces at its end: of the run, or for now; and where it cannot go on, with the reason."""
+"""Announcements of host 0 at its end: that it is done, and that it cannot go on, with the reason."""
 OF_ONE_HOST = ("learner.hosts.rank", "learner.hosts.coordinator")
 """Keys in which hosts differ."""
 _FAREWELL = 5.0

@@ -28,7 +28,7 @@ from rljax.pipeline.run_dir import RunDir
 from rljax.tasks.demonstrations import Demonstrations
 
 BEGIN = "begin"
-"""What host 0 of several announces before it builds its learner."""
+"""Announcement of host 0 of several, before it builds its learner."""
 
 
 def open_checkpoints(config: Config, run: RunDir, hosts: Hosts | None = None) -> Checkpoints:

@@ -52,9 +52,7 @@ def _check_hosts(config: Config) -> Refusals:
         )
     if config.mode in ("both", "train"):
         if config.launcher != "local":
-            yield ConfigError(
-                f"{what}: the hosts are processes that you start, launcher=local; engines may be anywhere"
-            )
+            yield ConfigError(f"{what}: the hosts are processes that you start, not Ray; write launcher=local")
         if config.sync_method == "nccl":
             yield ConfigError(f"{what}: sync_method=nccl sends from one process's GPUs; write sync_method=checkpoint")
 

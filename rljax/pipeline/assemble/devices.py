@@ -80,7 +80,7 @@ def engine_devices(config: Config, present: Present = jax_devices) -> list[jax.D
     """
     key, devices = "sidecar.devices", config.sidecar.devices
     named = named_devices(key, devices, present)
-    if present is jax_devices:  # of a learner of several hosts JAX counts those of all
+    if config.learner.hosts.number > 1 and config.mode == "both" and present is jax_devices:  # JAX counts all hosts'
         named = [device for device in named if device.process_index == jax.process_index()]
     if config.mode != "both":
         check_shared(config, named)

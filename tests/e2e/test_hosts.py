@@ -41,11 +41,11 @@ def weights_of(run_dir: Path) -> dict[str, np.ndarray]:
     return dict(zip(names, arrays, strict=True))
 
 
-def assert_same_weights(run_dir: Path, other: Path) -> None:
+def assert_same_weights(run_dir: Path, other: Path, within: float = 1e-6) -> None:
     ours, theirs = weights_of(run_dir), weights_of(other)
     assert ours.keys() == theirs.keys()
     for name, array in ours.items():
-        np.testing.assert_allclose(array, theirs[name], rtol=0, atol=1e-6)
+        np.testing.assert_allclose(array, theirs[name], rtol=0, atol=within)
 
 
 def test_two_hosts_and_then_four_train_what_one_process_does(tmp_path: Path, cache: Path) -> None:
@@ -71,7 +71,9 @@ def test_kl_in_the_reward_and_a_critic(tmp_path: Path, cache: Path) -> None:
     end(start(tmp_path / "one", cache, 1, *few))
     end(start(tmp_path / "run", cache, 2, *few))
     assert batches_of(tmp_path / "run") == batches_of(tmp_path / "one")
-    assert_same_weights(tmp_path / "run", tmp_path / "one")
+    # A hundredth of what an update moves a weight by: gradients are summed in any order over processes, and Adam
+    # magnifies the rounding of those near zero (one weight of 2048 was seen 1.8e-6 apart).
+    assert_same_weights(tmp_path / "run", tmp_path / "one", within=1e-5)
 
 
 def test_a_host_with_another_config_is_one_line(tmp_path: Path, cache: Path) -> None:

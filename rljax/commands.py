@@ -10,22 +10,41 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rljax.config.fields import ConfigError, named_explorer
 from rljax.config.schema import Config
 from sidecar.errors import printable
 from sidecar.imports import uncollected_imports
 
+if TYPE_CHECKING:
+    from rljax.learner.hosts import Hosts
+
 
 def train(config: Config) -> int:
     """Runs modes both and train: trains to the end, or to SIGTERM, after which the same command resumes."""
+    from rljax.pipeline.assemble.hosts import joined
+    from rljax.pipeline.follow import follow
+
+    with joined(config) as hosts:
+        if hosts is None or hosts.leads:
+            return _lead(config, hosts)
+        _on_signals(hosts.ask_to_stop)
+        follow(config, hosts)
+        print(f"{hosts.names[hosts.rank]}: ended with {hosts.names[0]}")
+        return 0
+
+
+def _lead(config: Config, hosts: Hosts | None) -> int:
     from rljax.run import FINISHED, Run
 
-    with Run(config, _progress) as run:
+    with Run(config, _progress, hosts) as run:
         if run.finished:
             print(f"{run.run_dir.root}: {FINISHED}")
             return 0
         _on_signals(run.interrupt)
+        if hosts is not None:
+            hosts.watch_for_stop(lambda name: _say_and_stop(name, run.interrupt))
         for _ in run:
             pass
         if run.interrupted:
@@ -276,6 +295,11 @@ def _on_signals(stop: Callable[[], None]) -> None:
 
     signal.signal(signal.SIGTERM, handle)
     signal.signal(signal.SIGINT, handle)
+
+
+def _say_and_stop(name: str, stop: Callable[[], None]) -> None:
+    print(f"\nrljax: {name} was asked to stop; what is under way is saved first", file=sys.stderr)
+    stop()
 
 
 def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:

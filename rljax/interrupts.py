@@ -23,6 +23,8 @@ COMPILING, RAY = "compile", "connection to Ray"
 """Beginnings of the names of threads that nobody waits for any more when a run has ended: they compile programs, or
 hold a connection to Ray that did not close in time."""
 
+_at_once = threading.Event()
+
 
 def end_on_interrupt() -> None:
     """Has Ctrl-C end this process at once, with a line, while nothing has begun that could be saved.
@@ -57,10 +59,15 @@ def end_process(code: int) -> NoReturn:
     Python would wait for its threads. Those that compile, and Ray's, cannot be interrupted, and end with the process;
     others, such as one that writes to a disk that hangs, when they have had `LEFT_SECONDS`.
     """
-    if any(thread.name.startswith((COMPILING, RAY)) for thread in threading.enumerate()):
+    if _at_once.is_set() or any(thread.name.startswith((COMPILING, RAY)) for thread in threading.enumerate()):
         _end_now(code)
     threading.Thread(target=_end_late, args=(code,), name="end", daemon=True).start()
     sys.exit(code)
+
+
+def end_at_once() -> None:
+    """Has `end_process` leave out what libraries do at their end: JAX's would wait for hosts that do not come."""
+    _at_once.set()
 
 
 def _end_before_the_start(number: int, _frame: object) -> None:

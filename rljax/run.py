@@ -28,6 +28,7 @@ from rljax.launch.heartbeat import TrainerHeartbeat
 from rljax.launch.launchers import LAUNCHERS, learner_placement
 from rljax.launch.protocol import Launched
 from rljax.launch.run_explorer import run_explorer
+from rljax.learner.hosts import Hosts
 from rljax.learner.sharding import select_devices
 from rljax.ledger import audit as auditing
 from rljax.ledger import processes
@@ -67,8 +68,9 @@ class Run:
     After an error in a step nothing is saved: the run goes on from its last checkpoint.
     """
 
-    def __init__(self, config: Config, progress: ProgressCallback | None = None) -> None:
+    def __init__(self, config: Config, progress: ProgressCallback | None = None, hosts: Hosts | None = None) -> None:
         """Opens the run directory and the model; ``progress`` is called with messages on downloads and conversions.
+        ``hosts``: that are the learner together, of which this process is the first.
 
         Raises:
             ConfigError, LedgerError, ModelNotFound: one line that says what is wrong and what to do.
@@ -77,6 +79,7 @@ class Run:
         keep_compiled(config)
         escape_log_records()
         self.config = config
+        self._hosts = hosts
         run_dir = RunDir.at(config)
         begins = not ledger_exists(backend_of(config, run_dir.root))
         self._tasksets = Tasksets(config)
@@ -215,13 +218,13 @@ class Run:
                 )
             )
             parts.push(functools.partial(self._report, observers))
-            checkpoints = open_checkpoints(config, self.run_dir)
+            checkpoints = open_checkpoints(config, self.run_dir, self._hosts)
             parts.callback(checkpoints.wait)
             tasksets = self._take_tasksets()
             demonstrations = open_demonstrations(config, self.model, db, tasksets)
-            learner, damaged = resume_learner(placed, self.model, db, checkpoints)
             known = config.mode == "both" or config.imitates_alone
             prompts = tasksets.prompt_lengths(self.model.tokenizer) if known else None
+            learner, damaged = resume_learner(placed, self.model, db, checkpoints, prompts, self._hosts)
             step_runner = StepRunner(learner, demonstrations, prompts)
             explorer = self._launch_explorer(tasksets, observers)
             if explorer is not None:

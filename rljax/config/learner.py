@@ -30,6 +30,20 @@ class MeshConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class HostsConfig:
+    """Processes that are one learner together, each with devices of its own: `learner.mesh` goes over those of all."""
+
+    number: int = key(1, "processes of the learner, started one a host; of jax.distributed", low=1)
+    rank: int | None = key(
+        None, "number of this process, from 0; None: as torchrun, SLURM, Open MPI or a TPU slice says", low=0
+    )
+    coordinator: str | None = key(
+        None, "HOST:PORT at which process 0 listens for the others; None: as learner.hosts.rank"
+    )
+    heartbeat_timeout: int = key(60, "seconds without a sign of life of a host, after which all end", low=5)
+
+
+@dataclass(frozen=True, kw_only=True)
 class LearnerConfig:
     """The learner: how the policy is trained."""
 
@@ -38,6 +52,7 @@ class LearnerConfig:
         None, "share of a GPU's memory; None: JAX's own, with sidecar.colocate 0.5", low=0, high=1, low_open=True
     )
     mesh: MeshConfig = field(default_factory=MeshConfig)
+    hosts: HostsConfig = field(default_factory=HostsConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     sequence_parallel: bool = key(
         False, "cut what is between blocks over mesh.tensor, along time (Megatron's): less memory, as much traffic"

@@ -33,6 +33,7 @@ from rljax.config.environments import (
 from rljax.config.fields import key
 from rljax.config.generating import GeneratingConfig as GeneratingConfig
 from rljax.config.judges import JudgeConfig as JudgeConfig
+from rljax.config.learner import HostsConfig as HostsConfig
 from rljax.config.learner import LearnerConfig as LearnerConfig
 from rljax.config.learner import MeshConfig as MeshConfig
 from rljax.config.model import LoraConfig as LoraConfig

@@ -20,7 +20,7 @@ def check_placement(config: Config) -> Refusals:
     """Refuses devices that are taken, keys that the mesh gives nothing to do, engines that do not fit, and memory that
     nobody shares or that is short.
     """
-    learner = (_check_mesh, _check_layout)
+    learner = (_check_mesh, _check_layout, _check_hosts)
     shared = (_check_overlap, _check_launcher, _check_common, _check_shared_gpus, _check_shares, _check_engine_on_each)
     engines = (_check_dtype, _check_parallel, _check_own_process, _check_cpu_engine, _check_number)
     return collected(config, *learner, *shared, *engines, _check_channel)
@@ -32,6 +32,29 @@ def _check_layout(config: Config) -> Refusals:
             "learner.sequence_parallel=true: it cuts rows over learner.mesh.tensor, which is 1; raise that, leave it "
             "out, or write learner.mesh.sequence"
         )
+
+
+def _check_hosts(config: Config) -> Refusals:
+    hosts, mesh = config.learner.hosts, config.learner.mesh
+    what = f"learner.hosts.number={hosts.number}"
+    if hosts.number == 1:
+        if hosts.rank is not None or hosts.coordinator is not None:
+            yield ConfigError(f"{what}: one process is host 0 of 1; leave rank and coordinator out, or raise number")
+        return
+    if hosts.rank is not None and hosts.coordinator is None:
+        yield ConfigError(f"learner.hosts.rank={hosts.rank}: write learner.hosts.coordinator, HOST:PORT of host 0, too")
+    if hosts.rank is not None and hosts.rank >= hosts.number:
+        yield ConfigError(f"learner.hosts.rank={hosts.rank}: {what} counts from 0 to {hosts.number - 1}")
+    if mesh.size % hosts.number:
+        yield ConfigError(
+            f"{what}: learner.mesh multiplies to {mesh.size} devices, which the hosts do not share evenly; write a "
+            "mesh of as many as they have together"
+        )
+    if config.mode in ("both", "train"):
+        if config.launcher != "local":
+            yield ConfigError(f"{what}: the hosts are processes that you start, not Ray; write launcher=local")
+        if config.sync_method == "nccl":
+            yield ConfigError(f"{what}: sync_method=nccl sends from one process's GPUs; write sync_method=checkpoint")
 
 
 def check_device_names(path: str, devices: str) -> None:

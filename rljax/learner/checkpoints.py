@@ -19,6 +19,7 @@ import jax
 from orbax.checkpoint import v1 as ocp
 
 from rljax.learner.checksums import (
+    Checksum,
     DamagedArrayError,
     checksum_of_metadata,
     checksums_of,
@@ -112,11 +113,11 @@ class Checkpoints:
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
             self._delete_leftovers(lineage)
-            described = {**metadata, _CHECKSUMS: checksums_of(state)}
-            described[_CHECKSUM] = checksum_of_metadata(described)
             draft = Draft(self.directory / f".saving-{lineage}-{step}")
-            with alone_in_orbax(), _context():
-                response = ocp.save_async(draft.path / _SAVED, state, custom_metadata=described)
+            described = {**metadata, _CHECKSUMS: self._checksums_of(state)}
+            described[_CHECKSUM] = checksum_of_metadata(described)
+            with alone_in_orbax():
+                response = self._write(draft.path / _SAVED, state, described)
         except (OSError, ValueError) as error:
             if draft is not None:
                 draft.delete()
@@ -182,11 +183,21 @@ class Checkpoints:
         """
 
         def read(path: Path) -> TrainState:
-            verify_arrays(path, self._checksums(path))
+            self._verify(step, path)
             _check_shapes(_tree(path)["params"], abstract_state.params)
             return self._load_state(path, abstract_state)
 
         return self._load(step, read)
+
+    def _verify(self, step: int, path: Path) -> None:
+        verify_arrays(path, self._checksums(path))
+
+    def _checksums_of(self, state: TrainState) -> Mapping[str, Checksum]:
+        return checksums_of(state)
+
+    def _write(self, path: Path, state: TrainState, metadata: Mapping[str, Any]) -> Any:
+        with _context():
+            return ocp.save_async(path, state, custom_metadata=metadata)
 
     def restore_params(self, step: int, abstract_params: Params) -> Params:
         """Reads the weights alone of a committed checkpoint: float32 numpy arrays.
@@ -234,7 +245,7 @@ class Checkpoints:
         loaded["aux_state"] = loaded.pop(name)
         return TrainState(**loaded)
 
-    def _checksums(self, path: Path) -> dict[str, str]:
+    def _checksums(self, path: Path) -> dict[str, Checksum]:
         saved = _custom_metadata(path).get(_CHECKSUMS)
         if saved is None:
             log.warning("%s was saved without checksums, by an earlier rljax: its arrays are not checked", path)

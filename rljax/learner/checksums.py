@@ -27,6 +27,10 @@ _ARRAYS = "state"
 _PASSES = re.compile(r"RESOURCE_EXHAUSTED|UNAVAILABLE|ABORTED|CANCELLED|OS error (?!2:)")
 
 
+Checksum = str | Mapping[str, str]
+"""Of an array: of the whole, or of its parts; see `checksums_of_shards`."""
+
+
 class DamagedArrayError(ValueError):
     """An array on the disk is not what was saved: one line that names it."""
 
@@ -39,6 +43,23 @@ def checksums_of(state: Any) -> dict[str, str]:
     leaves = named_leaves(state)
     with ThreadPoolExecutor(_WORKERS) as pool:  # zlib lets go of the interpreter
         return dict(zip(leaves, pool.map(lambda leaf: checksum(_on_host(leaf)), leaves.values()), strict=True))
+
+
+def checksums_of_shards(state: Any, *, with_numbers: bool) -> dict[str, dict[str, str]]:
+    """Returns the checksums of the shards of a pytree that this process writes, by leaf and by the part of it, as
+    ``0:4,8:16``; that of a whole array is empty. ``with_numbers``: what is no JAX array too, which one process writes.
+    """
+    found: dict[str, dict[str, str]] = {}
+    for name, leaf in named_leaves(state).items():
+        if not isinstance(leaf, jax.Array):
+            found |= {name: {"": checksum(_on_host(leaf))}} if with_numbers else {}
+            continue
+        for shard in leaf.addressable_shards:
+            if shard.replica_id == 0:
+                part = ",".join("{}:{}".format(*one.indices(n)) for one, n in zip(shard.index, leaf.shape, strict=True))
+                whole = shard.data.shape == leaf.shape
+                found.setdefault(name, {})["" if whole else part] = checksum(_on_host(shard.data))
+    return found
 
 
 def named_leaves(tree: Any) -> dict[str, Any]:
@@ -64,12 +85,12 @@ def checksum_of_metadata(metadata: Mapping[str, Any]) -> str:
     return checksum(np.frombuffer(spelled, np.uint8))
 
 
-def verify_arrays(checkpoint: Path, expected: Mapping[str, str]) -> None:
+def verify_arrays(checkpoint: Path, expected: Mapping[str, Checksum]) -> None:
     """Reads arrays of a checkpoint, one after the other, and compares them with their checksums.
 
     Args:
         checkpoint: the directory, absolute.
-        expected: what `checksums_of` returned, or a part of it.
+        expected: what `checksums_of` or `checksums_of_shards` returned, or a part of it.
 
     Raises:
         DamagedArrayError: the first array that is missing, cannot be decoded or has another checksum.
@@ -80,7 +101,7 @@ def verify_arrays(checkpoint: Path, expected: Mapping[str, str]) -> None:
         pass
 
 
-def read_arrays(checkpoint: Path, expected: Mapping[str, str | None]) -> Iterator[np.ndarray]:
+def read_arrays(checkpoint: Path, expected: Mapping[str, Checksum | None]) -> Iterator[np.ndarray]:
     """Yields arrays of a checkpoint, read one after the other and compared with their checksums.
 
     Args:
@@ -93,10 +114,16 @@ def read_arrays(checkpoint: Path, expected: Mapping[str, str | None]) -> Iterato
     context = tensorstore.Context({})  # one: the index is read once for all arrays
     for name, wanted in expected.items():
         array = _read(checkpoint, name, context)
-        if wanted is not None and (found := checksum(array)) != wanted:
-            raise DamagedArrayError(f"{name} is corrupted: its checksum is {found}, and {wanted} was saved")
+        for part, sum_of_part in ({"": wanted} if isinstance(wanted, str) else wanted or {}).items():
+            if (found := checksum(array[_slices(part)])) != sum_of_part:
+                where = f"{name}[{part}]" if part else name
+                raise DamagedArrayError(f"{where} is corrupted: its checksum is {found}, and {sum_of_part} was saved")
         yield array
         del array  # before the next is read
+
+
+def _slices(part: str) -> tuple[slice, ...]:
+    return tuple(slice(*map(int, one.split(":"))) for one in part.split(",") if one)
 
 
 def _on_host(leaf: Any) -> np.ndarray:

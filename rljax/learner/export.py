@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -12,6 +12,7 @@ from jaxtyping import Array
 from rljax.models.common.architecture import Architecture
 from rljax.models.common.lora import merged
 from rljax.models.common.params import Params
+from rljax.models.common.placing import readable
 from rljax.models.hf_names import layer_of, layer_to_hf, tensor_shapes, top_to_hf, under_layer
 
 Exports = tuple[Any, Any]
@@ -29,6 +30,8 @@ class ExportedWeights(Mapping[str, jax.Array]):
 
     def __init__(self, params: Params, architecture: Architecture, exports: Exports) -> None:
         """Takes what `make_export` made for the dtype."""
+        self.before: Callable[[int | None], None] = lambda layer: None
+        """Called with a layer before it is made; None: what is outside of the layers."""
         self._params = params
         self._names = {name: layer_of(name) for name in tensor_shapes(architecture)}
         self._top, self._one_layer = exports
@@ -41,13 +44,15 @@ class ExportedWeights(Mapping[str, jax.Array]):
         self._made = {kept: self._made[kept] for kept in (layer, following) if kept in self._made}
         for wanted in (layer, following):
             if wanted not in self._made:
-                self._made[wanted] = self._make(wanted)
+                self.before(wanted)
+                self._made[wanted] = self.make(wanted)
         return self._made[layer][name]
 
-    def _make(self, layer: int | None) -> dict[str, jax.Array]:
+    def make(self, layer: int | None) -> dict[str, jax.Array]:
+        """Returns the tensors of a layer, or with None those outside of the layers, as this process can read them."""
         if layer is None:
-            return dict(self._top(self._params))
-        return under_layer(layer, self._one_layer(self._params["layers"], layer))
+            return dict(readable(self._top(self._params)))
+        return under_layer(layer, readable(self._one_layer(self._params["layers"], layer)))
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)

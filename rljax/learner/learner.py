@@ -36,6 +36,7 @@ from rljax.models.adapter import abstract_trained, init_adapter
 from rljax.models.common.architecture import Architecture
 from rljax.models.common.hardware import Hardware
 from rljax.models.common.params import Params
+from rljax.models.common.placing import readable
 from rljax.models.common.stored import Tensor
 from rljax.models.common.value_head import critic_params
 from rljax.models.fingerprint import fingerprint
@@ -249,7 +250,7 @@ class Learner:
                 batch = self._preparation.summed(unsummed, minibatch, self.params)
                 of_critic += self._update_critic(batch, minibatch.microbatches, progress)
                 updates += self._update_policy(batch, minibatch.microbatches, progress)
-        fetched, fetched_critic = jax.device_get((updates, of_critic))  # the step's one wait for the device
+        fetched, fetched_critic = jax.device_get(readable((updates, of_critic)))  # the step's one wait for the device
         self._count_nonfinite(fetched + fetched_critic)
         metrics = _NO_UPDATE | step_metrics(fetched)
         metrics |= {_CRITIC_NAMES.get(name, name): value for name, value in step_metrics(fetched_critic).items()}
@@ -344,7 +345,7 @@ class Learner:
         padded = np.zeros((2, 1, _padded(len(token_ids))), np.int32)
         padded[0, 0, : len(token_ids)] = token_ids
         padded[1, 0, : len(token_ids)] = 1
-        return np.asarray(self._score(self.params, padded[0], padded[1]))[0, : len(token_ids) - 1]
+        return np.asarray(readable(self._score(self.params, padded[0], padded[1])))[0, : len(token_ids) - 1]
 
     def export(self, dtype: str) -> ExportedWeights:
         """Returns the weights by Hugging Face name, ``fp32`` or ``bf16``: made as they are read, before an update."""

@@ -46,6 +46,7 @@ from rljax.learner.scoring import Score, bare, behaviour_divergence, gaps_sharde
 from rljax.learner.sharding import batch_sharding
 from rljax.learner.teachers import Teacher
 from rljax.models.common.params import Params
+from rljax.models.common.placing import on_mesh, readable
 from rljax.trajectory import Group, Trajectory
 
 AuxState = Mapping[str, Any]
@@ -84,7 +85,7 @@ class Minibatch:
 
     def by_token(self, scores: Any) -> list[Float[np.ndarray, " time"]]:
         """Returns scores as values of every token of every sampled trajectory, on the host."""
-        found = self.packed.by_token(np.asarray(scores), [len(t.token_ids) for t in self.trajectories])
+        found = self.packed.by_token(np.asarray(readable(scores)), [len(t.token_ids) for t in self.trajectories])
         return found[: len(self.places)]
 
     def with_advantages(self, given: CreditAssignment) -> Minibatch:
@@ -136,7 +137,7 @@ class Preparation:
     def place(self, batch: Batch) -> Batch:
         """Puts a packed batch on the mesh."""
         sharding = batch_sharding(batch.mask.shape, self._mesh)
-        return jax.device_put(batch, jax.tree.map(lambda _: sharding, batch))
+        return jax.tree.map(lambda array: on_mesh(array, sharding), batch)
 
     def abstract_batches(self, prompts: Int[np.ndarray, " prompts"] | None = None) -> list[tuple[Batch, bool]]:
         """Returns what `placed` may return before there are scores, by shapes, dtypes and shardings: those that are

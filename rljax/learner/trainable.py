@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding
 
 from rljax.config.schema import Config, OptimizerConfig
 from rljax.learner.objective import DTYPES, Objective
@@ -17,6 +17,7 @@ from rljax.learner.state import make_optimizer
 from rljax.learner.train_step import make_update
 from rljax.models.common.architecture import Architecture
 from rljax.models.common.params import Params
+from rljax.models.common.placing import on_mesh
 from rljax.models.transformer import abstract_params
 
 
@@ -68,10 +69,10 @@ class TrainableModel:
 
     def place(self, params: Params) -> Params:
         """Returns a float32 copy of the parameters on the mesh: training donates it, so it may not be the caller's."""
-        return jax.tree.map(
-            lambda x, s: jax.device_put(
-                np.asarray(x, np.float32) if isinstance(x, np.ndarray) else x, s, may_alias=False
-            ),
-            params,
-            self.shardings[0],
-        )
+
+        def copied(x: Any, sharding: NamedSharding) -> jax.Array:
+            if isinstance(x, np.ndarray):
+                return on_mesh(np.asarray(x, np.float32), sharding, may_alias=False)
+            return jax.device_put(x, sharding, may_alias=False)
+
+        return jax.tree.map(copied, params, self.shardings[0])

@@ -16,6 +16,7 @@ from jax.typing import DTypeLike
 
 from rljax.models.common.architecture import Architecture
 from rljax.models.common.params import Params
+from rljax.models.common.placing import on_mesh
 from rljax.models.common.stored import Tensor
 from rljax.models.families.family import Family
 from rljax.models.families.registry import FAMILIES
@@ -214,7 +215,7 @@ def _put(tensors: Sequence[Tensor], place: _Place, sharding: NamedSharding) -> j
         array = array.astype(np.float32)  # JAX would do so too, and warn
     axes = sharding.spec if place.layer is None else sharding.spec[1:]
     axes = (*axes[:-2], *axes[:-3:-1]) if place.transposed else axes
-    return jax.device_put(array, NamedSharding(sharding.mesh, P(*axes)), may_alias=False)
+    return on_mesh(array, NamedSharding(sharding.mesh, P(*axes)), may_alias=False)
 
 
 def _ours(tensor: jax.Array, transposed: bool, dtype: DTypeLike) -> jax.Array:

@@ -19,7 +19,7 @@ from rljax.ledger.database import Database, LedgerError, StaleWriterError
 from rljax.ledger.fence import Fence
 from rljax.ledger.filtered_streak import filtered_by_taskset, filtered_during
 from rljax.ledger.leases import LeasedBatch, NoBatchYet
-from rljax.pipeline.assemble.learner import StepRunner, checkpoint_metadata
+from rljax.pipeline.assemble.learner import StepRunner, checkpoint_metadata, compile_ahead
 from rljax.pipeline.assemble.run import probe_tokens
 from rljax.pipeline.metrics.batch import batch_metrics
 from rljax.pipeline.metrics.clock import Clock
@@ -147,14 +147,10 @@ class Trainer:
                 self.save()
 
     def _compile_ahead(self) -> Compilation:
-        """Begins to compile what the steps will run, side by side, while engines start and the first version is
-        published. Where the learner shares its processors with all else, only what is likely to be run.
-        """
+        # While engines start and the first version is published.
         if self._learner.steps >= self._config.max_steps:
             return Compilation([])
-        programs = [p for p in self._learner.programs(len(self._probe), self._step_runner.prompts) if not p.publishes]
-        shared = self._learner.mesh.devices.flat[0].platform == "cpu"
-        return Compilation([p for p in programs if p.likely or not shared])
+        return compile_ahead(self._learner, len(self._probe), self._step_runner.prompts)
 
     def _await_programs(self, ahead: Compilation) -> None:
         looked, seconds = time.perf_counter(), self._config.wait_timeout

@@ -20,6 +20,7 @@ import jax
 import numpy as np
 import orbax.checkpoint as orbax
 from orbax.checkpoint import type_handlers
+from orbax.checkpoint.options import MultiprocessingOptions
 
 from rljax.models.common.stored import DamagedFileError
 from rljax.weights.orbax_lock import alone_in_orbax
@@ -238,17 +239,27 @@ def _save(path: Path, tensors: Tensors, dtype: str) -> dict[str, TensorInfo]:
     handler = orbax.PyTreeCheckpointHandler(
         use_zarr3=True,
         use_compression=False,
+        multiprocessing_options=_alone(),
         type_handler_registry=type_handlers.create_type_handler_registry((_Leaf, writer), (jax.Array, arrays)),
     )
     leaves = {name: _Leaf(name) for name in tensors}
     # a judge's weights are published in the learner's process too, on another thread
-    with alone_in_orbax(), orbax.Checkpointer(orbax.CompositeCheckpointHandler(state=handler)) as checkpointer:
+    alone = orbax.CompositeOptions(multiprocessing_options=_alone())
+    whole = orbax.CompositeCheckpointHandler(state=handler, composite_options=alone)
+    with alone_in_orbax(), orbax.Checkpointer(whole, multiprocessing_options=_alone()) as checkpointer:
         try:
             checkpointer.save(path, orbax.args.Composite(state=orbax.args.PyTreeSave(leaves)))
         finally:
             if writer.failure is not None:
                 raise writer.failure
     return writer.infos
+
+
+def _alone() -> MultiprocessingOptions:
+    """Returns that this process writes alone: of the hosts of a learner one publishes, and Orbax would wait for all."""
+    me = jax.process_index()
+    several = jax.process_count() > 1
+    return MultiprocessingOptions(primary_host=me, active_processes={me} if several else None)
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import socket
 import sqlite3
 import subprocess
 import sys
@@ -74,7 +75,7 @@ class Started:
     """A process of the program under way, and all that it has printed."""
 
     def __init__(
-        self, run_dir: Path, cache: Path, *overrides: str, failpoint: str = "", config: Path = SMALLEST
+        self, run_dir: Path, cache: Path, *overrides: str, failpoint: str = "", config: Path = SMALLEST, **extra: str
     ) -> None:
         run_dir.parent.mkdir(parents=True, exist_ok=True)
         self._strikes = strikes(run_dir, failpoint)
@@ -85,7 +86,7 @@ class Started:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 text=True,
-                env=environment(cache, PYTHONUNBUFFERED="1", **self._strikes),
+                env=environment(cache, PYTHONUNBUFFERED="1", **self._strikes, **extra),
                 cwd=ROOT,
             )
 
@@ -151,6 +152,12 @@ def named(process: psutil.Process, name: str) -> psutil.Process | None:
 
 def steps_trained(run_dir: Path) -> int:
     return len(query(run_dir, "SELECT DISTINCT step FROM groups WHERE state = 'trained'"))
+
+
+def free_port() -> int:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        return unused.getsockname()[1]
 
 
 def assert_nothing_is_left(family: list[psutil.Process]) -> None:

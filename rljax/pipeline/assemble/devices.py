@@ -80,6 +80,8 @@ def engine_devices(config: Config, present: Present = jax_devices) -> list[jax.D
     """
     key, devices = "sidecar.devices", config.sidecar.devices
     named = named_devices(key, devices, present)
+    if config.learner.hosts.number > 1 and config.mode == "both" and present is jax_devices:  # JAX counts all hosts'
+        named = [device for device in named if device.process_index == jax.process_index()]
     if config.mode != "both":
         check_shared(config, named)
         return named

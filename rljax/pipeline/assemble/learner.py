@@ -11,9 +11,11 @@ from jaxtyping import Int
 
 from rljax.config.schema import Config
 from rljax.learner.checkpoints import CheckpointError, Checkpoints, DamagedCheckpointError
+from rljax.learner.hosts import Hosts
+from rljax.learner.leading import LeadingCheckpoints, LeadingLearner
 from rljax.learner.learner import Learner
 from rljax.learner.packing import Batch
-from rljax.learner.programs import told_of_memory
+from rljax.learner.programs import Compilation, told_of_memory
 from rljax.ledger.compatibility import check_demonstrations
 from rljax.ledger.database import Database
 from rljax.ledger.leases import LeasedBatch, survives
@@ -26,10 +28,14 @@ from rljax.pipeline.assemble.teachers import open_teachers
 from rljax.pipeline.run_dir import RunDir
 from rljax.tasks.demonstrations import Demonstrations
 
+BEGIN = "begin"
+"""Announcement of host 0 of several, before it builds its learner."""
 
-def open_checkpoints(config: Config, run: RunDir) -> Checkpoints:
-    """Opens the checkpoints of a run."""
-    return Checkpoints(run.checkpoints, config.learner.checkpoints_to_keep)
+
+def open_checkpoints(config: Config, run: RunDir, hosts: Hosts | None = None) -> Checkpoints:
+    """Opens the checkpoints of a run; ``hosts``: that write them together, of which this is the first."""
+    where = (run.checkpoints, config.learner.checkpoints_to_keep)
+    return Checkpoints(*where) if hosts is None else LeadingCheckpoints(hosts, *where)
 
 
 def checkpoint_metadata(learner: Learner, lineage: int) -> dict[str, Any]:
@@ -79,11 +85,12 @@ def build_learner(config: Config, model: Model, checkpoints: Checkpoints, steps:
         check_saved_adapter(config, model, checkpoints, steps)
         _load_base(learner, model)
     else:
-        _begin(learner, model)
+        begin(learner, model)
     return learner
 
 
-def _begin(learner: Learner, model: Model) -> None:
+def begin(learner: Learner, model: Model) -> None:
+    """Begins with the model as it came."""
     adapter, lora = model.adapter, learner.config.model.lora
     given = None if adapter is None else load_adapter(adapter, model.architecture, lora)
     learner.load(stored_tensors(model.directory), given)
@@ -95,7 +102,12 @@ def _load_base(learner: Learner, model: Model) -> None:
 
 
 def resume_learner(
-    config: Config, model: Model, db: Database, checkpoints: Checkpoints
+    config: Config,
+    model: Model,
+    db: Database,
+    checkpoints: Checkpoints,
+    prompts: Int[np.ndarray, " prompts"] | None = None,
+    hosts: Hosts | None = None,
 ) -> tuple[Learner, dict[int, DamagedCheckpointError]]:
     """Restores the learner from the newest whole checkpoint of the living history; without any, the model as it came,
     whose weights are not read otherwise.
@@ -103,11 +115,19 @@ def resume_learner(
     A damaged checkpoint is passed over in favour of the next older one. Those passed over are returned too, by step,
     for `rljax.pipeline.train.Trainer` to set aside: until it has begun its lineage, another trainer may write there.
 
+    Args:
+        config: of the run.
+        model: that it began with.
+        db: its ledger.
+        checkpoints: of the run.
+        prompts: see `compile_ahead`; other hosts are told.
+        hosts: that are this learner together, of which this is the first.
+
     Raises:
         ConfigError: as `build_learner`.
         CheckpointError: a checkpoint does not fit, or all of them are damaged.
     """
-    learner = Learner(config, model.architecture, teachers=open_teachers(config, model))
+    learner = _made(config, model, prompts, hosts)
     damaged: dict[int, DamagedCheckpointError] = {}
     for step in reversed(checkpoints.committed()):
         try:
@@ -125,8 +145,25 @@ def resume_learner(
         raise CheckpointError(
             f"{newest}; no whole checkpoint is left: put a copy in its place, or choose another run_dir"
         ) from newest
-    _begin(learner, model)
+    begin(learner, model)
     return learner, {}
+
+
+def _made(config: Config, model: Model, prompts: Int[np.ndarray, " prompts"] | None, hosts: Hosts | None) -> Learner:
+    if hosts is not None:
+        hosts.announce(BEGIN, {"prompts": None if prompts is None else prompts.tolist()})
+        hosts.agree("open the model", {"model": model.fingerprint})
+    given, teachers = (config, model.architecture), open_teachers(config, model)
+    return Learner(*given, teachers=teachers) if hosts is None else LeadingLearner(hosts, *given, teachers=teachers)
+
+
+def compile_ahead(learner: Learner, probe: int, prompts: Int[np.ndarray, " prompts"] | None) -> Compilation:
+    """Begins to compile what the steps will run, side by side; see `Learner.programs`. Where the learner shares its
+    processors with all else, only what is likely to be run.
+    """
+    programs = [program for program in learner.programs(probe, prompts) if not program.publishes]
+    shared = learner.mesh.devices.flat[0].platform == "cpu"
+    return Compilation([program for program in programs if program.likely or not shared])
 
 
 @dataclass(frozen=True)

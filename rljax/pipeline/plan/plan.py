@@ -152,7 +152,7 @@ def _run(estimate: Estimate, target: Target, placement: Placement | ConfigError)
         yield f"         and episodes take all {turns} turns, each a row of its own"
     hosts = target.hosts(estimate.mesh.size)
     if hosts > 1:
-        yield f"needs    {hosts} processes, which rljax does not have yet: the verdict is of memory alone"
+        yield f"needs    {hosts} processes, one a machine: learner.hosts.number={hosts}"
     yield from _engines(estimate, target, placement)
     yield from _scorers(placement)
     yield from _idle(estimate, target, placement)

@@ -142,7 +142,7 @@ def test_a_run_on_several_machines_is_judged_by_memory_alone(
     command = ["--config=configs/gsm8k.py", "--config.mode=plan", f"--config.model.path={tmp_path}"]
     many = ["--config.plan.target=h100:2x8", "--config.learner.mesh.fsdp=12", "--config.learner.rows_per_microbatch=12"]
     main([*command, *many])
-    said = "needs    2 processes, which rljax does not have yet: the verdict is of memory alone"
+    said = "needs    2 processes, one a machine: learner.hosts.number=2"
     assert said in capsys.readouterr().out
 
 

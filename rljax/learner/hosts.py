@@ -1,0 +1,220 @@
+"""Hosts: the processes that are one learner together, and what they say to each other beside the arrays that their
+devices exchange: through the key-value store of JAX's coordination service, which is in the process of host 0.
+
+Host 0 leads. It announces what it is about to do; all do it, after they have agreed on what it is.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from jax.errors import JaxRuntimeError
+
+_PREFIX = "rljax/"
+_CHUNK = 2**20
+"""Bytes of a value: gRPC carries no more than four times as many by default."""
+_LOOK = 1.0
+"""Seconds of one wait in JAX: Python handles no signal before it returns."""
+_FAILED = "failed"
+"""Name under which a host says why it cannot go on, in place of what it agrees to."""
+
+
+class HostsError(RuntimeError):
+    """The hosts of a learner cannot go on together. One line: which host, what, what to do."""
+
+
+@dataclass(frozen=True)
+class Announcement:
+    """Something that host 0 is about to do: its name, what JSON can hold of it, and bytes."""
+
+    what: str
+    said: Mapping[str, Any] = field(default_factory=dict)
+    parts: Sequence[bytes] = ()
+
+
+class Hosts:
+    """One host's end of the conversation. Host 0 calls `announce`, the others `hear`; then all call `agree`.
+
+    Attributes:
+        rank: number of this host, from 0.
+        number: of hosts.
+        names: of the hosts by rank, for messages; numbers alone until `exchange_names`.
+    """
+
+    def __init__(self, client: Any, rank: int, number: int, timeout: float) -> None:
+        """Takes the client of JAX's coordination service, and the seconds after which a host is late."""
+        self.rank, self.number = rank, number
+        self.names = [f"host {other}" for other in range(number)]
+        self._client = client
+        self._timeout = timeout
+        self._count = 0
+        self._stopped = threading.Event()
+
+    @property
+    def leads(self) -> bool:
+        """True on host 0."""
+        return self.rank == 0
+
+    def exchange_names(self, name: str) -> None:
+        """Has every host learn the names of all.
+
+        Raises:
+            HostsError: a host did not come in time.
+        """
+        self._set(f"name/{self.rank}", name.encode())
+        for rank in range(self.number):
+            said = self._await(f"name/{rank}", f"{self.names[rank]} to start")
+            self.names[rank] = f"host {rank} ({said.decode()})"
+
+    def announce(self, what: str, said: Mapping[str, Any] | None = None, parts: Sequence[bytes] = ()) -> None:
+        """Says what host 0 is about to do; see `Announcement`."""
+        self._count += 1
+        whole = b"".join(parts)
+        chunks = [whole[start : start + _CHUNK] for start in range(0, len(whole), _CHUNK)]
+        for number, chunk in enumerate(chunks):
+            self._set(f"{self._count}/chunk/{number}", chunk)
+        header = {"what": what, "said": said or {}, "lengths": [len(part) for part in parts], "chunks": len(chunks)}
+        self._set(f"{self._count}/announced", json.dumps(header).encode())
+
+    def hear(self) -> Announcement:
+        """Waits, however long host 0 takes, for what it announces next. JAX ends this process when host 0 has died.
+
+        Raises:
+            HostsError: host 0 cannot be reached.
+        """
+        self._count += 1
+        header = json.loads(self._await_leader(f"{self._count}/announced"))
+        what = f"the rest of what {self.names[0]} announced"
+        whole = b"".join(self._await(f"{self._count}/chunk/{n}", what) for n in range(header["chunks"]))
+        parts, start = [], 0
+        for length in header["lengths"]:
+            parts.append(whole[start : start + length])
+            start += length
+        return Announcement(header["what"], header["said"], parts)
+
+    def agree(self, what: str, mine: Mapping[str, str] | None = None) -> tuple[float, int]:
+        """Waits until all hosts are ready to do what was announced, and compares what each says of it.
+
+        Args:
+            what: is about to be done, for messages.
+            mine: what this host says, by names that a message can use; host 0's is what all have to say.
+
+        Returns:
+            Seconds that host 0 waited, and the rank of the host that it waited for longest; of others 0 and 0.
+
+        Raises:
+            HostsError: a host is late, cannot go on, or says something else.
+        """
+        mine, key = mine or {}, str(self._count)
+        if not self.leads:
+            self._set(f"{key}/ready/{self.rank}", json.dumps(mine).encode())
+            if refusal := self._await_leader(f"{key}/go").decode():
+                raise HostsError(refusal)
+            return 0.0, 0
+        began = time.monotonic()
+        waited, slowest, refusal = 0.0, 0, ""
+        for rank in range(1, self.number):
+            theirs = json.loads(self._await(f"{key}/ready/{rank}", f"{self.names[rank]} to {what}", began))
+            if time.monotonic() - began > waited + 1e-3 or not slowest:
+                waited, slowest = time.monotonic() - began, rank
+            refusal = refusal or self._difference(rank, mine, theirs)
+        self._set(f"{key}/go", refusal.encode())
+        self._client.key_value_delete(f"{_PREFIX}{self._count - 1}/")  # all have read what was before
+        if refusal:
+            raise HostsError(refusal)
+        return waited, slowest
+
+    def _difference(self, rank: int, mine: Mapping[str, str], theirs: Mapping[str, str]) -> str:
+        if _FAILED in theirs:
+            return f"{self.names[rank]}: {theirs[_FAILED]}"
+        for name in sorted(mine.keys() | theirs.keys()):
+            if mine.get(name) != theirs.get(name):
+                return (
+                    f"{self.names[rank]}: its {name} is another than that of {self.names[0]}; start all hosts of a "
+                    "learner with the same config, program and files"
+                )
+        return ""
+
+    def fail(self, why: str) -> None:
+        """Says why this host, not host 0, cannot do what was announced: host 0 hears it where it waits for this one."""
+        self._client.key_value_set_bytes(
+            f"{_PREFIX}{self._count}/ready/{self.rank}", json.dumps({_FAILED: why}).encode(), allow_overwrite=True
+        )
+
+    def gather(self, what: str, mine: bytes, timeout: float | None = None) -> list[bytes]:
+        """Returns what each host gives within some seconds, by rank; to host 0 alone.
+
+        Raises:
+            HostsError: a host is late.
+        """
+        if not self.leads:
+            self._set(f"{self._count}/given/{self.rank}", mine)
+            return []
+        began, key, others = time.monotonic(), f"{self._count}/given", range(1, self.number)
+        theirs = (self._await(f"{key}/{r}", f"{self.names[r]} to {what}", began, timeout) for r in others)
+        return [mine, *theirs]
+
+    def ask_to_stop(self) -> None:
+        """Asks host 0 to save a checkpoint and end; returns at once."""
+        self._client.key_value_set_bytes(f"{_PREFIX}stop", self.names[self.rank].encode(), allow_overwrite=True)
+
+    def watch_for_stop(self, stop: Callable[[str], None]) -> None:
+        """Has host 0 call ``stop`` with the name of the host that asks for it, in a thread of its own."""
+
+        def watch() -> None:
+            while not self._stopped.wait(_LOOK):
+                if (asked := self._try_get("stop")) is not None:
+                    stop(asked.decode())
+                    return
+
+        threading.Thread(target=watch, name="hosts", daemon=True).start()
+
+    def close(self) -> None:
+        """Ends the thread of `watch_for_stop`."""
+        self._stopped.set()
+
+    def _set(self, key: str, value: bytes) -> None:
+        try:
+            self._client.key_value_set_bytes(f"{_PREFIX}{key}", value)
+        except JaxRuntimeError as error:
+            raise self._unreached(error) from error
+
+    def _await_leader(self, key: str) -> bytes:
+        # Host 0 says who is late, and each of its own waits has a deadline; JAX ends this process when that has died.
+        while (found := self._get(key, _LOOK)) is None:
+            pass
+        return found
+
+    def _await(self, key: str, what: str, since: float | None = None, timeout: float | None = None) -> bytes:
+        seconds = self._timeout if timeout is None else timeout
+        deadline = (time.monotonic() if since is None else since) + seconds
+        while True:
+            if (found := self._get(key, min(_LOOK, max(deadline - time.monotonic(), 0.001)))) is not None:
+                return found
+            if time.monotonic() > deadline:
+                raise HostsError(f"waited {seconds:g} s (wait_timeout) for {what}; look at its log and its machine")
+
+    def _get(self, key: str, seconds: float) -> bytes | None:
+        try:
+            found: bytes = self._client.blocking_key_value_get_bytes(f"{_PREFIX}{key}", int(1000 * seconds) or 1)
+        except JaxRuntimeError as error:
+            if "DEADLINE_EXCEEDED" in str(error):
+                return None
+            raise self._unreached(error) from error
+        return found
+
+    def _try_get(self, key: str) -> bytes | None:
+        try:
+            found: bytes = self._client.key_value_try_get_bytes(f"{_PREFIX}{key}")
+        except JaxRuntimeError:  # there is none; or nothing can be asked any more, which others notice
+            return None
+        return found
+
+    def _unreached(self, error: JaxRuntimeError) -> HostsError:
+        reason = " ".join(str(error).split())[:200]
+        return HostsError(f"{self.names[self.rank]}: {self.names[0]} cannot be reached: {reason}")

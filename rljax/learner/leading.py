@@ -1,0 +1,147 @@
+"""The learner and the checkpoints of host 0 of several: they have the other hosts do what they do."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Float, Int
+
+from rljax.learner.checkpoints import Checkpoints
+from rljax.learner.checksums import Checksum, checksum_of_metadata, checksums_of_shards
+from rljax.learner.export import ExportedWeights
+from rljax.learner.hosts import Hosts
+from rljax.learner.learner import Learner
+from rljax.learner.packing import Batch
+from rljax.learner.state import TrainState
+from rljax.models.common.params import Params
+from rljax.models.common.stored import Tensor
+from rljax.trajectory import Group, TaskId, Trajectory, encode
+from rljax.weights.orbax_lock import alone_in_orbax, go_on_after, last_operation
+from sidecar.channels.versions import checksum
+
+LOAD, RESTORE, TRAIN, SCORE, EXPORT = "load", "restore", "train", "score", "export"
+CHECKSUMS, SAVE = "checksums", "save"
+"""Announcements of host 0 about its learner and checkpoints; `rljax.pipeline.follow` does the same on the others."""
+
+
+class LeadingLearner(Learner):
+    """A learner whose mesh has devices of several hosts, on host 0. Those that follow do what it does."""
+
+    def __init__(self, hosts: Hosts, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._hosts = hosts
+
+    def load(self, tensors: Mapping[str, Tensor], adapter: Params | None = None) -> None:
+        """See `Learner.load`."""
+        self._hosts.announce(LOAD)
+        self._hosts.agree("read the model")
+        super().load(tensors, adapter)
+
+    def train(
+        self,
+        groups: Sequence[Group],
+        *,
+        reused: Sequence[Group] = (),
+        demonstrations: Sequence[Trajectory] = (),
+        before: Callable[[Sequence[Batch]], None] = lambda batches: None,
+    ) -> dict[str, float]:
+        """See `Learner.train`. Its metrics also say how long the slowest host was waited for, and which it was.
+
+        Raises:
+            HostsError: a host is late, or has packed another batch.
+        """
+        waited, slowest = 0.0, 0
+
+        def agreed(batches: Sequence[Batch]) -> None:
+            nonlocal waited, slowest
+            before(batches)
+            waited, slowest = self._hosts.agree(f"train step {self.steps}", batch_named(self.steps, batches))
+
+        shown = [Group(TaskId("", 0, 0), tuple(demonstrations))] if demonstrations else []
+        sizes = {"step": self.steps, "groups": len(groups), "reused": len(reused)}
+        self._hosts.announce(TRAIN, sizes, [encode(group) for group in (*groups, *reused, *shown)])
+        metrics = super().train(groups, reused=reused, demonstrations=demonstrations, before=agreed)
+        return metrics | {"hosts/wait": waited, "hosts/slowest": float(slowest)}
+
+    def score(self, token_ids: Int[np.ndarray, " time"]) -> Float[np.ndarray, " time-1"]:
+        """See `Learner.score`."""
+        self._hosts.announce(SCORE, {"tokens": [int(token) for token in token_ids]})
+        self._hosts.agree("score the probe")
+        return super().score(token_ids)
+
+    def export(self, dtype: str) -> ExportedWeights:
+        """See `Learner.export`: a layer is announced when it is made."""
+
+        def announce(layer: int | None) -> None:
+            self._hosts.announce(EXPORT, {"dtype": dtype, "layer": layer})
+            self._hosts.agree("export weights", {"number of trained batches": str(self.steps)})
+
+        weights = super().export(dtype)
+        weights.before = announce
+        return weights
+
+
+class LeadingCheckpoints(Checkpoints):
+    """The checkpoints of a run, on host 0: it alone makes, names, checks and deletes them; every host writes its shards
+    and reads its own.
+    """
+
+    def __init__(self, hosts: Hosts, directory: Path, keep: int | None) -> None:
+        super().__init__(directory, keep)
+        self._hosts = hosts
+
+    def _verify(self, step: int, path: Path) -> None:
+        super()._verify(step, path)
+        self._hosts.announce(RESTORE, {"step": step, "operation": last_operation()})
+        self._hosts.agree(f"restore the checkpoint of step {step}", metadata_named(self, step))
+
+    def _checksums_of(self, state: TrainState) -> Mapping[str, Checksum]:
+        self._hosts.announce(CHECKSUMS)
+        what = f"save step {state.step}"
+        self._hosts.agree(what, {"number of trained batches": str(state.step)})
+        found: dict[str, dict[str, str]] = {}
+        for given in self._hosts.gather(what, own_checksums(state, leads=True)):
+            for name, parts in json.loads(given).items():
+                found.setdefault(name, {}).update(parts)
+        return {name: parts.get("", parts) for name, parts in found.items()}
+
+    def _write(self, path: Path, state: TrainState, metadata: Mapping[str, Any]) -> Any:
+        self._hosts.announce(SAVE, {"path": str(path), "operation": last_operation()})
+        self._hosts.agree(f"save step {state.step}")
+        return super()._write(path, state, metadata)
+
+
+class FollowingCheckpoints(Checkpoints):
+    """The checkpoints of a run, on another host. Host 0 has looked whether they are whole."""
+
+    def save_shards(self, path: Path, state: TrainState, operation: int) -> Any:
+        """Begins to write this host's shards of a state, after Orbax's operation of that number on host 0; returns what
+        to wait for by ``result()``.
+        """
+        go_on_after(operation)
+        with alone_in_orbax():
+            return self._write(path, state, {})
+
+    def _verify(self, step: int, path: Path) -> None:
+        pass
+
+
+def own_checksums(state: TrainState, *, leads: bool) -> bytes:
+    """Returns the checksums of what this host writes of a state, as JSON."""
+    return json.dumps(checksums_of_shards(state, with_numbers=leads)).encode()
+
+
+def metadata_named(checkpoints: Checkpoints, step: int) -> dict[str, str]:
+    """Returns what tells a checkpoint from another, for `Hosts.agree`."""
+    return {f"checkpoint of step {step}": checksum_of_metadata(checkpoints.metadata(step))}
+
+
+def batch_named(step: int, batches: Sequence[Batch]) -> dict[str, str]:
+    """Returns what tells a step and its packed batch from another, for `Hosts.agree`."""
+    arrays = [np.asarray(leaf) for leaf in jax.tree.leaves(list(batches))]
+    return {"step": str(step), "batch": " ".join(checksum(array) for array in arrays)}

@@ -1,0 +1,156 @@
+"""Follows host 0 of a learner of several hosts: does on this host what it announces, until the run ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rljax.config.schema import Config
+from rljax.learner.hosts import Announcement, Hosts, HostsError
+from rljax.learner.leading import (
+    CHECKSUMS,
+    EXPORT,
+    LOAD,
+    RESTORE,
+    SAVE,
+    SCORE,
+    TRAIN,
+    FollowingCheckpoints,
+    batch_named,
+    metadata_named,
+    own_checksums,
+)
+from rljax.learner.learner import Learner
+from rljax.learner.packing import Batch
+from rljax.learner.programs import Compilation, shape_of, told_of_memory
+from rljax.models.files import stored_tensors
+from rljax.pipeline.assemble.compile_cache import keep_compiled
+from rljax.pipeline.assemble.hosts import END, STOP
+from rljax.pipeline.assemble.learner import BEGIN, begin, compile_ahead
+from rljax.pipeline.assemble.run import Model, open_model
+from rljax.pipeline.assemble.teachers import open_teachers
+from rljax.pipeline.run_dir import RunDir
+from rljax.trajectory import Trajectory, decode
+from rljax.weights.orbax_lock import go_on_after
+from sidecar.failpoints import failpoint
+
+_LOOK = 0.2
+"""Seconds between looks at whether a program is compiled."""
+
+
+def follow(config: Config, hosts: Hosts) -> None:
+    """Does what host 0 announces, until that has ended.
+
+    Raises:
+        HostsError: host 0 cannot go on, or this host is not what it expects.
+        ConfigError, ModelNotFound, CheckpointError, NonFiniteError: as a learner of one process.
+    """
+    keep_compiled(config)
+    follower: Follower | None = None
+    while True:
+        heard = hosts.hear()
+        if heard.what == STOP:
+            hosts.gather("end", b"")
+            raise HostsError(f"{hosts.names[0]} has ended: {heard.said['why']}")
+        if heard.what == END:
+            break
+        failpoint("follow")
+        if heard.what == BEGIN:
+            follower = Follower(config, hosts, heard)
+        elif follower is not None:
+            follower.does[heard.what](heard)
+    if follower is not None:
+        follower.close()
+
+
+class Follower:
+    """The learner of a host that follows."""
+
+    def __init__(self, config: Config, hosts: Hosts, heard: Announcement) -> None:
+        """Opens the model and the checkpoints, and builds a learner without state."""
+        run = RunDir.at(config)
+        self._hosts = hosts
+        self._model: Model = open_model(config, run)
+        hosts.agree("open the model", {"model": self._model.fingerprint})
+        self._learner = Learner(config, self._model.architecture, teachers=open_teachers(config, self._model))
+        self._checkpoints = FollowingCheckpoints(run.checkpoints, config.learner.checkpoints_to_keep)
+        prompts = heard.said["prompts"]
+        self._prompts = None if prompts is None else np.array(prompts)
+        self._ahead: Compilation | None = None
+        self._saving: Any = None
+        self.does: Mapping[str, Callable[[Announcement], None]] = {
+            LOAD: self._load,
+            RESTORE: self._restore,
+            TRAIN: self._train,
+            SCORE: self._score,
+            EXPORT: self._export,
+            CHECKSUMS: self._checksums,
+            SAVE: self._save,
+        }
+        """For each announcement the method that does on this host what it says."""
+
+    def close(self) -> None:
+        """Waits for what is being written."""
+        self._await_save()
+        if self._ahead is not None:
+            self._ahead.close()
+
+    def _load(self, _: Announcement) -> None:
+        self._hosts.agree("read the model")
+        begin(self._learner, self._model)
+
+    def _restore(self, heard: Announcement) -> None:
+        step = heard.said["step"]
+        self._hosts.agree(f"restore the checkpoint of step {step}", metadata_named(self._checkpoints, step))
+        go_on_after(heard.said["operation"])
+        self._learner.restore(self._checkpoints, step)
+        self._learner.load_base(stored_tensors(self._model.directory))
+
+    def _train(self, heard: Announcement) -> None:
+        groups = [decode(part) for part in heard.parts]
+        new, reused = heard.said["groups"], heard.said["groups"] + heard.said["reused"]
+        shown: Sequence[Trajectory] = [t for group in groups[reused:] for t in group.trajectories]
+
+        def agreed(batches: Sequence[Batch]) -> None:
+            self._await_programs(batches)
+            failpoint("agree")
+            named = batch_named(self._learner.steps, batches)
+            self._hosts.agree(f"train step {self._learner.steps}", named)
+
+        with told_of_memory(f"step {self._learner.steps}"):
+            self._learner.train(groups[:new], reused=groups[new:reused], demonstrations=shown, before=agreed)
+
+    def _await_programs(self, batches: Sequence[Batch]) -> None:
+        if self._ahead is not None and self._ahead.prefer({shape_of(batch) for batch in batches}):
+            while not self._ahead.wait(_LOOK):
+                pass
+
+    def _score(self, heard: Announcement) -> None:
+        tokens = np.array(heard.said["tokens"], np.int32)
+        if self._ahead is None:  # as host 0 does before its first version
+            self._ahead = compile_ahead(self._learner, len(tokens), self._prompts)
+        self._hosts.agree("score the probe")
+        self._learner.score(tokens)
+
+    def _export(self, heard: Announcement) -> None:
+        self._hosts.agree("export weights", {"number of trained batches": str(self._learner.steps)})
+        self._learner.export(heard.said["dtype"]).make(heard.said["layer"])
+
+    def _checksums(self, _: Announcement) -> None:
+        state, what = self._learner.state, f"save step {self._learner.steps}"
+        self._await_save()
+        self._hosts.agree(what, {"number of trained batches": str(state.step)})
+        self._hosts.gather(what, own_checksums(state, leads=False))
+
+    def _save(self, heard: Announcement) -> None:
+        self._hosts.agree(f"save step {self._learner.steps}")
+        where = Path(heard.said["path"])
+        self._saving = self._checkpoints.save_shards(where, self._learner.state, heard.said["operation"])
+
+    def _await_save(self) -> None:
+        if self._saving is not None:
+            self._saving.result()
+            self._saving = None

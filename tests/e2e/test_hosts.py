@@ -1,0 +1,105 @@
+"""One learner over several processes, each with devices of its own, as a user starts them by hand."""
+
+from __future__ import annotations
+
+import signal
+import time
+from pathlib import Path
+
+import numpy as np
+from program import Started, assert_balanced, batches_of, free_port, steps_trained, warn_once
+
+from rljax.learner.checkpoints import Checkpoints
+from rljax.learner.checksums import read_arrays
+
+DEVICES = 4
+FEW = ("mode=both", f"learner.mesh.fsdp={DEVICES}", "observe.report=false", "eval_steps=none")
+
+
+def start(run_dir: Path, cache: Path, number: int, *overrides: str) -> list[Started]:
+    """Starts so many hosts, which share the devices."""
+    coordinator = f"learner.hosts.coordinator=127.0.0.1:{free_port()}"
+    flags = {"XLA_FLAGS": f"--xla_force_host_platform_device_count={DEVICES // number}"}
+    if number == 1:
+        return [Started(run_dir, cache, *FEW, *overrides, **flags)]
+    hosts = (f"learner.hosts.number={number}", coordinator, "learner.hosts.heartbeat_timeout=10")
+    ranks = [f"learner.hosts.rank={rank}" for rank in range(number)]
+    return [Started(run_dir, cache, *FEW, *hosts, rank, *overrides, **flags) for rank in ranks]
+
+
+def end(hosts: list[Started]) -> None:
+    for host in hosts:
+        assert host.end() == 0, host.printed
+
+
+def weights_of(run_dir: Path) -> dict[str, np.ndarray]:
+    checkpoints = Checkpoints(run_dir / "checkpoints", keep=9)
+    newest = checkpoints.committed()[-1]
+    saved = checkpoints._checksums(checkpoints.directory / str(newest))
+    names = [name for name in saved if name.startswith("params")]
+    arrays = read_arrays(checkpoints.directory / str(newest), {name: saved[name] for name in names})
+    return dict(zip(names, arrays, strict=True))
+
+
+def assert_same_weights(run_dir: Path, other: Path, within: float = 1e-6) -> None:
+    ours, theirs = weights_of(run_dir), weights_of(other)
+    assert ours.keys() == theirs.keys()
+    for name, array in ours.items():
+        np.testing.assert_allclose(array, theirs[name], rtol=0, atol=within)
+
+
+def test_two_hosts_and_then_four_train_what_one_process_does(tmp_path: Path, cache: Path) -> None:
+    """Host 1 is asked to stop on the way; host 0 saves with it, both end, and four hosts go on."""
+    end(start(tmp_path / "one", cache, 1))
+    two = start(tmp_path / "run", cache, 2)
+    two[0].until(lambda: steps_trained(tmp_path / "run") >= 2, "two steps")
+    assert two[1].end(signal.SIGTERM) == 0, two[1].printed
+    end(two)
+    assert "host 1" in two[0].printed
+    assert "stopped after a checkpoint" in two[0].printed
+    end(start(tmp_path / "run", cache, 4))
+
+    assert_balanced(tmp_path / "run", groups=24)
+    assert batches_of(tmp_path / "run") == batches_of(tmp_path / "one")
+    assert_same_weights(tmp_path / "run", tmp_path / "one")
+
+
+def test_kl_in_the_reward_and_a_critic(tmp_path: Path, cache: Path) -> None:
+    """What is computed on the devices of both and read on the host: scores of the reference, and values."""
+    kl = ("algorithm.kl.where=reward", "algorithm.kl.coef=0.1", "algorithm.adv_estimator=gae")
+    few = (*kl, "algorithm.minibatch_size=8", "max_steps=2")
+    end(start(tmp_path / "one", cache, 1, *few))
+    end(start(tmp_path / "run", cache, 2, *few))
+    assert batches_of(tmp_path / "run") == batches_of(tmp_path / "one")
+    # A hundredth of what an update moves a weight by: gradients are summed in any order over processes, and Adam
+    # magnifies the rounding of those near zero (one weight of 2048 was seen 1.8e-6 apart).
+    assert_same_weights(tmp_path / "run", tmp_path / "one", within=1e-5)
+
+
+def test_a_host_with_another_config_is_one_line(tmp_path: Path, cache: Path) -> None:
+    number = ("learner.hosts.number=2", f"learner.hosts.coordinator=127.0.0.1:{free_port()}")
+    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+    given = (*FEW, *number)
+    hosts = [
+        Started(tmp_path / "run", cache, *given, "learner.hosts.rank=0", **flags),
+        Started(tmp_path / "run", cache, *given, "learner.hosts.rank=1", "learner.optimizer.beta1=0.8", **flags),
+    ]
+    for host in hosts:
+        assert host.end() == 1, host.printed
+        line = warn_once(host.printed)
+        assert "host 1" in line
+        assert "its config.learner.optimizer.beta1 is another than that of host 0" in line
+    assert not (tmp_path / "run").exists()
+
+
+def test_all_end_when_one_is_killed_and_the_same_command_goes_on(tmp_path: Path, cache: Path) -> None:
+    for victim in (1, 0):
+        run_dir = tmp_path / str(victim)
+        hosts = start(run_dir, cache, 2)
+        hosts[victim].until(lambda where=run_dir: steps_trained(where) >= 3, "three steps")
+        hosts[victim].end(signal.SIGKILL)
+        began = time.monotonic()
+        assert hosts[1 - victim].end() != 0
+        assert time.monotonic() - began < 60
+        end(start(run_dir, cache, 2))
+        assert_balanced(run_dir, groups=24)

@@ -1,0 +1,109 @@
+"""What hosts say to each other, through JAX's own coordination service: its clients may be in one process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from jax._src.lib import _jax
+
+from rljax.learner.hosts import Hosts, HostsError
+from tests.e2e.program import free_port
+
+Start = Callable[..., list[Hosts]]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    services: list[Any] = []
+    clients: list[Any] = []
+
+    def started(number: int, timeout: float = 30.0) -> list[Hosts]:
+        address = f"127.0.0.1:{free_port()}"
+        services.append(_jax.get_distributed_runtime_service(address, number))
+        clients.extend(_jax.get_distributed_runtime_client(address, rank) for rank in range(number))
+        with ThreadPoolExecutor(number) as pool:
+            list(pool.map(lambda client: client.connect(), clients))
+        return [Hosts(client, rank, number, timeout) for rank, client in enumerate(clients)]
+
+    yield started
+    with ThreadPoolExecutor(len(clients)) as pool:
+        list(pool.map(lambda client: client.shutdown(), clients))
+    for service in services:
+        service.shutdown()
+
+
+def together(*calls: Callable[[], Any]) -> list[Any]:
+    """Calls all at once; an error is what came of its call."""
+
+    def one(call: Callable[[], Any]) -> Any:
+        try:
+            return call()
+        except HostsError as error:
+            return str(error)
+
+    with ThreadPoolExecutor(len(calls)) as pool:
+        return list(pool.map(one, calls))
+
+
+def test_an_announcement_comes_whole(start: Start) -> None:
+    first, second, third = start(3)
+    parts = [b"", b"x" * 3_000_000, b"end"]
+    first.announce("train", {"step": 4}, parts)
+    for host in (second, third):
+        heard = host.hear()
+        assert (heard.what, heard.said, list(heard.parts)) == ("train", {"step": 4}, parts)
+    waited, _ = together(*(lambda host=host: host.agree("train", {"batch": "a"}) for host in (first, second, third)))[0]
+    assert 0 <= waited < 30
+
+
+def test_who_says_something_else_is_named_to_all(start: Start) -> None:
+    first, second, third = hosts = start(3)
+    together(*(lambda host=host: host.exchange_names(f"node{host.rank}") for host in hosts))
+    first.announce("train")
+    second.hear(), third.hear()
+    said = together(
+        lambda: first.agree("train", {"step": "1", "batch": "a"}),
+        lambda: second.agree("train", {"step": "1", "batch": "a"}),
+        lambda: third.agree("train", {"step": "1", "batch": "b"}),
+    )
+    for line in said:
+        assert line.startswith("host 2 (node2): its batch is another than that of host 0 (node0)")
+
+
+def test_who_is_late_is_named(start: Start) -> None:
+    first, second = start(2, timeout=0.2)
+    first.announce("train")
+    second.hear()
+    with pytest.raises(HostsError, match=r"waited 0.2 s \(wait_timeout\) for host 1 to train step 3"):
+        first.agree("train step 3")
+
+
+def test_why_a_host_cannot_go_on_comes_to_host_0(start: Start) -> None:
+    first, second = start(2)
+    first.announce("begin")
+    second.hear()
+    second.fail("no such model")
+    with pytest.raises(HostsError, match="host 1: no such model"):
+        first.agree("open the model")
+
+
+def test_what_each_gives_comes_to_host_0_alone(start: Start) -> None:
+    first, second = start(2)
+    first.announce("save")
+    second.hear()
+    assert together(lambda: first.gather("save", b"a"), lambda: second.gather("save", b"b")) == [[b"a", b"b"], []]
+
+
+def test_a_host_asks_for_the_end(start: Start) -> None:
+    first, second = start(2)
+    asked: list[str] = []
+    second.ask_to_stop()
+    with ThreadPoolExecutor(1) as pool:
+        first.watch_for_stop(lambda name: pool.submit(asked.append, name))
+        while not asked:
+            first._stopped.wait(0.05)
+    first.close()
+    assert asked == ["host 1"]

@@ -26,10 +26,9 @@ from rljax.learner.leading import (
 from rljax.learner.learner import Learner
 from rljax.learner.packing import Batch
 from rljax.learner.programs import Compilation, shape_of, told_of_memory
-from rljax.models.files import stored_tensors
 from rljax.pipeline.assemble.compile_cache import keep_compiled
 from rljax.pipeline.assemble.hosts import END, STOP
-from rljax.pipeline.assemble.learner import BEGIN, begin, compile_ahead
+from rljax.pipeline.assemble.learner import BEGIN, begin, compile_ahead, load_base
 from rljax.pipeline.assemble.run import Model, open_model
 from rljax.pipeline.assemble.teachers import open_teachers
 from rljax.pipeline.run_dir import RunDir
@@ -107,7 +106,7 @@ class Follower:
         self._hosts.agree(f"restore the checkpoint of step {step}", metadata_named(self._checkpoints, step))
         go_on_after(heard.said["operation"])
         self._learner.restore(self._checkpoints, step)
-        self._learner.load_base(stored_tensors(self._model.directory))
+        load_base(self._learner, self._model)
 
     def _train(self, heard: Announcement) -> None:
         groups = [decode(part) for part in heard.parts]

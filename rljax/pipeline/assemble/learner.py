@@ -83,7 +83,7 @@ def build_learner(config: Config, model: Model, checkpoints: Checkpoints, steps:
     if steps:
         learner.restore(checkpoints, steps)
         check_saved_adapter(config, model, checkpoints, steps)
-        _load_base(learner, model)
+        load_base(learner, model)
     else:
         begin(learner, model)
     return learner
@@ -96,8 +96,9 @@ def begin(learner: Learner, model: Model) -> None:
     learner.load(stored_tensors(model.directory), given)
 
 
-def _load_base(learner: Learner, model: Model) -> None:
-    if learner.config.model.lora.rank is not None:  # a checkpoint of all weights needs no model's files
+def load_base(learner: Learner, model: Model) -> None:
+    """Reads the frozen weights below an adapter; a checkpoint of all weights needs no file of the model."""
+    if learner.config.model.lora.rank is not None:
         learner.load_base(stored_tensors(model.directory))
 
 
@@ -138,7 +139,7 @@ def resume_learner(
         except DamagedCheckpointError as error:
             damaged[step] = error
             continue
-        _load_base(learner, model)
+        load_base(learner, model)
         return learner, damaged
     if damaged:
         newest = damaged[max(damaged)]

@@ -59,8 +59,8 @@ def check_saved_adapter(config: Config, model: Model, checkpoints: Checkpoints, 
     if lora.rank is None:
         if scale is not None:
             raise CheckpointError(
-                f"model.lora.rank=None: {where} is of an adapter; write the run's keys of model.lora, or choose another "
-                "run_dir"
+                f"model.lora.rank=None: {where} is of an adapter; write the run's keys of model.lora, or choose "
+                "another run_dir"
             )
         return
     if scale is None:
@@ -70,12 +70,13 @@ def check_saved_adapter(config: Config, model: Model, checkpoints: Checkpoints, 
     if scale != lora.scale:
         raise CheckpointError(
             f"model.lora.rank={lora.rank}, alpha={lora.alpha:g}, rslora={lora.rslora}: an adapter's change counts "
-            f"{lora.scale:g} times, and that of {where} {scale:g} times; write what they were, or choose another run_dir"
+            f"{lora.scale:g} times, and that of {where} {scale:g} times; write what they were, or choose another "
+            "run_dir"
         )
     if fingerprint(stored_tensors(model.directory)) != saved["lora_base"]:
         raise CheckpointError(
-            f"model.path={config.model.path}: the model in {model.directory} is not the one that the adapter of {where} "
-            "was trained on; put that model there again, or choose another run_dir"
+            f"model.path={config.model.path}: the model in {model.directory} is not the one that the adapter of "
+            f"{where} was trained on; put that model there again, or choose another run_dir"
         )
 
 

@@ -44,6 +44,13 @@ ENGINES: Mapping[str, EngineKind] = {
 }
 
 
+VLLM_LOAD_FORMATS = (
+    *("auto", "dummy", "hf", "safetensors", "fastsafetensors", "pt", "npcache", "mistral", "sharded_state"),
+    *("tensorizer", "runai_streamer", "runai_streamer_sharded", "instanttensor", "modelexpress", "ipc_cache"),
+)
+"""``load_format`` of vLLM 0.32: ``_LOAD_FORMAT_TO_MODEL_LOADER`` of its ``model_executor.model_loader``."""
+
+
 def kinds_with(**properties: bool | None) -> str:
     """Returns the names of the kinds that have these properties, for messages: ``vllm or vllm_async``."""
     return " or ".join(

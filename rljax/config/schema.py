@@ -21,7 +21,7 @@ from rljax.config.algorithm import OptimizerConfig as OptimizerConfig
 from rljax.config.choice import chosen_by, settle
 from rljax.config.distill import DistillConfig as DistillConfig
 from rljax.config.distill import TeacherConfig as TeacherConfig
-from rljax.config.engines import ENGINES
+from rljax.config.engines import ENGINES, VLLM_LOAD_FORMATS
 from rljax.config.environments import (
     PLACES,
     EnvironmentConfig,
@@ -96,7 +96,9 @@ class SidecarConfig:
     cpu_threads: int | None = key(None, "threads of an engine on the CPU; None: cores but one, shared by all", low=1)
     enforce_eager: bool = key(False, "vllm: no CUDA graphs, no compilation; always so on a CPU")
     enable_prefix_caching: bool = key(True, "vllm: requests with a common prefix share its KV")
-    load_format: str = key("dummy", "vllm: what an engine starts with, before its first version")
+    load_format: str = key(
+        "dummy", "vllm: what an engine starts with, before its first version", choices=VLLM_LOAD_FORMATS
+    )
     block_size: int | None = key(None, "vllm: tokens in a block of the KV cache; None: vLLM's choice", low=1)
     seed: int | None = key(
         None, "vllm: seed of the engine; None: the run's. Requests bring their own", low=0, high=2**31 - 1

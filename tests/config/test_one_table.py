@@ -248,7 +248,7 @@ def test_a_budget_that_trains_and_validates_is_one_line(text: str, said: str, wr
 
 
 def test_a_file_that_tells_no_pipeline_is_told_which_group_it_leaves_out(write: Any) -> None:
-    (*_, (key, line)) = refused(write("pretrain: m", "no_such: 1", "no_other: 2"))
+    (key, line), *_ = refused(write("pretrain: m", "no_such: 1", "no_other: 2"))
     assert key == "train_env_manager or rewards, left out"
     assert "the file has neither a key of environments (train_env_manager, " in line
 

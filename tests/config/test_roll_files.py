@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from typing import Any
 
 import pytest
+import yaml
 
 from rljax.config.fields import ConfigError
 from rljax.config.importers.roll_devices import devices, indices
 from rljax.config.importers.rule import Refusal
 from rljax.config.load import load_config
-from tests.config.importer_files import RLVR, ROLL, nested, refused
+from rljax.config.refusals import RefusedConfig
+from tests.config.importer_files import RLVR, ROLL, SEEDS, nested, refused
 
 
 @pytest.mark.parametrize(
@@ -35,6 +38,9 @@ def test_a_device_mapping_is_parsed(written: Any, found: list[int]) -> None:
     [
         "__import__('os').system('true')",
         "list(range(0,4)) if 1 else 2",
+        "[0, 0, 1]",
+        [1, 0, 1],
+        "list(range(0,4)) + [3]",
         "list(range(4,4))",
         "[]",
         [],
@@ -172,3 +178,42 @@ def test_of_two_blocks_the_later_wins(entries: str, steps: int, write: Any) -> N
     write("max_steps: 2\n", name="b.yaml")
     own = "" if "a" in entries else "max_steps: 3\n"
     assert load_config(write(ROLL, f"{own}defaults: [{entries}]\n")).max_steps == steps
+
+
+@pytest.mark.parametrize("value", ["null", ""])
+def test_a_key_left_empty_is_what_the_file_without_it_says(value: str, write: Any) -> None:
+    seed = (SEEDS / "agent_val_frozen_lake_async.yaml").read_text()
+    path = write(
+        re.sub(r"(?m)^(pretrain|max_steps):.*$", rf"\1: {value}", seed), name="agent_val_frozen_lake_async.yaml"
+    )
+    config = load_config(path)
+    assert config.model.path == "Qwen/Qwen2.5-0.5B-Instruct"  # published under this name
+    assert config.max_steps == 1024
+
+
+@pytest.mark.parametrize("line", ["", "pretrain:\n", "pretrain: null\n"])
+def test_a_file_that_names_no_model_is_refused(line: str, write: Any) -> None:
+    path = write(line + str(yaml.safe_dump({k: v for k, v in yaml.safe_load(ROLL).items() if k != "pretrain"})))
+    with pytest.raises(ConfigError, match=r"pretrain, left out +the file names no model; .*--config\.model\.path"):
+        load_config(path)
+    assert load_config(path, {"model.path": "tiny"}).model.path == "tiny"
+
+
+def test_a_mistake_of_a_copy_of_a_published_file_stands_behind_what_it_leaves_out(write: Any) -> None:
+    with pytest.raises(RefusedConfig) as found:
+        load_config(write(nested((SEEDS / "agent_val_frozen_lake_async.yaml").read_text(), "max_steps", "abc")))
+    first, second = found.value.said
+    assert first[0] == "train_env_manager or rewards, left out"
+    assert second[0].startswith("max_steps")
+
+
+def test_a_number_in_quotes_is_told_of_them(write: Any) -> None:
+    path = write(nested(ROLL, "rollout_batch_size", "1024"))
+    with pytest.raises(ConfigError, match="rollout_batch_size='1024' is text; write the number without quotes"):
+        load_config(path)
+
+
+def test_a_load_format_is_one_of_vllms(write: Any) -> None:
+    path = write(nested(ROLL, "actor_infer.strategy_args.strategy_config.load_format", "dumy"))
+    with pytest.raises(ConfigError, match=r"load_format='dumy': not one of .*did you mean dummy"):
+        load_config(path)

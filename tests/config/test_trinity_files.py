@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -142,7 +143,8 @@ def test_modes_of_a_pair_that_do_not_fit_are_told_with_all_else(
     pair = "a pair is one with mode explore and one with mode train"
     for line, (name, meant) in zip(modes, wrong.items(), strict=True):
         given = {"explorer": explorer, "trainer": trainer or "both"}[name]
-        assert line == f"{name}.yaml: mode = '{given}' {pair}; write mode: {meant}"
+        alone = ", or start each explorer in a shell of its own" if explorer == trainer == "explore" else ""
+        assert line == f"{name}.yaml: mode = '{given}' {pair}; write mode: {meant}{alone}"
 
 
 def test_a_mode_of_a_pair_that_is_not_resolved_is_one_line(seed: Any) -> None:
@@ -210,3 +212,25 @@ def test_a_right_format_adds_what_a_wrong_one_takes_off(write: Any) -> None:
         for reply in ("<think>a</think> <answer>b</answer>", "b")
     ]
     assert [right * answer + weight * form for right in (1, 0) for form in formed] == [1.1, 0.9, 0.1, -0.1]
+
+
+@pytest.mark.parametrize("line", ["", "model_path:"])
+def test_a_file_that_names_no_model_is_refused(line: str, write: Any) -> None:
+    text = re.sub(r"model_path:.*", line, (SEEDS / "explorer.yaml").read_text())
+    with pytest.raises(
+        ConfigError, match=r"model\.model_path, left out +the file names no model; .*--config\.model\.path"
+    ):
+        load_config(write(text))
+    assert load_config(write(text), {"model.path": "tiny"}).model.path == "tiny"
+
+
+def test_a_model_that_one_file_of_a_pair_names_is_the_pairs(write: Any) -> None:
+    train = re.sub(r"model_path:.*", "", (SEEDS / "trainer.yaml").read_text())
+    pair = f"{SEEDS / 'explorer.yaml'},{write(train, name='trainer.yaml')}"
+    assert translate(pair).values["model.path"] == "Qwen/Qwen2.5-1.5B-Instruct"
+
+
+def test_two_explorers_are_told_to_start_alone_and_nothing_of_a_trainer() -> None:
+    found = refused(f"{SEEDS / 'explorer.yaml'},{SEEDS / 'explorer_new.yaml'}")
+    assert found["mode"].endswith("write mode: train, or start each explorer in a shell of its own")
+    assert not any("the trainer has" in remark for remark in found.values())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -29,23 +30,34 @@ def indices(value: Any) -> list[int]:
     """Returns the devices that a ``device_mapping`` names; it is parsed, never evaluated.
 
     Raises:
-        Refusal: it is neither a list, nor a range, nor a sum of such.
+        Refusal: it is neither a list, nor a range, nor a sum of such; or it names a device twice.
     """
-    if isinstance(value, list) and value and all(type(item) is int and 0 <= item < 10**4 for item in value):
-        return sorted(set(value))
-    found: set[int] = set()
+    found = _listed(value) if isinstance(value, list) else _summed(value)
+    if not found:
+        raise Refusal(f"names no device; {_NO_DEVICES}")
+    if twice := [number for number, times in Counter(found).items() if times > 1]:
+        raise Refusal(f"names GPU {twice[0]} twice; {_NO_DEVICES}")
+    return sorted(found)
+
+
+def _listed(value: Sequence[Any]) -> list[int]:
+    if not all(type(item) is int and 0 <= item < 10**4 for item in value):
+        raise Refusal(_NO_DEVICES)
+    return list(value)
+
+
+def _summed(value: Any) -> list[int]:
+    found: list[int] = []
     for part in value.split("+") if isinstance(value, str) and len(value) < 1000 else [""]:
         if ranged := _RANGE.fullmatch(part.strip()):
             first, last, step = ranged.groups()
             low, high = (0, int(first)) if last is None else (int(first), int(last))
-            found |= set(range(low, high, max(int(step or 1), 1)))
+            found += range(low, high, max(int(step or 1), 1))
         elif listed := _LIST.fullmatch(part.strip()):
-            found |= {int(item) for item in (listed[1] or "").split(",") if item.strip()}
+            found += (int(item) for item in (listed[1] or "").split(",") if item.strip())
         else:
             raise Refusal(_NO_DEVICES)
-    if not found:
-        raise Refusal(f"names no device; {_NO_DEVICES}")
-    return sorted(found)
+    return found
 
 
 def devices(numbers: Sequence[int]) -> str:

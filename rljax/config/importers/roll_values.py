@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from rljax.config.importers.published import EXAMPLES
 from rljax.config.importers.roll_devices import engine_gpus, replicas
 from rljax.config.importers.rule import LEFT_OUT, Document, Found, Refusal, Values, no_choice
+from rljax.config.importers.translation import Row
 
 _MEGATRON = "actor_train.strategy_args.strategy_config"
 _TRAINING = "actor_train.training_args"
@@ -93,15 +94,16 @@ def is_rlvr(document: Document) -> bool:
     return not _has(document, _AGENTIC) and _has(document, _RLVR)
 
 
-def untold(document: Document) -> str:
-    """Returns why nothing tells the pipeline of a file; empty where something does."""
-    if _has(document, (*_AGENTIC, *_RLVR)):
-        return ""
-    return (
-        f"the file has neither a key of environments ({', '.join(_AGENTIC)}) nor one of RLVR ({', '.join(_RLVR)}); "
-        "write one, or --config.rollout.train_env_manager.tags, or give it the name of the published file that leaves "
-        f"them out: {', '.join(EXAMPLES)}"
-    )
+def untold(document: Document) -> Iterator[Row]:
+    """Yields the row of what a file trains, where no key tells its pipeline."""
+    if not _has(document, (*_AGENTIC, *_RLVR)):
+        why = (
+            f"the file has neither a key of environments ({', '.join(_AGENTIC)}) nor one of RLVR ({', '.join(_RLVR)}); "
+            "write one, or --config.rollout.train_env_manager.tags, or give it the name of the published file that "
+            f"leaves them out: {', '.join(EXAMPLES)}"
+        )
+        ours = ("rollout.train_env_manager.*", "tasks.train.*")
+        yield Row("train_env_manager or rewards, left out", ..., True, {}, why, True, ours, ("group_size",))
 
 
 def _has(document: Document, paths: Sequence[str]) -> bool:

@@ -18,6 +18,7 @@ LEFT_OUT: Any = object()
 """Default of a key that has none, or none that matters."""
 OFF: tuple[Any, ...] = (None, False, 0, "", [], {}, "disabled", "none")
 
+_QUOTED = "text; write the number without quotes"
 Values = Mapping[str, Any]
 
 
@@ -52,6 +53,7 @@ class Document:
         defaults: by path; paths with a ``*`` hold for each name there.
         other: that of the other file of a pair; None where there is one file.
         of_each: paths that each file of a pair says for itself.
+        alike: whether both files of a pair say one mode: whose the GPUs of which are is not known.
         overridden: our key and its value by the path that an override of it is read in the place of.
         read: paths that were asked for.
     """
@@ -59,6 +61,7 @@ class Document:
     overridden: Mapping[str, tuple[str, int]] = {}
     other: Document | None = None
     of_each: Collection[str] = ()
+    alike: bool = False
 
     def __init__(self, values: Mapping[str, Any], name: str, defaults: Mapping[str, Any]) -> None:
         self.values, self.name, self.defaults = values, name, defaults
@@ -101,7 +104,8 @@ class Document:
         found = self.get(path, otherwise)
         if found is None or (isinstance(found, int) and not isinstance(found, bool) and found > 0):
             return found
-        raise Refusal(f"{path}={found!r} is no whole number above 0; write one", of=path)
+        quoted = isinstance(found, str) and found.isdecimal()
+        raise Refusal(f"{path}={found!r} is {_QUOTED if quoted else 'no whole number above 0; write one'}", of=path)
 
 
 @dataclass(frozen=True, slots=True)

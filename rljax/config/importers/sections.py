@@ -22,6 +22,18 @@ def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]
     return both
 
 
+def filled(values: Mapping[str, Any], published: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a mapping with what is published where it says nothing, or null; where both have a group, of both."""
+    both = dict(published)
+    for name, value in values.items():
+        under = both.get(name)
+        if isinstance(under, Mapping) and isinstance(value, Mapping):
+            both[name] = filled(value, under)
+        else:
+            both[name] = under if value is None else value
+    return both
+
+
 class Sections:
     """A document whose groups are those that there are.
 

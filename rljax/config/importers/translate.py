@@ -21,13 +21,14 @@ from rljax.config.importers.interpolation import Interpolated, Unresolved
 from rljax.config.importers.roll_tasks import completed
 from rljax.config.importers.roll_values import untold
 from rljax.config.importers.rule import LEFT_OUT, Document, Found, Refusal, Rule
-from rljax.config.importers.sections import Sections, merged
+from rljax.config.importers.sections import Sections, filled, merged
 from rljax.config.importers.translation import Row, Translation
 from rljax.config.importers.unknown_keys import advice, as_meant, is_variable, leaves
 from rljax.config.refusals import joined
 
 ROLL, TRINITY = "ROLL", "Trinity-RFT"
 TABLES: dict[str, tuple[Rule, ...]] = {ROLL: roll.RULES, TRINITY: trinity.RULES}
+_MODEL = {ROLL: "pretrain", TRINITY: "model.model_path"}
 SUFFIXES = (".yaml", ".yml")
 _BETWEEN = re.compile(r"(\.ya?ml)[\s;:+|&]+(?=[^\s,])")
 """Anything but a comma between two files."""
@@ -77,9 +78,16 @@ def _translation(
     for document, _ in made:
         document.overridden = trinity_values.overridden(overrides) if whose == TRINITY else {}
     rows = [row for document, variables in made for row in _rows(document, TABLES[whose], variables)]
-    settled = tuple(of_functions(agreeing(list(_said_by_one(rows)), made[0][0].of_each)))
-    note = untold(made[0][0]) if whose == ROLL else ""
-    return Translation(whose, files, settled, note, partial(_translation, whose, files, made))
+    settled = of_functions(agreeing(list(_said_by_one(rows)), made[0][0].of_each))
+    left_out = [*(untold(made[0][0]) if whose == ROLL else ()), *_no_model(rows, _MODEL[whose])]
+    return Translation(whose, files, (*left_out, *settled), partial(_translation, whose, files, made))
+
+
+def _no_model(rows: Sequence[Row], path: str) -> Iterator[Row]:
+    """Yields the row of the key that names the model, where none says anything of it: nobody means our default."""
+    if not any("model.path" in (*row.here, *row.keys, *row.unsaid) for row in rows):
+        why = "the file names no model; write one (a directory, or an id of Hugging Face's), or --config.model.path"
+        yield Row(f"{path}, left out", ..., True, {}, why, True, ("model.path",), ("model.path",))
 
 
 def _missing(file: Path) -> ConfigError:
@@ -121,7 +129,7 @@ def _roll(documents: Sequence[dict[str, Any]], files: Sequence[Path]) -> tuple[_
     example = published.EXAMPLES.get(files[0].stem, fragment)
     if "rewards" in given:  # domains of one's own are all that there are
         example = {name: value for name, value in example.items() if name != "rewards"}
-    made = _Completed(completed(merged(example, given)), files[0].stem, _defaults(roll.RULES), given)
+    made = _Completed(completed(filled(given, example)), files[0].stem, _defaults(roll.RULES), given)
     if blocks.absent:
         for unresolved in resolved.unresolved.values():
             unresolved.of = blocks.absent
@@ -182,6 +190,7 @@ def _trinity(documents: Sequence[dict[str, Any]], files: Sequence[Path]) -> list
         made[-1][0].refuse(resolved, sections)
     if len(made) == 2:
         (one, _), (other, _) = made
+        one.alike = other.alike = one.get("mode") == other.get("mode")
         one.other, other.other = other, one
         one.of_each = other.of_each = trinity.OF_EACH
         for document, mode in zip((one, other), trinity_values.paired(one.get("mode"), other.get("mode")), strict=True):
@@ -217,7 +226,8 @@ class _Completed(Document):
             return
         if said != mode:
             given, placed = self.user.given("mode") is not LEFT_OUT, ("learner.devices", "sidecar.devices")
-            row = Row("mode", said, given, {}, f"{_PAIR}; write mode: {mode}", True, unsaid=placed)
+            alone = ", or start each explorer in a shell of its own" if self.alike and said == "explore" else ""
+            row = Row("mode", said, given, {}, f"{_PAIR}; write mode: {mode}{alone}", True, unsaid=placed)
             self.refused = [*self.refused, row]
         self.values = {**self.values, "mode": mode}
 

@@ -19,10 +19,6 @@ _KEY = re.compile(r"[\w.]+")
 """Word of a message that may be a key; the first is the one that it is about."""
 _ROWS = re.compile(r"tasks\.(train|validation)\.(?P<name>\w+)(?=\.)")
 """Beginning of a message that is about a taskset."""
-_EITHER = "train_env_manager or rewards"
-"""Groups of which a file of ROLL's has one, for a message."""
-_TRAINS = ("rollout.train_env_manager.", "tasks.train.")
-"""Beginnings of our keys that say what a run trains."""
 _SEVERAL = "(several keys)"
 """Stands beside a message that names no key of the file."""
 _NO_KEY = re.compile(r"-|[A-Z_]+=")
@@ -82,14 +78,12 @@ class Translation:
         whose: ROLL or Trinity-RFT.
         files: their names.
         rows: a row for each key of each file, and for each default that says something.
-        note: why nothing tells what the file trains, for a message; else empty.
         again: translates the same files once more, where overrides are read in the place of their keys.
     """
 
     whose: str
     files: tuple[str, ...]
     rows: tuple[Row, ...]
-    note: str = ""
     again: Callable[[Mapping[str, Any]], Translation] | None = field(default=None, compare=False, repr=False)
 
     def beside(self, overrides: Mapping[str, Any]) -> Translation:
@@ -194,22 +188,15 @@ class Translation:
         about, errors = _by_cause([(self._about(str(error), overrides), error) for error in errors])
         if not rows and len(errors) == 1:
             plain = not about[0] or str(errors[0]).startswith(about[0].removeprefix("--config."))
-            rest = "; ".join(filter(None, ("" if plain else about[0], self.note)))
-            return ConfigError(f"{errors[0]} ({self.whose}: {rest})") if rest else errors[0]
+            return errors[0] if plain else ConfigError(f"{errors[0]} ({self.whose}: {about[0]})")
         said = [(_with_value(row), row.remark) for row in rows]
         said += [(theirs or _unnamed(error), str(error)) for theirs, error in zip(about, errors, strict=True)]
-        note = self.untold(overrides)
-        said = _one_of_each(said) + ([(f"{_EITHER}, left out", note)] if note else [])
-        return RefusedConfig(f"{', '.join(self.files)}: {self.whose}'s keys that are refused", said)
-
-    def untold(self, overridden: Collection[str]) -> str:
-        """Returns `note`; empty where an override says what is trained."""
-        return "" if any(key.startswith(_TRAINS) for key in overridden) else self.note
+        return RefusedConfig(f"{', '.join(self.files)}: {self.whose}'s keys that are refused", _one_of_each(said))
 
     def told(self, error: ConfigError, overrides: Mapping[str, Any]) -> ConfigError:
         """Returns what is refused of the config once it has loaded, said as `refused` says it."""
         errors = [line for one in (error, *error.others) for line in lines_of(one)]
-        found = replace(self, note="").refused(errors, overrides)
+        found = self.refused(errors, overrides)
         if found is not error:
             found.__cause__ = error
         return found

@@ -196,7 +196,7 @@ def _apart(document: Document, first: int, total: int) -> None:
     Raises:
         Refusal: an override of ``sidecar.devices`` settles it.
     """
-    if document.other is None or document.other.get("cluster.node_num", 1) != 1:
+    if document.other is None or document.alike or document.other.get("cluster.node_num", 1) != 1:
         return
     theirs = document.other.get("cluster.gpu_per_node", NODE)
     if isinstance(theirs, int) and first < theirs:

@@ -61,6 +61,8 @@ class Trajectory:
         metrics: anything else worth logging, by name.
         expert: whether it is a demonstration: what is trained was recorded, not sampled, and has neither behaviour
             log-probabilities (0) nor versions (`NOT_SAMPLED`).
+        routes: int16 ``[time, layers, picked]``, the experts that the pass which sampled from a token sent it to; -1
+            where nobody recorded them. None where no engine did.
     """
 
     token_ids: np.ndarray
@@ -82,9 +84,12 @@ class Trajectory:
     retries: int = 0
     metrics: Mapping[str, float] = field(default_factory=dict)
     expert: bool = False
+    routes: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         lengths = {name: len(getattr(self, name)) for name in _ARRAYS}
+        if self.routes is not None:
+            lengths["routes"] = len(self.routes)
         if len(set(lengths.values())) != 1:
             raise ValueError(f"a trajectory's arrays differ in length: {lengths}")
         if not self.expert and np.any(self.versions[self.loss_mask] < 0):

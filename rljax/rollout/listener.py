@@ -77,7 +77,23 @@ def join(parts: list[Completion]) -> Completion:
         np.concatenate([p.logprobs for p in parts]),
         np.concatenate([p.versions for p in parts]),
         parts[-1].finish_reason,
+        first_known([p.routes for p in parts]),
     )
+
+
+def first_known(routes: Sequence[np.ndarray | None]) -> np.ndarray | None:
+    """Returns the experts of the longest of several beginnings of a sequence, shortest first: of each token those of
+    the first that knows any. None where none does.
+    """
+    known: np.ndarray | None = None
+    for recorded in routes:
+        if recorded is None:
+            continue
+        merged = recorded.copy()
+        if known is not None:
+            merged[: len(known)] = np.where(known == UNKNOWN, merged[: len(known)], known)
+        known = merged
+    return known
 
 
 def _part(whole: Completion, begin: int) -> Completion:

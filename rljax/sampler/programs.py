@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, UInt
 
-from rljax.models.cache import KVCache, decode_step, prefill
+from rljax.models.cache import KVCache, Routes, decode_step, prefill
 from rljax.models.common.architecture import Architecture
 from rljax.models.common.hardware import Hardware
 from rljax.models.common.logprobs import token_logprobs
@@ -65,6 +65,7 @@ class Decoded(NamedTuple):
         counts: tokens that each slot sampled.
         budget: what is left of each slot's budget; 0 when its request has ended.
         stopped: whether a stop token ended it.
+        routes: int16, experts that the token before each of `tokens` was sent to; None of a model without.
     """
 
     tokens: Int[Either, "steps slots"]
@@ -72,6 +73,7 @@ class Decoded(NamedTuple):
     counts: Int[Either, " slots"]
     budget: Int[Either, " slots"]
     stopped: Bool[Either, " slots"]
+    routes: Int[Either, "steps slots layers picked"] | None
 
 
 class _Loop(NamedTuple):
@@ -90,10 +92,12 @@ def read_prompts(
     architecture: Architecture,
     hardware: Hardware,
     dtype: str,
-) -> KVCache:
-    """Computes keys and values of whole sequences, as a cache of one slot a row. `lengths` are at least 1."""
+) -> tuple[KVCache, Routes]:
+    """Computes keys and values of whole sequences, as a cache of one slot a row, and the experts of their tokens.
+    `lengths` are at least 1.
+    """
     with hardware.precise(dtype):
-        return prefill(params, architecture, token_ids, lengths, dtype=jnp.dtype(dtype), hardware=hardware)[1]
+        return prefill(params, architecture, token_ids, lengths, dtype=jnp.dtype(dtype), hardware=hardware)[1:]
 
 
 @functools.partial(jax.jit, donate_argnames="cache")
@@ -157,13 +161,15 @@ def decode(
         steps: tokens at most.
         truncate: whether a request in the batch uses top-k or top-p.
     """
-    slots = rows.token.shape[0]
+    slots, experts = rows.token.shape[0], architecture.experts
+    picked = None if experts is None else (steps, slots, architecture.num_layers, experts.per_token)
     start = Decoded(
         tokens=jnp.zeros((steps, slots), jnp.int32),
         logprobs=jnp.zeros((steps, slots), jnp.float32),
         counts=jnp.zeros(slots, jnp.int32),
         budget=rows.budget,
         stopped=jnp.zeros(slots, jnp.bool_),
+        routes=None if picked is None else jnp.zeros(picked, jnp.int16),
     )
 
     def unfinished(loop: _Loop) -> Bool[Array, ""]:
@@ -175,7 +181,7 @@ def decode(
         # beyond the cache, nothing is written
         position = jnp.where(active, rows.position + loop.step, cache.length)
         with hardware.precise(dtype):
-            logits, filled = decode_step(
+            logits, filled, routes = decode_step(
                 params, architecture, loop.cache, loop.token, position, dtype=jnp.dtype(dtype), hardware=hardware
             )
         uniforms = request_uniforms(rows.seeds, rows.sampled + loop.step)
@@ -187,6 +193,7 @@ def decode(
             counts=done.counts + active,
             budget=jnp.where(stopped, 0, done.budget - active),
             stopped=done.stopped | stopped,
+            routes=None if routes is None else done.routes.at[loop.step].set(routes[:, 0]),
         )
         return _Loop(loop.step + 1, filled, token, decoded)
 
@@ -202,7 +209,7 @@ def score(
     length = jnp.full(1, token_ids.shape[1])
     targets = jnp.roll(token_ids, -1, axis=1)
     with hardware.precise(dtype):
-        hidden, _ = prefill(params, architecture, token_ids, length, dtype=jnp.dtype(dtype), hardware=hardware)
+        hidden, *_ = prefill(params, architecture, token_ids, length, dtype=jnp.dtype(dtype), hardware=hardware)
         logprobs, _ = token_logprobs(params, architecture, hidden, targets, 1.0, chunk=_SCORE_CHUNK, hardware=hardware)
     return logprobs[0]
 

@@ -1,4 +1,4 @@
-"""The command line: parses, checks, dispatches on the mode, and exits with an honest status (promise P10).
+"""The command line: parses, checks, dispatches on the mode, and exits with an honest status.
 
     rljax --config=quickstart --config.max_steps=50     # a config that comes along, by its name
     rljax --config=FILE.py:ARGUMENT                     # one of your own

@@ -245,7 +245,8 @@ def watch(arguments: Sequence[str]) -> int:
         )
     root = next((path for path in (Path(named[0]), Path("runs") / named[0]) if path.is_dir()), None)
     if root is None:
-        raise ConfigError(f"watch {named[0]}: no such directory, nor {Path('runs') / named[0]}; name that of a run")
+        beside = "" if Path(named[0]).is_absolute() else f", nor {Path('runs') / named[0]}"
+        raise ConfigError(f"watch {named[0]}: no such directory{beside}; name that of a run")
     with contextlib.suppress(NoRun):  # it may be yet to begin
         if root not in (below := find_runs(root)):
             raise ConfigError(f"watch {named[0]}: holds runs, and is none; name one of {', '.join(map(str, below))}")
@@ -314,7 +315,7 @@ def _show(text: str) -> None:
 
 
 def _progress(label: str, fraction: float) -> None:
-    print(f"\r{printable(label)}: {fraction:4.0%}", end="\n" if fraction >= 1 else "", file=sys.stderr, flush=True)
+    print(f"\r{printable(label)}: {fraction:4.0%}", end="" if 0 < fraction < 1 else "\n", file=sys.stderr, flush=True)
 
 
 def _audit_line(report: dict[str, object]) -> str:

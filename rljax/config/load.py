@@ -172,7 +172,7 @@ def load(
         raise table(f"{path}: keys that are refused", found) from error
     if not isinstance(source, Translation):
         return config, None
-    if source.refusals(overrides):
+    if source.refusals(overrides) or source.untold(overrides):
         raise source.refused(_also_refused(config, also), given)
     return config, source
 

@@ -270,6 +270,11 @@ def test_a_copy_of_a_published_file_says_what_its_name_would_have_told(write: An
     text = (SEEDS / "agent_val_frozen_lake_async.yaml").read_text()
     with pytest.raises(ConfigError, match=r"neither a key of environments \(train_env_manager.*agent_val_frozen_lake_"):
         load_config(write(text))
+    group = {"group_size": "8"}  # with it nothing else is wrong, and what it trains is still not said
+    with pytest.raises(ConfigError, match=r"neither a key of environments \(train_env_manager.*agent_val_frozen_lake_"):
+        load_config(write(text), group)
+    tags = {"rollout.train_env_manager.tags": "FrozenLake"}
+    assert load_config(write(text), group | tags).rollout.train_env_manager.tags == ("FrozenLake",)
     with pytest.raises(ConfigError, match=r"looked for pretrain, .*--config=roll:FILE"):
         load_config(write(yaml.safe_dump({"hello": 1})))
 

@@ -89,7 +89,8 @@ def test_an_explorer_with_gpus_of_its_trainer_is_no_pair() -> None:
     assert [row.where for row in translate(pair).refusals()] == ["explorer_new.yaml: cluster.gpu_per_node"]
     assert refused(pair) == {
         "cluster.gpu_per_node": "these are gpu:0-7, and the trainer has gpu:0-3 of one node; start "
-        "this file in a shell of its own, on another node, or write fewer, or --config.sidecar.devices"
+        "this file in a shell of its own, on another node, or write fewer, or --config.sidecar.devices and "
+        "--config.sidecar.num_engines"
     }
     moved = {"sidecar.devices": "gpu:4-7"}
     assert not translate(pair).beside(moved).unsettled(moved)

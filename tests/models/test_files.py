@@ -149,6 +149,10 @@ def _edit_config(path: Path, **fields: object) -> None:
     file.write_text(json.dumps(json.loads(file.read_text()) | fields))
 
 
+def _edit_layers(path: Path, number: int) -> None:
+    _edit_config(path, num_hidden_layers=number, layer_types=None)  # a type for each layer would be refused by itself
+
+
 def _only_an_index(path: Path, text: str) -> None:
     (path / "model.safetensors").unlink()
     (path / "model.safetensors.index.json").write_text(text)
@@ -161,8 +165,8 @@ def _only_an_index(path: Path, text: str) -> None:
         (lambda path: (path / "config.json").write_text("{"), "config.json is no valid JSON"),
         (lambda path: (path / "config.json").write_text("[]"), "config.json is no JSON object"),
         (lambda path: _edit_config(path, model_type="gpt2"), "model_type 'gpt2' is not supported"),
-        (lambda path: _edit_config(path, num_hidden_layers=3), "the model lacks 12 tensors, the first is model.lay"),
-        (lambda path: _edit_config(path, num_hidden_layers=1), "has 12 tensors that nothing reads, the first is"),
+        (lambda path: _edit_layers(path, 3), "the model lacks 12 tensors, the first is model.lay"),
+        (lambda path: _edit_layers(path, 1), "has 12 tensors that nothing reads, the first is"),
         (lambda path: _edit_config(path, vocab_size=60), r"embed_tokens.weight has shape \[61, 32\], expected \[60"),
         (lambda path: (path / "model.safetensors").unlink(), "has neither model.safetensors nor model.safetensors.in"),
         (_cut, "model.safetensors is damaged or incomplete"),

@@ -117,9 +117,11 @@ def learner_devices(found: Found) -> Values:
     """Translates ``actor_train.device_mapping``: devices, and the mesh axis that is left of them."""
     numbers, node = _train_devices(found.document), gpus_of_node(found.document)
     if len({number // node for number in numbers}) > 1:
+        mesh, left = divmod(node, math.prod(found.document.number(path, 1) or 1 for path in _CUTS))
+        as_many = "a learner.mesh of as many" if left else f"--config.learner.mesh.fsdp={mesh}"
         raise Refusal(
             f"{len(numbers)} GPUs are on {len({n // node for n in numbers})} nodes of {node} (num_gpus_per_node), and "
-            f"a learner is on one; write --config.learner.devices=gpu:0-{node - 1}, and a learner.mesh of as many",
+            f"a learner is on one; write --config.learner.devices=gpu:0-{node - 1} and {as_many}",
             "learner.devices",
             of=_TRAINED,
         )

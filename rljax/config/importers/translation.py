@@ -20,6 +20,8 @@ _KEY = re.compile(r"[\w.]+")
 _ROWS = re.compile(r"tasks\.(train|validation)\.(?P<name>\w+)(?=\.)")
 """Beginning of a message that is about a taskset."""
 _EITHER = "train_env_manager or rewards"
+_TRAINS = ("rollout.train_env_manager.", "tasks.train.")
+"""Keys of ours that say what a run trains."""
 """Groups of which a file of ROLL's has one, for a message."""
 _SEVERAL = "(several keys)"
 """Stands beside a message that names no key of the file."""
@@ -196,8 +198,13 @@ class Translation:
             return ConfigError(f"{errors[0]} ({self.whose}: {rest})") if rest else errors[0]
         said = [(_with_value(row), row.remark) for row in rows]
         said += [(theirs or _unnamed(error), str(error)) for theirs, error in zip(about, errors, strict=True)]
-        said = _one_of_each(said) + ([(f"{_EITHER}, left out", self.note)] if self.note else [])
+        note = self.untold(overrides)
+        said = _one_of_each(said) + ([(f"{_EITHER}, left out", note)] if note else [])
         return RefusedConfig(f"{', '.join(self.files)}: {self.whose}'s keys that are refused", said)
+
+    def untold(self, overridden: Collection[str]) -> str:
+        """Returns `note`; empty where an override says what is trained."""
+        return "" if any(key.startswith(_TRAINS) for key in overridden) else self.note
 
     def told(self, error: ConfigError, overrides: Mapping[str, Any]) -> ConfigError:
         """Returns what is refused of the config once it has loaded, said as `refused` says it."""

@@ -202,7 +202,8 @@ def _apart(document: Document, first: int, total: int) -> None:
     if isinstance(theirs, int) and first < theirs:
         raise Refusal(
             f"these are {_span(first, first + total)}, and the trainer has {_span(0, theirs)} of one node; start this "
-            "file in a shell of its own, on another node, or write fewer, or --config.sidecar.devices",
+            "file in a shell of its own, on another node, or write fewer, or --config.sidecar.devices and "
+            "--config.sidecar.num_engines",
             "sidecar.devices",
             of="cluster.gpu_per_node",
         )

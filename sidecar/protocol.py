@@ -100,8 +100,8 @@ class Completion:
         versions: int32 ``[n]``, the weight version that each token was sampled from.
         finish_reason: ``stop``, ``length`` or ``abort``.
         routes: int16 ``[prompt + n, layers, picked]``, the experts that each token of prompt and response was sent to
-            by the first pass that read it, -1 where nobody knows: of the last one, which none has read. None where the
-            engine records none.
+            by the first pass that read it, `UNKNOWN_ROUTE` where nobody knows: of the last one, which none has read.
+            None where the engine records none.
     """
 
     token_ids: np.ndarray
@@ -111,6 +111,8 @@ class Completion:
     routes: np.ndarray | None = None
 
 
+UNKNOWN_ROUTE = -1
+"""Entry of `Completion.routes` that nobody has recorded: never an expert."""
 NOTHING = Completion(np.zeros(0, np.int32), np.zeros(0, np.float32), np.zeros(0, np.int32), "abort")
 """No tokens."""
 

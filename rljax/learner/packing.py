@@ -19,6 +19,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from rljax.trajectory import Trajectory
+from sidecar.protocol import UNKNOWN_ROUTE
 
 MAX_ROW_LENGTHS = 3
 MAX_HALVINGS = 3  # of the trained places that there is room for
@@ -85,6 +86,7 @@ class Batch:
         returns: of the target, for a critic; None without one.
         expert: whether the target is a demonstration's; None in a run without any.
         teacher_weights: weight of each teacher's reverse KL in the target's advantage, by name; empty without any.
+        routes: int16, experts that an engine sent each token to, -1 where nobody knows; None without any.
         scores: of the targets at `places`.
     """
 
@@ -105,6 +107,7 @@ class Batch:
     returns: Float[Array, "*slot row time"] | None = None
     expert: Bool[Array, "*slot row time"] | None = None
     teacher_weights: Mapping[str, Float[Array, "*slot row time"]] = field(default_factory=dict)
+    routes: Int[Array, "*slot row time layers picked"] | None = None
     scores: Scores = field(default_factory=Scores)
 
     def trained(self, values: Shaped[Array, "row time *rest"]) -> Shaped[Array, "row place *rest"]:
@@ -126,6 +129,8 @@ class PackedBatch:
         fill: share of the filled microbatches' places that hold a token; 1 where there is none.
         sources: which token each trained target is, counted through all tokens of all trajectories.
         spots: index of each trained target, counted through all ``[slot, row, time]``.
+        read: which token each token that the model reads is, counted as `sources` are.
+        filled: its index, counted as `spots` are.
     """
 
     batch: Batch
@@ -134,6 +139,19 @@ class PackedBatch:
     fill: float
     sources: Int[np.ndarray, " trained"]
     spots: Int[np.ndarray, " trained"]
+    read: Int[np.ndarray, " read"]
+    filled: Int[np.ndarray, " read"]
+
+    def with_routes(self, trajectories: Sequence[Trajectory], layers: int, picked: int) -> PackedBatch:
+        """Returns the packed batch of these trajectories with the experts that were recorded for their tokens."""
+        shape = (layers, picked)
+        unknown = np.int16(UNKNOWN_ROUTE)
+        each = [np.full((len(t.token_ids), *shape), unknown) if t.routes is None else t.routes for t in trajectories]
+        routes = np.full((self.batch.token_ids.size, *shape), unknown)
+        if each:
+            routes[self.filled] = np.concatenate(each)[self.read]
+        placed: Any = routes.reshape(*self.batch.token_ids.shape, *shape)  # numpy here, JAX on the device
+        return replace(self, batch=replace(self.batch, routes=placed))
 
     def scatter(self, values: Sequence[Float[np.ndarray, " time"]]) -> Any:
         """Scatters values of every token of every trajectory into a float32 ``[slot, row,
@@ -325,7 +343,8 @@ def pack(
         places=_places(target[predicted], slots * shape.rows, shape.length).reshape(slots, shape.rows, -1),
     )
     fill = len(source) / (microbatches * shape.rows * shape.length) if microbatches else 1.0
-    return PackedBatch(batch, microbatches, int(mask.sum()), fill, source[predicted] + 1, target[predicted])
+    trained = source[predicted] + 1, target[predicted]
+    return PackedBatch(batch, microbatches, int(mask.sum()), fill, *trained, source, target)
 
 
 def _sequences(

@@ -22,7 +22,6 @@ from rljax.models.common.params import Params
 from rljax.models.common.rope import rotation
 from rljax.models.transformer import bind_block, final_norm, output_head, scaled
 
-
 Routes = Int[Array, "rows time layers picked"] | None
 """Experts that the routers of all layers chose for each token, int16; None of a model without."""
 

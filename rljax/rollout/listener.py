@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from sidecar.protocol import Completion, Engine, GenerateRequest
+from sidecar.protocol import UNKNOWN_ROUTE, Completion, Engine, GenerateRequest
 
 Tell = Callable[[Completion], None]
 """Is called with the next tokens of a request; those of all calls together are its completion's."""
@@ -77,8 +77,18 @@ def join(parts: list[Completion]) -> Completion:
         np.concatenate([p.logprobs for p in parts]),
         np.concatenate([p.versions for p in parts]),
         parts[-1].finish_reason,
-        first_known([p.routes for p in parts]),
+        _joined_routes(parts),
     )
+
+
+def _joined_routes(parts: Sequence[Completion]) -> np.ndarray | None:
+    routes = first_known([p.routes for p in parts])
+    if routes is None:
+        return None
+    made = np.cumsum([len(p.token_ids) for p in parts])
+    last = max(number for number, p in enumerate(parts) if p.routes is not None)
+    unread = np.full((made[-1] - made[last], *routes.shape[1:]), UNKNOWN_ROUTE, np.int16)  # of those that record none
+    return np.concatenate([routes, unread])
 
 
 def first_known(routes: Sequence[np.ndarray | None]) -> np.ndarray | None:
@@ -91,7 +101,7 @@ def first_known(routes: Sequence[np.ndarray | None]) -> np.ndarray | None:
             continue
         merged = recorded.copy()
         if known is not None:
-            merged[: len(known)] = np.where(known == UNKNOWN, merged[: len(known)], known)
+            merged[: len(known)] = np.where(known == UNKNOWN_ROUTE, merged[: len(known)], known)
         known = merged
     return known
 

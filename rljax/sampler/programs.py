@@ -193,7 +193,7 @@ def decode(
             counts=done.counts + active,
             budget=jnp.where(stopped, 0, done.budget - active),
             stopped=done.stopped | stopped,
-            routes=None if routes is None else done.routes.at[loop.step].set(routes[:, 0]),
+            routes=jax.tree.map(lambda kept, new: kept.at[loop.step].set(new[:, 0]), done.routes, routes),
         )
         return _Loop(loop.step + 1, filled, token, decoded)
 

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from sidecar.protocol import Completion, GenerateRequest
+from sidecar.protocol import UNKNOWN_ROUTE, Completion, GenerateRequest
 
 
 class Tokenizer(Protocol):
@@ -70,6 +70,7 @@ class Job:
     def extend_routes(self, routes: np.ndarray, begin: int) -> None:
         """Appends experts of the tokens of prompt and response from ``begin`` on, without those that are known."""
         known = sum(map(len, self.routes))
+        assert begin <= known, f"experts of the tokens from {begin} on, and those before {known} are known"
         if begin + len(routes) > known:
             self.routes.append(routes[known - begin :])
 
@@ -79,7 +80,7 @@ class Job:
         tokens, logprobs = np.asarray(self.tokens[begin:], np.int32), np.asarray(self.logprobs[begin:], np.float32)
         routes = None
         if self.routes and not begin:
-            routes = np.full((len(self.sequence()), *self.routes[0].shape[1:]), -1, np.int16)
+            routes = np.full((len(self.sequence()), *self.routes[0].shape[1:]), UNKNOWN_ROUTE, np.int16)
             read = np.concatenate(self.routes)[: len(routes) - 1]
             routes[: len(read)] = read
         return Completion(tokens, logprobs, versions, reason, routes)

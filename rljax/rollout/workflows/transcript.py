@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int
 
+from rljax.rollout.listener import first_known
 from rljax.trajectory import NOT_SAMPLED
-from sidecar.protocol import Completion
+from sidecar.protocol import UNKNOWN_ROUTE, Completion
 
 
 class Transcript:
@@ -21,6 +22,7 @@ class Transcript:
         self._length = 0
         self._row = 0
         self._rows: list[int] = []
+        self._routes: list[tuple[int, np.ndarray | None]] = []
         self.turns: list[tuple[int, int]] = []
 
     @property
@@ -47,10 +49,11 @@ class Transcript:
         """Adds a turn that the model sampled."""
         start = self._length
         self._add(completion.token_ids, completion.logprobs, completion.versions)
+        self._routes.append((self._row, completion.routes))
         self.turns.append((start, self._length))
 
     def columns(self) -> dict[str, Any]:
-        """Returns the arrays of a `Trajectory`: tokens, mask, log-probabilities, versions, turns, rows."""
+        """Returns the arrays of a `Trajectory`: tokens, mask, log-probabilities, versions, routes, turns, rows."""
         versions = np.concatenate([np.zeros(0, np.int32), *self._versions]).astype(np.int32)
         ends = [*self._rows[1:], self._length]
         return {
@@ -58,9 +61,26 @@ class Transcript:
             "loss_mask": versions != NOT_SAMPLED,
             "logprobs": np.concatenate([np.zeros(0, np.float32), *self._logprobs]).astype(np.float32),
             "versions": versions,
+            "routes": self._all_routes(),
             "turns": np.array(self.turns, np.int32).reshape(-1, 2),
             "rows": np.array(list(zip(self._rows, ends, strict=True)) if self._rows else [], np.int32).reshape(-1, 2),
         }
+
+    def _all_routes(self) -> np.ndarray | None:
+        """Returns the experts of all tokens: each row has those of its own replies, of each token those of the first
+        reply that went on from it.
+        """
+        by_row: dict[int, list[np.ndarray | None]] = {}
+        for row, routes in self._routes:
+            by_row.setdefault(row, []).append(routes)
+        found = {row: known for row, routes in by_row.items() if (known := first_known(routes)) is not None}
+        if not found:
+            return None
+        shape = next(iter(found.values())).shape[1:]
+        whole = np.full((self._length, *shape), UNKNOWN_ROUTE, np.int16)
+        for row, known in found.items():
+            whole[row : row + len(known)] = known
+        return whole
 
     def _add(self, token_ids: np.ndarray, logprobs: np.ndarray, versions: np.ndarray) -> None:
         self._ids.append(token_ids)

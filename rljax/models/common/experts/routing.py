@@ -72,7 +72,8 @@ def route(
     )  # XLA on a CPU would gather the logits of all devices for it
     chosen = likeliest = best(jax.lax.stop_gradient(logits))
     if replayed is not None:
-        chosen = jnp.where(replayed[..., :1] == UNKNOWN, likeliest, replayed.astype(likeliest.dtype))
+        unknown = jnp.any(replayed == UNKNOWN, axis=-1, keepdims=True)
+        chosen = jnp.where(unknown, likeliest, replayed.astype(likeliest.dtype))
     # A product, and not a lookup: the gradient of that is a scatter.
     gates = jnp.einsum("bte,btke->btk", jax.nn.softmax(logits), jax.nn.one_hot(chosen, experts.count))
     if experts.normalised:

@@ -42,8 +42,14 @@ def test_another_base_is_refused_in_one_line_that_names_it(tmp_path: Path) -> No
     assert "\n" not in str(told.value)
 
 
-def test_what_an_earlier_rljax_did_not_write_down_is_not_checked(tmp_path: Path) -> None:
-    check_saved_adapter(ADAPTED, model(tmp_path, 1), saved(tmp_path, {}), 2)
+def test_all_weights_and_an_adapter_are_told_apart(tmp_path: Path) -> None:
+    nothing: Any = None
+    with pytest.raises(
+        CheckpointError, match=r"^model\.lora\.rank=4: the checkpoint of step 2 in .* is of all weights"
+    ):
+        check_saved_adapter(ADAPTED, nothing, saved(tmp_path / "all", {}), 2)
+    with pytest.raises(CheckpointError, match=r"^model\.lora\.rank=None: the checkpoint .* is of an adapter; write"):
+        check_saved_adapter(CONFIG, nothing, saved(tmp_path / "adapter", {"lora_scale": 2.0, "lora_base": "x"}), 2)
 
 
 def test_another_scale_is_refused(tmp_path: Path) -> None:

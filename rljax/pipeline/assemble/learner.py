@@ -47,28 +47,36 @@ def checkpoint_metadata(learner: Learner, lineage: int) -> dict[str, Any]:
 
 
 def check_saved_adapter(config: Config, model: Model, checkpoints: Checkpoints, step: int) -> None:
-    """Checks that the adapter of a checkpoint still counts what it counted, on the base that it was trained on: else it
-    is another model. What an earlier rljax has not written down is not checked.
+    """Checks that a checkpoint is of what the config trains: all weights, or an adapter that counts what it counted, on
+    the base that it was trained on. Else it is another model.
 
     Raises:
         CheckpointError: it does not.
         DamagedCheckpointError: the checkpoint cannot be read.
     """
     lora, saved = config.model.lora, checkpoints.metadata(step)
+    where, scale = f"the checkpoint of step {step} in {checkpoints.directory}", saved.get("lora_scale")
     if lora.rank is None:
+        if scale is not None:
+            raise CheckpointError(
+                f"model.lora.rank=None: {where} is of an adapter; write the run's keys of model.lora, or choose "
+                "another run_dir"
+            )
         return
-    if (scale := saved.get("lora_scale")) not in (None, lora.scale):
+    if scale is None:
         raise CheckpointError(
-            f"model.lora.alpha={lora.alpha:g}, rslora={lora.rslora}: an adapter's change counts {lora.scale:g} times, "
-            f"and that of the checkpoint of step {step} in {checkpoints.directory} {scale:g} times; write what they "
-            "were, or choose another run_dir"
+            f"model.lora.rank={lora.rank}: {where} is of all weights; leave it out, or choose another run_dir"
         )
-    wanted = saved.get("lora_base")
-    if wanted is not None and fingerprint(stored_tensors(model.directory)) != wanted:
+    if scale != lora.scale:
         raise CheckpointError(
-            f"model.path={config.model.path}: the model in {model.directory} is not the one that the adapter of the "
-            f"checkpoint of step {step} in {checkpoints.directory} was trained on; put that model there again, or "
-            "choose another run_dir"
+            f"model.lora.rank={lora.rank}, alpha={lora.alpha:g}, rslora={lora.rslora}: an adapter's change counts "
+            f"{lora.scale:g} times, and that of {where} {scale:g} times; write what they were, or choose another "
+            "run_dir"
+        )
+    if fingerprint(stored_tensors(model.directory)) != saved["lora_base"]:
+        raise CheckpointError(
+            f"model.path={config.model.path}: the model in {model.directory} is not the one that the adapter of "
+            f"{where} was trained on; put that model there again, or choose another run_dir"
         )
 
 
@@ -81,8 +89,8 @@ def build_learner(config: Config, model: Model, checkpoints: Checkpoints, steps:
     """
     learner = Learner(config, model.architecture, teachers=open_teachers(config, model))
     if steps:
-        learner.restore(checkpoints, steps)
         check_saved_adapter(config, model, checkpoints, steps)
+        learner.restore(checkpoints, steps)
         load_base(learner, model)
     else:
         begin(learner, model)

@@ -15,7 +15,7 @@ from safetensors.numpy import load, save
 
 from rljax.trajectory import Group, TaskId, Trajectory, decode, encode
 
-ARRAYS = ("token_ids", "loss_mask", "logprobs", "versions", "turns", "turn_rewards", "rows")
+ARRAYS = ("token_ids", "loss_mask", "logprobs", "versions", "turns", "turn_rewards", "rows", "routes")
 
 
 def make(loss_mask: list[int], versions: list[int], **changes: Any) -> Trajectory:

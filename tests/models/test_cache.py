@@ -28,7 +28,7 @@ LENGTH = 24
 
 @functools.cache
 def _decode(architecture: Architecture) -> Callable[..., tuple[jax.Array, KVCache]]:
-    return jax.jit(lambda params, cache, ids, places: decode_step(params, architecture, cache, ids, places))
+    return jax.jit(lambda params, cache, ids, places: decode_step(params, architecture, cache, ids, places)[:2])
 
 
 def _load(name: str, directory: Path) -> tuple[Architecture, Params]:

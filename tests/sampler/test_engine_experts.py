@@ -17,7 +17,7 @@ from rljax.models.files import load_directory
 from rljax.models.hf_names import to_hf
 from rljax.sampler.engine import EmbeddedEngine
 from rljax.weights.publisher import OrbaxPublisher
-from sidecar.protocol import GenerateRequest, SamplingParams, WeightUpdate
+from sidecar.protocol import GenerateRequest, PauseMode, SamplingParams, WeightUpdate
 from tests.models.hf_models import random_model, save
 from tests.sampler.conftest import Gate
 
@@ -83,9 +83,11 @@ def test_an_update_in_flight_leaves_the_experts_of_what_was_sampled_before(tmp_p
         async with serving(updates, architecture, record_routes=True, trace=gate) as engine:
             request = asyncio.create_task(engine.generate(asked(prompt)))
             await gate.wait()
-            update = asyncio.create_task(engine.update_weights(updates[1]))
+            pause = asyncio.create_task(engine.pause(PauseMode.KEEP))
             gate.opened.set()
-            await update
+            await pause
+            await engine.update_weights(updates[1])
+            await engine.resume()
             return await request
 
     completion = asyncio.run(main())

@@ -170,7 +170,7 @@ class AlgorithmConfig:
 
     @property
     def records_routes(self) -> bool:
-        """Whether engines record the experts of each token."""
+        """True where engines record the experts of each token."""
         return self.router_replay != "off"
 
     def functions(self) -> Iterator[Named]:

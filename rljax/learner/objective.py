@@ -100,7 +100,7 @@ class Model:
     architecture: Architecture
     hardware: Hardware
     replays: ClassVar[bool] = False
-    """Whether the routes of a batch are those of its own routers."""
+    """True where the routes of a batch are those of its own routers."""
 
     def cast(self, params: Params) -> Params:
         """Casts parameters to the dtype of the computation."""

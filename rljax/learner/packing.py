@@ -308,8 +308,7 @@ def pack(
     mask, starts, spans = _sequences(trajectories)
     whose = np.repeat(np.arange(len(trajectories)), [len(t.row_spans) for t in trajectories])
     shape, (row, offset, rank, rows) = _choose(spans, shapes)
-    microbatches = -(-rows // shape.rows)
-    slots = grown(shape, rows)[-1].slots
+    microbatches, slots = -(-rows // shape.rows), grown(shape, rows)[-1].slots
     inside = np.arange(int(spans.sum())) - np.repeat(np.cumsum(spans) - spans, spans)
     source = np.repeat(starts, spans) + inside
     target = np.repeat(row * shape.length + offset, spans) + inside

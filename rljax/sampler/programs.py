@@ -162,14 +162,13 @@ def decode(
         truncate: whether a request in the batch uses top-k or top-p.
     """
     slots, experts = rows.token.shape[0], architecture.experts
-    picked = None if experts is None else (steps, slots, architecture.num_layers, experts.per_token)
     start = Decoded(
         tokens=jnp.zeros((steps, slots), jnp.int32),
         logprobs=jnp.zeros((steps, slots), jnp.float32),
         counts=jnp.zeros(slots, jnp.int32),
         budget=rows.budget,
         stopped=jnp.zeros(slots, jnp.bool_),
-        routes=None if picked is None else jnp.zeros(picked, jnp.int16),
+        routes=experts and jnp.zeros((steps, slots, architecture.num_layers, experts.per_token), jnp.int16),
     )
 
     def unfinished(loop: _Loop) -> Bool[Array, ""]:

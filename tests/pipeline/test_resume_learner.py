@@ -32,7 +32,6 @@ CONFIG = Config(
 class StubLearner:
     def __init__(self) -> None:
         self.steps = 0
-
         self.config = CONFIG
 
     def load(self, tensors: object, adapter: object) -> None:

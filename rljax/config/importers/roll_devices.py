@@ -82,7 +82,7 @@ def replicas(document: Document) -> int:
     Raises:
         Refusal: they do not divide.
     """
-    cut = {path: document.number(path, 1) or 1 for path in _CUTS}
+    cut = _cut(document)
     world, taken = len(_train_devices(document)), math.prod(cut.values())
     if world % taken:
         sizes = " × ".join(f"{path.rpartition('.')[2]}={size}" for path, size in cut.items() if size > 1)
@@ -93,6 +93,11 @@ def replicas(document: Document) -> int:
             of=_TRAINED,
         )
     return world // taken
+
+
+def _cut(document: Document) -> dict[str, int]:
+    """Returns over how many devices each of `_CUTS` cuts a replica."""
+    return {path: document.number(path, 1) or 1 for path in _CUTS}
 
 
 def _devices(number: int) -> str:
@@ -117,7 +122,7 @@ def learner_devices(found: Found) -> Values:
     """Translates ``actor_train.device_mapping``: devices, and the mesh axis that is left of them."""
     numbers, node = _train_devices(found.document), gpus_of_node(found.document)
     if len({number // node for number in numbers}) > 1:
-        mesh, left = divmod(node, math.prod(found.document.number(path, 1) or 1 for path in _CUTS))
+        mesh, left = divmod(node, math.prod(_cut(found.document).values()))
         as_many = "a learner.mesh of as many" if left else f"--config.learner.mesh.fsdp={mesh}"
         raise Refusal(
             f"{len(numbers)} GPUs are on {len({n // node for n in numbers})} nodes of {node} (num_gpus_per_node), and "

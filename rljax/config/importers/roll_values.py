@@ -99,7 +99,7 @@ def untold(document: Document) -> str:
         return ""
     return (
         f"the file has neither a key of environments ({', '.join(_AGENTIC)}) nor one of RLVR ({', '.join(_RLVR)}); "
-        f"write one, or --config.rollout.train_env_manager.tags, or give it the name of the published file that leaves "
+        "write one, or --config.rollout.train_env_manager.tags, or give it the name of the published file that leaves "
         f"them out: {', '.join(EXAMPLES)}"
     )
 

@@ -20,9 +20,9 @@ _KEY = re.compile(r"[\w.]+")
 _ROWS = re.compile(r"tasks\.(train|validation)\.(?P<name>\w+)(?=\.)")
 """Beginning of a message that is about a taskset."""
 _EITHER = "train_env_manager or rewards"
-_TRAINS = ("rollout.train_env_manager.", "tasks.train.")
-"""Keys of ours that say what a run trains."""
 """Groups of which a file of ROLL's has one, for a message."""
+_TRAINS = ("rollout.train_env_manager.", "tasks.train.")
+"""Beginnings of our keys that say what a run trains."""
 _SEVERAL = "(several keys)"
 """Stands beside a message that names no key of the file."""
 _NO_KEY = re.compile(r"-|[A-Z_]+=")

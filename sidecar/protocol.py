@@ -100,8 +100,8 @@ class Completion:
         versions: int32 ``[n]``, the weight version that each token was sampled from.
         finish_reason: ``stop``, ``length`` or ``abort``.
         routes: int16 ``[prompt + n, layers, picked]``, the experts that each token of prompt and response was sent to
-            by the first pass that read it, `UNKNOWN_ROUTE` where nobody knows: of the last one, which none has read.
-            None where the engine records none.
+            by the pass that sampled from it, `UNKNOWN_ROUTE` where that recorded none, whatever a later one recorded
+            that read it again; and of the last one, which none has read. None where the engine records none.
     """
 
     token_ids: np.ndarray

@@ -19,7 +19,6 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from rljax.trajectory import Trajectory
-from sidecar.protocol import UNKNOWN_ROUTE
 
 MAX_ROW_LENGTHS = 3
 MAX_HALVINGS = 3  # of the trained places that there is room for
@@ -141,17 +140,6 @@ class PackedBatch:
     spots: Int[np.ndarray, " trained"]
     read: Int[np.ndarray, " read"]
     filled: Int[np.ndarray, " read"]
-
-    def with_routes(self, trajectories: Sequence[Trajectory], layers: int, picked: int) -> PackedBatch:
-        """Returns the packed batch of these trajectories with the experts that were recorded for their tokens."""
-        shape = (layers, picked)
-        unknown = np.int16(UNKNOWN_ROUTE)
-        each = [np.full((len(t.token_ids), *shape), unknown) if t.routes is None else t.routes for t in trajectories]
-        routes = np.full((self.batch.token_ids.size, *shape), unknown)
-        if each:
-            routes[self.filled] = np.concatenate(each)[self.read]
-        placed: Any = routes.reshape(*self.batch.token_ids.shape, *shape)  # numpy here, JAX on the device
-        return replace(self, batch=replace(self.batch, routes=placed))
 
     def scatter(self, values: Sequence[Float[np.ndarray, " time"]]) -> Any:
         """Scatters values of every token of every trajectory into a float32 ``[slot, row,

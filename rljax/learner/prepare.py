@@ -42,6 +42,7 @@ from rljax.learner.packing import (
     row_shapes,
     trained_counts,
 )
+from rljax.learner.routes import with_routes
 from rljax.learner.scoring import Score, bare, behaviour_divergence, gaps_sharded_as
 from rljax.learner.sharding import batch_sharding
 from rljax.learner.teachers import Teacher
@@ -130,8 +131,10 @@ class Preparation:
         self._size = minibatch_size(config)
         learner = config.learner
         self._room = trajectories_per_minibatch(config)
-        experts, layers = policy.architecture.experts, policy.architecture.num_layers
-        self._routes = (layers, experts.per_token) if experts and config.algorithm.records_routes else None
+        experts = policy.architecture.experts
+        self._routes = (
+            (policy.architecture.num_layers, experts) if experts and config.algorithm.records_routes else None
+        )
         self._shapes = row_shapes(config.row_tokens, learner.rows_per_microbatch, self._room, learner.time_shards)
         self.logprobs = Score(policy, lambda params, batch: policy.logprobs(params, batch)[0])
         self.values = Score(critic, critic.values) if critic else None
@@ -184,7 +187,8 @@ class Preparation:
             batch = replace(batch, expert=batch.mask)
         batch = replace(batch, teacher_weights=dict.fromkeys(self.teachers, batch.advantages))
         if self._routes is not None:
-            routes: Any = jax.ShapeDtypeStruct((*batch.mask.shape, *self._routes), np.int16)
+            layers, experts = self._routes
+            routes: Any = jax.ShapeDtypeStruct((*batch.mask.shape, layers, experts.per_token), np.int16)
             batch = replace(batch, routes=routes)
         sharding = batch_sharding(batch.mask.shape, self._mesh)
         return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), batch)
@@ -301,7 +305,7 @@ class Preparation:
         unknown = [np.zeros(len(t.token_ids), np.float32) for t in few]
         packed = pack(few, unknown, weights, self._shapes)
         if self._routes is not None:
-            packed = packed.with_routes(few, *self._routes)
+            packed = with_routes(packed, few, *self._routes)
         of_teachers = {name: packed.scatter(one.weights(few, tasksets)) for name, one in self.teachers.items()}
         packed = replace(packed, batch=replace(packed.batch, teacher_weights=of_teachers))
         if not self._config.demonstrations_per_batch:

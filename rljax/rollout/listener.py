@@ -8,7 +8,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from sidecar.protocol import UNKNOWN_ROUTE, Completion, Engine, GenerateRequest
+from rljax.rollout.routes import join_routes
+from sidecar.protocol import Completion, Engine, GenerateRequest
 
 Tell = Callable[[Completion], None]
 """Is called with the next tokens of a request; those of all calls together are its completion's."""
@@ -82,28 +83,12 @@ def join(parts: list[Completion]) -> Completion:
 
 
 def _joined_routes(parts: Sequence[Completion]) -> np.ndarray | None:
-    routes = first_known([p.routes for p in parts])
-    if routes is None:
-        return None
     made = np.cumsum([len(p.token_ids) for p in parts])
-    last = max(number for number, p in enumerate(parts) if p.routes is not None)
-    unread = np.full((made[-1] - made[last], *routes.shape[1:]), UNKNOWN_ROUTE, np.int16)  # of those that record none
-    return np.concatenate([routes, unread])
-
-
-def first_known(routes: Sequence[np.ndarray | None]) -> np.ndarray | None:
-    """Returns the experts of the longest of several beginnings of a sequence, shortest first: of each token those of
-    the first that knows any. None where none does.
-    """
-    known: np.ndarray | None = None
-    for recorded in routes:
-        if recorded is None:
-            continue
-        merged = recorded.copy()
-        if known is not None:
-            merged[: len(known)] = np.where(known == UNKNOWN_ROUTE, merged[: len(known)], known)
-        known = merged
-    return known
+    prompts = [len(p.routes) - end for p, end in zip(parts, made, strict=True) if p.routes is not None]
+    if not prompts:
+        return None
+    ends = (int(prompts[0] + end) for end in made)
+    return join_routes([(end, p.routes) for p, end in zip(parts, ends, strict=True) if len(p.token_ids)])
 
 
 def _part(whole: Completion, begin: int) -> Completion:

@@ -132,9 +132,10 @@ class RunningBatch:
             rows,
             steps=self._steps,
             truncate=truncate,
+            record_routes=self._record_routes,
             **self._model,
         )
-        host: Decoded = jax.device_get(decoded if self._record_routes else decoded._replace(routes=None))
+        host: Decoded = jax.device_get(decoded)
         self._advance(rows, host)
         ended = self._collect(host)
         self._note("decode", start, slots=float(size), tokens=float(host.counts.sum()))
@@ -231,10 +232,17 @@ class RunningBatch:
         for row, (content, _) in enumerate(chunk):
             tokens = np.frombuffer(content, np.int32)
             token_ids[row, : len(tokens)], lengths[row] = tokens, len(tokens)
-        inputs = (self.params, token_ids, lengths)
-        prompts, routes = self._call(programs.read_prompts, (size, length), *inputs, **self._model)
+        prompts, routes = self._call(
+            programs.read_prompts,
+            (size, length),
+            self.params,
+            token_ids,
+            lengths,
+            record_routes=self._record_routes,
+            **self._model,
+        )
         pairs = [(row, slot) for row, (_, slots) in enumerate(chunk) for slot in slots]
-        if self._record_routes:
+        if routes is not None:
             self._note_routes(pairs, lengths, np.asarray(routes))
         copies = np.full((2, buckets.round_up(len(pairs), self._batch_buckets)), [[0], [self.slots]], np.int32)
         copies[:, : len(pairs)] = np.asarray(pairs, np.int32).T

@@ -33,7 +33,7 @@ class Job:
         spans: (version, number of tokens) in order: which weights sampled how many.
         done: whether the request has been answered.
         routes: experts of the first tokens of prompt and response, in order, each int16 ``[n, layers, picked]``: of
-            the first pass that read them, whatever weights have read them again since. Empty where none are recorded.
+            the pass that sampled from them, whatever weights have read them again since. Empty where none are recorded.
     """
 
     request: GenerateRequest
@@ -68,7 +68,11 @@ class Job:
         self.spans.append((version, len(tokens)))
 
     def extend_routes(self, routes: np.ndarray, begin: int) -> None:
-        """Appends experts of the tokens of prompt and response from ``begin`` on, without those that are known."""
+        """Appends experts of the tokens of prompt and response from ``begin`` on, without those that are known. Where
+        nothing was sampled yet, a pass that reads all again takes the place of those before it.
+        """
+        if not (begin or self.tokens):
+            self.routes.clear()
         known = sum(map(len, self.routes))
         assert begin <= known, f"experts of the tokens from {begin} on, and those before {known} are known"
         if begin + len(routes) > known:

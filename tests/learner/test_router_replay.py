@@ -11,24 +11,28 @@ import pytest
 
 from rljax.learner.objective import PolicyObjective
 from rljax.learner.packing import RowShape, pack
+from rljax.learner.routes import with_routes
 from rljax.learner.train_step import loss_and_gradient
 from rljax.models.cache import prefill
+from rljax.models.common.architecture import Experts
 from rljax.models.common.hardware import CPU
 from tests.learner.made_up import make_config, make_groups, relative_error, trajectories_of
 from tests.learner.test_routers import PARAMS, ROUTED
 
 pytestmark = pytest.mark.slow
 
-LAYERS, PICKED = ROUTED.num_layers, ROUTED.experts.per_token if ROUTED.experts else 0
+assert ROUTED.experts is not None
+LAYERS, EXPERTS = ROUTED.num_layers, ROUTED.experts
+PICKED = EXPERTS.per_token
 TRAJECTORIES = trajectories_of(make_groups(1, groups=2))
 
 
-def packed(routes: Any) -> Any:
+def packed(routes: Any, experts: Experts = EXPERTS) -> Any:
     """A packed batch of trajectories of which each has the experts that ``routes`` makes of it."""
     given = [dataclasses.replace(t, routes=routes(t)) for t in TRAJECTORIES]
     advantages = [np.where(t.loss_mask, 1.0, 0.0).astype(np.float32) for t in given]
     batch = pack(given, advantages, np.full(len(given), 0.01), [RowShape(48, 4, 1)])
-    return batch.with_routes(given, LAYERS, PICKED)
+    return with_routes(batch, given, LAYERS, experts)
 
 
 def all_to(*experts: int) -> Any:
@@ -58,7 +62,7 @@ def update(mode: str, routes: Any) -> tuple[float, Any, dict[str, float]]:
 
 
 def test_experts_stand_beside_their_tokens_and_padding_has_none() -> None:
-    batch = packed(by_number).batch
+    batch = packed(by_number, dataclasses.replace(EXPERTS, count=ROUTED.vocab_size)).batch
     there = batch.segment_ids > 0
     np.testing.assert_array_equal(batch.routes[there], np.tile(batch.token_ids[there][:, None, None], (LAYERS, PICKED)))
     assert (batch.routes[~there] == -1).all()
@@ -87,3 +91,22 @@ def test_replayed_experts_are_those_that_compute() -> None:
     assert (np.abs(down[:, :2]).max(axis=(2, 3)) > 0).all()
     assert metrics["router/load_min"] == 0
     assert np.abs(np.asarray(gradient["layers"]["router"])).max() > 0
+
+
+@pytest.mark.parametrize("expert", [-2, EXPERTS.count])
+def test_an_expert_that_the_model_has_not_is_refused(expert: int) -> None:
+    def routes(trajectory: Any) -> np.ndarray:
+        made = all_to(0, 1)(trajectory)
+        made[3, 1, 0] = expert
+        return made
+
+    said = (
+        rf"routes of member 0: token 3 goes to expert {expert} of layer 1; the model has experts 0 to \d; they are an"
+    )
+    with pytest.raises(ValueError, match=said):
+        packed(routes)
+
+
+def test_routes_of_another_shape_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"routes of member 0: 1 layers, 2 experts a token; the model has 2 layers, 2"):
+        packed(lambda t: np.zeros((len(t.token_ids), 1, 2), np.int16))

@@ -205,11 +205,6 @@ def _check_experts(config: Config, experts: Experts | None) -> None:
         }
         if named := [f"{name}={value}" for name, value in of_experts.items() if value]:
             raise ConfigError(f"{named[0]}: the model has no experts; leave it out")
-    elif algorithm.records_routes and config.sidecar.engine != "embedded":
-        raise ConfigError(
-            f"algorithm.router_replay={algorithm.router_replay}: sidecar.engine={config.sidecar.engine} records no "
-            "routes; write sidecar.engine=embedded, or leave it out"
-        )
     elif experts.count % shards:
         divisors = ", ".join(str(n) for n in range(1, experts.count + 1) if experts.count % n == 0)
         raise ConfigError(

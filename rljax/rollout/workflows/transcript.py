@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int
 
-from rljax.rollout.listener import first_known
+from rljax.rollout.routes import join_routes
 from rljax.trajectory import NOT_SAMPLED
 from sidecar.protocol import UNKNOWN_ROUTE, Completion
 
@@ -22,7 +22,7 @@ class Transcript:
         self._length = 0
         self._row = 0
         self._rows: list[int] = []
-        self._routes: list[tuple[int, np.ndarray | None]] = []
+        self._replies: dict[int, list[tuple[int, np.ndarray | None]]] = {}  # end and experts of each, by row
         self.turns: list[tuple[int, int]] = []
 
     @property
@@ -49,8 +49,9 @@ class Transcript:
         """Adds a turn that the model sampled."""
         start = self._length
         self._add(completion.token_ids, completion.logprobs, completion.versions)
-        self._routes.append((self._row, completion.routes))
         self.turns.append((start, self._length))
+        if len(completion.token_ids):
+            self._replies.setdefault(self._row, []).append((self._length, completion.routes))
 
     def columns(self) -> dict[str, Any]:
         """Returns the arrays of a `Trajectory`: tokens, mask, log-probabilities, versions, routes, turns, rows."""
@@ -67,18 +68,14 @@ class Transcript:
         }
 
     def _all_routes(self) -> np.ndarray | None:
-        """Returns the experts of all tokens: each row has those of its own replies, of each token those of the first
-        reply that went on from it.
-        """
-        by_row: dict[int, list[np.ndarray | None]] = {}
-        for row, routes in self._routes:
-            by_row.setdefault(row, []).append(routes)
-        found = {row: known for row, routes in by_row.items() if (known := first_known(routes)) is not None}
-        if not found:
-            return None
-        shape = next(iter(found.values())).shape[1:]
-        whole = np.full((self._length, *shape), UNKNOWN_ROUTE, np.int16)
-        for row, known in found.items():
+        """Returns the experts of all tokens: each row has those of its own replies. None where no reply has any."""
+        whole: np.ndarray | None = None
+        for row, replies in self._replies.items():
+            known = join_routes([(end - row, routes) for end, routes in replies])
+            if known is None:
+                continue
+            if whole is None:
+                whole = np.full((self._length, *known.shape[1:]), UNKNOWN_ROUTE, np.int16)
             whole[row : row + len(known)] = known
         return whole
 

@@ -88,7 +88,7 @@ def have_experts_packed(model: Any) -> None:
     all (off by 4.7 nats on a tiny model).
     """
     for module in model.modules():
-        method = getattr(module, "quant_method", None)
+        method: Any = getattr(module, "quant_method", None)
         if getattr(method, "moe_kernel", None) is not None and module.w13_weight.device.type == "cpu":
             method.moe_kernel = None
 

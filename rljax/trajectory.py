@@ -17,6 +17,8 @@ from safetensors.numpy import load, save
 
 CODEC_VERSION = 3
 _READABLE = (1, 2, 3)  # 1 has single-turn trajectories only, 2 no demonstrations; their fields are read as they are
+_ROUTES = "routes"
+"""Array of a group that has recorded routes, of those members that have any."""
 NOT_SAMPLED = -1
 """Entry of `Trajectory.versions` for a token that no engine sampled (prompt, environment text)."""
 
@@ -61,6 +63,8 @@ class Trajectory:
         metrics: anything else worth logging, by name.
         expert: whether it is a demonstration: what is trained was recorded, not sampled, and has neither behaviour
             log-probabilities (0) nor versions (`NOT_SAMPLED`).
+        routes: int16 ``[time, layers, picked]``, the experts that the pass which sampled from a token sent it to; -1
+            where nobody recorded them. None where no engine did.
     """
 
     token_ids: np.ndarray
@@ -82,9 +86,12 @@ class Trajectory:
     retries: int = 0
     metrics: Mapping[str, float] = field(default_factory=dict)
     expert: bool = False
+    routes: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         lengths = {name: len(getattr(self, name)) for name in _ARRAYS}
+        if self.routes is not None:
+            lengths["routes"] = len(self.routes)
         if len(set(lengths.values())) != 1:
             raise ValueError(f"a trajectory's arrays differ in length: {lengths}")
         if not self.expert and np.any(self.versions[self.loss_mask] < 0):
@@ -172,6 +179,7 @@ def _header(trajectory: Trajectory) -> dict[str, Any]:
         "retries": trajectory.retries,
         "metrics": dict(trajectory.metrics),
         "expert": trajectory.expert,
+        **({} if trajectory.routes is None else {_ROUTES: True}),
     }
 
 
@@ -182,6 +190,8 @@ def encode(group: Group) -> bytes:
         name: np.concatenate([np.asarray(getattr(t, name), dtype) for t in group.trajectories] or [np.zeros(0, dtype)])
         for name, dtype in _ARRAYS.items()
     }
+    if routed := [np.asarray(t.routes, np.int16) for t in group.trajectories if t.routes is not None]:
+        arrays[_ROUTES] = np.concatenate(routed)
     members = [_header(t) for t in group.trajectories]
     header = {"codec": CODEC_VERSION, "task": task, "members": members, "crc32": _crc32(arrays, members)}
     header["answer"] = group.answer
@@ -211,15 +221,19 @@ def decode(payload: bytes) -> Group:
 
 def _crc32(arrays: Mapping[str, np.ndarray], members: Sequence[dict[str, Any]]) -> int:
     crc = zlib.crc32(json.dumps(members).encode())
-    for name in _ARRAYS:
-        crc = zlib.crc32(arrays[name].tobytes(), crc)
+    for name in (*_ARRAYS, _ROUTES):
+        if name in arrays:
+            crc = zlib.crc32(arrays[name].tobytes(), crc)
     return crc
 
 
 def _members(headers: Sequence[dict[str, Any]], arrays: Mapping[str, np.ndarray], ends: np.ndarray) -> list[Trajectory]:
-    members = []
+    members, routed = [], 0
     for fields, end in zip(headers, ends, strict=True):
         span = slice(int(end) - fields.pop("length"), int(end))
+        if fields.pop(_ROUTES, False):
+            begin, routed = routed, routed + span.stop - span.start
+            fields[_ROUTES] = arrays[_ROUTES][begin:routed]
         columns: dict[str, Any] = {name: arrays[name][span] for name in _ARRAYS}
         columns |= {name: np.asarray(fields.pop(name, []), np.int32).reshape(-1, 2) for name in ("turns", "rows")}
         columns["turn_rewards"] = np.asarray(fields.pop("turn_rewards", []), np.float64)

@@ -99,14 +99,20 @@ class Completion:
             renormalised), in nats. For greedy decoding: of the raw distribution at temperature 1.
         versions: int32 ``[n]``, the weight version that each token was sampled from.
         finish_reason: ``stop``, ``length`` or ``abort``.
+        routes: int16 ``[prompt + n, layers, picked]``, the experts that each token of prompt and response was sent to
+            by the pass that sampled from it, `UNKNOWN_ROUTE` where that recorded none, whatever a later one recorded
+            that read it again; and of the last one, which none has read. None where the engine records none.
     """
 
     token_ids: np.ndarray
     logprobs: np.ndarray
     versions: np.ndarray
     finish_reason: str
+    routes: np.ndarray | None = None
 
 
+UNKNOWN_ROUTE = -1
+"""Entry of `Completion.routes` that nobody has recorded: never an expert."""
 NOTHING = Completion(np.zeros(0, np.int32), np.zeros(0, np.float32), np.zeros(0, np.int32), "abort")
 """No tokens."""
 

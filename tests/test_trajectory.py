@@ -15,7 +15,7 @@ from safetensors.numpy import load, save
 
 from rljax.trajectory import Group, TaskId, Trajectory, decode, encode
 
-ARRAYS = ("token_ids", "loss_mask", "logprobs", "versions", "turns", "turn_rewards", "rows")
+ARRAYS = ("token_ids", "loss_mask", "logprobs", "versions", "turns", "turn_rewards", "rows", "routes")
 
 
 def make(loss_mask: list[int], versions: list[int], **changes: Any) -> Trajectory:
@@ -37,7 +37,7 @@ def assert_same(one: Group, other: Group) -> None:
     for mine, yours in zip(one.trajectories, other.trajectories, strict=True):
         for spec in dataclasses.fields(Trajectory):
             left, right = getattr(mine, spec.name), getattr(yours, spec.name)
-            if spec.name in ARRAYS:
+            if spec.name in ARRAYS and left is not None:
                 assert left.dtype == right.dtype
                 assert left.shape == right.shape
                 assert (left == right).all()
@@ -71,6 +71,7 @@ def groups(draw: st.DrawFn) -> Group:
             seed=draw(st.integers(0, 2**63 - 1)),
             retries=draw(st.integers(0, 3)),
             expert=draw(st.booleans()),
+            routes=draw(st.sampled_from([None, np.arange(6 * len(mask), dtype=np.int16).reshape(-1, 3, 2) - 1])),
         )
         members.append(trajectory)
     task = TaskId(draw(st.text(min_size=1, max_size=8)), draw(st.integers(0, 9)), draw(st.integers(0, 2**40)))

@@ -111,6 +111,12 @@ class AlgorithmConfig:
     entropy_coef: float = key(0.0, "weight of the entropy bonus that is subtracted from each token's loss", low=0)
     router_aux_loss_coef: float = key(0.0, "weight of the loss that has a model's experts used evenly", low=0)
     router_z_loss_coef: float = key(0.0, "weight of the loss that keeps the logits of a model's routers small", low=0)
+    router_replay: str = key(
+        "off",
+        "routes of the engines, of a model with experts: off; record: they are counted where the learner's differ; "
+        "replay: the learner uses them",
+        choices=("off", "record", "replay"),
+    )
     overlong: str = key(
         "keep",
         "keep: all are trained; mask: not those cut off by a limit; penalty: long ones lose up to overlong_penalty",
@@ -161,6 +167,11 @@ class AlgorithmConfig:
 
     def __post_init__(self) -> None:
         settle(self, "algorithm")
+
+    @property
+    def records_routes(self) -> bool:
+        """True where engines record the experts of each token."""
+        return self.router_replay != "off"
 
     def functions(self) -> Iterator[Named]:
         """Yields the functions that the objective names."""

@@ -17,6 +17,7 @@ class EngineKind:
         several_devices: one engine may span several (``tensor_parallel_size``).
         own_workers: what computes are further processes of its own, which the channel ``memory`` does not reach.
         half_precision: it computes in fp16 too.
+        records_routes: it says which experts each token of a model with experts was sent to.
         penalises: it samples with ``min_p`` and ``repetition_penalty`` too.
         package: that it needs, beside what every installation has.
     """
@@ -26,12 +27,13 @@ class EngineKind:
     several_devices: bool = False
     own_workers: bool = False
     half_precision: bool = False
+    records_routes: bool = False
     penalises: bool = False
     package: str | None = None
 
 
 ENGINES: Mapping[str, EngineKind] = {
-    "embedded": EngineKind(meaning="the JAX sampler", in_process=True),
+    "embedded": EngineKind(meaning="the JAX sampler", in_process=True, records_routes=True),
     "vllm": EngineKind(meaning="stepped in one process", half_precision=True, penalises=True, package="vllm"),
     "vllm_async": EngineKind(
         meaning="AsyncLLM, in processes of its own",

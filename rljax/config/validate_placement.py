@@ -22,7 +22,7 @@ def check_placement(config: Config) -> Refusals:
     """
     learner = (_check_mesh, _check_layout, _check_hosts)
     shared = (_check_overlap, _check_launcher, _check_common, _check_shared_gpus, _check_shares, _check_engine_on_each)
-    engines = (_check_dtype, _check_parallel, _check_own_process, _check_cpu_engine, _check_number)
+    engines = (_check_dtype, _check_routes, _check_parallel, _check_own_process, _check_cpu_engine, _check_number)
     return collected(config, *learner, *shared, *engines, _check_channel)
 
 
@@ -201,6 +201,15 @@ def _check_dtype(config: Config) -> Refusals:
         yield ConfigError(
             f"sidecar.dtype='fp16': sidecar.engine={sidecar.engine} computes in fp32 or bf16; write one of them, or "
             f"sidecar.engine={kinds_with(half_precision=True)}"
+        )
+
+
+def _check_routes(config: Config) -> Refusals:
+    engine = config.sidecar.engine
+    if config.algorithm.records_routes and not ENGINES[engine].records_routes:
+        yield ConfigError(
+            f"algorithm.router_replay={config.algorithm.router_replay}: sidecar.engine={engine} records no routes; "
+            f"write sidecar.engine={kinds_with(records_routes=True)}, or leave it out"
         )
 
 

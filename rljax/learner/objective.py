@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -99,6 +99,8 @@ class Model:
     config: Config
     architecture: Architecture
     hardware: Hardware
+    replays: ClassVar[bool] = False
+    """True where the routes of a batch are those of its own routers."""
 
     def cast(self, params: Params) -> Params:
         """Casts parameters to the dtype of the computation."""
@@ -147,6 +149,8 @@ class Model:
             dtype=DTYPES[model.dtype],
             remat=model.remat,
             hardware=self.hardware,
+            routes=batch.routes if self.replays else None,
+            replay=self.config.algorithm.router_replay == "replay",
         )
         found = select_places(hidden, batch.places) if self.hardware.platform == "gpu" else batch.trained(hidden)
         return found, routed
@@ -155,6 +159,8 @@ class Model:
 @dataclass(frozen=True)
 class PolicyObjective(Model):
     """The loss of the policy."""
+
+    replays: ClassVar[bool] = True
 
     @property
     def policy_loss(self) -> PolicyLoss:

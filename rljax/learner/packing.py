@@ -85,6 +85,7 @@ class Batch:
         returns: of the target, for a critic; None without one.
         expert: whether the target is a demonstration's; None in a run without any.
         teacher_weights: weight of each teacher's reverse KL in the target's advantage, by name; empty without any.
+        routes: int16, experts that an engine sent each token to, -1 where nobody knows; None without any.
         scores: of the targets at `places`.
     """
 
@@ -105,6 +106,7 @@ class Batch:
     returns: Float[Array, "*slot row time"] | None = None
     expert: Bool[Array, "*slot row time"] | None = None
     teacher_weights: Mapping[str, Float[Array, "*slot row time"]] = field(default_factory=dict)
+    routes: Int[Array, "*slot row time layers picked"] | None = None
     scores: Scores = field(default_factory=Scores)
 
     def trained(self, values: Shaped[Array, "row time *rest"]) -> Shaped[Array, "row place *rest"]:
@@ -126,6 +128,8 @@ class PackedBatch:
         fill: share of the filled microbatches' places that hold a token; 1 where there is none.
         sources: which token each trained target is, counted through all tokens of all trajectories.
         spots: index of each trained target, counted through all ``[slot, row, time]``.
+        read: which token each token that the model reads is, counted as `sources` are.
+        filled: its index, counted as `spots` are.
     """
 
     batch: Batch
@@ -134,6 +138,8 @@ class PackedBatch:
     fill: float
     sources: Int[np.ndarray, " trained"]
     spots: Int[np.ndarray, " trained"]
+    read: Int[np.ndarray, " read"]
+    filled: Int[np.ndarray, " read"]
 
     def scatter(self, values: Sequence[Float[np.ndarray, " time"]]) -> Any:
         """Scatters values of every token of every trajectory into a float32 ``[slot, row,
@@ -290,8 +296,7 @@ def pack(
     mask, starts, spans = _sequences(trajectories)
     whose = np.repeat(np.arange(len(trajectories)), [len(t.row_spans) for t in trajectories])
     shape, (row, offset, rank, rows) = _choose(spans, shapes)
-    microbatches = -(-rows // shape.rows)
-    slots = grown(shape, rows)[-1].slots
+    microbatches, slots = -(-rows // shape.rows), grown(shape, rows)[-1].slots
     inside = np.arange(int(spans.sum())) - np.repeat(np.cumsum(spans) - spans, spans)
     source = np.repeat(starts, spans) + inside
     target = np.repeat(row * shape.length + offset, spans) + inside
@@ -325,7 +330,8 @@ def pack(
         places=_places(target[predicted], slots * shape.rows, shape.length).reshape(slots, shape.rows, -1),
     )
     fill = len(source) / (microbatches * shape.rows * shape.length) if microbatches else 1.0
-    return PackedBatch(batch, microbatches, int(mask.sum()), fill, source[predicted] + 1, target[predicted])
+    trained = source[predicted] + 1, target[predicted]
+    return PackedBatch(batch, microbatches, int(mask.sum()), fill, *trained, source, target)
 
 
 def _sequences(

@@ -42,6 +42,7 @@ from rljax.learner.packing import (
     row_shapes,
     trained_counts,
 )
+from rljax.learner.routes import with_routes
 from rljax.learner.scoring import Score, bare, behaviour_divergence, gaps_sharded_as
 from rljax.learner.sharding import batch_sharding
 from rljax.learner.teachers import Teacher
@@ -130,6 +131,10 @@ class Preparation:
         self._size = minibatch_size(config)
         learner = config.learner
         self._room = trajectories_per_minibatch(config)
+        experts = policy.architecture.experts
+        self._routes = (
+            (policy.architecture.num_layers, experts) if experts and config.algorithm.records_routes else None
+        )
         self._shapes = row_shapes(config.row_tokens, learner.rows_per_microbatch, self._room, learner.time_shards)
         self.logprobs = Score(policy, lambda params, batch: policy.logprobs(params, batch)[0])
         self.values = Score(critic, critic.values) if critic else None
@@ -181,6 +186,10 @@ class Preparation:
         if self._config.demonstrations_per_batch:
             batch = replace(batch, expert=batch.mask)
         batch = replace(batch, teacher_weights=dict.fromkeys(self.teachers, batch.advantages))
+        if self._routes is not None:
+            layers, experts = self._routes
+            routes: Any = jax.ShapeDtypeStruct((*batch.mask.shape, layers, experts.per_token), np.int16)
+            batch = replace(batch, routes=routes)
         sharding = batch_sharding(batch.mask.shape, self._mesh)
         return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), batch)
 
@@ -295,6 +304,8 @@ class Preparation:
     ) -> PackedBatch:
         unknown = [np.zeros(len(t.token_ids), np.float32) for t in few]
         packed = pack(few, unknown, weights, self._shapes)
+        if self._routes is not None:
+            packed = with_routes(packed, few, *self._routes)
         of_teachers = {name: packed.scatter(one.weights(few, tasksets)) for name, one in self.teachers.items()}
         packed = replace(packed, batch=replace(packed.batch, teacher_weights=of_teachers))
         if not self._config.demonstrations_per_batch:
@@ -306,13 +317,14 @@ class Preparation:
         if not ("proximal" in self._needs or "reference" in aux_state or self.values or self.teachers):
             return minibatch
         batch, filled = self.place(minibatch.packed.batch), minibatch.microbatches
+        others = replace(batch, routes=None)  # whose routers are not those that were recorded
         scores = Scores(
             proximal_logprobs=self.logprobs(params, batch, filled) if "proximal" in self._needs else None,
-            reference_logprobs=self.logprobs(aux_state["reference"], batch, filled)
+            reference_logprobs=self.logprobs(aux_state["reference"], others, filled)
             if "reference" in aux_state
             else None,
-            values=self.values(aux_state["critic"], batch, filled) if self.values else None,
-            teachers={name: one.score(one.params, batch, filled) for name, one in self.teachers.items()},
+            values=self.values(aux_state["critic"], others, filled) if self.values else None,
+            teachers={name: one.score(one.params, others, filled) for name, one in self.teachers.items()},
         )
         return replace(minibatch, scores=scores)
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -107,11 +107,11 @@ def step_programs(
 
         scored, group_of = preparation.abstract_scores(batch, "reference" in whole)
         score, scores, read = preparation.logprobs.program(batch), scored.scores, bare(batch)
-        gaps = scores.sequence_gap is not None
+        others, gaps = replace(read, routes=None), scores.sequence_gap is not None
         if scores.proximal_logprobs is not None or gaps:
             yield program("log-probabilities", score, params, read, count)
         if scores.reference_logprobs is not None:
-            yield program("reference", score, whole["reference"], read, count)
+            yield program("reference", score, whole["reference"], others, count)
             if config.algorithm.kl.where == "reward":
                 estimator = config.algorithm.kl.resolved_estimator
                 yield program("divergence", behaviour_divergence, batch, scores.reference_logprobs, estimator)
@@ -120,9 +120,9 @@ def step_programs(
             sums = gaps_sharded_as(batch.places.sharding, config.autotunes)
             yield program("sums of log-ratios", sums, *both, read, group_of)
         for name, teacher in preparation.teachers.items():
-            yield program(f"teacher {name}", teacher.score.program(batch), teacher.params, read, count)
+            yield program(f"teacher {name}", teacher.score.program(batch), teacher.params, others, count)
         if critic is not None and preparation.values is not None:
-            yield program("values", preparation.values.program(batch), whole["critic"], read, count)
+            yield program("values", preparation.values.program(batch), whole["critic"], others, count)
             trained = (own["critic"], own["critic_opt_state"])
             yield program("critic's update", critic.update, *trained, scored, count, progress, base)
         yield program("update", policy.update, state.params, state.opt_state, scored, count, progress, base)

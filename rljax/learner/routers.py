@@ -26,16 +26,20 @@ def router_losses(
     here = jnp.sum(routed.probability[0])
     found = {"aux_loss": balance_loss(routed) * here / tokens, "z_loss": z_loss(routed, tokens)}
     loss = algorithm.router_aux_loss_coef * found["aux_loss"] + algorithm.router_z_loss_coef * found["z_loss"]
-    return loss, found | {"load": routed.load}
+    recorded = {"recorded": routed.recorded, "differing": routed.differing} if algorithm.records_routes else {}
+    return loss, found | recorded | {"load": routed.load}
 
 
 def router_metrics(sums: Sums) -> Sums:
     """Returns the metrics of an update from the sums over its microbatches: the losses before their weights; the
-    largest and the smallest load of an expert in any layer, 1 where all have the same; and the share of the experts
-    that got no token. Nothing without experts.
+    largest and the smallest load of an expert in any layer, 1 where all have the same; the share of the experts
+    that got no token; and of the choices that engines recorded, those that the learner's own logits would not have
+    made. Nothing without experts.
     """
     if not sums:
         return {}
     load = sums["load"] / jnp.maximum(jnp.mean(sums["load"], axis=-1, keepdims=True), 1e-9)
     loads = {"load_max": jnp.max(load), "load_min": jnp.min(load), "unused": jnp.mean(load == 0)}
+    if "recorded" in sums:
+        loads["routes_differing"] = jnp.sum(sums["differing"]) / jnp.maximum(jnp.sum(sums["recorded"]), 1)
     return {name: sums[name] for name in ("aux_loss", "z_loss")} | loads

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
@@ -13,11 +14,16 @@ from rljax.models.common.architecture import Architecture
 from rljax.models.common.attention.attention import Window, attention
 from rljax.models.common.attention.cached import cached_attention
 from rljax.models.common.attention.spans import Spans, causal_spans
+from rljax.models.common.block import Block
 from rljax.models.common.einsum import einsum_fp32
+from rljax.models.common.experts.block import ExpertsBlock
 from rljax.models.common.hardware import CPU, Hardware
 from rljax.models.common.params import Params
 from rljax.models.common.rope import rotation
 from rljax.models.transformer import bind_block, final_norm, output_head, scaled
+
+Routes = Int[Array, "rows time layers picked"] | None
+"""Experts that the routers of all layers chose for each token, int16; None of a model without."""
 
 
 class KVCache(NamedTuple):
@@ -61,7 +67,7 @@ def prefill(
     *,
     dtype: DTypeLike = jnp.float32,
     hardware: Hardware = CPU,
-) -> tuple[Float[Array, "rows time hidden"], KVCache]:
+) -> tuple[Float[Array, "rows time hidden"], KVCache, Routes]:
     """Reads whole sequences at once and fills a cache.
 
     Args:
@@ -74,21 +80,31 @@ def prefill(
         hardware: that it is computed on.
 
     Returns:
-        What `transformer.hidden_states` returns for the rows, and a cache of one slot a row, as long as the rows.
+        What `transformer.hidden_states` returns for the rows, a cache of one slot a row, as long as the rows, and the
+        experts of each token, ``[rows, time, layers, picked]``.
     """
     rows, time = token_ids.shape
     steps = jnp.broadcast_to(jnp.arange(time, dtype=jnp.int32), (rows, time))
     rotations = _rotations(steps, architecture)
     spans = causal_spans((steps < lengths[:, None]).astype(jnp.int32))
     x = scaled(params["embedding"][token_ids].astype(dtype), architecture)
-    keys, values = [], []
+    keys, values, routes = [], [], []
     for layer, weights in enumerate(params["layers"]):
         block, window = bind_block(architecture, weights, dtype), architecture.window(layer)
         query, key, value = block.project(x, *rotations[window], hardware)
         x = block.finish(x, attention(query, key, value, spans, hardware, Window((window,))), hardware)
+        routes += _chosen(block)
         keys.append(key.transpose(0, 2, 3, 1))
         values.append(value.swapaxes(1, 2))
-    return final_norm(params, architecture, x), KVCache(tuple(keys), tuple(values))
+    return final_norm(params, architecture, x), KVCache(tuple(keys), tuple(values)), _stacked(routes)
+
+
+def _chosen(block: Block) -> list[Int[Array, "rows time picked"]]:
+    return [block.routing.chosen] if isinstance(block, ExpertsBlock) else []
+
+
+def _stacked(routes: Sequence[Int[Array, "rows time picked"]]) -> Routes:
+    return jnp.stack(routes, axis=2).astype(jnp.int16) if routes else None
 
 
 def _rotations(
@@ -108,7 +124,7 @@ def decode_step(
     *,
     dtype: DTypeLike = jnp.float32,
     hardware: Hardware = CPU,
-) -> tuple[Float[Array, "slots vocabulary"], KVCache]:
+) -> tuple[Float[Array, "slots vocabulary"], KVCache, Routes]:
     """Reads one token into every slot.
 
     Args:
@@ -122,7 +138,8 @@ def decode_step(
         hardware: that it is computed on.
 
     Returns:
-        Float32 logits after the token of each slot, and the cache.
+        Float32 logits after the token of each slot, the cache, and the experts of each token, ``[slots, 1, layers,
+        picked]``.
     """
     rotations = _rotations(positions[:, None], architecture)
     seen = Spans(jnp.zeros_like(positions), positions)
@@ -130,7 +147,7 @@ def decode_step(
     slot, head = jnp.arange(cache.slots)[:, None], jnp.arange(architecture.num_kv_heads)[None, :]
     place = positions[:, None]
     x = scaled(params["embedding"][token_ids][:, None].astype(dtype), architecture)
-    filled_keys, filled_values = [], []
+    filled_keys, filled_values, routes = [], [], []
     for layer, (weights, keys, values) in enumerate(zip(params["layers"], cache.key, cache.value, strict=True)):
         block, window = bind_block(architecture, weights, dtype), architecture.window(layer)
         query, key, value = block.project(x, *rotations[window], hardware)
@@ -138,9 +155,10 @@ def decode_step(
         values = values.at[slot, head, place].set(value[:, 0].astype(values.dtype), mode="drop")
         attended = cached_attention(query[:, 0], keys.astype(dtype), values.astype(dtype), masks[window], hardware)
         x = block.finish(x, attended[:, None], hardware)
+        routes += _chosen(block)
         filled_keys.append(keys)
         filled_values.append(values)
     hidden = final_norm(params, architecture, x[:, 0])
     head = output_head(params, architecture).astype(dtype)
     logits = einsum_fp32("bh,hv->bv", hidden, head, hardware)
-    return logits, KVCache(tuple(filled_keys), tuple(filled_values))
+    return logits, KVCache(tuple(filled_keys), tuple(filled_values)), _stacked(routes)

@@ -123,6 +123,8 @@ def routed_hidden_states(
     dtype: DTypeLike = jnp.float32,
     remat: str = "none",
     hardware: Hardware = CPU,
+    routes: Int[Array, "batch time layers picked"] | None = None,
+    replay: bool = False,
 ) -> tuple[Float[Array, "batch time hidden"], RouterSums | None]:
     """Returns the normalised output of the last layer, and what the routers did with the tokens.
 
@@ -136,6 +138,8 @@ def routed_hidden_states(
         remat: what the backward pass recomputes: ``none`` (no matrix product but attention's own), ``dots`` (all but
             the products with weights) or ``full`` (whole layers).
         hardware: that it is computed on.
+        routes: experts that an engine has chosen for each token, of a model with experts; None: nobody knows.
+        replay: whether they are used; else they are compared alone.
 
     Returns:
         Activations of type `dtype`; those of padding mean nothing. Sums over the tokens but padding, by layer; None
@@ -147,17 +151,20 @@ def routed_hidden_states(
     spans = causal_spans(segment_ids)
     of_layers = None if len(sizes) == 1 else jnp.asarray([sizes.index(size) for size in a.windows], jnp.int32)
 
-    def layer(x: jax.Array, scanned: tuple[Params, Any]) -> tuple[jax.Array, RouterSums | None]:
-        weights, kind = scanned
+    by_layer = None if routes is None else jnp.moveaxis(routes, 2, 0)
+
+    def layer(x: jax.Array, scanned: tuple[Params, Any, Any]) -> tuple[jax.Array, RouterSums | None]:
+        weights, kind, recorded = scanned
         block = bind_block(a, weights)
         which = 0 if kind is None else kind
         cos, sin = rotations[0] if kind is None else (jnp.stack(each)[which] for each in zip(*rotations, strict=True))
         query, key, value = block.project(x, cos, sin, hardware)
-        x = block.finish(x, attention(query, key, value, spans, hardware, Window(sizes, which)), hardware)
-        return x, router_sums(block.routing, segment_ids > 0) if isinstance(block, ExpertsBlock) else None
+        attended = attention(query, key, value, spans, hardware, Window(sizes, which))
+        x = block.finish(x, attended, hardware, recorded if replay else None)
+        return x, router_sums(block.routing, segment_ids > 0, recorded) if isinstance(block, ExpertsBlock) else None
 
     x = hardware.residual(scaled(embed(params["embedding"], token_ids, hardware).astype(dtype), a))
-    x, routed = jax.lax.scan(rematerialised(layer, remat), x, (params["layers"], of_layers))
+    x, routed = jax.lax.scan(rematerialised(layer, remat), x, (params["layers"], of_layers, by_layer))
     return hardware.gathered(final_norm(params, a, x)), routed
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
 
+from rljax.rollout.routes import join_routes
 from sidecar.protocol import Completion, Engine, GenerateRequest
 
 Tell = Callable[[Completion], None]
@@ -77,7 +78,17 @@ def join(parts: list[Completion]) -> Completion:
         np.concatenate([p.logprobs for p in parts]),
         np.concatenate([p.versions for p in parts]),
         parts[-1].finish_reason,
+        _joined_routes(parts),
     )
+
+
+def _joined_routes(parts: Sequence[Completion]) -> np.ndarray | None:
+    made = np.cumsum([len(p.token_ids) for p in parts])
+    prompts = [len(p.routes) - end for p, end in zip(parts, made, strict=True) if p.routes is not None]
+    if not prompts:
+        return None
+    ends = (int(prompts[0] + end) for end in made)
+    return join_routes([(end, p.routes) for p, end in zip(parts, ends, strict=True) if len(p.token_ids)])
 
 
 def _part(whole: Completion, begin: int) -> Completion:

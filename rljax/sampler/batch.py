@@ -43,6 +43,7 @@ class RunningBatch:
         device: jax.Device,
         tokenizer: Tokenizer | None,
         trace: Trace | None,
+        record_routes: bool = False,
     ) -> None:
         """Creates an empty batch; for the arguments see `EmbeddedEngine`. Nothing is
         allocated before the first request.
@@ -62,6 +63,7 @@ class RunningBatch:
         self._model = Model(architecture=architecture, hardware=Hardware.of(device), dtype=dtype)
         self._tokenizer = tokenizer
         self._trace = trace
+        self._record_routes = record_routes
         self._batch_buckets = buckets.batch_buckets(slots)
         self._prefill_buckets = buckets.prefill_buckets(slots)
         self._cache_lengths = buckets.cache_lengths(max_length)
@@ -113,7 +115,7 @@ class RunningBatch:
         for slot, job, sequence in placed:
             self._jobs[slot] = job
             self._write_row(slot, job, sequence)
-        self._prefill([(slot, sequence[:-1]) for slot, _, sequence in placed if len(sequence) > 1])
+        self._prefill([(slot, sequence[:-1]) for slot, _, sequence in placed if len(sequence) > 1])  # the last: `step`
 
     def step(self) -> list[tuple[Job, str]]:
         """Samples up to `decode_steps` tokens for every running request. Returns those that ended, with the reason."""
@@ -130,6 +132,7 @@ class RunningBatch:
             rows,
             steps=self._steps,
             truncate=truncate,
+            record_routes=self._record_routes,
             **self._model,
         )
         host: Decoded = jax.device_get(decoded)
@@ -172,6 +175,8 @@ class RunningBatch:
                 # what was sampled beyond the end is not part of the answer
                 if end is not None:
                     count, stop, budgets[slot] = end, True, 0
+            if decoded.routes is not None:
+                job.extend_routes(decoded.routes[: decoded.counts[slot], slot], len(job.sequence()) - 1)
             job.extend(new[:count], logprobs[slot][:count], self.version)
             self.tokens_sampled += count
             if budgets[slot] == 0:
@@ -227,8 +232,18 @@ class RunningBatch:
         for row, (content, _) in enumerate(chunk):
             tokens = np.frombuffer(content, np.int32)
             token_ids[row, : len(tokens)], lengths[row] = tokens, len(tokens)
-        prompts = self._call(programs.read_prompts, (size, length), self.params, token_ids, lengths, **self._model)
+        prompts, routes = self._call(
+            programs.read_prompts,
+            (size, length),
+            self.params,
+            token_ids,
+            lengths,
+            record_routes=self._record_routes,
+            **self._model,
+        )
         pairs = [(row, slot) for row, (_, slots) in enumerate(chunk) for slot in slots]
+        if routes is not None:
+            self._note_routes(pairs, lengths, np.asarray(routes))
         copies = np.full((2, buckets.round_up(len(pairs), self._batch_buckets)), [[0], [self.slots]], np.int32)
         copies[:, : len(pairs)] = np.asarray(pairs, np.int32).T
         assert self._cache is not None
@@ -236,6 +251,12 @@ class RunningBatch:
         read = int(lengths[: len(chunk)].sum())
         self.tokens_prefilled += read
         self._note("prefill", start, rows=float(len(chunk)), requests=float(len(pairs)), tokens=float(read))
+
+    def _note_routes(self, pairs: Sequence[tuple[int, int]], lengths: np.ndarray, routes: np.ndarray) -> None:
+        for row, slot in pairs:
+            job = self._jobs[slot]
+            assert job is not None
+            job.extend_routes(routes[row, : lengths[row]], 0)
 
     def _write_row(self, slot: int, job: Job, sequence: np.ndarray) -> None:
         rows, sampling = self._rows, job.request.sampling

@@ -35,6 +35,7 @@ class EmbeddedEngine(SteppedEngine):
         name: str = "engine-0",
         receive: Receiver = receive,
         trace: Trace | None = None,
+        record_routes: bool = False,
     ) -> None:
         """Creates the engine and starts its thread.
 
@@ -49,6 +50,7 @@ class EmbeddedEngine(SteppedEngine):
             name: used in error messages.
             receive: reads the versions that `update_weights` names.
             trace: called for every ``prefill``, ``decode`` and ``load``, from several threads.
+            record_routes: see `Completion.routes`; of a model with experts.
         """
         if slots < 1 or max_length < 2 or decode_steps < 1:
             raise ValueError(f"{name}: slots {slots}, max_length {max_length}, decode_steps {decode_steps}: too small")
@@ -65,6 +67,7 @@ class EmbeddedEngine(SteppedEngine):
             device=self._device,
             tokenizer=tokenizer,
             trace=trace,
+            record_routes=record_routes,
         )
         super().__init__(
             self._batch,

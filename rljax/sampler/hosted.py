@@ -17,6 +17,7 @@ def open_engine(
     max_length: int,
     decode_steps: int,
     dtype: str,
+    record_routes: bool = False,
 ) -> EmbeddedEngine:
     """Opens the embedded engine on this process's first device; ``model`` is the directory of the policy. For
     the rest see `EmbeddedEngine`.
@@ -29,4 +30,5 @@ def open_engine(
         dtype={"fp32": "float32", "bf16": "bfloat16"}[dtype],
         tokenizer=load_tokenizer(model),
         name=name,
+        record_routes=record_routes,
     )

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, UInt
 
-from rljax.models.cache import KVCache, decode_step, prefill
+from rljax.models.cache import KVCache, Routes, decode_step, prefill
 from rljax.models.common.architecture import Architecture
 from rljax.models.common.hardware import Hardware
 from rljax.models.common.logprobs import token_logprobs
@@ -65,6 +65,7 @@ class Decoded(NamedTuple):
         counts: tokens that each slot sampled.
         budget: what is left of each slot's budget; 0 when its request has ended.
         stopped: whether a stop token ended it.
+        routes: int16, experts that the token before each of `tokens` was sent to; None where they are not asked for.
     """
 
     tokens: Int[Either, "steps slots"]
@@ -72,6 +73,7 @@ class Decoded(NamedTuple):
     counts: Int[Either, " slots"]
     budget: Int[Either, " slots"]
     stopped: Bool[Either, " slots"]
+    routes: Int[Either, "steps slots layers picked"] | None
 
 
 class _Loop(NamedTuple):
@@ -81,7 +83,7 @@ class _Loop(NamedTuple):
     decoded: Decoded
 
 
-@functools.partial(jax.jit, static_argnames=("architecture", "hardware", "dtype"))
+@functools.partial(jax.jit, static_argnames=("architecture", "hardware", "dtype", "record_routes"))
 def read_prompts(
     params: Params,
     token_ids: Int[Array, "rows time"],
@@ -90,10 +92,14 @@ def read_prompts(
     architecture: Architecture,
     hardware: Hardware,
     dtype: str,
-) -> KVCache:
-    """Computes keys and values of whole sequences, as a cache of one slot a row. `lengths` are at least 1."""
+    record_routes: bool = False,
+) -> tuple[KVCache, Routes]:
+    """Computes keys and values of whole sequences, as a cache of one slot a row, and the experts of their tokens where
+    `record_routes`. `lengths` are at least 1.
+    """
     with hardware.precise(dtype):
-        return prefill(params, architecture, token_ids, lengths, dtype=jnp.dtype(dtype), hardware=hardware)[1]
+        _, cache, routes = prefill(params, architecture, token_ids, lengths, dtype=jnp.dtype(dtype), hardware=hardware)
+    return cache, routes if record_routes else None
 
 
 @functools.partial(jax.jit, donate_argnames="cache")
@@ -132,7 +138,9 @@ def _resized(old: jax.Array, sources: Int[Array, " slots"], *, length: int, axis
 
 
 @functools.partial(
-    jax.jit, static_argnames=("architecture", "hardware", "dtype", "steps", "truncate"), donate_argnames="cache"
+    jax.jit,
+    static_argnames=("architecture", "hardware", "dtype", "steps", "truncate", "record_routes"),
+    donate_argnames="cache",
 )
 def decode(
     params: Params,
@@ -144,6 +152,7 @@ def decode(
     dtype: str,
     steps: int,
     truncate: bool,
+    record_routes: bool = False,
 ) -> tuple[KVCache, Decoded]:
     """Samples up to `steps` tokens for every slot, fewer when all requests end before.
 
@@ -156,15 +165,9 @@ def decode(
         dtype: of the computation.
         steps: tokens at most.
         truncate: whether a request in the batch uses top-k or top-p.
+        record_routes: whether the experts of each token are returned, of a model with experts.
     """
-    slots = rows.token.shape[0]
-    start = Decoded(
-        tokens=jnp.zeros((steps, slots), jnp.int32),
-        logprobs=jnp.zeros((steps, slots), jnp.float32),
-        counts=jnp.zeros(slots, jnp.int32),
-        budget=rows.budget,
-        stopped=jnp.zeros(slots, jnp.bool_),
-    )
+    start = _nothing(rows, steps, architecture, record_routes)
 
     def unfinished(loop: _Loop) -> Bool[Array, ""]:
         return (loop.step < steps) & jnp.any(loop.decoded.budget > 0)
@@ -175,7 +178,7 @@ def decode(
         # beyond the cache, nothing is written
         position = jnp.where(active, rows.position + loop.step, cache.length)
         with hardware.precise(dtype):
-            logits, filled = decode_step(
+            logits, filled, routes = decode_step(
                 params, architecture, loop.cache, loop.token, position, dtype=jnp.dtype(dtype), hardware=hardware
             )
         uniforms = request_uniforms(rows.seeds, rows.sampled + loop.step)
@@ -187,11 +190,30 @@ def decode(
             counts=done.counts + active,
             budget=jnp.where(stopped, 0, done.budget - active),
             stopped=done.stopped | stopped,
+            routes=_with_step(done.routes, loop.step, routes),
         )
         return _Loop(loop.step + 1, filled, token, decoded)
 
     end = jax.lax.while_loop(unfinished, body, _Loop(jnp.int32(0), cache, rows.token, start))
     return end.cache, end.decoded
+
+
+def _nothing(rows: Rows, steps: int, architecture: Architecture, record_routes: bool) -> Decoded:
+    slots, experts = rows.token.shape[0], architecture.experts if record_routes else None
+    return Decoded(
+        tokens=jnp.zeros((steps, slots), jnp.int32),
+        logprobs=jnp.zeros((steps, slots), jnp.float32),
+        counts=jnp.zeros(slots, jnp.int32),
+        budget=rows.budget,
+        stopped=jnp.zeros(slots, jnp.bool_),
+        routes=experts and jnp.zeros((steps, slots, architecture.num_layers, experts.per_token), jnp.int16),
+    )
+
+
+def _with_step(
+    kept: Int[Array, "steps slots layers picked"] | None, step: Int[Array, ""], routes: Routes
+) -> Int[Array, "steps slots layers picked"] | None:
+    return None if kept is None or routes is None else kept.at[step].set(routes[:, 0])
 
 
 @functools.partial(jax.jit, static_argnames=("architecture", "hardware", "dtype"))
@@ -202,7 +224,7 @@ def score(
     length = jnp.full(1, token_ids.shape[1])
     targets = jnp.roll(token_ids, -1, axis=1)
     with hardware.precise(dtype):
-        hidden, _ = prefill(params, architecture, token_ids, length, dtype=jnp.dtype(dtype), hardware=hardware)
+        hidden, *_ = prefill(params, architecture, token_ids, length, dtype=jnp.dtype(dtype), hardware=hardware)
         logprobs, _ = token_logprobs(params, architecture, hidden, targets, 1.0, chunk=_SCORE_CHUNK, hardware=hardware)
     return logprobs[0]
 

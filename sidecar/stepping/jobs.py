@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from sidecar.protocol import Completion, GenerateRequest
+from sidecar.protocol import UNKNOWN_ROUTE, Completion, GenerateRequest
 
 
 class Tokenizer(Protocol):
@@ -32,6 +32,8 @@ class Job:
         logprobs: of `tokens`.
         spans: (version, number of tokens) in order: which weights sampled how many.
         done: whether the request has been answered.
+        routes: experts of the first tokens of prompt and response, in order, each int16 ``[n, layers, picked]``: of
+            the pass that sampled from them, whatever weights have read them again since. Empty where none are recorded.
     """
 
     request: GenerateRequest
@@ -42,6 +44,7 @@ class Job:
     logprobs: list[float] = field(default_factory=list)
     spans: list[tuple[int, int]] = field(default_factory=list)
     done: bool = False
+    routes: list[np.ndarray] = field(default_factory=list)
 
     @property
     def budget(self) -> int:
@@ -64,11 +67,27 @@ class Job:
         self.logprobs += logprobs
         self.spans.append((version, len(tokens)))
 
+    def extend_routes(self, routes: np.ndarray, begin: int) -> None:
+        """Appends experts of the tokens of prompt and response from ``begin`` on, without those that are known. Where
+        nothing was sampled yet, a pass that reads all again takes the place of those before it.
+        """
+        if not (begin or self.tokens):
+            self.routes.clear()
+        known = sum(map(len, self.routes))
+        assert begin <= known, f"experts of the tokens from {begin} on, and those before {known} are known"
+        if begin + len(routes) > known:
+            self.routes.append(routes[known - begin :])
+
     def completion(self, reason: str, begin: int = 0) -> Completion:
         """Returns the completion with the tokens so far, without the first ``begin``."""
         versions = np.repeat(*np.asarray(self.spans, np.int32).reshape(-1, 2).T)[begin:]
         tokens, logprobs = np.asarray(self.tokens[begin:], np.int32), np.asarray(self.logprobs[begin:], np.float32)
-        return Completion(tokens, logprobs, versions, reason)
+        routes = None
+        if self.routes and not begin:
+            routes = np.full((len(self.sequence()), *self.routes[0].shape[1:]), UNKNOWN_ROUTE, np.int16)
+            read = np.concatenate(self.routes)[: len(routes) - 1]
+            routes[: len(read)] = read
+        return Completion(tokens, logprobs, versions, reason, routes)
 
 
 def end_of_text(tokens: list[int], old: int, stop_strings: tuple[str, ...], tokenizer: Tokenizer) -> int | None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from rljax.config.fields import ConfigError
 from rljax.config.load import load_config
 from rljax.config.schema import Config
 from tests.config.importer_files import RLVR, ROLL, nested, refused
@@ -137,6 +138,23 @@ def test_expert_parallelism_takes_its_devices_of_those_with_rows_of_their_own(wr
     assert config.learner.rows_per_microbatch == resolved(write, ROLL).learner.rows_per_microbatch
     remark = refused(write(text_of(ROLL, (size, 3))))[size]
     assert remark.startswith("does not divide the 4 devices that have rows of their own; write another")
+
+
+@pytest.mark.parametrize("worker", ["actor_train", "actor_infer"])
+def test_routes_are_replayed_where_an_engine_records_them(worker: str, write: Any) -> None:
+    """ROLL's R3 is of the engines, its R2 of the learner's own earlier pass."""
+    mode = f"{worker}.router_replay.mode"
+    assert resolved(write, ROLL, (mode, "disable")).algorithm.router_replay == "off"
+    with pytest.raises(
+        ConfigError, match=r"router_replay=replay: sidecar.engine=vllm records no routes; write .*embed"
+    ):
+        resolved(write, ROLL, (mode, "R3"))
+    path = write(text_of(ROLL, (mode, "R3")))
+    assert load_config(path, {"sidecar.engine": "embedded"}).algorithm.router_replay == "replay"
+    assert refused(write(text_of(ROLL, (mode, "R2"))))[mode].startswith(
+        "the learner's own earlier choices are not kept"
+    )
+    assert refused(write(text_of(ROLL, (mode, "R4"))))[mode].startswith("not one of disable, R3; write --config.algo")
 
 
 def test_a_filter_by_nothing_filters_nothing(write: Any) -> None:

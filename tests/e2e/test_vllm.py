@@ -77,6 +77,16 @@ def test_a_tied_head_that_is_not_rebuilt_stops_the_run(
     assert first < 1e-3 < second
 
 
+def test_experts_are_trained_at_parity(tmp_path: Path, cache: Path) -> None:
+    """An expert's hidden width that vLLM pads to pack it for the CPU."""
+    experts = ("model.tiny.family=qwen3_moe", "model.tiny.num_experts=4", "model.tiny.moe_intermediate_size=48")
+    done = run(tmp_path / "run", cache, *STEPPED, *experts, "eval_steps=none")
+    assert done.returncode == 0, done.stderr
+    gaps = query(tmp_path / "run", "SELECT version, gap FROM versions WHERE gap IS NOT NULL ORDER BY version")
+    assert len(gaps) >= 6
+    assert all(gap < 1e-3 for _, gap in gaps)
+
+
 def test_explorer_first_then_trainer(tmp_path: Path, cache: Path) -> None:
     explorer_first(tmp_path / "run", cache, *STEPPED)
 

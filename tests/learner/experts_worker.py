@@ -20,6 +20,7 @@ from rljax.models.common.architecture import Experts
 from rljax.models.common.experts import experts
 from rljax.models.common.experts.experts import mixture
 from rljax.models.common.hardware import CPU, Hardware
+from rljax.trajectory import Group, Trajectory
 from tests.learner.eight_devices import answer
 from tests.learner.made_up import ARCHITECTURE, make_config, make_groups, make_params, relative_error
 
@@ -38,9 +39,12 @@ LAYOUTS: list[dict[str, int]] = [
 ALGORITHM = {"router_aux_loss_coef": 0.1, "router_z_loss_coef": 0.1}
 
 
-def make_learner(layout: dict[str, int], params: Any, sequence_parallel: bool = False) -> Learner:
+def make_learner(
+    layout: dict[str, int], params: Any, sequence_parallel: bool = False, replay: str = "off", remat: str = "none"
+) -> Learner:
     keys = {"rows_per_microbatch": 8, "sequence_parallel": sequence_parallel}
-    config = make_config(mesh=layout, learner=keys, algorithm=ALGORITHM)
+    algorithm = {**ALGORITHM, "router_replay": replay}
+    config = make_config(mesh=layout, learner=keys, algorithm=algorithm, model={"remat": remat})
     return Learner(config, ROUTED, params)
 
 
@@ -67,6 +71,55 @@ def compare_layouts() -> list[dict]:
                 "metrics": max(abs(float(metrics[n] - alone[2][n])) for n in metrics if n.startswith("router/")),
                 "shard": list(gate.sharding.shard_shape(gate.shape)),
                 "gathered": sorted(set(re.findall(r"= f32\[([\d,]+)\]\S* all-gather\(", compiled.as_text()))),
+            }
+        )
+    return results
+
+
+def with_made_up_routes(group: Group, rng: np.random.Generator) -> Group:
+    """Experts that no router has chosen; a third of the tokens have none."""
+
+    def routed(trajectory: Trajectory) -> Trajectory:
+        tokens = len(trajectory.token_ids)
+        routes = np.argsort(rng.random((tokens, ROUTED.num_layers, 8)), axis=-1)[..., :3].astype(np.int16)
+        routes[rng.random(tokens) < 1 / 3] = -1
+        return dataclasses.replace(trajectory, routes=routes)
+
+    return dataclasses.replace(group, trajectories=tuple(map(routed, group.trajectories)))
+
+
+def compare_replays() -> list[dict]:
+    """How far loss, gradient and metrics of a mesh are from those of one device where recorded experts are used, and
+    how far the one device's loss is from what it is without them.
+    """
+    rng, params = np.random.default_rng(0), make_params(architecture=ROUTED)
+    groups, results = [with_made_up_routes(group, rng) for group in make_groups(3)], []
+
+    def update(learner: Learner) -> Any:
+        packed = learner.pack(groups)[0]
+        gradient_of = jax.jit(functools.partial(loss_and_gradient, learner.objective))
+        return jax.device_get(gradient_of(learner.state.params, learner.place(packed.batch), packed.microbatches))
+
+    live, alone = (update(make_learner({}, params, replay=mode)) for mode in ("record", "replay"))
+    for layout, remat in (
+        ({}, "full"),
+        ({"expert": 2}, "none"),
+        ({"fsdp": 2}, "full"),
+        ({"fsdp": 2, "expert": 2}, "none"),
+        ({"fsdp": 2, "expert": 2}, "full"),
+        ({"fsdp": 2, "expert": 2}, "dots"),
+    ):
+        loss, gradient, metrics = update(make_learner(layout, params, replay="replay", remat=remat))
+        results.append(
+            {
+                "layout": layout,
+                "remat": remat,
+                "loss": abs(float(loss - alone[0]) / float(alone[0])),
+                "gradient": relative_error(gradient, alone[1]),
+                "metrics": max(abs(float(metrics[n] - alone[2][n])) for n in metrics if n.startswith("router/")),
+                "differing": float(metrics["router/routes_differing"]),
+                "without": abs(float(live[0] - alone[0]) / float(alone[0])),
+                "gradient without": relative_error(live[1], alone[1]),
             }
         )
     return results
@@ -129,4 +182,5 @@ def compare_exchanges() -> list[dict]:
 
 
 if __name__ == "__main__":
-    answer({"layouts": lambda _: compare_layouts(), "exchanges": lambda _: compare_exchanges()})
+    asked = {"layouts": compare_layouts, "replays": compare_replays, "exchanges": compare_exchanges}
+    answer({name: lambda _, found=found: found() for name, found in asked.items()})

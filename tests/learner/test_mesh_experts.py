@@ -38,6 +38,19 @@ def test_loss_gradient_and_load_do_not_depend_on_the_mesh(devices: EightDevices,
             assert not whole, f"experts of other devices are gathered: {result}"
 
 
+def test_recorded_experts_are_those_of_the_same_tokens_on_every_mesh(devices: EightDevices, tmp_path: Path) -> None:
+    outcome = devices.ask("replays", tmp_path)
+    assert {math.prod(result["layout"].values()) for result in outcome} == {1, 2, 4}
+    assert {result["remat"] for result in outcome} == {"none", "dots", "full"}
+    for result in outcome:
+        assert result["loss"] < 1e-5, result
+        assert result["gradient"] < 1e-5, result
+        assert result["metrics"] < 1e-5, result
+        assert result["differing"] > 0.3, "they are none that a router would choose"
+        assert result["without"] > 1e-3, result
+        assert result["gradient without"] > 0.1, result
+
+
 def test_both_exchanges_drop_nothing_whatever_the_load(devices: EightDevices, tmp_path: Path) -> None:
     outcome = devices.ask("exchanges", tmp_path)
     assert {(result["routes"], result["sends"]) for result in outcome} == {

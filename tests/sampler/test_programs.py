@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 
 from rljax.models.cache import init_cache
+from rljax.models.common.architecture import Experts
 from rljax.models.common.hardware import Hardware
 from rljax.models.hf_names import tensor_shapes
 from rljax.sampler import programs
@@ -41,6 +43,22 @@ def test_a_float32_engine_multiplies_in_float32(platform: str) -> None:
     exact = "precision=(Precision.HIGHEST, Precision.HIGHEST)"
     assert all(exact in product for product in _products(platform, "float32"))
     assert not any(exact in product for product in _products(platform, "bfloat16"))
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_the_experts_of_tokens_are_computed_where_they_are_asked_for(asked: bool) -> None:
+    """Nothing but them is int16."""
+    routed = replace(ARCHITECTURE, family="qwen3_moe", qk_norm=True, experts=Experts(4, 2, 16))
+    tensors = {name: np.zeros(shape, np.float32) for name, shape in tensor_shapes(routed).items()}
+    params = programs.place(tensors, architecture=routed, dtype="float32", device=jax.devices()[0])
+    model: Any = {"architecture": routed, "hardware": Hardware("cpu"), "dtype": "float32", "record_routes": asked}
+    cache = jax.eval_shape(lambda: init_cache(routed, 2, 16, jnp.float32))
+    lowered = (
+        programs.read_prompts.lower(params, np.zeros((1, 16), np.int32), np.full(1, 16, np.int32), **model),
+        programs.decode.lower(params, cache, _idle_rows(2), steps=2, truncate=False, **model),
+    )
+    for program in lowered:
+        assert ("s16[" in program.compile().as_text()) is asked
 
 
 class _Read(Mapping[str, np.ndarray]):

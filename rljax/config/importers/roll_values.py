@@ -14,6 +14,7 @@ from rljax.config.importers.translation import Row
 _MEGATRON = "actor_train.strategy_args.strategy_config"
 _TRAINING = "actor_train.training_args"
 _ROWS = "learner.rows_per_microbatch"
+ROUTER_REPLAY = "R3 is replay, of engines that record routes; there is no R2"
 OWN_CLASS = "workers of your own do not run here"
 _MOST = 10**5
 """Square root of the largest batch of which all divisors are looked at."""
@@ -119,6 +120,19 @@ def engine(found: Found) -> Values:
     if found.value != "vllm":
         raise Refusal(f"there is no {found.value} engine; write --config.sidecar.engine=vllm", "sidecar.engine")
     return {"sidecar.engine": "vllm_async" if engine_gpus(found.document) > 1 else "vllm"}
+
+
+def router_replay(found: Found) -> Values | str:
+    """Translates ``router_replay.mode``."""
+    if found.value == "R3":
+        return {"algorithm.router_replay": "replay"}
+    if found.value == "disable":
+        return "the learner chooses the experts"
+    if found.value == "R2":
+        raise Refusal(
+            "the learner's own earlier choices are not kept; write R3, the engines'", "algorithm.router_replay"
+        )
+    raise no_choice(found.value, ("disable", "R3"), "algorithm.router_replay")
 
 
 def remat(found: Found) -> Values:

@@ -211,6 +211,7 @@ LEARNER: list[Rule] = [
     to(f"{_TRAIN}.max_tokens_per_microbatch_in_train", "learner.rows_per_microbatch", counted(made.dynamic), _PACKED),
     needless(f"{_TRAIN}.max_tokens_per_microbatch_in_infer", _PACKED),
     *_each(_TRAIN, "logits_in_fp32 apply_loss_scale offload_nccl", "log-probabilities are always computed in float32"),
+    to(f"{_TRAIN}.router_replay.mode", "algorithm.router_replay", made.router_replay, made.ROUTER_REPLAY),
     refused(f"{_TRAIN}.opd_kl_coef", "write algorithm.distill.teachers.NAME.coef"),
 ]
 """The worker that trains."""
@@ -303,6 +304,7 @@ ENGINES: list[Rule] = [
         made.worker_class("what it does as", "rollout.workflow=module:Class"),
         "there are no classes of workers",
     ),
+    to(f"{_INFER}.router_replay.mode", "algorithm.router_replay", made.router_replay, "of actor_train, or of both"),
     needless(f"{_INFER}.data_args", "actor_train's say it", whole=True),
     needless(f"{_INFER}.training_args", "engines do not train", whole=True),
     to("reference", "", made.reference, "the policy that the run began with, on the learner's devices", whole=True),

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Protocol
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from rljax.models.common.activation import ACTIVATIONS
 from rljax.models.common.architecture import Architecture
@@ -130,11 +130,14 @@ class Block(nnx.Module):
         x: Float[Array, "batch time hidden"],
         attended: Float[Array, "batch time heads head_dim"],
         hardware: Hardware,
+        routes: Int[Array, "batch time picked"] | None = None,
     ) -> Float[Array, "batch time hidden"]:
-        """Returns the layer's output, given its input and what its heads attended to."""
+        """Returns the layer's output, given its input and what its heads attended to; for ``routes``, of a layer with
+        experts, see `rljax.models.common.experts.routing.route`.
+        """
         x = hardware.residual(x + self.mix(attended, hardware))
         normed = hardware.gathered(self.norm(x, self.mlp_norm[...], self.architecture.rms_eps))
-        return hardware.residual(x + self.mlp(normed, hardware))
+        return hardware.residual(x + self.mlp(normed, hardware, routes))
 
     def mix(
         self, attended: Float[Array, "batch time heads head_dim"], hardware: Hardware
@@ -145,8 +148,14 @@ class Block(nnx.Module):
             mixed = mixed + spread(self.output_bias[...], mixed)
         return mixed
 
-    def mlp(self, normed: Float[Array, "batch time hidden"], hardware: Hardware) -> Float[Array, "batch time hidden"]:
-        """Returns what the MLP adds to the residual stream, given its normalised input."""
+    def mlp(
+        self,
+        normed: Float[Array, "batch time hidden"],
+        hardware: Hardware,
+        routes: Int[Array, "batch time picked"] | None = None,
+    ) -> Float[Array, "batch time hidden"]:
+        """Returns what the MLP adds to the residual stream, given its normalised input. One MLP has no ``routes``."""
+        del routes
         a = self.architecture
         gate = linear(normed, self.gate[...], hardware)
         opened = ACTIVATIONS[a.activation](gate + spread(self.gate_bias[...], gate) if a.mlp_bias else gate)

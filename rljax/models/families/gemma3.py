@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from rljax.models.common.architecture import Architecture
 from rljax.models.common.block import LAYER_NAMES, Block, constant
@@ -61,9 +61,14 @@ class Gemma3Block(Block):
         mixed = hardware.residual(super().mix(attended, hardware))
         return _norm(mixed, self.attention_end_norm[...], self.architecture.rms_eps)
 
-    def mlp(self, normed: Float[Array, "batch time hidden"], hardware: Hardware) -> Float[Array, "batch time hidden"]:
+    def mlp(
+        self,
+        normed: Float[Array, "batch time hidden"],
+        hardware: Hardware,
+        routes: Int[Array, "batch time picked"] | None = None,
+    ) -> Float[Array, "batch time hidden"]:
         """Returns what the MLP adds to the residual stream, normalised."""
-        added = hardware.residual(super().mlp(normed, hardware))
+        added = hardware.residual(super().mlp(normed, hardware, routes))
         return _norm(added, self.mlp_end_norm[...], self.architecture.rms_eps)
 
 

@@ -164,6 +164,7 @@ def _in_thread(config: Config, model: Model, trace: Trace | NullTrace, before: B
             device=devices[index % len(devices)],
             name=name,
             trace=lambda kind, begin, end, details: trace.span(track, kind, begin, end, **details),
+            record_routes=config.algorithm.records_routes,
         )
 
     return start
@@ -237,6 +238,7 @@ def _embedded(config: Config, model: Model, gpu: bool, threads: int | None) -> t
         "max_length": config.context,
         "decode_steps": config.sidecar.decode_steps,
         "dtype": config.engine_dtype,
+        "record_routes": config.algorithm.records_routes,
     }
     return arguments, {} if gpu else {"JAX_PLATFORMS": "cpu"}
 

@@ -201,6 +201,7 @@ def _check_experts(config: Config, experts: Experts | None) -> None:
             "learner.mesh.expert": shards > 1 and shards,
             "algorithm.router_aux_loss_coef": algorithm.router_aux_loss_coef,
             "algorithm.router_z_loss_coef": algorithm.router_z_loss_coef,
+            "algorithm.router_replay": algorithm.records_routes and algorithm.router_replay,
         }
         if named := [f"{name}={value}" for name, value in of_experts.items() if value]:
             raise ConfigError(f"{named[0]}: the model has no experts; leave it out")

@@ -72,4 +72,5 @@ def assemble(
         seed=sampling.seed,
         retries=attempt.retry,
         metrics={"response_tokens": float(end - start)},
+        routes=completion.routes,
     )

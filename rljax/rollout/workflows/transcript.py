@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int
 
+from rljax.rollout.routes import join_routes
 from rljax.trajectory import NOT_SAMPLED
-from sidecar.protocol import Completion
+from sidecar.protocol import UNKNOWN_ROUTE, Completion
 
 
 class Transcript:
@@ -21,6 +22,7 @@ class Transcript:
         self._length = 0
         self._row = 0
         self._rows: list[int] = []
+        self._replies: dict[int, list[tuple[int, np.ndarray | None]]] = {}  # end and experts of each, by row
         self.turns: list[tuple[int, int]] = []
 
     @property
@@ -48,9 +50,11 @@ class Transcript:
         start = self._length
         self._add(completion.token_ids, completion.logprobs, completion.versions)
         self.turns.append((start, self._length))
+        if len(completion.token_ids):
+            self._replies.setdefault(self._row, []).append((self._length, completion.routes))
 
     def columns(self) -> dict[str, Any]:
-        """Returns the arrays of a `Trajectory`: tokens, mask, log-probabilities, versions, turns, rows."""
+        """Returns the arrays of a `Trajectory`: tokens, mask, log-probabilities, versions, routes, turns, rows."""
         versions = np.concatenate([np.zeros(0, np.int32), *self._versions]).astype(np.int32)
         ends = [*self._rows[1:], self._length]
         return {
@@ -58,9 +62,22 @@ class Transcript:
             "loss_mask": versions != NOT_SAMPLED,
             "logprobs": np.concatenate([np.zeros(0, np.float32), *self._logprobs]).astype(np.float32),
             "versions": versions,
+            "routes": self._all_routes(),
             "turns": np.array(self.turns, np.int32).reshape(-1, 2),
             "rows": np.array(list(zip(self._rows, ends, strict=True)) if self._rows else [], np.int32).reshape(-1, 2),
         }
+
+    def _all_routes(self) -> np.ndarray | None:
+        """Returns the experts of all tokens: each row has those of its own replies. None where no reply has any."""
+        whole: np.ndarray | None = None
+        for row, replies in self._replies.items():
+            known = join_routes([(end - row, routes) for end, routes in replies])
+            if known is None:
+                continue
+            if whole is None:
+                whole = np.full((self._length, *known.shape[1:]), UNKNOWN_ROUTE, np.int16)
+            whole[row : row + len(known)] = known
+        return whole
 
     def _add(self, token_ids: np.ndarray, logprobs: np.ndarray, versions: np.ndarray) -> None:
         self._ids.append(token_ids)

@@ -81,6 +81,7 @@ def test_a_tensor_axis_that_does_not_divide_the_heads_is_refused(tmp_path: Path)
         ("qwen3", {"mesh": {"expert": 2}}, "learner.mesh.expert=2: the model has no experts; leave it out"),
         ("qwen3", {"router_aux_loss_coef": 0.1}, "algorithm.router_aux_loss_coef=0.1: the model has no experts; leave"),
         ("qwen3", {"router_z_loss_coef": 0.1}, "algorithm.router_z_loss_coef=0.1: the model has no experts; leave it"),
+        ("qwen3", {"router_replay": "record"}, "algorithm.router_replay=record: the model has no experts; leave it"),
     ],
 )
 def test_what_is_of_experts_is_refused_where_they_are_not(

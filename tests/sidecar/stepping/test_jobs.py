@@ -44,3 +44,16 @@ def test_completion():
     assert completion.logprobs.tolist() == [-0.5, -1.0, -2.0]
     assert completion.versions.tolist() == [3, 3, 5]
     assert completion.versions.dtype == np.int32
+
+
+def test_experts_are_of_the_pass_that_samples():
+    """The prompt is read before an update and after it; then a token is sampled, and all is read a third time."""
+    job = Job(GenerateRequest("a", np.asarray([7, 8]), SamplingParams(max_new_tokens=5)), 0, None, None)
+    experts = np.array([0, 1, 2, 3, 4], np.int16)[:, None, None]
+    job.extend_routes(experts[:1], 0)
+    job.extend_routes(experts[1:2], 0)
+    job.extend_routes(experts[2:3], 1)
+    job.extend([1], [-0.5], 3)
+    job.extend_routes(experts[[0, 0, 4]], 0)
+    job.extend([1], [-0.5], 4)
+    assert job.completion("stop").routes.ravel().tolist() == [1, 2, 4, -1]

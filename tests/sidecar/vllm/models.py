@@ -11,12 +11,15 @@ from transformers import (
     Gemma3TextConfig,
     LlamaConfig,
     MistralConfig,
+    MixtralConfig,
     Phi3Config,
     PreTrainedConfig,
     PreTrainedModel,
     Qwen2Config,
     Qwen3Config,
+    Qwen3MoeConfig,
 )
+from transformers.core_model_loading import revert_weight_conversion
 
 from rljax.weights.publisher import OrbaxPublisher
 from sidecar.protocol import WeightUpdate
@@ -66,16 +69,24 @@ WINDOWED: dict[str, PreTrainedConfig] = {
     ),
 }
 """Of layers with a window that what they are asked is longer than."""
+EXPERTS: dict[str, PreTrainedConfig] = {
+    "qwen3_moe": Qwen3MoeConfig(
+        **_SHAPE, head_dim=32, moe_intermediate_size=80, num_experts=8, num_experts_per_tok=3, norm_topk_prob=True
+    ),
+    "mixtral": MixtralConfig(**_SHAPE, num_local_experts=4, num_experts_per_tok=2, tie_word_embeddings=True),
+}
+"""Of layers with experts."""
 
 
 def random_model(name: str, seed: int) -> PreTrainedModel:
-    """The float32 model of that name in `CONFIGS` or `WINDOWED`."""
-    return randomised((CONFIGS | WINDOWED)[name], seed)
+    """The float32 model of that name in `CONFIGS`, `WINDOWED` or `EXPERTS`."""
+    return randomised((CONFIGS | WINDOWED | EXPERTS)[name], seed)
 
 
 def tensors(model: PreTrainedModel) -> dict[str, np.ndarray]:
-    """Its parameters by name, as a version holds them."""
-    return {name: parameter.detach().numpy() for name, parameter in model.named_parameters()}
+    """Its parameters by name, as a version and transformers' own files hold them."""
+    stored = revert_weight_conversion(model, {name: p.detach() for name, p in model.named_parameters()})
+    return {name: tensor.contiguous().numpy() for name, tensor in stored.items()}
 
 
 def publish(directory: Path, version: int, arrays: dict[str, np.ndarray], lineage: int = 1) -> WeightUpdate:

@@ -21,7 +21,7 @@ from sidecar.hosting.local import LocalEngineLauncher
 from sidecar.protocol import Engine
 from sidecar.vllm.settings import environment
 from tests.sidecar.vllm.conftest import MODEL, Lab, spec
-from tests.sidecar.vllm.models import CONFIGS, WINDOWED, publish, random_model, tensors, token_logprobs
+from tests.sidecar.vllm.models import CONFIGS, EXPERTS, WINDOWED, publish, random_model, tensors, token_logprobs
 
 ORDER = (0, 1, 2, 1, 3)
 TOKENS = np.arange(3, 45)
@@ -45,7 +45,9 @@ def job(directory: Path, model: Path, fresh: Path, versions: list[dict[str, np.n
     return {"model": str(model), "fresh": str(fresh), "tokens": TOKENS.tolist(), "updates": pushes, "out": out}
 
 
-@pytest.mark.parametrize("names", [list(CONFIGS), list(WINDOWED)], ids=["tied and untied", "windowed"])
+@pytest.mark.parametrize(
+    "names", [list(CONFIGS), list(WINDOWED), list(EXPERTS)], ids=["tied and untied", "windowed", "experts"]
+)
 def test_tiny_models_of_every_family(names: list[str], tmp_path: Path) -> None:
     jobs, last = [], {}
     for name in names:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from flax import nnx
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from rljax.models.common.block import LAYER_NAMES, Block, Matrix
 from rljax.models.common.experts.experts import mixture
@@ -40,10 +40,15 @@ class ExpertsBlock(Block):
         self.expert_up = matrix(hidden, experts.width, experts.count)
         self.expert_down = matrix(experts.width, hidden, experts.count)
 
-    def mlp(self, normed: Float[Array, "batch time hidden"], hardware: Hardware) -> Float[Array, "batch time hidden"]:
+    def mlp(
+        self,
+        normed: Float[Array, "batch time hidden"],
+        hardware: Hardware,
+        routes: Int[Array, "batch time picked"] | None = None,
+    ) -> Float[Array, "batch time hidden"]:
         """Returns what the experts of each token add to the residual stream; `routing` says which they were."""
         assert self.architecture.experts is not None
-        routing = route(normed, self.router[...], self.architecture.experts, hardware)
+        routing = route(normed, self.router[...], self.architecture.experts, hardware, routes)
         self.routed = nnx.Intermediate(routing)
         weights = self.expert_gate[...], self.expert_up[...], self.expert_down[...]
         return mixture(normed, routing.chosen, routing.gates, weights, hardware, self.architecture.activation)

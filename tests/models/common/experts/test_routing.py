@@ -74,3 +74,46 @@ def test_the_gradient_of_balance_is_that_of_transformers() -> None:
         lambda w: balance_loss(jax.tree.map(lambda x: x[None], router_sums(route(X, w, Experts(6, 2, 4)), COUNTED)))
     )(ROUTER)
     np.testing.assert_allclose(found, router.grad.numpy(), atol=1e-6)
+
+
+def test_a_replayed_choice_has_the_gates_of_the_live_logits_and_an_unknown_one_is_the_routers() -> None:
+    live = route(X, ROUTER, Experts(6, 2, 4))
+    replayed = np.full((2, 9, 2), -1, np.int16)
+    replayed[0, 1], replayed[1, 2], replayed[1, 3] = (4, 0), (0, 5), (2, -1)
+    found = route(X, ROUTER, Experts(6, 2, 4), replayed=jnp.asarray(replayed))
+    known = (replayed != -1).all(-1)
+    assert known.sum() == 2
+    np.testing.assert_array_equal(found.chosen, np.where(known[..., None], replayed, live.chosen))
+    logits = X.astype(np.float64) @ ROUTER
+    probabilities = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+    gates = np.take_along_axis(probabilities, np.asarray(found.chosen), -1)
+    np.testing.assert_allclose(found.gates, gates / gates.sum(-1, keepdims=True), rtol=1e-5)
+    np.testing.assert_array_equal(found.likeliest, live.chosen)
+
+
+def test_a_router_learns_from_a_choice_that_it_would_not_make() -> None:
+    """Gates gathered from what the top k leave of the logits would be 0 there, and so would their gradient."""
+    least = np.argmin(X @ ROUTER, axis=-1)[..., None].astype(np.int16)
+
+    def gate(router: jax.Array) -> jax.Array:
+        return jnp.sum(route(X, router, Experts(6, 1, 4, False), replayed=jnp.asarray(least)).gates)
+
+    def expected(router: jax.Array) -> jax.Array:
+        return jnp.sum(jnp.min(jax.nn.softmax(X @ router), axis=-1))
+
+    np.testing.assert_allclose(jax.grad(gate)(ROUTER), jax.grad(expected)(ROUTER), atol=1e-5)
+    assert np.abs(jax.grad(gate)(ROUTER)).max() > 0.01
+
+
+def test_choices_that_differ_are_counted_where_they_were_recorded_and_are_no_padding() -> None:
+    found = route(X, ROUTER, Experts(6, 2, 4))
+    live = np.asarray(found.chosen)
+    recorded = live[..., ::-1].copy()  # in another order they are the same
+    others = next(e for e in range(6) if e not in live[0, 0])
+    recorded[0, 0, 1] = others
+    recorded[0, 1] = -1
+    recorded[1, 8] = (live[1, 8] + 1) % 6  # padding
+    sums = router_sums(found, jnp.asarray(COUNTED), jnp.asarray(recorded, jnp.int16))
+    assert (float(sums.recorded), float(sums.differing)) == (2 * (9 + 4 - 1), 1)
+    nothing = router_sums(found, jnp.asarray(COUNTED))
+    assert (float(nothing.recorded), float(nothing.differing)) == (0, 0)

@@ -28,7 +28,7 @@ from rljax.launch.heartbeat import TrainerHeartbeat
 from rljax.launch.launchers import LAUNCHERS, learner_placement
 from rljax.launch.protocol import Launched
 from rljax.launch.run_explorer import run_explorer
-from rljax.learner.hosts import Hosts
+from rljax.learner.hosts import Hosts, means_loss
 from rljax.learner.sharding import select_devices
 from rljax.ledger import audit as auditing
 from rljax.ledger import processes
@@ -251,7 +251,8 @@ class Run:
             except RunFailedError as error:
                 raise (error if explorer is None or explorer.error is None else explorer.error) from None
             except Exception as error:
-                trainer.fail_run(error)
+                if self._hosts is None or not means_loss(error):  # all hosts start again, and the run goes on
+                    trainer.fail_run(error)
                 raise
 
     def _report(self, observers: LearnerObservers, _: object, error: BaseException | None, __: object) -> None:

@@ -202,7 +202,7 @@ class Run:
             if not self._checked:
                 check_start(config, self._tasksets)  # of one that is refused audit and report stay
                 self._checked = True
-            heartbeat = parts.enter_context(contextlib.closing(TrainerHeartbeat(db)))
+            heartbeat = parts.enter_context(contextlib.closing(TrainerHeartbeat(db, self._patience)))
             record_validation_plan(db, validation_fingerprint(config))
             is_replaced = functools.partial(processes.is_replaced, db, heartbeat.token)
             placed = parts.enter_context(learner_placement(config))  # before anything writes what a cluster may refuse
@@ -254,6 +254,11 @@ class Run:
                 if self._hosts is None or not means_loss(error):  # all hosts start again, and the run goes on
                     trainer.fail_run(error)
                 raise
+
+    @property
+    def _patience(self) -> float:
+        """Seconds after which the ledger takes a former host 0 for dead, which may have been on another machine."""
+        return 0.0 if self._hosts is None else 2 * self.config.rollout.claim_timeout
 
     def _report(self, observers: LearnerObservers, _: object, error: BaseException | None, __: object) -> None:
         """Writes audit and report, unless the run goes on with another trainer, which will, or this one is refused, as

@@ -37,7 +37,7 @@ class HostsConfig:
     start: str = key(
         "auto",
         "here: this command starts all; environment: it is the one that torchrun, SLURM, Open MPI or a TPU slice says; "
-        "auto: environment where that says of several, else here",
+        "auto: environment where that says of several, else here; launcher=ray: on the cluster",
         choices=("auto", "here", "environment"),
     )
     rank: int | None = key(None, "number of this process, from 0, where each is started by hand", low=0)

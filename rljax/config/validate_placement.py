@@ -56,11 +56,8 @@ def _check_hosts(config: Config) -> Refusals:
             f"{what}: learner.mesh multiplies to {mesh.size} devices, which the hosts do not share evenly; write a "
             "mesh of as many as they have together"
         )
-    if config.mode in ("both", "train"):
-        if config.launcher != "local":
-            yield ConfigError(f"{what}: the hosts are processes that you start, not Ray; write launcher=local")
-        if config.sync_method == "nccl":
-            yield ConfigError(f"{what}: sync_method=nccl sends from one process's GPUs; write sync_method=checkpoint")
+    if config.has_hosts and config.sync_method == "nccl":
+        yield ConfigError(f"{what}: sync_method=nccl sends from one process's GPUs; write sync_method=checkpoint")
 
 
 def check_device_names(path: str, devices: str) -> None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
 from rljax.config.schema import Config
-from rljax.launch.host_places import place_of
+from rljax.launch.host_places import free_port, place_of, share_of_processors
 from rljax.launch.host_process import Place
 from rljax.launch.supervisor import End, Supervisor, say, signals_to
 from rljax.pipeline.run_dir import RunDir
@@ -37,9 +37,14 @@ def supervise(config: Config) -> int:
     Raises:
         ConfigError: it is not known which host this process is to be.
     """
-    place = place_of(config, os.environ)
+    place, checkpoints = place_of(config, os.environ), RunDir.at(config).checkpoints
+    if place is None and config.launcher == "ray" and config.learner.hosts.start != "here":
+        from rljax.launch.ray_gang import OnRay
+
+        with contextlib.closing(OnRay(config)) as on_ray:
+            return run_again_where_lost(checkpoints, on_ray.start)
     if place is None:
-        return run_again_where_lost(RunDir.at(config).checkpoints, lambda: _all_here(config))
+        return run_again_where_lost(checkpoints, lambda: _all_here(config))
     if place.said_by:
         by = f"as {place.said_by} says"
         say(f"learner.hosts: host {place.rank} of {place.number}, {by}; coordinator {place.coordinator}")
@@ -93,18 +98,8 @@ def _newest(checkpoints: Path) -> int:
 
 def _all_here(config: Config) -> Supervisor:
     """Starts all hosts on this machine, each with as many of its devices."""
-    number, coordinator = config.learner.hosts.number, f"127.0.0.1:{_free_port()}"
+    number, coordinator = config.learner.hosts.number, f"127.0.0.1:{free_port()}"
     each = config.learner.mesh.size // number
-    environment = {}
-    if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):
-        environment["JAX_NUM_CPU_DEVICES"] = str(each)
     devices = [",".join(str(rank * each + i) for i in range(each)) for rank in range(number)]
     places = [Place(rank, number, coordinator, devices=devices[rank]) for rank in range(number)]
-    return Supervisor(config, places, environment)
-
-
-def _free_port() -> int:
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
-        port: int = unused.getsockname()[1]
-        return port
+    return Supervisor(config, places, share_of_processors(config))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from collections.abc import Mapping
 
 from rljax.config.fields import ConfigError
@@ -15,7 +17,8 @@ _BY_HAND = "learner.hosts.rank and learner.hosts.coordinator"
 
 
 def place_of(config: Config, environment: Mapping[str, str]) -> Place | None:
-    """Returns which host of the learner this process is to be; None where it is to start all of them on this machine.
+    """Returns which host of the learner this process is to be; None where it is to start all of them: on this machine,
+    or with ``launcher=ray`` on the cluster.
 
     Raises:
         ConfigError: other processes than those that the config speaks of were started, or it is not known which.
@@ -23,7 +26,7 @@ def place_of(config: Config, environment: Mapping[str, str]) -> Place | None:
     keys = config.learner.hosts
     if keys.rank is not None and keys.coordinator is not None:
         return Place(keys.rank, keys.number, keys.coordinator)
-    if keys.start == "here":
+    if keys.start == "here" or (config.launcher == "ray" and keys.start == "auto"):
         return None
     found = _by_variables(config, environment) or _by_jax(config)
     if found is None and keys.start == "environment":
@@ -32,6 +35,21 @@ def place_of(config: Config, environment: Mapping[str, str]) -> Place | None:
             f"torchrun, SLURM, Open MPI, or on the hosts of a TPU slice, or write {_BY_HAND}"
         )
     return found
+
+
+def share_of_processors(config: Config) -> dict[str, str]:
+    """Returns the environment variables by which JAX makes of the processors what one host has of the mesh."""
+    if "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", ""):
+        return {}
+    return {"JAX_NUM_CPU_DEVICES": str(config.learner.mesh.size // config.learner.hosts.number)}
+
+
+def free_port() -> int:
+    """Returns a port of this machine that nobody listens at."""
+    with socket.socket() as unused:
+        unused.bind(("", 0))
+        port: int = unused.getsockname()[1]
+        return port
 
 
 def _by_variables(config: Config, environment: Mapping[str, str]) -> Place | None:

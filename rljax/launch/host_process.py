@@ -59,6 +59,7 @@ class HostProcess:
         """
         self.rank = place.rank
         self._computed = 0.0
+        given = json.dumps({"config": as_plain(_at(config, place)), "link": link})
         reading, writing = os.pipe()
         self.pulses = Pulses(reading)
         try:
@@ -73,7 +74,7 @@ class HostProcess:
             os.close(writing)
         assert self.process.stdin is not None
         with contextlib.suppress(BrokenPipeError), self.process.stdin as pipe:  # broken where it has ended
-            pipe.write(json.dumps({"config": as_plain(_at(config, place)), "link": link}).encode())
+            pipe.write(given.encode())
 
     def has_computed(self) -> bool:
         """Returns whether it has used a processor since it was asked last. On a machine that is too busy for threads of

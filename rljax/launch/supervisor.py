@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import selectors
 import signal
+import socket
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -32,8 +33,8 @@ GRACE = 60.0
 """Seconds in which all hosts have to end once one has: longer than those that JAX's own end of them may take."""
 FAREWELL = 10.0
 """Seconds that other supervisors have to end their hosts in, before JAX's service is taken from those."""
-LINK = "link"
-"""Beginning of the line by which a host tells its supervisor where that of host 0 listens."""
+LINK, DOING = "link", "doing"
+"""Beginnings of lines of a host: where host 0's supervisor listens; what it begins to do with the others, if any."""
 
 
 @dataclass(frozen=True)
@@ -64,11 +65,13 @@ class Supervisor:
             linked: there are hosts on other machines, whose supervisors this one speaks with.
         """
         self.stopping = 0
+        self._wait_timeout = config.wait_timeout
+        self._doing: dict[int, tuple[str, float]] = {}
         self._timeout = config.learner.hosts.heartbeat_timeout
         self._machine = places[0].coordinator.rpartition(":")[0]
         self._door = Door(_is_loopback(self._machine)) if linked and places[0].rank == 0 else None
         self._links: list[Link] = []
-        self._names: dict[int, str] = {}
+        self._names = {place.rank: socket.gethostname() for place in places} if linked else {}
         self._ended: dict[int, int] = {}
         self._deadline: float | None = None
         self._end: End | None = None
@@ -135,6 +138,11 @@ class Supervisor:
             if rank not in self._ended and now - seen > self._timeout:
                 said = f"has shown no sign of life for {self._timeout:g} s (learner.hosts.heartbeat_timeout)"
                 self._lose(f"{self._name(rank)} {said}")
+        for rank, (what, since) in self._doing.items():
+            if what and rank not in self._ended and now - since > self._wait_timeout:
+                self._lose(
+                    f"{self._name(rank)} did not come to an end within {self._wait_timeout:g} s (wait_timeout): {what}"
+                )
         if self._deadline is not None and now > self._deadline:
             left = ", ".join(self._name(rank) for rank in sorted(self._seen) if rank not in self._ended)
             self._lose(f"{left} did not end within {GRACE:g} s after another host had")
@@ -166,9 +174,11 @@ class Supervisor:
         self._lives(host)
         try:
             for line in host.pulses.read():
-                what, _, address = line.partition(" ")
-                if what == LINK and self._door is None:
-                    self._join(address, host.rank)
+                what, _, rest = line.partition(" ")
+                if what == DOING:
+                    self._doing[host.rank] = (rest, time.monotonic())
+                elif what == LINK and self._door is None:
+                    self._join(rest, host.rank)
         except EOFError:
             self._selector.unregister(host.pulses.descriptor)
 

@@ -64,12 +64,14 @@ class Hosts:
         rank: number of this host, from 0.
         number: of hosts.
         names: of the hosts by rank, for messages; numbers alone until `exchange_names`.
+        doing: is called on hosts other than 0 with what they begin to do with all others, and with "" when it is done.
     """
 
     def __init__(self, client: Any, rank: int, number: int, timeout: float) -> None:
         """Takes the client of JAX's coordination service, and the seconds after which a host is late."""
         self.rank, self.number = rank, number
         self.names = [f"host {other}" for other in range(number)]
+        self.doing: Callable[[str], None] = lambda what: None
         self._client = client
         self._timeout = timeout
         self._count = 0
@@ -108,6 +110,7 @@ class Hosts:
         Raises:
             HostLost: host 0 cannot be reached.
         """
+        self.doing("")
         self._count += 1
         header = json.loads(self._await_leader(f"{self._count}/announced"))
         what = f"the rest of what {self.names[0]} announced"
@@ -137,6 +140,7 @@ class Hosts:
             self._set(f"{key}/ready/{self.rank}", json.dumps(mine).encode())
             if refusal := self._await_leader(f"{key}/go").decode():
                 raise HostsError(refusal)
+            self.doing(what)
             return 0.0, 0
         began = time.monotonic()
         waited, slowest, refusal = 0.0, 0, ""

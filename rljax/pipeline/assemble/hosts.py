@@ -55,6 +55,8 @@ def joined(config: Config) -> Iterator[Hosts | None]:
     pulse = current_pulse()
     keys = config.learner.hosts
     hosts = Hosts(distributed.global_state.client, jax.process_index(), keys.number, config.wait_timeout)
+    if pulse is not None:
+        hosts.doing = lambda what: pulse.tell(f"doing {what}")
     try:
         hosts.exchange_names(socket.gethostname())
         if hosts.leads:

@@ -23,7 +23,7 @@ from rljax.config.validate_placement import device_indices
 from rljax.interrupts import HOST_LOST
 from rljax.launch.host_places import free_port, share_of_processors
 from rljax.launch.host_process import Place
-from rljax.launch.ray_cluster import RayCluster, runtime_env
+from rljax.launch.ray_cluster import ClusterError, RayCluster, runtime_env
 from rljax.launch.ray_placement import ACCELERATORS, add_up, of_hosts
 from rljax.launch.supervisor import GRACE, End, Supervisor, say
 from rljax.pipeline.run_dir import RunDir
@@ -99,7 +99,30 @@ class OnRay:
             self._parts = parts.pop_all()
 
     def start(self) -> RayAttempt:
-        """Starts the supervisor of each host. See `rljax.launch.gang.run_again_where_lost`."""
+        """Starts the supervisor of each host, and again as long as Ray takes a lost node for one that it has. See
+        `rljax.launch.gang.run_again_where_lost`.
+
+        Raises:
+            ClusterError: they did not start in ``ray.placement_timeout``.
+        """
+        seconds = min(self._config.ray.placement_timeout, self._config.wait_timeout)
+        deadline = time.monotonic() + seconds
+        while True:
+            actors = self._supervisors()
+            try:
+                answers = [actor.address.remote() for actor in actors]
+                addresses = ray.get(answers, timeout=max(deadline - time.monotonic(), LOOK))
+                return RayAttempt(self._config, actors, addresses[0])
+            except RayError as error:
+                _kill(actors)
+                if time.monotonic() > deadline:
+                    raise ClusterError(
+                        f"launcher=ray: hosts did not start within {seconds:g} s (ray.placement_timeout): "
+                        f"{why_it_died(error)}; look at the cluster (`ray status`)"
+                    ) from None
+            time.sleep(LOOK)
+
+    def _supervisors(self) -> list[Any]:
         number, logs = self._config.learner.hosts.number, RunDir.at(self._config).root.absolute() / "logs"
         count = next(iter(self._accelerators.values()), 0.0) / number
         amounts: dict[str, Any] = {"num_gpus": count} if self._kind == "gpu" else {}
@@ -109,7 +132,7 @@ class OnRay:
         for rank in range(number):
             options = self._placement.options(rank, {}, num_cpus=1, max_concurrency=4, **amounts)
             actors.append(ray.remote(HostActor).options(**options).remote(str(logs / f"host-{rank}.log"), os.getcwd()))
-        return RayAttempt(self._config, actors)
+        return actors
 
     def close(self) -> None:
         """Leaves the cluster."""
@@ -119,8 +142,8 @@ class OnRay:
 class RayAttempt:
     """Supervisors of one attempt. See `rljax.launch.gang.Attempt`."""
 
-    def __init__(self, config: Config, actors: Sequence[Any]) -> None:
-        self._config, self._actors = config, actors
+    def __init__(self, config: Config, actors: Sequence[Any], coordinator: str) -> None:
+        self._config, self._actors, self._coordinator = config, actors, coordinator
         self._signals: list[int] = []
         self._printed = 0
 
@@ -128,13 +151,8 @@ class RayAttempt:
         """See `Attempt`; shows what host 0 prints meanwhile."""
         ends: list[End] = []
         try:
-            try:
-                seconds = min(self._config.ray.placement_timeout, self._config.wait_timeout)
-                coordinator: str = ray.get(self._actors[0].address.remote(), timeout=seconds)
-            except RayError as error:
-                return End(HOST_LOST, f"host 0: {why_it_died(error)}")
             plain, number = as_plain(self._config), len(self._actors)
-            places = [Place(rank, number, coordinator) for rank in range(number)]
+            places = [Place(rank, number, self._coordinator) for rank in range(number)]
             waiting = {a.supervise.remote(plain, p): p.rank for a, p in zip(self._actors, places, strict=True)}
             deadline: float | None = None
             while waiting and (deadline is None or time.monotonic() < deadline):
@@ -146,9 +164,7 @@ class RayAttempt:
                 self._show()
             ends += [End(HOST_LOST, f"the supervisor of host {rank} does not end") for rank in waiting.values()]
         finally:
-            for actor in self._actors:
-                with contextlib.suppress(RayError, RuntimeError, ValueError):  # it is dead, or the cluster is
-                    ray.kill(actor)
+            _kill(self._actors)
         return next((end for end in ends if end.lost), End(max(end.code for end in ends)))
 
     def stop(self, number: int) -> None:
@@ -165,6 +181,12 @@ class RayAttempt:
             self._printed += len(printed)
             sys.stdout.write(printed.decode(errors="replace"))
             sys.stdout.flush()
+
+
+def _kill(actors: Sequence[Any]) -> None:
+    for actor in actors:
+        with contextlib.suppress(RayError, RuntimeError, ValueError):  # it is dead, or the cluster is
+            ray.kill(actor)
 
 
 def _end(rank: int, ended: Any) -> End:

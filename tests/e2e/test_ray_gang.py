@@ -27,10 +27,10 @@ def test_a_host_and_then_a_node_are_lost_and_the_run_ends_all_the_same(
     assert len(hosts) == 2
     cluster.remove_node(next(node for node in nodes if node in hosts), allow_graceful=False)
     assert run.end() == 0, run.printed
-    first, *others = (line for line in run.printed.splitlines() if "start again" in line)
+    first, second = (line for line in run.printed.splitlines() if "start again" in line)
     assert first.startswith("rljax: host 1 (")
     assert "was ended by SIGKILL: all hosts start again" in first
-    assert others, run.printed
+    assert second.startswith("rljax: host ")  # by its supervisor or by Ray, whoever is first
     assert_balanced(run_dir, groups=24)
 
 

@@ -44,6 +44,7 @@ from rljax.config.validate import ConfigError
 from rljax.interrupts import raise_on_interrupt
 from sidecar.errors import printable
 from sidecar.imports import uncollected_imports
+from sidecar.workers import pulse
 
 REFUSED, FAILED = 2, 1
 _READ = ("plan", "audit", "report")
@@ -141,6 +142,8 @@ def run(load: Callable[[], Config], told: Callable[[ConfigError], ConfigError] =
         return _unread()
     except Exception as error:  # what the config names, a loss for one, cannot be imported
         return _say(error, FAILED)
+    if config.has_hosts and pulse.current() is None:
+        return _supervise(config)
     with uncollected_imports():
         from rljax import commands
         from rljax.pipeline.assemble.devices import share_gpu_memory
@@ -163,7 +166,17 @@ def run(load: Callable[[], Config], told: Callable[[ConfigError], ConfigError] =
     except BrokenPipeError as error:
         return _unread() if config.mode in _READ else _say(error, FAILED)
     except Exception as error:
-        return _say(error, FAILED)
+        return _say(error, getattr(error, "exit_code", FAILED))
+
+
+def _supervise(config: Config) -> int:
+    """Has other processes be the hosts of a learner, and watches over them: this one imports nothing that may hang."""
+    from rljax.launch.gang import supervise
+
+    try:
+        return supervise(config)
+    except Exception as error:
+        return _say(error, REFUSED if isinstance(error, ConfigError) else FAILED)
 
 
 def _check_extras(config: Config) -> None:

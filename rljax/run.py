@@ -28,7 +28,7 @@ from rljax.launch.heartbeat import TrainerHeartbeat
 from rljax.launch.launchers import LAUNCHERS, learner_placement
 from rljax.launch.protocol import Launched
 from rljax.launch.run_explorer import run_explorer
-from rljax.learner.hosts import Hosts
+from rljax.learner.hosts import Hosts, means_loss
 from rljax.learner.sharding import select_devices
 from rljax.ledger import audit as auditing
 from rljax.ledger import processes
@@ -202,7 +202,7 @@ class Run:
             if not self._checked:
                 check_start(config, self._tasksets)  # of one that is refused audit and report stay
                 self._checked = True
-            heartbeat = parts.enter_context(contextlib.closing(TrainerHeartbeat(db)))
+            heartbeat = parts.enter_context(contextlib.closing(TrainerHeartbeat(db, self._patience)))
             record_validation_plan(db, validation_fingerprint(config))
             is_replaced = functools.partial(processes.is_replaced, db, heartbeat.token)
             placed = parts.enter_context(learner_placement(config))  # before anything writes what a cluster may refuse
@@ -251,8 +251,14 @@ class Run:
             except RunFailedError as error:
                 raise (error if explorer is None or explorer.error is None else explorer.error) from None
             except Exception as error:
-                trainer.fail_run(error)
+                if self._hosts is None or not means_loss(error):  # all hosts start again, and the run goes on
+                    trainer.fail_run(error)
                 raise
+
+    @property
+    def _patience(self) -> float:
+        """Seconds after which the ledger takes a former host 0 for dead, which may have been on another machine."""
+        return 0.0 if self._hosts is None else 2 * self.config.rollout.claim_timeout
 
     def _report(self, observers: LearnerObservers, _: object, error: BaseException | None, __: object) -> None:
         """Writes audit and report, unless the run goes on with another trainer, which will, or this one is refused, as

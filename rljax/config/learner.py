@@ -33,12 +33,16 @@ class MeshConfig:
 class HostsConfig:
     """Processes that are one learner together, each with devices of its own: `learner.mesh` goes over those of all."""
 
-    number: int = key(1, "processes of the learner, started one a host; of jax.distributed", low=1)
-    rank: int | None = key(
-        None, "number of this process, from 0; None: as torchrun, SLURM, Open MPI or a TPU slice says", low=0
+    number: int = key(1, "processes of the learner, one a host; of jax.distributed", low=1)
+    start: str = key(
+        "auto",
+        "here: this command starts all; environment: it is the one that torchrun, SLURM, Open MPI or a TPU slice says; "
+        "auto: environment where that says of several, else here; launcher=ray: on the cluster",
+        choices=("auto", "here", "environment"),
     )
+    rank: int | None = key(None, "number of this process, from 0, where each is started by hand", low=0)
     coordinator: str | None = key(
-        None, "HOST:PORT at which process 0 listens for the others; None: as learner.hosts.rank"
+        None, "HOST:PORT at which host 0 listens for the others; None: as learner.hosts.start finds it"
     )
     heartbeat_timeout: int = key(60, "seconds without a sign of life of a host, after which all end", low=5)
 

@@ -255,6 +255,11 @@ class Config:
         return self.algorithm.expert_data_ratio == 1
 
     @property
+    def has_hosts(self) -> bool:
+        """True where the learner of this config is several processes, and it is to be run."""
+        return self.learner.hosts.number > 1 and self.mode in ("both", "train")
+
+    @property
     def environments(self) -> Mapping[str, EnvironmentConfig]:
         """`custom_envs`, each where it will compute."""
         place = self.rollout.env_place

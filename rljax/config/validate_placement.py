@@ -38,11 +38,17 @@ def _check_hosts(config: Config) -> Refusals:
     hosts, mesh = config.learner.hosts, config.learner.mesh
     what = f"learner.hosts.number={hosts.number}"
     if hosts.number == 1:
-        if hosts.rank is not None or hosts.coordinator is not None:
-            yield ConfigError(f"{what}: one process is host 0 of 1; leave rank and coordinator out, or raise number")
+        if hosts.rank is not None or hosts.coordinator is not None or hosts.start != "auto":
+            yield ConfigError(
+                f"{what}: one process is host 0 of 1; leave rank, coordinator and start out, or raise number"
+            )
         return
     if hosts.rank is not None and hosts.coordinator is None:
         yield ConfigError(f"learner.hosts.rank={hosts.rank}: write learner.hosts.coordinator, HOST:PORT of host 0, too")
+    if hosts.start == "here" and (hosts.rank is not None or hosts.coordinator is not None):
+        yield ConfigError(
+            "learner.hosts.start=here: this command starts all hosts; leave learner.hosts.rank and coordinator out"
+        )
     if hosts.rank is not None and hosts.rank >= hosts.number:
         yield ConfigError(f"learner.hosts.rank={hosts.rank}: {what} counts from 0 to {hosts.number - 1}")
     if mesh.size % hosts.number:
@@ -50,11 +56,8 @@ def _check_hosts(config: Config) -> Refusals:
             f"{what}: learner.mesh multiplies to {mesh.size} devices, which the hosts do not share evenly; write a "
             "mesh of as many as they have together"
         )
-    if config.mode in ("both", "train"):
-        if config.launcher != "local":
-            yield ConfigError(f"{what}: the hosts are processes that you start, not Ray; write launcher=local")
-        if config.sync_method == "nccl":
-            yield ConfigError(f"{what}: sync_method=nccl sends from one process's GPUs; write sync_method=checkpoint")
+    if config.has_hosts and config.sync_method == "nccl":
+        yield ConfigError(f"{what}: sync_method=nccl sends from one process's GPUs; write sync_method=checkpoint")
 
 
 def check_device_names(path: str, devices: str) -> None:

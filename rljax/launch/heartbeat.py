@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 
 from rljax.ledger import processes
 from rljax.ledger.database import Database, LedgerError, StaleWriterError
@@ -14,13 +15,32 @@ NAME = "trainer"
 SECONDS = 1.0
 
 
+def _register(db: Database, patience: float) -> str:
+    deadline = time.monotonic() + patience
+    while True:
+        try:
+            return processes.register(db, NAME, role="trainer")
+        except processes.AliveError as error:
+            if not error.elsewhere or time.monotonic() > deadline:
+                raise
+        time.sleep(SECONDS)
+
+
 class TrainerHeartbeat:
     """Registers the trainer and beats until it is closed."""
 
-    def __init__(self, db: Database) -> None:
-        """Registers a life of the trainer, which `token` stands for; raises LedgerError if another process lives it."""
+    def __init__(self, db: Database, patience: float = 0.0) -> None:
+        """Registers a life of the trainer, which `token` stands for.
+
+        Args:
+            db: ledger.
+            patience: seconds in which a former trainer on another machine, which may be dead, is waited for.
+
+        Raises:
+            LedgerError: another process lives it.
+        """
         self._db = db
-        self.token = processes.register(db, NAME, role="trainer")
+        self.token = _register(db, patience)
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._beat, name=f"heartbeat of the {NAME}", daemon=True)
         self._thread.start()

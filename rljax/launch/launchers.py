@@ -38,9 +38,9 @@ def learner_placement(config: Config) -> contextlib.AbstractContextManager[Confi
     ``learner.devices`` are the learner's own.
 
     With ``launcher=ray`` others ask the same cluster for accelerators: those of the learner are set aside there. In
-    mode both the launcher does that.
+    mode both the launcher does that, and who started the hosts of a learner has done it.
     """
-    if config.mode != "train" or config.launcher != "ray":
+    if config.mode != "train" or config.launcher != "ray" or config.has_hosts:
         return contextlib.nullcontext(config)
     from rljax.launch.ray_launcher import learner_placed_on_ray
 

@@ -93,7 +93,7 @@ class RayCluster:
             ConfigError: devices that are named do not fit.
         """
         plan = self._plan(learner_platform)
-        home, group = plan.home, self._reserve(plan)
+        home, group = plan.home, self.reserve(*plan.bundles(), plan.asked())
         table = placement_group_table(group)["bundles_to_node_id"]
         check_sync_address(self._config, {table[bundle] for bundle in range(1, 1 + len(plan.engines))} - {home.id})
         swap = self._swap(plan, group)
@@ -120,7 +120,7 @@ class RayCluster:
         """
         plan = self._plan(platform)
         names = _visible(*plan.learner)
-        set_aside = self._set_aside(plan, self._reserve(plan))
+        set_aside = self._set_aside(plan, self.reserve(*plan.bundles(), plan.asked()))
         try:
             places = sorted(names.index(name) if names else int(name) for name in set_aside)
         except ValueError:
@@ -150,16 +150,22 @@ class RayCluster:
         home = next(node for node in nodes if node.id == mine)
         return make_plan(self._config, home, [node for node in nodes if node is not home], learner_platform)
 
-    def _reserve(self, plan: Plan) -> PlacementGroup:
-        bundles, labels = plan.bundles()
+    def reserve(
+        self,
+        bundles: list[dict[str, float]],
+        labels: list[dict[str, str]] | None,
+        asked: dict[str, float],
+        strategy: str = "PACK",
+    ) -> PlacementGroup:
+        """Reserves bundles of resources, ``asked`` in all, and waits for them; raises ClusterError as `place` does."""
         seconds = min(self._config.ray.placement_timeout, self._config.wait_timeout)
-        short = self.started and _exceeds(plan.asked(), add_up([node.resources for node in _nodes()]))
-        self._group = placement_group(bundles, strategy="PACK", bundle_label_selector=labels)
+        short = self.started and _exceeds(asked, add_up([node.resources for node in _nodes()]))
+        self._group = placement_group(bundles, strategy=strategy, bundle_label_selector=labels)
         if short or not self._group.wait(seconds):
             total, free = ray.cluster_resources(), ray.available_resources()
             waited = "" if short else f" within {seconds:g} s"
             raise ClusterError(
-                f"launcher=ray: no room on the cluster{waited}: asked for {_format_resources(plan.asked())} in "
+                f"launcher=ray: no room on the cluster{waited}: asked for {_format_resources(asked)} in "
                 f"{len(bundles)} bundles; the cluster has {_format_resources(total)}, free now "
                 f"{_format_resources(free)}; ask for less (sidecar.num_engines, ray.cpus_per_engine, "
                 "sidecar.devices=cpu), add nodes, or raise ray.placement_timeout"

@@ -100,10 +100,11 @@ def make_plan(config: Config, home: Node, others: Sequence[Node], learner_platfo
         ConfigError: the devices named are too few, are not there, or lie on two nodes.
     """
     learner, mine = _learner(config, learner_platform)
+    learners = of_hosts(config, learner_platform) if config.has_hosts else learner
     explorer = {"CPU": 1.0} if config.mode == "both" and config.explorer.own_process else None
     platform, named = device_indices(config.sidecar.devices)
     if platform == "auto":
-        platform = _auto_platform([home, *others], learner)
+        platform = _auto_platform([home, *others], learners)
     kind = ACCELERATORS.get(platform, "")
     count = config.sidecar.tensor_parallel_size if kind else 0
     resources = {
@@ -119,9 +120,14 @@ def make_plan(config: Config, home: Node, others: Sequence[Node], learner_platfo
     engines = [EngineBundle(resources, kind, count, node, devices) for node, devices in where]
     for judge in config.asked_judges.values():
         for _ in range(judge.num_engines):
-            taken = add_up([learner, *(engine.resources for engine in engines)])
+            taken = add_up([learners, *(engine.resources for engine in engines)])
             engines.append(_of_judge(config, judge, [home, *others], taken))
     return Plan(home, learner, mine, tuple(engines), explorer)
+
+
+def of_hosts(config: Config, platform: str) -> dict[str, float]:
+    """Returns the accelerators that the hosts of a learner have together."""
+    return {ACCELERATORS[platform]: float(config.learner.mesh.size)} if platform in ACCELERATORS else {}
 
 
 def cpus_needed(config: Config) -> int:
@@ -129,7 +135,8 @@ def cpus_needed(config: Config) -> int:
     included.
     """
     engines = config.sidecar.num_engines + sum(judge.num_engines for judge in config.asked_judges.values())
-    return 2 * math.ceil(engines * config.ray.cpus_per_engine) + config.explorer.own_process
+    hosts = config.learner.hosts.number if config.has_hosts else 0
+    return 2 * math.ceil(engines * config.ray.cpus_per_engine) + config.explorer.own_process + hosts
 
 
 def swap_taken(taken: Sequence[str], reserved: Sequence[str]) -> dict[str, str]:
@@ -144,7 +151,7 @@ def swap_taken(taken: Sequence[str], reserved: Sequence[str]) -> dict[str, str]:
 
 
 def _learner(config: Config, platform: str) -> tuple[dict[str, float], tuple[int, ...]]:
-    if config.mode not in ("both", "train") or platform not in ACCELERATORS:
+    if config.mode not in ("both", "train") or platform not in ACCELERATORS or config.has_hosts:  # those have theirs
         return {}, ()
     _, named = device_indices(config.learner.devices)
     count = config.learner.mesh.size

@@ -1,5 +1,5 @@
 """Hosts: the processes that are one learner together, and what they say to each other beside the arrays that their
-devices exchange: through the key-value store of JAX's coordination service, which is in the process of host 0.
+devices exchange: through the key-value store of JAX's coordination service, which is in the supervisor of host 0.
 
 Host 0 leads. It announces what it is about to do; all do it, after they have agreed on what it is.
 """
@@ -7,6 +7,7 @@ Host 0 leads. It announces what it is about to do; all do it, after they have ag
 from __future__ import annotations
 
 import json
+import re
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -15,17 +16,36 @@ from typing import Any
 
 from jax.errors import JaxRuntimeError
 
+from rljax.interrupts import HOST_LOST
+
+JAX_LATER = 10
+"""Times `learner.hosts.heartbeat_timeout` after which JAX too takes a host for dead: supervisors are to be first."""
 _PREFIX = "rljax/"
 _CHUNK = 2**20
 """Bytes of a value: gRPC carries no more than four times as many by default."""
 _LOOK = 1.0
 """Seconds of one wait in JAX: Python handles no signal before it returns."""
+_EXCHANGES = re.compile(r"\bgloo\b|\bnccl", re.IGNORECASE)
+"""Names of what exchanges arrays between hosts, in its errors: it has no types for them."""
 _FAILED = "failed"
 """Name under which a host says why it cannot go on, in place of what it agrees to."""
 
 
 class HostsError(RuntimeError):
     """The hosts of a learner cannot go on together. One line: which host, what, what to do."""
+
+
+class HostLost(HostsError):
+    """Another host is late, or cannot be reached. The same command may go on from the last checkpoint."""
+
+    exit_code = HOST_LOST
+
+
+def means_loss(error: BaseException) -> bool:
+    """Returns whether an error says that another host is lost: in our words, or in those of what exchanges arrays."""
+    return isinstance(error, HostLost) or (
+        isinstance(error, JaxRuntimeError | ValueError) and _EXCHANGES.search(str(error)) is not None
+    )
 
 
 @dataclass(frozen=True)
@@ -44,12 +64,14 @@ class Hosts:
         rank: number of this host, from 0.
         number: of hosts.
         names: of the hosts by rank, for messages; numbers alone until `exchange_names`.
+        doing: is called on hosts other than 0 with what they begin to do with all others, and with "" when it is done.
     """
 
     def __init__(self, client: Any, rank: int, number: int, timeout: float) -> None:
         """Takes the client of JAX's coordination service, and the seconds after which a host is late."""
         self.rank, self.number = rank, number
         self.names = [f"host {other}" for other in range(number)]
+        self.doing: Callable[[str], None] = lambda what: None
         self._client = client
         self._timeout = timeout
         self._count = 0
@@ -64,7 +86,7 @@ class Hosts:
         """Has every host learn the names of all.
 
         Raises:
-            HostsError: a host did not come in time.
+            HostLost: a host did not come in time.
         """
         self._set(f"name/{self.rank}", name.encode())
         for rank in range(self.number):
@@ -82,11 +104,13 @@ class Hosts:
         self._set(f"{self._count}/announced", json.dumps(header).encode())
 
     def hear(self) -> Announcement:
-        """Waits, however long host 0 takes, for what it announces next. JAX ends this process when host 0 has died.
+        """Waits, however long host 0 takes, for what it announces next; a supervisor ends this process when host 0 is
+        lost.
 
         Raises:
-            HostsError: host 0 cannot be reached.
+            HostLost: host 0 cannot be reached.
         """
+        self.doing("")
         self._count += 1
         header = json.loads(self._await_leader(f"{self._count}/announced"))
         what = f"the rest of what {self.names[0]} announced"
@@ -108,13 +132,15 @@ class Hosts:
             Seconds that host 0 waited, and the rank of the host that it waited for longest; of others 0 and 0.
 
         Raises:
-            HostsError: a host is late, cannot go on, or says something else.
+            HostLost: a host is late.
+            HostsError: one cannot go on, or says something else.
         """
         mine, key = mine or {}, str(self._count)
         if not self.leads:
             self._set(f"{key}/ready/{self.rank}", json.dumps(mine).encode())
             if refusal := self._await_leader(f"{key}/go").decode():
                 raise HostsError(refusal)
+            self.doing(what)
             return 0.0, 0
         began = time.monotonic()
         waited, slowest, refusal = 0.0, 0, ""
@@ -150,7 +176,7 @@ class Hosts:
         """Returns what each host gives within some seconds, by rank; to host 0 alone.
 
         Raises:
-            HostsError: a host is late.
+            HostLost: a host is late.
         """
         if not self.leads:
             self._set(f"{self._count}/given/{self.rank}", mine)
@@ -185,7 +211,7 @@ class Hosts:
             raise self._unreached(error) from error
 
     def _await_leader(self, key: str) -> bytes:
-        # Host 0 says who is late, and each of its own waits has a deadline; JAX ends this process when that has died.
+        # Host 0 says who is late, and each of its own waits has a deadline; it is found dead by supervisors.
         while (found := self._get(key, _LOOK)) is None:
             pass
         return found
@@ -197,7 +223,7 @@ class Hosts:
             if (found := self._get(key, min(_LOOK, max(deadline - time.monotonic(), 0.001)))) is not None:
                 return found
             if time.monotonic() > deadline:
-                raise HostsError(f"waited {seconds:g} s (wait_timeout) for {what}; look at its log and its machine")
+                raise HostLost(f"waited {seconds:g} s (wait_timeout) for {what}; look at its log and its machine")
 
     def _get(self, key: str, seconds: float) -> bytes | None:
         try:
@@ -215,6 +241,6 @@ class Hosts:
             return None
         return found
 
-    def _unreached(self, error: JaxRuntimeError) -> HostsError:
+    def _unreached(self, error: JaxRuntimeError) -> HostLost:
         reason = " ".join(str(error).split())[:200]
-        return HostsError(f"{self.names[self.rank]}: {self.names[0]} cannot be reached: {reason}")
+        return HostLost(f"{self.names[self.rank]}: {self.names[0]} cannot be reached: {reason}")

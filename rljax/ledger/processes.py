@@ -23,19 +23,29 @@ _GAUGES = select(p.name, p.gauges).where(p.role == bindparam("role"), p.alive)
 _SET_LOADING = update(schema.processes).where(p.name == bindparam("process"), p.alive)
 
 
+class AliveError(LedgerError):
+    """A process of this name is alive. One ``elsewhere``, on another machine, is known by its heartbeats alone."""
+
+    def __init__(self, message: str, *, elsewhere: bool) -> None:
+        super().__init__(message)
+        self.elsewhere = elsewhere
+
+
 @writes
 def register(tx: Transaction, name: str, role: str) -> str:
     """Registers a process; returns the token of this life. Claims of an earlier life of the same name are reopened.
 
     Raises:
-        LedgerError: a process of this name is alive, or one whose spec differs from this one's.
+        AliveError: a process of this name is alive.
+        LedgerError: there is one whose spec differs from this one's.
     """
     token = uuid.uuid4().hex
     found = tx.execute(select(schema.processes).where(p.name == name)).one_or_none()
     if found is not None and still_alive(found, tx.now(), tx.spec.claim_timeout):
         who, hint = ("a trainer", "") if role == "trainer" else ("an explorer", ", or set another explorer.name")
-        raise LedgerError(
-            f"{tx.db.label}: {who} named {name!r} is alive here (pid {found.pid} on {found.host}); end it first{hint}"
+        raise AliveError(
+            f"{tx.db.label}: {who} named {name!r} is alive here (pid {found.pid} on {found.host}); end it first{hint}",
+            elsewhere=found.host != socket.gethostname(),
         )
     agree(tx, tx.spec)  # others may have opened the ledger, and changed it, since this process did
     values = {

@@ -35,3 +35,22 @@ def test_a_ledger_that_fails_while_a_life_is_taken_up_again_does_not_end_it(
     assert not failures
     trainer.close()
     db.close()
+
+
+def test_a_former_trainer_on_another_machine_is_waited_for_until_it_is_known_to_be_dead(tmp_path: Path) -> None:
+    db = Database(SqliteFile(tmp_path / "ledger.db"), make_spec(claim_timeout=0.5))
+    processes.register(db, heartbeat.NAME, role="trainer")
+    sql(db, "UPDATE processes SET host=:other", other="another-machine")
+    with pytest.raises(processes.AliveError, match="on another-machine"):
+        heartbeat.TrainerHeartbeat(db)
+    heartbeat.TrainerHeartbeat(db, patience=60.0).close()
+    db.close()
+
+
+def test_one_that_lives_on_this_machine_is_not_waited_for(tmp_path: Path) -> None:
+    db = Database(SqliteFile(tmp_path / "ledger.db"), make_spec())
+    first = heartbeat.TrainerHeartbeat(db)
+    with pytest.raises(processes.AliveError):
+        heartbeat.TrainerHeartbeat(db, patience=1e9)
+    first.close()
+    db.close()

@@ -1,4 +1,4 @@
-"""Joins the hosts of a learner: finds out which of them this process is, and sees that all of them are of one run."""
+"""Joins the hosts of a learner, and sees that all of them are of one run."""
 
 from __future__ import annotations
 
@@ -13,16 +13,18 @@ from pathlib import Path
 from typing import Any
 
 import jax
-from jax._src import distributed  # JAX has no public name for its client of the coordination service
+from jax._src import distributed  # JAX has no public names for its coordination service
+from jax._src.lib import _jax
 
 import rljax
 from rljax.config.fields import ConfigError
 from rljax.config.load import as_plain
 from rljax.config.schema import Config
 from rljax.interrupts import end_at_once
-from rljax.learner.hosts import Hosts, HostsError
+from rljax.learner.hosts import JAX_LATER, HostLost, Hosts, HostsError, means_loss
 from rljax.learner.sharding import select_devices
 from sidecar.errors import first_line
+from sidecar.workers.pulse import current as current_pulse
 
 END, STOP = "end", "stop"
 """Announcements of host 0 at its end: that it is done, and that it cannot go on, with the reason."""
@@ -32,14 +34,8 @@ _FAREWELL = 5.0
 """Seconds in which the others are to hear that host 0 cannot go on: of its death JAX tells less."""
 _SHUTDOWN = 30
 """Seconds that the hosts wait for each other at their end."""
-_LAUNCHERS = "learner.hosts.rank and learner.hosts.coordinator"
 
 log = logging.getLogger(__name__)
-
-
-def is_of_hosts(config: Config) -> bool:
-    """Returns whether the learner of this process is one of several hosts."""
-    return config.learner.hosts.number > 1 and config.mode in ("both", "train")
 
 
 @contextlib.contextmanager
@@ -48,28 +44,34 @@ def joined(config: Config) -> Iterator[Hosts | None]:
     Handlers of signals are to be set within.
 
     Raises:
-        ConfigError: it is not known which host this is, or the mesh leaves one out.
-        HostsError: the hosts do not find each other, or another runs something else; and what is raised within on
-            another host.
+        ConfigError: the mesh leaves a host out.
+        HostLost: the hosts do not find each other, or one is lost.
+        HostsError: another host runs something else; and what is raised within on another host.
     """
-    if not is_of_hosts(config):
+    if not config.has_hosts:
         yield None
         return
     initialise(config)
+    pulse = current_pulse()
     keys = config.learner.hosts
     hosts = Hosts(distributed.global_state.client, jax.process_index(), keys.number, config.wait_timeout)
+    if pulse is not None:
+        hosts.doing = lambda what: pulse.tell(f"doing {what}")
     try:
         hosts.exchange_names(socket.gethostname())
         if hosts.leads:
-            hosts.announce("start")
-        else:
-            hosts.hear()
+            hosts.announce("start", {"link": "" if pulse is None else pulse.link})
+        elif (link := hosts.hear().said["link"]) and pulse is not None:
+            pulse.tell(f"link {link}")
         hosts.agree("start", identity(config))
         check_mesh(config, hosts)
         yield hosts
     except BaseException as error:
         _tell(hosts, error)
         end_at_once()
+        if means_loss(error) and not isinstance(error, HostLost):
+            lost = f"{hosts.names[hosts.rank]}: another host does not exchange arrays any more ({first_line(error)})"
+            raise HostLost(lost) from error
         raise
     finally:
         hosts.close()
@@ -89,61 +91,39 @@ def _tell(hosts: Hosts, error: BaseException) -> None:
 
 
 def initialise(config: Config) -> None:
-    """Connects this process to the others by `jax.distributed.initialize`.
+    """Connects this process to the others, as `jax.distributed.initialize` does. But JAX's coordination service is not
+    in the process of host 0: it is in its supervisor. JAX aborts who loses the service, in many lines that do not say
+    why; so nobody is aborted when host 0 is lost.
 
     Raises:
-        ConfigError: neither the config nor the environment says which host this is.
-        HostsError: host 0 cannot be reached in time.
+        HostLost: they did not come together in time.
     """
     keys = config.learner.hosts
-    rank, coordinator, number = place_of(config, os.environ)
-    jax.config.update("jax_enable_preemption_service", False)  # its handler of SIGTERM would keep ours from running
+    assert keys.coordinator is not None  # the supervisor has written it
+    assert keys.rank is not None
     # On CPUs two programs under way at once may exchange their arrays in another order on each host, and wait for ever.
     jax.config.update("jax_cpu_enable_async_dispatch", False)
+    if devices := os.environ.get("JAX_LOCAL_DEVICE_IDS"):
+        jax.config.update("jax_cuda_visible_devices", devices)
     seconds = int(min(config.wait_timeout, 10 * 60))
+    client = _jax.get_distributed_runtime_client(
+        keys.coordinator,
+        keys.rank,
+        init_timeout=seconds,
+        heartbeat_timeout=JAX_LATER * keys.heartbeat_timeout,
+        shutdown_timeout=_SHUTDOWN,
+        use_compression=True,
+    )
     try:
-        jax.distributed.initialize(
-            coordinator,
-            number,
-            rank,
-            initialization_timeout=seconds,
-            heartbeat_timeout_seconds=keys.heartbeat_timeout,
-            shutdown_timeout_seconds=_SHUTDOWN,
-        )
-    except ValueError as error:
-        raise ConfigError(
-            f"learner.hosts.number={keys.number}: nothing says which of them this process is ({first_line(error)}); "
-            f"write {_LAUNCHERS}, or start it by torchrun, SLURM, Open MPI, or on the hosts of a TPU slice"
-        ) from error
+        client.connect()
     except RuntimeError as error:
-        raise HostsError(
-            f"learner.hosts.coordinator={coordinator}: host {rank} of {keys.number} did not meet the others within "
-            f"{seconds} s ({first_line(error)}); start all of them with the same coordinator"
+        raise HostLost(
+            f"learner.hosts.coordinator={keys.coordinator}: host {keys.rank} of {keys.number} did not meet the others "
+            f"within {seconds} s ({first_line(error)}); start all of them with the same coordinator"
         ) from error
-    if jax.process_count() != keys.number:
-        raise ConfigError(
-            f"learner.hosts.number={keys.number}: {jax.process_count()} processes were started; write as many"
-        )
-
-
-def place_of(config: Config, environment: Mapping[str, str]) -> tuple[int | None, str | None, int | None]:
-    """Returns this host's rank, host 0's address and the number of hosts, by the config or by the variables that
-    torchrun sets; None where JAX is to find out by itself, as with SLURM, Open MPI, Kubernetes and TPU slices.
-
-    Raises:
-        ConfigError: torchrun has started another number of processes.
-    """
-    keys = config.learner.hosts
-    if keys.rank is not None and keys.coordinator is not None:
-        return keys.rank, keys.coordinator, keys.number
-    known = [environment.get(name) for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")]
-    rank, size, address, port = known
-    if rank is None or size is None or address is None or port is None:
-        return keys.rank, keys.coordinator, None if keys.rank is None else keys.number
-    if int(size) != keys.number:
-        raise ConfigError(f"learner.hosts.number={keys.number}: WORLD_SIZE={size} processes were started; write {size}")
-    # torchrun itself listens at its port.
-    return int(rank), keys.coordinator or f"{address}:{int(port) + 1}", keys.number
+    state = distributed.global_state
+    state.client, state.process_id, state.num_processes = client, keys.rank, keys.number
+    state.coordinator_address = keys.coordinator
 
 
 def check_mesh(config: Config, hosts: Hosts) -> None:

@@ -1,0 +1,105 @@
+"""Starts a learner of several hosts, all at once, and starts all again where one is lost."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+from rljax.config.schema import Config
+from rljax.launch.host_places import free_port, place_of, share_of_processors
+from rljax.launch.host_process import Place
+from rljax.launch.supervisor import End, Supervisor, say, signals_to
+from rljax.pipeline.run_dir import RunDir
+
+MAX_RESTARTS = 3
+"""Restarts of all hosts in a row without a new checkpoint in between."""
+_GOES_ON = "the same command goes on from the last checkpoint"
+
+
+class Attempt(Protocol):
+    """All hosts, from their start until they have ended; with a coordinator of its own."""
+
+    def run(self) -> End:
+        """Watches until all have ended; returns how."""
+        ...
+
+    def stop(self, number: int) -> None:
+        """Passes a signal on to host 0, which saves and ends with the others. Any signal handler."""
+        ...
+
+
+def supervise(config: Config) -> int:
+    """Runs a learner of several hosts, or the one of them that this process is to be; returns the exit code.
+
+    Raises:
+        ConfigError: it is not known which host this process is to be.
+    """
+    place, checkpoints = place_of(config, os.environ), RunDir.at(config).checkpoints
+    if place is None and config.launcher == "ray" and config.learner.hosts.start != "here":
+        from rljax.launch.ray_gang import OnRay
+
+        with contextlib.closing(OnRay(config)) as on_ray:
+            return run_again_where_lost(checkpoints, on_ray.start)
+    if place is None:
+        return run_again_where_lost(checkpoints, lambda: _all_here(config))
+    if place.said_by:
+        by = f"as {place.said_by} says"
+        say(f"learner.hosts: host {place.rank} of {place.number}, {by}; coordinator {place.coordinator}")
+    supervisor = Supervisor(config, [place], linked=True)
+    with signals_to(supervisor.stop):
+        end = supervisor.run()
+    if end.lost:
+        say(f"{end.lost}: all hosts end; {_GOES_ON}")
+    return end.code
+
+
+def run_again_where_lost(checkpoints: Path, start: Callable[[], Attempt]) -> int:
+    """Starts all hosts, and again where one is lost, up to `MAX_RESTARTS` times in a row; returns the exit code.
+
+    Args:
+        checkpoints: directory of them; a new one there begins the count anew.
+        start: starts an attempt.
+    """
+    attempt: Attempt | None = None
+    stopped = 0
+
+    def stop(number: int) -> None:
+        nonlocal stopped
+        stopped = number
+        if attempt is not None:
+            attempt.stop(number)
+
+    restarts, reached = 0, _newest(checkpoints)
+    with signals_to(stop):
+        while not stopped:
+            attempt = start()
+            end = attempt.run()
+            if not end.lost:
+                return end.code
+            newest = _newest(checkpoints)
+            restarts, reached = (1 if newest > reached else restarts + 1), newest
+            if stopped:
+                say(f"{end.lost}: all hosts end; {_GOES_ON}")
+                return end.code
+            if restarts > MAX_RESTARTS:
+                times = f"{restarts} times in a row without a new checkpoint"
+                say(f"{end.lost}: so hosts were lost {times}; {_GOES_ON}")
+                return end.code
+            say(f"{end.lost}: all hosts start again from the last checkpoint (restart {restarts} of {MAX_RESTARTS})")
+    return 128 + stopped
+
+
+def _newest(checkpoints: Path) -> int:
+    return max((int(path.name) for path in checkpoints.glob("*") if path.name.isdecimal()), default=-1)
+
+
+def _all_here(config: Config) -> Supervisor:
+    """Starts all hosts on this machine, each with as many of its devices."""
+    number, coordinator = config.learner.hosts.number, f"127.0.0.1:{free_port()}"
+    each = config.learner.mesh.size // number
+    devices = [",".join(str(rank * each + i) for i in range(each)) for rank in range(number)]
+    places = [Place(rank, number, coordinator, devices=devices[rank]) for rank in range(number)]
+    return Supervisor(config, places, share_of_processors(config))

@@ -1,0 +1,205 @@
+"""Starts the hosts of a learner on a Ray cluster: a supervisor is an actor, and the host its child.
+
+Where the cluster has a node for each host, no two are on one. The driver computes nothing; it waits for supervisors.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.exceptions import RayError
+
+from rljax.config.load import as_plain, from_plain
+from rljax.config.schema import Config
+from rljax.config.validate_placement import device_indices
+from rljax.interrupts import HOST_LOST
+from rljax.launch.host_places import free_port, share_of_processors
+from rljax.launch.host_process import Place
+from rljax.launch.ray_cluster import ClusterError, RayCluster, runtime_env
+from rljax.launch.ray_placement import ACCELERATORS, add_up, of_hosts
+from rljax.launch.supervisor import GRACE, End, Supervisor, say
+from rljax.pipeline.run_dir import RunDir
+from sidecar.errors import first_line
+from sidecar.hosting.ray import Placement, why_it_died
+from sidecar.workers.child_process import redirect_output
+from sidecar.workers.lifeline import end_group_with_process
+
+LOOK = 0.5
+"""Seconds between looks at what host 0 has printed and at signals."""
+
+
+class HostActor:
+    """Supervises a host in a process of the cluster."""
+
+    def __init__(self, log: str, directory: str) -> None:
+        os.chdir(directory)
+        Path(log).unlink(missing_ok=True)
+        redirect_output(log)
+        end_group_with_process()
+        self._log = log
+        self._supervisor: Supervisor | None = None
+
+    def address(self) -> str:
+        """Returns where host 0 may listen on this node."""
+        return f"{ray.util.get_node_ip_address()}:{free_port()}"
+
+    def supervise(self, config: dict[str, Any], place: Place) -> tuple[int, str]:
+        """Runs the host to its end; returns the fields of `End`. Ray carries plain data: an error is a line."""
+        try:
+            read = from_plain(config)
+            self._supervisor = Supervisor(read, [place], share_of_processors(read), linked=True)
+            end = self._supervisor.run()
+        except Exception as error:
+            say(f"the supervisor of host {place.rank}: {type(error).__name__}: {first_line(error)}")
+            return 1, ""
+        return end.code, end.lost
+
+    def stop(self, number: int) -> None:
+        """Passes a signal on to the host."""
+        if self._supervisor is not None:
+            self._supervisor.stop(number)
+
+    def printed(self, start: int) -> bytes:
+        """Returns what the host has printed from a byte on."""
+        with open(self._log, "rb") as log:
+            log.seek(start)
+            return log.read()
+
+
+class OnRay:
+    """Holds the place of the hosts on a cluster for all attempts."""
+
+    def __init__(self, config: Config) -> None:
+        """Joins the cluster, and reserves a bundle for each host.
+
+        Raises:
+            ClusterError, ConfigError: the cluster cannot be used, or has no room.
+        """
+        number = config.learner.hosts.number
+        with contextlib.ExitStack() as parts:
+            cluster = parts.enter_context(contextlib.closing(RayCluster(config)))
+            self._kind = _kind(config)
+            self._accelerators = of_hosts(config, self._kind)
+            each = {"CPU": 1.0, **{name: count / number for name, count in self._accelerators.items()}}
+            apart = sum(node["Alive"] for node in ray.nodes()) >= number
+            strategy = "STRICT_SPREAD" if apart else "PACK"
+            group = cluster.reserve([each] * number, None, add_up([each] * number), strategy)
+            # Host 0 is a process that joins the cluster for its engines.
+            address: str = ray.get_runtime_context().gcs_address
+            self._config = dataclasses.replace(config, ray=dataclasses.replace(config.ray, address=address))
+            self._placement = Placement(group, (), runtime_env(config))
+            self._parts = parts.pop_all()
+
+    def start(self) -> RayAttempt:
+        """Starts the supervisor of each host, and again as long as Ray takes a lost node for one that it has. See
+        `rljax.launch.gang.run_again_where_lost`.
+
+        Raises:
+            ClusterError: they did not start in ``ray.placement_timeout``.
+        """
+        seconds = min(self._config.ray.placement_timeout, self._config.wait_timeout)
+        deadline = time.monotonic() + seconds
+        while True:
+            actors = self._supervisors()
+            try:
+                answers = [actor.address.remote() for actor in actors]
+                addresses = ray.get(answers, timeout=max(deadline - time.monotonic(), LOOK))
+                return RayAttempt(self._config, actors, addresses[0])
+            except RayError as error:
+                _kill(actors)
+                if time.monotonic() > deadline:
+                    raise ClusterError(
+                        f"launcher=ray: hosts did not start within {seconds:g} s (ray.placement_timeout): "
+                        f"{why_it_died(error)}; look at the cluster (`ray status`)"
+                    ) from None
+            time.sleep(LOOK)
+
+    def _supervisors(self) -> list[Any]:
+        number, logs = self._config.learner.hosts.number, RunDir.at(self._config).root.absolute() / "logs"
+        count = next(iter(self._accelerators.values()), 0.0) / number
+        amounts: dict[str, Any] = {"num_gpus": count} if self._kind == "gpu" else {}
+        if self._kind == "tpu":
+            amounts = {"resources": {"TPU": count}}
+        actors = []
+        for rank in range(number):
+            options = self._placement.options(rank, {}, num_cpus=1, max_concurrency=4, **amounts)
+            actors.append(ray.remote(HostActor).options(**options).remote(str(logs / f"host-{rank}.log"), os.getcwd()))
+        return actors
+
+    def close(self) -> None:
+        """Leaves the cluster."""
+        self._parts.close()
+
+
+class RayAttempt:
+    """Supervisors of one attempt. See `rljax.launch.gang.Attempt`."""
+
+    def __init__(self, config: Config, actors: Sequence[Any], coordinator: str) -> None:
+        self._config, self._actors, self._coordinator = config, actors, coordinator
+        self._signals: list[int] = []
+        self._printed = 0
+
+    def run(self) -> End:
+        """See `Attempt`; shows what host 0 prints meanwhile."""
+        ends: list[End] = []
+        try:
+            plain, number = as_plain(self._config), len(self._actors)
+            places = [Place(rank, number, self._coordinator) for rank in range(number)]
+            waiting = {a.supervise.remote(plain, p): p.rank for a, p in zip(self._actors, places, strict=True)}
+            deadline: float | None = None
+            while waiting and (deadline is None or time.monotonic() < deadline):
+                done, _ = ray.wait(list(waiting), timeout=LOOK)
+                for ended in done:
+                    ends.append(_end(waiting.pop(ended), ended))
+                    deadline = deadline or time.monotonic() + 2 * GRACE  # the supervisors' own are shorter
+                self._pass_on()
+                self._show()
+            ends += [End(HOST_LOST, f"the supervisor of host {rank} does not end") for rank in waiting.values()]
+        finally:
+            _kill(self._actors)
+        return next((end for end in ends if end.lost), End(max(end.code for end in ends)))
+
+    def stop(self, number: int) -> None:
+        """See `Attempt`."""
+        self._signals.append(number)
+
+    def _pass_on(self) -> None:
+        while self._signals:
+            self._actors[0].stop.remote(self._signals.pop(0))
+
+    def _show(self) -> None:
+        with contextlib.suppress(RayError, TimeoutError):
+            printed = ray.get(self._actors[0].printed.remote(self._printed), timeout=10 * LOOK)
+            self._printed += len(printed)
+            sys.stdout.write(printed.decode(errors="replace"))
+            sys.stdout.flush()
+
+
+def _kill(actors: Sequence[Any]) -> None:
+    for actor in actors:
+        with contextlib.suppress(RayError, RuntimeError, ValueError):  # it is dead, or the cluster is
+            ray.kill(actor)
+
+
+def _end(rank: int, ended: Any) -> End:
+    try:
+        return End(*ray.get(ended))
+    except RayError as error:
+        return End(HOST_LOST, f"host {rank}: {why_it_died(error)}")
+
+
+def _kind(config: Config) -> str:
+    """Returns the platform of the hosts: this process does not compute and may have none."""
+    named, _ = device_indices(config.learner.devices)
+    if named != "auto":
+        return named
+    total = ray.cluster_resources()
+    return next((kind for kind, name in ACCELERATORS.items() if total.get(name, 0) >= config.learner.mesh.size), "cpu")

@@ -1,0 +1,283 @@
+"""Watches over the hosts of a learner, for one attempt: none outlives another by more than a bounded time.
+
+It is a process that computes nothing and so hangs in nothing. It watches over the hosts that it has started, and speaks
+with the supervisors of those of other machines. Whichever of all of them dies or is silent, it kills its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import selectors
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from jax._src.lib import _jax  # JAX has no public name for its coordination service
+
+from rljax.config.schema import Config
+from rljax.interrupts import HOST_LOST
+from rljax.launch.host_links import BEAT, END, ENDED, Door, Link, connect
+from rljax.launch.host_process import HostProcess, Place, how_it_ended
+from rljax.learner.hosts import JAX_LATER
+from sidecar.errors import printable
+from sidecar.workers import pulse
+
+LOOK = 0.2
+"""Seconds between looks at processes and clocks."""
+GRACE = 60.0
+"""Seconds in which all hosts have to end once one has: longer than those that JAX's own end of them may take."""
+FAREWELL = 10.0
+"""Seconds that other supervisors have to end their hosts in, before JAX's service is taken from those."""
+LINK, DOING = "link", "doing"
+"""Beginnings of lines of a host: where host 0's supervisor listens; what it begins to do with the others, if any."""
+
+
+@dataclass(frozen=True)
+class End:
+    """The end of an attempt: its exit code, and what was lost, in a line; empty where nothing was."""
+
+    code: int
+    lost: str = ""
+
+
+class Supervisor:
+    """Starts hosts on this machine and watches over them and over those of other machines."""
+
+    def __init__(
+        self,
+        config: Config,
+        places: Sequence[Place],
+        environment: dict[str, str] | None = None,
+        *,
+        linked: bool = False,
+    ) -> None:
+        """Starts the hosts.
+
+        Args:
+            config: of the run.
+            places: of the hosts of this machine.
+            environment: variables of their processes.
+            linked: there are hosts on other machines, whose supervisors this one speaks with.
+        """
+        self.stopping = 0
+        self._wait_timeout = config.wait_timeout
+        self._doing: dict[int, tuple[str, float]] = {}
+        self._timeout = config.learner.hosts.heartbeat_timeout
+        self._machine = places[0].coordinator.rpartition(":")[0]
+        self._door = Door(_is_loopback(self._machine)) if linked and places[0].rank == 0 else None
+        self._links: list[Link] = []
+        self._names = {place.rank: socket.gethostname() for place in places} if linked else {}
+        self._ended: dict[int, int] = {}
+        self._deadline: float | None = None
+        self._end: End | None = None
+        self._selector = selectors.DefaultSelector()
+        self._service = _serve_jax(config, places[0]) if places[0].rank == 0 else None
+        link = "" if self._door is None else self._door.address
+        self.hosts = [HostProcess(config, place, link, environment) for place in places]
+        self._seen = dict.fromkeys((host.rank for host in self.hosts), time.monotonic())
+        for host in self.hosts:
+            self._watch(host.pulses.descriptor, partial(self._hear, host))
+        if self._door is not None:
+            self._watch(self._door.sock, self._let_in)
+
+    def run(self) -> End:
+        """Watches until all hosts of this machine have ended; returns how."""
+        try:
+            while self._end is None:
+                for key, _ in self._selector.select(LOOK):
+                    key.data()
+                self._look()
+            return self._end
+        finally:
+            for host in self.hosts:
+                host.kill()
+            for host in self.hosts:
+                host.close()
+            self._close()
+
+    def _close(self) -> None:
+        if self._door is not None:
+            deadline = time.monotonic() + FAREWELL
+            while any(link.rank is not None for link in self._links) and time.monotonic() < deadline:
+                for key, _ in self._selector.select(LOOK):
+                    key.data()
+            self._door.close()
+        for link in self._links:
+            link.close()
+        self._selector.close()
+        if self._service is not None:
+            self._service.shutdown()
+
+    def stop(self, number: int) -> None:
+        """Passes a signal on to the first host here, which tells the others. Any signal handler."""
+        self.stopping = number
+        with contextlib.suppress(ProcessLookupError):
+            self.hosts[0].process.send_signal(number)
+
+    def kill(self, why: str) -> None:
+        """Ends all hosts: whoever has started this one has lost another."""
+        self._lose(why)
+
+    def _look(self) -> None:
+        codes = {host.rank: host.process.poll() for host in self.hosts if host.rank not in self._ended}
+        ended = [(code, rank) for rank, code in codes.items() if code is not None]
+        for code, rank in sorted(ended):  # who was killed, which is below 0, comes before who has lost it
+            self._has_ended(rank, code)
+        if self._end is None and all(host.rank in self._ended for host in self.hosts):
+            self._end = End(max((self._ended[host.rank] for host in self.hosts), default=0))
+        now = time.monotonic()
+        for host in self.hosts:
+            if now - self._seen[host.rank] > 2 * pulse.SECONDS and host.has_computed():
+                self._lives(host)
+        for rank, seen in self._seen.items():
+            if rank not in self._ended and now - seen > self._timeout:
+                said = f"has shown no sign of life for {self._timeout:g} s (learner.hosts.heartbeat_timeout)"
+                self._lose(f"{self._name(rank)} {said}")
+        for rank, (what, since) in self._doing.items():
+            if what and rank not in self._ended and now - since > self._wait_timeout:
+                self._lose(
+                    f"{self._name(rank)} did not come to an end within {self._wait_timeout:g} s (wait_timeout): {what}"
+                )
+        if self._deadline is not None and now > self._deadline:
+            left = ", ".join(self._name(rank) for rank in sorted(self._seen) if rank not in self._ended)
+            self._lose(f"{left} did not end within {GRACE:g} s after another host had")
+
+    def _has_ended(self, rank: int, code: int) -> None:
+        self._ended[rank] = code
+        self._say(f"{ENDED} {rank} {code}")
+        if self._end is not None:
+            return
+        if code and self.stopping:  # before there was anything to save
+            self._end = End(code if code > 0 else 128 - code)
+        elif code < 0 or code == HOST_LOST:
+            why = f"{self._name(rank)} {how_it_ended(code)}" if code < 0 else f"{self._name(rank)} has lost another"
+            self._lose(why)
+        else:
+            self._deadline = self._deadline or time.monotonic() + GRACE
+
+    def _lose(self, why: str) -> None:
+        if self._end is None:
+            self._say(f"{END} {why}")
+            self._end = End(HOST_LOST, why)
+
+    def _say(self, line: str, but: Link | None = None) -> None:
+        for link in self._links:
+            if link is not but and link.rank is not None:
+                link.send(line)
+
+    def _hear(self, host: HostProcess) -> None:
+        self._lives(host)
+        try:
+            for line in host.pulses.read():
+                what, _, rest = line.partition(" ")
+                if what == DOING:
+                    self._doing[host.rank] = (rest, time.monotonic())
+                elif what == LINK and self._door is None:
+                    self._join(rest, host.rank)
+        except EOFError:
+            self._selector.unregister(host.pulses.descriptor)
+
+    def _lives(self, host: HostProcess) -> None:
+        self._seen[host.rank] = time.monotonic()
+        self._say(BEAT)
+
+    def _join(self, address: str, rank: int) -> None:
+        try:
+            link = connect(self._machine, address, rank)
+        except OSError as error:
+            self._lose(f"host {rank}: the supervisor of host 0 on {self._machine} does not answer ({error})")
+            return
+        self._take(link)
+
+    def _let_in(self) -> None:
+        assert self._door is not None
+        if (link := self._door.accept()) is not None:
+            self._links.append(link)
+            self._watch(link.sock, partial(self._listen, link))
+
+    def _take(self, link: Link) -> None:
+        assert link.rank is not None
+        self._links.append(link)
+        self._greet(link)
+        self._watch(link.sock, partial(self._listen, link))
+
+    def _greet(self, link: Link) -> None:
+        assert link.rank is not None
+        self._names[link.rank] = link.name
+        self._seen[link.rank] = time.monotonic()
+
+    def _listen(self, link: Link) -> None:
+        try:
+            for line in link.read():
+                if link.rank is not None:
+                    self._take_in(link, line)
+                elif self._door is not None and self._door.admits(link, line):
+                    self._greet(link)
+                else:
+                    self._part(link)
+                    return
+        except EOFError:
+            self._part(link)
+            if link.rank is not None and link.rank not in self._ended:
+                self._lose(f"{self._name(link.rank)} is gone, and its supervisor")
+
+    def _take_in(self, link: Link, line: str) -> None:
+        assert link.rank is not None
+        what, _, rest = line.partition(" ")
+        if what == BEAT:
+            self._seen[link.rank] = time.monotonic()
+        elif what == ENDED:
+            self._say(line, but=link)
+            rank, _, code = rest.partition(" ")
+            self._ended.setdefault(int(rank), int(code))
+            self._deadline = self._deadline or time.monotonic() + GRACE
+        elif what == END:
+            self._lose(rest)
+
+    def _part(self, link: Link) -> None:
+        self._selector.unregister(link.sock)
+        self._links.remove(link)
+        link.close()
+
+    def _watch(self, what: object, act: Callable[[], None]) -> None:
+        self._selector.register(what, selectors.EVENT_READ, act)  # type: ignore[arg-type]
+
+    def _name(self, rank: int) -> str:
+        return f"host {rank} ({self._names[rank]})" if rank in self._names else f"host {rank}"
+
+
+@contextlib.contextmanager
+def signals_to(stop: Callable[[int], None]) -> Iterator[None]:
+    """Has SIGTERM and Ctrl-C call ``stop`` with their number while the context lasts."""
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    former = [signal.signal(number, lambda received, _: stop(received)) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in zip(numbers, former, strict=True):
+            signal.signal(number, handler)
+
+
+def _serve_jax(config: Config, place: Place) -> Any:
+    """Starts JAX's coordination service, through which the hosts find each other and speak."""
+    keys, (machine, _, port) = config.learner.hosts, place.coordinator.rpartition(":")
+    return _jax.get_distributed_runtime_service(
+        place.coordinator if _is_loopback(machine) else f"[::]:{port}",
+        place.number,
+        heartbeat_timeout=JAX_LATER * keys.heartbeat_timeout,
+        shutdown_timeout=int(GRACE),
+    )
+
+
+def say(line: str) -> None:
+    """Prints what the program has to say of its hosts."""
+    print(printable(f"rljax: {line}"), file=sys.stderr, flush=True)
+
+
+def _is_loopback(machine: str) -> bool:
+    return machine in ("localhost", "127.0.0.1", "[::1]")

@@ -1,0 +1,81 @@
+"""How often all hosts of a learner start again, and what supervisors of several machines say to each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rljax.interrupts import HOST_LOST
+from rljax.launch.gang import MAX_RESTARTS, run_again_where_lost
+from rljax.launch.host_links import Door, Link, connect
+from rljax.launch.supervisor import End
+
+LOST = End(HOST_LOST, "host 1 was ended by SIGKILL")
+
+
+class Scripted:
+    """An attempt that ends as written, and may save a checkpoint before."""
+
+    def __init__(self, end: End, saves: Path | None = None) -> None:
+        self._end, self._saves = end, saves
+
+    def run(self) -> End:
+        if self._saves is not None:
+            self._saves.mkdir()
+        return self._end
+
+    def stop(self, number: int) -> None:
+        raise AssertionError(f"nobody sends {number}")
+
+
+def test_attempts_without_a_new_checkpoint_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Three restarts in a row; after a checkpoint three more."""
+    attempts = iter([Scripted(LOST), Scripted(LOST, tmp_path / "7"), *[Scripted(LOST)] * MAX_RESTARTS])
+    assert run_again_where_lost(tmp_path, lambda: next(attempts)) == HOST_LOST
+    assert list(attempts) == []
+    said = capsys.readouterr().err.splitlines()
+    assert [line[line.index("(") :] for line in said[:-1]] == [f"(restart {n} of 3)" for n in (1, 1, 2, 3)]
+    assert "4 times in a row without a new checkpoint; the same command goes on" in said[-1]
+
+
+def test_what_a_host_said_itself_is_not_tried_again(tmp_path: Path) -> None:
+    attempts = iter([Scripted(LOST), Scripted(End(1))])
+    assert run_again_where_lost(tmp_path, lambda: next(attempts)) == 1
+    assert list(attempts) == []
+
+
+@pytest.fixture
+def door() -> Iterator[Door]:
+    opened = Door(local=True)
+    yield opened
+    opened.close()
+
+
+def arrived(door: Door, address: str) -> tuple[Link, list[str]]:
+    """Connects to a door; returns its end and the first lines that come there."""
+    theirs = connect("127.0.0.1", address, 3)
+    ours = None
+    while ours is None:
+        ours = door.accept()
+    lines: list[str] = []
+    while not lines:
+        lines += ours.read()
+    theirs.close()
+    return ours, lines
+
+
+def test_a_supervisor_of_this_attempt_is_let_in(door: Door) -> None:
+    link, lines = arrived(door, door.address)
+    assert door.admits(link, lines[0])
+    assert link.rank == 3
+    link.close()
+
+
+def test_one_of_an_older_attempt_is_not(door: Door) -> None:
+    port = door.address.split()[0]
+    link, lines = arrived(door, f"{port} 0123456789abcdef0123456789abcdef")
+    assert not door.admits(link, lines[0])
+    assert link.rank is None
+    link.close()

@@ -1,0 +1,67 @@
+"""Which host of a learner a process is to be, by its config and by what has started it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rljax.config.fields import ConfigError
+from rljax.config.schema import Config, HostsConfig, LearnerConfig, MeshConfig
+from rljax.launch.host_places import place_of
+from rljax.launch.host_process import Place
+
+TORCHRUN = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "first", "MASTER_PORT": "29500", "LOCAL_RANK": "1"}
+SLURM = {
+    "SLURM_JOB_ID": "70000",
+    "SLURM_STEP_NODELIST": "node[07-08]",
+    "SLURM_NTASKS": "2",
+    "SLURM_PROCID": "1",
+    "SLURM_LOCALID": "0",
+}
+
+
+def config(**hosts: Any) -> Config:
+    learner = LearnerConfig(mesh=MeshConfig(fsdp=4), hosts=HostsConfig(number=2, **hosts))
+    return Config(mode="evaluate", learner=learner)
+
+
+def test_the_config_comes_first() -> None:
+    assert place_of(config(rank=0, coordinator="here:1"), TORCHRUN) == Place(0, 2, "here:1")
+
+
+def test_torchrun_says_it() -> None:
+    """Its own store listens at MASTER_PORT: JAX's service is at the port after it. The second of two processes on a
+    machine has the second half of its devices.
+    """
+    assert place_of(config(), TORCHRUN) == Place(1, 2, "first:29501", "torchrun", "2,3")
+
+
+def test_slurm_says_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """JAX's port of job 70000 is 61440 + 70000 mod 4096. The first task of a node has its first devices."""
+    for name, value in SLURM.items():
+        monkeypatch.setenv(name, value)
+    assert place_of(config(), {}) == Place(1, 2, "node07:61808", "slurm", "0,1")
+
+
+@pytest.mark.parametrize("tasks", ["1", None])
+def test_where_nothing_says_of_several_all_are_here(monkeypatch: pytest.MonkeyPatch, tasks: str | None) -> None:
+    """A job of one task is one in which somebody tries something out."""
+    for name, value in SLURM.items() if tasks else ():
+        monkeypatch.setenv(name, value if name != "SLURM_NTASKS" else tasks or "")
+    assert place_of(config(), {}) is None
+    with pytest.raises(ConfigError, match=r"learner.hosts.start=environment: nothing says which of 2 hosts"):
+        place_of(config(start="environment"), {})
+
+
+def test_the_config_may_say_that_all_are_here() -> None:
+    assert place_of(config(start="here"), TORCHRUN) is None
+
+
+def test_another_number_of_processes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match=r"learner.hosts.number=2: WORLD_SIZE=4 processes were started; write 4"):
+        place_of(config(), {**TORCHRUN, "WORLD_SIZE": "4"})
+    for name, value in {**SLURM, "SLURM_NTASKS": "3"}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ConfigError, match=r"learner.hosts.number=2: slurm=3 processes were started; write 3"):
+        place_of(config(), {})

@@ -1,0 +1,130 @@
+"""A supervisor and the processes that it watches over, which here do nothing but live, halt, hang or end."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rljax.config.load import load_config
+from rljax.config.schema import Config, HostsConfig
+from rljax.interrupts import HOST_LOST
+from rljax.launch import supervisor
+from rljax.launch.host_places import free_port
+from rljax.launch.host_process import Place
+from rljax.launch.supervisor import End, Supervisor
+from sidecar.workers import lifeline
+
+CHILD = """
+import json, os, signal, sys, time
+from sidecar.workers import lifeline, pulse
+lifeline.hold(int(sys.argv[1]))
+given = json.load(sys.stdin)
+pulse.begin(int(sys.argv[2]), given["link"])
+hosts = given["config"]["learner"]["hosts"]
+if given["link"]:
+    open(os.environ["LINK"], "w").write(given["link"])
+exec(os.environ[f"HOST_{hosts['rank']}"])
+"""
+LIVES = "time.sleep(1000)"
+"""Program of a host that lives until it is killed."""
+WITHIN = 30.0
+
+
+def config(**changes: Any) -> Config:
+    made = load_config("quickstart")
+    learner = dataclasses.replace(
+        made.learner,
+        mesh=dataclasses.replace(made.learner.mesh, fsdp=2),
+        hosts=HostsConfig(number=2, heartbeat_timeout=5),
+    )
+    return dataclasses.replace(made, learner=learner, **changes)
+
+
+@pytest.fixture
+def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Supervisor]:
+    """Returns a function that starts two hosts with these programs, or one of them, and a supervisor."""
+    program, coordinator = tmp_path / "child.py", f"127.0.0.1:{free_port()}"
+    program.write_text(CHILD)
+    monkeypatch.setattr(lifeline, "python_module", lambda name: [sys.executable, str(program)])
+
+    def start(*programs: str, rank: int | None = None, **changes: Any) -> Supervisor:
+        ranks = range(2) if rank is None else [rank]
+        places = [Place(one, 2, coordinator) for one in ranks]
+        environment = {f"HOST_{one}": text for one, text in zip(ranks, programs, strict=True)}
+        environment["LINK"] = str(tmp_path / "link")
+        return Supervisor(config(**changes), places, environment, linked=rank is not None)
+
+    return start
+
+
+def ended(watching: Supervisor) -> End:
+    """Returns how it ended; none of its hosts is left."""
+    began = time.monotonic()
+    end = watching.run()
+    assert time.monotonic() - began < WITHIN
+    assert all(host.process.returncode is not None for host in watching.hosts)
+    return end
+
+
+def test_one_that_is_killed_takes_the_other_with_it(watched: Callable[..., Supervisor]) -> None:
+    end = ended(watched(LIVES, "os.kill(os.getpid(), signal.SIGKILL)"))
+    assert end == End(HOST_LOST, "host 1 was ended by SIGKILL")
+
+
+def test_so_does_one_that_halts(watched: Callable[..., Supervisor]) -> None:
+    end = ended(watched("os.kill(os.getpid(), signal.SIGSTOP)", LIVES))
+    assert end == End(HOST_LOST, "host 0 has shown no sign of life for 5 s (learner.hosts.heartbeat_timeout)")
+
+
+def test_and_one_that_does_not_come_out_of_a_step(watched: Callable[..., Supervisor]) -> None:
+    out = "pulse.current().tell('doing train step 2'); pulse.current().tell('doing '); "
+    end = ended(watched(LIVES, f"{out} pulse.current().tell('doing train step 3'); {LIVES}", wait_timeout=1.0))
+    assert end == End(HOST_LOST, "host 1 did not come to an end within 1 s (wait_timeout): train step 3")
+
+
+def test_what_all_say_themselves_is_the_end(watched: Callable[..., Supervisor]) -> None:
+    assert ended(watched("sys.exit(2)", "sys.exit(1)")) == End(2)
+    assert ended(watched("", "")) == End(0)
+
+
+def test_who_stays_behind_is_ended(watched: Callable[..., Supervisor], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor, "GRACE", 1.0)
+    assert ended(watched("", LIVES)) == End(HOST_LOST, "host 1 did not end within 1 s after another host had")
+
+
+def test_a_signal_goes_to_host_0(watched: Callable[..., Supervisor], tmp_path: Path) -> None:
+    there = tmp_path / "there"
+    first = f"signal.signal(signal.SIGTERM, lambda *_: sys.exit(0)); open({str(there)!r}, 'w'); {LIVES}"
+    watching = watched(first, "sys.exit(0)")
+
+    def stop() -> None:
+        while not there.exists():
+            time.sleep(0.01)
+        watching.stop(signal.SIGTERM)
+
+    threading.Thread(target=stop).start()
+    assert ended(watching) == End(0)
+
+
+def test_supervisors_of_two_machines_tell_each_other(watched: Callable[..., Supervisor], tmp_path: Path) -> None:
+    """Host 1 learns where the supervisor of host 0 listens, is killed, and both say so."""
+    first = watched(LIVES, rank=0)
+    wait = "\nwhile not os.path.exists(os.environ['LINK']) or not open(os.environ['LINK']).read(): time.sleep(0.01)\n"
+    tell = "pulse.current().tell('link ' + open(os.environ['LINK']).read()); time.sleep(3)\n"
+    second = watched(f"{wait}{tell}os.kill(os.getpid(), signal.SIGKILL)", rank=1)
+    ends: list[End] = []
+    other = threading.Thread(target=lambda: ends.append(ended(second)))
+    other.start()
+    ends.append(ended(first))
+    other.join()
+    said = f"host 1 ({os.uname().nodename}) was ended by SIGKILL"
+    assert ends == [End(HOST_LOST, said)] * 2

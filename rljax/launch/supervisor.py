@@ -79,7 +79,8 @@ class Supervisor:
         self._service = _serve_jax(config, places[0]) if places[0].rank == 0 else None
         link = "" if self._door is None else self._door.address
         self.hosts = [HostProcess(config, place, link, environment) for place in places]
-        self._seen = dict.fromkeys((host.rank for host in self.hosts), time.monotonic())
+        self._looked = time.monotonic()
+        self._seen = dict.fromkeys((host.rank for host in self.hosts), self._looked)
         for host in self.hosts:
             self._watch(host.pulses.descriptor, partial(self._hear, host))
         if self._door is not None:
@@ -131,6 +132,7 @@ class Supervisor:
         if self._end is None and all(host.rank in self._ended for host in self.hosts):
             self._end = End(max((self._ended[host.rank] for host in self.hosts), default=0))
         now = time.monotonic()
+        self._make_good(now)
         for host in self.hosts:
             if now - self._seen[host.rank] > 2 * pulse.SECONDS and host.has_computed():
                 self._lives(host)
@@ -146,6 +148,15 @@ class Supervisor:
         if self._deadline is not None and now > self._deadline:
             left = ", ".join(self._name(rank) for rank in sorted(self._seen) if rank not in self._ended)
             self._lose(f"{left} did not end within {GRACE:g} s after another host had")
+
+    def _make_good(self, now: float) -> None:
+        """Counts against nobody the time in which this process stood still itself, as its whole machine may have."""
+        stood = now - self._looked - LOOK
+        self._looked = now
+        if stood > pulse.SECONDS:
+            self._seen = {rank: seen + stood for rank, seen in self._seen.items()}
+            self._doing = {rank: (what, since + stood) for rank, (what, since) in self._doing.items()}
+            self._deadline = self._deadline and self._deadline + stood
 
     def _has_ended(self, rank: int, code: int) -> None:
         self._ended[rank] = code

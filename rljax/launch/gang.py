@@ -75,7 +75,10 @@ def run_again_where_lost(checkpoints: Path, start: Callable[[], Attempt]) -> int
     restarts, reached = 0, _newest(checkpoints)
     with signals_to(stop):
         while not stopped:
+            attempt = None
             attempt = start()
+            if stopped:  # meanwhile: it takes a cluster some time
+                attempt.stop(stopped)
             end = attempt.run()
             if not end.lost:
                 return end.code

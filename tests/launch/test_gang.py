@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -44,6 +45,22 @@ def test_what_a_host_said_itself_is_not_tried_again(tmp_path: Path) -> None:
     attempts = iter([Scripted(LOST), Scripted(End(1))])
     assert run_again_where_lost(tmp_path, lambda: next(attempts)) == 1
     assert list(attempts) == []
+
+
+def test_a_signal_while_they_start_reaches_them(tmp_path: Path) -> None:
+    """Ray takes its time to start them: who was asked to stop then is asked as soon as there is one."""
+    heard: list[int] = []
+
+    class Told(Scripted):
+        def stop(self, number: int) -> None:
+            heard.append(number)
+
+    def start() -> Told:
+        signal.raise_signal(signal.SIGTERM)
+        return Told(End(0))
+
+    assert run_again_where_lost(tmp_path, start) == 0
+    assert heard == [signal.SIGTERM]
 
 
 @pytest.fixture

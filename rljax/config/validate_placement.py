@@ -34,6 +34,11 @@ def _check_layout(config: Config) -> Refusals:
         )
 
 
+def _is_address(text: str) -> bool:
+    machine, _, port = text.rpartition(":")
+    return bool(machine) and port.isascii() and port.isdecimal() and 0 < int(port) < 2**16
+
+
 def _check_hosts(config: Config) -> Refusals:
     hosts, mesh = config.learner.hosts, config.learner.mesh
     what = f"learner.hosts.number={hosts.number}"
@@ -45,6 +50,8 @@ def _check_hosts(config: Config) -> Refusals:
         return
     if hosts.rank is not None and hosts.coordinator is None:
         yield ConfigError(f"learner.hosts.rank={hosts.rank}: write learner.hosts.coordinator, HOST:PORT of host 0, too")
+    if hosts.coordinator is not None and not _is_address(hosts.coordinator):
+        yield ConfigError(f"learner.hosts.coordinator={hosts.coordinator!r}: write HOST:PORT of host 0")
     if hosts.start == "here" and (hosts.rank is not None or hosts.coordinator is not None):
         yield ConfigError(
             "learner.hosts.start=here: this command starts all hosts; leave learner.hosts.rank and coordinator out"

@@ -38,6 +38,12 @@ def test_a_dry_run_shows_what_is_refused(capsys: pytest.CaptureFixture[str]) -> 
     assert ["there is no sglang engine" in text for text in (said.out, said.err)] == [False, True]  # once
 
 
+def test_a_dry_run_names_a_key_that_is_left_out(write: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write(ROLL.replace("pretrain: Qwen/Qwen2.5-0.5B-Instruct\n", ""))
+    assert main([f"--config={path}", "--config.model.path=tiny", "--dry-run"]) == 0
+    assert "pretrain, left out  the file names no model" in " ".join(capsys.readouterr().out.split("   "))
+
+
 def groups(text: str) -> dict[str, list[str]]:
     """The lines below each title."""
     found: dict[str, list[str]] = {}

@@ -27,6 +27,13 @@ def made(hosts: HostsConfig, fsdp: int = 4, **changes: object) -> Config:
         ({"number": 2, "start": "here", "coordinator": "first:1"}, 4, {}, "learner.hosts.start=here: "),
         ({"number": 2, "rank": 1}, 4, {}, "learner.hosts.rank=1: write learner.hosts.coordinator"),
         ({"number": 2, "rank": 2, "coordinator": "first:1"}, 4, {}, "learner.hosts.rank=2: .* counts from 0 to 1"),
+        ({"number": 2, "coordinator": "first"}, 4, {}, "learner.hosts.coordinator='first': write HOST:PORT of host 0"),
+        (
+            {"number": 2, "coordinator": "first:99999"},
+            4,
+            {},
+            "learner.hosts.coordinator='first:99999': write HOST:PORT",
+        ),
         ({"number": 2}, 1, {}, "learner.hosts.number=2: learner.mesh multiplies to 1 devices"),
         ({"number": 2}, 4, {"sync_method": "nccl"}, "learner.hosts.number=2: sync_method=nccl"),
     ],

@@ -191,6 +191,18 @@ def test_a_key_left_empty_is_what_the_file_without_it_says(value: str, write: An
     assert config.max_steps == 1024
 
 
+def test_shares_of_tags_that_are_left_empty_are_equal(write: Any) -> None:
+    """Also of other tags than those that the published file of this name has."""
+    own = "{tags: [FrozenLake, SimpleSokoban], num_env_groups: 128, group_size: 8, num_groups_partition: }"
+    path = write(f"train_env_manager: {own}\n", name="agent_val_frozen_lake_async.yaml")
+    assert load_config(path).train_groups == {"FrozenLake": 64, "SimpleSokoban": 64}
+
+
+def test_an_empty_key_leaves_a_fragment_one(write: Any) -> None:
+    fragment = (SEEDS / "env_managers.yaml").read_text()
+    assert load_config(write(f"{fragment}\npretrain:\n")) == load_config(write(fragment))
+
+
 @pytest.mark.parametrize("line", ["", "pretrain:\n", "pretrain: null\n"])
 def test_a_file_that_names_no_model_is_refused(line: str, write: Any) -> None:
     path = write(line + str(yaml.safe_dump({k: v for k, v in yaml.safe_load(ROLL).items() if k != "pretrain"})))
@@ -216,4 +228,10 @@ def test_a_number_in_quotes_is_told_of_them(write: Any) -> None:
 def test_a_load_format_is_one_of_vllms(write: Any) -> None:
     path = write(nested(ROLL, "actor_infer.strategy_args.strategy_config.load_format", "dumy"))
     with pytest.raises(ConfigError, match=r"load_format='dumy': not one of .*did you mean dummy"):
+        load_config(path)
+
+
+def test_a_range_without_a_step_names_no_devices(write: Any) -> None:
+    path = write(nested(ROLL, "actor_infer.device_mapping", "list(range(0,8,0))"))
+    with pytest.raises(ConfigError, match=r"device_mapping = .*write list\(range\(0,4\)\)"):
         load_config(path)

@@ -81,7 +81,7 @@ def _placed(row: Row) -> str:
 
 
 def _theirs(row: Row) -> str:
-    return f"{row.path} = {shown(blanked(row.value, row.path))}"
+    return row.path if row.value is ... else f"{row.path} = {shown(blanked(row.value, row.path))}"
 
 
 def _ours(row: Row) -> str:

@@ -117,14 +117,12 @@ _LAKE: dict[str, Any] = {
         "num_env_groups": 128,
         "group_size": 8,
         "tags": ["FrozenLake"],
-        "num_groups_partition": [128],
     },
     "val_env_manager": {
         "max_env_num_per_worker": 32,
         "num_env_groups": 1024,
         "group_size": 1,
         "tags": ["SimpleSokoban", "LargerSokoban", "SokobanDifferentGridVocab", "FrozenLake"],
-        "num_groups_partition": [256, 256, 256, 256],
     },
     "actor_train": {
         "training_args": {
@@ -145,12 +143,11 @@ _SHOP_MANAGER = {"max_env_num_per_worker": 16, "group_size": 8, "num_env_groups"
 EXAMPLES: dict[str, dict[str, Any]] = {
     "agent_val_frozen_lake_async": _LAKE,
     "agentic_val_webshop_async": {
-        "train_env_manager": {**_SHOP_MANAGER, "num_groups_partition": [8]},
+        "train_env_manager": _SHOP_MANAGER,
         "val_env_manager": {
             **_SHOP_MANAGER,
             "group_size": 1,
             "num_env_groups": 64,
-            "num_groups_partition": [64],
         },
     },
     "rlvr_config_async": {

@@ -52,7 +52,9 @@ def _summed(value: Any) -> list[int]:
         if ranged := _RANGE.fullmatch(part.strip()):
             first, last, step = ranged.groups()
             low, high = (0, int(first)) if last is None else (int(first), int(last))
-            found += range(low, high, max(int(step or 1), 1))
+            if not (every := int(step or 1)):
+                raise Refusal(_NO_DEVICES)
+            found += range(low, high, every)
         elif listed := _LIST.fullmatch(part.strip()):
             found += (int(item) for item in (listed[1] or "").split(",") if item.strip())
         else:

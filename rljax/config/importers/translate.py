@@ -125,7 +125,11 @@ def _roll(documents: Sequence[dict[str, Any]], files: Sequence[Path]) -> tuple[_
     sections = Sections(resolved.values, roll.RULES, resolved.unresolved, resolved.read)
     given = {name: value for name, value in sections.values.items() if name != "defaults"}
     given = dict(as_meant(given, roll.RULES, resolved.read))
-    fragment = published.FRAGMENT if all(name.endswith("_env_manager") for name in given) else {}
+    fragment = (
+        published.FRAGMENT
+        if all(name.endswith("_env_manager") for name, value in given.items() if value is not None)
+        else {}
+    )
     example = published.EXAMPLES.get(files[0].stem, fragment)
     if "rewards" in given:  # domains of one's own are all that there are
         example = {name: value for name, value in example.items() if name != "rewards"}

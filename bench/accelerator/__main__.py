@@ -25,7 +25,8 @@ kernels need flax, jaxtyping and optax; learner and first-step safetensors and t
 orbax-checkpoint; torch's sides torch and transformers; the quickstart all that pyproject.toml lists. A part whose
 packages are missing is left out, and its line says which is missing first. To a machine without a network wheels of
 these alone are brought, for its Python; not what they need in their turn, where it has that: another jax than its own
-would find no plug-in there, and all would run on the CPU:
+would find no plug-in there, and all would run on the CPU. What it has must be as new as pyproject.toml says: bring
+orbax-checkpoint too where it is older:
 
     pip download --no-deps --only-binary=:all: --python-version 3.12 -d wheels ml-collections sqlalchemy ...
     pip install --no-index --no-deps --target site wheels/*.whl && export PYTHONPATH=$PWD/site

@@ -106,6 +106,8 @@ def _draw(
     # First a block of tokens, then a token of the block, each by inverting its distribution function: one random number
     # for each of the two instead of one per token, and running sums over hundreds instead of the whole vocabulary.
     rows, vocabulary = weights.shape
+    if vocabulary <= _BLOCK:  # XLA of jax 0.11 compiles no running sum of one number for GPUs
+        return _invert(weights, uniforms[:, 1]), jnp.sum(weights, axis=-1)
     padded = jnp.pad(weights, ((0, 0), (0, -vocabulary % _BLOCK))).reshape(rows, -1, _BLOCK)
     masses = jnp.sum(padded, axis=-1)
     block = _invert(masses, uniforms[:, 0])

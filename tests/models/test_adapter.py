@@ -55,7 +55,7 @@ def adapted_by_peft(directory: Path, name: str, lora: LoraConfig) -> Any:
     with torch.no_grad():
         for parameter_name, parameter in model.named_parameters():
             if "lora_B" in parameter_name:
-                parameter.copy_(0.3 * torch.randn(parameter.shape, generator=generator))
+                parameter.copy_(0.6 / lora.scale * torch.randn(parameter.shape, generator=generator))
     model.save_pretrained(str(directory / "adapter"))
     return model.eval()
 

@@ -25,7 +25,9 @@ from rljax.models.common.attention.spans import Spans
 from rljax.models.common.hardware import Hardware
 
 BLOCK = 64
-"""Queries, and keys, of a block: what fits the shared memory of every GPU since Ampere, at all widths."""
+"""Queries, and keys, of a block: what fits the shared memory of every GPU since Ampere, at all widths. An H100 gains
+nothing by 128, nor by more warps.
+"""
 
 _WIDTHS = (32, 64, 128)
 _DTYPES = (jnp.bfloat16, jnp.float16)
@@ -43,9 +45,13 @@ def why_no_triton(query: jax.Array, hardware: Hardware) -> str:
 
 
 class _Reach(NamedTuple):
-    """First block that each block reads, and first that it no longer does, ``[batch, blocks]``."""
+    """Blocks that each block reads, ``[batch, blocks]``: the first, the first of which every query sees every key, the
+    first after these, and the first that it no longer reads.
+    """
 
     start: jax.Array
+    whole: jax.Array
+    rest: jax.Array
     stop: jax.Array
 
 
@@ -70,15 +76,7 @@ def triton_attention(
     query, key, value = (_padded(x, 0) for x in (query, key, value))
     keys = key.shape[1]
     spans = Spans(_padded(spans.first, keys), _padded(spans.last, -1))  # queries of the padding widen no block's span
-    first, last = (x.reshape(x.shape[0], -1, BLOCK) for x in spans)
-    first, last = jnp.min(first, axis=2), jnp.max(last, axis=2)
-    begins = jnp.arange(0, keys, BLOCK)
-    # Spans begin and end later from query to query, so what sees a block of keys is one stretch.
-    queries_of = _Reach(
-        jnp.sum(last[:, :, None] < begins, axis=1, dtype=jnp.int32),
-        jnp.sum(first[:, :, None] < begins + BLOCK, axis=1, dtype=jnp.int32),
-    )
-    plan = _Plan(spans, _Reach(first // BLOCK, last // BLOCK + 1), queries_of)
+    plan = _Plan(spans, *_reaches(spans, keys))
     return _attention(interpret, query, key, value, plan)[:, :time]
 
 
@@ -87,99 +85,109 @@ def _padded(x: jax.Array, filler: int) -> jax.Array:
     return jnp.pad(x, room, constant_values=filler)
 
 
+def _reaches(spans: Spans, keys: int) -> tuple[_Reach, _Reach]:
+    """Returns the blocks of keys that each block of queries reads, and the blocks of queries that read each of keys.
+
+    Spans begin and end later from query to query, so either is one stretch, and so are the whole blocks in it.
+    """
+    first, last = (x.reshape(x.shape[0], -1, BLOCK) for x in spans)
+    first, latest_first = jnp.min(first, axis=2), jnp.max(first, axis=2)
+    last, earliest_last = jnp.max(last, axis=2), jnp.min(last, axis=2)
+    keys_of = (first // BLOCK, -(-latest_first // BLOCK), (earliest_last + 1) // BLOCK, last // BLOCK + 1)
+    begins = jnp.arange(0, keys, BLOCK)
+
+    def blocks_with(condition: jax.Array) -> jax.Array:
+        return jnp.sum(condition, axis=1, dtype=jnp.int32)
+
+    queries_of = (
+        blocks_with(last[:, :, None] < begins),
+        blocks_with(earliest_last[:, :, None] < begins + BLOCK - 1),
+        blocks_with(latest_first[:, :, None] <= begins),
+        blocks_with(first[:, :, None] < begins + BLOCK),
+    )
+    return _in_order(*keys_of), _in_order(*queries_of)
+
+
+def _in_order(start: jax.Array, whole: jax.Array, rest: jax.Array, stop: jax.Array) -> _Reach:
+    """Returns the reach; where no block is whole, all that are read are the first part of it."""
+    whole = jnp.clip(whole, start, jnp.maximum(start, stop))
+    return _Reach(start, whole, jnp.clip(rest, whole, jnp.maximum(whole, stop)), stop)
+
+
+def _walk(reach: Any, add: Callable[..., Any], sums: Any) -> Any:
+    """Adds up what a block reads: it masks what is not whole."""
+    start, whole, rest, stop = (bound[pl.program_id(0)] for bound in reach)
+    sums = lax.fori_loop(start, whole, functools.partial(add, masked=True), sums)
+    sums = lax.fori_loop(whole, rest, functools.partial(add, masked=False), sums)
+    return lax.fori_loop(rest, stop, functools.partial(add, masked=True), sums)
+
+
 def _scores(
-    q: jax.Array, k: jax.Array, first: jax.Array, last: jax.Array, number: jax.Array
-) -> Float[Array, "queries keys"]:
+    rows: jax.Array, columns: jax.Array, first: Any, last: Any, places: Any, masked: bool
+) -> Float[Array, "rows columns"]:
     """Computes scores times log2(e): powers of 2 are cheaper than those of e."""
-    places = number * BLOCK + jnp.arange(BLOCK)
-    seen = (places[None, :] >= first[:, None]) & (places[None, :] <= last[:, None])
-    return jnp.where(seen, plgpu.dot(q, k.T) * (_LOG2_E * q.shape[-1] ** -0.5), MASKED)
+    scores = plgpu.dot(rows, columns.T) * (_LOG2_E * rows.shape[-1] ** -0.5)
+    return jnp.where((places >= first) & (places <= last), scores, MASKED) if masked else scores
 
 
 def _block(number: Any) -> Any:
     return pl.ds(number * BLOCK, BLOCK)
 
 
-def _forward_kernel(
-    q_ref: Any, k_ref: Any, v_ref: Any, first_ref: Any, last_ref: Any, start_ref: Any, stop_ref: Any, *out: Any
-) -> None:
-    q, first, last = q_ref[...], first_ref[...], last_ref[...]
-    number = pl.program_id(0)
+def _places(number: Any) -> Any:
+    return number * BLOCK + jnp.arange(BLOCK)
 
-    def add(j: jax.Array, sums: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+
+def _forward_kernel(q_ref: Any, k_ref: Any, v_ref: Any, first_ref: Any, last_ref: Any, *refs: Any) -> None:
+    *reach, out_ref, log_total_ref = refs
+    q, first, last = q_ref[...], first_ref[...][:, None], last_ref[...][:, None]
+
+    def add(j: jax.Array, sums: tuple[jax.Array, ...], masked: bool) -> tuple[jax.Array, ...]:
         highest, total, summed = sums
-        scores = _scores(q, k_ref[_block(j), :], first, last, j)
+        scores = _scores(q, k_ref[_block(j), :], first, last, _places(j)[None, :], masked)
         higher = jnp.maximum(highest, jnp.max(scores, axis=1))
         weights, scale = jnp.exp2(scores - higher[:, None]), jnp.exp2(highest - higher)
         more = plgpu.dot(weights.astype(v_ref.dtype), v_ref[_block(j), :])
         return higher, scale * total + jnp.sum(weights, axis=1), scale[:, None] * summed + more
 
     nothing = jnp.zeros(BLOCK, jnp.float32)
-    sums = (nothing + MASKED, nothing, jnp.zeros(q.shape, jnp.float32))
-    highest, total, summed = lax.fori_loop(start_ref[number], stop_ref[number], add, sums)
-    out[0][...] = (summed / total[:, None]).astype(out[0].dtype)
-    out[1][...] = highest + jnp.log2(total)
+    highest, total, summed = _walk(reach, add, (nothing + MASKED, nothing, jnp.zeros(q.shape, jnp.float32)))
+    out_ref[...] = (summed / total[:, None]).astype(out_ref.dtype)
+    log_total_ref[...] = highest + jnp.log2(total)
 
 
-def _query_kernel(
-    q_ref: Any,
-    k_ref: Any,
-    v_ref: Any,
-    first_ref: Any,
-    last_ref: Any,
-    start_ref: Any,
-    stop_ref: Any,
-    log_total_ref: Any,
-    shared_ref: Any,
-    cotangent_ref: Any,
-    out_ref: Any,
-) -> None:
-    q, first, last, cotangent = q_ref[...], first_ref[...], last_ref[...], cotangent_ref[...]
-    log_total, shared = log_total_ref[...], shared_ref[...]
-    number = pl.program_id(0)
+def _query_kernel(q_ref: Any, k_ref: Any, v_ref: Any, first_ref: Any, last_ref: Any, *refs: Any) -> None:
+    *reach, log_total_ref, shared_ref, cotangent_ref, out_ref = refs
+    q, cotangent, first, last = q_ref[...], cotangent_ref[...], first_ref[...][:, None], last_ref[...][:, None]
+    log_total, shared = log_total_ref[...][:, None], shared_ref[...][:, None]
 
-    def add(j: jax.Array, total: jax.Array) -> jax.Array:
+    def add(j: jax.Array, total: jax.Array, masked: bool) -> jax.Array:
         k = k_ref[_block(j), :]
-        weights = jnp.exp2(_scores(q, k, first, last, j) - log_total[:, None])
-        d_scores = weights * (plgpu.dot(cotangent, v_ref[_block(j), :].T) - shared[:, None])
+        weights = jnp.exp2(_scores(q, k, first, last, _places(j)[None, :], masked) - log_total)
+        d_scores = weights * (plgpu.dot(cotangent, v_ref[_block(j), :].T) - shared)
         return total + plgpu.dot(d_scores.astype(k.dtype), k)
 
-    total = lax.fori_loop(start_ref[number], stop_ref[number], add, jnp.zeros(q.shape, jnp.float32))
-    out_ref[...] = (total * q.shape[-1] ** -0.5).astype(out_ref.dtype)
+    total = _walk(reach, add, jnp.zeros(q.shape, jnp.float32))
+    out_ref[...] = (total * q.shape[1] ** -0.5).astype(out_ref.dtype)
 
 
-def _key_kernel(
-    q_ref: Any,
-    k_ref: Any,
-    v_ref: Any,
-    first_ref: Any,
-    last_ref: Any,
-    start_ref: Any,
-    stop_ref: Any,
-    log_total_ref: Any,
-    shared_ref: Any,
-    cotangent_ref: Any,
-    d_key_ref: Any,
-    d_value_ref: Any,
-) -> None:
-    k, v = k_ref[...], v_ref[...]
-    number = pl.program_id(0)
+def _key_kernel(q_ref: Any, k_ref: Any, v_ref: Any, first_ref: Any, last_ref: Any, *refs: Any) -> None:
+    """Holds scores with a row a key, so that no product needs them turned."""
+    *reach, log_total_ref, shared_ref, cotangent_ref, d_key_ref, d_value_ref = refs
+    k, v, places = k_ref[...], v_ref[...], _places(pl.program_id(0))[:, None]
 
-    def of_head(head: jax.Array, sums: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        def add(i: jax.Array, sums: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-            rows = _block(i)
-            q, cotangent = q_ref[rows, head, :], cotangent_ref[rows, head, :]
-            scores = _scores(q, k, first_ref[rows], last_ref[rows], number)
-            weights = jnp.exp2(scores - log_total_ref[head, rows][:, None])
-            d_scores = weights * (plgpu.dot(cotangent, v.T) - shared_ref[head, rows][:, None])
-            d_key = plgpu.dot(d_scores.astype(q.dtype).T, q)
-            return sums[0] + d_key, sums[1] + plgpu.dot(weights.astype(q.dtype).T, cotangent)
-
-        return lax.fori_loop(start_ref[number], stop_ref[number], add, sums)
+    def add(i: jax.Array, sums: tuple[jax.Array, jax.Array], masked: bool) -> tuple[jax.Array, jax.Array]:
+        rows = _block(i)
+        q, cotangent = q_ref[rows, :], cotangent_ref[rows, :]
+        scores = _scores(k, q, first_ref[rows][None, :], last_ref[rows][None, :], places, masked)
+        weights = jnp.exp2(scores - log_total_ref[rows][None, :])
+        d_scores = weights * (plgpu.dot(v, cotangent.T) - shared_ref[rows][None, :])
+        d_value = plgpu.dot(weights.astype(q.dtype), cotangent)
+        return sums[0] + plgpu.dot(d_scores.astype(q.dtype), q), sums[1] + d_value
 
     nothing = jnp.zeros(k.shape, jnp.float32)
-    d_key, d_value = lax.fori_loop(0, q_ref.shape[1], of_head, (nothing, nothing))
-    d_key_ref[...] = (d_key * k.shape[-1] ** -0.5).astype(d_key_ref.dtype)
+    d_key, d_value = _walk(reach, add, (nothing, nothing))
+    d_key_ref[...] = (d_key * k.shape[1] ** -0.5).astype(d_key_ref.dtype)
     d_value_ref[...] = d_value.astype(d_value_ref.dtype)
 
 
@@ -198,8 +206,8 @@ def _call(kernel: Callable[..., None], interpret: bool, grid: Any, inputs: Any, 
 
 
 def _by_queries(query: jax.Array, key: jax.Array) -> tuple[Any, list[Any], Any, Any]:
-    """Returns grid, specs of queries, keys, values and plan, and specs of ``[batch, time, head]`` blocks of numbers and
-    of vectors, for kernels that compute a block of queries of one head.
+    """Returns grid, specs of queries, keys, values, spans and reach, and specs of ``[batch, head, time]`` blocks of
+    numbers and of vectors, for kernels that compute a block of queries of one head.
     """
     batch, time, heads, width = query.shape
     shared = heads // key.shape[2]
@@ -209,19 +217,22 @@ def _by_queries(query: jax.Array, key: jax.Array) -> tuple[Any, list[Any], Any, 
     places = pl.BlockSpec((None, BLOCK), lambda i, b, h: (b, i))
     reach = pl.BlockSpec((None, blocks), lambda i, b, h: (b, 0))
     numbers = pl.BlockSpec((None, None, BLOCK), lambda i, b, h: (b, h, i))
-    return (blocks, batch, heads), [vectors, keys, keys, places, places, reach, reach], numbers, vectors
+    return (blocks, batch, heads), [vectors, keys, keys, places, places, *[reach] * 4], numbers, vectors
 
 
 def _by_keys(query: jax.Array, key: jax.Array) -> tuple[Any, list[Any], Any, Any, Any]:
-    """Returns the same for kernels that compute a block of keys of one key-value head, and the spec of keys."""
+    """Returns the same for kernels that compute a block of keys as one head of queries reads it, and the spec of the
+    result.
+    """
     batch, time, heads, width = query.shape
     shared, blocks = heads // key.shape[2], key.shape[1] // BLOCK
-    vectors = pl.BlockSpec((None, time, shared, width), lambda j, b, g: (b, 0, g, 0))
-    keys = pl.BlockSpec((None, BLOCK, None, width), lambda j, b, g: (b, j, g, 0))
-    places = pl.BlockSpec((None, time), lambda j, b, g: (b, 0))
-    reach = pl.BlockSpec((None, blocks), lambda j, b, g: (b, 0))
-    numbers = pl.BlockSpec((None, shared, time), lambda j, b, g: (b, g, 0))
-    return (blocks, batch, key.shape[2]), [vectors, keys, keys, places, places, reach, reach], numbers, vectors, keys
+    vectors = pl.BlockSpec((None, time, None, width), lambda j, b, h: (b, 0, h, 0))
+    keys = pl.BlockSpec((None, BLOCK, None, width), lambda j, b, h: (b, j, h // shared, 0))
+    out = pl.BlockSpec((None, BLOCK, None, width), lambda j, b, h: (b, j, h, 0))
+    places = pl.BlockSpec((None, time), lambda j, b, h: (b, 0))
+    reach = pl.BlockSpec((None, blocks), lambda j, b, h: (b, 0))
+    numbers = pl.BlockSpec((None, None, time), lambda j, b, h: (b, h, 0))
+    return (blocks, batch, heads), [vectors, keys, keys, places, places, *[reach] * 4], numbers, vectors, out
 
 
 def _attend(interpret: bool, query: jax.Array, key: jax.Array, value: jax.Array, plan: _Plan) -> Any:
@@ -233,7 +244,8 @@ def _attend(interpret: bool, query: jax.Array, key: jax.Array, value: jax.Array,
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _attention(interpret: bool, query: jax.Array, key: jax.Array, value: jax.Array, plan: _Plan) -> jax.Array:
-    return _attend(interpret, query, key, value, plan)[0]
+    attended: jax.Array = _attend(interpret, query, key, value, plan)[0]
+    return attended
 
 
 def _forward(
@@ -255,11 +267,18 @@ def _backward(
     out = [(jax.ShapeDtypeStruct(query.shape, query.dtype), vectors)]
     (d_query,) = _call(_query_kernel, interpret, grid, inputs, specs, out)
 
-    grid, specs, numbers, vectors, keys = _by_keys(query, key)
+    grid, specs, numbers, vectors, result = _by_keys(query, key)
     inputs, specs = (*tensors, *plan.queries_of, *more), [*specs, numbers, numbers, vectors]
-    out = [(jax.ShapeDtypeStruct(x.shape, x.dtype), keys) for x in (key, value)]
-    d_key, d_value = _call(_key_kernel, interpret, grid, inputs, specs, out)
+    by_head = jax.ShapeDtypeStruct((*key.shape[:2], *query.shape[2:]), key.dtype)
+    found = _call(_key_kernel, interpret, grid, inputs, specs, [(by_head, result)] * 2)
+    d_key, d_value = (_summed(x, key) for x in found)
     return d_query, d_key, d_value, None
+
+
+def _summed(by_head: jax.Array, key: jax.Array) -> jax.Array:
+    """Sums what heads of queries that share a head of keys give to it."""
+    shared = by_head.reshape(*key.shape[:3], -1, key.shape[3])
+    return jnp.sum(shared, axis=3, dtype=jnp.float32).astype(key.dtype)
 
 
 _attention.defvjp(_forward, _backward)

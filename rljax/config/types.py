@@ -151,8 +151,20 @@ def convert(hint: Any, value: Any, path: str, unknown: Unknown, note: Note = rai
         except OverflowError:
             raise ConfigError(f"{path}={shown(value)}: beyond any number that is computed with") from None
     if not isinstance(value, origin) or (isinstance(value, bool) and origin is not bool):
-        raise ConfigError(f"{path}={shown(value)}: expected {type_name(hint)}, not {type(value).__name__}")
+        quotes = "; write the number without quotes" if _is_quoted(value, origin) else ""
+        raise ConfigError(f"{path}={shown(value)}: expected {type_name(hint)}, not {type(value).__name__}{quotes}")
     return value
+
+
+def _is_quoted(value: Any, kind: Any) -> bool:
+    """Returns whether a text reads as a number of that kind."""
+    if not isinstance(value, str) or kind not in (int, float):
+        return False
+    try:
+        kind(value)
+    except ValueError:
+        return False
+    return True
 
 
 def as_plain(config: Any) -> dict[str, Any]:

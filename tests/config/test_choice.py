@@ -224,7 +224,7 @@ def test_a_function_of_ones_own_has_the_keys_of_its_signature(own: ModuleType, s
     assert bound.keywords == config.loss  # type: ignore[attr-defined]
     for keys, line in (
         ({"bond": 1}, "algorithm.loss.bond: mine_of_the_test:loss has no such key; closest: bound"),
-        ({"bound": "1"}, "algorithm.loss.bound='1': expected a number, not str"),
+        ({"bound": "1"}, "algorithm.loss.bound='1': expected a number, not str; write the number without quotes"),
         ({"limit": 1.5}, "algorithm.loss.limit=1.5: expected an integer, not float"),
     ):
         with pytest.raises(ConfigError, match=re.escape(line)):

@@ -42,7 +42,7 @@ REFUSED = [
     (ROLL, "actor_infer.generating_args.num_beams", 4, "no beam search; write 1"),
     (ROLL, "actor_infer.generating_args.num_return_sequences", 4, "the group has 8; write the same number"),
     (ROLL, "val_env_manager.group_size", 2, "greedy episodes of one seed are all the same; write 1"),
-    (ROLL, "actor_train.device_mapping", "list(range(0,16))", "a learner is on one; write --config.learner.devices"),
+    (ROLL, "actor_train.device_mapping", "list(range(0,12))", "as many on each; write others, or --config.learner."),
     (
         ROLL,
         "actor_train.training_args.gradient_accumulation_steps",

@@ -49,7 +49,7 @@ def test_a_file_that_is_run_small_computes_on_the_cpu_alone() -> None:
 
 @pytest.mark.parametrize("name", sorted(path.name for path in SEEDS.glob("*.yaml")))
 def test_the_cpu_says_all_of_devices_of_every_file(name: str) -> None:
-    """sglang and a learner of two nodes among them."""
+    """sglang and a learner of two hosts among them."""
     config = load_config(str(SEEDS / name), {"learner.devices": "cpu"})
     for key, value in ON_CPU.items():
         here = config

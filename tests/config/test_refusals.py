@@ -276,7 +276,7 @@ def test_keys_of_a_file_and_what_does_not_go_together_are_one_table(write: Any) 
 @pytest.mark.parametrize(
     ("text", "key", "value"),
     [
-        (ROLL, "actor_train.device_mapping", "list(range(0,16))"),  # neither its devices nor a mesh of them are known
+        (ROLL, "actor_train.device_mapping", "list(range(0,12))"),  # neither its devices nor a mesh of them are known
         (ROLL, "rollout_batch_size", "many"),
         (ROLL, "actor_train.device_mapping", 7),
         (ROLL, "sequence_length", "x"),

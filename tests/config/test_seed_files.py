@@ -14,14 +14,8 @@ from rljax.config.schema import Config
 
 SEEDS = Path(__file__).parents[1] / "data" / "seeds"
 UNNEEDED = "unnecessary"
-# What is refused there: sglang and a learner of two nodes; each is settled by what its line says.
-SETTLED = {
-    "sidecar.engine": "vllm",
-    "sidecar.dtype": "bf16",
-    "learner.devices": "gpu:0-7",
-    "learner.mesh.fsdp": "4",
-    "launcher": "ray",
-}
+# What is refused there: sglang, and its fp16; each is settled by what its line says.
+SETTLED = {"sidecar.engine": "vllm", "sidecar.dtype": "bf16"}
 
 TRAINS: dict[str, Any] = {
     "async_generation_ratio": {"async_generation_ratio": 1.0},
@@ -129,7 +123,12 @@ RLVR = {
     "actor_train.strategy_args.strategy_config.pipeline_model_parallel_size": UNNEEDED,
     "actor_train.strategy_args.strategy_config.sequence_parallel": {"learner.sequence_parallel": True},
     "actor_train.strategy_args.strategy_config.use_distributed_optimizer": UNNEEDED,
-    "actor_train.device_mapping": "refused",
+    "actor_train.device_mapping": {
+        "learner.devices": "gpu:0-15",
+        "learner.hosts.number": 2,
+        "learner.mesh.fsdp": 8,
+        "launcher": "ray",
+    },
     "actor_train.infer_batch_size": UNNEEDED,
     "actor_infer.model_args.dtype": {"sidecar.dtype": "fp16"},
     "actor_infer.generating_args.max_new_tokens": {"sidecar.generating_args.max_new_tokens": 8192},
@@ -141,7 +140,7 @@ RLVR = {
     "actor_infer.strategy_args.strategy_name": "refused",
     "actor_infer.strategy_args.strategy_config.mem_fraction_static": {"sidecar.gpu_memory_utilization": 0.85},
     "actor_infer.strategy_args.strategy_config.load_format": {"sidecar.load_format": "dummy"},
-    "actor_infer.device_mapping": {"sidecar.num_engines": 8},
+    "actor_infer.device_mapping": {"sidecar.devices": "auto", "sidecar.num_engines": 8},
     "actor_infer.infer_batch_size": UNNEEDED,
 }
 RUN = {"run_dir": "./checkpoints/<project_name>/<experiment_name>"}
@@ -250,7 +249,6 @@ def test_what_one_document_refuses_comes_at_once() -> None:
     lines = str(refused.value).splitlines()
     assert lines[0] == "rlvr_config_async.yaml: ROLL's keys that are refused:"
     assert [line.split(" = ")[0].strip() for line in lines[1:]] == [
-        "actor_train.device_mapping",
         "actor_infer.strategy_args.strategy_name",
     ]
     assert all("write" in line for line in lines[1:])

@@ -66,6 +66,19 @@ def test_colocate_has_engines_where_the_learner_is(write: Any) -> None:
     assert config.sidecar.devices == "auto"
 
 
+def test_a_trainer_of_several_nodes_has_a_host_on_each(write: Any) -> None:
+    text = nested(TRINITY, "cluster.node_num", 3)
+    config = load_config(write(nested(text, "explorer.rollout_model.engine_num", 8)))
+    learner, sidecar = config.learner, config.sidecar  # 24 GPUs, of which 8 are the engines'
+    assert (learner.devices, learner.hosts.number, learner.mesh.fsdp) == ("gpu:0-15", 2, 16)
+    assert (config.launcher, sidecar.devices, sidecar.num_engines) == ("ray", "auto", 8)
+    assert config.sync_method == "checkpoint"
+    alone = load_config(write(TRINITY))
+    assert (alone.learner.hosts.number, alone.sync_method) == (1, "nccl")
+    uneven = write(nested(text, "explorer.rollout_model.engine_num", 1))
+    assert "23 GPUs are left to the trainer of 3 × 8" in refused(uneven)["cluster.gpu_per_node"]
+
+
 def test_a_workflow_of_ones_own_takes_the_place_of_one_that_is_not_there(write: Any) -> None:
     file = write(nested(TRINITY, "buffer.explorer_input.taskset.default_workflow_type", "debate_workflow"))
     mine = "tests.rollout.workflows.bad_workflows:Mine"

@@ -105,9 +105,7 @@ RUN: list[Rule] = [
     needless("hydra", "there is no Hydra", whole=True),
     needless("defaults", "blocks that are published are built in", whole=True),
     to("num_gpus_per_node", "", node, "GPUs of a node: device_mapping is read by it", 8),
-    only(
-        "num_nodes", (1,), "one node", "a learner is on one node; write launcher=ray for engines elsewhere", "launcher"
-    ),
+    needless("num_nodes", "device_mapping says which nodes there are"),
     needless("rpc_timeout", "wait_timeout and the time limits of rollout"),
     refused("rollout_mock", "write mode=replay: it trains the recorded batches again", whole=True),
     only("generate_opt_level", (0, 1), "generation is always asynchronous", "write 1"),

@@ -133,18 +133,8 @@ def experts(found: Found) -> Values | str:
 
 
 def learner_devices(found: Found) -> Values:
-    """Translates ``actor_train.device_mapping``: devices, and the mesh axis that is left of them."""
-    numbers, node = _train_devices(found.document), gpus_of_node(found.document)
-    if len({number // node for number in numbers}) > 1:
-        mesh, left = divmod(node, math.prod(_cut(found.document).values()))
-        as_many = "a learner.mesh of as many" if left else f"--config.learner.mesh.fsdp={mesh}"
-        raise Refusal(
-            f"{len(numbers)} GPUs are on {len({n // node for n in numbers})} nodes of {node} (num_gpus_per_node), and "
-            f"a learner is on one; write --config.learner.devices=gpu:0-{node - 1} and {as_many}",
-            "learner.devices",
-            of=_TRAINED,
-        )
-    placed = {"learner.devices": devices([number % node for number in numbers])}
+    """Translates ``actor_train.device_mapping``: devices, their hosts, and the mesh axis that is left of them."""
+    placed = _placed(found.document)
     whole = replicas(found.document) // (found.document.number(f"{_MEGATRON}.expert_model_parallel_size", 1) or 1)
     shards = found.document.get(f"{_MEGATRON}.fsdp_size", 1)
     if not 1 < shards < whole:  # as there: all of them
@@ -156,6 +146,28 @@ def learner_devices(found: Found) -> Values:
             of=f"{_MEGATRON}.fsdp_size",
         )
     return placed | {"learner.mesh.fsdp": shards, "learner.mesh.data": whole // shards}
+
+
+def _placed(document: Document) -> dict[str, Any]:
+    """Returns the learner's devices: by their number on its node, or, on several, counted over all of these."""
+    numbers, node = _train_devices(document), gpus_of_node(document)
+    each = Counter(number // node for number in numbers)
+    if len(each) == 1:
+        return {"learner.devices": devices([number % node for number in numbers])}
+    if len(set(each.values())) > 1:
+        mesh, left = divmod(node, math.prod(_cut(document).values()))
+        as_many = "a learner.mesh of as many" if left else f"--config.learner.mesh.fsdp={mesh}"
+        raise Refusal(
+            f"{' and '.join(map(str, each.values()))} GPUs are on {len(each)} nodes of {node} (num_gpus_per_node), and "
+            f"a learner has as many on each; write others, or --config.learner.devices=gpu:0-{node - 1} and {as_many}",
+            "learner.devices",
+            of=_TRAINED,
+        )
+    return {
+        "learner.devices": devices(range(len(numbers))),
+        "learner.hosts.number": len(each),
+        "launcher": "ray",
+    }
 
 
 def engines(found: Found) -> Values:
@@ -170,20 +182,37 @@ def engines(found: Found) -> Values:
         )
     placed: dict[str, Any] = {"sidecar.devices": devices(numbers), "sidecar.num_engines": len(numbers) // each}
     try:
-        mine = set(_train_devices(document))
+        mine, learner = set(_train_devices(document)), _placed(document)
     except Refusal as refusal:
         raise Refusal(str(refusal), *refusal.keys, here=placed, of=refusal.of) from None
-    if both := sorted(mine & set(numbers)):
-        if not mine.issuperset(numbers):
-            raise Refusal(
-                f"{devices(both)} are of {_TRAINED} too, and the others are not; write devices that are all the "
-                "learner's, or none",
-                "sidecar.devices",
-                "learner.devices",
-                here=placed,
-            )
-        return placed | {"sidecar.colocate": True}
-    return placed | ({"launcher": "ray"} if max(numbers) >= node else {})
+    both, homes = sorted(mine & set(numbers)), sorted({number // node for number in mine})
+    if both and not mine.issuperset(numbers):
+        raise Refusal(
+            f"{devices(both)} are of {_TRAINED} too, and the others are not; write devices that are all the "
+            "learner's, or none",
+            "sidecar.devices",
+            "learner.devices",
+            here=placed,
+        )
+    if "learner.hosts.number" in learner:
+        return _beside_hosts(both, placed)
+    if both:
+        return placed | {"sidecar.devices": devices([number % node for number in numbers]), "sidecar.colocate": True}
+    swapped = {0: homes[0], homes[0]: 0}  # the learner's node is the first
+    numbers = sorted(swapped.get(number // node, number // node) * node + number % node for number in numbers)
+    return placed | {"sidecar.devices": devices(numbers)} | ({"launcher": "ray"} if max(numbers) >= node else {})
+
+
+def _beside_hosts(both: Sequence[int], placed: Values) -> Values:
+    """Returns engines beside a learner of several nodes: Ray looks for their GPUs."""
+    if both:
+        raise Refusal(
+            f"{devices(both)} are of {_TRAINED} too, and a learner of several nodes shares none of its GPUs; write "
+            "others, or --config.sidecar.devices=auto for any that the cluster has besides",
+            "sidecar.devices",
+            here={key: value for key, value in placed.items() if key != "sidecar.devices"},
+        )
+    return {**placed, "sidecar.devices": "auto"}
 
 
 def memory(found: Found) -> Values:

@@ -169,9 +169,10 @@ LEARNER: list[Rule] = [
     ],
     to(
         f"{_TRAIN}.device_mapping",
-        "learner.devices learner.mesh.fsdp learner.mesh.data",
+        "learner.devices learner.hosts.number learner.mesh.fsdp learner.mesh.data launcher",
         placed.learner_devices,
-        "the fsdp axis is what tensor and sequence leave of the devices",
+        "the fsdp axis is what tensor and sequence leave of the devices; a host for each node, and launcher=ray for "
+        "several",
     ),
     only(f"{_TRAIN}.num_gpus_per_worker", (1,), "a device each", "write 1"),
     choice(

@@ -104,7 +104,7 @@ class Document:
         found = self.get(path, otherwise)
         if found is None or (isinstance(found, int) and not isinstance(found, bool) and found > 0):
             return found
-        quoted = isinstance(found, str) and found.isdecimal()
+        quoted = isinstance(found, str) and found.isdecimal() and int(found) > 0
         raise Refusal(f"{path}={found!r} is {_QUOTED if quoted else 'no whole number above 0; write one'}", of=path)
 
 

@@ -284,6 +284,7 @@ ON_CPU: Mapping[str, Any] = {
     "sidecar.num_engines": 1,
     "sidecar.tensor_parallel_size": 1,
     "sidecar.colocate": False,
+    "learner.hosts.number": 1,
     "launcher": "local",
 }
 """Keys that ``learner.devices=cpu`` says with itself: a file's devices, sizes and engines are those of accelerators.

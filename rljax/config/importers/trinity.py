@@ -206,9 +206,9 @@ RULES: tuple[Rule, ...] = (
     # cluster
     to(
         "cluster.node_num",
-        "learner.devices sidecar.devices launcher",
+        "learner.devices sidecar.devices learner.hosts.number launcher",
         counted(made.cluster),
-        "above 1: launcher=ray",
+        "above 1: launcher=ray, and a host of the learner for each node that it has",
         1,
     ),
     to(
@@ -326,7 +326,15 @@ RULES: tuple[Rule, ...] = (
     refused("trainer.trainer_config", "verl's own; leave it out, and write learner", "learner.*", whole=True),
     refused("trainer.trainer_config_path", "verl's own; leave it out, and write learner", "learner.*"),
     # synchronizer
-    choice("synchronizer.sync_method", "sync_method", {m: m for m in ("checkpoint", "memory", "nccl")}, "", "nccl"),
+    made.channel(
+        choice(
+            "synchronizer.sync_method",
+            "sync_method",
+            {m: m for m in ("checkpoint", "memory", "nccl")},
+            "nccl sends from one process: from a trainer of several nodes it is checkpoint",
+            "nccl",
+        )
+    ),
     to(
         "synchronizer.sync_interval",
         "async_generation_ratio sync_interval fill_interval",

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import re
 from collections.abc import Mapping
 from typing import Any
 
 from rljax.config.importers.published import ROWS
-from rljax.config.importers.rule import LEFT_OUT, Document, Found, Refusal, Values, no_choice
+from rljax.config.importers.rule import LEFT_OUT, Document, Found, Refusal, Rule, Values, no_choice
 
 NODE = 8
 """GPUs of a node on which trainer and explorer have a file each: the trainer takes the first, the explorer the last."""
 _TASKSET = "buffer.explorer_input.taskset"
 _ENGINE = "explorer.rollout_model"
+_HOSTS = "learner.hosts.number"
 _LENGTHS = {f"model.max_{part}_tokens": f"model.max_{part}_tokens" for part in ("prompt", "response")}
 
 
@@ -172,10 +175,11 @@ def cluster(found: Found) -> Values:
         end = max(NODE, each) if nodes == 1 else total  # the first are the trainer's
         return values | {"sidecar.devices": _span(end - engine_gpus(document), end)}
     mine = total if mode in ("train", "colocate") else total - engine_gpus(document)
-    if mine < 1 or (mine > each and nodes > 1):
+    hosts = -(-mine // each) if nodes > 1 else 1
+    if mine < 1 or mine % hosts:
         raise Refusal(
-            f"{mine} GPUs are left to the trainer of {nodes} × {each}, and a learner is on one node; write "
-            "--config.learner.devices=gpu:0-7 and learner.mesh.fsdp",
+            f"{mine} GPUs are left to the trainer of {nodes} × {each}, and a learner has as many on each node; write "
+            f"fewer engines or more, or --config.learner.devices=gpu:0-{each - 1} and learner.mesh.fsdp",
             "learner.devices",
             of="cluster.gpu_per_node",
         )
@@ -187,7 +191,23 @@ def cluster(found: Found) -> Values:
             of="trainer.ulysses_sequence_parallel_size",
         )
     values |= {"learner.devices": _span(0, mine), "learner.mesh.fsdp": mine // sequence}
-    return values | ({"sidecar.devices": _span(mine, total)} if mode == "both" else {})
+    if hosts > 1:
+        values[_HOSTS] = hosts
+    theirs = _span(mine, total) if hosts == 1 else "auto"  # beside a learner of several hosts Ray looks for them
+    return values | ({"sidecar.devices": theirs} if mode == "both" else {})
+
+
+def channel(rule: Rule) -> Rule:
+    """Returns the rule of ``sync_method``, as it is for a trainer of several nodes too."""
+
+    def make(found: Found) -> Values | str:
+        here = rule.make(found)
+        with contextlib.suppress(Refusal):  # of the cluster, which is told of itself
+            if here == {"sync_method": "nccl"} and _HOSTS in cluster(Found("cluster", None, "", found.document)):
+                return {"sync_method": "checkpoint"}
+        return here
+
+    return dataclasses.replace(rule, make=make)
 
 
 def _apart(document: Document, first: int, total: int) -> None:

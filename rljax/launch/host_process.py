@@ -97,7 +97,7 @@ class HostProcess:
 
 
 def _at(config: Config, place: Place) -> Config:
-    hosts = dataclasses.replace(config.learner.hosts, rank=place.rank, coordinator=place.coordinator)
+    hosts = dataclasses.replace(config.learner.hosts, start="auto", rank=place.rank, coordinator=place.coordinator)
     return dataclasses.replace(config, learner=dataclasses.replace(config.learner, hosts=hosts))
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from program import Started, assert_balanced, steps_trained
 
 HERE = ("mode=both", "learner.mesh.fsdp=4", "learner.hosts.number=2", "learner.hosts.heartbeat_timeout=10")
-FEW = ("observe.report=false", "eval_steps=none")
+FEW = ("learner.hosts.start=here", "observe.report=false", "eval_steps=none")
 
 
 def test_hosts_are_lost_one_after_the_other_and_the_run_ends_all_the_same(tmp_path: Path, cache: Path) -> None:

@@ -1,0 +1,215 @@
+"""Kills of a learner of several hosts: at random times, and at every failpoint of every host.
+
+    python -m bench.host_kills [--kills 20] [--hosts 2] [--seed 0] [--matrix]
+
+The quickstart's tiny model, hosts of two CPU devices each on this machine, started by one command, which starts all
+again where one is lost. A kill is SIGKILL of a host, or, one time in four, SIGSTOP, or, one in eight, SIGKILL of the
+command itself, which is then given again. Times are drawn by ``--seed``: up to `LONGEST` seconds after the last step
+that followed a kill. With ``--matrix`` the hosts strike themselves, once in each run, at each failpoint and with both
+signals.
+
+Prints a line for each kill: of what, how long all took to end or start again, and the steps so far. Exit code 1 where
+the run does not end, its audit is not balanced, something was trained twice, or a process is left.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import psutil
+
+from bench.paired import print_machine
+
+LONGEST = 12.0
+HEARTBEAT = 10
+WAIT_SECONDS = 300.0
+POLL_SECONDS = 0.1
+LOST = 75
+"""Exit code of the command that gives up: the same command goes on."""
+LEADS = ("begin", "config", "lease", "train", "publish", "announce", "write", "checkpoint", "commit")
+"""Failpoints of host 0."""
+FOLLOWS = ("follow", "agree")
+"""Of the others."""
+ONCE = ("begin", "config")
+"""Reached once by each process."""
+
+
+class Run:
+    """One run and the command that is its latest start."""
+
+    def __init__(self, run_dir: Path, hosts: int, steps: int, environment: dict[str, str] | None = None) -> None:
+        self.run_dir, self._environment = run_dir, {**os.environ, **(environment or {})}
+        keys = {
+            "run_dir": run_dir,
+            "learner.hosts.number": hosts,
+            "learner.hosts.start": "here",
+            "learner.hosts.heartbeat_timeout": HEARTBEAT,
+            "learner.mesh.fsdp": 2 * hosts,
+            "max_steps": steps,
+            "save_steps": 2,
+            "rollout_batch_size": 64,
+            "algorithm.minibatch_size": 64,
+            "eval_steps": "none",
+            "observe.report": "false",
+        }
+        given = [f"--config.{key}={value}" for key, value in keys.items()]
+        self._command = [sys.executable, "-m", "rljax.main", "--config=configs/quickstart.py", *given]
+        self.log = run_dir.parent / f"{run_dir.name}.log"
+        self.starts = 0
+        self.start()
+
+    def start(self) -> None:
+        """Gives the command."""
+        self.starts += 1
+        with self.log.open("a") as log:
+            self.process = subprocess.Popen(self._command, stdout=log, stderr=log, env=self._environment)
+
+    def hosts(self) -> list[psutil.Process]:
+        """Returns the processes of the hosts, by rank."""
+        try:
+            return [
+                child for child in psutil.Process(self.process.pid).children() if child.status() != psutil.STATUS_ZOMBIE
+            ]
+        except psutil.NoSuchProcess:
+            return []
+
+    def steps(self) -> int:
+        """Returns how many steps are trained."""
+        with closing(sqlite3.connect(f"file:{self.run_dir / 'ledger.db'}?mode=ro", uri=True, timeout=30)) as ledger:
+            (number,) = ledger.execute("SELECT COUNT(DISTINCT step) FROM groups WHERE state = 'trained'").fetchone()
+        return int(number)
+
+    def wait_for_more(self, than: int) -> bool:
+        """Waits until more steps are trained, and gives the command again where it gives up; False: it has ended."""
+        deadline = time.monotonic() + WAIT_SECONDS
+        while time.monotonic() < deadline:
+            code = self.process.poll()
+            if code == 0:
+                return False
+            if code is not None and code not in (LOST, -signal.SIGKILL):
+                sys.exit(f"the command ended with {code}: {self.log.read_text()[-2000:]}")
+            if code is not None:
+                print(f"  the command ended with {code}, and is given again", flush=True)
+                self.start()
+            try:
+                if self.steps() > than:
+                    return True
+            except sqlite3.OperationalError:  # there is no ledger yet
+                pass
+            time.sleep(POLL_SECONDS)
+        sys.exit(f"no step for {WAIT_SECONDS:g} s: {self.log.read_text()[-2000:]}")
+
+    def audit(self) -> str:
+        """Returns what is wrong with the finished run; empty: nothing."""
+        found = json.loads((self.run_dir / "audit.json").read_text())
+        print(
+            f"audit: balanced {found['balanced']}, trained {found['trained']} groups, twice {found['trained_twice']}, "
+            f"{self.starts} starts of the command",
+            flush=True,
+        )
+        return "" if found["balanced"] and not found["trained_twice"] else str(found)
+
+
+@contextmanager
+def nothing_left(run_dir: Path) -> Iterator[None]:
+    """Ends what is left of a run, and fails where something was."""
+    yield
+    left = [
+        process
+        for process in psutil.process_iter(["cmdline"])
+        if f"--config.run_dir={run_dir}" in (process.info["cmdline"] or [])
+    ]
+    for process in left:
+        process.kill()
+    if left:
+        sys.exit(f"{len(left)} processes were left of {run_dir}")
+
+
+def at_random(directory: Path, kills: int, hosts: int, seed: int) -> str:
+    """Kills at random times; returns what is wrong."""
+    drawn = random.Random(seed)
+    run = Run(directory / "random", hosts, steps=20 + 2 * kills)
+    for number in range(kills):
+        before = run.steps() if (run.run_dir / "ledger.db").exists() else 0
+        if not run.wait_for_more(before):
+            return f"the run ended before kill {number + 1}; write fewer --kills"
+        time.sleep(drawn.uniform(0, LONGEST))
+        which, what = drawn.randrange(hosts), signal.SIGSTOP if drawn.random() < 0.25 else signal.SIGKILL
+        there, began = run.hosts(), time.monotonic()
+        if drawn.random() < 0.125:
+            what, who, victim = signal.SIGKILL, "the command", psutil.Process(run.process.pid)
+        elif len(there) == hosts:
+            who, victim = f"host {which}", there[which]
+        else:
+            print(f"kill {number + 1}: the hosts were being started", flush=True)
+            continue
+        steps = run.steps()
+        victim.send_signal(what)
+        more = run.wait_for_more(steps)
+        print(
+            f"kill {number + 1}: {what.name} of {who} after step {steps}; the next step came after "
+            f"{time.monotonic() - began:.1f} s",
+            flush=True,
+        )
+        if not more:
+            break
+    while run.wait_for_more(run.steps()):
+        pass
+    with nothing_left(run.run_dir):
+        return run.audit()
+
+
+def matrix(directory: Path, hosts: int) -> str:
+    """Strikes once at each failpoint, by either signal; returns what is wrong."""
+    for what in (signal.SIGKILL, signal.SIGSTOP):
+        strikes = directory / f"{what.name}.strikes"
+        strikes.mkdir()
+        names = (*LEADS, *FOLLOWS)
+        for name in names:  # each by its own count, which begins anew with each process
+            (strikes / f"{name}:{1 if name in ONCE else 2}").write_text(what.name)
+        run = Run(directory / what.name, hosts, 3 * len(names), {"RLJAX_FAILPOINTS": str(strikes)})
+        began, steps = time.monotonic(), 0
+        while run.wait_for_more(steps):
+            steps = run.steps()
+        spared = sorted(strike.name for strike in strikes.iterdir())
+        print(f"{what.name}: {len(names) - len(spared)} strikes, {time.monotonic() - began:.0f} s; spared: {spared}")
+        with nothing_left(run.run_dir):
+            if wrong := run.audit():
+                return wrong
+    return ""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        "python -m bench.host_kills", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--hosts", type=int, default=2)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--matrix", action="store_true", help="strike at every failpoint instead")
+    options = parser.parse_args()
+    print_machine()
+    with tempfile.TemporaryDirectory(prefix="bench-host-kills-") as name:
+        directory = Path(name)
+        wrong = (
+            matrix(directory, options.hosts)
+            if options.matrix
+            else at_random(directory, options.kills, options.hosts, options.seed)
+        )
+    sys.exit(wrong or 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -9,6 +9,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
+from rljax.config.model import LoraConfig
+from rljax.config.schema import Config
+from rljax.learner.objective import DTYPES
+from rljax.learner.programs import Program
+from rljax.models.adapter import FACTORS, places, targeted
 from rljax.models.common.architecture import Architecture
 from rljax.models.common.lora import merged
 from rljax.models.common.params import Params
@@ -28,14 +33,16 @@ class ExportedWeights(Mapping[str, jax.Array]):
     the state. What was read, training never touches.
     """
 
-    def __init__(self, params: Params, architecture: Architecture, exports: Exports) -> None:
-        """Takes what `make_export` made for the dtype."""
+    def __init__(self, params: Params, names: Mapping[str, int | None], layers: int, exports: Exports) -> None:
+        """Takes parameters of so many layers, the layer of each tensor by its name (None: outside of them), and what
+        `make_export` or `make_adapter_export` made for the dtype.
+        """
         self.before: Callable[[int | None], None] = lambda layer: None
         """Called with a layer before it is made; None: what is outside of the layers."""
         self._params = params
-        self._names = {name: layer_of(name) for name in tensor_shapes(architecture)}
+        self._names = names
         self._top, self._one_layer = exports
-        self._last = architecture.num_layers - 1
+        self._last = layers - 1
         self._made: dict[int | None, dict[str, jax.Array]] = {}
 
     def __getitem__(self, name: str) -> jax.Array:
@@ -61,6 +68,38 @@ class ExportedWeights(Mapping[str, jax.Array]):
         return len(self._names)
 
 
+class Exporter:
+    """Makes the tensors of versions: of a model's weights, or of the factors of an adapter alone."""
+
+    def __init__(self, config: Config, architecture: Architecture) -> None:
+        """Makes no program before it is needed."""
+        self._adapter, self._lora, self._architecture = config.publishes_adapter, config.model.lora, architecture
+        self._exports: dict[str, Exports] = {}
+
+    def tensors(self, params: Params, trained: Params, dtype: str) -> ExportedWeights:
+        """Returns the tensors of a version in a dtype, ``fp32`` or ``bf16``, of all parameters of the model and of what
+        is trained.
+        """
+        names: dict[str, int | None] = {name: layer_of(name) for name in tensor_shapes(self._architecture)}
+        if self._adapter:
+            names = {name: layer for name, (_, _, layer) in places(self._architecture, self._lora).items()}
+        given = trained if self._adapter else params
+        return ExportedWeights(given, names, self._architecture.num_layers, self._in(dtype))
+
+    def programs(self, params: Params, trained: Params, dtype: str) -> list[Program]:
+        """Returns the programs by which `tensors` makes them."""
+        top, one_layer = self._in(dtype)
+        given = trained if self._adapter else params
+        outside = [] if self._adapter else [Program("export", top, (params,), publishes=True)]
+        return [*outside, Program("export of a layer", one_layer, (given["layers"], 0), publishes=True)]
+
+    def _in(self, dtype: str) -> Exports:
+        if dtype not in self._exports:
+            a, made = self._architecture, DTYPES[dtype]
+            self._exports[dtype] = make_adapter_export(a, self._lora, made) if self._adapter else make_export(a, made)
+        return self._exports[dtype]
+
+
 def make_export(architecture: Architecture, dtype: Any) -> Exports:
     """Makes the functions that return the tensors outside of the layers, and those of one layer, as `dtype` arrays that
     training never touches. One small program serves all layers, however many there are. Adapters are merged.
@@ -77,3 +116,18 @@ def make_export(architecture: Architecture, dtype: Any) -> Exports:
         return {name: x.astype(dtype) for name, x in tensors.items()}
 
     return top, one_layer
+
+
+def make_adapter_export(architecture: Architecture, lora: LoraConfig, dtype: Any) -> Exports:
+    """Makes what `make_export` does of what is trained where that is an adapter: all of it is in the layers."""
+    of_key = {key: module for module, key in targeted(architecture, lora).items()}
+
+    @jax.jit
+    def one_layer(layers: Params, layer: Array) -> dict[str, Array]:
+        return {
+            f"{of_key[key]}.{end}": pair[factor][layer].T.astype(dtype)
+            for key, pair in layers.items()
+            for factor, end in FACTORS.items()
+        }
+
+    return (lambda params: {}), one_layer

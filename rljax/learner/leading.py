@@ -19,10 +19,10 @@ from rljax.learner.learner import Learner
 from rljax.learner.packing import Batch
 from rljax.learner.state import TrainState
 from rljax.models.common.params import Params
-from rljax.models.common.stored import Tensor
 from rljax.trajectory import Group, TaskId, Trajectory, encode
 from rljax.weights.orbax_lock import alone_in_orbax, go_on_after, last_operation
 from sidecar.channels.versions import checksum
+from sidecar.stored import Tensor
 
 LOAD, RESTORE, TRAIN, SCORE, EXPORT = "load", "restore", "train", "score", "export"
 CHECKSUMS, SAVE = "checksums", "save"

@@ -19,7 +19,7 @@ from rljax.algorithms.registry import check_names, token_advantages
 from rljax.algorithms.shaping import RunningMoments
 from rljax.config.schema import Config
 from rljax.learner.critic import ValueObjective
-from rljax.learner.export import ExportedWeights, Exports, make_export
+from rljax.learner.export import ExportedWeights, Exporter
 from rljax.learner.metrics import NONFINITE, describe, reverse_kl, step_metrics
 from rljax.learner.objective import DTYPES, PolicyObjective, Progress
 from rljax.learner.packing import Batch, PackedBatch
@@ -37,11 +37,12 @@ from rljax.models.common.architecture import Architecture
 from rljax.models.common.hardware import Hardware
 from rljax.models.common.params import Params
 from rljax.models.common.placing import readable
-from rljax.models.common.stored import Tensor
 from rljax.models.common.value_head import critic_params
-from rljax.models.fingerprint import fingerprint
 from rljax.models.hf_names import place_hf, to_hf
 from rljax.trajectory import Group, Trajectory
+from sidecar.channels.versions import AdapterInfo
+from sidecar.fingerprint import fingerprint
+from sidecar.stored import Tensor
 
 if TYPE_CHECKING:  # a learner that only computes needs neither ledger nor database
     from rljax.learner.checkpoints import Checkpoints
@@ -108,6 +109,7 @@ class Learner:
         if critic is not None:
             optimizer, own = config.algorithm.critic.optimizer, critic_params(trained, architecture.hidden_size)
             self._critic = TrainableModel(critic, optimizer, own, self.mesh)
+        self._exporter = Exporter(config, architecture)
         self._abstract_base = abstract_base(config, architecture, self.mesh)
         self.base: Params | None = None
         self.base_fingerprint: str | None = None
@@ -188,11 +190,9 @@ class Learner:
         a probe of so many tokens. Which are likely follows from the lengths of some ``prompts``, in tokens.
         """
         state, tokens = self.abstract_state, np.zeros((1, _padded(probe)), np.int32)
-        top, one_layer = self._exports[self.config.resolved_sync_dtype]
         params, base = self.objective.whole(state.params, self._abstract_base), self._abstract_base
         return [
-            Program("export", top, (params,), publishes=True),
-            Program("export of a layer", one_layer, (params["layers"], 0), publishes=True),
+            *self._exporter.programs(params, state.params, self.config.resolved_sync_dtype),
             Program("probe", self._score, (params, tokens, tokens), publishes=True),
             *step_programs(self.config, self._preparation, self._policy, self._critic, state, base, prompts),
         ]
@@ -348,12 +348,19 @@ class Learner:
         return np.asarray(readable(self._score(self.params, padded[0], padded[1])))[0, : len(token_ids) - 1]
 
     def export(self, dtype: str) -> ExportedWeights:
-        """Returns the weights by Hugging Face name, ``fp32`` or ``bf16``: made as they are read, before an update."""
-        return ExportedWeights(self.params, self.architecture, self._exports[dtype])
+        """Returns the tensors of a version by name, ``fp32`` or ``bf16``: made as they are read, before an update. They
+        are the weights, or, with an `adapter_info`, the factors of an adapter.
+        """
+        return self._exporter.tensors(self.params, self.state.params, dtype)
 
-    @functools.cached_property
-    def _exports(self) -> Mapping[str, Exports]:
-        return {name: make_export(self.architecture, dtype) for name, dtype in DTYPES.items()}
+    @property
+    def adapter_info(self) -> AdapterInfo | None:
+        """What the tensors of a version change; None where they are a whole model."""
+        model = self.config.model
+        if not self.config.publishes_adapter:
+            return None
+        assert self.base_fingerprint is not None
+        return AdapterInfo(self.base_fingerprint, model.dtype, model.lora.scale)
 
     @functools.cached_property
     def _score(self) -> Any:

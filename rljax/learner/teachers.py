@@ -18,10 +18,10 @@ from rljax.learner.sharding import parameter_shardings
 from rljax.models.common.architecture import Architecture
 from rljax.models.common.hardware import Hardware
 from rljax.models.common.params import Params
-from rljax.models.common.stored import Tensor
 from rljax.models.hf_names import place_hf
 from rljax.models.transformer import abstract_params
 from rljax.trajectory import Trajectory
+from sidecar.stored import Tensor
 
 
 @dataclass(frozen=True)

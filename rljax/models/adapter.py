@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -18,23 +17,23 @@ from rljax.models.common.architecture import Architecture
 from rljax.models.common.experts.block import ROUTER
 from rljax.models.common.lora import A, B
 from rljax.models.common.params import Params
-from rljax.models.common.stored import Tensor
 from rljax.models.families.registry import FAMILIES
 from rljax.models.hf_names import under_layer
 from rljax.models.transformer import abstract_params
+from sidecar.adapters import FIRST, SECOND, merged_by_name
+from sidecar.stored import Tensor
 
 _PEFT = "base_model.model."
 """Prefix of PEFT's, before the name that a module has in its model."""
-_SUFFIX = ".weight"
-FACTORS: Mapping[str, str] = {A: "lora_A", B: "lora_B"}
-"""PEFT's names of the factors, which it keeps [out, in]."""
+FACTORS: Mapping[str, str] = {A: FIRST, B: SECOND}
+"""Ends of PEFT's names of the factors, which it keeps [out, in]."""
 
 
 def modules(architecture: Architecture) -> dict[str, str]:
     """Returns the matrices of a layer that may have an adapter: their keys, by the name of their module in it."""
     names, layers = FAMILIES[architecture.family].names, abstract_params(architecture)["layers"]
     linear = [key for key, leaf in layers.items() if len(leaf.shape) == 3 and key != ROUTER]
-    return {names[key].removesuffix(_SUFFIX): key for key in linear}
+    return {names[key].removesuffix(".weight"): key for key in linear}
 
 
 def targeted(architecture: Architecture, lora: LoraConfig) -> dict[str, str]:
@@ -92,9 +91,14 @@ def abstract_trained(architecture: Architecture, lora: LoraConfig) -> Params:
 
 def adapter_to_peft(adapter: Params, architecture: Architecture, lora: LoraConfig) -> dict[str, np.ndarray]:
     """Converts an adapter of numpy arrays to PEFT's names: unstacked, [out, in], dtype unchanged."""
+    return {f"{_PEFT}{name}": array for name, array in adapter_by_name(adapter, architecture, lora).items()}
+
+
+def adapter_by_name(adapter: Params, architecture: Architecture, lora: LoraConfig) -> dict[str, np.ndarray]:
+    """Converts an adapter of numpy arrays to the names of a version: PEFT's without their prefix."""
     return {
         name: adapter["layers"][key][factor][layer].T
-        for name, (key, factor, layer) in _places(architecture, lora).items()
+        for name, (key, factor, layer) in places(architecture, lora).items()
     }
 
 
@@ -104,12 +108,13 @@ def adapter_from_peft(tensors: Mapping[str, Tensor], architecture: Architecture,
     Raises:
         ValueError: naming the first tensor that is missing, unexpected or of the wrong shape.
     """
-    shapes, places = abstract_adapter(architecture, lora)["layers"], _places(architecture, lora)
-    if odd := sorted(places.keys() ^ tensors.keys()):
-        verb = "lacks" if odd[0] in places else "has"
+    shapes = abstract_adapter(architecture, lora)["layers"]
+    there = {f"{_PEFT}{name}": place for name, place in places(architecture, lora).items()}
+    if odd := sorted(there.keys() ^ tensors.keys()):
+        verb = "lacks" if odd[0] in there else "has"
         raise ValueError(f"the adapter {verb} {odd[0]}, and {len(odd) - 1} more differ from those of model.lora")
     layers: Params = {key: {f: np.empty(x.shape, np.float32) for f, x in pair.items()} for key, pair in shapes.items()}
-    for name, (key, factor, layer) in places.items():
+    for name, (key, factor, layer) in there.items():
         array = np.asarray(tensors[name]).T
         if array.shape != layers[key][factor].shape[1:]:
             expected = list(layers[key][factor].shape[:0:-1])
@@ -118,65 +123,18 @@ def adapter_from_peft(tensors: Mapping[str, Tensor], architecture: Architecture,
     return {"layers": layers}
 
 
-def _places(architecture: Architecture, lora: LoraConfig) -> dict[str, tuple[str, str, int]]:
-    """Returns where each of PEFT's tensors stands: its key, factor and layer."""
-    found: dict[str, tuple[str, str, int]] = {}
-    for layer in range(architecture.num_layers):
-        of_layer = under_layer(layer, targeted(architecture, lora))
-        for module, key in of_layer.items():
-            found |= {f"{_PEFT}{module}.{word}{_SUFFIX}": (key, factor, layer) for factor, word in FACTORS.items()}
-    return found
-
-
-@dataclass(frozen=True)
-class MergedTensor:
-    """A tensor of the base with an adapter merged into it, made when it is asked for (`numpy.asarray`), as a
-    `StoredTensor` is read.
-
-    Attributes:
-        base: of the frozen model, [out, in].
-        a: PEFT's lora_A, [rank, in].
-        b: PEFT's lora_B, [out, rank].
-        scale: of the change.
-        dtype: that it is made as.
-    """
-
-    base: Tensor
-    a: np.ndarray
-    b: np.ndarray
-    scale: float
-    dtype: Any = np.float32
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape of the tensor."""
-        return tuple(self.base.shape)
-
-    @property
-    def size(self) -> int:
-        """Number of elements."""
-        return int(np.prod(self.shape))
-
-    def astype(self, dtype: Any) -> MergedTensor:
-        """Returns the tensor, to be made as another dtype."""
-        return MergedTensor(self.base, self.a, self.b, self.scale, np.dtype(dtype))
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        """Makes the tensor: a new array at every call."""
-        del copy
-        change = np.float32(self.scale) * (self.b.astype(np.float32) @ self.a.astype(np.float32))
-        made: np.ndarray = np.asarray(self.base).astype(np.float32) + change
-        return made.astype(dtype or self.dtype, copy=False)
+def places(architecture: Architecture, lora: LoraConfig) -> dict[str, tuple[str, str, int]]:
+    """Returns where each of an adapter's tensors stands, by its name in a version: its key, factor and layer."""
+    return {
+        f"{module}.{FACTORS[factor]}": (key, factor, layer)
+        for layer in range(architecture.num_layers)
+        for module, key in under_layer(layer, targeted(architecture, lora)).items()
+        for factor in FACTORS
+    }
 
 
 def merged_tensors(
     base: Mapping[str, Tensor], adapter: Params, architecture: Architecture, lora: LoraConfig
 ) -> dict[str, Any]:
     """Returns a model's tensors by Hugging Face name, those that have an adapter merged with it when they are used."""
-    named = adapter_to_peft(adapter, architecture, lora)
-    found: dict[str, Any] = dict(base)
-    for name in base:
-        a, b = (named.get(f"{_PEFT}{name.removesuffix(_SUFFIX)}.{word}{_SUFFIX}") for word in FACTORS.values())
-        if a is not None and b is not None:
-            found[name] = MergedTensor(base[name], a, b, lora.scale)
-    return found
+    return merged_by_name(base, adapter_by_name(adapter, architecture, lora), lora.scale)

@@ -12,19 +12,15 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from rljax.models.common.architecture import Architecture
 from rljax.models.common.params import Params
-from rljax.models.common.stored import StoredTensor, Tensor
 from rljax.models.families.registry import from_config, to_config
 from rljax.models.hf_names import check_tensors, from_hf, tensor_shapes
 from sidecar.channels.versions import checksum
+from sidecar.stored import CHECKSUMS, INDEX, WEIGHTS, StoredTensor, Tensor, every_tensor
 
-_WEIGHTS = "model.safetensors"
-_INDEX = "model.safetensors.index.json"
-_CHECKSUMS = "rljax_checksums"
 _SHARD_BYTES = 5_000_000_000
 _DTYPES = {"fp32": ("float32", np.dtype(np.float32)), "bf16": ("bfloat16", np.dtype(ml_dtypes.bfloat16))}
 _TOKENIZER_FILES = (
@@ -95,50 +91,6 @@ def stored_tensors(path: Path) -> dict[str, StoredTensor]:
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
     return {name: found[name] for name in tensor_shapes(architecture)}
-
-
-def every_tensor(path: Path) -> dict[str, StoredTensor]:
-    """Finds all tensors of a model directory, by the names that they have there. None is read but when it is used.
-
-    Raises:
-        ValueError: a file is missing or damaged.
-    """
-    path, found = Path(path), dict[str, StoredTensor]()
-    for file in _weight_files(path):
-        try:
-            found |= _tensors_of(file)
-        except FileNotFoundError:
-            raise ValueError(f"{path}: the weight file {file.name} is missing") from None
-        except SafetensorError as error:
-            raise ValueError(f"{file} is damaged or incomplete ({error}); fetch it again") from None
-    return found
-
-
-def _tensors_of(file: Path) -> dict[str, StoredTensor]:
-    with safe_open(file, framework="numpy") as opened:
-        shapes = {name: tuple(opened.get_slice(name).get_shape()) for name in opened.keys()}  # noqa: SIM118
-        written = (opened.metadata() or {}).get(_CHECKSUMS, "{}")  # a file of others has none
-    try:
-        checksums = dict(json.loads(written))
-    except (ValueError, TypeError):
-        raise ValueError(f"{file} is damaged: its checksums cannot be read; put a copy in its place") from None
-    if lost := sorted(checksums.keys() - shapes.keys()):
-        raise ValueError(
-            f"{file} is damaged: it has a checksum of {lost[0]}, and no such tensor; put a copy in its place"
-        )
-    return {name: StoredTensor(file, name, shape, checksums.get(name)) for name, shape in shapes.items()}
-
-
-def _weight_files(path: Path) -> list[Path]:
-    if (path / _WEIGHTS).exists():
-        return [path / _WEIGHTS]
-    if (path / _INDEX).exists():
-        try:
-            places = json.loads((path / _INDEX).read_text(encoding="utf-8"))["weight_map"]
-            return [path / name for name in sorted(set(places.values()))]
-        except (ValueError, KeyError, TypeError, AttributeError):
-            raise ValueError(f"{path / _INDEX} is no index of safetensors files; fetch it again") from None
-    raise ValueError(f"{path} has neither {_WEIGHTS} nor {_INDEX}; only safetensors weights are read")
 
 
 def save_directory(
@@ -231,17 +183,17 @@ def _write_weights(directory: Path, tensors: Mapping[str, Tensor], dtype: np.dty
         filled += size
     places: dict[str, str] = {}
     for number, names in enumerate(shards, 1):
-        file = _WEIGHTS if len(shards) == 1 else f"model-{number:05d}-of-{len(shards):05d}.safetensors"
+        file = WEIGHTS if len(shards) == 1 else f"model-{number:05d}-of-{len(shards):05d}.safetensors"
         # safetensors writes memory in its layout: a transposed view must become contiguous first
         arrays = {name: np.ascontiguousarray(tensors[name], dtype=dtype) for name in names}
         checksums = json.dumps({name: checksum(array) for name, array in arrays.items()})
-        save_file(arrays, directory / file, metadata={"format": "pt", _CHECKSUMS: checksums})
+        save_file(arrays, directory / file, metadata={"format": "pt", CHECKSUMS: checksums})
         _sort_metadata(directory / file)
         places |= dict.fromkeys(names, file)
     if len(shards) > 1:
         total = sum(tensor.size for tensor in tensors.values()) * dtype.itemsize
         index = {"metadata": {"total_size": total}, "weight_map": places}
-        (directory / _INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
+        (directory / INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
 
 
 def _sort_metadata(file: Path) -> None:

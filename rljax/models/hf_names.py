@@ -17,10 +17,10 @@ from jax.typing import DTypeLike
 from rljax.models.common.architecture import Architecture
 from rljax.models.common.params import Params
 from rljax.models.common.placing import on_mesh
-from rljax.models.common.stored import Tensor
 from rljax.models.families.family import Family
 from rljax.models.families.registry import FAMILIES
 from rljax.models.transformer import abstract_params
+from sidecar.stored import Tensor
 
 _LAYERS = "model.layers."
 _TOP = {"embedding": "model.embed_tokens.weight", "final_norm": "model.norm.weight", "head": "lm_head.weight"}

@@ -18,11 +18,11 @@ from jaxtyping import Array, Float, Int
 from rljax.models.common.architecture import Architecture
 from rljax.models.common.hardware import Hardware
 from rljax.models.common.params import Params
-from rljax.models.common.stored import StoredTensor
 from rljax.models.common.value_head import HEAD, values
-from rljax.models.files import every_tensor, load_architecture, read_config
+from rljax.models.files import load_architecture, read_config
 from rljax.models.hf_names import check_tensors, place_hf
 from rljax.models.transformer import hidden_states
+from sidecar.stored import StoredTensor, every_tensor
 
 _WEIGHT, _BIAS = "score.weight", "score.bias"
 _ADDED = "score_bias"

@@ -19,7 +19,6 @@ from rljax.ledger.versions import Announced
 from rljax.models.adapter import abstract_trained, merged_tensors
 from rljax.models.adapter_files import base_config, save_adapter
 from rljax.models.common.params import Params
-from rljax.models.common.stored import Tensor
 from rljax.models.files import save_directory, stored_tensors
 from rljax.models.hf_names import to_hf
 from rljax.observe.atomic_write import write_atomic
@@ -44,6 +43,7 @@ from rljax.weights.draft import scratch
 from rljax.weights.publisher import OrbaxPublisher
 from sidecar.hosting.spec import EngineLauncher
 from sidecar.protocol import GenerateRequest, SamplingParams
+from sidecar.stored import Tensor
 
 log = logging.getLogger(__name__)
 

@@ -275,7 +275,8 @@ class Trainer:
         version, dtype = self._learner.steps, self._config.resolved_sync_dtype
         failpoint("publish")
         tensors = self._learner.export(dtype)
-        path = self._publisher.publish(version, self._lineage, tensors, model=self._config.model.path, dtype=dtype)
+        model, adapter = self._config.model.path, self._learner.adapter_info
+        path = self._publisher.publish(version, self._lineage, tensors, model=model, dtype=dtype, adapter=adapter)
         failpoint("announce")
         try:
             versions.announce(

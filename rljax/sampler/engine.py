@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -12,6 +13,7 @@ from rljax.models.common.architecture import Architecture
 from rljax.models.common.params import Params
 from rljax.models.hf_names import check_tensors
 from rljax.sampler import programs
+from rljax.sampler.adapted import FrozenWeights
 from rljax.sampler.batch import RunningBatch, Trace
 from sidecar.channels.versions import PublishedVersion, Receiver, receive
 from sidecar.protocol import GenerateRequest, RequestError
@@ -36,6 +38,7 @@ class EmbeddedEngine(SteppedEngine):
         receive: Receiver = receive,
         trace: Trace | None = None,
         record_routes: bool = False,
+        model: Path | None = None,
     ) -> None:
         """Creates the engine and starts its thread.
 
@@ -51,6 +54,7 @@ class EmbeddedEngine(SteppedEngine):
             receive: reads the versions that `update_weights` names.
             trace: called for every ``prefill``, ``decode`` and ``load``, from several threads.
             record_routes: see `Completion.routes`; of a model with experts.
+            model: directory of the frozen weights below versions that hold an adapter alone; None: there are none.
         """
         if slots < 1 or max_length < 2 or decode_steps < 1:
             raise ValueError(f"{name}: slots {slots}, max_length {max_length}, decode_steps {decode_steps}: too small")
@@ -58,6 +62,7 @@ class EmbeddedEngine(SteppedEngine):
         self._dtype = np.dtype(dtype).name
         self._device = device or jax.local_devices()[0]
         self._trace = trace
+        self._frozen = FrozenWeights(model, architecture, self._dtype, self._device)
         self._batch = RunningBatch(
             architecture,
             slots=slots,
@@ -85,12 +90,15 @@ class EmbeddedEngine(SteppedEngine):
 
     def _place(self, published: PublishedVersion) -> Params:
         start = time.time()
-        check_tensors(published.tensors, self._architecture)
-        given, a = published.tensors, self._architecture
-        params = programs.place(given, architecture=a, dtype=self._dtype, device=self._device)
+        params = self._frozen.adapted(published) if published.manifest.adapter else self._whole(published)
         if self._trace is not None:
             self._trace("load", start, time.time(), {"version": float(published.manifest.version)})
         return params
+
+    def _whole(self, published: PublishedVersion) -> Params:
+        given, a = published.tensors, self._architecture
+        check_tensors(given, a)
+        return programs.place(given, architecture=a, dtype=self._dtype, device=self._device)
 
     def _details(self) -> Mapping[str, float]:
         slots, length = self._batch.cache_shape

@@ -31,4 +31,5 @@ def open_engine(
         tokenizer=load_tokenizer(model),
         name=name,
         record_routes=record_routes,
+        model=Path(model),
     )

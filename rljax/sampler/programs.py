@@ -233,11 +233,12 @@ def place(tensors: Mapping[str, Any], *, architecture: Architecture, dtype: str,
     """Puts tensors by Hugging Face name onto a device, as the parameters that the programs above take: one after the
     other, so that beside the parameters it has one tensor as it was given, and not a model more.
     """
+    return from_hf_by_layer(tensors, architecture, functools.partial(placed, dtype=dtype, device=device))
 
-    def converted(tensor: Any, transposed: bool) -> jax.Array:
-        return jax.block_until_ready(_converted(jax.device_put(tensor, device), transposed=transposed, dtype=dtype))
 
-    return from_hf_by_layer(tensors, architecture, converted)
+def placed(tensor: Any, transposed: bool, *, dtype: str, device: jax.Device) -> jax.Array:
+    """Puts a tensor onto a device, with the axes of a matrix exchanged where it is told so."""
+    return jax.block_until_ready(_converted(jax.device_put(tensor, device), transposed=transposed, dtype=dtype))
 
 
 @functools.partial(jax.jit, static_argnames=("transposed", "dtype"))

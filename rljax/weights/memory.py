@@ -8,16 +8,17 @@ import contextlib
 import logging
 import uuid
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import jax
 
-from rljax.models.common.stored import DamagedFileError
 from rljax.weights.publisher import OrbaxPublisher, PublishError, Tensors, check_dtypes, describe, gathered, infos_of
 from sidecar.channels import memory
-from sidecar.channels.versions import Manifest, PublishedVersion, TensorInfo, version_directory
+from sidecar.channels.versions import AdapterInfo, Manifest, PublishedVersion, TensorInfo, version_directory
 from sidecar.errors import first_line
+from sidecar.stored import DamagedFileError
 
 log = logging.getLogger(__name__)
 
@@ -41,11 +42,20 @@ class MemoryPublisher:
         self._root = f"memory:{uuid.uuid4().hex}"
         self._addresses: dict[tuple[int, int], str] = {}
 
-    def publish(self, version: int, lineage: int, tensors: Tensors, *, model: str, dtype: str) -> str:
+    def publish(
+        self,
+        version: int,
+        lineage: int,
+        tensors: Tensors,
+        *,
+        model: str,
+        dtype: str,
+        adapter: AdapterInfo | None = None,
+    ) -> str:
         """See `rljax.weights.publisher.Publisher.publish`."""
         address = f"{self._root}/v{version}-{lineage}"
         try:
-            self._keep(address, version, lineage, tensors, model=model, dtype=dtype)
+            self._keep(address, Manifest(version, lineage, model, dtype, {}, adapter), tensors)
         except (PublishError, DamagedFileError):
             raise
         except (ValueError, MemoryError, RuntimeError) as error:
@@ -70,11 +80,11 @@ class MemoryPublisher:
         while self._addresses:
             self._drop(self._addresses.popitem()[1])
 
-    def _keep(self, address: str, version: int, lineage: int, tensors: Tensors, *, model: str, dtype: str) -> None:
+    def _keep(self, address: str, head: Manifest, tensors: Tensors) -> None:
         if not is_on_accelerator(next(iter(tensors.values()))):  # all are of one learner
-            memory.keep(address, describe(version, lineage, tensors, model=model, dtype=dtype))
+            memory.keep(address, describe(head, tensors))
             return
-        memory.keep(address, describe_on_device(version, lineage, dict(tensors), model=model, dtype=dtype))
+        memory.keep(address, describe_on_device(head, dict(tensors)))
 
     def _drop(self, address: str) -> None:
         memory.drop(address)
@@ -89,7 +99,16 @@ class SharedDevicePublisher(OrbaxPublisher):
     _newest = ""
     _told = False
 
-    def publish(self, version: int, lineage: int, tensors: Tensors, *, model: str, dtype: str) -> str:
+    def publish(
+        self,
+        version: int,
+        lineage: int,
+        tensors: Tensors,
+        *,
+        model: str,
+        dtype: str,
+        adapter: AdapterInfo | None = None,
+    ) -> str:
         """See `rljax.weights.publisher.Publisher.publish`."""
         memory.drop(self._newest)  # before the next takes its memory; the files of who still reads it are there
         try:
@@ -100,9 +119,9 @@ class SharedDevicePublisher(OrbaxPublisher):
             if not self._told:
                 log.warning("the device has no room for a version beside the engine's: engines read the files")
             self._told = True
-            return super().publish(version, lineage, tensors, model=model, dtype=dtype)
-        path = super().publish(version, lineage, _Copies(on_device), model=model, dtype=dtype)
-        memory.keep(path, describe_on_device(version, lineage, on_device, model=model, dtype=dtype))
+            return super().publish(version, lineage, tensors, model=model, dtype=dtype, adapter=adapter)
+        path = super().publish(version, lineage, _Copies(on_device), model=model, dtype=dtype, adapter=adapter)
+        memory.keep(path, describe_on_device(Manifest(version, lineage, model, dtype, {}, adapter), on_device))
         self._newest = path
         return path
 
@@ -133,17 +152,15 @@ class _Copies(Mapping[str, jax.Array]):
         return len(self._arrays)
 
 
-def describe_on_device(
-    version: int, lineage: int, tensors: Mapping[str, Any], *, model: str, dtype: str
-) -> PublishedVersion:
-    """Returns the version as arrays of an accelerator, which have no checksums.
+def describe_on_device(head: Manifest, tensors: Mapping[str, Any]) -> PublishedVersion:
+    """Returns the version as arrays of an accelerator, which have no checksums, with its manifest: ``head``, with them.
 
     Raises:
-        DtypeError: a tensor is not of type ``dtype``.
+        DtypeError: a tensor is not of its type.
     """
-    check_dtypes(tensors, dtype)
+    check_dtypes(tensors, head.dtype)
     infos = {name: TensorInfo(tuple(array.shape), str(array.dtype), "") for name, array in tensors.items()}
-    return PublishedVersion(Manifest(version, lineage, model, dtype, infos), tensors)
+    return PublishedVersion(replace(head, tensors=infos), tensors)
 
 
 def is_on_accelerator(array: Any) -> bool:
@@ -185,16 +202,16 @@ class RayPublisher(MemoryPublisher):
             ray.get(self._store.clear.remote(), timeout=_CLOSE_SECONDS)
         ray.kill(self._store)
 
-    def _keep(self, address: str, version: int, lineage: int, tensors: Tensors, *, model: str, dtype: str) -> None:
+    def _keep(self, address: str, head: Manifest, tensors: Tensors) -> None:
         import ray
 
         parts, infos = [], dict[str, TensorInfo]()
         try:
-            for arrays in gathered(tensors, dtype):
+            for arrays in gathered(tensors, head.dtype):
                 parts.append(ray.put(memory.packed(arrays)))
                 infos |= infos_of(arrays)
                 del arrays  # the store has a copy; the next are yet to be gathered
-            manifest = ray.put(Manifest(version, lineage, model, dtype, infos).to_json())
+            manifest = ray.put(replace(head, tensors=infos).to_json())
         except ray.exceptions.RayError as error:
             raise PublishError(
                 f"{address} cannot be put into Ray's object store: {first_line(error)}; give the store more memory"

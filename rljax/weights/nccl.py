@@ -31,7 +31,7 @@ from sidecar.channels.link import (
     chunks,
     expected_sizes,
 )
-from sidecar.channels.versions import Manifest, TensorInfo
+from sidecar.channels.versions import AdapterInfo, Manifest, TensorInfo
 from sidecar.errors import first_line
 
 log = logging.getLogger(__name__)
@@ -103,7 +103,16 @@ class NcclPublisher:
         self._accepting = threading.Thread(target=self._accept, name="weights", daemon=True)
         self._accepting.start()
 
-    def publish(self, version: int, lineage: int, tensors: Tensors, *, model: str, dtype: str) -> str:
+    def publish(
+        self,
+        version: int,
+        lineage: int,
+        tensors: Tensors,
+        *,
+        model: str,
+        dtype: str,
+        adapter: AdapterInfo | None = None,
+    ) -> str:
         """See `rljax.weights.publisher.Publisher.publish`. The tensors stay where they are; nothing waits for them."""
         tensors = dict(tensors)
         try:
@@ -111,7 +120,7 @@ class NcclPublisher:
         except ValueError as error:
             raise PublishError(f"version {version} cannot be sent: {error}") from error
         infos = {name: TensorInfo(tuple(t.shape), str(t.dtype), "") for name, t in tensors.items()}
-        self._held[version, lineage] = Held(Manifest(version, lineage, model, dtype, infos), tensors)
+        self._held[version, lineage] = Held(Manifest(version, lineage, model, dtype, infos, adapter), tensors)
         return address(self._host, self._port, self._key, version, lineage)
 
     def delete(self, version: int, lineage: int) -> None:
@@ -281,8 +290,7 @@ class TcpCommunicator:
 
 def _on_host(held: Held) -> Held:
     """Returns the version in host memory, with checksums; not shared between threads: engines seldom ask together."""
-    manifest = held.manifest
-    published = describe(manifest.version, manifest.lineage, held.tensors, model=manifest.model, dtype=manifest.dtype)
+    published = describe(held.manifest, held.tensors)
     return replace(held, manifest=published.manifest, tensors=published.tensors)
 
 

@@ -12,7 +12,7 @@ import shutil
 import uuid
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -22,10 +22,10 @@ import orbax.checkpoint as orbax
 from orbax.checkpoint import type_handlers
 from orbax.checkpoint.options import MultiprocessingOptions
 
-from rljax.models.common.stored import DamagedFileError
 from rljax.weights.orbax_lock import alone_in_orbax
 from sidecar.channels.versions import (
     MANIFEST_NAME,
+    AdapterInfo,
     Manifest,
     PublishedVersion,
     TensorInfo,
@@ -36,6 +36,7 @@ from sidecar.channels.versions import (
 )
 from sidecar.errors import first_line
 from sidecar.failpoints import failpoint
+from sidecar.stored import DamagedFileError
 
 DTYPES = {"bf16": "bfloat16", "fp32": "float32"}
 """numpy's name of a dtype, by its config name."""
@@ -64,7 +65,16 @@ class DtypeError(ValueError):
 class Publisher(Protocol):
     """Publishes versions to engines, over one channel. One process publishes; any number read."""
 
-    def publish(self, version: int, lineage: int, tensors: Tensors, *, model: str, dtype: str) -> str:
+    def publish(
+        self,
+        version: int,
+        lineage: int,
+        tensors: Tensors,
+        *,
+        model: str,
+        dtype: str,
+        adapter: AdapterInfo | None = None,
+    ) -> str:
         """Makes a version visible, whole or not at all, and returns the path or address that a `WeightUpdate` carries.
 
         Args:
@@ -73,6 +83,7 @@ class Publisher(Protocol):
             tensors: unstacked, all of type `dtype`.
             model: name of the model, for people.
             dtype: ``bf16`` or ``fp32``.
+            adapter: what the tensors change; None where they are a whole model.
 
         Raises:
             PublishError: it could not be written.
@@ -116,7 +127,16 @@ class OrbaxPublisher:
                 f"{self.directory} cannot be used for weights: {error}; choose another run_dir"
             ) from error
 
-    def publish(self, version: int, lineage: int, tensors: Tensors, *, model: str, dtype: str) -> str:
+    def publish(
+        self,
+        version: int,
+        lineage: int,
+        tensors: Tensors,
+        *,
+        model: str,
+        dtype: str,
+        adapter: AdapterInfo | None = None,
+    ) -> str:
         """See `Publisher.publish`. A version that is there already is replaced, unless it is the same."""
         final = version_directory(self.directory, version, lineage)
         hidden = self._hidden(lineage)
@@ -125,7 +145,7 @@ class OrbaxPublisher:
             hidden.mkdir()
             infos = _save(draft, tensors, dtype)
             failpoint("write")
-            manifest = Manifest(version, lineage, model, dtype, infos)
+            manifest = Manifest(version, lineage, model, dtype, infos, adapter)
             (draft / MANIFEST_NAME).write_text(manifest.to_json())
             self._rename_into_place(draft, final, manifest)
         except (DtypeError, DamagedFileError):
@@ -182,16 +202,16 @@ class OrbaxPublisher:
         return self.directory / f"{_HIDDEN}{lineage}-{uuid.uuid4().hex}"
 
 
-def describe(version: int, lineage: int, tensors: Tensors, *, model: str, dtype: str) -> PublishedVersion:
-    """Returns the version as numpy arrays, with the manifest that engines check them against.
+def describe(head: Manifest, tensors: Tensors) -> PublishedVersion:
+    """Returns the version as numpy arrays, with the manifest that engines check them against: ``head``, with them.
 
     Raises:
-        DtypeError: a tensor is not of type ``dtype``.
+        DtypeError: a tensor is not of its type.
     """
     arrays: dict[str, np.ndarray] = {}
-    for group in gathered(tensors, dtype):
+    for group in gathered(tensors, head.dtype):
         arrays |= group
-    return PublishedVersion(Manifest(version, lineage, model, dtype, infos_of(arrays)), arrays)
+    return PublishedVersion(replace(head, tensors=infos_of(arrays)), arrays)
 
 
 def gathered(tensors: Tensors, dtype: str) -> Iterator[dict[str, np.ndarray]]:

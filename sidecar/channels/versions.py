@@ -50,6 +50,21 @@ class TensorInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class AdapterInfo:
+    """What a version changes that holds an adapter alone.
+
+    Attributes:
+        base: fingerprint of the frozen weights; see `sidecar.fingerprint`.
+        base_dtype: that the learner computes with them in, ``bf16`` or ``fp32``.
+        scale: by which the product of the two factors counts.
+    """
+
+    base: str
+    base_dtype: str
+    scale: float
+
+
+@dataclass(frozen=True, slots=True)
 class Manifest:
     """Manifest of a version.
 
@@ -58,7 +73,8 @@ class Manifest:
         lineage: life of the learner that published them.
         model: name of the model, for people.
         dtype: ``bf16`` or ``fp32``.
-        tensors: every tensor by its Hugging Face name.
+        tensors: every tensor by its Hugging Face name; of an adapter its factors by PEFT's, without their prefix.
+        adapter: what they change; None where they are a whole model.
     """
 
     version: int
@@ -66,6 +82,7 @@ class Manifest:
     model: str
     dtype: str
     tensors: Mapping[str, TensorInfo]
+    adapter: AdapterInfo | None = None
 
     def to_json(self) -> str:
         """Returns the text of ``manifest.json``."""
@@ -203,7 +220,10 @@ def _manifest(content: Mapping[str, Any]) -> Manifest:
         name: TensorInfo(tuple(int(n) for n in info["shape"]), str(np.dtype(info["dtype"])), str(info["checksum"]))
         for name, info in content["tensors"].items()
     }
-    return Manifest(int(content["version"]), int(content["lineage"]), content["model"], content["dtype"], tensors)
+    adapter = AdapterInfo(**content["adapter"]) if content.get("adapter") else None
+    return Manifest(
+        int(content["version"]), int(content["lineage"]), content["model"], content["dtype"], tensors, adapter
+    )
 
 
 def _read_arrays(path: Path, manifest: Manifest) -> dict[str, np.ndarray]:

@@ -18,7 +18,7 @@ from sidecar.stepping.jobs import Job, Tokenizer, end_of_text
 from sidecar.vllm.sampling import continuation, probe, sampled_logprobs, scores
 from sidecar.vllm.settings import VllmSettings
 from sidecar.vllm.tokenizer import LazyTokenizer
-from sidecar.vllm.weights import check_against_model
+from sidecar.vllm.weights import check_against_model, whole
 
 
 class VllmBatch:
@@ -137,6 +137,7 @@ class SteppedVllm(SteppedEngine):
         )
 
     def _place(self, published: PublishedVersion) -> Mapping[str, np.ndarray]:
+        published = whole(published, self._model)
         check_against_model(published, self._model)
         return published.tensors
 

@@ -10,14 +10,17 @@ import functools
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from sidecar.adapters import whole_version
 from sidecar.channels.versions import PublishedVersion, VersionError, VersionGoneError, check_identity, receive
 from sidecar.errors import first_line
 from sidecar.failpoints import failpoint
+from sidecar.stored import every_tensor
 
 
 @dataclass
@@ -44,7 +47,7 @@ class WeightLoader:
 
         def read() -> None:
             try:
-                published = receive(path)
+                published = whole(receive(path), self.model_config.model)
                 check_identity(published, path, version, lineage)
                 check_against_model(published, self.model_config.model)
                 reading.tensors = published.tensors
@@ -102,6 +105,19 @@ def rebuild_head(model: Any) -> None:
     head = getattr(model, "lm_head", None)
     if head is not None and hasattr(head, "cpu_linear"):
         head.quant_method.process_weights_after_loading(head)
+
+
+def whole(published: PublishedVersion, directory: str) -> PublishedVersion:
+    """Returns a version of all weights: itself, or of an adapter merged into the model in ``directory``.
+
+    Raises:
+        VersionError: it is an adapter of another model.
+        ValueError: a file of the model is missing or damaged.
+    """
+    if published.manifest.adapter is None:
+        return published
+    stored = every_tensor(Path(directory))
+    return whole_version(published, {name: stored[name] for name in expected_shapes(directory)}, directory)
 
 
 def check_against_model(published: PublishedVersion, directory: str) -> None:

@@ -12,8 +12,8 @@ import pytest
 from rljax.config.model import LoraConfig, ModelConfig
 from rljax.learner.checkpoints import CheckpointError, Checkpoints
 from rljax.models.files import stored_tensors
-from rljax.models.fingerprint import fingerprint
 from rljax.pipeline.assemble.learner import check_saved_adapter
+from sidecar.fingerprint import fingerprint
 from tests.learner.states import make_state
 from tests.models.hf_models import random_model, save
 from tests.pipeline.test_resume_learner import CONFIG

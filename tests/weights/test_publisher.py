@@ -17,11 +17,11 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from rljax.models.common.stored import DamagedFileError, StoredTensor
 from rljax.weights import orbax_lock, publisher
 from rljax.weights.memory import MemoryPublisher
 from rljax.weights.publisher import OrbaxPublisher, PublishError
 from sidecar.channels.versions import VersionError, checksum, read_version
+from sidecar.stored import DamagedFileError, StoredTensor
 from tests.waiting import HANGS
 
 TENSORS = {"a": jnp.arange(6, dtype=jnp.float32).reshape(2, 3), "b.weight": jnp.ones(4, jnp.float32)}

@@ -165,6 +165,7 @@ def _in_thread(config: Config, model: Model, trace: Trace | NullTrace, before: B
             name=name,
             trace=lambda kind, begin, end, details: trace.span(track, kind, begin, end, **details),
             record_routes=config.algorithm.records_routes,
+            model=model.directory,
         )
 
     return start

@@ -21,12 +21,12 @@ from rljax.ledger.database import Database
 from rljax.ledger.leases import LeasedBatch, survives
 from rljax.models.adapter_files import load_adapter
 from rljax.models.files import stored_tensors
-from rljax.models.fingerprint import fingerprint
 from rljax.pipeline.assemble.run import Model
 from rljax.pipeline.assemble.tasksets import Tasksets
 from rljax.pipeline.assemble.teachers import open_teachers
 from rljax.pipeline.run_dir import RunDir
 from rljax.tasks.demonstrations import Demonstrations
+from sidecar.fingerprint import fingerprint
 
 BEGIN = "begin"
 """Announcement of host 0 of several, before it builds its learner."""

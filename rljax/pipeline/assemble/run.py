@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 from typing import Any
 
+import jax
 import numpy as np
 
 from rljax.config.load import as_plain
@@ -18,10 +19,9 @@ from rljax.ledger import versions
 from rljax.ledger.backend import backend_of
 from rljax.ledger.database import Database, LedgerError, StaleWriterError, run_row
 from rljax.ledger.run_spec import RunSpec
-from rljax.models.adapter import merged_tensors, targeted
+from rljax.models.adapter import adapter_by_name, init_adapter, merged_tensors, targeted
 from rljax.models.adapter_files import adapter_directory, check_adapter, load_adapter
 from rljax.models.common.architecture import Architecture, Experts
-from rljax.models.common.stored import DamagedFileError
 from rljax.models.files import load_architecture, stored_tensors
 from rljax.models.resolve import resolve_model
 from rljax.models.tiny import tiny_architecture
@@ -35,6 +35,9 @@ from rljax.models.tokenizer import (
 from rljax.pipeline.run_dir import RunDir
 from rljax.tasks.seeds import stable_hash
 from rljax.weights.publisher import DTYPES, OrbaxPublisher, PublishError
+from sidecar.channels.versions import AdapterInfo
+from sidecar.fingerprint import fingerprint
+from sidecar.stored import DamagedFileError
 
 PROBE_TOKENS = 48
 """Tokens of the parity probe, where the context has room for them."""
@@ -243,14 +246,25 @@ def publish_initial_weights(config: Config, run: RunDir, db: Database, model: Mo
     """
     if versions.newest(db) is not None:
         return
-    dtype = config.resolved_sync_dtype
-    tensors = {name: tensor.astype(DTYPES[dtype]) for name, tensor in initial_tensors(config, model).items()}
-    publisher = OrbaxPublisher(run.weights)
+    dtype, publisher = config.resolved_sync_dtype, OrbaxPublisher(run.weights)
+    given, adapter = _initial_version(config, model)
+    tensors = {name: tensor.astype(DTYPES[dtype]) for name, tensor in given.items()}
     try:
-        path = publisher.publish(0, 0, tensors, model=config.model.path, dtype=dtype)
+        path = publisher.publish(0, 0, tensors, model=config.model.path, dtype=dtype, adapter=adapter)
         versions.announce(db, 0, 0, run.announced_path(path))
     except (StaleWriterError, PublishError, DamagedFileError):
         if versions.newest(db) is None and versions.lineage(db) == 0:
             raise
         if (0, 0) not in versions.standing(db):  # what the learner has looked through may have come after that
             publisher.delete(0, 0)
+
+
+def _initial_version(config: Config, model: Model) -> tuple[dict[str, Any], AdapterInfo | None]:
+    """Returns the tensors of version 0 as a learner publishes them, and what they change."""
+    if not config.publishes_adapter:
+        return initial_tensors(config, model), None
+    architecture, lora = model.architecture, config.model.lora
+    begun = init_adapter(architecture, lora, config.seed)
+    adapter = begun if model.adapter is None else load_adapter(model.adapter, architecture, lora)
+    info = AdapterInfo(fingerprint(stored_tensors(model.directory)), config.model.dtype, lora.scale)
+    return dict(adapter_by_name(jax.tree.map(np.asarray, adapter), architecture, lora)), info

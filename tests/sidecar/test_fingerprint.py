@@ -8,7 +8,7 @@ import numpy as np
 from safetensors.numpy import load_file, save_file
 
 from rljax.models.files import stored_tensors
-from rljax.models.fingerprint import fingerprint
+from sidecar.fingerprint import fingerprint
 from tests.models.hf_models import random_model, save, shared_model
 
 

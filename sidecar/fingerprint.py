@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from rljax.models.common.stored import StoredTensor, Tensor
+from sidecar.stored import StoredTensor, Tensor
 
 
 def fingerprint(tensors: Mapping[str, Tensor]) -> str:

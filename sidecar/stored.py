@@ -1,7 +1,8 @@
-"""Tensors in safetensors files, each read when it is asked for."""
+"""Tensors in the safetensors files of a model's directory, each read when it is asked for."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,11 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from sidecar.channels.versions import checksum
+
+WEIGHTS = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+CHECKSUMS = "rljax_checksums"
+"""Where a file's header has the checksums of its tensors."""
 
 _WIDTHS = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
 """Bytes of a number by its name in safetensors' headers; those of other floats are one byte."""
@@ -97,3 +103,47 @@ class StoredTensor:
 
 Tensor = np.ndarray | StoredTensor
 """Array, or anything with a shape that becomes one on the host."""
+
+
+def every_tensor(path: Path) -> dict[str, StoredTensor]:
+    """Finds all tensors of a model directory, by the names that they have there. None is read but when it is used.
+
+    Raises:
+        ValueError: a file is missing or damaged.
+    """
+    path, found = Path(path), dict[str, StoredTensor]()
+    for file in _weight_files(path):
+        try:
+            found |= _tensors_of(file)
+        except FileNotFoundError:
+            raise ValueError(f"{path}: the weight file {file.name} is missing") from None
+        except SafetensorError as error:
+            raise ValueError(f"{file} is damaged or incomplete ({error}); fetch it again") from None
+    return found
+
+
+def _tensors_of(file: Path) -> dict[str, StoredTensor]:
+    with safe_open(file, framework="numpy") as opened:
+        shapes = {name: tuple(opened.get_slice(name).get_shape()) for name in opened.keys()}  # noqa: SIM118
+        written = (opened.metadata() or {}).get(CHECKSUMS, "{}")  # a file of others has none
+    try:
+        checksums = dict(json.loads(written))
+    except (ValueError, TypeError):
+        raise ValueError(f"{file} is damaged: its checksums cannot be read; put a copy in its place") from None
+    if lost := sorted(checksums.keys() - shapes.keys()):
+        raise ValueError(
+            f"{file} is damaged: it has a checksum of {lost[0]}, and no such tensor; put a copy in its place"
+        )
+    return {name: StoredTensor(file, name, shape, checksums.get(name)) for name, shape in shapes.items()}
+
+
+def _weight_files(path: Path) -> list[Path]:
+    if (path / WEIGHTS).exists():
+        return [path / WEIGHTS]
+    if (path / INDEX).exists():
+        try:
+            places = json.loads((path / INDEX).read_text(encoding="utf-8"))["weight_map"]
+            return [path / name for name in sorted(set(places.values()))]
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise ValueError(f"{path / INDEX} is no index of safetensors files; fetch it again") from None
+    raise ValueError(f"{path} has neither {WEIGHTS} nor {INDEX}; only safetensors weights are read")

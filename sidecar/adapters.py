@@ -14,6 +14,8 @@ from sidecar.stored import StoredTensor, Tensor
 
 FIRST, SECOND = "lora_A.weight", "lora_B.weight"
 """Ends of the names of a matrix's factors, after that of its module; they are kept [out, in], as PEFT keeps them."""
+EVERY = "*"
+"""Stands for the layer in the name of a tensor that has the factors of all layers."""
 _MATRIX = ".weight"
 _DTYPES = {"bf16": "bfloat16", "fp32": "float32"}
 
@@ -59,6 +61,15 @@ class MergedTensor:
         return made.astype(dtype or self.dtype, copy=False)
 
 
+def by_layer(factors: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the factors of each layer by its own name, of those that have all layers in one."""
+    return {
+        name.replace(EVERY, str(layer)): factor
+        for name, stacked in factors.items()
+        for layer, factor in enumerate(stacked)
+    }
+
+
 def merged_by_name(base: Mapping[str, Tensor], factors: Mapping[str, Any], scale: float) -> dict[str, Any]:
     """Returns a model's tensors by Hugging Face name, those that have factors merged with them when they are used."""
     found: dict[str, Any] = dict(base)
@@ -100,6 +111,6 @@ def whole_version(published: PublishedVersion, stored: Mapping[str, StoredTensor
     if manifest.adapter is None:
         return published
     base, dtype = frozen(manifest.adapter, stored, where), np.dtype(_DTYPES[manifest.dtype])
-    merged = merged_by_name(base, published.tensors, manifest.adapter.scale)
+    merged = merged_by_name(base, by_layer(published.tensors), manifest.adapter.scale)
     tensors = {name: np.asarray(tensor.astype(dtype)) for name, tensor in merged.items()}
     return PublishedVersion(replace(manifest, adapter=None), tensors)

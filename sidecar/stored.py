@@ -16,7 +16,7 @@ from sidecar.channels.versions import checksum
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 CHECKSUMS = "rljax_checksums"
-"""Where a file's header has the checksums of its tensors."""
+"""Entry of a file's header that has the checksums of its tensors."""
 
 _WIDTHS = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
 """Bytes of a number by its name in safetensors' headers; those of other floats are one byte."""

@@ -260,11 +260,6 @@ class Config:
         return self.learner.hosts.number > 1 and self.mode in ("both", "train")
 
     @property
-    def publishes_adapter(self) -> bool:
-        """True where a version holds an adapter alone, and engines have its base; over nccl it is the merged model."""
-        return self.model.lora.rank is not None and self.sync_method != "nccl"
-
-    @property
     def environments(self) -> Mapping[str, EnvironmentConfig]:
         """`custom_envs`, each where it will compute."""
         place = self.rollout.env_place

@@ -13,12 +13,13 @@ from rljax.config.model import LoraConfig
 from rljax.config.schema import Config
 from rljax.learner.objective import DTYPES
 from rljax.learner.programs import Program
-from rljax.models.adapter import FACTORS, places, targeted
+from rljax.models.adapter import adapter_by_name, publishes_adapter, stacked_names
 from rljax.models.common.architecture import Architecture
 from rljax.models.common.lora import merged
 from rljax.models.common.params import Params
 from rljax.models.common.placing import readable
 from rljax.models.hf_names import layer_of, layer_to_hf, tensor_shapes, top_to_hf, under_layer
+from sidecar.channels.versions import AdapterInfo
 
 Exports = tuple[Any, Any]
 """Jitted functions: of the parameters, for the tensors outside of the layers; of the stacked layers and a number."""
@@ -48,8 +49,9 @@ class ExportedWeights(Mapping[str, jax.Array]):
     def __getitem__(self, name: str) -> jax.Array:
         layer = self._names[name]
         following = 0 if layer is None else min(layer + 1, self._last)
-        self._made = {kept: self._made[kept] for kept in (layer, following) if kept in self._made}
-        for wanted in (layer, following):
+        near = (layer, following) if self._last >= 0 else (layer,)
+        self._made = {kept: self._made[kept] for kept in near if kept in self._made}
+        for wanted in near:
             if wanted not in self._made:
                 self.before(wanted)
                 self._made[wanted] = self.make(wanted)
@@ -73,7 +75,8 @@ class Exporter:
 
     def __init__(self, config: Config, architecture: Architecture) -> None:
         """Makes no program before it is needed."""
-        self._adapter, self._lora, self._architecture = config.publishes_adapter, config.model.lora, architecture
+        self._adapter, self._model, self._lora = publishes_adapter(config), config.model, config.model.lora
+        self._architecture = architecture
         self._exports: dict[str, Exports] = {}
 
     def tensors(self, params: Params, trained: Params, dtype: str) -> ExportedWeights:
@@ -81,17 +84,31 @@ class Exporter:
         is trained.
         """
         names: dict[str, int | None] = {name: layer_of(name) for name in tensor_shapes(self._architecture)}
-        if self._adapter:
-            names = {name: layer for name, (_, _, layer) in places(self._architecture, self._lora).items()}
-        given = trained if self._adapter else params
-        return ExportedWeights(given, names, self._architecture.num_layers, self._in(dtype))
+        if not self._adapter:
+            return ExportedWeights(params, names, self._architecture.num_layers, self._in(dtype))
+        return ExportedWeights(
+            trained, dict.fromkeys(stacked_names(self._architecture, self._lora)), 0, self._in(dtype)
+        )
+
+    def adapter_info(self, base: str | None) -> AdapterInfo | None:
+        """Returns what a version says of an adapter, by the fingerprint of the frozen weights; None of a whole model.
+
+        Raises:
+            ValueError: the frozen weights are not loaded.
+        """
+        if not self._adapter:
+            return None
+        if base is None:
+            raise ValueError("the frozen weights below the adapter are not loaded yet")
+        return AdapterInfo(base, self._model.dtype, self._lora.scale)
 
     def programs(self, params: Params, trained: Params, dtype: str) -> list[Program]:
         """Returns the programs by which `tensors` makes them."""
         top, one_layer = self._in(dtype)
-        given = trained if self._adapter else params
-        outside = [] if self._adapter else [Program("export", top, (params,), publishes=True)]
-        return [*outside, Program("export of a layer", one_layer, (given["layers"], 0), publishes=True)]
+        if self._adapter:
+            return [Program("export", top, (trained,), publishes=True)]
+        layer = Program("export of a layer", one_layer, (params["layers"], 0), publishes=True)
+        return [Program("export", top, (params,), publishes=True), layer]
 
     def _in(self, dtype: str) -> Exports:
         if dtype not in self._exports:
@@ -119,15 +136,10 @@ def make_export(architecture: Architecture, dtype: Any) -> Exports:
 
 
 def make_adapter_export(architecture: Architecture, lora: LoraConfig, dtype: Any) -> Exports:
-    """Makes what `make_export` does of what is trained where that is an adapter: all of it is in the layers."""
-    of_key = {key: module for module, key in targeted(architecture, lora).items()}
+    """Makes what `make_export` does of an adapter: one program makes all, which is little."""
 
     @jax.jit
-    def one_layer(layers: Params, layer: Array) -> dict[str, Array]:
-        return {
-            f"{of_key[key]}.{end}": pair[factor][layer].T.astype(dtype)
-            for key, pair in layers.items()
-            for factor, end in FACTORS.items()
-        }
+    def top(trained: Params) -> dict[str, Array]:
+        return {name: x.astype(dtype) for name, x in adapter_by_name(trained, architecture, lora).items()}
 
-    return (lambda params: {}), one_layer
+    return top, lambda layers, layer: {}

@@ -348,19 +348,13 @@ class Learner:
         return np.asarray(readable(self._score(self.params, padded[0], padded[1])))[0, : len(token_ids) - 1]
 
     def export(self, dtype: str) -> ExportedWeights:
-        """Returns the tensors of a version by name, ``fp32`` or ``bf16``: made as they are read, before an update. They
-        are the weights, or, with an `adapter_info`, the factors of an adapter.
-        """
+        """Returns the tensors of a version, ``fp32`` or ``bf16``: made as they are read, before an update."""
         return self._exporter.tensors(self.params, self.state.params, dtype)
 
     @property
     def adapter_info(self) -> AdapterInfo | None:
-        """What the tensors of a version change; None where they are a whole model."""
-        model = self.config.model
-        if not self.config.publishes_adapter:
-            return None
-        assert self.base_fingerprint is not None
-        return AdapterInfo(self.base_fingerprint, model.dtype, model.lora.scale)
+        """Base and scale of a version that is an adapter alone; None where it is a whole model."""
+        return self._exporter.adapter_info(self.base_fingerprint)
 
     @functools.cached_property
     def _score(self) -> Any:

@@ -13,6 +13,7 @@ from jaxtyping import Array, Int
 
 from rljax.config.fields import ConfigError, not_a_choice
 from rljax.config.model import ALL_LINEAR, LoraConfig
+from rljax.config.schema import Config
 from rljax.models.common.architecture import Architecture
 from rljax.models.common.experts.block import ROUTER
 from rljax.models.common.lora import A, B
@@ -20,13 +21,18 @@ from rljax.models.common.params import Params
 from rljax.models.families.registry import FAMILIES
 from rljax.models.hf_names import under_layer
 from rljax.models.transformer import abstract_params
-from sidecar.adapters import FIRST, SECOND, merged_by_name
+from sidecar.adapters import EVERY, FIRST, SECOND, by_layer, merged_by_name
 from sidecar.stored import Tensor
 
 _PEFT = "base_model.model."
 """Prefix of PEFT's, before the name that a module has in its model."""
 FACTORS: Mapping[str, str] = {A: FIRST, B: SECOND}
 """Ends of PEFT's names of the factors, which it keeps [out, in]."""
+
+
+def publishes_adapter(config: Config) -> bool:
+    """Returns whether versions hold an adapter alone, and engines have its base; over nccl it is the merged model."""
+    return config.model.lora.rank is not None and config.sync_method != "nccl"
 
 
 def modules(architecture: Architecture) -> dict[str, str]:
@@ -91,15 +97,24 @@ def abstract_trained(architecture: Architecture, lora: LoraConfig) -> Params:
 
 def adapter_to_peft(adapter: Params, architecture: Architecture, lora: LoraConfig) -> dict[str, np.ndarray]:
     """Converts an adapter of numpy arrays to PEFT's names: unstacked, [out, in], dtype unchanged."""
-    return {f"{_PEFT}{name}": array for name, array in adapter_by_name(adapter, architecture, lora).items()}
+    stacked = adapter_by_name(adapter, architecture, lora)
+    return {f"{_PEFT}{name}": factor for name, factor in by_layer(stacked).items()}
 
 
-def adapter_by_name(adapter: Params, architecture: Architecture, lora: LoraConfig) -> dict[str, np.ndarray]:
-    """Converts an adapter of numpy arrays to the names of a version: PEFT's without their prefix."""
+def adapter_by_name(adapter: Params, architecture: Architecture, lora: LoraConfig) -> dict[str, Any]:
+    """Converts an adapter's arrays to a version's tensors: by PEFT's names without their prefix and with an asterisk
+    for the layer, all layers of a factor in one, [layers, out, in], dtype unchanged.
+    """
     return {
-        name: adapter["layers"][key][factor][layer].T
-        for name, (key, factor, layer) in places(architecture, lora).items()
+        name: adapter["layers"][key][factor].swapaxes(1, 2)
+        for name, (key, factor) in stacked_names(architecture, lora).items()
     }
+
+
+def stacked_names(architecture: Architecture, lora: LoraConfig) -> dict[str, tuple[str, str]]:
+    """Returns the key and the factor of each tensor of `adapter_by_name`."""
+    of_layers = under_layer(EVERY, targeted(architecture, lora))
+    return {f"{module}.{end}": (key, factor) for module, key in of_layers.items() for factor, end in FACTORS.items()}
 
 
 def adapter_from_peft(tensors: Mapping[str, Tensor], architecture: Architecture, lora: LoraConfig) -> Params:
@@ -109,7 +124,7 @@ def adapter_from_peft(tensors: Mapping[str, Tensor], architecture: Architecture,
         ValueError: naming the first tensor that is missing, unexpected or of the wrong shape.
     """
     shapes = abstract_adapter(architecture, lora)["layers"]
-    there = {f"{_PEFT}{name}": place for name, place in places(architecture, lora).items()}
+    there = _places(architecture, lora)
     if odd := sorted(there.keys() ^ tensors.keys()):
         verb = "lacks" if odd[0] in there else "has"
         raise ValueError(f"the adapter {verb} {odd[0]}, and {len(odd) - 1} more differ from those of model.lora")
@@ -123,13 +138,12 @@ def adapter_from_peft(tensors: Mapping[str, Tensor], architecture: Architecture,
     return {"layers": layers}
 
 
-def places(architecture: Architecture, lora: LoraConfig) -> dict[str, tuple[str, str, int]]:
-    """Returns where each of an adapter's tensors stands, by its name in a version: its key, factor and layer."""
+def _places(architecture: Architecture, lora: LoraConfig) -> dict[str, tuple[str, str, int]]:
+    """Returns where each of PEFT's tensors stands: its key, factor and layer."""
     return {
-        f"{module}.{FACTORS[factor]}": (key, factor, layer)
+        f"{_PEFT}{name.replace(EVERY, str(layer))}": (key, factor, layer)
         for layer in range(architecture.num_layers)
-        for module, key in under_layer(layer, targeted(architecture, lora)).items()
-        for factor in FACTORS
+        for name, (key, factor) in stacked_names(architecture, lora).items()
     }
 
 
@@ -137,4 +151,4 @@ def merged_tensors(
     base: Mapping[str, Tensor], adapter: Params, architecture: Architecture, lora: LoraConfig
 ) -> dict[str, Any]:
     """Returns a model's tensors by Hugging Face name, those that have an adapter merged with it when they are used."""
-    return merged_by_name(base, adapter_by_name(adapter, architecture, lora), lora.scale)
+    return merged_by_name(base, by_layer(adapter_by_name(adapter, architecture, lora)), lora.scale)

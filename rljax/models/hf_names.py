@@ -138,7 +138,7 @@ def layer_to_hf(layer: Params, architecture: Architecture) -> dict[str, Any]:
     return named
 
 
-def under_layer(layer: int, tensors: Mapping[str, Any]) -> dict[str, Any]:
+def under_layer(layer: int | str, tensors: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the tensors of a layer under their whole Hugging Face names."""
     return {f"{_LAYERS}{layer}.{name}": tensor for name, tensor in tensors.items()}
 

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float
 
-from rljax.models.adapter import FACTORS, modules
+from rljax.models.adapter import modules
 from rljax.models.common.architecture import Architecture
-from rljax.models.common.lora import A, Adapted
+from rljax.models.common.lora import Adapted
 from rljax.models.common.params import Params
 from rljax.models.files import stored_tensors
 from rljax.models.hf_names import from_hf_by_layer, under_layer
 from rljax.sampler import programs
-from sidecar.adapters import frozen
+from sidecar.adapters import EVERY, FIRST, SECOND, frozen
 from sidecar.channels.versions import AdapterInfo, PublishedVersion
 from sidecar.stored import Tensor
 
@@ -44,25 +47,25 @@ class FrozenWeights:
         adapter = published.manifest.adapter
         assert adapter is not None
         base, left = self._base(adapter), dict(published.tensors)
-        layers = []
-        for number, layer in enumerate(base["layers"]):
-            pairs = {
-                key: [self._factor(f"{module}.{end}", left) for end in FACTORS.values()]
-                for module, key in under_layer(number, modules(self._architecture)).items()
-                if f"{module}.{FACTORS[A]}" in left
-            }
-            for key, (a, b) in pairs.items():
-                if a.shape[0] != layer[key].shape[0] or b.shape != (a.shape[1], layer[key].shape[1]):
-                    raise ValueError(f"factors of {key} are {list(a.shape)} and {list(b.shape)}: not of this model")
-            layers.append({**layer, **{k: Adapted(layer[k], a, b, scale=adapter.scale) for k, (a, b) in pairs.items()}})
+        layers = [dict(layer) for layer in base["layers"]]
+        for module, key in under_layer(EVERY, modules(self._architecture)).items():
+            if f"{module}.{FIRST}" not in left:
+                continue
+            first, second = (self._factors(f"{module}.{end}", left) for end in (FIRST, SECOND))
+            for layer, a, b in zip(layers, first, second, strict=True):
+                rows, columns = layer[key].shape
+                if (a.shape[0], b.shape) != (rows, (a.shape[1], columns)):
+                    raise ValueError(f"factors of {module} are {list(a.shape)} and {list(b.shape)}: not of this model")
+                layer[key] = Adapted(layer[key], a, b, scale=adapter.scale)
         if left:
             raise ValueError(f"the adapter has {len(left)} tensors that nothing reads, the first is {min(left)}")
         return {**base, "layers": tuple(layers)}
 
-    def _factor(self, name: str, left: dict[str, Any]) -> jax.Array:
-        if name not in left:
-            raise ValueError(f"the adapter lacks {name}")
-        return programs.placed(left.pop(name), True, dtype=self._dtype, device=self._device)
+    def _factors(self, name: str, left: dict[str, Any]) -> tuple[jax.Array, ...]:
+        """Returns a factor of each layer, [in, out]."""
+        if name not in left or len(left[name]) != self._architecture.num_layers:
+            raise ValueError(f"the adapter lacks {name} of {self._architecture.num_layers} layers")
+        return _by_layer(jax.device_put(left.pop(name), self._device), dtype=self._dtype)
 
     def _base(self, adapter: AdapterInfo) -> Params:
         of = (adapter.base, adapter.base_dtype)
@@ -75,3 +78,8 @@ class FrozenWeights:
 
     def _read(self, tensor: Tensor, transposed: bool) -> jax.Array:
         return programs.placed(np.asarray(tensor), transposed, dtype=self._dtype, device=self._device)
+
+
+@functools.partial(jax.jit, static_argnames="dtype")
+def _by_layer(stacked: Float[Array, "layers out in"], *, dtype: str) -> tuple[Array, ...]:
+    return tuple(factor.T.astype(jnp.dtype(dtype)) for factor in stacked)

@@ -51,7 +51,7 @@ class TensorInfo:
 
 @dataclass(frozen=True, slots=True)
 class AdapterInfo:
-    """What a version changes that holds an adapter alone.
+    """Base and scale of a version that holds an adapter alone.
 
     Attributes:
         base: fingerprint of the frozen weights; see `sidecar.fingerprint`.
@@ -73,7 +73,7 @@ class Manifest:
         lineage: life of the learner that published them.
         model: name of the model, for people.
         dtype: ``bf16`` or ``fp32``.
-        tensors: every tensor by its Hugging Face name; of an adapter its factors by PEFT's, without their prefix.
+        tensors: every tensor by its Hugging Face name; of an adapter its factors; see `sidecar.adapters`.
         adapter: what they change; None where they are a whole model.
     """
 

@@ -21,7 +21,12 @@ def test_a_killed_run_keeps_its_adapter_and_goes_on_from_what_it_exports(tmp_pat
     assert_balanced(killed, groups=6 * 4)
     assert undocumented(killed) == []
     rows = [json.loads(line) for line in (killed / "metrics.jsonl").read_text().splitlines()]
-    assert max(row.get("parity/max_abs_logprob_gap", 0.0) for row in rows) < 1e-3, "engines have the merged weights"
+    assert max(row.get("parity/max_abs_logprob_gap", 0.0) for row in rows) < 1e-3, (
+        "engines have the adapter on the base"
+    )
+    (manifest, *_) = (json.loads(file.read_text()) for file in (killed / "weights").glob("v6-*/manifest.json"))
+    assert manifest["adapter"]["scale"] == SCALE
+    assert len(manifest["tensors"]) == 2 * 7, "the factors of seven matrices, and nothing of the base"
     assert max(row.get("policy/kl_reference", 0.0) for row in rows) > 0, "the base is the reference"
     replayed = run(killed, cache, *KEYS, "mode=replay")
     assert "replayed to step 6: bit for bit the same" in replayed.stdout, replayed.stderr

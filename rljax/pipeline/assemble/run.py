@@ -19,7 +19,7 @@ from rljax.ledger import versions
 from rljax.ledger.backend import backend_of
 from rljax.ledger.database import Database, LedgerError, StaleWriterError, run_row
 from rljax.ledger.run_spec import RunSpec
-from rljax.models.adapter import adapter_by_name, init_adapter, merged_tensors, targeted
+from rljax.models.adapter import adapter_by_name, init_adapter, merged_tensors, publishes_adapter, targeted
 from rljax.models.adapter_files import adapter_directory, check_adapter, load_adapter
 from rljax.models.common.architecture import Architecture, Experts
 from rljax.models.files import load_architecture, stored_tensors
@@ -261,7 +261,7 @@ def publish_initial_weights(config: Config, run: RunDir, db: Database, model: Mo
 
 def _initial_version(config: Config, model: Model) -> tuple[dict[str, Any], AdapterInfo | None]:
     """Returns the tensors of version 0 as a learner publishes them, and what they change."""
-    if not config.publishes_adapter:
+    if not publishes_adapter(config):
         return initial_tensors(config, model), None
     architecture, lora = model.architecture, config.model.lora
     begun = init_adapter(architecture, lora, config.seed)

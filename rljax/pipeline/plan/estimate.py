@@ -29,7 +29,7 @@ from rljax.config.sizes import (
 from rljax.learner.packing import RowShape, abstract_batch, packed_rows, packed_shape, row_shapes
 from rljax.learner.sharding import AXES, parameter_rules, parameter_shardings
 from rljax.learner.state import copies_reference, make_optimizer
-from rljax.models.adapter import abstract_trained
+from rljax.models.adapter import abstract_trained, publishes_adapter
 from rljax.models.common.architecture import Architecture
 from rljax.models.common.hardware import ACTIVATIONS, spec
 from rljax.models.common.value_head import critic_params
@@ -193,7 +193,8 @@ class Estimate:
         if (others := minibatches_per_step(self.config) - 1) > 0:
             found["other minibatches"] = others * self.batch
         if self.config.sync_method == "memory" and not self._versions_on_host:
-            version = self.sharded(abstract_params(self.architecture), BYTES[self.config.resolved_sync_dtype])
+            held = self.trained if publishes_adapter(self.config) else abstract_params(self.architecture)
+            version = self.sharded(held, BYTES[self.config.resolved_sync_dtype])
             found["published versions"] = 3 * version
         return found
 
@@ -286,7 +287,8 @@ class Estimate:
 
     def engine(self, room: float | None = None) -> dict[str, float]:
         """Returns the bytes that one engine takes of each of its devices, by kind. The embedded one places the next
-        version, tensor by tensor, while it serves from this one, and resizes its cache array by array.
+        version, tensor by tensor, while it serves from this one, and resizes its cache array by array; of an adapter's
+        versions it has the frozen weights once.
 
         Args:
             room: bytes of a device that vLLM may fill: what weights leave of them it takes for the cache, unless
@@ -296,8 +298,11 @@ class Estimate:
         weights = float(self.parameters * BYTES[config.engine_dtype] / sidecar.tensor_parallel_size)
         cache = sidecar.max_concurrency * config.context * self.token
         if ENGINES[sidecar.engine].in_process:
-            largest = self.largest * BYTES[config.resolved_sync_dtype]
             moved = cache / (2 * self.architecture.num_layers)
+            if publishes_adapter(config):
+                factors = self.adapter * BYTES[config.engine_dtype]
+                return {"weights": weights + factors, NEXT: factors + moved, "KV": float(cache)}
+            largest = self.largest * BYTES[config.resolved_sync_dtype]
             return {"weights": weights, NEXT: weights + largest + moved, "KV": float(cache)}
         if room is not None:
             fixed = sidecar.kv_cache_gib
@@ -321,7 +326,7 @@ class Estimate:
         """
         config, trained = self.config, self.trained
         optimizer = make_optimizer(config.learner.optimizer, 1)
-        whole = self.parameters * BYTES[config.resolved_sync_dtype]
+        whole = (self.adapter if publishes_adapter(config) else self.parameters) * BYTES[config.resolved_sync_dtype]
         groups = min(2 * max(GROUP_BYTES, self.largest * BYTES[config.resolved_sync_dtype]), whole)
         moments = jax.eval_shape(optimizer.init, trained)
         state = [(trained, None), (moments, None), *itertools.chain(*self._own.values())]

@@ -33,6 +33,7 @@ import psutil
 from bench.paired import print_machine
 
 LONGEST = 12.0
+STEPS_BETWEEN = 8
 HEARTBEAT = 10
 WAIT_SECONDS = 300.0
 POLL_SECONDS = 0.1
@@ -140,11 +141,11 @@ def nothing_left(run_dir: Path) -> Iterator[None]:
 def at_random(directory: Path, kills: int, hosts: int, seed: int) -> str:
     """Kills at random times; returns what is wrong."""
     drawn = random.Random(seed)
-    run = Run(directory / "random", hosts, steps=20 + 2 * kills)
+    run = Run(directory / "random", hosts, steps=STEPS_BETWEEN * kills)
     for number in range(kills):
         before = run.steps() if (run.run_dir / "ledger.db").exists() else 0
         if not run.wait_for_more(before):
-            return f"the run ended before kill {number + 1}; write fewer --kills"
+            return f"the run ended before kill {number + 1}: steps are too fast here"
         time.sleep(drawn.uniform(0, LONGEST))
         which, what = drawn.randrange(hosts), signal.SIGSTOP if drawn.random() < 0.25 else signal.SIGKILL
         there, began = run.hosts(), time.monotonic()

@@ -154,11 +154,15 @@ def test_the_first_way_is_one_that_may_fit() -> None:
 
 def test_the_most_important_parts_come_first_and_all_shapes_are_there() -> None:
     parts = make_parts(SCALES["accelerator"], "gpu", PARTS)
-    assert [(p.group, p.worker) for p in parts[:4]] == [
+    first = [(p.group, p.worker) for p in parts[: len(PARTS) + 2]]
+    assert first == [
         ("kernels", "kernels"),
         ("learner", "learner"),
-        ("learner", "torch_learner"),
         ("quickstart", "quickstart"),
+        ("engine", "engine"),
+        *[("first-step", "learner")] * 2,
+        ("agreement", "agreement"),
+        ("learner", "torch_learner"),
     ]
     assert parts[1].case == "Qwen2.5-1.5B, rows of 8192"
     assert {p.group for p in parts} == set(PARTS)
@@ -172,7 +176,7 @@ def test_a_part_that_the_time_does_not_suffice_for_is_left_out_and_said(tmp_path
     parts = make_parts(SCALES["accelerator"], "gpu", ["kernels", "engine"])
     found = list(run_parts(parts, SCALES["accelerator"], time.monotonic() + 9, tmp_path))
     assert [outcome.status for outcome in found] == ["skipped"] * 4
-    assert found[0].why.endswith("s were left, and it takes some 45")
+    assert found[0].why.endswith("s were left, and it takes some 75")
     assert "kernels: skipped: " in markdown(FACTS, found)
 
 

@@ -23,12 +23,16 @@ FEW = ("mode=both", f"learner.mesh.fsdp={DEVICES}", "observe.report=false", "eva
 def start(run_dir: Path, cache: Path, number: int, *overrides: str) -> list[Started]:
     """Starts so many hosts, which share the devices."""
     coordinator = f"learner.hosts.coordinator=127.0.0.1:{free_port()}"
-    flags = {"XLA_FLAGS": f"--xla_force_host_platform_device_count={DEVICES // number}"}
+    flags = devices_of_each(number)
     if number == 1:
         return [Started(run_dir, cache, *FEW, *overrides, **flags)]
     hosts = (f"learner.hosts.number={number}", coordinator, "learner.hosts.heartbeat_timeout=10")
     ranks = [f"learner.hosts.rank={rank}" for rank in range(number)]
     return [Started(run_dir, cache, *FEW, *hosts, rank, *overrides, **flags) for rank in ranks]
+
+
+def devices_of_each(number: int) -> dict[str, str]:
+    return {"XLA_FLAGS": f"--xla_force_host_platform_device_count={DEVICES // number}"}
 
 
 def end(hosts: list[Started]) -> None:
@@ -52,8 +56,10 @@ def assert_same_weights(run_dir: Path, other: Path, within: float = 1e-6) -> Non
         np.testing.assert_allclose(array, theirs[name], rtol=0, atol=within)
 
 
-def test_two_hosts_and_then_four_train_what_one_process_does(tmp_path: Path, cache: Path) -> None:
-    """Host 1 is asked to stop on the way; host 0 saves with it, both end, and four hosts go on."""
+def test_two_hosts_then_four_and_then_one_train_what_one_process_does(tmp_path: Path, cache: Path) -> None:
+    """Host 1 is asked to stop on the way; host 0 saves with it, both end, and four hosts go on. They are asked too, and
+    one process ends the run over another mesh.
+    """
     end(start(tmp_path / "one", cache, 1))
     two = start(tmp_path / "run", cache, 2)
     two[0].until(lambda: steps_trained(tmp_path / "run") >= 2, "two steps")
@@ -61,7 +67,12 @@ def test_two_hosts_and_then_four_train_what_one_process_does(tmp_path: Path, cac
     end(two)
     assert "host 1" in two[0].printed
     assert "stopped after a checkpoint" in two[0].printed
-    end(start(tmp_path / "run", cache, 4))
+    four = start(tmp_path / "run", cache, 4)
+    four[0].until(lambda: steps_trained(tmp_path / "run") >= 4, "two steps more")
+    assert four[0].end(signal.SIGTERM) == 0, four[0].printed
+    end(four)
+    another = ("mode=both", "learner.mesh.fsdp=2", "learner.mesh.data=2", *FEW[2:])
+    end([Started(tmp_path / "run", cache, *another, **devices_of_each(1))])
 
     assert_balanced(tmp_path / "run", groups=24)
     assert batches_of(tmp_path / "run") == batches_of(tmp_path / "one")

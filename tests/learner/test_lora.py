@@ -191,8 +191,22 @@ def test_a_critic_is_an_adapter_of_the_same_base_with_a_head() -> None:
     assert np.abs(np.asarray(learner.state.aux_state["critic"]["layers"]["up"]["lora_b"])).max() > 0
 
 
-def test_what_is_exported_is_merged() -> None:
+def test_what_is_exported_is_the_adapter_with_all_layers_of_a_factor_in_one() -> None:
     learner = make_learner()
+    learner.train(make_groups(0))
+    found, info = learner.export("fp32"), learner.adapter_info
+    assert info is not None
+    assert (info.base, info.base_dtype, info.scale) == (learner.base_fingerprint, "fp32", 2.0)
+    pair = jax.tree.map(np.asarray, learner.state.params)["layers"]["query"]
+    module = "model.layers.*.self_attn.q_proj"
+    np.testing.assert_array_equal(found[f"{module}.lora_A.weight"], pair["lora_a"].transpose(0, 2, 1))
+    np.testing.assert_array_equal(found[f"{module}.lora_B.weight"], pair["lora_b"].transpose(0, 2, 1))
+    assert len(found) == 2 * len(learner.state.params["layers"])
+
+
+def test_what_is_sent_over_nccl_is_merged() -> None:
+    learner = make_learner(sync_method="nccl")
+    assert learner.adapter_info is None
     learner.train(make_groups(0))
     expected = jax.tree.map(np.asarray, make_params())
     for key, pair in jax.tree.map(np.asarray, learner.state.params)["layers"].items():

@@ -193,7 +193,7 @@ def test_greedy_tokens_of_the_embedded_engine_are_those_of_transformers(name: st
     prompt, new = tokens(1, WINDOW - 20, seed=6)[0], 64  # the window is full before the end
     model, architecture, params = _load(name, tmp_path / "model", len(prompt) + new)
     tensors = {key: np.asarray(array) for key, array in to_hf(params, architecture).items()}
-    published: Any = SimpleNamespace(tensors=tensors, manifest=SimpleNamespace(version=0))
+    published: Any = SimpleNamespace(tensors=tensors, manifest=SimpleNamespace(version=0, adapter=None))
 
     async def generate() -> np.ndarray:
         engine = EmbeddedEngine(architecture, slots=2, max_length=512, decode_steps=8, dtype=np.float32)

@@ -71,6 +71,9 @@ def untried_lines(config: Config) -> Iterator[str]:
     )
     yield f"  rewards are {rewards}; tasksets are not opened, but for the columns of files; models are not"
     yield "  devices are not looked for; the processors of a learner are counted"
+    if (hosts := config.learner.hosts).number > 1 and config.mode in ("both", "train"):
+        how = f"launcher={config.launcher}, learner.hosts.start={hosts.start}"
+        yield f"  its {hosts.number} hosts are not looked for: {how}"
     here, elsewhere = played_tags(config)
     if here:
         yield f"  environments are looked up and not made: {', '.join(here)}"

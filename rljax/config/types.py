@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib
 import os
@@ -151,20 +152,24 @@ def convert(hint: Any, value: Any, path: str, unknown: Unknown, note: Note = rai
         except OverflowError:
             raise ConfigError(f"{path}={shown(value)}: beyond any number that is computed with") from None
     if not isinstance(value, origin) or (isinstance(value, bool) and origin is not bool):
-        quotes = "; write the number without quotes" if _is_quoted(value, origin) else ""
-        raise ConfigError(f"{path}={shown(value)}: expected {type_name(hint)}, not {type(value).__name__}{quotes}")
+        near = _nearly(value, origin)
+        raise ConfigError(f"{path}={shown(value)}: expected {type_name(hint)}, not {type(value).__name__}{near}")
     return value
 
 
-def _is_quoted(value: Any, kind: Any) -> bool:
-    """Returns whether a text reads as a number of that kind."""
-    if not isinstance(value, str) or kind not in (int, float):
-        return False
-    try:
-        kind(value)
-    except ValueError:
-        return False
-    return True
+def _nearly(value: Any, kind: Any) -> str:
+    """Returns what to write for a value that is of another type and can be read as this one; empty: it cannot."""
+    if kind is int and isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
+        return f"; write {int(value)}"
+    if not isinstance(value, str):
+        return ""
+    if kind is bool and value.lower() in ("true", "false"):
+        return f"; write {value.lower()} without quotes"
+    if kind in (int, float):
+        with contextlib.suppress(ValueError):
+            kind(value)
+            return "; write the number without quotes"
+    return ""
 
 
 def as_plain(config: Any) -> dict[str, Any]:

@@ -12,6 +12,8 @@ from rljax.config.schema import Config
 
 _SPAN = r"[0-9]{1,4}(-[0-9]{1,4})?"
 _CHIPS = "|".join(chip.name for chip in CHIPS)
+_COLOCATED = "sidecar.colocate=true"
+"""Key that engines on the learner's accelerators are asked for by, for messages."""
 _TARGET = re.compile(rf"here|({_CHIPS})(:[1-9][0-9]{{0,3}}(x[1-9][0-9]{{0,2}}){{0,2}})?")
 _DEVICES = re.compile(rf"auto|(cpu|gpu|tpu)(:{_SPAN}(,{_SPAN})*)?")
 
@@ -62,6 +64,11 @@ def _check_hosts(config: Config) -> Refusals:
         yield ConfigError(
             f"{what}: learner.mesh multiplies to {mesh.size} devices, which the hosts do not share evenly; write a "
             "mesh of as many as they have together"
+        )
+    if config.sidecar.colocate:
+        yield ConfigError(
+            f"{what}: {_COLOCATED} puts engines on the devices of one process; leave it out, and give the engines "
+            "accelerators of their own (launcher=ray and sidecar.devices=gpu: those that the hosts leave)"
         )
     if config.has_hosts and config.sync_method == "nccl":
         yield ConfigError(f"{what}: sync_method=nccl sends from one process's GPUs; write sync_method=checkpoint")
@@ -148,19 +155,19 @@ def _check_overlap(config: Config) -> Refusals:
     devices, its = config.sidecar.devices, config.learner.devices
     (platform, mine), (other, theirs) = device_indices(its), device_indices(devices)
     overlap = platform == other and platform in ("gpu", "tpu") and (mine is None or theirs is None or mine & theirs)
-    if overlap and not config.sidecar.colocate:
-        yield ConfigError(
-            f"sidecar.devices={devices!r}: overlaps learner.devices={its!r}; "
-            "give each its own accelerators (CPUs may be shared), or write sidecar.colocate=true"
-        )
-
-
-_COLOCATED = "sidecar.colocate=true"
-"""Key that engines on the learner's accelerators are asked for by, for messages."""
+    given_by_ray = config.launcher == "ray" and theirs is None  # it gives each accelerators of its own
+    if not overlap or given_by_ray or config.sidecar.colocate:
+        return
+    several = config.launcher == "ray" or config.learner.hosts.number > 1
+    other_way = f"launcher=ray and sidecar.devices={other}: what the learner leaves" if several else _COLOCATED
+    yield ConfigError(
+        f"sidecar.devices={devices!r}: overlaps learner.devices={its!r}; "
+        f"give each its own accelerators (CPUs may be shared), or write {other_way}"
+    )
 
 
 def _check_launcher(config: Config) -> Refusals:
-    if config.sidecar.colocate and config.launcher == "ray":
+    if config.sidecar.colocate and config.launcher == "ray" and config.learner.hosts.number == 1:
         yield ConfigError(
             f"{_COLOCATED}: launcher=ray gives every engine accelerators of its own; write launcher=local"
         )

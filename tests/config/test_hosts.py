@@ -9,7 +9,7 @@ import pytest
 
 from rljax.config.fields import ConfigError
 from rljax.config.load import load_config
-from rljax.config.schema import Config, HostsConfig
+from rljax.config.schema import Config, HostsConfig, SidecarConfig
 
 
 def made(hosts: HostsConfig, fsdp: int = 4, **changes: object) -> Config:
@@ -36,6 +36,7 @@ def made(hosts: HostsConfig, fsdp: int = 4, **changes: object) -> Config:
         ),
         ({"number": 2}, 1, {}, "learner.hosts.number=2: learner.mesh multiplies to 1 devices"),
         ({"number": 2}, 4, {"sync_method": "nccl"}, "learner.hosts.number=2: sync_method=nccl"),
+        ({"number": 2}, 4, {"sidecar": SidecarConfig(colocate=True)}, "learner.hosts.number=2: sidecar.colocate=true"),
     ],
 )
 def test_hosts_that_cannot_be_are_refused(
@@ -49,3 +50,33 @@ def test_hosts_that_cannot_be_are_refused(
 
 def test_what_an_explorer_is_started_with_may_say_how_many_hosts_its_learner_has() -> None:
     made(HostsConfig(number=2), mode="explore", launcher="ray")
+
+
+@pytest.mark.parametrize(
+    ("launcher", "devices", "hosts", "other_way"),
+    [
+        ("local", "gpu", 1, "sidecar.colocate=true"),
+        ("local", "gpu:3", 1, "sidecar.colocate=true"),
+        ("ray", "gpu:3", 1, "launcher=ray and sidecar.devices=gpu"),
+        ("ray", "gpu:3", 2, "launcher=ray and sidecar.devices=gpu"),
+        ("local", "gpu", 2, "launcher=ray and sidecar.devices=gpu"),
+        ("ray", "gpu", 1, None),
+        ("ray", "gpu", 2, None),
+        ("ray", "gpu:4", 2, None),
+    ],
+)
+def test_gpus_of_ray_are_nobody_elses(launcher: str, devices: str, hosts: int, other_way: str | None) -> None:
+    """The learner has gpu:0-3. An advice that is followed is not refused itself: the fifth case becomes the seventh."""
+    changes = {"launcher": launcher, "sidecar": SidecarConfig(engine="vllm", devices=devices)}
+
+    def run() -> None:
+        config = load_config("quickstart")
+        mesh = dataclasses.replace(config.learner.mesh, fsdp=4)
+        its = dataclasses.replace(config.learner, mesh=mesh, hosts=HostsConfig(number=hosts), devices="gpu:0-3")
+        dataclasses.replace(config, learner=its, **changes)
+
+    if other_way is None:
+        run()
+    else:
+        with pytest.raises(ConfigError, match=rf"sidecar.devices='{devices}': overlaps .*, or write {other_way}"):
+            run()

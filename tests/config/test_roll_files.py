@@ -241,8 +241,8 @@ def test_a_range_without_a_step_names_no_devices(write: Any) -> None:
     ("trained", "generated", "placed", "launcher"),
     [
         # of nodes of 8: hosts of 8, hosts of 2, one node with the engines' elsewhere, and one that is not the first
-        (range(16), range(16, 24), ("gpu:0-15", 2, "auto", 8), "ray"),
-        ([0, 1, 8, 9], [2, 3], ("gpu:0-3", 2, "auto", 2), "ray"),
+        (range(16), range(16, 24), ("gpu:0-15", 2, "gpu", 8), "ray"),
+        ([0, 1, 8, 9], [2, 3], ("gpu:0-3", 2, "gpu", 2), "ray"),
         (range(4), range(8, 10), ("gpu:0-3", 1, "gpu:8-9", 2), "ray"),
         (range(8, 12), range(4), ("gpu:0-3", 1, "gpu:8-11", 4), "ray"),
         (range(8, 12), range(12, 16), ("gpu:0-3", 1, "gpu:4-7", 4), "local"),
@@ -261,5 +261,5 @@ def test_engines_on_the_gpus_of_a_learner_of_two_nodes_are_refused(write: Any) -
     path = write(nested(nested(ROLL, "actor_train.device_mapping", both), "actor_infer.device_mapping", both))
     with pytest.raises(ConfigError, match=r"gpu:0-15 are of actor_train.device_mapping too, and a learner of several"):
         load_config(path)
-    config = load_config(path, {"sidecar.devices": "auto"})
-    assert (config.sidecar.devices, config.sidecar.num_engines, config.launcher) == ("auto", 16, "ray")
+    config = load_config(path, {"sidecar.devices": "gpu"})
+    assert (config.sidecar.devices, config.sidecar.num_engines, config.launcher) == ("gpu", 16, "ray")

@@ -140,7 +140,7 @@ RLVR = {
     "actor_infer.strategy_args.strategy_name": "refused",
     "actor_infer.strategy_args.strategy_config.mem_fraction_static": {"sidecar.gpu_memory_utilization": 0.85},
     "actor_infer.strategy_args.strategy_config.load_format": {"sidecar.load_format": "dummy"},
-    "actor_infer.device_mapping": {"sidecar.devices": "auto", "sidecar.num_engines": 8},
+    "actor_infer.device_mapping": {"sidecar.devices": "gpu", "sidecar.num_engines": 8},
     "actor_infer.infer_batch_size": UNNEEDED,
 }
 RUN = {"run_dir": "./checkpoints/<project_name>/<experiment_name>"}

@@ -71,12 +71,23 @@ def test_a_trainer_of_several_nodes_has_a_host_on_each(write: Any) -> None:
     config = load_config(write(nested(text, "explorer.rollout_model.engine_num", 8)))
     learner, sidecar = config.learner, config.sidecar  # 24 GPUs, of which 8 are the engines'
     assert (learner.devices, learner.hosts.number, learner.mesh.fsdp) == ("gpu:0-15", 2, 16)
-    assert (config.launcher, sidecar.devices, sidecar.num_engines) == ("ray", "auto", 8)
+    assert (config.launcher, sidecar.devices, sidecar.num_engines) == ("ray", "gpu", 8)
     assert config.sync_method == "checkpoint"
     alone = load_config(write(TRINITY))
     assert (alone.learner.hosts.number, alone.sync_method) == (1, "nccl")
     uneven = write(nested(text, "explorer.rollout_model.engine_num", 1))
     assert "23 GPUs are left to the trainer of 3 × 8" in refused(uneven)["cluster.gpu_per_node"]
+
+
+@pytest.mark.parametrize(("value", "count"), [("explorer", 1), ("trainer", 1), ("server", 1)])
+def test_a_mode_that_is_misspelt_is_one_line(value: str, count: int, write: Any) -> None:
+    assert list(refused(write(nested(TRINITY, "mode", value)))) == ["mode"] * count
+
+
+def test_an_explorer_beside_a_trainer_of_several_nodes_is_where_ray_finds_room(seed: Any) -> None:
+    trainer = seed("trainer.yaml", {"cluster.node_num": 2, "cluster.gpu_per_node": 8})
+    config = load_config(f"{seed('explorer.yaml', {})},{trainer}")
+    assert (config.sidecar.devices, config.launcher, config.learner.hosts.number) == ("gpu", "ray", 2)
 
 
 def test_a_workflow_of_ones_own_takes_the_place_of_one_that_is_not_there(write: Any) -> None:
@@ -151,13 +162,14 @@ def test_modes_of_a_pair_that_do_not_fit_are_told_with_all_else(
     one = seed("explorer.yaml", {"mode": explorer})
     two = seed("trainer.yaml", {"mode": trainer, "buffer.explorer_input.taskset.rollout_args.temperature": 0.5})
     said = lines(f"{one},{two}", {"mode": "plan"})
-    modes = [line for line in said if ".yaml: mode = " in line]
+    modes = [line for line in said if ".yaml: mode" in line]
     assert len(said) == len(modes) + 1
     pair = "a pair is one with mode explore and one with mode train"
     for line, (name, meant) in zip(modes, wrong.items(), strict=True):
-        given = {"explorer": explorer, "trainer": trainer or "both"}[name]
+        given = {"explorer": explorer, "trainer": trainer}[name]
+        key = f"mode = '{given}'" if given else "mode, left out"
         alone = ", or start each explorer in a shell of its own" if explorer == trainer == "explore" else ""
-        assert line == f"{name}.yaml: mode = '{given}' {pair}; write mode: {meant}{alone}"
+        assert line == f"{name}.yaml: {key} {pair}; write mode: {meant}{alone}"
 
 
 def test_a_mode_of_a_pair_that_is_not_resolved_is_one_line(seed: Any) -> None:
@@ -172,7 +184,11 @@ EVAL = {"name": "e", "path": "e.jsonl", "default_workflow_type": "simple_workflo
     ("key", "value", "line"),
     [
         ("repeat_times", 32, "a validation samples one of each; write 1"),
-        ("default_reward_fn_type", "accuracy_reward", "write tasks.validation.NAME.rewards"),
+        (
+            "default_reward_fn_type",
+            "accuracy_reward",
+            "write --config.tasks.validation.NAME.rewards and --config.tasks.validation.NAME.reward_weights",
+        ),
         (
             "rollout_arg",
             {"temperature": 0.6},

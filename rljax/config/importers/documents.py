@@ -68,9 +68,11 @@ def read_document(file: Path) -> dict[str, Any]:
     try:
         values = yaml.load(text, _Loader)  # a SafeLoader
     except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark
+        open_quote = "quoted scalar" in (error.context or "") and error.context_mark
+        mark = open_quote or error.problem_mark
         where = f", line {mark.line + 1}" if mark else ""
-        raise ConfigError(f"{file}{where}: not plain YAML ({error.problem})") from None
+        why = "the quote that opens here is not closed as it should be" if open_quote else error.problem
+        raise ConfigError(f"{file}{where}: not plain YAML ({why})") from None
     except (yaml.YAMLError, ValueError, TypeError, RecursionError, UnicodeError) as error:
         said = "nested too deep" if isinstance(error, RecursionError) else " ".join(str(error).split())[:200]
         raise ConfigError(f"{file}: not plain YAML ({said})") from None

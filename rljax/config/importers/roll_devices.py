@@ -156,7 +156,12 @@ def _placed(document: Document) -> dict[str, Any]:
         return {"learner.devices": devices([number % node for number in numbers])}
     if len(set(each.values())) > 1:
         mesh, left = divmod(node, math.prod(_cut(document).values()))
-        as_many = "a learner.mesh of as many" if left else f"--config.learner.mesh.fsdp={mesh}"
+        rows = mesh * document.number("actor_train.training_args.per_device_train_batch_size", 1)
+        as_many = (
+            "a --config.learner.mesh of as many, with its rows_per_microbatch"
+            if left
+            else f"--config.learner.mesh.fsdp={mesh} and --config.learner.rows_per_microbatch={rows}"
+        )
         raise Refusal(
             f"{' and '.join(map(str, each.values()))} GPUs are on {len(each)} nodes of {node} (num_gpus_per_node), and "
             f"a learner has as many on each; write others, or --config.learner.devices=gpu:0-{node - 1} and {as_many}",
@@ -186,6 +191,8 @@ def engines(found: Found) -> Values:
     except Refusal as refusal:
         raise Refusal(str(refusal), *refusal.keys, here=placed, of=refusal.of) from None
     both, homes = sorted(mine & set(numbers)), sorted({number // node for number in mine})
+    if "learner.hosts.number" in learner:
+        return _beside_hosts(both, placed)
     if both and not mine.issuperset(numbers):
         raise Refusal(
             f"{devices(both)} are of {_TRAINED} too, and the others are not; write devices that are all the "
@@ -194,8 +201,6 @@ def engines(found: Found) -> Values:
             "learner.devices",
             here=placed,
         )
-    if "learner.hosts.number" in learner:
-        return _beside_hosts(both, placed)
     if both:
         return placed | {"sidecar.devices": devices([number % node for number in numbers]), "sidecar.colocate": True}
     swapped = {0: homes[0], homes[0]: 0}  # the learner's node is the first
@@ -208,11 +213,11 @@ def _beside_hosts(both: Sequence[int], placed: Values) -> Values:
     if both:
         raise Refusal(
             f"{devices(both)} are of {_TRAINED} too, and a learner of several nodes shares none of its GPUs; write "
-            "others, or --config.sidecar.devices=auto for any that the cluster has besides",
+            "none of the learner's, or --config.sidecar.devices=gpu for any that the cluster has besides",
             "sidecar.devices",
             here={key: value for key, value in placed.items() if key != "sidecar.devices"},
         )
-    return {**placed, "sidecar.devices": "auto"}
+    return {**placed, "sidecar.devices": "gpu"}
 
 
 def memory(found: Found) -> Values:
@@ -228,6 +233,7 @@ def memory(found: Found) -> Values:
             "--config.learner.gpu_memory_utilization",
             "sidecar.gpu_memory_utilization",
             "learner.gpu_memory_utilization",
+            "sidecar.devices",
             here=said,
         )
     return said

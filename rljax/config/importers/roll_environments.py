@@ -286,14 +286,15 @@ RLVR: list[Rule] = [
     needless("rewards.*.judge_api_url", "with judge_model_type api it is reward_args.llm_judge.url"),
     refused(
         "rewards.*.judge_api_key",
-        "a config holds no key; write tasks.train.NAME.reward_args.llm_judge.key_variable=VARIABLE of the environment",
+        "a config holds no key; write --config.tasks.train.NAME.reward_args.llm_judge.key_variable=VARIABLE, of the "
+        "environment",
         "tasks.train.NAME.reward_args.llm_judge.key_variable",
     ),
     refused("rewards.*.code_url", "code runs here, in a sandbox; leave it out"),
     *[
         refused(
             f"rewards.*.{key}",
-            "write tasks.train.NAME.rewards=module:function, a reward of your own",
+            "write --config.tasks.train.NAME.rewards=module:function, a reward of your own",
             "tasks.train.NAME.rewards",
         )
         for key in ("format_pattern", "response_length_penalty_coef")
@@ -301,8 +302,8 @@ RLVR: list[Rule] = [
     needless("rewards.*.use_local", "code always runs here, in a sandbox"),
     refused(
         "reward_model",
-        "in ROLL the engines of judges: write judges.NAME.path=MODEL, and llm_judge among the rewards of a taskset; a "
-        "head that scores is reward_models.NAME.path",
+        "in ROLL the engines of judges: write --config.judges.NAME.path=MODEL, and llm_judge among the rewards of a "
+        "taskset; a head that scores is reward_models.NAME.path",
         "judges.NAME.path",
         whole=True,
     ),

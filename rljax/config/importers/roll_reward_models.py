@@ -64,7 +64,8 @@ def cluster(found: Found) -> Values | str:
     worker = str(found.value.get("worker_cls") or WORKER).rpartition(".")[2]
     if worker != WORKER:
         raise Refusal(
-            f"{worker} is not translated; write tasks.train.NAME.rewards=module:function", "tasks.train.NAME.rewards"
+            f"{worker} is not translated; write --config.tasks.train.NAME.rewards=module:function",
+            "tasks.train.NAME.rewards",
         )
     return described(found.document, _CLUSTER, _CLUSTER) if cluster_scores(found.document) else "rewards.* say it"
 

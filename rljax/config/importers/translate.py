@@ -197,7 +197,8 @@ def _trinity(documents: Sequence[dict[str, Any]], files: Sequence[Path]) -> list
         one.alike = other.alike = one.get("mode") == other.get("mode")
         one.other, other.other = other, one
         one.of_each = other.of_each = trinity.OF_EACH
-        for document, mode in zip((one, other), trinity_values.paired(one.get("mode"), other.get("mode")), strict=True):
+        modes = trinity_values.paired(*(trinity_values.meant_mode(each.get("mode")) for each in (one, other)))
+        for document, mode in zip((one, other), modes, strict=True):
             document.mean_mode(mode)
     return made
 
@@ -231,7 +232,8 @@ class _Completed(Document):
         if said != mode:
             given, placed = self.user.given("mode") is not LEFT_OUT, ("learner.devices", "sidecar.devices")
             alone = ", or start each explorer in a shell of its own" if self.alike and said == "explore" else ""
-            row = Row("mode", said, given, {}, f"{_PAIR}; write mode: {mode}{alone}", True, unsaid=placed)
+            path, value = ("mode", said) if given else ("mode, left out", ...)
+            row = Row(path, value, given, {}, f"{_PAIR}; write mode: {mode}{alone}", True, unsaid=placed)
             self.refused = [*self.refused, row]
         self.values = {**self.values, "mode": mode}
 

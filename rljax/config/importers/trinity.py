@@ -251,7 +251,7 @@ RULES: tuple[Rule, ...] = (
     ),
     refused(
         "explorer.auxiliary_models",
-        "write judges.NAME.path=MODEL, and llm_judge among the rewards of a taskset",
+        "write --config.judges.NAME.path=MODEL, and llm_judge among the rewards of a taskset",
         whole=True,
     ),
     to(

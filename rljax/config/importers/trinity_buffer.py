@@ -58,8 +58,14 @@ def _taskset(path: str, ours: str, make: Make, sampled: str) -> list[Rule]:
         ],
         refused(f"{path}.format.reply_prefix", "there is none; leave it out"),
         needless(f"{path}.format.prompt_type", "prompts are texts"),
-        refused(f"{path}.default_reward_fn_type", f"write {ours}.NAME.rewards", f"{ours}.*.rewards"),
-        refused(f"{path}.reward_fn_args", f"write {ours}.NAME.reward_args", f"{ours}.*.reward_args.*", whole=True),
+        refused(
+            f"{path}.default_reward_fn_type",
+            f"write --config.{ours}.NAME.rewards and --config.{ours}.NAME.reward_weights",
+            f"{ours}.*.rewards",
+        ),
+        refused(
+            f"{path}.reward_fn_args", f"write --config.{ours}.NAME.reward_args", f"{ours}.*.reward_args.*", whole=True
+        ),
         refused(
             f"{path}.workflow_args", "write --config.rollout.workflow_args.NAME", "rollout.workflow_args.*", whole=True
         ),

@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from rljax.config.importers.published import ROWS
-from rljax.config.importers.rule import LEFT_OUT, Document, Found, Refusal, Rule, Values, no_choice
+from rljax.config.importers.rule import LEFT_OUT, Document, Found, Refusal, Rule, Values, nearest, no_choice
 
+MODES = ("both", "train", "explore", "bench", "colocate", "serve")
 NODE = 8
 """GPUs of a node on which trainer and explorer have a file each: the trainer takes the first, the explorer the last."""
 _TASKSET = "buffer.explorer_input.taskset"
@@ -46,8 +47,17 @@ def mode(found: Found) -> Values:
     if found.value == "colocate":
         return {"mode": "both", "sidecar.colocate": True}
     if found.value not in ("both", "train", "explore"):
-        raise no_choice(found.value, ("both", "train", "explore", "bench", "colocate", "serve"), "mode")
+        raise no_choice(found.value, MODES, "mode")
     return {"mode": found.value}
+
+
+def meant_mode(value: Any) -> Any:
+    """Returns the mode that a value is, or that is near to it."""
+    return value if value in MODES else nearest(value, MODES)
+
+
+def _mode(document: Document) -> Any:
+    return meant_mode(document.get("mode"))
 
 
 def paired(first: Any, second: Any) -> tuple[str, str]:
@@ -59,13 +69,13 @@ def paired(first: Any, second: Any) -> tuple[str, str]:
 
 def benched(found: Found) -> Values | str:
     """Translates ``bench_on_latest_checkpoint``."""
-    bench = found.document.get("mode") == "bench"
+    bench = _mode(found.document) == "bench"
     return {"checkpoint": _benched(found.document)} if bench else "nothing is benched"
 
 
 def memory(found: Found) -> Values | str:
     """Translates ``gpu_memory_utilization``, whose default leaves nothing to a learner on the same GPU."""
-    if found.document.get("mode") == "colocate" and found.document.given(found.path) is LEFT_OUT:
+    if _mode(found.document) == "colocate" and found.document.given(found.path) is LEFT_OUT:
         return "the learner has half of the GPU"
     return {"sidecar.gpu_memory_utilization": found.value}
 
@@ -159,15 +169,18 @@ def epochs(found: Found) -> Values:
 
 def cluster(found: Found) -> Values:
     """Translates ``cluster``: what there is, divided between engines and trainer as Trinity does."""
-    document, mode = found.document, found.document.get("mode")
+    document, mode = found.document, _mode(found.document)
     nodes, each = document.number("cluster.node_num", 1), document.number("cluster.gpu_per_node", NODE)
     total = nodes * each
     sequence = document.number("trainer.ulysses_sequence_parallel_size", 1)
     values: dict[str, Any] = {"launcher": "ray"} if nodes > 1 else {}
     if mode in ("explore", "bench"):
         first = max(NODE - each, 0) if nodes == 1 and mode == "explore" else 0
-        placed = {"sidecar.devices": _span(first, first + total)}
-        _apart(document, first, total)
+        placed: dict[str, Any] = {"sidecar.devices": _span(first, first + total)}
+        if mode == "explore" and _has_hosts(document.other):
+            placed = {"sidecar.devices": "gpu", "launcher": "ray"}  # Ray looks for what the hosts leave
+        else:
+            _apart(document, first, total)
         _fit(document, total, *_ENGINES, here=placed)
         return values | placed
     _fit(document, total - (mode == "both"), "learner.devices" if mode == "both" else "sidecar.devices")
@@ -179,7 +192,8 @@ def cluster(found: Found) -> Values:
     if mine < 1 or mine % hosts:
         raise Refusal(
             f"{mine} GPUs are left to the trainer of {nodes} × {each}, and a learner has as many on each node; write "
-            f"fewer engines or more, or --config.learner.devices=gpu:0-{each - 1} and learner.mesh.fsdp",
+            "fewer engines or more, or "
+            f"--config.learner.devices={_span(0, each)} and --config.learner.mesh.fsdp={each}",
             "learner.devices",
             of="cluster.gpu_per_node",
         )
@@ -193,8 +207,15 @@ def cluster(found: Found) -> Values:
     values |= {"learner.devices": _span(0, mine), "learner.mesh.fsdp": mine // sequence}
     if hosts > 1:
         values[_HOSTS] = hosts
-    theirs = _span(mine, total) if hosts == 1 else "auto"  # beside a learner of several hosts Ray looks for them
+    theirs = _span(mine, total) if hosts == 1 else "gpu"  # beside a learner of several hosts Ray looks for them
     return values | ({"sidecar.devices": theirs} if mode == "both" else {})
+
+
+def _has_hosts(trainer: Document | None) -> bool:
+    """Returns whether the trainer of a pair has several nodes, where that can be read."""
+    with contextlib.suppress(Refusal):
+        return trainer is not None and not trainer.alike and trainer.number("cluster.node_num", 1) > 1
+    return False
 
 
 def channel(rule: Rule) -> Rule:
@@ -239,7 +260,7 @@ def _fit(document: Document, room: int, *keys: str, here: Values | None = None) 
     Raises:
         Refusal: an override of ``keys`` settles it, with ``here``.
     """
-    if document.get("mode") in ("train", "colocate") or (taken := engine_gpus(document)) <= room:
+    if _mode(document) in ("train", "colocate") or (taken := engine_gpus(document)) <= room:
         return
     given = [path for path in _TAKEN if document.given(path) is not LEFT_OUT]
     of = next(iter([*(path for path in _TAKEN if path in document.overridden), *given]), "cluster.gpu_per_node")
@@ -291,7 +312,7 @@ def lengths(found: Found) -> Values:
 def rows(found: Found) -> Values | str:
     """Translates ``max_token_len_per_gpu``: rows in one pass, of all GPUs."""
     document = found.document
-    if document.get("mode") in ("explore", "bench", "serve"):
+    if _mode(document) in ("explore", "bench", "serve"):
         return "nothing is trained"
     sequence = document.number("trainer.ulysses_sequence_parallel_size", 1)
     replicas = cluster(Found("cluster", None, "", document))["learner.mesh.fsdp"]

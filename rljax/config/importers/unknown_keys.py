@@ -75,5 +75,7 @@ def _elsewhere(dotted: str, paths: Sequence[str]) -> str:
         of_name.setdefault(path.rpartition(".")[2], []).append(path)
     similar = difflib.get_close_matches(name, of_name, 3, 0.7)
     named = of_name.get(name) or [path for last in similar for path in of_name[last]]
+    if named and "." not in dotted:  # its group is not known: the first of the table
+        return named[0]
     near = difflib.get_close_matches(dotted, named, 1, 0.0) or difflib.get_close_matches(dotted, paths, 1, 0.5)
     return near[0] if near and (named or "." not in dotted) else ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -112,12 +113,16 @@ class Pool:
 
 
 def learner_names(config: Config, target: Target) -> list[str]:
-    """Returns the names of the learner's devices.
+    """Returns the names of the learner's devices; of several hosts on GPUs each has the first of its machine.
 
     Raises:
         ConfigError: they are not there.
     """
-    devices = select_devices(config.learner.devices, config.learner.mesh.size, target.present)
+    size, hosts = config.learner.mesh.size, config.learner.hosts.number
+    devices = select_devices(config.learner.devices, size, target.present)
+    if hosts > 1 and target.name != "here" and target.hardware.platform == "gpu":
+        each = size // hosts
+        return [device_name("gpu", i // each * target.machine + i % each) for i in range(size)]
     return [device_name(device.platform, device.id) for device in devices]
 
 
@@ -132,7 +137,7 @@ def place_engines(config: Config, target: Target, before: Before = NONE_BEFORE) 
     if config.launcher == "ray":
         return _on_ray(config, target, before)
     if ENGINES[sidecar.engine].in_process:
-        devices = embedded_devices(config, before, target.present)
+        devices = embedded_devices(config, before, _home(config, target).present)
         placed = [devices[index % len(devices)] for index in range(count)]
         names = [device_name(device.platform, device.id) for device in placed]
         shared = not set(names).isdisjoint(learner_names(config, target))
@@ -141,25 +146,67 @@ def place_engines(config: Config, target: Target, before: Before = NONE_BEFORE) 
     named, _ = device_indices(sidecar.devices)
     if (local_platform(config) if here else own if named == "auto" else named) != "gpu":
         return Placement((("cpu",),) * count, "cpu", target.host_only, own_process)
-    there = None if here else target.devices if own == "gpu" else 0
-    gpus = [f"gpu:{gpu}" for gpu in pool_gpus(config, before.taken, there, target.present)]
+    there = None if here else target.machine if own == "gpu" else 0
+    try:
+        gpus = [f"gpu:{gpu}" for gpu in pool_gpus(config, before.taken, there, target.present)]
+    except ConfigError as error:
+        if target.devices == there or here:
+            raise
+        raise ConfigError(
+            f"{error}; launcher=local starts engines on the learner's machine alone: for others write launcher=ray"
+        ) from None
     size = sidecar.tensor_parallel_size
     each = tuple(tuple(gpus[index * size :][:size]) for index in range(count))
     return Placement(each, "gpu", sidecar.colocate, own_process)
 
 
+def _home(config: Config, target: Target) -> Target:
+    """Returns the machine on which one process has learner and engines; the target where the learner is on several."""
+    gpus = target.name != "here" and target.hardware.platform == "gpu"
+    alone = gpus and config.learner.mesh.size <= target.machine
+    return dataclasses.replace(target, shape=(target.machine,)) if alone else target
+
+
 def _on_ray(config: Config, target: Target, before: Before) -> Placement:
-    """Returns engines on the devices after the learner's, as if the target were the cluster: Ray gives each its own."""
+    """Returns engines on devices that are named or left, as if the target were the cluster: Ray gives each its own."""
     count, size = config.sidecar.num_engines, config.sidecar.tensor_parallel_size
-    first = config.learner.mesh.size + len(before.taken)
-    platform, _ = device_indices(config.sidecar.devices)
-    left = target.devices - first if target.hardware.platform == "gpu" else 0
-    if platform == "cpu" or (platform == "auto" and left <= 0):
+    platform, named = device_indices(config.sidecar.devices)
+    gpus = target.devices if target.hardware.platform == "gpu" else 0
+    taken = before.taken.union(learner_names(config, target) if gpus else ())
+    left = [index for index in range(gpus) if f"gpu:{index}" not in taken]
+    if platform == "cpu" or (platform == "auto" and not left):
         return Placement((("cpu",),) * count, "cpu", target.host_only, True)
-    if count * size > left:
-        raise ConfigError(f"launcher=ray: the engines need {count * size} GPUs, and the learner leaves {max(left, 0)}")
-    names = [f"gpu:{first + index}" for index in range(count * size)]
-    return Placement(tuple(tuple(names[i * size : (i + 1) * size]) for i in range(count)), "gpu", False, True)
+    what = f"launcher=ray: the engines need {count * size} GPUs, and"
+    if named is not None and (absent := sorted(named.difference(left))):
+        where = f"has {gpus}, counted from 0" if absent[-1] >= gpus else "gives the others to the learner"
+        raise ConfigError(
+            f"sidecar.devices={config.sidecar.devices!r}: {target.name} {where}; write others, or gpu for any that are "
+            "free"
+        )
+    if count * size > len(left):
+        raise ConfigError(f"{what} the learner leaves {len(left)}")
+    machine = target.machine if target.name != "here" else max(gpus, 1)
+    engines = _in_turn(sorted(named), size) if named is not None else _together(left, size, machine)
+    if len(engines) < count:
+        raise ConfigError(
+            f"{what} only {len(engines)} × {size} of those that the learner leaves are on one machine each"
+        )
+    for mine in engines[:count]:
+        if len({index // machine for index in mine}) > 1:
+            raise ConfigError(f"sidecar.devices={config.sidecar.devices!r}: {mine} of an engine are on two machines")
+    each = tuple(tuple(f"gpu:{index}" for index in mine) for mine in engines[:count])
+    return Placement(each, "gpu", False, True)
+
+
+def _in_turn(indices: Sequence[int], size: int) -> list[Sequence[int]]:
+    """Returns engines of so many devices each, in the order of these."""
+    return [indices[first : first + size] for first in range(0, len(indices) - size + 1, size)]
+
+
+def _together(left: Sequence[int], size: int, machine: int) -> list[Sequence[int]]:
+    """Returns engines of so many devices each, all of them on one machine."""
+    by_machine = itertools.groupby(left, key=lambda index: index // machine)
+    return [engine for _, indices in by_machine for engine in _in_turn(list(indices), size)]
 
 
 def engine_room(config: Config, target: Target) -> float:

@@ -16,6 +16,7 @@ from rljax.config.refusals import Refusals, changed, joined, refused_by
 from rljax.config.schema import Config, LearnerConfig, MeshConfig, ModelConfig
 from rljax.config.sizes import minibatches_per_step, rows_per_trajectory
 from rljax.config.validate import ConfigError
+from rljax.config.validate_placement import device_indices
 from rljax.models.common.architecture import Architecture
 from rljax.pipeline.assemble.devices import share_gpu_memory
 from rljax.pipeline.assemble.names import name_refusals
@@ -97,6 +98,24 @@ def _check_mesh(config: Config, target: Target) -> None:
     needed = config.learner.mesh.size
     if needed > target.devices:
         raise ConfigError(f"learner.mesh multiplies to {needed} devices, {target.name} has {target.devices}")
+    hosts, fewest = config.learner.hosts.number, target.hosts(needed)
+    _, named = device_indices(config.learner.devices)
+    if target.name == "here" or target.host_only:
+        return
+    if hosts == 1:  # of several that are needed a line of the plan says so
+        if fewest == 1 and named and target.hardware.platform == "gpu" and max(named) >= target.machine:
+            raise ConfigError(
+                f"learner.devices={config.learner.devices!r}: a machine of {target.name} has {target.machine}, counted "
+                "from 0; write such"
+            )
+        return
+    there = target.devices // target.machine if target.hardware.platform == "gpu" else fewest
+    if not fewest <= hosts <= there:
+        several = f"{fewest} to {there}" if there > fewest else f"{fewest}"
+        raise ConfigError(
+            f"learner.hosts.number={hosts}: the {needed} devices of learner.mesh are on {several} machines of "
+            f"{target.name}, a host each; write {fewest}"
+        )
 
 
 def _check_room(config: Config, target: Target) -> Placement:
@@ -150,7 +169,7 @@ def _run(estimate: Estimate, target: Target, placement: Placement | ConfigError)
     yield f"         {rows} rows of {row.length} a step, {row.rows} a microbatch, where responses are as long as may be"
     if turns > 1:
         yield f"         and episodes take all {turns} turns, each a row of its own"
-    hosts = target.hosts(estimate.mesh.size)
+    hosts = max(config.learner.hosts.number, target.hosts(estimate.mesh.size))
     if hosts > 1:
         yield f"needs    {hosts} processes, one a machine: learner.hosts.number={hosts}"
     yield from _engines(estimate, target, placement)

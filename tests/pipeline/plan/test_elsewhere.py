@@ -64,11 +64,15 @@ def test_an_explorer_that_takes_a_whole_machine_is_told_where_its_learner_may_be
     arguments = (f"--config={SEEDS / 'explorer_new.yaml'}", "--config.plan.target=h100:8x8")
     *_, last = planned(capsys, *arguments)
     assert last.startswith("does not fit: sidecar.devices='gpu:0-7': the learner has [0]; ")
-    assert last.endswith("; or write learner.devices=gpu:8")
-    assert main([*PLAN, *arguments, "--config.learner.devices=gpu:8"]) == 0
-    assert "engines  8 × vllm_async on gpu:0 to gpu:7" in capsys.readouterr().out
+    assert last.endswith(
+        "; launcher=local starts engines on the learner's machine alone: for others write launcher=ray"
+    )
+    assert main([*PLAN, *arguments, "--config.launcher=ray", "--config.sidecar.devices=gpu"]) == 0
+    assert "engines  8 × vllm_async on gpu:1 to gpu:8" in capsys.readouterr().out
+    *_, last = planned(capsys, *arguments, "--config.learner.devices=gpu:8")
+    assert last == "does not fit: learner.devices='gpu:8': a machine of h100:8x8 has 8, counted from 0; write such"
     *_, last = planned(capsys, *arguments[:1], "--config.plan.target=h100:8")
-    assert "write learner.devices" not in last
+    assert "launcher=ray" not in last
 
 
 def test_a_plan_that_is_refused_shows_what_the_file_becomes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

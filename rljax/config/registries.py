@@ -388,4 +388,5 @@ def no_such_name(name: str, slots: Collection[Registry[Any]]) -> str:
     asked, pair = {slot.key for slot in slots}, (policy_losses, *ESTIMATORS)
     key = next((slot.key for slot in pair if name in slot.names()), "")
     there = f"write {key}={name}, or " if key and asked & {slot.key for slot in pair} else ""
-    return f"there is no such one; {there}{closest(name, all_names(slots))}; or write module:function"
+    own = "module:Class" if "rollout.workflow" in asked else "module:function"
+    return f"there is no such one; {there}{closest(name, all_names(slots))}; or write {own}"

@@ -8,6 +8,10 @@ from typing import Any
 
 from rljax.config.fields import key
 
+TEXT_FILES = (".jsonl", ".json", ".csv", ".jsonl.gz", ".json.gz", ".csv.gz")
+FILES = (*TEXT_FILES, ".parquet")
+"""Endings of the files whose rows are read."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class RowsConfig:

@@ -44,6 +44,11 @@ def _check_one(config: Config) -> Refusals:
         return
     if not config.serve.published and config.checkpoint == "all":
         yield ConfigError("checkpoint=all: mode=serve serves one; write latest, initial or batches seen")
+    if config.serve.published and config.checkpoint != "latest":
+        yield ConfigError(
+            f"checkpoint={config.checkpoint}: serve.version and serve.follow serve a published version; leave one of "
+            "them out"
+        )
     if config.serve.published and config.sync_method != "checkpoint":
         yield ConfigError(
             f"sync_method={config.sync_method}: such versions are no files, and end with the learner's process; serve "

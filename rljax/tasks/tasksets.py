@@ -13,6 +13,7 @@ from typing import Literal, TypeVar
 from rljax.config.fields import user_path
 from rljax.config.refusals import Refusals, distinct, joined, readable, refused_by
 from rljax.config.schema import RowsConfig, TasksetConfig
+from rljax.config.tasksets import FILES, TEXT_FILES
 from rljax.config.validate import ConfigError
 from rljax.tasks.cells import nearest, optional, paths
 from rljax.tasks.gym_rows import ReasoningGymRows
@@ -31,7 +32,7 @@ from rljax.tasks.seeds import environment_seed, fingerprint, stable_hash
 from rljax.tasks.table import check_parquet, hub_rows, parquet_rows, saved_rows
 from rljax.tasks.task import BadRow, RewardTerm, Task, Taskset
 from rljax.tasks.templates import chat_messages
-from rljax.tasks.text_files import ENDINGS, TextRows, first_row
+from rljax.tasks.text_files import TextRows, first_row
 from rljax.trajectory import TaskId
 
 Role = Literal["train", "validation"]
@@ -39,7 +40,6 @@ _Asked = TypeVar("_Asked")
 _Opened = TypeVar("_Opened")
 
 _LOG = logging.getLogger(__name__)
-_FILES = (*ENDINGS, ".parquet")
 _HUB = "hub:"
 _GYM = "reasoning_gym:"
 
@@ -279,7 +279,7 @@ def row_refusals(rows: RowsConfig, on_bad_row: str, key: str) -> Refusals:
 def _check_columns(path: Path, columns: Columns, on_bad_row: str, key: str) -> None:
     if path.suffix == ".parquet":
         check_parquet(path, columns, key)
-    elif path.name.endswith(ENDINGS):
+    elif path.name.endswith(TEXT_FILES):
         _check_first_row(path, columns, on_bad_row, key)
 
 
@@ -298,9 +298,9 @@ def _check_first_row(path: Path, columns: Columns, on_bad_row: str, key: str) ->
 
 def _check_file(source: str, key: str) -> None:
     path = user_path(source)
-    if not (path.is_dir() or path.name.endswith(_FILES)):
+    if not (path.is_dir() or path.name.endswith(FILES)):
         raise ConfigError(
-            f"{key}.source={source!r}: not a file ({' '.join(_FILES)}), a directory of datasets' save_to_disk, "
+            f"{key}.source={source!r}: not a file ({' '.join(FILES)}), a directory of datasets' save_to_disk, "
             f"{_HUB}ID, a generator or {_GYM}NAME; {nearest(source, GENERATORS, 'generators')}"
         )
     try:
@@ -350,7 +350,7 @@ def _is_stored(source: str) -> bool:
     """Returns whether a source is a file or directory, or several with commas between, of which one may be none."""
     named = [part.strip() for part in source.split(",")]
     paths_of = [user_path(part) for part in named]
-    if all(path.name.endswith(_FILES) or path.is_dir() for path in paths_of):
+    if all(path.name.endswith(FILES) or path.is_dir() for path in paths_of):
         return True
     others = any(part in GENERATORS or part.startswith((_HUB, _GYM)) for part in named)
     return not others and not user_path(source).exists() and any(path.exists() for path in paths_of)
@@ -371,7 +371,7 @@ def _option_refusals(config: RowsConfig, key: str) -> Refusals:
         return  # no source at all: that is said when it is opened
     if config.subset is not None and not hub:
         yield ConfigError(f"{key}.subset={config.subset!r}: only a hub data set has subsets")
-    if config.split is not None and stored and config.source.endswith(_FILES):
+    if config.split is not None and stored and config.source.endswith(FILES):
         yield ConfigError(
             f"{key}.split={config.split!r}: a file has no splits; name another file, or use offset and limit"
         )

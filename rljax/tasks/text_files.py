@@ -16,7 +16,6 @@ from typing import BinaryIO
 from rljax.tasks.rows import Columns, Problem, counted
 from rljax.tasks.task import BadRow
 
-ENDINGS = (".jsonl", ".json", ".csv", ".jsonl.gz", ".json.gz", ".csv.gz")
 _BOM = b"\xef\xbb\xbf"
 _BLANK = object()
 _BEGINNING = 1 << 20
@@ -30,7 +29,7 @@ class TextRows:
     compressed, or one JSON array, is kept in memory.
 
     Args:
-        path: the file; its name ends with one of `ENDINGS`.
+        path: the file; its name ends with one of `rljax.config.tasksets.TEXT_FILES`.
         columns: where prompt and answer are.
         on_bad_row: ``fail`` raises at the first bad row, ``skip`` counts it in `bad_rows`.
         needed: usable rows after which reading stops; None: all.

@@ -252,7 +252,10 @@ def test_the_reward_worker_of_rlhf_scores_all_rows(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("reward", "line"),
     [
-        ({"worker_cls": "mine.MyWorker"}, "MyWorker is not translated; write tasks.train.NAME.rewards=module:function"),
+        (
+            {"worker_cls": "mine.MyWorker"},
+            "MyWorker is not translated; write --config.tasks.train.NAME.rewards=",
+        ),
         ({"model_args": {"dtype": "fp16"}}, "dtype=fp16: a reward model computes in bf16 or fp32"),
     ],
 )

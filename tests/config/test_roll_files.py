@@ -263,3 +263,19 @@ def test_engines_on_the_gpus_of_a_learner_of_two_nodes_are_refused(write: Any) -
         load_config(path)
     config = load_config(path, {"sidecar.devices": "gpu"})
     assert (config.sidecar.devices, config.sidecar.num_engines, config.launcher) == ("gpu", 16, "ray")
+
+
+def test_advice_for_a_learner_on_uneven_nodes_works_as_it_stands(write: Any) -> None:
+    """11 GPUs are 8 and 3, and the engines' are on the second node: Ray looks for them."""
+    text = nested(ROLL, "actor_train.device_mapping", list(range(11)))
+    file = write(nested(text, "actor_infer.device_mapping", list(range(11, 16))))
+    advice = refused(file)["actor_train.device_mapping"]
+    config = load_config(file, dict(re.findall(r"--config\.([\w.]+)=(\S+)", advice)))
+    learner = config.learner
+    assert (learner.devices, learner.mesh.fsdp, learner.rows_per_microbatch) == ("gpu:0-7", 8, 16)
+    assert (config.launcher, config.sidecar.devices, config.sidecar.num_engines) == ("ray", "gpu:11-15", 5)
+
+
+def test_a_dtype_that_is_no_text_is_told_the_choices(write: Any) -> None:
+    file = write(nested(ROLL, "actor_train.model_args.dtype", []))
+    assert "not one of bf16, fp32" in refused(file)["actor_train.model_args.dtype"]

@@ -23,6 +23,7 @@ from tests.config.test_schema import make
         ({"max_requests": 0}, {}, "serve.max_requests=0: must be at least 1"),
         ({"drain_timeout": -1.0}, {}, "serve.drain_timeout=-1.0: must be at least 0"),
         ({}, {"mode": "serve", "checkpoint": "all"}, "checkpoint=all: mode=serve serves one"),
+        ({"version": "3"}, {"mode": "serve", "checkpoint": "2"}, "checkpoint=2: serve.version and serve.follow serve"),
         ({"follow": True}, {"mode": "serve", "sync_method": "nccl"}, "sync_method=nccl: such versions are no files"),
         ({"version": "newest"}, {"mode": "serve", "sync_method": "memory"}, "sync_method=memory: such versions are no"),
     ],

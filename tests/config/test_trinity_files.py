@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ from rljax.config.fields import ConfigError
 from rljax.config.importers.page import side_by_side
 from rljax.config.importers.translate import translate
 from rljax.config.load import load_config
+from rljax.pipeline.plan.plan import room_refusals
 from tests.config.importer_files import SEEDS, TRINITY, lines, nested, refused
 
 
@@ -88,6 +91,53 @@ def test_an_explorer_beside_a_trainer_of_several_nodes_is_where_ray_finds_room(s
     trainer = seed("trainer.yaml", {"cluster.node_num": 2, "cluster.gpu_per_node": 8})
     config = load_config(f"{seed('explorer.yaml', {})},{trainer}")
     assert (config.sidecar.devices, config.launcher, config.learner.hosts.number) == ("gpu", "ray", 2)
+
+
+def followed(file: str, key: str) -> dict[str, str]:
+    """The overrides that a refusal writes."""
+    return dict(re.findall(r"--config\.([\w.]+)=(\S+)", refused(file)[key]))
+
+
+def test_advice_for_a_cluster_that_does_not_fit_keeps_what_else_the_file_says(write: Any) -> None:
+    """24 GPUs without 7 are 17 on three nodes; 8 of them in rows of 1024, of which 4096 tokens are 4."""
+    seven = nested(nested(TRINITY, "cluster.node_num", 3), "explorer.rollout_model.engine_num", 7)
+    file = write(nested(seven, "trainer.max_token_len_per_gpu", 4096))
+    config = load_config(file, followed(file, "cluster.gpu_per_node"))
+    assert (config.launcher, config.sidecar.devices, config.sidecar.num_engines) == ("ray", "gpu", 7)
+    learner = config.learner
+    assert (learner.devices, learner.mesh.fsdp, learner.rows_per_microbatch) == ("gpu:0-7", 8, 32)
+    assert learner.max_tokens_per_row == 1024
+    plan = load_config(file, {**followed(file, "cluster.gpu_per_node"), "plan.target": "h100:3x8"})
+    assert not list(room_refusals(plan))
+
+    cut = write(nested(nested(TRINITY, "cluster.gpu_per_node", 9), "trainer.ulysses_sequence_parallel_size", 2))
+    config = load_config(cut, followed(cut, "trainer.ulysses_sequence_parallel_size"))
+    assert (config.learner.devices, config.learner.mesh.fsdp, config.learner.mesh.sequence) == ("gpu:0-5", 3, 2)
+    assert config.sidecar.devices == "gpu:7-8"
+    whole = load_config(cut, {"learner.mesh.sequence": "1"}).learner
+    assert (whole.devices, whole.mesh.fsdp, whole.mesh.sequence) == ("gpu:0-6", 7, 1)
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.json", "a.jsonl.gz"])
+def test_files_of_every_ending_are_files(name: str, write: Any, tmp_path: Path) -> None:
+    rows = {"a.csv": b"prompt,response\n1,2\n", "a.json": b'[{"prompt": "1", "response": "2"}]'}
+    path = tmp_path / name
+    path.write_bytes(rows.get(name) or gzip.compress(b'{"prompt": "1", "response": "2"}\n'))
+    config = load_config(write(nested(TRINITY, "buffer.explorer_input.taskset.path", str(path))))
+    assert (config.tasks.train["t"].source, config.tasks.train["t"].split) == (str(path), None)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "overrides"),
+    [
+        ("explorer.auxiliary_models", [{"model_path": "x"}], {"judges.a.path": "tiny"}),
+        ("explorer.over_rollout.ratio", 0.2, {"rollout.train_env_manager.group_size_redundancy": "1"}),
+    ],
+)
+def test_advice_that_names_a_key_is_settled_by_it(path: str, value: Any, overrides: Any, write: Any) -> None:
+    file = write(nested(TRINITY, path, value))
+    assert path in refused(file)
+    assert path not in refused(file, **overrides)
 
 
 def test_a_workflow_of_ones_own_takes_the_place_of_one_that_is_not_there(write: Any) -> None:

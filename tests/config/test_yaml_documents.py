@@ -105,6 +105,7 @@ def test_merges_of_merges_stay_small(tmp_path: Path) -> None:
 def test_references_are_resolved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RLJAX_A", "7")
     monkeypatch.setenv("RLJAX_B", "some/path")
+    monkeypatch.setenv("RLJAX_V", "1.10")
     monkeypatch.delenv("RLJAX_C", raising=False)
     text = """
 n: 8
@@ -120,6 +121,9 @@ path: ${oc.env:RLJAX_B,other}
 default: ${oc.env:RLJAX_C,./checkpoints}
 model: ${oc.env:RLJAX_C,Qwen/Qwen2.5-1.5B-Instruct}
 nested: ${oc.env:RLJAX_C,${n}}
+quoted: ${oc.env:RLJAX_C,"0012"}
+version: ${oc.env:RLJAX_V}
+name: run-${oc.env:RLJAX_V}-${version}
 escaped: \\${n}
 """
     assert resolved(tmp_path, text) == {
@@ -136,6 +140,9 @@ escaped: \\${n}
         "default": "./checkpoints",
         "model": "Qwen/Qwen2.5-1.5B-Instruct",
         "nested": 8,
+        "quoted": "0012",
+        "version": 1.1,
+        "name": "run-1.10-1.10",
         "escaped": "${n}",
     }
 

@@ -68,10 +68,12 @@ def read_document(file: Path) -> dict[str, Any]:
     try:
         values = yaml.load(text, _Loader)  # a SafeLoader
     except yaml.MarkedYAMLError as error:
-        open_quote = "quoted scalar" in (error.context or "") and error.context_mark
-        mark = open_quote or error.problem_mark
+        mark, why = error.problem_mark, error.problem or ""
+        if "quoted scalar" in (error.context or "") and "unexpected" in why:
+            mark, why = error.context_mark, "the quote that opens here is not closed"
+        elif "escape" in why:
+            why += "; write it in single quotes"
         where = f", line {mark.line + 1}" if mark else ""
-        why = "the quote that opens here is not closed as it should be" if open_quote else error.problem
         raise ConfigError(f"{file}{where}: not plain YAML ({why})") from None
     except (yaml.YAMLError, ValueError, TypeError, RecursionError, UnicodeError) as error:
         said = "nested too deep" if isinstance(error, RecursionError) else " ".join(str(error).split())[:200]

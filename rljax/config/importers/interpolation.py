@@ -51,7 +51,8 @@ class Interpolated:
         self.unresolved: dict[str, Unresolved] = {}
         self.values: dict[str, Any] = self._resolved(values, (), ())
 
-    def _resolved(self, value: Any, path: tuple[str, ...], within: tuple[str, ...]) -> Any:
+    def _resolved(self, value: Any, path: tuple[str, ...], within: tuple[str, ...], in_text: bool = False) -> Any:
+        """Returns a value with its references resolved; ``in_text``: it becomes a part of a text."""
         self._made += 1
         if self._made > _MOST:
             raise ConfigError(f"{self._file}: {'.'.join(path)}: its references make more than {_MOST:,} values")
@@ -62,16 +63,17 @@ class Interpolated:
         if not isinstance(value, str) or "${" not in value:
             return value
         try:
-            return self._text(value, path, within)
+            return self._text(value, path, within, in_text)
         except Unresolved as error:
             if within:  # of the text that refers to this one
                 raise
             self.unresolved[".".join(path)] = error
             return value
 
-    def _text(self, text: str, path: tuple[str, ...], within: tuple[str, ...]) -> Any:
+    def _text(self, text: str, path: tuple[str, ...], within: tuple[str, ...], in_text: bool = False) -> Any:
         parts: list[Any] = []
         at = 0
+        in_text = in_text or not (text.startswith("${") and _closing(text, 2) == len(text) - 1)
         while (start := text.find("${", at)) >= 0:
             if start and text[start - 1] == "\\":
                 parts.append(text[at : start - 1] + "${")
@@ -82,7 +84,7 @@ class Interpolated:
             end = _closing(text, start + 2)
             if end < 0:
                 raise Unresolved(path, f"{shown(text)} has no closing brace")
-            parts.append(self._reference(text[start + 2 : end].strip(), path, within))
+            parts.append(self._reference(text[start + 2 : end].strip(), path, within, in_text))
             at = end + 1
         if rest := text[at:]:
             parts.append(rest)
@@ -92,27 +94,31 @@ class Interpolated:
             raise Unresolved(path, f"{shown(text)} puts a group into a text")
         return "".join(_written(part) for part in parts)
 
-    def _reference(self, inner: str, path: tuple[str, ...], within: tuple[str, ...]) -> Any:
+    def _reference(self, inner: str, path: tuple[str, ...], within: tuple[str, ...], in_text: bool) -> Any:
         if "${" in inner.partition(",")[0]:
             inner = _written(self._text(inner, path, within)) if "," not in inner else inner
         resolver, colon, argument = inner.partition(":")
         if colon:
             if resolver != "oc.env":
                 raise Unresolved(path, f"${{{resolver}:…}} is not resolved here; write its value")
-            return self._environment(argument, path, within)
+            return self._environment(argument, path, within, in_text)
         if inner in within:
             raise Unresolved(path, f"${{{inner}}} leads in a circle ({' -> '.join([*within, inner])})")
         target = self._target(inner, path)
-        return self._resolved(self._at(target, inner, path), target, (*within, inner))
+        return self._resolved(self._at(target, inner, path), target, (*within, inner), in_text)
 
-    def _environment(self, argument: str, path: tuple[str, ...], within: tuple[str, ...]) -> Any:
+    def _environment(self, argument: str, path: tuple[str, ...], within: tuple[str, ...], in_text: bool) -> Any:
+        """Returns a variable as the value that YAML would read there; as it is, where it becomes a part of a text."""
         name, comma, default = argument.partition(",")
-        if (found := os.environ.get(name.strip())) is not None:
-            return _scalar(found)
-        if not comma:
+        found = os.environ.get(name.strip())
+        if found is None and not comma:
             raise Unresolved(path, f"${{oc.env:{name}}}: the environment has no {name}; set it, or write a default")
-        default = default.strip().strip("'\"")
-        return self._text(default, path, within) if "${" in default else _scalar(default)
+        default = default.strip()
+        text = default.strip("'\"") if found is None else found
+        if found is None and "${" in text:
+            return self._text(text, path, within, in_text)
+        quoted = found is None and text != default
+        return text if in_text or quoted else _scalar(text)
 
     def _target(self, inner: str, path: tuple[str, ...]) -> tuple[str, ...]:
         dots = len(inner) - len(inner.lstrip("."))

@@ -189,7 +189,8 @@ def engines(found: Found) -> Values:
     try:
         mine, learner = set(_train_devices(document)), _placed(document)
     except Refusal as refusal:
-        raise Refusal(str(refusal), *refusal.keys, here=placed, of=refusal.of) from None
+        elsewhere = {"launcher": "ray"} if max(numbers) >= node else {}
+        raise Refusal(str(refusal), *refusal.keys, here=placed | elsewhere, of=refusal.of) from None
     both, homes = sorted(mine & set(numbers)), sorted({number // node for number in mine})
     if "learner.hosts.number" in learner:
         return _beside_hosts(both, placed)

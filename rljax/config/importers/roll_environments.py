@@ -172,7 +172,11 @@ RLVR: list[Rule] = [
         rule
         for side in (_TRAIN, "validation")
         for rule in (
-            to(f"{side}.{_DATA}.prompt", "tasks.train.NAME.prompt_key", domains.prompt),
+            to(
+                f"{side}.{_DATA}.prompt",
+                f"tasks.{'train' if side == _TRAIN else 'validation'}.NAME.prompt_key",
+                domains.prompt,
+            ),
             only(f"{side}.{_DATA}.dataset_type", ("json",), "FILE.jsonl", "write FILE.jsonl or FILE.parquet"),
             *_each(
                 f"{side}.{_DATA}",
@@ -286,8 +290,7 @@ RLVR: list[Rule] = [
     needless("rewards.*.judge_api_url", "with judge_model_type api it is reward_args.llm_judge.url"),
     refused(
         "rewards.*.judge_api_key",
-        "a config holds no key; write --config.tasks.train.NAME.reward_args.llm_judge.key_variable=VARIABLE, of the "
-        "environment",
+        "a config holds no key; write tasks.train.NAME.reward_args.llm_judge.key_variable=VARIABLE, of the environment",
         "tasks.train.NAME.reward_args.llm_judge.key_variable",
     ),
     refused("rewards.*.code_url", "code runs here, in a sandbox; leave it out"),

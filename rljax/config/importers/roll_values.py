@@ -262,7 +262,7 @@ def dtype(found: Found) -> Values | str:
     named = {"bf16": "bf16", "bfloat16": "bf16", "fp32": "fp32", "float32": "fp32"}
     if found.value in ("fp16", "float16"):
         raise Refusal("there is no training in fp16; write bf16, or --config.model.dtype=bf16", "model.dtype")
-    if found.value not in named:
+    if not isinstance(found.value, str) or found.value not in named:
         raise no_choice(found.value, ("bf16", "fp32"), "model.dtype")
     return {"model.dtype": named[found.value]}
 

@@ -213,7 +213,7 @@ LEARNER: list[Rule] = [
     needless(f"{_TRAIN}.max_tokens_per_microbatch_in_infer", _PACKED),
     *_each(_TRAIN, "logits_in_fp32 apply_loss_scale offload_nccl", "log-probabilities are always computed in float32"),
     to(f"{_TRAIN}.router_replay.mode", "algorithm.router_replay", made.router_replay, made.ROUTER_REPLAY),
-    refused(f"{_TRAIN}.opd_kl_coef", "write algorithm.distill.teachers.NAME.coef"),
+    refused(f"{_TRAIN}.opd_kl_coef", "write --config.algorithm.distill.teachers.NAME.coef", "algorithm.distill.*"),
 ]
 """The worker that trains."""
 

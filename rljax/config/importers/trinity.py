@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rljax.config.importers import trinity_devices as placed
 from rljax.config.importers import trinity_objective as objective
 from rljax.config.importers import trinity_values as made
 from rljax.config.importers.rule import Rule, choice, counted, needless, only, read_by, refused, same, to
@@ -207,14 +208,14 @@ RULES: tuple[Rule, ...] = (
     to(
         "cluster.node_num",
         "learner.devices sidecar.devices learner.hosts.number launcher",
-        counted(made.cluster),
+        counted(placed.cluster),
         "above 1: launcher=ray, and a host of the learner for each node that it has",
         1,
     ),
     to(
         "cluster.gpu_per_node",
         "learner.devices learner.mesh.fsdp sidecar.devices",
-        counted(made.cluster),
+        counted(placed.cluster),
         "of a pair or two shells: the trainer has the first GPUs of a node of 8, the explorer the last",
         8,
     ),
@@ -252,6 +253,7 @@ RULES: tuple[Rule, ...] = (
     refused(
         "explorer.auxiliary_models",
         "write --config.judges.NAME.path=MODEL, and llm_judge among the rewards of a taskset",
+        "judges.*.path",
         whole=True,
     ),
     to(
@@ -271,7 +273,11 @@ RULES: tuple[Rule, ...] = (
     same("explorer.proxy_port", "serve.port", "of mode serve"),
     to("explorer.bench_on_latest_checkpoint", "checkpoint", made.benched, "of mode: bench; false is all"),
     needless("explorer.env_vars", "write NAME=VALUE before the command", whole=True),
-    refused("explorer.over_rollout.ratio", "write rollout.train_env_manager.group_size_redundancy for stragglers"),
+    refused(
+        "explorer.over_rollout.ratio",
+        "write --config.rollout.train_env_manager.group_size_redundancy, against stragglers",
+        "rollout.train_env_manager.group_size_redundancy",
+    ),
     *_each("explorer.over_rollout", "wait_after_min return_partial_tasks", "there is no over-rollout"),
     *_each("explorer.dynamic_timeout", "enable ratio warmup_step", "rollout.trajectory_timeout is one number"),
     to(
@@ -307,7 +313,7 @@ RULES: tuple[Rule, ...] = (
     to(
         "trainer.max_token_len_per_gpu",
         "learner.rows_per_microbatch learner.max_tokens_per_row",
-        counted(made.rows),
+        counted(placed.rows),
         "their product, on each device",
         None,
     ),
@@ -326,7 +332,7 @@ RULES: tuple[Rule, ...] = (
     refused("trainer.trainer_config", "verl's own; leave it out, and write learner", "learner.*", whole=True),
     refused("trainer.trainer_config_path", "verl's own; leave it out, and write learner", "learner.*"),
     # synchronizer
-    made.channel(
+    placed.channel(
         choice(
             "synchronizer.sync_method",
             "sync_method",

@@ -117,7 +117,11 @@ BUFFER: tuple[Rule, ...] = (
     *_taskset(TRAINS, "tasks.train", tasksets.taskset, "sidecar.generating_args"),
     needless(f"{TRAINS}.rollout_args.n", "group_size says how many"),
     to(f"{TRAINS}.repeat_times", "group_size", lambda f: {"group_size": f.value}, "of the whole run"),
-    refused("buffer.explorer_input.tasksets", "write one taskset, or tasks.train.NAME for each", whole=True),
+    refused(
+        "buffer.explorer_input.tasksets",
+        "write one taskset, or leave it out, and write --config.tasks.train.NAME.source for each",
+        whole=True,
+    ),
     needless("buffer.explorer_input.default_workflow_type", "that of a taskset without one"),
     needless("buffer.explorer_input.default_eval_workflow_type", "that of a validation's taskset without one"),
     to(VALIDATE, "", _listed, "a list of tasksets"),

@@ -7,6 +7,7 @@ from typing import Any
 
 from rljax.config.importers.published import MATH_WORKFLOW
 from rljax.config.importers.rule import LEFT_OUT, Document, Found, Refusal, Values
+from rljax.config.tasksets import FILES
 
 _INPUT = "buffer.explorer_input"
 TRAINS, VALIDATE = f"{_INPUT}.taskset", f"{_INPUT}.eval_tasksets"
@@ -95,7 +96,7 @@ def _selector(given: Mapping[str, Any]) -> Any:
 def _read(given: Mapping[str, Any], workflow: str) -> dict[str, Any]:
     """Returns our keys of a taskset, of which each of its keys says those that are its own."""
     path, columns = str(given.get("path")), given.get("format") or {}
-    file, math = path.endswith((".jsonl", ".parquet")), workflow == "math_workflow"
+    file, math = path.endswith(FILES), workflow == "math_workflow"
     return {
         "source": path if file else f"hub:{path}",
         "subset": None if file else given.get("subset_name"),

@@ -1,30 +1,26 @@
-"""Translates what takes more than a name: Trinity-RFT's units, devices and algorithms in ours."""
+"""Translates what takes more than a name: Trinity-RFT's units and modes in ours."""
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 import re
 from collections.abc import Mapping
 from typing import Any
 
 from rljax.config.importers.published import ROWS
-from rljax.config.importers.rule import LEFT_OUT, Document, Found, Refusal, Rule, Values, nearest, no_choice
+from rljax.config.importers.rule import LEFT_OUT, Document, Found, Refusal, Values, nearest, no_choice
 
 MODES = ("both", "train", "explore", "bench", "colocate", "serve")
-NODE = 8
-"""GPUs of a node on which trainer and explorer have a file each: the trainer takes the first, the explorer the last."""
 _TASKSET = "buffer.explorer_input.taskset"
-_ENGINE = "explorer.rollout_model"
-_HOSTS = "learner.hosts.number"
+ENGINE = "explorer.rollout_model"
 _LENGTHS = {f"model.max_{part}_tokens": f"model.max_{part}_tokens" for part in ("prompt", "response")}
 
 
 _OVERRIDDEN: tuple[dict[str, str], ...] = (
-    {f"{_ENGINE}.engine_num": "sidecar.num_engines"},
-    {f"{_ENGINE}.tensor_parallel_size": "sidecar.tensor_parallel_size"},
+    {f"{ENGINE}.engine_num": "sidecar.num_engines"},
+    {f"{ENGINE}.tensor_parallel_size": "sidecar.tensor_parallel_size"},
     _LENGTHS,
     {**_LENGTHS, "model.max_model_len": "sidecar.max_model_len"},
+    {"trainer.ulysses_sequence_parallel_size": "learner.mesh.sequence"},
 )
 """Numbers of a file and ours that are the same: overrides of all in a group are read in the place of its keys."""
 
@@ -56,7 +52,8 @@ def meant_mode(value: Any) -> Any:
     return value if value in MODES else nearest(value, MODES)
 
 
-def _mode(document: Document) -> Any:
+def mode_of(document: Document) -> Any:
+    """Returns the mode that a file has, or that is near to it."""
     return meant_mode(document.get("mode"))
 
 
@@ -69,13 +66,13 @@ def paired(first: Any, second: Any) -> tuple[str, str]:
 
 def benched(found: Found) -> Values | str:
     """Translates ``bench_on_latest_checkpoint``."""
-    bench = _mode(found.document) == "bench"
+    bench = mode_of(found.document) == "bench"
     return {"checkpoint": _benched(found.document)} if bench else "nothing is benched"
 
 
 def memory(found: Found) -> Values | str:
     """Translates ``gpu_memory_utilization``, whose default leaves nothing to a learner on the same GPU."""
-    if _mode(found.document) == "colocate" and found.document.given(found.path) is LEFT_OUT:
+    if mode_of(found.document) == "colocate" and found.document.given(found.path) is LEFT_OUT:
         return "the learner has half of the GPU"
     return {"sidecar.gpu_memory_utilization": found.value}
 
@@ -167,121 +164,6 @@ def epochs(found: Found) -> Values:
         raise Refusal(str(refusal), "max_steps", here=here, of=refusal.of) from None
 
 
-def cluster(found: Found) -> Values:
-    """Translates ``cluster``: what there is, divided between engines and trainer as Trinity does."""
-    document, mode = found.document, _mode(found.document)
-    nodes, each = document.number("cluster.node_num", 1), document.number("cluster.gpu_per_node", NODE)
-    total = nodes * each
-    sequence = document.number("trainer.ulysses_sequence_parallel_size", 1)
-    values: dict[str, Any] = {"launcher": "ray"} if nodes > 1 else {}
-    if mode in ("explore", "bench"):
-        first = max(NODE - each, 0) if nodes == 1 and mode == "explore" else 0
-        placed: dict[str, Any] = {"sidecar.devices": _span(first, first + total)}
-        if mode == "explore" and _has_hosts(document.other):
-            placed = {"sidecar.devices": "gpu", "launcher": "ray"}  # Ray looks for what the hosts leave
-        else:
-            _apart(document, first, total)
-        _fit(document, total, *_ENGINES, here=placed)
-        return values | placed
-    _fit(document, total - (mode == "both"), "learner.devices" if mode == "both" else "sidecar.devices")
-    if mode == "serve":
-        end = max(NODE, each) if nodes == 1 else total  # the first are the trainer's
-        return values | {"sidecar.devices": _span(end - engine_gpus(document), end)}
-    mine = total if mode in ("train", "colocate") else total - engine_gpus(document)
-    hosts = -(-mine // each) if nodes > 1 else 1
-    if mine < 1 or mine % hosts:
-        raise Refusal(
-            f"{mine} GPUs are left to the trainer of {nodes} × {each}, and a learner has as many on each node; write "
-            "fewer engines or more, or "
-            f"--config.learner.devices={_span(0, each)} and --config.learner.mesh.fsdp={each}",
-            "learner.devices",
-            of="cluster.gpu_per_node",
-        )
-    if mine % sequence:
-        raise Refusal(
-            f"{mine} GPUs of the trainer are no multiple of ulysses_sequence_parallel_size={sequence}; write another",
-            "learner.devices",
-            "learner.mesh.sequence",
-            of="trainer.ulysses_sequence_parallel_size",
-        )
-    values |= {"learner.devices": _span(0, mine), "learner.mesh.fsdp": mine // sequence}
-    if hosts > 1:
-        values[_HOSTS] = hosts
-    theirs = _span(mine, total) if hosts == 1 else "gpu"  # beside a learner of several hosts Ray looks for them
-    return values | ({"sidecar.devices": theirs} if mode == "both" else {})
-
-
-def _has_hosts(trainer: Document | None) -> bool:
-    """Returns whether the trainer of a pair has several nodes, where that can be read."""
-    with contextlib.suppress(Refusal):
-        return trainer is not None and not trainer.alike and trainer.number("cluster.node_num", 1) > 1
-    return False
-
-
-def channel(rule: Rule) -> Rule:
-    """Returns the rule of ``sync_method``, as it is for a trainer of several nodes too."""
-
-    def make(found: Found) -> Values | str:
-        here = rule.make(found)
-        with contextlib.suppress(Refusal):  # of the cluster, which is told of itself
-            if here == {"sync_method": "nccl"} and _HOSTS in cluster(Found("cluster", None, "", found.document)):
-                return {"sync_method": "checkpoint"}
-        return here
-
-    return dataclasses.replace(rule, make=make)
-
-
-def _apart(document: Document, first: int, total: int) -> None:
-    """Refuses an explorer of a pair that has so many GPUs, from the first on, and its trainer one of them too.
-
-    Raises:
-        Refusal: an override of ``sidecar.devices`` settles it.
-    """
-    if document.other is None or document.alike or document.other.get("cluster.node_num", 1) != 1:
-        return
-    theirs = document.other.get("cluster.gpu_per_node", NODE)
-    if isinstance(theirs, int) and first < theirs:
-        raise Refusal(
-            f"these are {_span(first, first + total)}, and the trainer has {_span(0, theirs)} of one node; start this "
-            "file in a shell of its own, on another node, or write fewer, or --config.sidecar.devices and "
-            "--config.sidecar.num_engines",
-            "sidecar.devices",
-            of="cluster.gpu_per_node",
-        )
-
-
-_ENGINES = ("sidecar.num_engines", "sidecar.tensor_parallel_size", "sidecar.devices")
-_TAKEN = (f"{_ENGINE}.engine_num", f"{_ENGINE}.tensor_parallel_size")
-
-
-def _fit(document: Document, room: int, *keys: str, here: Values | None = None) -> None:
-    """Refuses engines for which there are too few GPUs; those of a learner beside them take none.
-
-    Raises:
-        Refusal: an override of ``keys`` settles it, with ``here``.
-    """
-    if _mode(document) in ("train", "colocate") or (taken := engine_gpus(document)) <= room:
-        return
-    given = [path for path in _TAKEN if document.given(path) is not LEFT_OUT]
-    of = next(iter([*(path for path in _TAKEN if path in document.overridden), *given]), "cluster.gpu_per_node")
-    raise Refusal(
-        f"engine_num × tensor_parallel_size = {taken} GPUs, and node_num × gpu_per_node has {room} for engines; write "
-        f"fewer, or --config.{' or --config.'.join(dict.fromkeys((_ENGINES[0], keys[0])))}",
-        *keys,
-        here=here,
-        of=of,
-    )
-
-
-def _span(first: int, end: int) -> str:
-    return f"gpu:{first}-{end - 1}" if end - first > 1 else f"gpu:{first}"
-
-
-def engine_gpus(document: Document) -> int:
-    """Returns the GPUs of all engines."""
-    return int(document.number(f"{_ENGINE}.engine_num", 1) * document.number(f"{_ENGINE}.tensor_parallel_size", 1))
-
-
 def context(document: Document) -> int:
     """Returns the tokens of the longest trajectory."""
     whole, response = document.number("model.max_model_len"), document.number("model.max_response_tokens")
@@ -306,32 +188,6 @@ def lengths(found: Found) -> Values:
         "model.max_prompt_tokens": prompt,
         "model.max_response_tokens": response,
         "sidecar.max_model_len": whole,
-    }
-
-
-def rows(found: Found) -> Values | str:
-    """Translates ``max_token_len_per_gpu``: rows in one pass, of all GPUs."""
-    document = found.document
-    if _mode(document) in ("explore", "bench", "serve"):
-        return "nothing is trained"
-    sequence = document.number("trainer.ulysses_sequence_parallel_size", 1)
-    replicas = cluster(Found("cluster", None, "", document))["learner.mesh.fsdp"]
-    try:
-        whole = lengths(found)["sidecar.max_model_len"]
-    except Refusal as refusal:
-        raise Refusal(str(refusal), of=refusal.of) from None
-    tokens = document.number("trainer.max_token_len_per_gpu") or -(-2 * whole // sequence)
-    if tokens * sequence < whole:
-        raise Refusal(
-            f"below one sequence of {whole} tokens; write {-(-whole // sequence)} or more, or "
-            "--config.learner.rows_per_microbatch",
-            "learner.rows_per_microbatch",
-            here={"learner.max_tokens_per_row": whole},
-            of="trainer.max_token_len_per_gpu",
-        )
-    return {
-        "learner.rows_per_microbatch": tokens * sequence // whole * replicas,
-        "learner.max_tokens_per_row": whole,
     }
 
 

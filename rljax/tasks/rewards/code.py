@@ -6,7 +6,7 @@ import ast
 import json
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -19,7 +19,8 @@ from rljax.tasks.sandbox.asserts import run_asserts
 from rljax.tasks.sandbox.sandbox import Limits, run
 from rljax.tasks.task import Task
 
-_BLOCK = re.compile(r"(?ims)^[ \t]*```[ \t]*(?:python3?|py)?[ \t]*\n(.*?)^[ \t]*```")
+_FENCE = re.compile(r"^[ \t]*```[ \t]*([^`\n]*?)[ \t]*$", re.MULTILINE)
+_PYTHON = re.compile(r"(?i)[{.]*py(thon3?)?\b")
 _INPUT, _OUTPUT = ("input", "stdin", "inputs"), ("output", "stdout", "expected_stdout", "outputs")
 _CANDIDATE = re.compile(r"^check\(candidate\)", re.MULTILINE)
 _USUAL = (
@@ -139,9 +140,27 @@ def _asked(
 
 
 def extract_program(response: str) -> str | None:
-    """Returns the last fenced block of Python, of what follows any ``</think>``; None where there is none."""
-    blocks = _BLOCK.findall(response.rpartition("</think>")[2])
-    return blocks[-1] if blocks and blocks[-1].strip() else None
+    """Returns the last fenced block of Python of what follows any ``</think>``, else the last without a language; None
+    where there is none, or it is empty.
+    """
+    blocks = list(_fenced(response.rpartition("</think>")[2]))
+    of_python = [block for language, block in blocks if _PYTHON.match(language)]
+    of_none = [block for language, block in blocks if not language]
+    last = next((found[-1] for found in (of_python, of_none) if found), "")
+    return last if last.strip() else None
+
+
+def _fenced(text: str) -> Iterator[tuple[str, str]]:
+    """Yields the closed blocks of a text: what stands behind their first fence, and what they hold. A fence with a
+    language behind it always begins a block: the one before was not closed.
+    """
+    opened: re.Match[str] | None = None
+    for fence in _FENCE.finditer(text):
+        if opened is None or fence[1]:
+            opened = fence
+        else:
+            yield opened[1], text[opened.end() + 1 : fence.start()]
+            opened = None
 
 
 def parse_tests(value: Any, function: str = "") -> Tests:

@@ -43,12 +43,13 @@ def numeric(task: Task, response: str) -> float:
 
     The reference is what follows ``####`` (GSM8K), else what its last ``\boxed{}`` holds (MATH), else the whole answer.
     The response's answer is what its last ``\boxed{}``, ``####`` or ``<answer>`` holds; without any of these
-    math-verify looks for it: a formula, then "the answer is", then the last number.
+    math-verify looks for it: a formula, then "the answer is", then the last number. What comes before ``</think>`` does
+    not count.
 
     Raises:
         ValueError: the reference is neither number nor formula.
     """
-    gold = _gold(_reference(task.answer))
+    gold, response = _gold(_reference(task.answer)), response.rpartition("</think>")[2]
     marked = marked_answer(response)
     if marked is None:
         return float(_equal(gold, _parse(response.replace(r"\$", "$"))))

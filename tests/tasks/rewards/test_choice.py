@@ -29,6 +29,18 @@ from rljax.trajectory import TaskId
         ("The answer is Paris", None),
         ("42", None),
         ("", None),
+        ("Answer: (b)", "B"),
+        ("The answer is a", "A"),
+        ("The answer is b.", "B"),
+        (r"so \boxed{b}", "B"),
+        ("<answer>c</answer>", "C"),
+        ("#### d", "D"),
+        ("(b)", "B"),
+        ("The answer is a cat", None),
+        ("an option a day", None),
+        ("The answer is C because option A is wrong", "C"),
+        ("The answer is option B", "B"),
+        ("I choose option (c) now", "C"),
     ],
 )
 def test_the_letter_that_a_response_chooses(response: str, letter: str | None) -> None:

@@ -36,6 +36,14 @@ def fenced(program: str) -> str:
         ("```python\nprint(1)", None),
         ("```python\n\n```", None),
         ("print(1)", None),
+        ("```bash\nls\n```\nHere:\n```python\nf = 1\n```", "f = 1\n"),
+        ("```json\n{}\n```\n```python\nf = 1\n```", "f = 1\n"),
+        ("```python\nf = 1\n```\nIt prints:\n```text\n2\n```\nas\n```text\n2\n```", "f = 1\n"),
+        ("```python\nf = 1\n```\nOutput:\n```\n2\n```", "f = 1\n"),
+        ('```python title="a.py"\nf = 1\n```', "f = 1\n"),
+        ("```pyret\nf\n```", None),
+        ("```python\nunclosed\n```python\nf = 1\n```", "f = 1\n"),
+        ("```\nf = 1\n```", "f = 1\n"),
     ],
 )
 def test_the_program_is_the_last_block_behind_any_thinking(response: str, program: str | None) -> None:

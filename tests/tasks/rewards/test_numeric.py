@@ -49,6 +49,7 @@ RIGHT = [
     ("50", "#### 50%"),
     ("50", "#### 50 percent"),
     ("1000000", r"\boxed{10^6}"),
+    ("7", r"<think>first \boxed{5}</think>The answer is 7."),
 ]
 
 WRONG = [
@@ -71,6 +72,7 @@ WRONG = [
     ("18", r"\boxed{18, 19}"),
     ("70,000", "70"),
     ("1/2", "1/3"),
+    ("7", r"<think>so \boxed{7}</think>The answer is 9."),
 ]
 
 

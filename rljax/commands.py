@@ -290,7 +290,10 @@ def _on_signals(stop: Callable[[], None]) -> None:
     """Has SIGTERM and Ctrl-C call ``stop``; a second Ctrl-C ends the process."""
 
     def handle(number: int, _frame: object) -> None:
-        print(f"\nrljax: {signal.Signals(number).name}: stopping; what is under way is saved first", file=sys.stderr)
+        print(
+            f"\nrljax: {signal.Signals(number).name}: stopping; what is under way comes to its end first",
+            file=sys.stderr,
+        )
         signal.signal(signal.SIGINT, signal.default_int_handler)
         stop()
 

@@ -34,7 +34,7 @@ def key(default: Any, help: str, **bounds: Any) -> Any:
     The bounds of a tuple are those of its elements. ``instead`` has, for values of other programs, which of the
     choices is meant, and what to write.
     """
-    metadata = {"help": help, **bounds}
+    metadata = {"help": help, "optional": default is None, **bounds}
     if isinstance(default, (dict, list)):
         return dataclasses.field(default_factory=lambda: copy.deepcopy(default), metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata)
@@ -162,7 +162,8 @@ def _check_range(path: str, value: float, metadata: Mapping[str, Any]) -> None:
     low, high = metadata.get("low"), metadata.get("high")
     if low is not None and (value < low or (metadata.get("low_open") and value == low)):
         above = "above" if metadata.get("low_open") else "at least"
-        raise ConfigError(f"{path}={shown(value)}: must be {above} {low}")
+        or_none = ", or None" * metadata.get("optional", False)
+        raise ConfigError(f"{path}={shown(value)}: must be {above} {low}{or_none}")
     if high is not None and (value > high or (metadata.get("high_open") and value == high)):
         below = "below" if metadata.get("high_open") else "at most"
         raise ConfigError(f"{path}={shown(value)}: must be {below} {high}")

@@ -12,6 +12,7 @@ import yaml
 from rljax.config.fields import ConfigError
 from rljax.config.importers.roll_devices import devices, indices
 from rljax.config.importers.rule import Refusal
+from rljax.config.importers.translate import translate
 from rljax.config.load import load_config
 from rljax.config.refusals import RefusedConfig
 from tests.config.importer_files import RLVR, ROLL, SEEDS, nested, refused
@@ -279,3 +280,25 @@ def test_advice_for_a_learner_on_uneven_nodes_works_as_it_stands(write: Any) -> 
 def test_a_dtype_that_is_no_text_is_told_the_choices(write: Any) -> None:
     file = write(nested(ROLL, "actor_train.model_args.dtype", []))
     assert "not one of bf16, fp32" in refused(file)["actor_train.model_args.dtype"]
+
+
+def test_an_adapter_is_translated(write: Any) -> None:
+    """Twice the rank is ROLL's alpha where the file has none; its rank is 8, and there is none without a target."""
+    args = "actor_train.model_args"
+    file = nested(nested(ROLL, f"{args}.lora_target", "q_proj, v_proj"), f"{args}.lora_rank", 16)
+    lora = load_config(write(file)).model.lora
+    assert (lora.rank, lora.alpha, lora.targets) == (16, 32.0, ("q_proj", "v_proj"))
+    alone = load_config(write(nested(ROLL, f"{args}.lora_target", "all-linear"))).model.lora
+    assert (alone.rank, alone.alpha, alone.targets) == (8, 16.0, ("all-linear",))
+    assert load_config(write(nested(file, f"{args}.lora_alpha", 8))).model.lora.alpha == 8.0
+    untargeted = write(nested(ROLL, f"{args}.lora_rank", 16))
+    assert refused(untargeted) == {
+        f"{args}.lora_rank": "without lora_target ROLL has no adapter; write it, or leave this out"
+    }
+    assert load_config(untargeted, {"model.lora.rank": "4"}).model.lora.rank == 4
+
+
+def test_a_key_without_a_value_is_told_to_be_left_out(write: Any) -> None:
+    translation = translate(write(nested(ROLL, "actor_train.training_args.learning_rate", None)))
+    (row,) = [row for row in translation.rows if row.path.endswith("learning_rate") and row.given]
+    assert row.remark == "empty: what a file without the key says"

@@ -313,3 +313,16 @@ def test_two_explorers_are_told_to_start_alone_and_nothing_of_a_trainer() -> Non
     found = refused(f"{SEEDS / 'explorer.yaml'},{SEEDS / 'explorer_new.yaml'}")
     assert found["mode"].endswith("write mode: train, or start each explorer in a shell of its own")
     assert not any("the trainer has" in remark for remark in found.values())
+
+
+def test_an_adapter_of_trinitys_is_translated(write: Any) -> None:
+    given = [{"name": "lora", "lora_rank": 16, "lora_alpha": 8, "target_modules": ["q_proj", "v_proj"]}]
+    lora = load_config(write(nested(TRINITY, "model.lora_configs", given))).model.lora
+    assert (lora.rank, lora.alpha, lora.targets) == (16, 8.0, ("q_proj", "v_proj"))
+    named = load_config(write(nested(TRINITY, "model.lora_configs", [{"name": "lora"}]))).model.lora
+    assert (named.rank, named.alpha, named.targets) == (32, 32.0, ("all-linear",))
+    assert load_config(write(nested(TRINITY, "model.lora_configs", []))).model.lora.rank is None
+    for wrong, said in (([{}, {}], "write a list of one"), ([{"path": "x"}], "path is not translated: leave it out")):
+        file = write(nested(TRINITY, "model.lora_configs", wrong))
+        assert said in refused(file)["model.lora_configs"]
+        assert load_config(file, {"model.lora.rank": "4"}).model.lora.rank == 4

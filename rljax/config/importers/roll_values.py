@@ -100,8 +100,9 @@ def untold(document: Document) -> Iterator[Row]:
     if not _has(document, (*_AGENTIC, *_RLVR)):
         why = (
             f"the file has neither a key of environments ({', '.join(_AGENTIC)}) nor one of RLVR ({', '.join(_RLVR)}); "
-            "write one, or --config.rollout.train_env_manager.tags with --config.group_size, or give it the name of "
-            f"the published file that leaves them out: {', '.join(EXAMPLES)}"
+            "write one, or --config.rollout.train_env_manager.tags with --config.group_size, and "
+            "--config.rollout.val_env_manager.tags for what validates, or give it the name of the published file that "
+            f"leaves them out: {', '.join(EXAMPLES)}"
         )
         ours = ("rollout.train_env_manager.*", "tasks.train.*")
         yield Row("train_env_manager or rewards, left out", ..., True, {}, why, True, ours, ("group_size",))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rljax.config.importers import adapters
 from rljax.config.importers import roll_devices as placed
 from rljax.config.importers import roll_objective as goal
 from rljax.config.importers import roll_values as made
@@ -59,9 +60,14 @@ LEARNER: list[Rule] = [
         f"{_TRAIN}.model_args.adapter_name_or_path", "leave it out, and write its directory as --config.model.path"
     ),
     *[
-        refused(f"{_TRAIN}.model_args.lora_{key}", f"leave it out, and write --config.model.lora.{ours}")
-        for key, ours in (("rank", "rank"), ("target", "targets"), ("alpha", "alpha"))
+        to(f"{_TRAIN}.model_args.lora_{key}", " ".join(adapters.KEYS), adapters.of_roll, remark)
+        for key, remark in (
+            ("target", "names with commas, or all-linear"),
+            ("rank", "8 where lora_target alone is written"),
+            ("alpha", "twice lora_rank where it is left out"),
+        )
     ],
+    same(f"{_TRAIN}.model_args.lora_dropout", "model.lora.dropout"),
     same(f"{_TRAIN}.training_args.learning_rate", "learner.optimizer.learning_rate", "", 5e-5),
     choice(
         f"{_TRAIN}.training_args.lr_scheduler_type",

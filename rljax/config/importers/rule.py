@@ -77,6 +77,15 @@ class Document:
             found = found[name]
         return LEFT_OUT if found is None else found
 
+    def has(self, path: str) -> bool:
+        """Returns whether there is such a key, whatever its value."""
+        found: Any = self.values
+        for name in path.split("."):
+            if not isinstance(found, Mapping) or name not in found:
+                return False
+            found = found[name]
+        return True
+
     def said(self, path: str) -> Any:
         """Returns what is `given`, here or, where nothing is, in the other file of a pair."""
         found = self.given(path)

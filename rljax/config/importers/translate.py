@@ -264,7 +264,8 @@ def _rows(document: _Completed, rules: Sequence[Rule], variables: set[str]) -> I
         elif rule is None:
             yield dataclasses.replace(_unknown(dotted, value, rules, variables), file=document.file)
         elif value is None and (rule.here or rule.default is not LEFT_OUT):
-            continue  # null is what a file without the key says
+            if document.user.has(dotted):
+                yield Row(dotted, None, True, {}, "empty: what a file without the key says", file=document.file)
         else:
             yield _of_file(document, rule, Found(dotted, value, rule.matches(path) or "", document), given)
     below = tuple(f"{row.path}." for row in document.refused)

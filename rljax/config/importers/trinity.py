@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rljax.config.importers import adapters
 from rljax.config.importers import trinity_devices as placed
 from rljax.config.importers import trinity_objective as objective
 from rljax.config.importers import trinity_values as made
@@ -198,7 +199,7 @@ RULES: tuple[Rule, ...] = (
     same("model.enable_thinking", "model.enable_thinking"),
     same(f"{_ENGINE}.chat_template", "model.chat_template"),
     same(f"{_ENGINE}.enable_thinking", "model.enable_thinking"),
-    refused("model.lora_configs", "leave it out, and write --config.model.lora.rank and the keys beside it"),
+    to("model.lora_configs", " ".join(adapters.KEYS), adapters.of_trinity, "a list of one", whole=True),
     *[
         refused(f"model.{key}", "write it into the model's config.json", whole=True)
         for key in ("rope_scaling", "rope_theta")

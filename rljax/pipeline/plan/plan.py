@@ -140,7 +140,7 @@ def _elsewhere(config: Config, target: Target) -> str:
     if target.name != "here" or not list(refused_by(_check_room, config, target)):
         return ""
     chip = target.chip or chip_named("h100")
-    for shape in chip.slices or [(count,) for count in COUNTS]:
+    for shape in chip.slices or [(count,) if count <= MACHINE else (count // MACHINE, MACHINE) for count in COUNTS]:
         larger = f"{chip.name}:{'x'.join(map(str, shape))}"
         there = find_target(changed(config, plan=changed(config.plan, target=larger)))
         if not list(refused_by(_check_room, config, there)):

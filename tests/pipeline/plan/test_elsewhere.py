@@ -82,3 +82,12 @@ def test_a_plan_that_is_refused_shows_what_the_file_becomes(tmp_path: Path, caps
     said = capsys.readouterr()
     assert "adv_estimator = 'grpo'" in said.out
     assert "pretrian" in said.err
+
+
+def test_more_gpus_than_a_machine_has_are_of_several(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """16 of a learner on two nodes, and 4 of its engines, which Ray looks for."""
+    file = tmp_path / "mine.yaml"
+    text = nested(ROLL, "actor_train.device_mapping", list(range(16)))
+    file.write_text(nested(text, "actor_infer.device_mapping", list(range(16, 20))))
+    *_, last = planned(capsys, f"--config={file}")
+    assert last.endswith(": write --config.plan.target=h100:3x8")

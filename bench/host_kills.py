@@ -47,24 +47,45 @@ ONCE = ("begin", "config")
 """Reached once by each process."""
 
 
+def keys_of(run_dir: Path, hosts: int, number: int) -> dict[str, object]:
+    """Returns the keys of a run of so many steps whose hosts have two devices each."""
+    return {
+        "run_dir": run_dir,
+        "learner.hosts.heartbeat_timeout": HEARTBEAT,
+        "learner.mesh.fsdp": 2 * hosts,
+        "max_steps": number,
+        "save_steps": 2,
+        "rollout_batch_size": 64,
+        "algorithm.minibatch_size": 64,
+        "eval_steps": "none",
+        "observe.report": "false",
+    }
+
+
+def steps(run_dir: Path) -> int:
+    """Returns how many steps of a run are trained."""
+    try:
+        with closing(sqlite3.connect(f"file:{run_dir / 'ledger.db'}?mode=ro", uri=True, timeout=30)) as ledger:
+            (number,) = ledger.execute("SELECT COUNT(DISTINCT step) FROM groups WHERE state = 'trained'").fetchone()
+    except sqlite3.OperationalError:  # there is no ledger yet
+        return 0
+    return int(number)
+
+
+def audit(run_dir: Path) -> str:
+    """Returns what is wrong with a finished run; empty: nothing."""
+    found = json.loads((run_dir / "audit.json").read_text())
+    print(f"audit: balanced {found['balanced']}, trained {found['trained']} groups, twice {found['trained_twice']}")
+    return "" if found["balanced"] and not found["trained_twice"] else str(found)
+
+
 class Run:
     """One run and the command that is its latest start."""
 
     def __init__(self, run_dir: Path, hosts: int, steps: int, environment: dict[str, str] | None = None) -> None:
         self.run_dir, self._environment = run_dir, {**os.environ, **(environment or {})}
-        keys = {
-            "run_dir": run_dir,
-            "learner.hosts.number": hosts,
-            "learner.hosts.start": "here",
-            "learner.hosts.heartbeat_timeout": HEARTBEAT,
-            "learner.mesh.fsdp": 2 * hosts,
-            "max_steps": steps,
-            "save_steps": 2,
-            "rollout_batch_size": 64,
-            "algorithm.minibatch_size": 64,
-            "eval_steps": "none",
-            "observe.report": "false",
-        }
+        keys = keys_of(run_dir, hosts, steps)
+        keys |= {"learner.hosts.number": hosts, "learner.hosts.start": "here"}
         given = [f"--config.{key}={value}" for key, value in keys.items()]
         self._command = [sys.executable, "-m", "rljax.main", "--config=configs/quickstart.py", *given]
         self.log = run_dir.parent / f"{run_dir.name}.log"
@@ -86,12 +107,6 @@ class Run:
         except psutil.NoSuchProcess:
             return []
 
-    def steps(self) -> int:
-        """Returns how many steps are trained."""
-        with closing(sqlite3.connect(f"file:{self.run_dir / 'ledger.db'}?mode=ro", uri=True, timeout=30)) as ledger:
-            (number,) = ledger.execute("SELECT COUNT(DISTINCT step) FROM groups WHERE state = 'trained'").fetchone()
-        return int(number)
-
     def wait_for_more(self, than: int) -> bool:
         """Waits until more steps are trained, and gives the command again where it gives up; False: it has ended."""
         deadline = time.monotonic() + WAIT_SECONDS
@@ -104,23 +119,10 @@ class Run:
             if code is not None:
                 print(f"  the command ended with {code}, and is given again", flush=True)
                 self.start()
-            try:
-                if self.steps() > than:
-                    return True
-            except sqlite3.OperationalError:  # there is no ledger yet
-                pass
+            if steps(self.run_dir) > than:
+                return True
             time.sleep(POLL_SECONDS)
         sys.exit(f"no step for {WAIT_SECONDS:g} s: {self.log.read_text()[-2000:]}")
-
-    def audit(self) -> str:
-        """Returns what is wrong with the finished run; empty: nothing."""
-        found = json.loads((self.run_dir / "audit.json").read_text())
-        print(
-            f"audit: balanced {found['balanced']}, trained {found['trained']} groups, twice {found['trained_twice']}, "
-            f"{self.starts} starts of the command",
-            flush=True,
-        )
-        return "" if found["balanced"] and not found["trained_twice"] else str(found)
 
 
 @contextmanager
@@ -138,13 +140,17 @@ def nothing_left(run_dir: Path) -> Iterator[None]:
         sys.exit(f"{len(left)} processes were left of {run_dir}")
 
 
+def _finished(run: Run) -> str:
+    print(f"{run.starts} starts of the command", flush=True)
+    return audit(run.run_dir)
+
+
 def at_random(directory: Path, kills: int, hosts: int, seed: int) -> str:
     """Kills at random times; returns what is wrong."""
     drawn = random.Random(seed)
     run = Run(directory / "random", hosts, steps=STEPS_BETWEEN * kills)
     for number in range(kills):
-        before = run.steps() if (run.run_dir / "ledger.db").exists() else 0
-        if not run.wait_for_more(before):
+        if not run.wait_for_more(steps(run.run_dir)):
             return f"the run ended before kill {number + 1}: steps are too fast here"
         time.sleep(drawn.uniform(0, LONGEST))
         which, what = drawn.randrange(hosts), signal.SIGSTOP if drawn.random() < 0.25 else signal.SIGKILL
@@ -156,20 +162,20 @@ def at_random(directory: Path, kills: int, hosts: int, seed: int) -> str:
         else:
             print(f"kill {number + 1}: the hosts were being started", flush=True)
             continue
-        steps = run.steps()
+        done = steps(run.run_dir)
         victim.send_signal(what)
-        more = run.wait_for_more(steps)
+        more = run.wait_for_more(done)
         print(
-            f"kill {number + 1}: {what.name} of {who} after step {steps}; the next step came after "
+            f"kill {number + 1}: {what.name} of {who} after step {done}; the next step came after "
             f"{time.monotonic() - began:.1f} s",
             flush=True,
         )
         if not more:
             break
-    while run.wait_for_more(run.steps()):
+    while run.wait_for_more(steps(run.run_dir)):
         pass
     with nothing_left(run.run_dir):
-        return run.audit()
+        return _finished(run)
 
 
 def matrix(directory: Path, hosts: int) -> str:
@@ -181,13 +187,13 @@ def matrix(directory: Path, hosts: int) -> str:
         for name in names:  # each by its own count, which begins anew with each process
             (strikes / f"{name}:{1 if name in ONCE else 2}").write_text(what.name)
         run = Run(directory / what.name, hosts, 3 * len(names), {"RLJAX_FAILPOINTS": str(strikes)})
-        began, steps = time.monotonic(), 0
-        while run.wait_for_more(steps):
-            steps = run.steps()
+        began, done = time.monotonic(), 0
+        while run.wait_for_more(done):
+            done = steps(run.run_dir)
         spared = sorted(strike.name for strike in strikes.iterdir())
         print(f"{what.name}: {len(names) - len(spared)} strikes, {time.monotonic() - began:.0f} s; spared: {spared}")
         with nothing_left(run.run_dir):
-            if wrong := run.audit():
+            if wrong := _finished(run):
                 return wrong
     return ""
 

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -75,14 +75,22 @@ class Started:
     """A process of the program under way, and all that it has printed."""
 
     def __init__(
-        self, run_dir: Path, cache: Path, *overrides: str, failpoint: str = "", config: Path = SMALLEST, **extra: str
+        self,
+        run_dir: Path,
+        cache: Path,
+        *overrides: str,
+        failpoint: str = "",
+        config: Path = SMALLEST,
+        within: Sequence[str] = (),
+        **extra: str,
     ) -> None:
+        """Starts it; ``within`` stands before the command."""
         run_dir.parent.mkdir(parents=True, exist_ok=True)
         self._strikes = strikes(run_dir, failpoint)
         with tempfile.NamedTemporaryFile("w", dir=run_dir.parent, suffix=".log", delete=False) as log:
             self._log = Path(log.name)
             self.process = subprocess.Popen(
-                command(run_dir, *overrides, config=config),
+                [*within, *command(run_dir, *overrides, config=config)],
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 text=True,

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import socket
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import psutil
+import pytest
 from program import Started, assert_balanced, batches_of, free_port, steps_trained, warn_once
 
+from bench.cable import ADDRESSES, Cable, two_machines
 from rljax.interrupts import HOST_LOST
 from rljax.learner.checkpoints import Checkpoints
 from rljax.learner.checksums import read_arrays
@@ -131,6 +135,41 @@ def test_all_end_when_one_is_lost_and_the_same_commands_go_on(tmp_path: Path, ca
         process.resume()
     assert hosts[1].end() == HOST_LOST, hosts[1].printed
     end(successors)
+    assert_balanced(run_dir, groups=24)
+
+
+@pytest.fixture
+def cable() -> Iterator[Cable]:
+    with contextlib.ExitStack() as held:
+        try:
+            there = held.enter_context(two_machines())
+        except OSError as error:
+            pytest.skip(str(error))
+        yield there
+
+
+def test_two_machines_whose_cable_is_cut_both_end_and_the_same_commands_go_on(
+    tmp_path: Path, cache: Path, cable: Cable
+) -> None:
+    """Each says of the other what it sees: nothing."""
+    run_dir = tmp_path / "run"
+
+    def begin() -> list[Started]:
+        coordinator = f"learner.hosts.coordinator={ADDRESSES[0]}:{free_port()}"
+        given = (*FEW, "learner.hosts.number=2", coordinator, "learner.hosts.heartbeat_timeout=10")
+        return [
+            Started(run_dir, cache, *given, f"learner.hosts.rank={rank}", within=cable.on(rank), **devices_of_each(2))
+            for rank in range(2)
+        ]
+
+    hosts = begin()
+    hosts[0].until(lambda: steps_trained(run_dir) >= 1, "a step")
+    cable.cut()
+    silence = "has shown no sign of life for 10 s (learner.hosts.heartbeat_timeout)"
+    for rank, host in enumerate(hosts):
+        assert lost(host, within=60) == f"rljax: host {1 - rank} ({ADDRESSES[1 - rank]}) {silence}{GOES_ON}"
+    cable.mend()
+    end(begin())
     assert_balanced(run_dir, groups=24)
 
 

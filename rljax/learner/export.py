@@ -57,6 +57,14 @@ class ExportedWeights(Mapping[str, jax.Array]):
                 self._made[wanted] = self.make(wanted)
         return self._made[layer][name]
 
+    @property
+    def units(self) -> dict[int | None, list[str]]:
+        """Names of the tensors that are made together, by their layer, in the order in which they are."""
+        found: dict[int | None, list[str]] = {}
+        for name, layer in self._names.items():
+            found.setdefault(layer, []).append(name)
+        return found
+
     def make(self, layer: int | None) -> dict[str, jax.Array]:
         """Returns the tensors of a layer, or with None those outside of the layers, as this process can read them."""
         if layer is None:

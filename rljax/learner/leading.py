@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +20,16 @@ from rljax.learner.learner import Learner
 from rljax.learner.packing import Batch
 from rljax.learner.state import TrainState
 from rljax.models.common.params import Params
+from rljax.models.hf_names import tensor_shapes
 from rljax.trajectory import Group, TaskId, Trajectory, encode
 from rljax.weights.orbax_lock import alone_in_orbax, go_on_after, last_operation
-from sidecar.channels.versions import checksum
+from rljax.weights.parts import owners
+from rljax.weights.publisher import SharedTensors, Tensors
+from sidecar.channels.versions import TensorInfo, checksum, tensor_info
 from sidecar.stored import Tensor
 
 LOAD, RESTORE, TRAIN, SCORE, EXPORT = "load", "restore", "train", "score", "export"
-CHECKSUMS, SAVE = "checksums", "save"
+CHECKSUMS, SAVE, WRITTEN = "checksums", "save", "written"
 """Announcements of host 0 about its learner and checkpoints; `rljax.pipeline.follow` does the same on the others."""
 
 
@@ -74,16 +78,78 @@ class LeadingLearner(Learner):
         self._hosts.agree("score the probe")
         return super().score(token_ids)
 
-    def export(self, dtype: str) -> ExportedWeights:
+    def export(self, dtype: str) -> Tensors:
         """See `Learner.export`: a layer is announced when it is made."""
+        return LeadingWeights(self._hosts, self.weights(dtype), self, dtype)
 
-        def announce(layer: int | None) -> None:
-            self._hosts.announce(EXPORT, {"dtype": dtype, "layer": layer})
-            self._hosts.agree("export weights", {"number of trained batches": str(self.steps)})
 
-        weights = super().export(dtype)
-        weights.before = announce
-        return weights
+class LeadingWeights(SharedTensors):
+    """Tensors of a version, on host 0. All hosts make each layer together, and of files one of them writes it."""
+
+    def __init__(self, hosts: Hosts, weights: ExportedWeights, learner: Learner, dtype: str) -> None:
+        weights.before = self._announce
+        self._hosts, self._weights, self._dtype, self._steps = hosts, weights, dtype, learner.steps
+        self._owners = owners_of(weights, learner, hosts.number)
+        self._beside: Path | None = None
+
+    def own(self, beside: Path) -> Tensors:
+        """See `SharedTensors.own`."""
+        self._beside = beside
+        self._own = _Own(self._weights, [name for name, rank in self._owners.items() if rank == 0])
+        return self._own
+
+    def others(self) -> Mapping[str, TensorInfo]:
+        """See `SharedTensors.others`."""
+        self._own.finish()
+        self._hosts.announce(WRITTEN)
+        what = "write a version"
+        self._hosts.agree(what, {"number of trained batches": str(self._steps)})
+        given = [json.loads(one) for one in self._hosts.gather(what, b"{}")]
+        return {name: tensor_info(info) for infos in given for name, info in infos.items()}
+
+    def _announce(self, layer: int | None) -> None:
+        path = None if self._beside is None else str(self._beside)
+        self._hosts.announce(EXPORT, {"dtype": self._dtype, "layer": layer, "beside": path})
+        self._hosts.agree("export weights", {"number of trained batches": str(self._steps)})
+
+    def __getitem__(self, name: str) -> jax.Array:
+        return self._weights[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._weights)
+
+    def __len__(self) -> int:
+        return len(self._weights)
+
+
+def owners_of(weights: ExportedWeights, learner: Learner, hosts: int) -> dict[str, int]:
+    """Returns which host writes each tensor of a version: what is made together goes to one."""
+    shapes, units = tensor_shapes(learner.architecture), weights.units.values()
+    sizes = [sum(math.prod(shapes.get(name, ())) for name in names) for names in units]
+    return {name: rank for names, rank in zip(units, owners(sizes, hosts), strict=True) for name in names}
+
+
+class _Own(Mapping[str, Any]):
+    """Tensors that host 0 writes; what stands before one is made first, for the others."""
+
+    def __init__(self, weights: ExportedWeights, names: Sequence[str]) -> None:
+        self._weights, self._names, self._left = weights, names, list(weights)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __getitem__(self, name: str) -> jax.Array:
+        while self._left[0] != name:
+            self._weights[self._left.pop(0)]
+        return self._weights[self._left.pop(0)]
+
+    def finish(self) -> None:
+        """Makes what is left, for the others."""
+        for name in self._left:
+            self._weights[name]
 
 
 class LeadingCheckpoints(Checkpoints):

@@ -347,8 +347,12 @@ class Learner:
         padded[1, 0, : len(token_ids)] = 1
         return np.asarray(readable(self._score(self.params, padded[0], padded[1])))[0, : len(token_ids) - 1]
 
-    def export(self, dtype: str) -> ExportedWeights:
+    def export(self, dtype: str) -> Mapping[str, jax.Array]:
         """Returns the tensors of a version, ``fp32`` or ``bf16``: made as they are read, before an update."""
+        return self.weights(dtype)
+
+    def weights(self, dtype: str) -> ExportedWeights:
+        """Returns the tensors of a version as this process makes them: of several all are to make the same."""
         return self._exporter.tensors(self.params, self.state.params, dtype)
 
     @property

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +21,12 @@ from rljax.learner.leading import (
     SAVE,
     SCORE,
     TRAIN,
+    WRITTEN,
     FollowingCheckpoints,
     batch_named,
     metadata_named,
     own_checksums,
+    owners_of,
 )
 from rljax.learner.learner import Learner
 from rljax.learner.packing import Batch
@@ -34,6 +39,9 @@ from rljax.pipeline.assemble.teachers import open_teachers
 from rljax.pipeline.run_dir import RunDir
 from rljax.trajectory import Trajectory, decode
 from rljax.weights.orbax_lock import go_on_after
+from rljax.weights.parts import PartWriter
+from rljax.weights.publisher import PublishError
+from sidecar.channels.versions import part_directory
 from sidecar.failpoints import failpoint
 
 _LOOK = 0.2
@@ -80,6 +88,7 @@ class Follower:
         self._prompts = None if prompts is None else np.array(prompts)
         self._ahead: Compilation | None = None
         self._saving: Any = None
+        self._part: PartWriter | None = None
         self.does: Mapping[str, Callable[[Announcement], None]] = {
             LOAD: self._load,
             RESTORE: self._restore,
@@ -88,12 +97,14 @@ class Follower:
             EXPORT: self._export,
             CHECKSUMS: self._checksums,
             SAVE: self._save,
+            WRITTEN: self._written,
         }
         """For each announcement the method that does on this host what it says."""
 
     def close(self) -> None:
         """Waits for what is being written."""
         self._await_save()
+        self._give_up_part()
         if self._ahead is not None:
             self._ahead.close()
 
@@ -136,7 +147,29 @@ class Follower:
 
     def _export(self, heard: Announcement) -> None:
         self._hosts.agree("export weights", {"number of trained batches": str(self._learner.steps)})
-        self._learner.export(heard.said["dtype"]).make(heard.said["layer"])
+        weights, beside = self._learner.weights(heard.said["dtype"]), heard.said["beside"]
+        made = weights.make(heard.said["layer"])
+        if beside is None:
+            return
+        rank, path = self._hosts.rank, part_directory(Path(beside), self._hosts.rank)
+        ours = [n for n, owner in owners_of(weights, self._learner, self._hosts.number).items() if owner == rank]
+        if self._part is None or self._part.path != path:
+            self._give_up_part()
+            self._part = PartWriter(path, rank, ours, heard.said["dtype"]) if ours else None
+        if self._part is not None and (own := {name: made[name] for name in ours if name in made}):
+            self._part.put(own)
+
+    def _give_up_part(self) -> None:
+        if self._part is not None:  # host 0 has not finished that version
+            with contextlib.suppress(PublishError):
+                self._part.close()
+
+    def _written(self, _: Announcement) -> None:
+        infos = {} if self._part is None else self._part.close()
+        self._part = None
+        what = "write a version"
+        self._hosts.agree(what, {"number of trained batches": str(self._learner.steps)})
+        self._hosts.gather(what, json.dumps({name: asdict(info) for name, info in infos.items()}).encode())
 
     def _checksums(self, _: Announcement) -> None:
         state, what = self._learner.state, f"save step {self._learner.steps}"

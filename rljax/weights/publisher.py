@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import re
 import shutil
@@ -20,6 +21,7 @@ import jax
 import numpy as np
 import orbax.checkpoint as orbax
 from orbax.checkpoint import type_handlers
+from orbax.checkpoint._src.serialization.tensorstore_utils import build_array_write_spec  # it has no public name
 from orbax.checkpoint.options import MultiprocessingOptions
 
 from rljax.weights.orbax_lock import alone_in_orbax
@@ -31,6 +33,7 @@ from sidecar.channels.versions import (
     TensorInfo,
     VersionError,
     checksum,
+    part_directory,
     read_manifest,
     version_directory,
 )
@@ -48,6 +51,25 @@ Tensors = Mapping[str, Any]
 """By Hugging Face name, what `numpy.asarray` makes an array of. Each is asked for once, in order, and let go: a learner
 makes its own layer by layer.
 """
+
+
+class SharedTensors(Mapping[str, Any]):
+    """Tensors of a learner of several hosts, each of which writes some of them."""
+
+    def own(self, beside: Path) -> Tensors:
+        """Returns those that this host writes. As they are read, the others write theirs to ``beside``: each to its
+        `part_directory` there.
+        """
+        raise NotImplementedError
+
+    def others(self) -> Mapping[str, TensorInfo]:
+        """Waits until the others have written theirs; returns what a manifest says of them.
+
+        Raises:
+            HostLost, HostsError: one cannot.
+        """
+        raise NotImplementedError
+
 
 _HIDDEN = ".unfinished-"
 _HIDDEN_BY = re.compile(r"\.unfinished-(\d+)-[0-9a-f]{32}(?![0-9a-f-])")  # Orbax may add words of its own
@@ -143,7 +165,7 @@ class OrbaxPublisher:
         draft = hidden / final.name  # Orbax does not find the parts of what has a hidden name itself
         try:
             hidden.mkdir()
-            infos = _save(draft, tensors, dtype)
+            infos = _written(hidden, draft, tensors, dtype)
             failpoint("write")
             manifest = Manifest(version, lineage, model, dtype, infos, adapter)
             (draft / MANIFEST_NAME).write_text(manifest.to_json())
@@ -251,8 +273,24 @@ def check_dtypes(arrays: Mapping[str, Any], dtype: str) -> None:
             raise DtypeError(f"tensor {name} is {array.dtype}, to be published as {dtype}; cast it first")
 
 
-def _save(path: Path, tensors: Tensors, dtype: str) -> dict[str, TensorInfo]:
-    """Writes the tensors, group by group, as one checkpoint; returns what the manifest says of them."""
+def _written(hidden: Path, draft: Path, tensors: Tensors, dtype: str) -> dict[str, TensorInfo]:
+    """Writes a version's arrays, by all hosts where they share them; returns what the manifest says of them."""
+    if not isinstance(tensors, SharedTensors):
+        return save(draft, tensors, dtype)
+    infos = save(draft, tensors.own(hidden), dtype)
+    others = tensors.others()
+    for part in {info.part for info in others.values()}:
+        part_directory(hidden, part).rename(part_directory(draft, part))
+    return {name: infos.get(name) or others[name] for name in tensors}
+
+
+def save(path: Path, tensors: Tensors, dtype: str) -> dict[str, TensorInfo]:
+    """Writes the tensors, group by group, as one checkpoint; returns what the manifest says of them.
+
+    Raises:
+        DtypeError: a tensor is not of type ``dtype``.
+        OSError, ValueError, RuntimeError: they cannot be written.
+    """
     writer = _GroupWriter(gathered(tensors, dtype))
     # Of what a checkpoint may hold, a version needs the arrays alone: on a tiny model all else costs milliseconds.
     arrays = type_handlers.ArrayHandler(array_metadata_store=None)  # there is none; Orbax warns where it has no handler
@@ -276,7 +314,7 @@ def _save(path: Path, tensors: Tensors, dtype: str) -> dict[str, TensorInfo]:
 
 
 def _alone() -> MultiprocessingOptions:
-    """Returns that this process writes alone: of the hosts of a learner one publishes, and Orbax would wait for all."""
+    """Returns that this process writes alone: each host writes what is its own, and Orbax would wait for all."""
     me = jax.process_index()
     several = jax.process_count() > 1
     return MultiprocessingOptions(primary_host=me, active_processes={me} if several else None)
@@ -321,6 +359,26 @@ class _GroupWriter(type_handlers.NumpyHandler):
                     write.result()
             self.failure = error
         return ()
+
+    async def _background_serialize(
+        self, values: Sequence[np.ndarray], infos: Sequence[Any], args: Sequence[Any] | None = None
+    ) -> None:
+        """Writes arrays as Orbax does, which itself writes those of numpy on host 0 alone."""
+        writes = []
+        for value, info, arg in zip(values, infos, args or (), strict=True):
+            await info.await_path_creation()
+            spec = build_array_write_spec(
+                info=info,
+                arg=arg,
+                global_shape=value.shape,
+                local_shape=value.shape,
+                dtype=value.dtype,
+                use_ocdbt=True,
+                process_index=jax.process_index(),
+                metadata_key=self._metadata_key,
+            )
+            writes.append(self._open_and_write(value, spec.json, info.ts_context))
+        await asyncio.gather(*writes)
 
 
 def _await_all(writing: Sequence[Any]) -> None:

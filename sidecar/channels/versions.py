@@ -1,8 +1,8 @@
 """Reads a published version of the weights as numpy arrays, without JAX.
 
 A version is a directory ``v<version>-<lineage>``: an Orbax checkpoint of ``{hugging_face_name: array}`` (on disk OCDBT
-and zarr3, which tensorstore reads by itself) with a ``manifest.json`` that says what must be in it. Versions that
-travel without files have an address instead of a path; `receive` takes either.
+and zarr3, which tensorstore reads by itself), of several hosts one of each, with a ``manifest.json`` that says what
+must be in it. Versions that travel without files have an address instead of a path; `receive` takes either.
 """
 
 from __future__ import annotations
@@ -41,12 +41,13 @@ class VersionGoneError(VersionError):
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
     """Manifest entry of one tensor: shape, numpy dtype name, checksum of its bytes in C order; the checksum is empty
-    where the bytes never pass a CPU.
+    where the bytes never pass a CPU. Of files ``part`` is the number of the host that has written it.
     """
 
     shape: tuple[int, ...]
     dtype: str
     checksum: str
+    part: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +143,11 @@ def version_directory(root: Path, version: int, lineage: int) -> Path:
     return root / f"v{version}-{lineage}"
 
 
+def part_directory(version: Path, part: int) -> Path:
+    """Returns the directory of what one host has written of a version: below its own, but of host 0, whose that is."""
+    return version / f"part{part}" if part else version
+
+
 def checksum(array: np.ndarray) -> str:
     """Returns the CRC-32 of the array's bytes in C order, as ``crc32:xxxxxxxx`` (1 to 4 GB/s a core)."""
     return f"crc32:{zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data):08x}"
@@ -215,11 +221,18 @@ def check_identity(published: PublishedVersion, path: str, version: int, lineage
         raise VersionError(f"{path} holds version {manifest.version} of lineage {manifest.lineage}")
 
 
+def tensor_info(content: Mapping[str, Any]) -> TensorInfo:
+    """Returns the entry of a tensor of what JSON makes of it.
+
+    Raises:
+        KeyError, TypeError, ValueError: it is none.
+    """
+    shape, part = tuple(int(n) for n in content["shape"]), int(content.get("part", 0))
+    return TensorInfo(shape, str(np.dtype(content["dtype"])), str(content["checksum"]), part)
+
+
 def _manifest(content: Mapping[str, Any]) -> Manifest:
-    tensors = {
-        name: TensorInfo(tuple(int(n) for n in info["shape"]), str(np.dtype(info["dtype"])), str(info["checksum"]))
-        for name, info in content["tensors"].items()
-    }
+    tensors = {name: tensor_info(info) for name, info in content["tensors"].items()}
     adapter = AdapterInfo(**content["adapter"]) if content.get("adapter") else None
     return Manifest(
         int(content["version"]), int(content["lineage"]), content["model"], content["dtype"], tensors, adapter
@@ -229,10 +242,10 @@ def _manifest(content: Mapping[str, Any]) -> Manifest:
 def _read_arrays(path: Path, manifest: Manifest) -> dict[str, np.ndarray]:
     # one context: the OCDBT index is read once for all tensors; all of them are opened, then read, at the same time
     context = tensorstore.Context({})
-    base = f"file://{path / _ARRAYS}/"
     deadline = time.time() + READ_SECONDS
     stores: dict[str, Any] = {}
-    for name in manifest.tensors:
+    for name, info in manifest.tensors.items():
+        base = f"file://{part_directory(path, info.part) / _ARRAYS}/"
         kvstore = {"driver": "ocdbt", "base": base, "path": f"{name}/"}
         stores[name] = tensorstore.open({"driver": "zarr3", "kvstore": kvstore}, open=True, context=context)
     reads = {name: _wait(path, name, store, deadline).read() for name, store in stores.items()}

@@ -1,0 +1,84 @@
+"""Versions that several hosts write, each a part."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rljax.weights.parts import PartWriter, owners
+from rljax.weights.publisher import OrbaxPublisher, PublishError, SharedTensors, Tensors
+from sidecar.channels.versions import TensorInfo, VersionError, part_directory, read_version
+
+WHOLE = {name: np.full((64, 64), size, np.float32) for size, name in enumerate("abcdefg", start=1)}
+
+
+class OfTwo(SharedTensors):
+    """Tensors every other of which another host writes; in this process, where Orbax writes one thing at a time."""
+
+    def __init__(self) -> None:
+        self._theirs = list(WHOLE)[1::2]
+
+    def own(self, beside: Path) -> Tensors:
+        self._beside = beside
+        return {name: array for name, array in WHOLE.items() if name not in self._theirs}
+
+    def others(self) -> Mapping[str, TensorInfo]:
+        writer = PartWriter(part_directory(self._beside, 1), 1, self._theirs, "fp32")
+        for name in self._theirs:
+            writer.put({name: WHOLE[name]})
+        return writer.close()
+
+    def __getitem__(self, name: str) -> Any:
+        return WHOLE[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(WHOLE)
+
+    def __len__(self) -> int:
+        return len(WHOLE)
+
+
+def test_a_version_of_two_hosts_is_read_as_one(tmp_path: Path) -> None:
+    path = Path(OrbaxPublisher(tmp_path).publish(3, 1, OfTwo(), model="m", dtype="fp32"))
+    published = read_version(path)
+    assert list(published.tensors) == list(WHOLE)
+    for name, array in WHOLE.items():
+        np.testing.assert_array_equal(published.tensors[name], array)
+    assert [info.part for info in published.manifest.tensors.values()] == [0, 1, 0, 1, 0, 1, 0]
+    assert [entry.name for entry in tmp_path.iterdir()] == ["v3-1"], "nothing unfinished is left"
+
+
+def test_a_part_that_is_damaged_is_refused(tmp_path: Path) -> None:
+    path = Path(OrbaxPublisher(tmp_path).publish(3, 1, OfTwo(), model="m", dtype="fp32"))
+    file = max((part_directory(path, 1) / "state").rglob("d/*"), key=lambda one: one.stat().st_size)
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 0x10
+    file.write_bytes(content)
+    with pytest.raises(VersionError, match=r"tensor [bdf]"):
+        read_version(path)
+
+
+def test_a_part_that_cannot_be_written_blocks_nobody(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no directory")
+    writer = PartWriter(tmp_path / "file" / "part1", 1, list(WHOLE), "fp32")
+    for name, array in WHOLE.items():  # more than may wait to be written
+        writer.put({name: array})
+    with pytest.raises(PublishError, match=r"part1 cannot be written: .*; free disk space or choose another run_dir"):
+        writer.close()
+
+
+def test_a_part_that_host_0_gives_up_is_not_waited_for(tmp_path: Path) -> None:
+    writer = PartWriter(tmp_path / "part1", 1, list(WHOLE), "fp32")
+    writer.put({"a": WHOLE["a"]})
+    with pytest.raises(PublishError, match="given up"):
+        writer.close()
+
+
+def test_hosts_write_about_as_much_each() -> None:
+    """By hand: the second has less until its third unit, of 12 in all."""
+    assert owners([10, 4, 4, 4, 4], 2) == [0, 1, 1, 1, 0]
+    assert owners([7], 4) == [0]

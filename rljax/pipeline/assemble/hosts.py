@@ -16,7 +16,9 @@ import jax
 from jax._src import distributed  # JAX has no public names for its coordination service
 from jax._src.lib import _jax
 
+import envs
 import rljax
+import sidecar
 from rljax.config.fields import ConfigError
 from rljax.config.load import as_plain
 from rljax.config.schema import Config
@@ -161,8 +163,9 @@ def _flat(plain: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]
 
 def _program() -> str:
     """Returns a hash of the version and the sources of this program."""
-    folder = Path(rljax.__file__).parent
-    return _hash(rljax.__version__, *(file.read_text() for file in sorted(folder.rglob("*.py"))))
+    folders = [Path(str(package.__file__)).parent for package in (rljax, sidecar, envs)]
+    files = [file for folder in folders for file in sorted(folder.rglob("*.py"))]
+    return _hash(rljax.__version__, *(file.read_text() for file in files))
 
 
 def _hash(*texts: str) -> str:

@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
+from pathlib import Path
+from types import ModuleType
 
+import pytest
+
+import envs
+import rljax
+import sidecar
 from rljax.config.schema import Config, HostsConfig, LearnerConfig, MeshConfig
 from rljax.pipeline.assemble.hosts import identity
 
@@ -18,3 +26,25 @@ def test_hosts_differ_in_who_they_are_alone() -> None:
     assert identity(first) == identity(second)
     other = identity(dataclasses.replace(second, seed=7))
     assert [name for name, value in identity(first).items() if other[name] != value] == ["config.seed"]
+
+
+def test_another_mesh_has_the_keys_in_which_it_is_another() -> None:
+    mine = config(rank=0, coordinator="here:1")
+    mesh = dataclasses.replace(mine.learner, mesh=MeshConfig(fsdp=2, data=2))
+    other = identity(dataclasses.replace(mine, learner=mesh))
+    differing = [name for name, value in identity(mine).items() if other[name] != value]
+    assert differing == ["config.learner.mesh.data", "config.learner.mesh.fsdp"]
+
+
+@pytest.mark.parametrize("package", [rljax, sidecar, envs])
+def test_another_program_is_one_whose_sources_differ_in_a_letter(
+    package: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine = identity(config())
+    copy = tmp_path / "copy"
+    shutil.copytree(Path(str(package.__file__)).parent, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setattr(package, "__file__", str(copy / "__init__.py"))
+    assert identity(config()) == mine, "wherever it lies"
+    changed = max(copy.rglob("*.py"))
+    changed.write_text(changed.read_text() + "#")
+    assert [name for name, value in identity(config()).items() if mine[name] != value] == ["program (rljax)"]

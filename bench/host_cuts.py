@@ -43,7 +43,8 @@ class Pair:
         """Gives both commands."""
         self._starts += 1
         keys = self._keys | {"learner.hosts.coordinator": f"{ADDRESSES[0]}:{PORT + self._starts}"}
-        environment = {**os.environ, "RLJAX_FAILPOINTS": str(self._strikes)}
+        devices = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+        environment = {**os.environ, **devices, "RLJAX_FAILPOINTS": str(self._strikes)}
         with self.log.open("a") as log:
             self.commands = [
                 subprocess.Popen(

@@ -53,6 +53,10 @@ VLLM_LOAD_FORMATS = (
 """``load_format`` of vLLM 0.32: ``_LOAD_FORMAT_TO_MODEL_LOADER`` of its ``model_executor.model_loader``."""
 
 
+MAX_VLLM_RANK = 512
+"""Highest rank of an adapter that vLLM 0.32 holds: the last of ``MaxLoRARanks`` of its ``config.lora``."""
+
+
 def kinds_with(**properties: bool | None) -> str:
     """Returns the names of the kinds that have these properties, for messages: ``vllm or vllm_async``."""
     return " or ".join(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from rljax.config.chips import CHIPS, split_target
-from rljax.config.engines import ENGINES, kinds_with
+from rljax.config.engines import ENGINES, MAX_VLLM_RANK, kinds_with
 from rljax.config.fields import ConfigError, shown
 from rljax.config.refusals import Refusals, collected, refused_by
 from rljax.config.schema import Config
@@ -22,7 +22,15 @@ def check_placement(config: Config) -> Refusals:
     """
     learner = (_check_mesh, _check_layout, _check_hosts)
     shared = (_check_overlap, _check_launcher, _check_common, _check_shared_gpus, _check_shares, _check_engine_on_each)
-    engines = (_check_dtype, _check_routes, _check_parallel, _check_own_process, _check_cpu_engine, _check_number)
+    engines = (
+        _check_dtype,
+        _check_pinned,
+        _check_routes,
+        _check_parallel,
+        _check_own_process,
+        _check_cpu_engine,
+        _check_number,
+    )
     return collected(config, *learner, *shared, *engines, _check_channel)
 
 
@@ -120,6 +128,16 @@ def learner_memory_share(config: Config) -> float | None:
     return config.learner.gpu_memory_utilization or (0.5 if shares_gpu_memory(config) else None)
 
 
+def versions_held(config: Config) -> int:
+    """Returns how many versions each engine holds at once, so that trajectories keep theirs: as many as may be in use,
+    S + 1. 0 where none is kept: a new version takes the place of the one before.
+
+    Engines of other modes sample no trajectories to train, and load whole models.
+    """
+    pins = config.sidecar.update_policy == "pin" and config.mode in ("both", "explore")
+    return config.staleness_bound + 1 if pins else 0
+
+
 def check_target(path: str, target: str) -> None:
     """Refuses what names no devices to plan for; ``path`` is the key.
 
@@ -211,6 +229,27 @@ def _check_dtype(config: Config) -> Refusals:
         yield ConfigError(
             f"sidecar.dtype='fp16': sidecar.engine={sidecar.engine} computes in fp32 or bf16; write one of them, or "
             f"sidecar.engine={kinds_with(half_precision=True)}"
+        )
+
+
+def _check_pinned(config: Config) -> Refusals:
+    what, lora = "sidecar.update_policy=pin", config.model.lora
+    if config.sidecar.update_policy != "pin":
+        return
+    if lora.rank is None:
+        yield ConfigError(
+            f"{what}: engines hold several versions as adapters of one model, and there is none; set model.lora.rank, "
+            "or write in_flight, drain or abort"
+        )
+    elif lora.rank > MAX_VLLM_RANK and ENGINES[config.sidecar.engine].package == "vllm":
+        yield ConfigError(
+            f"{what}: vLLM takes adapters up to rank {MAX_VLLM_RANK}, model.lora.rank is {lora.rank}; lower it, or "
+            "write in_flight, drain or abort"
+        )
+    if config.sync_method == "nccl":
+        yield ConfigError(
+            f"{what}: with sync_method=nccl the learner sends merged models, and engines hold one; write "
+            "sync_method=checkpoint"
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -39,6 +40,7 @@ class EmbeddedEngine(SteppedEngine):
         trace: Trace | None = None,
         record_routes: bool = False,
         model: Path | None = None,
+        held: int = 0,
     ) -> None:
         """Creates the engine and starts its thread.
 
@@ -55,6 +57,7 @@ class EmbeddedEngine(SteppedEngine):
             trace: called for every ``prefill``, ``decode`` and ``load``, from several threads.
             record_routes: see `Completion.routes`; of a model with experts.
             model: directory of the frozen weights below versions that hold an adapter alone; None: there are none.
+            held: versions that are in use at once, each an adapter; 0: one at a time.
         """
         if slots < 1 or max_length < 2 or decode_steps < 1:
             raise ValueError(f"{name}: slots {slots}, max_length {max_length}, decode_steps {decode_steps}: too small")
@@ -73,7 +76,9 @@ class EmbeddedEngine(SteppedEngine):
             tokenizer=tokenizer,
             trace=trace,
             record_routes=record_routes,
+            held=held,
         )
+        self._shapes: Any = None
         super().__init__(
             self._batch,
             name=name,
@@ -81,6 +86,7 @@ class EmbeddedEngine(SteppedEngine):
             vocab_size=architecture.vocab_size,
             has_tokenizer=tokenizer is not None,
             receive=receive,
+            held=held,
         )
 
     def _check(self, request: GenerateRequest) -> None:
@@ -91,9 +97,22 @@ class EmbeddedEngine(SteppedEngine):
     def _place(self, published: PublishedVersion) -> Params:
         start = time.time()
         params = self._frozen.adapted(published) if published.manifest.adapter else self._whole(published)
+        if self._held:
+            self._check_fits(published, params)
         if self._trace is not None:
             self._trace("load", start, time.time(), {"version": float(published.manifest.version)})
         return params
+
+    def _check_fits(self, published: PublishedVersion, params: Params) -> None:
+        """Checks that a version can be held beside those before it.
+
+        Raises:
+            ValueError: it is no adapter, or one of another shape.
+        """
+        shapes = jax.tree.structure(params), [x.shape for x in jax.tree.leaves(params)]
+        self._shapes = self._shapes or shapes
+        if published.manifest.adapter is None or shapes != self._shapes:
+            raise ValueError("it is no adapter of the rank, targets and scale of those that it is to be held beside")
 
     def _whole(self, published: PublishedVersion) -> Params:
         given, a = published.tensors, self._architecture

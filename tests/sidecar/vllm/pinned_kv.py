@@ -27,7 +27,7 @@ async def main(job: dict[str, Any]) -> dict[str, int]:
         dtype="fp32",
         kv_cache_bytes=2**26,
         enforce_eager=True,
-        block_size=16,
+        block_size=32,
         held=2,
         rank=4,
         adapted=job["words"],

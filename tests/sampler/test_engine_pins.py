@@ -100,11 +100,9 @@ def test_requests_of_several_versions_are_sampled_for_at_once(tmp_path: Path) ->
         await engine.update_weights(lab.updates[0])
         first = ask(engine, "first", 100)
         await Room.until(lambda: engine._batch.tokens_sampled > 0)
-        await engine.update_weights(lab.updates[1])
-        assert not first.done()
-        tokens = np.arange(3, 40, dtype=np.int32)
-        np.testing.assert_allclose(await engine.score(tokens), lab.logprobs(COUNTS[1], tokens), atol=1e-4)
         await engine.pause("keep")
+        assert not first.done()
+        await engine.update_weights(lab.updates[1])
         both = [ask(engine, "second", 9), ask(engine, "turn", 9, 0), ask(engine, "third", 9, 1)]
         await Room.until(lambda: engine._stepper.in_flight == 4)
         await engine.resume()  # those with the same prompt are read together, but for their versions
@@ -113,6 +111,8 @@ def test_requests_of_several_versions_are_sampled_for_at_once(tmp_path: Path) ->
         lab.is_of(0, await first)
         read = (await engine.status()).details["prefilled_tokens"]
         assert read == 3 * (len(PROMPT) - 1), "the first one keeps its KV; two of the three share theirs"
+        tokens = np.arange(3, 40, dtype=np.int32)
+        np.testing.assert_allclose(await engine.score(tokens), lab.logprobs(COUNTS[1], tokens), atol=1e-4)
 
     on(engine, main())
 

@@ -130,7 +130,7 @@ class EnginePool:
 
     @property
     def pins(self) -> bool:
-        """Whether requests in flight keep their version at an update, and several are held."""
+        """True where engines hold several versions, and requests in flight keep theirs at an update."""
         return self._policy is UpdatePolicy.PIN
 
     async def version_from(self, version: int, lineage: int) -> int:

@@ -93,7 +93,7 @@ def _by_layer(stacked: Float[Array, "layers out in"], *, dtype: str) -> tuple[Ar
 
 @dataclass(eq=False)
 class _Place:
-    """Where an adapter lies among the others: its number, from 0; -1 before it has one."""
+    """Place of an adapter among the others: its number, from 0; -1 before it has one."""
 
     number: int = -1
 

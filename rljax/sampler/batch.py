@@ -27,7 +27,7 @@ Trace = Callable[[str, float, float, dict[str, float]], None]
 """Called with the name of what was done, its start and end in Unix seconds, and its numbers."""
 
 Read = tuple[bytes, int]
-"""What is read once, for all requests that have it: the tokens, int32, and the number of the adapter."""
+"""Tokens, int32, and the number of an adapter: what is read once for all requests that have it."""
 
 _PREFILL_TOKENS = 8192  # prompt tokens read at once, padding included
 _STOPS = (4, 16, 64, 256, 1024)  # numbers of stop tokens that a row is filled up to

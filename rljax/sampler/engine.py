@@ -25,6 +25,8 @@ from sidecar.stepping.jobs import Tokenizer
 class EmbeddedEngine(SteppedEngine):
     """Continuous batching over slots of a JAX cache. Implements `sidecar.protocol.Engine`."""
 
+    _shapes: Any = None  # of the parameters of the first version, where several are held
+
     def __init__(
         self,
         architecture: Architecture,
@@ -59,12 +61,10 @@ class EmbeddedEngine(SteppedEngine):
             model: directory of the frozen weights below versions that hold an adapter alone; None: there are none.
             held: versions that are in use at once, each an adapter; 0: one at a time.
         """
-        if slots < 1 or max_length < 2 or decode_steps < 1:
+        if min(slots, max_length - 1, decode_steps) < 1:
             raise ValueError(f"{name}: slots {slots}, max_length {max_length}, decode_steps {decode_steps}: too small")
-        self._architecture = architecture
-        self._dtype = np.dtype(dtype).name
-        self._device = device or jax.local_devices()[0]
-        self._trace = trace
+        self._architecture, self._trace = architecture, trace
+        self._dtype, self._device = np.dtype(dtype).name, device or jax.local_devices()[0]
         self._frozen = FrozenWeights(model, architecture, self._dtype, self._device)
         self._batch = RunningBatch(
             architecture,
@@ -78,7 +78,6 @@ class EmbeddedEngine(SteppedEngine):
             record_routes=record_routes,
             held=held,
         )
-        self._shapes: Any = None
         super().__init__(
             self._batch,
             name=name,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from rljax.config.chips import CHIPS, split_target
-from rljax.config.engines import ENGINES, MAX_VLLM_RANK, kinds_with
+from rljax.config.engines import ENGINES, kinds_with
 from rljax.config.fields import ConfigError, shown
 from rljax.config.refusals import Refusals, collected, refused_by
 from rljax.config.schema import Config
@@ -233,18 +233,19 @@ def _check_dtype(config: Config) -> Refusals:
 
 
 def _check_pinned(config: Config) -> Refusals:
-    what, lora = "sidecar.update_policy=pin", config.model.lora
+    what, rank, engine = "sidecar.update_policy=pin", config.model.lora.rank, config.sidecar.engine
     if config.sidecar.update_policy != "pin":
         return
-    if lora.rank is None:
+    most = ENGINES[engine].max_adapter_rank
+    if rank is None:
         yield ConfigError(
             f"{what}: engines hold several versions as adapters of one model, and there is none; set model.lora.rank, "
             "or write in_flight, drain or abort"
         )
-    elif lora.rank > MAX_VLLM_RANK and ENGINES[config.sidecar.engine].package == "vllm":
+    elif most is not None and rank > most:
         yield ConfigError(
-            f"{what}: vLLM takes adapters up to rank {MAX_VLLM_RANK}, model.lora.rank is {lora.rank}; lower it, or "
-            "write in_flight, drain or abort"
+            f"{what}: sidecar.engine={engine} holds adapters up to rank {most}, and model.lora.rank is {rank}; lower "
+            "it, or write in_flight, drain or abort"
         )
     if config.sync_method == "nccl":
         yield ConfigError(

@@ -45,7 +45,10 @@ def test_as_many_versions_are_held_as_may_be_in_use(changes: dict[str, Any], hel
             {"rank": None},
             "as adapters of one model, and there is none; set model.lora.rank, or write in_flight",
         ),
-        ({"rank": 600, "engine": "vllm"}, "vLLM takes adapters up to rank 512, model.lora.rank is 600"),
+        (
+            {"rank": 600, "engine": "vllm"},
+            "=vllm holds adapters up to rank 512, and model.lora.rank is 600",
+        ),
         ({"sync_method": "nccl", "engine": "vllm_async"}, "with sync_method=nccl the learner sends merged models"),
     ],
 )

@@ -255,20 +255,30 @@ def _embedded(config: Config, model: Model, gpu: bool, threads: int | None) -> t
     return arguments, {} if gpu else {"JAX_PLATFORMS": "cpu"}
 
 
+def _check_on_cpu(engine: str, architecture: Architecture, held: int) -> None:
+    if architecture.head_dim not in CPU_HEAD_SIZES:
+        raise ConfigError(
+            f"sidecar.engine={engine}: vLLM on a CPU takes heads of {', '.join(map(str, CPU_HEAD_SIZES))}, "
+            f"the model's are {architecture.head_dim} wide; choose another model, or sidecar.engine=embedded"
+        )
+    if held and architecture.experts is not None:
+        raise ConfigError(
+            f"sidecar.update_policy=pin: sidecar.engine={engine} on a CPU holds no adapters of a model with "
+            "experts, for which vLLM needs Triton; write in_flight, drain or abort, or sidecar.engine=embedded"
+        )
+
+
 def _vllm(config: Config, model: Model, gpu: bool, threads: int | None) -> tuple[dict[str, Any], dict[str, str]]:
     from sidecar.vllm.settings import VllmSettings, environment
 
     sidecar, own_workers = config.sidecar, KINDS[config.sidecar.engine].own_workers
-    if not gpu and model.architecture.head_dim not in CPU_HEAD_SIZES:
-        raise ConfigError(
-            f"sidecar.engine={sidecar.engine}: vLLM on a CPU takes heads of {', '.join(map(str, CPU_HEAD_SIZES))}, "
-            f"the model's are {model.architecture.head_dim} wide; choose another model, or sidecar.engine=embedded"
-        )
+    held = versions_held(config)
+    if not gpu:
+        _check_on_cpu(sidecar.engine, model.architecture, held)
     if sidecar.kv_cache_gib is not None:
         kv_cache: int | None = int(sidecar.kv_cache_gib * 2**30)
     else:
         kv_cache = None if gpu else kv_cache_bytes(config, model.architecture)
-    held = versions_held(config)
     adapted = tuple(target_words(model.architecture, config.model.lora)) if held else ()
     settings = VllmSettings(
         model=str(model.directory.absolute()),

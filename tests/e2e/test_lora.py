@@ -75,8 +75,8 @@ def test_a_killed_run_keeps_its_adapter_and_goes_on_from_what_it_exports(tmp_pat
         assert "Traceback" not in swapped.stderr
 
 
-def test_trajectories_of_many_turns_are_pinned_to_the_version_that_they_begin_with(tmp_path: Path, cache: Path) -> None:
-    """With few slots for many trajectories, a version finds some of them between their turns or in the midst of one."""
+def test_trajectories_are_pinned_to_the_version_that_they_begin_with(tmp_path: Path, cache: Path) -> None:
+    """With few slots for long trajectories, a version finds some of them under way."""
     run_dir = tmp_path / "run"
     pinned = ("sidecar.update_policy=pin", "async_generation_ratio=2.0", "max_steps=8", "sidecar.max_concurrency=6")
     long = ("model.tiny.characters=none", "model.max_response_tokens=120", "sidecar.decode_steps=1")
